@@ -25,10 +25,13 @@ inline constexpr char kStartTarget[] = "jax_cxl_start";
 inline constexpr char kStartRowsTarget[] = "jax_cxl_start_rows";
 inline constexpr char kDoneTarget[] = "jax_cxl_done";
 inline constexpr char kTieTarget[] = "jax_cxl_tie";
+// Takes rows of a table in a store. It has attributes of its own (table.h).
+inline constexpr char kTableTarget[] = "jax_cxl_table";
 
 inline constexpr std::array kTargets = {
-    kCollectiveTarget, kRowsTarget, kBarrierTarget, kStartTarget,
-    kStartRowsTarget,  kDoneTarget, kTieTarget,     kCheckSlicesTarget};
+    kCollectiveTarget, kRowsTarget,        kBarrierTarget,
+    kStartTarget,      kStartRowsTarget,   kDoneTarget,
+    kTieTarget,        kCheckSlicesTarget, kTableTarget};
 
 using Int32s = xla::ffi::Span<const int32_t>;
 using Int64s = xla::ffi::Span<const int64_t>;

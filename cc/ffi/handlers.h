@@ -16,6 +16,8 @@ XLA_FFI_Error* jax_cxl_barrier(XLA_FFI_CallFrame* frame);
 // Takes tables (slice_check.h) and any number of values, each aliased to its
 // result. It has no state.
 XLA_FFI_Error* jax_cxl_check_slices(XLA_FFI_CallFrame* frame);
+// Rows of a table (table.h). It has no state.
+XLA_FFI_Error* jax_cxl_table(XLA_FFI_CallFrame* frame);
 }
 
 #endif  // JAX_CXL_FFI_HANDLERS_H_

@@ -31,6 +31,7 @@
 #include "cc/python/regroup.h"
 #include "cc/python/sessions.h"
 #include "cc/python/stats.h"
+#include "cc/python/tables.h"
 #include "cc/python/uncaught_exit.h"
 
 namespace nb = nanobind;
@@ -46,7 +47,8 @@ nb::dict Registrations() {
               {ffi::kRowsTarget, &jax_cxl_rows},
               {ffi::kBarrierTarget, &jax_cxl_barrier}});
   AddTargets(targets, nullptr,
-             {{ffi::kCheckSlicesTarget, &jax_cxl_check_slices}});
+             {{ffi::kCheckSlicesTarget, &jax_cxl_check_slices},
+              {ffi::kTableTarget, &jax_cxl_table}});
   return targets;
 }
 
@@ -179,6 +181,7 @@ NB_MODULE(_core, m) {
   BindRecorded(m);
   BindPersistentMemory(m);
   BindSessions(m);
+  BindTables(m);
   BindRegroup(m);
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "cc/pool/coherence/coherence.h"
 #include "cc/pool/persistent/persistent_memory.h"
 #include "cc/python/errors.h"
 #include "cc/python/pool.h"
@@ -87,6 +88,11 @@ void BindPersistentMemory(nb::module_& m) {
                      return reinterpret_cast<uintptr_t>(self.base());
                    })
       .def_prop_ro("total_bytes", &PersistentMemory::total_bytes)
+      .def_prop_ro(
+          "coherence",
+          [](const PersistentMemory& self) {
+            return std::string(CoherenceModeName(self.coherence().mode()));
+          })
       .def(
           "address",
           [](const PersistentMemory& self, int device, uint64_t offset) {

@@ -23,6 +23,7 @@
 #include "cc/python/errors.h"
 #include "cc/python/registrations.h"
 #include "cc/python/stats.h"
+#include "cc/python_cuda/tables.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -46,7 +47,8 @@ nb::dict Registrations() {
   AddTargets(targets, nullptr,
              {{ffi::kDoneTarget, &jax_cxl_cuda_done},
               {ffi::kTieTarget, &jax_cxl_cuda_tie},
-              {ffi::kCheckSlicesTarget, &jax_cxl_cuda_check_slices}});
+              {ffi::kCheckSlicesTarget, &jax_cxl_cuda_check_slices},
+              {ffi::kTableTarget, &jax_cxl_cuda_table}});
   return targets;
 }
 
@@ -155,6 +157,8 @@ NB_MODULE(_cuda, m) {
           },
           "Returns the checksum of each block in a device's memory.",
           "device"_a, "blocks"_a, "bytes"_a);
+
+  BindTables(m);
 
   m.def("registrations", &Registrations,
         "Custom-call targets: name -> stage -> capsule.");

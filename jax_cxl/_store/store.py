@@ -301,6 +301,10 @@ class Store:
                 arguments.check_keep(keep)
             flat = describe(writers)
             entry = catalog.find(self._devices, name)
+            if entry and not entry.keep:
+                raise errors.StoreError(
+                    f"{name!r} of {self._devices.where!r} is a table: choose another name"
+                )
             kept = entry.keep if entry else keep or 2
             geometry = catalog.geometry_for(self._devices, kept)
             needed = sizes.section_bytes(flat.description, flat.values, geometry)

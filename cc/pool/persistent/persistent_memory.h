@@ -67,6 +67,8 @@ class PersistentMemory {
   // The whole mapping, for CUDA.
   std::byte* base() const { return base_; }
   uint64_t total_bytes() const { return total_bytes_; }
+  // For users that read and write the mapping themselves.
+  const Coherence& coherence() const { return coherence_; }
 
   // Returns the address of `bytes` bytes at `offset` of a device, or null if
   // they leave the device.

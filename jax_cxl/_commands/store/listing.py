@@ -75,7 +75,8 @@ def lines(devices: Devices) -> Iterator[str]:
         yield f"device {device} is lost; repair rebuilds it"
     for section in _sections(devices):
         size = section.entry.end - section.entry.start
-        yield f"{_text.printable(section.entry.name)}: keep={section.entry.keep}, {size} bytes"
+        kind = f"keep={section.entry.keep}" if section.entry.keep else "a table"
+        yield f"{_text.printable(section.entry.name)}: {kind}, {size} bytes"
         for area in areas(section):
             yield f"  {area.line()}"
 

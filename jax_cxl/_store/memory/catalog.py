@@ -29,7 +29,7 @@ class Entry:
         not bring back a name that was deleted.
       start: where the section begins on each device.
       end: where it ends.
-      keep: how many versions stay.
+      keep: how many versions stay; 0 for a table, which has one area and no versions.
       created: when it was made, in seconds since 1970.
       name: the name; "" if the slot is free again.
     """
@@ -118,7 +118,7 @@ def create(devices: Devices, name: str, keep: int, size: int | None) -> Entry:
       PoolTooSmallError: there is not so much memory left.
       StoreError: there are too many names.
     """
-    with _locked(devices):
+    with locked(devices):
         slots = _newest(devices)
         for entry in slots.values():
             if entry.name == name:
@@ -144,7 +144,7 @@ def delete(devices: Devices, entry: Entry) -> None:
     Raises:
       StoreError: a process reads it.
     """
-    with _locked(devices):
+    with locked(devices):
         if not is_current(devices, entry):
             return
         freed = dataclasses.replace(entry, generation=entry.generation + 1, name="")
@@ -191,7 +191,8 @@ def geometry_of(devices: Devices, entry: Entry) -> layout.Geometry:
 
 
 @contextmanager
-def _locked(devices: Devices) -> Iterator[None]:
+def locked(devices: Devices) -> Iterator[None]:
+    """Holds the lock for rare changes, such as those of the catalog."""
     devices.sessions.lock(_LOCK_SECONDS)
     try:
         yield

@@ -16,6 +16,7 @@ version.
 
 import contextlib
 import dataclasses
+import secrets
 import struct
 from collections.abc import Sequence
 from typing import ClassVar, Self
@@ -195,6 +196,27 @@ def take(section: Section, expected: int, token: int, last: int, base: int) -> C
         f"another job has begun to save to {section.text} since this job looked for what is there:"
         " restore again, or give each job a place of its own"
     )
+
+
+def take_alone(section: Section) -> None:
+    """Claims the section of a table, which has one area, if no other living process has it.
+
+    Raises:
+      OwnedError: another process has it.
+    """
+    with catalog.locked(section.devices):
+        if who := owner(section):
+            raise OwnedError(
+                f"{who} writes to {section.text}: one job at a time does. End that job first"
+            )
+        claims = _all_claims(section)
+        session, identity = section.devices.sessions.enter()
+        incarnation = max((claim.incarnation for claim in claims), default=0) + 1
+        token = secrets.randbits(63) | 1
+        slot = _free_slot(claims, token)
+        claim = Claim(incarnation, token, 1, _NOTHING, slot, session, identity)
+        claim.write(section, section.devices.usable)
+    section.claim = claim
 
 
 def next_number(

@@ -5,7 +5,7 @@ import functools
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -20,6 +20,13 @@ from jax_cxl._store.writing import device_copies
 from jax_cxl._store.writing.shard_bytes import DeviceBytes, DeviceSum, HostBytes, hold, hold_sums
 
 
+class Bytes(Protocol):
+    """The bytes of a part, in this host's memory or from a file."""
+
+    def read(self, start: int, end: int) -> np.ndarray:
+        """Returns some of the bytes. Calls are in the order of the bytes."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Batch:
     """Arrays that are written together.
@@ -29,7 +36,7 @@ class Batch:
       copies: copies of replicated arrays, each with the source of its checksum.
     """
 
-    parts: Sequence[tuple[place.Part, HostBytes | DeviceBytes]]
+    parts: Sequence[tuple[place.Part, Bytes | DeviceBytes]]
     copies: Sequence[tuple[replicas.Copy, HostBytes | DeviceSum]]
 
 
@@ -125,7 +132,7 @@ class Save:
             number, filled = number + 1, 0
 
         for part, shard in itertools.chain.from_iterable(batch.parts for batch in batches):
-            assert isinstance(shard, HostBytes)
+            assert not isinstance(shard, DeviceBytes)
             # Parts begin at multiples of 64 bytes.
             gap = part.offset - (number * layout.BLOCK_BYTES + filled)
             block[filled : filled + gap] = 0

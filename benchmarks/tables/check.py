@@ -1,0 +1,104 @@
+"""Checks rows that programs take on this machine's devices, GPUs or CPUs, against NumPy.
+
+    python benchmarks/tables/check.py [--steps=200]
+
+All dtypes and modes, rows of 1 to 5,000 bytes, ids outside of the table, errors that name an id,
+and a trained table, whose rows change while devices take them. For memcheck: `compute-sanitizer
+python benchmarks/tables/check.py --steps=5`.
+"""
+
+import argparse
+import pathlib
+import sys
+import tempfile
+import threading
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests" / "tables"))
+
+import jax
+import numpy as np
+import tables
+
+import jax_cxl
+
+_ROWS = 997
+
+
+def _ids(shape: tuple[int, ...]) -> np.ndarray:
+    ids = np.random.default_rng(0).integers(-2 * _ROWS, 2 * _ROWS, shape, np.int32)
+    edges = [0, -1, _ROWS - 1, _ROWS, -_ROWS, -_ROWS - 1, 2**31 - 1, -(2**31)]
+    ids.reshape(-1)[: len(edges)] = edges
+    return ids
+
+
+def _check_dtypes(store: jax_cxl.Store) -> None:
+    ids = _ids((70, 31))
+    for dtype in tables.DTYPES:
+        for width in ((), (1,), (3,), (5, 16), (625,)):
+            rows = tables.random_rows((_ROWS, *width), dtype)
+            with jax_cxl.Table.create(store, f"{dtype} {width}", rows) as table:
+                for mode in ("fill", "clip"):
+                    found = jax.jit(lambda ids, t=table, m=mode: t.take(ids, mode=m))(ids)
+                    expected = tables.expected_take(rows, ids, mode)
+                    assert tables.bits(found) == tables.bits(expected), (dtype, width, mode)
+                inside = ids.clip(-_ROWS, _ROWS - 1)
+                take = jax.jit(lambda ids, t=table: t.take(ids, mode="error"))
+                expected = tables.expected_take(rows, inside, "fill")
+                assert tables.bits(take(inside)) == tables.bits(expected), (dtype, width)
+                wrong = inside.copy()
+                wrong[50, 3] = _ROWS + 5
+                try:
+                    jax.block_until_ready(take(wrong))
+                except jax_cxl.InvalidCollectiveError as error:
+                    assert f"id {_ROWS + 5} at position {50 * 31 + 3}" in str(error), error
+                else:
+                    raise AssertionError("no error")
+            store.delete(f"{dtype} {width}")
+        print(f"{dtype}: right", flush=True)
+
+
+def _check_trained(store: jax_cxl.Store, steps: int) -> None:
+    rows = np.zeros((300, 1000), np.int32)
+    table = jax_cxl.Table.create(store, "trained", rows, trained=True)
+    take = jax.jit(table.take)
+    ids = np.arange(300, dtype=np.int32)
+    stop, torn, seen = threading.Event(), [], set()
+
+    def read(device: jax.Device) -> None:
+        own = jax.device_put(ids, device)
+        while not stop.is_set():
+            found = np.asarray(take(own))
+            torn.append(int((found != found[:, :1]).any(1).sum()))
+            seen.update(found[:, 0].tolist())
+
+    readers = [threading.Thread(target=read, args=(device,)) for device in jax.local_devices()]
+    for reader in readers:
+        reader.start()
+    try:
+        for _ in range(steps):
+            table.add(ids, np.ones_like(rows))
+    finally:
+        stop.set()
+        for reader in readers:
+            reader.join()
+    assert not sum(torn), f"{sum(torn)} rows have parts of two steps"
+    assert (np.asarray(take(ids)) == steps).all()
+    table.close()
+    print(f"trained: {len(torn)} takes during {steps} steps saw {len(seen)} of them")
+
+
+def main() -> None:
+    """Checks."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--steps", type=int, default=200)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="jax_cxl_check.", dir="/dev/shm") as folder:
+        store = jax_cxl.Store(f"file:{folder}/store?size=96MiB")
+        _check_dtypes(store)
+        _check_trained(store, options.steps)
+    print(f"all right on {jax.local_devices()}")
+
+
+if __name__ == "__main__":
+    main()

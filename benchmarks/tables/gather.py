@@ -1,0 +1,295 @@
+"""Rows of a table: `Table.take` against what else could fetch them. It checks all values.
+
+    python benchmarks/tables/gather.py [--gib=8] [--row-bytes=256,1024,4096] [--json=FILE]
+
+On GPUs, with each GPU by itself and with all at once: against a plain CUDA kernel that gathers rows
+of the same pinned memory (it needs nvcc), against a copy of the link's rate, and against NumPy on
+the host with `device_put`. On CPUs: against `np.take` into a fresh array, and `jnp.take` of a
+resident array, for which the machine needs twice the memory of the table.
+"""
+
+import argparse
+import ctypes
+import gc
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+# The plain kernel takes memory besides JAX.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jax_cxl
+from jax_cxl._commands.bench import device_time, results_file
+
+_NAME = "gather_benchmark"
+_PLAIN = pathlib.Path(__file__).with_name("plain_gather.cu")
+_SETS = 8  # sets of ids that are taken one after another
+
+
+def _values(rows: Any, columns: int, lib: Any) -> Any:
+    """Returns what is in rows, as uint32 of shape (rows, columns)."""
+    columns = lib.arange(columns, dtype=np.uint32)
+    return rows[..., None] * np.uint32(2654435761) + columns * np.uint32(40503)
+
+
+def _blocks(rows: int, columns: int) -> Iterator[np.ndarray]:
+    step = max(1, (32 << 20) // (4 * columns))
+    for start in range(0, rows, step):
+        yield _values(np.arange(start, min(start + step, rows), dtype=np.uint32), columns, np)
+
+
+class Bench:
+    """Measurements of one table."""
+
+    def __init__(self, table: jax_cxl.Table, rows: np.ndarray, repeats: int):
+        """Measures takes of a table of uint32, of which `rows` is a view."""
+        self.table, self.rows, self.repeats = table, rows, repeats
+        self.columns = rows.shape[1]
+        self.row_bytes = 4 * self.columns
+        self.results: list[dict[str, Any]] = []
+
+    def ids(self, count: int, devices: int = 1) -> np.ndarray:
+        """Returns sets of random ids."""
+        rng = np.random.default_rng(count)
+        return rng.integers(0, self.table.shape[0], (_SETS, devices * count), np.int32)
+
+    def note(self, what: str, count: int, devices: int, seconds: float) -> None:
+        """Keeps and prints a result: seconds until each device has `count` rows."""
+        rate = devices * count / seconds
+        result = {
+            "what": what,
+            "row_bytes": self.row_bytes,
+            "ids": count,
+            "devices": devices,
+            "us": round(seconds * 1e6, 1),
+            "million_rows_per_s": round(rate / 1e6, 3),
+            "gb_per_s": round(rate * self.row_bytes / 1e9, 2),
+        }
+        self.results.append(result)
+        print(json.dumps(result), flush=True)
+
+    def check(self, found: jax.Array, ids: Any) -> None:
+        """Compares rows with what the table has."""
+        columns = self.columns
+        right = jax.jit(lambda x, i: (x == _values(i.astype(np.uint32), columns, jnp)).all())
+        if not bool(right(found, ids)):
+            raise SystemExit(f"wrong rows of {self.row_bytes} bytes, {len(ids)} ids")
+
+
+def _seconds(run: Callable[[], Any], repeats: int) -> float:
+    """Returns the median time of a call after the first."""
+    run()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def on_cpu(bench: Bench, counts: Sequence[int]) -> None:
+    """Measures on a CPU."""
+    rows = np.array(bench.rows)
+    resident = jax.block_until_ready(jnp.asarray(rows))
+    take = jax.jit(bench.table.take)
+    resident_take = jax.jit(lambda rows, ids: jnp.take(rows, ids, axis=0, mode="clip"))
+    for count in counts:
+        sets = bench.ids(count)
+        device_sets = [jax.block_until_ready(jnp.asarray(ids)) for ids in sets]
+        bench.check(take(device_sets[0]), device_sets[0])
+
+        def measure(what: str, run: Callable[[int], Any], count: int = count) -> None:
+            turn = iter(range(1 << 30))
+            seconds = _seconds(
+                lambda: jax.block_until_ready(run(next(turn) % _SETS)), bench.repeats
+            )
+            bench.note(what, count, 1, seconds)
+
+        measure("Table.take", lambda i, s=device_sets: take(s[i]))
+        measure("np.take, a fresh array", lambda i, s=sets: np.take(rows, s[i], axis=0))
+        measure("jnp.take, resident", lambda i, s=device_sets: resident_take(resident, s[i]))
+
+
+def on_gpus(bench: Bench, counts: Sequence[int], plain: ctypes.CDLL) -> None:
+    """Measures on one GPU, and on all at once."""
+    gpus = jax.local_devices()
+    address = bench.rows.ctypes.data
+    for devices in sorted({1, len(gpus)}):
+        mesh = jax.sharding.Mesh(gpus[:devices], ("i",))
+        sharding = jax.NamedSharding(mesh, jax.P("i"))
+        per_device = jax.P("i")
+        take = jax.jit(
+            jax.shard_map(bench.table.take, mesh=mesh, in_specs=per_device, out_specs=per_device)
+        )
+        take(jax.device_put(np.zeros(devices, np.int32), sharding))  # registers the memory
+        _copies(bench, address, devices, plain)
+        for count in counts:
+            if count * bench.row_bytes * 3 > _memory(gpus[0]):
+                print(f"{count} rows of {bench.row_bytes} bytes do not fit", file=sys.stderr)
+                continue
+            sets = bench.ids(count, devices)
+            device_sets = [jax.device_put(ids, sharding) for ids in sets]
+            bench.check(take(device_sets[0]), device_sets[0])
+
+            def run(sets: Any = device_sets, take: Any = take) -> None:
+                for ids in sets:
+                    out = take(ids)
+                jax.block_until_ready(out)
+
+            seconds = _seconds(run, bench.repeats) / _SETS
+            bench.note("Table.take, with dispatch", count, devices, seconds)
+            try:
+                events = device_time.trace(run)
+                kernels = [e.duration * 1e-9 for e in events if "Take" in e.name]
+                bench.note("Table.take, the kernel", count, devices, statistics.median(kernels))
+            except (device_time.NoDeviceTimeError, statistics.StatisticsError) as error:
+                print(f"no times of kernels: {error}", file=sys.stderr)
+            _plain(bench, address, sets[0].reshape(devices, count), plain)
+            _host(bench, sets, sharding, devices)
+
+
+def _memory(gpu: jax.Device) -> int:
+    return (gpu.memory_stats() or {}).get("bytes_limit", 64 << 30)
+
+
+def _on_all(devices: int, run: Callable[[int], float]) -> list[float]:
+    """Runs a function for all devices at once."""
+    found = [0.0] * devices
+
+    def one(device: int) -> None:
+        found[device] = run(device)
+
+    threads = [threading.Thread(target=one, args=(device,)) for device in range(devices)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if min(found) < 0:
+        raise SystemExit("the plain kernel has failed")
+    return found
+
+
+def _copies(bench: Bench, address: int, devices: int, plain: ctypes.CDLL) -> None:
+    size = min(1 << 28, bench.table.shape[0] * bench.row_bytes)
+    milliseconds = _on_all(devices, lambda d: plain.plain_copy(d, address, size, 20))
+    rows = size // bench.row_bytes
+    bench.note("a copy of as many bytes", rows, devices, max(milliseconds) / 1e3)
+
+
+def _plain(bench: Bench, address: int, ids: np.ndarray, plain: ctypes.CDLL) -> None:
+    devices, count = ids.shape
+    out = np.empty((count, bench.columns), np.uint32)
+    arguments = count, bench.row_bytes, 20
+
+    def run(device: int) -> float:
+        own = np.ascontiguousarray(ids[device])
+        copy = out.ctypes.data if device == 0 else None
+        return plain.plain_gather(device, address, own.ctypes.data, *arguments, copy)
+
+    milliseconds = _on_all(devices, run)
+    if not (out == _values(ids[0].astype(np.uint32), bench.columns, np)).all():
+        raise SystemExit("the plain kernel has gathered wrong rows")
+    bench.note("a plain kernel", count, devices, max(milliseconds) / 1e3)
+
+
+def _host(bench: Bench, sets: np.ndarray, sharding: Any, devices: int) -> None:
+    turn = iter(range(1 << 30))
+
+    def run() -> None:
+        ids = sets[next(turn) % _SETS]
+        jax.block_until_ready(jax.device_put(np.take(bench.rows, ids, axis=0), sharding))
+
+    count = sets.shape[1] // devices
+    seconds = _seconds(run, max(1, min(bench.repeats, (1 << 30) // (count * bench.row_bytes))))
+    bench.note("np.take and device_put", count, devices, seconds)
+
+
+def _compile(folder: str) -> ctypes.CDLL:
+    library = f"{folder}/libplain_gather.so"
+    command = ["nvcc", "-O3", "-shared", "-Xcompiler=-fPIC", str(_PLAIN), "-o", library]
+    subprocess.run(command, check=True)
+    loaded = ctypes.CDLL(library)
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    loaded.plain_gather.argtypes = [
+        ctypes.c_int,
+        pointer,
+        pointer,
+        size,
+        size,
+        ctypes.c_int,
+        pointer,
+    ]
+    loaded.plain_copy.argtypes = [ctypes.c_int, pointer, size, ctypes.c_int]
+    loaded.plain_gather.restype = loaded.plain_copy.restype = ctypes.c_double
+    return loaded
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
+def main() -> None:
+    """Runs the benchmark."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--gib", type=float, default=8, help="size of the table (default: 8)")
+    parser.add_argument("--row-bytes", type=_numbers, default=[256, 1024, 4096])
+    parser.add_argument("--ids", type=_numbers, default=[1024, 16384, 131072, 1048576])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--folder", default="/dev/shm", help="where the store is made")
+    parser.add_argument("--json", help="file for the results")
+    options = parser.parse_args()
+    gpu = jax.default_backend() != "cpu"
+    size = int(options.gib * (1 << 30))
+    found = []
+    with tempfile.TemporaryDirectory(prefix="jax_cxl_gather.", dir=options.folder) as folder:
+        plain = _compile(folder) if gpu else None
+        store = jax_cxl.Store(f"file:{folder}/store?size={size + (64 << 20)}")
+        for row_bytes in options.row_bytes:
+            rows, columns = size // row_bytes, row_bytes // 4
+            start = time.perf_counter()
+            table = jax_cxl.Table.create(
+                store, _NAME, _blocks(rows, columns), shape=(rows, columns), dtype=np.uint32
+            )
+            print(f"made a table of {rows} rows in {time.perf_counter() - start:.1f} s")
+            with store.view(_NAME) as view:
+                bench = Bench(table, view.tree["rows"], options.repeats)
+            if plain is not None:
+                on_gpus(bench, options.ids, plain)
+            else:
+                on_cpu(bench, options.ids)
+            found += bench.results
+            del bench, view
+            table.close()
+            gc.collect()
+            store.delete(_NAME)
+    if options.json:
+        results_file.write(
+            pathlib.Path(options.json),
+            {
+                "command": results_file.command_line("gather.py", sys.argv[1:]),
+                "device": jax.local_devices()[0].device_kind,
+                "cores": os.cpu_count(),
+                "jax": jax.__version__,
+                "table_gib": options.gib,
+                "results": found,
+            },
+        )
+
+
+if __name__ == "__main__":
+    main()

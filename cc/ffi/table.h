@@ -1,0 +1,50 @@
+#ifndef JAX_CXL_FFI_TABLE_H_
+#define JAX_CXL_FFI_TABLE_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "cc/base/status.h"
+#include "cc/table/column.h"
+#include "cc/table/take.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace jax_cxl::ffi {
+
+// The attributes of a call that takes rows of a table: see
+// jax_cxl/_table/gather.py.
+struct TableAttributes {
+  int64_t table;   // identity
+  int32_t column;  // number
+  int32_t mode;
+  xla::ffi::Span<const uint8_t> fill;
+};
+
+// A call, decoded and checked.
+struct TableCall {
+  std::shared_ptr<const table::Column> column;
+  table::Request request;
+
+  // Fails with kFailedPrecondition if the table is not open, and with kInternal
+  // if the buffers are not those for which the call was lowered.
+  static Result<TableCall> Of(const TableAttributes& attributes,
+                              const xla::ffi::AnyBuffer& ids,
+                              xla::ffi::AnyBuffer& output);
+};
+
+// Binds the attributes and buffers, after the parameters of a platform.
+template <typename Binding>
+auto BindTable(Binding binding) {
+  return std::move(binding)
+      .template Attr<int64_t>("table")
+      .template Attr<int32_t>("column")
+      .template Attr<int32_t>("mode")
+      .template Attr<xla::ffi::Span<const uint8_t>>("fill")
+      .template Arg<xla::ffi::AnyBuffer>()
+      .template Ret<xla::ffi::AnyBuffer>();
+}
+
+}  // namespace jax_cxl::ffi
+
+#endif  // JAX_CXL_FFI_TABLE_H_

@@ -1,0 +1,103 @@
+#include "cc/python/tables.h"
+
+#include <nanobind/ndarray.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "cc/pool/persistent/persistent_memory.h"
+#include "cc/python/errors.h"
+#include "cc/table/column.h"
+#include "cc/table/registry.h"
+#include "cc/table/write.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace jax_cxl {
+namespace {
+
+using pool::PersistentMemory;
+using table::Column;
+using Rows =
+    nb::ndarray<const int64_t, nb::shape<-1>, nb::c_contig, nb::device::cpu>;
+using Bytes =
+    nb::ndarray<uint8_t, nb::shape<-1>, nb::c_contig, nb::device::cpu>;
+using ConstBytes =
+    nb::ndarray<const uint8_t, nb::shape<-1>, nb::c_contig, nb::device::cpu>;
+
+// A column that programs may use while this object lives.
+class TableColumn {
+ public:
+  TableColumn(const PersistentMemory& memory, int64_t table, int32_t number,
+              uintptr_t address, uint64_t rows, uint64_t row_bytes,
+              uintptr_t words, uint64_t rows_of_part, double timeout_s)
+      : name_(table, number), column_(std::make_shared<Column>()) {
+    column_->data = reinterpret_cast<const std::byte*>(address);
+    column_->rows = rows;
+    column_->row_bytes = row_bytes;
+    column_->parts = reinterpret_cast<const table::PartWords*>(words);
+    column_->rows_of_part = rows_of_part;
+    column_->coherence = memory.coherence();
+    column_->timeout_s = timeout_s;
+    table::Registry::Get().Add(name_, column_);
+  }
+  ~TableColumn() {
+    nb::gil_scoped_release release;
+    table::Registry::Get().Remove(name_, column_.get());
+  }
+  TableColumn(const TableColumn&) = delete;
+  TableColumn& operator=(const TableColumn&) = delete;
+
+  Column* get() const { return column_.get(); }
+
+ private:
+  const table::Registry::Name name_;
+  std::shared_ptr<Column> column_;
+};
+
+std::span<const int64_t> SpanOf(const Rows& rows) {
+  return {rows.data(), rows.size()};
+}
+
+}  // namespace
+
+void BindTables(nb::module_& m) {
+  nb::class_<TableColumn>(
+      m, "TableColumn",
+      "Rows in persistent memory that programs take (cc/table/column.h).")
+      .def(nb::init<const PersistentMemory&, int64_t, int32_t, uintptr_t,
+                    uint64_t, uint64_t, uintptr_t, uint64_t, double>(),
+           "memory"_a, nb::kw_only(), "table"_a, "number"_a, "address"_a,
+           "rows"_a, "row_bytes"_a, "words"_a, "rows_of_part"_a, "timeout"_a,
+           nb::keep_alive<1, 2>(),
+           "`address` is in the memory. `words` is the address of the words of "
+           "a trained table, 0 if the rows never change.")
+      .def(
+          "write",
+          [](const TableColumn& self, const Rows& rows,
+             const ConstBytes& data) {
+            const std::span from(
+                reinterpret_cast<const std::byte*>(data.data()), data.size());
+            RaiseIfError([&] {
+              nb::gil_scoped_release release;
+              return table::WriteRows(*self.get(), SpanOf(rows), from);
+            }());
+          },
+          "rows"_a, "data"_a)
+      .def(
+          "read",
+          [](const TableColumn& self, const Rows& rows, const Bytes& out) {
+            const std::span to(reinterpret_cast<std::byte*>(out.data()),
+                               out.size());
+            RaiseIfError([&] {
+              nb::gil_scoped_release release;
+              return table::ReadRows(*self.get(), SpanOf(rows), to);
+            }());
+          },
+          "rows"_a, "out"_a);
+}
+
+}  // namespace jax_cxl

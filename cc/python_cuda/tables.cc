@@ -1,0 +1,84 @@
+#include "cc/python_cuda/tables.h"
+
+#include <cuda_runtime_api.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "cc/comm/cuda/current_device.h"
+#include "cc/engine/cuda/executor.h"
+#include "cc/python/errors.h"
+#include "cc/table/column.h"
+#include "cc/table/registry.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace jax_cxl {
+namespace {
+
+using table::Column;
+
+// A column that programs on GPUs may use while this object lives. nanobind
+// compares the names of types in all modules, and jax_cxl._core has a
+// TableColumn.
+class GpuTableColumn {
+ public:
+  GpuTableColumn(int64_t table, int32_t number, uintptr_t address, uint64_t rows,
+              uint64_t row_bytes, uintptr_t words, uint64_t rows_of_part,
+              double timeout_s, std::vector<int> devices)
+      : name_(table, number),
+        column_(std::make_shared<Column>()),
+        devices_(std::move(devices)) {
+    column_->data = reinterpret_cast<const std::byte*>(address);
+    column_->rows = rows;
+    column_->row_bytes = row_bytes;
+    column_->parts = reinterpret_cast<const table::PartWords*>(words);
+    column_->rows_of_part = rows_of_part;
+    column_->timeout_s = timeout_s;
+    void* stalled = nullptr;
+    RaiseIfError(cuda::CudaStatus(
+        cudaHostAlloc(&stalled, sizeof(uint32_t),
+                      cudaHostAllocPortable | cudaHostAllocMapped),
+        "make a word for GPUs"));
+    column_->stalled = static_cast<uint32_t*>(stalled);
+    *column_->stalled = 0;
+    table::Registry::Get().Add(name_, column_);
+  }
+  // Waits until the GPUs have taken their rows.
+  ~GpuTableColumn() {
+    nb::gil_scoped_release release;
+    table::Registry::Get().Remove(name_, column_.get());
+    for (int device : devices_) {
+      const comm::CurrentDevice current(device);
+      cudaDeviceSynchronize();
+    }
+    cudaFreeHost(column_->stalled);
+  }
+  GpuTableColumn(const GpuTableColumn&) = delete;
+  GpuTableColumn& operator=(const GpuTableColumn&) = delete;
+
+ private:
+  const table::Registry::Name name_;
+  std::shared_ptr<Column> column_;
+  const std::vector<int> devices_;
+};
+
+}  // namespace
+
+void BindTables(nb::module_& m) {
+  nb::class_<GpuTableColumn>(
+      m, "TableColumn",
+      "Rows in registered memory that programs take (cc/table/column.h).")
+      .def(nb::init<int64_t, int32_t, uintptr_t, uint64_t, uint64_t, uintptr_t,
+                    uint64_t, double, std::vector<int>>(),
+           nb::kw_only(), "table"_a, "number"_a, "address"_a, "rows"_a,
+           "row_bytes"_a, "words"_a, "rows_of_part"_a, "timeout"_a,
+           "devices"_a);
+}
+
+}  // namespace jax_cxl

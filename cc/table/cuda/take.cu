@@ -1,0 +1,198 @@
+#include <algorithm>
+#include <cstdint>
+
+#include "cc/table/cuda/take.h"
+
+namespace jax_cxl::table {
+namespace {
+
+constexpr uint32_t kThreads = 256;
+constexpr uint32_t kBlocksOfProcessor = 8;
+// Rows of which a thread has loads under way at the same time. The link has a
+// latency of microseconds.
+constexpr int kRowsAtOnce = 4;
+
+// Loads from memory that never changes while the kernel runs. Nothing of it is
+// read twice soon, so it takes no place in the first cache.
+__device__ __forceinline__ uint4 Load(const uint4* from) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
+}
+template <typename Vector>
+__device__ __forceinline__ Vector Load(const Vector* from) {
+  return __ldg(from);
+}
+
+// Loads from memory that other processors may be changing.
+__device__ __forceinline__ uint4 LoadShared(const uint4* from) {
+  uint4 v;
+  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
+}
+template <typename Vector>
+__device__ __forceinline__ Vector LoadShared(const Vector* from) {
+  return *static_cast<const volatile Vector*>(from);
+}
+
+__device__ __forceinline__ uint64_t LoadWord(const uint64_t* word) {
+  uint64_t value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];"
+               : "=l"(value)
+               : "l"(word)
+               : "memory");
+  return value;
+}
+
+__device__ __forceinline__ uint64_t Nanoseconds() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
+}
+
+// Several threads of a warp, `lanes` of them, move a row.
+struct Slice {
+  uint32_t lane;
+  uint32_t lanes;
+  uint32_t mask;
+
+  __device__ explicit Slice(uint32_t lanes)
+      : lane(threadIdx.x % lanes), lanes(lanes) {
+    const uint32_t own = threadIdx.x % 32 / lanes * lanes;
+    mask = lanes == 32 ? 0xffffffffu : ((1u << lanes) - 1) << own;
+  }
+};
+
+template <typename Vector>
+__device__ __forceinline__ Vector FillOf(const DeviceTake& take) {
+  return *reinterpret_cast<const Vector*>(take.fill.data());
+}
+
+__device__ __forceinline__ int64_t RowAt(const DeviceTake& take,
+                                         const Slice& slice, uint64_t i) {
+  const int64_t id = take.wide ? static_cast<const int64_t*>(take.ids)[i]
+                               : static_cast<const int32_t*>(take.ids)[i];
+  const int64_t row = RowOf(id, static_cast<int64_t>(take.rows), take.mode);
+  if (row == kOutside && take.outside != nullptr && slice.lane == 0)
+    atomicMin(take.outside, static_cast<unsigned long long>(i));
+  return row;
+}
+
+// Rows of a table that never changes.
+template <typename Vector>
+__global__ void __launch_bounds__(kThreads)
+    TakeConstant(DeviceTake take, uint64_t vectors, uint32_t lanes) {
+  const Slice slice(lanes);
+  const uint64_t slices = uint64_t{gridDim.x} * kThreads / lanes;
+  const uint64_t first =
+      (uint64_t{blockIdx.x} * kThreads + threadIdx.x) / lanes * kRowsAtOnce;
+  const auto* data = reinterpret_cast<const Vector*>(take.data);
+  auto* output = reinterpret_cast<Vector*>(take.output);
+  for (uint64_t base = first; base < take.count; base += slices * kRowsAtOnce) {
+    int64_t rows[kRowsAtOnce];
+#pragma unroll
+    for (int u = 0; u < kRowsAtOnce; ++u)
+      rows[u] = base + u < take.count ? RowAt(take, slice, base + u) : kOutside;
+    for (uint64_t v = slice.lane; v < vectors; v += lanes) {
+      Vector values[kRowsAtOnce];
+#pragma unroll
+      for (int u = 0; u < kRowsAtOnce; ++u)
+        values[u] = rows[u] == kOutside ? FillOf<Vector>(take)
+                                        : Load(data + rows[u] * vectors + v);
+#pragma unroll
+      for (int u = 0; u < kRowsAtOnce; ++u)
+        if (base + u < take.count) output[(base + u) * vectors + v] = values[u];
+    }
+  }
+}
+
+// Copies a row as its owner left it after a step: if the step changes
+// meanwhile, once more.
+template <typename Vector>
+__device__ void CopyWhole(const DeviceTake& take, const Slice& slice,
+                          uint64_t row, uint64_t vectors, Vector* to) {
+  const auto* from = reinterpret_cast<const Vector*>(take.data) + row * vectors;
+  const PartWords* part = take.parts + row / take.rows_of_part;
+  const uint64_t start = Nanoseconds();
+  for (;;) {
+    const uint64_t finished = LoadWord(&part->finished);
+    const uint64_t begun = LoadWord(&part->begun);
+    const uint64_t step = __shfl_sync(slice.mask, begun, 0, slice.lanes);
+    if (__all_sync(slice.mask, finished == step && begun == step)) {
+      for (uint64_t v = slice.lane; v < vectors; v += slice.lanes)
+        to[v] = LoadShared(from + v);
+      __threadfence_system();
+      if (__all_sync(slice.mask, LoadWord(&part->begun) == step)) return;
+    }
+    const bool late = Nanoseconds() - start > take.timeout_ns;
+    if (__any_sync(slice.mask, late)) {
+      *static_cast<volatile uint32_t*>(take.stalled) = 1;
+      return;
+    }
+  }
+}
+
+template <typename Vector>
+__global__ void __launch_bounds__(kThreads)
+    TakeTrained(DeviceTake take, uint64_t vectors, uint32_t lanes) {
+  const Slice slice(lanes);
+  const uint64_t slices = uint64_t{gridDim.x} * kThreads / lanes;
+  auto* output = reinterpret_cast<Vector*>(take.output);
+  for (uint64_t i = (uint64_t{blockIdx.x} * kThreads + threadIdx.x) / lanes;
+       i < take.count; i += slices) {
+    const int64_t row = RowAt(take, slice, i);
+    Vector* to = output + i * vectors;
+    if (row != kOutside) {
+      CopyWhole(take, slice, row, vectors, to);
+    } else {
+      for (uint64_t v = slice.lane; v < vectors; v += lanes)
+        to[v] = FillOf<Vector>(take);
+    }
+  }
+}
+
+template <typename Vector>
+cudaError_t Launch(const DeviceTake& take, cudaStream_t stream) {
+  const uint64_t vectors = take.row_bytes / sizeof(Vector);
+  uint32_t lanes = 1;
+  while (lanes < 32 && lanes < vectors) lanes *= 2;
+  int device = 0;
+  int processors = 0;
+  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess)
+    return error;
+  if (const cudaError_t error = cudaDeviceGetAttribute(
+          &processors, cudaDevAttrMultiProcessorCount, device);
+      error != cudaSuccess)
+    return error;
+  const bool trained = take.parts != nullptr;
+  const uint64_t each = trained ? 1 : kRowsAtOnce;
+  const uint64_t slices = (take.count + each - 1) / each;
+  const uint64_t blocks = std::clamp<uint64_t>(
+      (slices * lanes + kThreads - 1) / kThreads, 1,
+      static_cast<uint64_t>(processors) * kBlocksOfProcessor);
+  const auto grid = static_cast<uint32_t>(blocks);
+  if (trained)
+    TakeTrained<Vector><<<grid, kThreads, 0, stream>>>(take, vectors, lanes);
+  else
+    TakeConstant<Vector><<<grid, kThreads, 0, stream>>>(take, vectors, lanes);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t LaunchTake(const DeviceTake& take, cudaStream_t stream) {
+  if (take.count == 0) return cudaSuccess;
+  const uint64_t all = reinterpret_cast<uintptr_t>(take.data) | take.row_bytes |
+                       reinterpret_cast<uintptr_t>(take.output);
+  if (all % 16 == 0) return Launch<uint4>(take, stream);
+  if (all % 8 == 0) return Launch<uint64_t>(take, stream);
+  if (all % 4 == 0) return Launch<uint32_t>(take, stream);
+  if (all % 2 == 0) return Launch<uint16_t>(take, stream);
+  return Launch<uint8_t>(take, stream);
+}
+
+}  // namespace jax_cxl::table

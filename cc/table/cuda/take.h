@@ -1,0 +1,43 @@
+#ifndef JAX_CXL_TABLE_CUDA_TAKE_H_
+#define JAX_CXL_TABLE_CUDA_TAKE_H_
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "cc/table/column.h"
+#include "cc/table/row_of.h"
+
+namespace jax_cxl::table {
+
+// A call that takes rows on a GPU. Pointers are to memory that the GPU reaches:
+// the rows lie in registered memory of the host, ids and output on the GPU.
+struct DeviceTake {
+  const std::byte* data = nullptr;
+  uint64_t rows = 0;
+  uint64_t row_bytes = 0;
+  const PartWords* parts = nullptr;  // as in Column
+  uint64_t rows_of_part = 1;
+  uint64_t timeout_ns = 0;
+  // A word of the host that becomes 1 if a step does not finish in time.
+  uint32_t* stalled = nullptr;
+
+  const void* ids = nullptr;
+  bool wide = false;
+  uint64_t count = 0;
+  Mode mode = Mode::kFill;
+  std::array<std::byte, 16> fill = {};  // the element, repeated
+  std::byte* output = nullptr;
+  // Gets the least position of an id outside of the table, in mode kError.
+  unsigned long long* outside = nullptr;
+};
+
+// Enqueues the call. Rows have a multiple of 1, 2, 4, 8 or 16 bytes, and so
+// have their addresses; the kernel moves the widest vectors that fit.
+cudaError_t LaunchTake(const DeviceTake& take, cudaStream_t stream);
+
+}  // namespace jax_cxl::table
+
+#endif  // JAX_CXL_TABLE_CUDA_TAKE_H_

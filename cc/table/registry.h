@@ -1,0 +1,40 @@
+#ifndef JAX_CXL_TABLE_REGISTRY_H_
+#define JAX_CXL_TABLE_REGISTRY_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "cc/table/column.h"
+
+namespace jax_cxl::table {
+
+// The open tables of this process. A program names a column by the identity of
+// its table, which is the same in all processes, and by its number.
+//
+// Thread-safe.
+class Registry {
+ public:
+  using Name = std::pair<int64_t, int32_t>;
+
+  static Registry& Get();
+
+  // A process may open a table several times. Each time adds its columns.
+  void Add(const Name& name, std::shared_ptr<Column> column);
+  // Waits until no program takes rows of the column. Its memory may be unmapped
+  // afterwards.
+  void Remove(const Name& name, const Column* column);
+  // Returns null if the table is not open.
+  std::shared_ptr<const Column> Find(const Name& name) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<Name, std::vector<std::shared_ptr<Column>>> columns_;
+};
+
+}  // namespace jax_cxl::table
+
+#endif  // JAX_CXL_TABLE_REGISTRY_H_

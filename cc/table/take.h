@@ -1,0 +1,47 @@
+#ifndef JAX_CXL_TABLE_TAKE_H_
+#define JAX_CXL_TABLE_TAKE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "cc/base/status.h"
+#include "cc/table/column.h"
+#include "cc/table/row_of.h"
+
+namespace jax_cxl::table {
+
+struct Ids {
+  const void* data = nullptr;
+  uint64_t count = 0;
+  bool wide = false;  // int64_t instead of int32_t
+};
+
+struct Request {
+  Ids ids;
+  Mode mode = Mode::kFill;
+  // One element. A row has a whole number of them.
+  std::span<const std::byte> fill;
+  std::byte* output = nullptr;
+};
+
+// Copies the rows with ids [begin, end) of the request to the output. The
+// caller holds `column.in_use`.
+//
+// Fails with kInvalidArgument, in mode kError, if an id is outside of the
+// table; and with kDeadlineExceeded if the step of a trained table that a row
+// belongs to does not finish in time.
+Status TakeRows(const Column& column, const Request& request, uint64_t begin,
+                uint64_t end);
+
+// How many ids a thread takes at a time.
+uint64_t IdsOfChunk(const Column& column);
+
+// The error for an id outside of a table. `id` is its text.
+Status OutsideError(const Column& column, const std::string& id,
+                    uint64_t position);
+
+}  // namespace jax_cxl::table
+
+#endif  // JAX_CXL_TABLE_TAKE_H_

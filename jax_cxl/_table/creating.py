@@ -1,0 +1,151 @@
+"""Writes a new table into a store, a block at a time."""
+
+import math
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from jax_cxl import errors
+from jax_cxl._store import snapshots
+from jax_cxl._store.memory import catalog
+from jax_cxl._store.memory.devices import Devices
+from jax_cxl._store.memory.section import Section
+from jax_cxl._store.reading import validity
+from jax_cxl._store.trees import leaves, place, sizes
+from jax_cxl._store.trees.description import Description
+from jax_cxl._store.writing import fence, saving
+from jax_cxl._table.sources import Source
+from jax_cxl._table.trained.region import Plan, Region
+
+NUMBER = 1  # of the only save of a table
+DESCRIPTION = "table"  # the value in the tree of a trained table
+
+
+def write_arrays(devices: Devices, name: str, sources: dict[str, Source]) -> None:
+    """Writes a table whose rows never change: a tree with an array for each column."""
+    description = Description(
+        tuple(_leaf(column, source) for column, source in sources.items()), (0,), True
+    )
+    streams = [_Stream(source) for source in sources.values()]
+    parts = [(part, streams[part.leaf]) for part in description.placement(1).parts]
+    with _new_section(devices, name, description, [], 0) as section:
+        _save(section, description, [], parts)
+
+
+def write_trained(devices: Devices, name: str, plan: Plan, sources: Sequence[Source]) -> None:
+    """Writes a table whose rows change: a tree that describes it, and its memory (`region.py`)."""
+    # The tree takes one block, in which its directory is.
+    description = Description((leaves.Leaf(f"['{DESCRIPTION}']"),), (0,), True)
+    values = [plan.to_text()]
+    with _new_section(devices, name, description, values, plan.bytes) as section:
+        region = Region(section, plan, region_start(section))
+        region.clear()
+        for number, source in enumerate(sources):
+            offset = plan.column(number)
+            for piece in source.bytes():
+                region.write(offset, piece)
+                offset += len(piece)
+        _save(section, description, values, [])
+
+
+def region_start(section: Section) -> int:
+    """Returns where the memory of a trained table begins: after the block of its tree."""
+    return section.geometry.row(NUMBER, 1)
+
+
+def _leaf(column: str, source: Source) -> leaves.Leaf:
+    shard = leaves.Shard(tuple((0, n) for n in source.shape), (0,))
+    return leaves.Leaf(f"['{column}']", source.dtype.name, source.shape, (shard,))
+
+
+@contextmanager
+def _new_section(
+    devices: Devices,
+    name: str,
+    description: Description,
+    values: Sequence[Any],
+    more_bytes: int,
+) -> Iterator[Section]:
+    """Makes the section of a table, which this process has claimed while it writes.
+
+    Raises:
+      StoreError: the name has been taken.
+      PoolTooSmallError: there is no room for it.
+    """
+    geometry = catalog.geometry_for(devices, 0)
+    size = sizes.section_bytes(description, values, geometry) + more_bytes
+    _remove_incomplete(devices, name)
+    section = Section(devices, catalog.create(devices, name, 0, size), "version")
+    sessions = devices.sessions
+    # A process may try to remove what it takes for incomplete.
+    lease = sessions.add_lease(catalog.lease_of(section.entry, NUMBER))
+    try:
+        fence.take_alone(section)
+        if validity.all_valid(section):
+            raise errors.StoreError(f"{section.text} has just been made by another process")
+        yield section
+    finally:
+        if section.claim is not None:
+            section.claim.release(section)
+        sessions.remove_lease(lease)
+        if not validity.all_valid(section):
+            _remove_incomplete(devices, name)
+
+
+def _remove_incomplete(devices: Devices, name: str) -> None:
+    """Removes a table whose creator ended in the middle."""
+    if name == snapshots.NAME:
+        raise ValueError(f"name={name!r} is the name of snapshots")
+    section = Section.find(devices, name)
+    if section is None:
+        return
+    if section.entry.keep:
+        raise errors.StoreError(f"{section.text} has versions of a tree: choose another name")
+    if validity.all_valid(section):
+        raise errors.StoreError(
+            f"{section.text} exists already: open it by Table.open, or delete it first by"
+            " store.delete"
+        )
+    if (who := fence.owner(section)) is not None:
+        raise errors.StoreError(f"{section.text} is just being made by {who}")
+    catalog.delete(devices, section.entry)
+
+
+def _save(
+    section: Section,
+    description: Description,
+    values: Sequence[Any],
+    parts: Sequence[tuple[place.Part, "_Stream"]],
+) -> None:
+    token = secrets.randbits(63) | 1
+    batch = saving.Batch(parts, [])
+    saving.Save(section, NUMBER, token, 0, description, values, 0, [batch], False).run()
+
+
+class _Stream:
+    """The bytes of a source, read one after another. Its end is checked with its last byte."""
+
+    def __init__(self, source: Source):
+        self._pieces = source.bytes()
+        self._piece = np.empty(0, np.uint8)
+        self._bytes = math.prod(source.shape) * source.dtype.itemsize
+        if not self._bytes:
+            self._check_end()
+
+    def read(self, start: int, end: int) -> np.ndarray:
+        """Returns the next bytes; `start` is where the previous call ended."""
+        have = [self._piece]
+        while sum(map(len, have)) < end - start:
+            have.append(next(self._pieces))
+        piece = np.concatenate(have) if len(have) > 1 else have[0]
+        out, self._piece = piece[: end - start], piece[end - start :]
+        if end == self._bytes:
+            self._check_end()
+        return out
+
+    def _check_end(self) -> None:
+        for _ in self._pieces:
+            pass  # The source raises an error if it has more rows.

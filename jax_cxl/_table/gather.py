@@ -1,0 +1,132 @@
+"""The primitive that takes rows of a table. The table is an attribute of the call."""
+
+import enum
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend import core
+from jax.interpreters import ad, batching, mlir
+
+from jax_cxl._job import lifecycle, platforms
+from jax_cxl._lowering import contract
+from jax_cxl._lowering.contract import Op, ReduceOp
+from jax_cxl._lowering.primitives import carriers, dtypes, indices
+from jax_cxl._table.columns import Column
+
+
+class Mode(enum.IntEnum):
+    """What a row outside of the table becomes: jax_cxl::table::Mode (cc/table/take.h)."""
+
+    FILL = 0
+    CLIP = 1
+    ERROR = 2
+
+
+def mode_of(name: Any) -> Mode:
+    """Returns a mode by its name.
+
+    Raises:
+      ValueError: there is no such mode.
+    """
+    for mode in Mode:
+        if name == mode.name.lower():
+            return mode
+    raise ValueError(f"mode={name!r} must be 'fill', 'clip' or 'error'")
+
+
+def take(column: Column, ids: Any, mode: Mode, fill_value: Any = None) -> Any:
+    """Returns rows of a column, in its dtype.
+
+    Args:
+      column: the column.
+      ids: array from `checked_ids`.
+      mode: what rows outside of the table become.
+      fill_value: of each element in mode FILL; None for that of `jnp.take`.
+    """
+    dtype = column.dtype
+    carrier = np.dtype(carriers.of(dtype, Op.TAKE_ROWS, ReduceOp.SUM))
+    fill = np.asarray(_default_fill(dtype) if fill_value is None else fill_value).astype(dtype)
+    rows = table_take_p.bind(ids, column=column, mode=mode, fill=fill.tobytes(), dtype=carrier)
+    if dtype == carrier:
+        return rows
+    if jnp.issubdtype(dtype, np.floating):
+        return lax.bitcast_convert_type(rows.astype(jnp.uint4), dtype)
+    return rows.astype(dtype)
+
+
+def checked_ids(column: Column, ids: Any) -> Any:
+    """Returns ids as int32 or int64, without a change of what they name.
+
+    Raises:
+      TypeError: they are no integers, or JAX lacks the dtype of the rows.
+      ValueError: there are more rows than ids of this program can name.
+    """
+    x64 = jax.dtypes.canonicalize_dtype(np.int64) == np.int64
+    if not x64 and column.rows > np.iinfo(np.int32).max:
+        raise ValueError(f"a table of {column.rows} rows needs ids of 64 bits: set jax_enable_x64")
+    if jax.dtypes.canonicalize_dtype(column.dtype) != column.dtype:
+        raise TypeError(f"the rows have the dtype {column.dtype}: set jax_enable_x64")
+    dtypes.check_dtype("Table.take", column.dtype)
+    return indices.signed(indices.integers("Table.take", "ids", ids))
+
+
+def _default_fill(dtype: np.dtype) -> Any:
+    if jnp.issubdtype(dtype, np.inexact):
+        return np.nan
+    if dtype == np.bool_:
+        return True
+    limits = jnp.iinfo(dtype)
+    return int(limits.min if jnp.issubdtype(dtype, np.signedinteger) else limits.max)
+
+
+# Operand: ids of any shape, int32 or int64. The result has a row for each.
+table_take_p = core.Primitive("table_take")
+
+
+def _abstract_eval(ids, *, column, mode, fill, dtype):
+    return ids.update(shape=(*ids.shape, *column.row_shape), dtype=dtype, weak_type=False)
+
+
+def _lower(platform: platforms.Platform, ctx, ids, *, column, mode, fill, dtype):
+    lifecycle.register_handlers(platform)
+    column.check_open()
+    if platform is platforms.CUDA:
+        column.use_gpus()
+    ctx.module_context.add_keepalive(column)
+    call = jax.ffi.ffi_lowering(contract.TABLE_TARGET)
+    return call(
+        ctx,
+        ids,
+        table=np.int64(column.identity),
+        column=np.int32(column.number),
+        mode=np.int32(mode),
+        fill=np.frombuffer(fill, np.uint8),
+    )
+
+
+def _batch(operands, dims, **params):
+    (ids,), (dim,) = operands, dims
+    return table_take_p.bind(ids, **params), dim
+
+
+def _jvp(primals, tangents, **params):
+    out = table_take_p.bind(*primals, **params)
+    return out, ad.Zero(jax.typeof(out).to_tangent_aval())
+
+
+table_take_p.def_abstract_eval(_abstract_eval)
+table_take_p.def_impl(
+    jax.jit(table_take_p.bind, static_argnames=("column", "mode", "fill", "dtype"))
+)
+for _platform in platforms.ALL:
+    mlir.register_lowering(
+        table_take_p,
+        lambda ctx, ids, _platform=_platform, **params: _lower(_platform, ctx, ids, **params),
+        platform=_platform.name,
+        cacheable=False,
+    )
+ad.primitive_jvps[table_take_p] = _jvp
+batching.primitive_batchers[table_take_p] = _batch

@@ -1,0 +1,217 @@
+"""Rows from which a table is made: arrays, iterators of blocks, and files, a block at a time."""
+
+import dataclasses
+import json
+import math
+import os
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from jax_cxl._store.trees import leaves
+
+_BLOCK_BYTES = 16 << 20
+# The dtypes of safetensors.
+_SAFETENSORS = {
+    "BOOL": "bool",
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E8M0": "float8_e8m0fnu",
+    **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+    **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
+}
+
+
+@dataclasses.dataclass
+class Source:
+    """Rows.
+
+    Attributes:
+      shape: shape of all rows together.
+      dtype: their dtype.
+      blocks: arrays of rows, one after another.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    blocks: Iterator[np.ndarray]
+
+    def bytes(self) -> Iterator[np.ndarray]:
+        """Yields the bytes of the rows, in pieces of any size.
+
+        Raises:
+          ValueError: the blocks do not have the shape and the dtype.
+        """
+        rows = 0
+        for block in self.blocks:
+            if block.dtype != self.dtype or block.shape[1:] != self.shape[1:] or not block.ndim:
+                raise ValueError(
+                    f"a block of rows has {block.dtype}{list(block.shape)}, and the table has rows"
+                    f" of {self.dtype}{list(self.shape[1:])}"
+                )
+            rows += block.shape[0]
+            if rows > self.shape[0]:
+                break
+            yield np.ascontiguousarray(block).reshape(-1).view(np.uint8)
+        if rows != self.shape[0]:
+            raise ValueError(
+                f"the blocks have {'more than ' if rows > self.shape[0] else ''}"
+                f"{min(rows, self.shape[0])} rows, and the table has {self.shape[0]}"
+            )
+
+
+def of(rows: Any, shape: Any = None, dtype: Any = None, tensor: str | None = None) -> Source:
+    """Returns rows as `Table.create` takes them.
+
+    Raises:
+      TypeError, ValueError: they are none.
+      OSError: a file cannot be read.
+    """
+    if isinstance(rows, str | os.PathLike):
+        source = _of_file(os.fspath(rows), tensor, dtype)
+    elif isinstance(rows, np.ndarray | jax.Array):
+        source = _of_array(rows)
+    elif isinstance(rows, Iterable):
+        if shape is None or dtype is None:
+            raise ValueError("an iterator of blocks of rows needs shape and dtype")
+        source = Source(tuple(shape), np.dtype(dtype), (np.asarray(block) for block in rows))
+    else:
+        raise TypeError(
+            f"rows={type(rows).__name__} must be an array, an iterator of blocks, or the path of a"
+            " file .npy or .safetensors"
+        )
+    _check(source, shape, dtype)
+    return source
+
+
+def of_state(name: str, given: Any, rows: Source) -> Source:
+    """Returns an array that lies beside the rows of a trained table.
+
+    Raises:
+      TypeError, ValueError: it does not fit.
+    """
+    if not isinstance(name, str) or not name.isidentifier() or name == "rows":
+        raise ValueError(f"state: {name!r} must be an identifier other than 'rows'")
+    if isinstance(given, jax.ShapeDtypeStruct):
+        shape, dtype = tuple(given.shape), np.dtype(given.dtype)
+        step = _rows_of_block(shape, dtype)
+        blocks = (
+            np.zeros((min(step, shape[0] - start), *shape[1:]), dtype)
+            for start in range(0, shape[0] if shape else 0, step)
+        )
+        source = Source(shape, dtype, blocks)
+        _check(source, None, None)
+    else:
+        source = of(given)
+    if source.shape[0] != rows.shape[0]:
+        raise ValueError(f"state: {name} has {source.shape[0]} rows, and the table {rows.shape[0]}")
+    return source
+
+
+def _check(source: Source, shape: Any, dtype: Any) -> None:
+    if shape is not None and tuple(shape) != source.shape:
+        raise ValueError(f"the rows have the shape {source.shape}, not {tuple(shape)}")
+    if dtype is not None and np.dtype(dtype) != source.dtype:
+        raise ValueError(f"the rows have the dtype {source.dtype}, not {np.dtype(dtype)}")
+    if not source.shape or any(n < 0 for n in source.shape):
+        raise ValueError(f"a table needs rows: its shape cannot be {source.shape}")
+    if not leaves.is_supported(source.dtype):
+        raise TypeError(
+            f"a table cannot have {source.dtype!r}: elements are numbers in the byte order of this"
+            " machine"
+        )
+
+
+def _of_array(array: Any) -> Source:
+    if isinstance(array, jax.Array):
+        if jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended):
+            raise TypeError("a table cannot have typed PRNG keys: pass jax.random.key_data(keys)")
+        if not array.is_fully_addressable:
+            raise ValueError("the rows are spread over processes: pass an array of one process")
+    step = _rows_of_block(array.shape, np.dtype(array.dtype))
+    count = array.shape[0] if array.ndim else 0
+    blocks = (np.asarray(array[start : start + step]) for start in range(0, count, step))
+    return Source(tuple(array.shape), np.dtype(array.dtype), blocks)
+
+
+def _rows_of_block(shape: tuple[int, ...], dtype: np.dtype) -> int:
+    row_bytes = math.prod(shape[1:]) * dtype.itemsize
+    return max(1, _BLOCK_BYTES // max(1, row_bytes))
+
+
+def _of_file(path: str, tensor: str | None, dtype: Any) -> Source:
+    if path.endswith(".npy"):
+        offset, shape, found = _npy(path, dtype)
+    elif path.endswith(".safetensors"):
+        offset, shape, found = _safetensors(path, tensor)
+    else:
+        raise ValueError(f"{path} must be a file .npy or .safetensors")
+    return Source(shape, found, _file_blocks(path, offset, shape, found))
+
+
+def _npy(path: str, dtype: Any) -> tuple[int, tuple[int, ...], np.dtype]:
+    with open(path, "rb") as file:
+        try:
+            version = np.lib.format.read_magic(file)
+            read = {
+                (1, 0): np.lib.format.read_array_header_1_0,
+                (2, 0): np.lib.format.read_array_header_2_0,
+            }[version]
+            shape, by_columns, found = read(file)
+        except (ValueError, KeyError) as error:
+            raise ValueError(f"{path} is no file of NumPy that can be read: {error}") from error
+        if by_columns and len(shape) > 1:
+            raise ValueError(f"{path} has its array in Fortran's order: save it in C's order")
+        # NumPy saves dtypes of ml_dtypes as bytes without a name.
+        if found.type is np.void and found.names is None:
+            if dtype is None or np.dtype(dtype).itemsize != found.itemsize:
+                raise ValueError(
+                    f"{path} has elements of {found.itemsize} bytes without a dtype: pass the"
+                    " dtype, for example dtype=jnp.bfloat16"
+                )
+            found = np.dtype(dtype)
+        return file.tell(), tuple(shape), found
+
+
+def _safetensors(path: str, tensor: str | None) -> tuple[int, tuple[int, ...], np.dtype]:
+    with open(path, "rb") as file:
+        try:
+            (size,) = struct.unpack("<Q", file.read(8))
+            if size > os.path.getsize(path) - 8:
+                raise ValueError("its header is longer than the file")
+            header = json.loads(file.read(size))
+            tensors = {name: of for name, of in header.items() if name != "__metadata__"}
+            if tensor is None and len(tensors) == 1:
+                (tensor,) = tensors
+            found = tensors.get(tensor)
+            if found is not None:
+                shape = tuple(map(int, found["shape"]))
+                dtype = leaves.dtype_of(_SAFETENSORS[found["dtype"]])
+                start, end = map(int, found["data_offsets"])
+                if end - start != math.prod(shape) * dtype.itemsize:
+                    raise ValueError(f"{tensor} has {end - start} bytes")
+        except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} cannot be read as safetensors: {error}") from error
+    if found is None:
+        raise ValueError(f"{path} has the tensors {sorted(tensors)}: name one of them by tensor=")
+    return 8 + size + start, shape, dtype
+
+
+def _file_blocks(
+    path: str, offset: int, shape: tuple[int, ...], dtype: np.dtype
+) -> Iterator[np.ndarray]:
+    step = _rows_of_block(shape, dtype)
+    row_bytes = math.prod(shape[1:]) * dtype.itemsize
+    with open(path, "rb") as file:
+        file.seek(offset)
+        for start in range(0, shape[0], step):
+            count = min(step, shape[0] - start)
+            block = np.empty(count * row_bytes, np.uint8)
+            if file.readinto(block.data) != block.size:
+                raise ValueError(f"{path} is shorter than its header says")
+            yield block.view(dtype).reshape(count, *shape[1:])

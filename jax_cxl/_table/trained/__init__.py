@@ -1,0 +1,1 @@
+"""Tables whose rows change: their memory, and steps that all processes of a job take together."""

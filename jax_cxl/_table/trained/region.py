@@ -1,0 +1,295 @@
+"""The memory of a trained table.
+
+The tree of its version has one value, which describes the table. The memory of what changes follows
+the blocks of the tree, without checksums:
+
+    header     the last step that was committed, and the last that was applied
+    journal    the entry of the last committed step
+    words      for each part of the rows, the step that changes it (cc/table/column.h)
+    columns    the rows, and the state of an optimizer, one array after another
+    ids, new   what the last step changes: numbers of rows, and what they become in each column
+
+`steps.py` says how a step writes them.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+import struct
+from typing import Any, Self
+
+import numpy as np
+
+from jax_cxl import errors
+from jax_cxl._store import arguments
+from jax_cxl._store.memory import checksum, layout
+from jax_cxl._store.memory.section import Section
+from jax_cxl._store.trees import leaves
+from jax_cxl._table.sources import Source
+
+_PARTS = 1024
+# Owners may be on hosts whose caches are not coherent. So no two of them write to a cache line.
+_LINE = 64
+WORDS_BYTES = 128
+_FINISHED = 64  # the word `finished`, after the word `begun`
+_COMMITTED, _APPLIED, _ENTRY = 0, 128, 256
+_ENTRY_BYTES = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Described:
+    """A column.
+
+    Attributes:
+      name: its name.
+      dtype: its dtype.
+      row_shape: shape of the entry of a row.
+    """
+
+    name: str
+    dtype: np.dtype
+    row_shape: tuple[int, ...]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return math.prod(self.row_shape) * self.dtype.itemsize
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How the memory is divided.
+
+    Attributes:
+      rows: how many rows there are.
+      columns: the rows, and then the state.
+      step_rows: how many different rows a step may change.
+    """
+
+    rows: int
+    columns: tuple[Described, ...]
+    step_rows: int
+
+    @property
+    def rows_of_part(self) -> int:
+        """How many rows share a word."""
+        return _round_up(max(1, -(-self.rows // _PARTS)), _LINE)
+
+    @property
+    def parts(self) -> int:
+        """How many parts the rows have."""
+        return -(-self.rows // self.rows_of_part)
+
+    @functools.cached_property
+    def _offsets(self) -> list[int]:
+        """Where words, columns, ids and new rows begin, and the end."""
+        sizes = [layout.PAGE_BYTES, self.parts * WORDS_BYTES]
+        sizes += [self.rows * column.row_bytes for column in self.columns]
+        sizes += [8 * self.step_rows]
+        between = (layout.MAX_PROCESSES + 1) * _LINE
+        sizes += [self.step_rows * column.row_bytes + between for column in self.columns]
+        offsets = [0]
+        for size in sizes:
+            offsets.append(offsets[-1] + _round_up(size, layout.PAGE_BYTES))
+        return offsets[1:]
+
+    @property
+    def words(self) -> int:
+        """Where the words begin."""
+        return self._offsets[0]
+
+    def column(self, number: int) -> int:
+        """Where a column begins."""
+        return self._offsets[1 + number]
+
+    @property
+    def ids(self) -> int:
+        """Where the numbers of changed rows begin."""
+        return self.column(len(self.columns))
+
+    def new(self, number: int, first: int, owner: int) -> int:
+        """Where the new rows of a column begin that an owner has written.
+
+        Args:
+          number: number of the column.
+          first: how many rows the owners before it have written.
+          owner: number of the owner.
+        """
+        before = _round_up(first * self.columns[number].row_bytes, _LINE) + owner * _LINE
+        return self._offsets[2 + len(self.columns) + number] + before
+
+    def rows_of(self, owner: int, owners: int) -> np.ndarray:
+        """Returns the first row of an owner, and the row after its last one."""
+        parts = np.array([owner, owner + 1]) * self.parts // owners
+        return np.minimum(parts * self.rows_of_part, self.rows)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all of it."""
+        return self._offsets[-1]
+
+    @classmethod
+    def of(cls, rows: Source, state: dict[str, Source], step_rows: Any) -> Self:
+        """Returns the plan of a new table.
+
+        Raises:
+          TypeError, ValueError: an argument is wrong.
+        """
+        most = arguments.whole("step_rows", step_rows)
+        if most < 1:
+            raise ValueError(f"step_rows={most} must be at least 1")
+        columns = {"rows": rows, **state}
+        described = (Described(k, x.dtype, tuple(x.shape[1:])) for k, x in columns.items())
+        return cls(rows.shape[0], tuple(described), min(most, max(1, rows.shape[0])))
+
+    def to_text(self) -> str:
+        """Returns the value of the tree."""
+        columns = [[c.name, c.dtype.name, c.row_shape] for c in self.columns]
+        return json.dumps([self.rows, columns, self.step_rows])
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Reads the value of the tree.
+
+        Raises:
+          ValueError: it is none.
+        """
+        try:
+            rows, columns, step_rows = json.loads(text)
+            described = tuple(
+                Described(str(name), leaves.dtype_of(dtype), tuple(map(int, shape)))
+                for name, dtype, shape in columns
+            )
+            plan = cls(int(rows), described, int(step_rows))
+            sizes = (plan.rows, *(n for column in described for n in column.row_shape))
+            if min(sizes) < 0 or plan.step_rows < 1 or described[0].name != "rows":
+                raise ValueError("the table's description is wrong")
+            return plan
+        except (TypeError, LookupError, AttributeError) as error:
+            raise ValueError(f"the table's description cannot be read: {error}") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """The entry of the journal: a step that is complete in the journal.
+
+    Attributes:
+      step: its number.
+      count: how many rows it changes.
+      owners: how many processes have written them.
+      ids: checksum of the numbers of these rows.
+    """
+
+    step: int
+    count: int
+    owners: int
+    ids: int
+
+    _FORMAT = struct.Struct("<4Q")
+
+    def to_bytes(self) -> bytes:
+        """Returns the entry. Its first word is the step."""
+        data = self._FORMAT.pack(*dataclasses.astuple(self)).ljust(_ENTRY_BYTES - 8, b"\0")
+        return data + struct.pack("<Q", checksum.of(data))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self | None:
+        """Reads an entry; returns None if the bytes are none."""
+        if struct.unpack("<Q", data[-8:])[0] != checksum.of(data[:-8]):
+            return None
+        return cls(*cls._FORMAT.unpack_from(data))
+
+
+def _round_up(size: int, to: int) -> int:
+    return -(-size // to) * to
+
+
+class Region:
+    """The memory of an open table.
+
+    Attributes:
+      section: the section of the table.
+      plan: how it is divided.
+      start: where it begins on the device.
+    """
+
+    def __init__(self, section: Section, plan: Plan, start: int):
+        """Finds the memory.
+
+        Raises:
+          StoreError: it leaves the section.
+        """
+        if start + plan.bytes > section.geometry.end:
+            raise errors.StoreError(f"the description of {section.text} is damaged")
+        self.section, self.plan, self.start = section, plan, start
+        self._devices = section.devices
+
+    def address(self, offset: int) -> int:
+        """Returns the address of an offset in this process."""
+        address: int = self._devices.core.address(0, self.start + offset)
+        return address
+
+    def write(self, offset: int, data: np.ndarray) -> None:
+        """Writes bytes, unless another job has claimed the table."""
+        if data.size:
+            self.read(offset, data.nbytes)  # see `_store_word`
+            self.section.write(0, self.start + offset, data.reshape(-1).view(np.uint8))
+
+    def read(self, offset: int, size: int) -> np.ndarray:
+        """Returns a private copy of bytes."""
+        return self._devices.read(0, self.start + offset, size)
+
+    @property
+    def committed(self) -> int:
+        """The last step that was committed."""
+        return self._devices.load_word(0, self.start + _COMMITTED)
+
+    @committed.setter
+    def committed(self, step: int) -> None:
+        self.section.check_fence(0)
+        self._store_word(_COMMITTED, step)
+
+    @property
+    def applied(self) -> int:
+        """The last step that all rows have."""
+        return self._devices.load_word(0, self.start + _APPLIED)
+
+    @applied.setter
+    def applied(self, step: int) -> None:
+        self.section.check_fence(0)
+        self._store_word(_APPLIED, step)
+
+    @property
+    def entry(self) -> Entry | None:
+        """The entry of the journal."""
+        data = self._devices.read_entry(0, self.start + _ENTRY, _ENTRY_BYTES)
+        return Entry.from_bytes(data) if data else None
+
+    @entry.setter
+    def entry(self, entry: Entry) -> None:
+        self.read(_ENTRY, _ENTRY_BYTES)  # see `_store_word`
+        self.section.write_entry(0, self.start + _ENTRY, entry.to_bytes())
+
+    def begin(self, parts: np.ndarray, step: int) -> None:
+        """Says that a step changes rows of these parts from now on."""
+        self._store(parts, 0, step)
+
+    def finish(self, parts: np.ndarray, step: int) -> None:
+        """Says that the rows of these parts have a step."""
+        self._store(parts, _FINISHED, step)
+
+    def _store(self, parts: np.ndarray, word: int, step: int) -> None:
+        self.section.check_fence(0)
+        for part in parts.tolist():
+            self._store_word(self.plan.words + part * WORDS_BYTES + word, step)
+
+    def _store_word(self, offset: int, value: int) -> None:
+        # A host of an earlier job may have written to this line. Without a load, a host whose cache
+        # is not coherent would write its old copy of the line back.
+        self._devices.load_word(0, self.start + offset)
+        self._devices.store_word(0, self.start + offset, value)
+
+    def clear(self) -> None:
+        """Writes zeros where a new table has its header and words."""
+        self.write(0, np.zeros(self.plan.column(0), np.uint8))

@@ -1,0 +1,210 @@
+"""Steps that change the rows of a table, taken by all processes of a job together.
+
+Each row has an owner: the parts of the rows are divided among the processes of the job. A step is
+written in four moves, with all processes between two of them:
+
+1. Each owner computes its new rows, and writes them into the journal.
+2. The first process commits the step: it writes the journal's entry, and then the step's number.
+3. Each owner copies its new rows into the table. Before and after it stores the number of the step
+   in the words of the parts.
+4. The first process says that the step was applied. The next step may overwrite the journal.
+
+If the job ends before the second move, no row has changed. If it ends later, the next job copies
+the new rows from the journal again. A reader copies a row, and copies it again if the words of its
+part say that a step began meanwhile. So it never returns a part of one step and a part of another.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from jax_cxl import errors
+from jax_cxl._store import agreement
+from jax_cxl._store.memory import checksum
+from jax_cxl._store.writing import fence
+from jax_cxl._store.writing.publisher import raise_first
+from jax_cxl._table.columns import Column
+from jax_cxl._table.trained import merging
+from jax_cxl._table.trained.region import Entry, Region
+
+# Rows of this process, the sums of their gradients, and their state -> new rows and new state.
+Rule = Callable[[Any, Any, dict[str, Any]], tuple[Any, dict[str, Any]]]
+
+
+class Steps:
+    """The steps of one job. The job has claimed the table until `close`."""
+
+    def __init__(self, region: Region, columns: list[Column]):
+        """Claims the table, on all processes or on none, and completes a step of an earlier job.
+
+        Raises:
+          StoreError: another living job changes the table.
+        """
+        self._region, self._columns = region, columns
+        self._writers = tuple(agreement.processes())
+        self._own = self._writers.index(jax.process_index())
+        self._claim()
+
+    def close(self) -> None:
+        """Lets other jobs change the table."""
+        section = self._region.section
+        if section.claim is not None and self._own == 0:
+            section.claim.release(section)
+        section.claim = None
+
+    def take(self, prepare: Callable[[], tuple[np.ndarray, np.ndarray]], rule: Rule) -> int:
+        """Takes a step; returns its number. All processes call it at the same place.
+
+        Args:
+          prepare: returns an int64 vector of rows, or -1, and an array of the shape of a row for
+            each. They are those of this process.
+          rule: computes new rows and state.
+        """
+        region = self._region
+        step = region.applied + 1
+        mine = self._together(prepare)
+        ids, updates = self._exchange(*mine)
+
+        def write_journal() -> np.ndarray:
+            inside = ids >= 0
+            unique, sums = merging.merge(ids[inside], updates[inside])
+            self._check_room(len(unique))
+            first, last = self._places(unique, self._own, len(self._writers))
+            if first < last:
+                new = self._new(unique[first:last], sums[first:last], rule)
+                for number, rows in enumerate(new):
+                    region.write(region.plan.new(number, first, self._own), rows)
+            if self._own == 0:
+                region.write(region.plan.ids, unique)
+            return unique
+
+        unique = self._together(write_journal)
+        entry = Entry(step, len(unique), len(self._writers), checksum.of(unique))
+        self._together(lambda: self._commit(entry))
+        self._together(lambda: self._apply(unique, self._own, entry))
+        self._together(lambda: self._finish(step))
+        return step
+
+    def _claim(self) -> None:
+        section = self._region.section
+
+        def claim() -> tuple[int, ...]:
+            if self._own != 0:
+                return (0,) * fence.Claim.NUM_FIELDS
+            fence.take_alone(section)
+            assert section.claim is not None
+            self._complete()
+            return section.claim.numbers()
+
+        section.claim = fence.Claim(*agreement.gather(self._together(claim))[0])
+
+    def _complete(self) -> None:
+        """Copies the new rows of a step into the table that an earlier job has committed."""
+        region = self._region
+        step = region.committed
+        if step == region.applied:
+            return
+        entry = region.entry
+        damaged = errors.StoreError(f"the journal of {region.section.text} is damaged")
+        if entry is None or entry.step != step or entry.count > region.plan.step_rows:
+            raise damaged
+        ids = region.read(region.plan.ids, 8 * entry.count).view(np.int64)
+        if checksum.of(ids) != entry.ids:
+            raise damaged
+        for owner in range(entry.owners):
+            self._apply(ids, owner, entry)
+        region.applied = step
+
+    def _exchange(self, ids: np.ndarray, updates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns ids and updates of all processes, process after process."""
+        if len(self._writers) == 1:
+            return ids, updates
+        name = updates.dtype.name.encode().ljust(24)
+        data = struct.pack("<Q", len(ids)) + name + ids.tobytes() + updates.tobytes()
+        told = agreement.gather_bytes(data)
+        for side, other in enumerate(told):
+            if other[8:32] != told[0][8:32]:
+                texts = [f"updates of {of[8:32].decode().strip()}" for of in (told[0], other)]
+                raise agreement.mismatch(self._writers, (0, side), texts, "change a table")
+        counts = [struct.unpack_from("<Q", other)[0] for other in told]
+        found = [
+            (
+                np.frombuffer(other, np.int64, count, 32),
+                np.frombuffer(other[32 + 8 * count :], updates.dtype).reshape(
+                    count, *updates.shape[1:]
+                ),
+            )
+            for other, count in zip(told, counts, strict=True)
+        ]
+        return np.concatenate([a for a, _ in found]), np.concatenate([b for _, b in found])
+
+    def _check_room(self, count: int) -> None:
+        most = self._region.plan.step_rows
+        if count > most:
+            raise ValueError(
+                f"the step changes {count} different rows, and the table was made with"
+                f" step_rows={most}: change fewer rows, or make the table with larger step_rows"
+            )
+
+    def _places(self, ids: np.ndarray, owner: int, owners: int) -> tuple[int, int]:
+        """Returns which of some ascending ids are those of an owner."""
+        first, last = np.searchsorted(ids, self._region.plan.rows_of(owner, owners))
+        return int(first), int(last)
+
+    def _new(self, ids: np.ndarray, sums: np.ndarray, rule: Rule) -> list[np.ndarray]:
+        """Returns the new rows of each column."""
+        described = self._region.plan.columns
+        old = [column.read(ids) for column in self._columns]
+        names = [column.name for column in described[1:]]
+        rows, state = rule(old[0], sums, dict(zip(names, old[1:], strict=True)))
+        if not isinstance(state, dict) or set(state) != set(names):
+            raise ValueError(f"the rule must return rows and a dict of the state {names}")
+        new = [np.ascontiguousarray(x) for x in (rows, *(state[name] for name in names))]
+        for of, x in zip(described, new, strict=True):
+            if (x.dtype, x.shape) != (of.dtype, (len(ids), *of.row_shape)):
+                raise ValueError(
+                    f"the rule must return {of.name} as {of.dtype} of shape"
+                    f" {(len(ids), *of.row_shape)}, not {x.dtype} of shape {x.shape}"
+                )
+        return new
+
+    def _commit(self, entry: Entry) -> None:
+        if self._own == 0:
+            self._region.entry = entry
+            self._region.committed = entry.step
+
+    def _finish(self, step: int) -> None:
+        if self._own == 0:
+            self._region.applied = step
+
+    def _apply(self, ids: np.ndarray, owner: int, entry: Entry) -> None:
+        """Copies the rows of an owner from the journal."""
+        first, last = self._places(ids, owner, entry.owners)
+        own = ids[first:last]
+        if not len(own):
+            return
+        region, plan = self._region, self._region.plan
+        parts = np.unique(own // plan.rows_of_part)
+        region.begin(parts, entry.step)
+        for number, column in enumerate(self._columns):
+            size = len(own) * plan.columns[number].row_bytes
+            column.write(own, region.read(plan.new(number, first, owner), size))
+        region.finish(parts, entry.step)
+
+    def _together(self, move: Callable[[], Any]) -> Any:
+        """Makes a move, waits for the other processes, and returns what the move has returned.
+
+        Raises:
+          The error of this process, or a StoreError with that of another.
+        """
+        problem: Exception | None = None
+        result = None
+        try:
+            result = move()
+        except Exception as error:
+            problem = error
+        raise_first(self._writers, problem, "could not change the table")
+        return result

@@ -1,0 +1,41 @@
+"""Jobs of several processes train a table together."""
+
+import pathlib
+import re
+import tempfile
+
+import job
+from absl.testing import absltest
+
+_EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
+
+
+def _losses(example: str, *arguments: str) -> list[str]:
+    done = job.run(str(_EXAMPLES / example), *arguments, modules=("jax_cxl",))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return re.findall(r"loss (\S+)", done.stdout)
+
+
+class TablesTest(absltest.TestCase):
+    def test_steps_of_a_job_are_those_of_one_device(self):
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+            where = f"--where=file:{folder}/a?size=32MiB"
+            done = job.run("tables/train.py", where, modules=("jax_cxl",))
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertEqual(done.stdout.count("done with"), 2)
+
+    def test_examples_learn_what_they_learn_without_a_table(self):
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+            where = f"--where=file:{folder}/a?size=96MiB"
+            for example, size, without in (
+                ("train_ngrams.py", "--rows=20000", "--dense"),
+                ("graph_sage.py", "--nodes=5000", "--features=host"),
+            ):
+                arguments = (where, size, "--steps=10", "--batch=4")
+                losses = _losses(example, *arguments)
+                self.assertLen(losses, 1)
+                self.assertEqual(losses, _losses(example, *arguments, without))
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,207 @@
+"""Tables in a store: how they are made from arrays, iterators and files, opened, and refused."""
+
+import gc
+import json
+import struct
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import job
+import ml_dtypes
+import numpy as np
+from absl.testing import absltest, parameterized
+from tables import StoreCase, random_rows
+
+import jax_cxl
+from jax_cxl._table import sources
+
+
+def _safetensors(path, tensors):
+    """Writes a file as the library does."""
+    header, data = {"__metadata__": {"format": "pt"}}, b""
+    names = {"float32": "F32", "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3", "int64": "I64"}
+    for name, x in tensors.items():
+        end = len(data) + x.nbytes
+        header[name] = {
+            "dtype": names[x.dtype.name],
+            "shape": x.shape,
+            "data_offsets": [len(data), end],
+        }
+        data += x.tobytes()
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+class SourcesTest(StoreCase):
+    @parameterized.parameters("float32", "bfloat16", "float8_e4m3fn")
+    def test_all_kinds_of_rows(self, dtype):
+        rows = random_rows((1000, 7), dtype)
+        np.save(self.folder / "rows.npy", rows)
+        _safetensors(self.folder / "one.safetensors", {"rows": rows})
+        _safetensors(self.folder / "two.safetensors", {"other": rows[:3], "rows": rows})
+        like = {"shape": rows.shape, "dtype": rows.dtype}
+        for number, (given, options) in enumerate(
+            [
+                (rows, {}),
+                (jnp.asarray(rows), like),
+                (iter(np.array_split(rows, 9)), like),
+                (iter([rows[:0], rows[:999], rows[999:]]), like),
+                (str(self.folder / "rows.npy"), {"dtype": rows.dtype}),
+                (self.folder / "one.safetensors", like),
+                (self.folder / "two.safetensors", {"tensor": "rows"}),
+            ]
+        ):
+            table = self.create(given, name=f"table {number}", **options)
+            self.assertEqual((table.shape, table.dtype), (rows.shape, rows.dtype))
+            self.assert_bits(table.read()["rows"], rows)
+
+    def test_wrong_rows_leave_no_table(self):
+        rows = random_rows((100, 3), "float32")
+        np.save(self.folder / "columns.npy", np.asfortranarray(rows))
+        np.save(self.folder / "narrow.npy", rows.astype(ml_dtypes.bfloat16))
+        (self.folder / "empty.npy").touch()
+        _safetensors(self.folder / "two.safetensors", {"b": rows, "a": rows})
+        whole = (self.folder / "two.safetensors").read_bytes()
+        (self.folder / "short.safetensors").write_bytes(whole[:-4])
+        (self.folder / "header.safetensors").write_bytes(whole[:30])
+        (self.folder / "rows.bin").touch()
+        like = {"shape": rows.shape, "dtype": rows.dtype}
+        for given, options, error, message in (
+            (iter([rows]), {}, ValueError, "needs shape and dtype"),
+            (iter([rows[:99]]), like, ValueError, "have 99 rows, and the table has 100"),
+            (iter([rows, rows[:1]]), like, ValueError, "more than 100 rows"),
+            (iter([rows, rows[:0], rows[:5]]), like, ValueError, "more than 100 rows"),
+            (iter([np.concatenate([rows, rows])]), like, ValueError, "more than"),
+            (iter([rows[:, :2]]), like, ValueError, r"a block of rows has float32\[100, 2\]"),
+            (iter([rows.astype(np.float64)]), like, ValueError, "a block of rows has float64"),
+            (rows, {"shape": (100, 4)}, ValueError, r"the shape \(100, 3\), not \(100, 4\)"),
+            (rows, {"dtype": "int32"}, ValueError, "the dtype float32, not int32"),
+            (np.array(3.0), {}, ValueError, "a table needs rows"),
+            (np.array(["a"]), {}, TypeError, "elements are numbers"),
+            (rows.astype(">f4"), {}, TypeError, "byte order"),
+            (jax.random.key(0)[None], {}, TypeError, "typed PRNG keys"),
+            (7, {}, TypeError, "rows=int must be"),
+            ("columns.npy", {}, ValueError, "Fortran"),
+            ("narrow.npy", {}, ValueError, "2 bytes without a dtype"),
+            ("empty.npy", {}, ValueError, "no file of NumPy"),
+            ("two.safetensors", {}, ValueError, r"the tensors \['a', 'b'\]: name one"),
+            ("two.safetensors", {"tensor": "c"}, ValueError, r"the tensors \['a', 'b'\]"),
+            ("short.safetensors", {"tensor": "a"}, ValueError, "shorter than its header says"),
+            ("header.safetensors", {}, ValueError, "cannot be read as safetensors"),
+            ("rows.bin", {}, ValueError, "must be a file .npy or .safetensors"),
+            ("missing.npy", {}, FileNotFoundError, "missing.npy"),
+        ):
+            given = str(self.folder / given) if isinstance(given, str) else given
+            with self.assertRaisesRegex(error, message):
+                self.create(given, **options)
+            self.assertEmpty(self.store.list(), message)
+        self.create(rows)
+
+    def test_blocks_do_not_fill_the_memory(self):
+        rows = random_rows((4096, 4096), "float32")  # 64 MiB
+        np.save(self.folder / "rows.npy", rows)
+        source = sources.of(str(self.folder / "rows.npy"))
+        blocks = [len(block) for block in source.blocks]
+        self.assertEqual(blocks, [1024] * 4)
+
+
+class StoreTest(StoreCase):
+    def test_a_table_is_a_name_of_the_store(self):
+        rows = random_rows((100, 3), "float32")
+        table = self.create(rows)
+        self.assertEqual([of.name for of in self.store.list()], ["table"])
+        np.testing.assert_array_equal(self.store.read("table").tree["rows"], rows)
+        np.testing.assert_array_equal(self.store.view("table").tree["rows"], rows)
+        with self.assertRaisesRegex(jax_cxl.StoreError, "exists already: open it"):
+            self.create(rows)
+        with self.assertRaisesRegex(jax_cxl.StoreError, "is a table: choose another name"):
+            self.store.publish("table", {"a": rows})
+        self.store.publish("tree", {"rows": rows})
+        self.store.flush("tree")
+        with self.assertRaisesRegex(jax_cxl.StoreError, "has versions of a tree"):
+            self.create(rows, name="tree")
+        with self.assertRaisesRegex(jax_cxl.StoreError, "'tree' of .* is no table"):
+            jax_cxl.Table.open(self.store, "tree")
+        with self.assertRaisesRegex(jax_cxl.StoreError, "has no 'other'"):
+            jax_cxl.Table.open(self.store, "other")
+        with self.assertRaisesRegex(jax_cxl.StoreTimeoutError, "within 0.1 s"):
+            jax_cxl.Table.open(self.store, "other", timeout=0.1)
+        with self.assertRaisesRegex(ValueError, "the name of snapshots"):
+            self.create(rows, name="snapshots")
+        with self.assertRaisesRegex(jax_cxl.PoolError, "is full: 'large' needs"):
+            self.create(np.zeros((3000, 10000), np.float32), name="large")
+        table.close()
+
+    def test_a_store_of_two_paths_is_refused(self):
+        where = f"file:{self.folder}/x,{self.folder}/y?size=32MiB"
+        with self.assertRaisesRegex(jax_cxl.StoreError, "has 2 devices: a table needs"):
+            jax_cxl.Table.create(where, "a", np.zeros((3, 2)))
+
+    def test_open_tables_and_programs_hold_the_memory(self):
+        rows = random_rows((100, 3), "float32")
+        table = self.create(rows)
+        take = jax.jit(lambda ids: table.take(ids))
+        other = jax_cxl.Table.open(self.where, "table")
+        self.assert_bits(take(jnp.arange(9)), rows[:9])
+        with self.assertRaisesRegex(jax_cxl.StoreError, "cannot be deleted: .* reads it"):
+            self.store.delete("table")
+        table.close()
+        self.assert_bits(take(jnp.arange(9)), rows[:9], "another table of this process is open")
+        other.close()
+        with self.assertRaisesRegex(jax_cxl.CxlError, "has not opened the table .* or has closed"):
+            jax.block_until_ready(take(jnp.arange(9)))
+        with self.assertRaisesRegex(jax_cxl.StoreError, "was closed"):
+            table.take([1])
+        gc.collect()
+        self.store.delete("table")
+        self.assertEmpty(self.store.list())
+        self.assert_bits(self.create(rows[:5]).take([1]), rows[1:2])
+
+    def test_damaged_rows_are_found_when_the_table_is_opened(self):
+        rows = random_rows((100, 3), "float32")
+        self.create(rows).close()
+        gc.collect()
+        path = self.folder / "a"
+        data = path.read_bytes()
+        at = data.index(rows[50].tobytes())
+        with open(path, "r+b") as file:
+            file.seek(at)
+            file.write(bytes([data[at] ^ 1]))
+        with self.assertRaisesRegex(jax_cxl.StoreError, "block 0 .* is damaged"):
+            jax_cxl.Table.open(self.store, "table")
+
+    def test_a_creator_that_ends_in_the_middle_leaves_its_place_to_the_next(self):
+        program = (
+            "import os, sys, numpy as np, jax_cxl\n"
+            "def blocks():\n"
+            "  yield np.zeros((1000, 700), np.float32)\n"
+            "  os._exit(7)\n"
+            "jax_cxl.Table.create(sys.argv[1], 'table', blocks(), shape=(2000, 700),"
+            " dtype=np.float32)\n"
+        )
+        command = [sys.executable, "-c", program, self.where]
+        done = subprocess.run(command, check=False, env=job.quick_environment())
+        self.assertEqual(done.returncode, 7)
+        with self.assertRaisesRegex(jax_cxl.StoreError, "no version"):
+            jax_cxl.Table.open(self.store, "table")
+        rows = random_rows((100, 3), "float32")
+        self.assert_bits(self.create(rows).take([99]), rows[99:])
+
+    def test_a_table_that_is_being_made_is_refused(self):
+        rows = random_rows((100, 3), "float32")
+
+        def blocks():
+            with self.assertRaisesRegex(jax_cxl.StoreError, "no version"):
+                jax_cxl.Table.open(self.store, "table")
+            with self.assertRaisesRegex(jax_cxl.StoreError, "cannot be deleted|is just being made"):
+                self.create(rows)
+            yield rows
+
+        table = self.create(blocks(), shape=rows.shape, dtype=rows.dtype)
+        self.assert_bits(table.take([99]), rows[99:])
+
+
+if __name__ == "__main__":
+    absltest.main()
