@@ -36,11 +36,12 @@ Parameters = dict[str, jax.Array]
 
 def hashed(*words: Any) -> np.ndarray:
     """Returns random numbers in [0, 1) that follow from some integers."""
-    x = np.uint64(0x9E3779B97F4A7C15)
+    x: Any = np.uint64(0x9E3779B97F4A7C15)
     for word in words:
         x = (x ^ np.asarray(word).astype(np.uint64)) * np.uint64(0xBF58476D1CE4E5B9)
         x ^= x >> np.uint64(29)
-    return (x >> np.uint64(11)).astype(np.float64) / (1 << 53)
+    numbers: np.ndarray = (x >> np.uint64(11)).astype(np.float64) / (1 << 53)
+    return numbers
 
 
 def neighbors(nodes: np.ndarray, edges: np.ndarray) -> np.ndarray:

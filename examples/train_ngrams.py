@@ -131,7 +131,7 @@ def main(_) -> None:
     for number in range(_STEPS.value):
         rows = _BATCH.value * jax.device_count()
         every = text.train_batch(0, number, rows, _LENGTH + 1)
-        batch = jax.make_array_from_callback(every.shape, by_process, lambda i, x=every: x[i])
+        batch = jax.make_array_from_callback(every.shape, by_process, every.__getitem__)
         state, value, ids, of_rows = step(state, batch, dense)
         if table is None:
             dense = add_to_dense(dense, ids, of_rows)

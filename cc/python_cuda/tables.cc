@@ -28,9 +28,10 @@ using table::Column;
 // TableColumn.
 class GpuTableColumn {
  public:
-  GpuTableColumn(int64_t table, int32_t number, uintptr_t address, uint64_t rows,
-              uint64_t row_bytes, uintptr_t words, uint64_t rows_of_part,
-              double timeout_s, std::vector<int> devices)
+  GpuTableColumn(int64_t table, int32_t number, uintptr_t address,
+                 uint64_t rows, uint64_t row_bytes, uintptr_t words,
+                 uint64_t rows_of_part, double timeout_s,
+                 std::vector<int> devices)
       : name_(table, number),
         column_(std::make_shared<Column>()),
         devices_(std::move(devices)) {

@@ -396,7 +396,7 @@ class Table:
         rows, scales = self._columns[_ROWS], self._columns[_SCALES]
         taken = gather.take(rows, ids, how, 0 if how is gather.Mode.FILL else None)
         wide = jnp.promote_types(np.float32, scales.dtype)
-        # Of both calls only one looks for ids outside of the table.
+        # Only one of the two calls looks for ids outside of the table.
         clip_or_fill = how if how is gather.Mode.CLIP else gather.Mode.FILL
         by = gather.take(scales, ids, clip_or_fill).astype(wide)
         if scales.row_shape:

@@ -4,10 +4,10 @@
 #include "xla/ffi/api/c_api.h"
 
 // XLA custom-call handlers for platform "CUDA". They enqueue on XLA's stream
-// and return. All except done, tie, check_slices and table share one Instantiate
-// stage, whose state is a CallSite. No handler is marked as compatible with
-// command buffers (CUDA graphs), because a call's number is an argument of its
-// kernel, and a replay would repeat it.
+// and return. All except done, tie, check_slices and table share one
+// Instantiate stage, whose state is a CallSite. No handler is marked as
+// compatible with command buffers (CUDA graphs), because a call's number is an
+// argument of its kernel, and a replay would repeat it.
 extern "C" {
 XLA_FFI_Error* jax_cxl_cuda_instantiate(XLA_FFI_CallFrame* frame);
 // One operand, one result.

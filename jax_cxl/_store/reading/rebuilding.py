@@ -106,7 +106,7 @@ class _Building:
 
     @functools.cached_property
     def default_sharding(self) -> jax.sharding.Sharding:
-        """Where JAX puts an array if nobody says where."""
+        """The default device of JAX."""
         return jax.device_put(np.uint8(0)).sharding
 
 

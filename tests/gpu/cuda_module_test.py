@@ -1,0 +1,28 @@
+"""The CUDA module, on machines without GPUs."""
+
+import importlib.util
+import subprocess
+import sys
+
+from absl.testing import absltest
+
+import jax_cxl  # noqa: F401  An installed package may have the module.
+
+# nanobind only warns, and leaves a class out, if another module has a class of the same name.
+_PROGRAM = """
+import jax_cxl._core, jax_cxl._cuda
+print(hasattr(jax_cxl._cuda, "TableColumn"), hasattr(jax_cxl._cuda, "DeviceCopies"))
+"""
+
+
+class CudaModuleTest(absltest.TestCase):
+    def test_its_classes_stand_beside_those_of_the_core(self):
+        if importlib.util.find_spec("jax_cxl._cuda") is None:
+            self.skipTest("jax_cxl was built without nvcc: pip builds its CUDA module, Bazel not")
+        command = [sys.executable, "-W", "error::RuntimeWarning", "-c", _PROGRAM]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        self.assertEqual((done.stdout.split(), done.stderr), (["True", "True"], ""))
+
+
+if __name__ == "__main__":
+    absltest.main()
