@@ -12,10 +12,9 @@ from jax_cxl import errors
 from jax_cxl._store import following, views
 from jax_cxl._store.memory import catalog
 from jax_cxl._store.memory.devices import Devices
-from jax_cxl._store.memory.section import Section
 from jax_cxl._store.store import Store
-from jax_cxl._table import creating, gather, sources
-from jax_cxl._table.columns import Column, identity_of
+from jax_cxl._table import creating, gather, opening, scaling, sources
+from jax_cxl._table.columns import Column
 from jax_cxl._table.trained import merging, region, steps
 
 _ROWS, _SCALES = "rows", "scales"
@@ -108,7 +107,7 @@ class Table:
           Array([[ 9, 81],
                  [ 0, 81]], dtype=int32)
         """
-        devices = _devices(store)
+        devices = opening.devices_of(store)
         name = catalog.check_name(name)
         given = sources.of(rows, shape, dtype, tensor)
         if trained:
@@ -123,7 +122,7 @@ class Table:
             columns = {_ROWS: given}
             if scales is not None:
                 columns[_SCALES] = sources.of(scales)
-                _check_scales(given, columns[_SCALES])
+                scaling.check(given, columns[_SCALES])
             creating.write_arrays(devices, name, columns)
         return cls.open(store if isinstance(store, Store) else devices, name)
 
@@ -143,17 +142,17 @@ class Table:
           StoreTimeoutError: it was not complete in time.
           TypeError, ValueError: an argument is wrong.
         """
-        devices = _devices(store)
+        devices = opening.devices_of(store)
         name = catalog.check_name(name)
         seconds = following.seconds_of(timeout)
         if seconds:
             following.wait(devices, name, -1, seconds)
-        section, view = _view(devices, name)
+        section, view = opening.view(devices, name)
         if not section.entry.keep:
             if isinstance(view.tree.get(creating.DESCRIPTION), str):
-                return cls(name, *_trained_columns(section, view))
+                return cls(name, *opening.trained_columns(section, view))
             if _ROWS in view.tree:
-                return cls(name, _constant_columns(section, view), view)
+                return cls(name, opening.constant_columns(section, view), view)
         raise errors.StoreError(f"{name!r} of {devices.where!r} is no table: read it instead")
 
     def __enter__(self) -> Self:
@@ -215,7 +214,9 @@ class Table:
         if how is gather.Mode.CLIP and not rows.rows and ids.size:
             raise ValueError("mode='clip' needs a table that has rows")
         if _SCALES in self._columns:
-            taken = self._take_scaled(ids, how, fill_value, dtype or np.float32)
+            taken = scaling.take(
+                rows, self._columns[_SCALES], ids, how, fill_value, dtype or np.float32
+            )
         else:
             taken = gather.take(rows, ids, how, fill_value)
         if dtype is not None:
@@ -392,89 +393,6 @@ class Table:
         named = merging.named(ids.reshape(-1), rows.rows)
         return named, updates.reshape(-1, *rows.row_shape)
 
-    def _take_scaled(self, ids: Any, how: gather.Mode, fill_value: Any, dtype: Any) -> Any:
-        rows, scales = self._columns[_ROWS], self._columns[_SCALES]
-        taken = gather.take(rows, ids, how, 0 if how is gather.Mode.FILL else None)
-        wide = jnp.promote_types(np.float32, scales.dtype)
-        # Only one of the two calls looks for ids outside of the table.
-        clip_or_fill = how if how is gather.Mode.CLIP else gather.Mode.FILL
-        by = gather.take(scales, ids, clip_or_fill).astype(wide)
-        if scales.row_shape:
-            by = jnp.repeat(by, rows.row_shape[-1] // scales.row_shape[-1], axis=-1)
-        else:
-            by = by.reshape(*ids.shape, *(1,) * len(rows.row_shape))
-        scaled = taken.astype(wide) * by
-        if how is gather.Mode.FILL:
-            inside = (ids >= -rows.rows) & (ids < rows.rows)
-            inside = inside.reshape(*ids.shape, *(1,) * len(rows.row_shape))
-            scaled = jnp.where(inside, scaled, np.nan if fill_value is None else fill_value)
-        return scaled.astype(dtype)
-
-
-def _devices(store: Any) -> Devices:
-    if isinstance(store, Devices):
-        return store
-    if not isinstance(store, Store):
-        store = Store(store)
-    devices: Devices = store._devices
-    if devices.count != 1:
-        raise errors.StoreError(
-            f"{devices.where!r} has {devices.count} devices: a table needs a store of one path"
-            " without devices_per_path"
-        )
-    return devices
-
-
-def _view(devices: Devices, name: str) -> tuple[Section, views.View]:
-    """Returns the section of a name, and a view of its version, which leases it."""
-    while True:
-        before = Section.find(devices, name)
-        view = views.view(devices, name, None, None)
-        section = Section.find(devices, name)
-        # Otherwise the name was deleted and made again meanwhile.
-        if before and section and before.entry == section.entry:
-            return section, view
-
-
-def _constant_columns(section: Section, view: views.View) -> dict[str, Column]:
-    identity = identity_of(section.entry.identity)
-    return {
-        name: Column(
-            section.devices,
-            (identity, number),
-            array.ctypes.data if array.size else 0,
-            array.shape,
-            array.dtype,
-            array,
-        )
-        for number, (name, array) in enumerate(view.tree.items())
-    }
-
-
-def _trained_columns(
-    section: Section, view: views.View
-) -> tuple[dict[str, Column], views.View, region.Region]:
-    try:
-        plan = region.Plan.from_text(view.tree[creating.DESCRIPTION])
-    except ValueError as error:
-        raise errors.StoreError(f"{section.text}: {error}") from error
-    memory = region.Region(section, plan, creating.region_start(section))
-    identity = identity_of(section.entry.identity)
-    words = memory.address(plan.words), plan.rows_of_part
-    columns = {
-        of.name: Column(
-            section.devices,
-            (identity, number),
-            memory.address(plan.column(number)),
-            (plan.rows, *of.row_shape),
-            of.dtype,
-            view,
-            words,
-        )
-        for number, of in enumerate(plan.columns)
-    }
-    return columns, view, memory
-
 
 def _add(rows: Any, sums: Any, state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     wide = jnp.promote_types(rows.dtype, sums.dtype)
@@ -489,23 +407,6 @@ def _compiled(rule: Any, *arguments: Any) -> Any:
         lambda x: np.concatenate([x, np.zeros((more, *x.shape[1:]), x.dtype)]), arguments
     )
     return jax.tree.map(lambda x: np.asarray(x)[:count], rule(*padded))
-
-
-def _check_scales(rows: sources.Source, scales: sources.Source) -> None:
-    floats = jnp.issubdtype(scales.dtype, np.floating)
-    per_row = scales.shape == rows.shape[:1]
-    per_block = (
-        len(scales.shape) == len(rows.shape) > 1
-        and scales.shape[:-1] == rows.shape[:-1]
-        and scales.shape[-1] > 0
-        and rows.shape[-1] % scales.shape[-1] == 0
-    )
-    if not floats or not (per_row or per_block) or jnp.issubdtype(rows.dtype, np.complexfloating):
-        raise ValueError(
-            f"scales of {scales.dtype}{list(scales.shape)} do not fit rows of"
-            f" {rows.dtype}{list(rows.shape)}: they must be floats of shape (R,) or (R, ..., G),"
-            " where G divides the last dimension of the rows"
-        )
 
 
 @jax.custom_jvp

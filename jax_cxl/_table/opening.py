@@ -1,0 +1,88 @@
+"""Opens the memory of a table."""
+
+from typing import Any
+
+from jax_cxl import errors
+from jax_cxl._store import views
+from jax_cxl._store.memory.devices import Devices
+from jax_cxl._store.memory.section import Section
+from jax_cxl._store.store import Store
+from jax_cxl._table import creating
+from jax_cxl._table.columns import Column, identity_of
+from jax_cxl._table.trained import region
+
+
+def devices_of(store: Any) -> Devices:
+    """Returns the memory of a store, which may be given by its URI.
+
+    Raises:
+      StoreError: a table cannot be in it.
+    """
+    if isinstance(store, Devices):
+        return store
+    if not isinstance(store, Store):
+        store = Store(store)
+    devices: Devices = store._devices
+    if devices.count != 1:
+        raise errors.StoreError(
+            f"{devices.where!r} has {devices.count} devices: a table needs a store of one path"
+            " without devices_per_path"
+        )
+    return devices
+
+
+def view(devices: Devices, name: str) -> tuple[Section, views.View]:
+    """Returns the section of a name, and a view of its version, which leases it."""
+    while True:
+        before = Section.find(devices, name)
+        found = views.view(devices, name, None, None)
+        section = Section.find(devices, name)
+        # Otherwise the name was deleted and made again meanwhile.
+        if before and section and before.entry == section.entry:
+            return section, found
+
+
+def constant_columns(section: Section, held: views.View) -> dict[str, Column]:
+    """Returns the columns of a table that does not change."""
+    identity = identity_of(section.entry.identity)
+    return {
+        name: Column(
+            section.devices,
+            (identity, number),
+            array.ctypes.data if array.size else 0,
+            array.shape,
+            array.dtype,
+            array,
+        )
+        for number, (name, array) in enumerate(held.tree.items())
+    }
+
+
+def trained_columns(
+    section: Section, held: views.View
+) -> tuple[dict[str, Column], views.View, region.Region]:
+    """Returns the columns of a trained table, what holds them, and their memory.
+
+    Raises:
+      StoreError: the description of the table is damaged.
+    """
+    try:
+        plan = region.Plan.from_text(held.tree[creating.DESCRIPTION])
+    except ValueError as error:
+        raise errors.StoreError(f"{section.text}: {error}") from error
+    memory = region.Region(section, plan, creating.region_start(section))
+    identity = identity_of(section.entry.identity)
+    words = memory.address(plan.words), plan.rows_of_part
+    columns = {
+        of.name: Column(
+            section.devices,
+            (identity, number),
+            memory.address(plan.column(number)),
+            (plan.rows, *of.row_shape),
+            of.dtype,
+            held,
+            words,
+        )
+        for number, of in enumerate(plan.columns)
+    }
+    return columns, held, memory
