@@ -69,9 +69,9 @@ def environment(
         "LD_PRELOAD": ":".join(dict.fromkeys(preloaded)),
         "JAX_CXL_NCCL_HOSTS": hosts,
     }
-    if not one_gpu and "CUDA_MODULE_LOADING" not in base:
+    if not one_gpu:
         # A kernel that is loaded late waits for kernels that may wait for a GPU of this process.
-        variables["CUDA_MODULE_LOADING"] = "EAGER"
+        variables["CUDA_MODULE_LOADING"] = base.get("CUDA_MODULE_LOADING", "EAGER")
     real = real_path()
     if real is not None and "JAX_CXL_NCCL_LIBRARY" not in base:
         variables["JAX_CXL_NCCL_LIBRARY"] = str(real)

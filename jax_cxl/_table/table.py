@@ -39,7 +39,7 @@ class Table:
         columns: dict[str, Column],
         held: views.View,
         memory: region.Region | None = None,
-    ):
+    ) -> None:
         """Private: use `Table.create` or `Table.open`."""
         self.name = name
         self._columns = columns
