@@ -65,9 +65,9 @@ class ArgumentsTest(parameterized.TestCase):
             jax_cxl.process_gather(1, root=3)
 
     def test_a_barrier_is_of_a_program_or_of_processes(self):
-        with self.assertRaisesRegex(TypeError, "give an axis name"):
+        with self.assertRaisesRegex(TypeError, "x needs an axis_name"):
             jax_cxl.barrier(jax.numpy.ones(3))
-        with self.assertRaisesRegex(TypeError, "no name"):
+        with self.assertRaisesRegex(TypeError, "only without axis_name"):
             jax_cxl.barrier(jax.numpy.ones(3), "i", name="x")
 
 

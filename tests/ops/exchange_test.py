@@ -99,7 +99,7 @@ class PpermuteTest(parameterized.TestCase):
         (ValueError, "unique", [(0, 1), (2, 1)]),
         (ValueError, "unique", [(0, 1), (0, 2)]),
         (ValueError, "out of bounds", [(0, 4)]),
-        (TypeError, "list or a tuple", {0: 1}),
+        (TypeError, "list or tuple", {0: 1}),
     )
     def test_wrong_permutations(self, error, message, perm):
         with self.assertRaisesRegex(error, message):

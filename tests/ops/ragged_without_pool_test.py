@@ -83,7 +83,7 @@ class WithoutPoolTest(parameterized.TestCase):
             ),
         ]
         for body in bodies:
-            with self.assertRaisesRegex(NotImplementedError, "without axis_index_groups and other"):
+            with self.assertRaisesRegex(NotImplementedError, "only without axis_index_groups"):
                 harness.run(jax.vmap(body, axis_name="j"), harness.values(2, 8))
 
 

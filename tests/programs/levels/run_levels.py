@@ -208,7 +208,7 @@ def refuses(mesh: Any, axes: tuple[str, ...]) -> None:
     try:
         jax.jit(over).lower(x)
     except ValueError as error:
-        if "levels=True needs groups that have several ranks in each process" in str(error):
+        if "levels=True needs groups with the same number of ranks" in str(error):
             return
         raise
     raise SystemExit(f"levels=True over {axes} was not refused")
