@@ -15,7 +15,6 @@ import os
 import pathlib
 import random
 import re
-import signal
 import statistics
 import subprocess
 import sys
@@ -146,11 +145,11 @@ def _kill_whole_jobs(
     options = {"processes": processes, "environment": environment}
     died = 0
     for _ in range(kills):
-        running = job.start(_PROGRAM, *arguments, "--steps=100000", session=True, **options)
+        running = job.start(_PROGRAM, *arguments, "--steps=100000", **options)
         time.sleep(rng.uniform(1, 5))
-        died += running.poll() is None
-        os.killpg(running.pid, signal.SIGKILL)
+        running.kill()  # The processes die with the launcher.
         running.communicate()
+        died += running.wait() < 0
     return job.run(_PROGRAM, *arguments, **options), died
 
 

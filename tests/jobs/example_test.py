@@ -26,7 +26,7 @@ _FLAGS = (
 
 _FIGURES = {
     *("train_loss", "heldout_nats_per_byte", "gradient_norm", "bigram_nats_per_byte"),
-    *("tokens_per_second", "train_seconds", "compile_seconds"),
+    *("tokens_per_second", "train_seconds", "compile_seconds", "peak_bytes"),
     *("bytes_through_pool", "communication_seconds", "pool_figures"),
     *("steps", "seed", "batch_size", "sequence_length", "learning_rate", "dtype"),
     *("layers", "width", "heads", "parameters", "evaluate_every", "evaluate_size", "prefetch"),

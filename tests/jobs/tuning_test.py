@@ -35,7 +35,7 @@ class TuningTest(parameterized.TestCase):
 
     @parameterized.parameters(
         ('{"tuning": {"slot_size": 1}}', "'slot_size' is not one of slot_bytes"),
-        ('{"tuning": {"num_slots": 1}}', "num_slots is 1, not"),
+        ('{"tuning": {"num_slots": 1}}', "num_slots is 1, but must be a number from 2 to"),
         ('{"tuning": {"num_slots": "4"}}', "num_slots is '4', which is not a whole number"),
         ('{"tuning": {"slot_bytes": -1}}', "slot_bytes is -1"),
         ('{"tuning": [1]}', "not a tuning table"),
