@@ -37,8 +37,8 @@ Result<std::unique_ptr<PersistentMemory>> PersistentMemory::Open(
   if (!spec.medium->shared() || spec.paths.empty())
     return Error(
         Code::kInvalidArgument,
-        "memory that outlives a job cannot be a shm pool; name files or "
-        "devices (file:/path or dax:/dev/dax0.0)");
+        "memory that outlives a job lies in files or devices; name them "
+        "(file:/path or dax:/dev/dax0.0)");
   CXL_RETURN_IF_ERROR(CheckSpec(spec));
   CXL_RETURN_IF_ERROR(CheckCoherenceSupported(ModeOf(spec)));
   CXL_ASSIGN_OR_RETURN(std::vector<KeptPath> paths,
