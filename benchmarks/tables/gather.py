@@ -2,9 +2,9 @@
 
     python benchmarks/tables/gather.py [--gib=8] [--row-bytes=256,1024,4096] [--json=FILE]
 
-On GPUs, with each GPU by itself and with all at once: against a plain CUDA kernel that gathers rows
-of the same pinned memory (it needs nvcc), against a copy of the link's rate, and against NumPy on
-the host with `device_put`. On CPUs: against `np.take` into a fresh array, and `jnp.take` of a
+On GPUs, with one GPU and with 2, 4, and so on at once: against a plain CUDA kernel that gathers
+rows of the same pinned memory (it needs nvcc), against a copy of the link's rate, and against NumPy
+on the host with `device_put`. On CPUs: against `np.take` into a fresh array, and `jnp.take` of a
 resident array, for which the machine needs twice the memory of the table.
 """
 
@@ -37,6 +37,7 @@ from jax_cxl._commands.bench import device_time, results_file
 _NAME = "gather_benchmark"
 _PLAIN = pathlib.Path(__file__).with_name("plain_gather.cu")
 _SETS = 8  # sets of ids that are taken one after another
+_REPEATS = 23  # of the plain kernel
 
 
 def _values(rows: Any, columns: int, lib: Any) -> Any:
@@ -124,10 +125,10 @@ def on_cpu(bench: Bench, counts: Sequence[int]) -> None:
 
 
 def on_gpus(bench: Bench, counts: Sequence[int], plain: ctypes.CDLL) -> None:
-    """Measures on one GPU, and on all at once."""
+    """Measures on one GPU, and on several at once."""
     gpus = jax.local_devices()
     address = bench.rows.ctypes.data
-    for devices in sorted({1, len(gpus)}):
+    for devices in (d for d in (1, 2, 4, 8) if d <= len(gpus)):
         mesh = jax.sharding.Mesh(gpus[:devices], ("i",))
         sharding = jax.NamedSharding(mesh, jax.P("i"))
         per_device = jax.P("i")
@@ -157,7 +158,7 @@ def on_gpus(bench: Bench, counts: Sequence[int], plain: ctypes.CDLL) -> None:
                 bench.note("Table.take, the kernel", count, devices, statistics.median(kernels))
             except (device_time.NoDeviceTimeError, statistics.StatisticsError) as error:
                 print(f"no times of kernels: {error}", file=sys.stderr)
-            _plain(bench, address, sets[0].reshape(devices, count), plain)
+            _plain(bench, address, sets.reshape(_SETS, devices, count), plain)
             _host(bench, sets, sharding, devices)
 
 
@@ -190,17 +191,18 @@ def _copies(bench: Bench, address: int, devices: int, plain: ctypes.CDLL) -> Non
 
 
 def _plain(bench: Bench, address: int, ids: np.ndarray, plain: ctypes.CDLL) -> None:
-    devices, count = ids.shape
+    sets, devices, count = ids.shape
     out = np.empty((count, bench.columns), np.uint32)
-    arguments = count, bench.row_bytes, 20
+    arguments = sets, count, bench.row_bytes, _REPEATS
 
     def run(device: int) -> float:
-        own = np.ascontiguousarray(ids[device])
+        own = np.ascontiguousarray(ids[:, device])
         copy = out.ctypes.data if device == 0 else None
         return plain.plain_gather(device, address, own.ctypes.data, *arguments, copy)
 
     milliseconds = _on_all(devices, run)
-    if not (out == _values(ids[0].astype(np.uint32), bench.columns, np)).all():
+    last = ids[_REPEATS % sets, 0]
+    if not (out == _values(last.astype(np.uint32), bench.columns, np)).all():
         raise SystemExit("the plain kernel has gathered wrong rows")
     bench.note("a plain kernel", count, devices, max(milliseconds) / 1e3)
 
@@ -227,6 +229,7 @@ def _compile(folder: str) -> ctypes.CDLL:
         ctypes.c_int,
         pointer,
         pointer,
+        size,
         size,
         size,
         ctypes.c_int,

@@ -26,8 +26,8 @@ bool Failed(cudaError_t error, const char* what) {
   return true;
 }
 
-// Runs `enqueue` once, and then `repeats` times. Returns milliseconds of one of
-// these, or -1.
+// Runs `enqueue` once, and then `repeats` times, each with the number of its
+// turn. Returns milliseconds of one of these, or -1.
 template <typename Enqueue>
 double Milliseconds(int repeats, const Enqueue& enqueue) {
   cudaStream_t stream;
@@ -37,9 +37,9 @@ double Milliseconds(int repeats, const Enqueue& enqueue) {
     return -1;
   cudaEventCreate(&begin);
   cudaEventCreate(&end);
-  enqueue(stream);
+  enqueue(stream, 0);
   cudaEventRecord(begin, stream);
-  for (int i = 0; i < repeats; ++i) enqueue(stream);
+  for (int i = 0; i < repeats; ++i) enqueue(stream, i + 1);
   cudaEventRecord(end, stream);
   float ms = 0;
   const bool failed = Failed(cudaStreamSynchronize(stream), "gather");
@@ -53,9 +53,11 @@ double Milliseconds(int repeats, const Enqueue& enqueue) {
 }  // namespace
 
 // Milliseconds of a gather of rows of registered memory, -1 if it fails. `ids`
-// and `copy`, which gets the gathered rows unless it is null, are the host's.
+// has `sets` times `count` ids. They take turns, because a GPU's cache keeps
+// the rows of a small set. `ids` and `copy`, which gets the last gathered rows
+// unless it is null, are the host's.
 extern "C" double plain_gather(int device, const void* table,
-                               const int32_t* ids, size_t count,
+                               const int32_t* ids, size_t sets, size_t count,
                                size_t row_bytes, int repeats, void* copy) {
   if (row_bytes % 16 != 0 || Failed(cudaSetDevice(device), "cudaSetDevice"))
     return -1;
@@ -63,8 +65,9 @@ extern "C" double plain_gather(int device, const void* table,
   void* device_ids = nullptr;
   double ms = -1;
   if (!Failed(cudaMalloc(&out, count * row_bytes), "cudaMalloc") &&
-      !Failed(cudaMalloc(&device_ids, count * sizeof(*ids)), "cudaMalloc") &&
-      !Failed(cudaMemcpy(device_ids, ids, count * sizeof(*ids),
+      !Failed(cudaMalloc(&device_ids, sets * count * sizeof(*ids)),
+              "cudaMalloc") &&
+      !Failed(cudaMemcpy(device_ids, ids, sets * count * sizeof(*ids),
                          cudaMemcpyHostToDevice),
               "cudaMemcpy")) {
     const size_t vectors = row_bytes / 16;
@@ -72,11 +75,11 @@ extern "C" double plain_gather(int device, const void* table,
     while (lanes < 32 && lanes < vectors) lanes *= 2;
     const dim3 block(lanes, 256 / lanes);
     const auto blocks = static_cast<unsigned>((count + block.y - 1) / block.y);
-    ms = Milliseconds(repeats, [&](cudaStream_t stream) {
+    ms = Milliseconds(repeats, [&](cudaStream_t stream, size_t turn) {
       Gather<<<blocks, block, 0, stream>>>(
           static_cast<const uint4*>(table),
-          static_cast<const int32_t*>(device_ids), static_cast<uint4*>(out),
-          vectors, count);
+          static_cast<const int32_t*>(device_ids) + turn % sets * count,
+          static_cast<uint4*>(out), vectors, count);
     });
     if (copy != nullptr &&
         Failed(cudaMemcpy(copy, out, count * row_bytes, cudaMemcpyDeviceToHost),
@@ -95,7 +98,7 @@ extern "C" double plain_copy(int device, const void* from, size_t bytes,
   if (Failed(cudaSetDevice(device), "cudaSetDevice") ||
       Failed(cudaMalloc(&out, bytes), "cudaMalloc"))
     return -1;
-  const double ms = Milliseconds(repeats, [&](cudaStream_t stream) {
+  const double ms = Milliseconds(repeats, [&](cudaStream_t stream, size_t) {
     cudaMemcpyAsync(out, from, bytes, cudaMemcpyHostToDevice, stream);
   });
   cudaFree(out);

@@ -10,13 +10,17 @@ std::string Text(const Status& status) {
          status.message();
 }
 
+// Never destroyed: XLA's threads may still fail while the process exits.
+Failures*& Current() {
+  static Failures* current = new Failures;
+  return current;
+}
+
 }  // namespace
 
-Failures& Failures::Get() {
-  // Never destroyed: XLA's threads may still fail while the process exits.
-  static auto& failures = *new Failures;
-  return failures;
-}
+Failures& Failures::Get() { return *Current(); }
+
+void Failures::Use(Failures* failures) { Current() = failures; }
 
 std::string Failures::Record(const Status& status) {
   std::string text = Text(status);

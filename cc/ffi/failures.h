@@ -17,9 +17,13 @@ namespace jax_cxl::ffi {
 // Thread-safe.
 class Failures {
  public:
-  // Returns the only instance of the process. It outlives the runtime, because
-  // an error may surface after the runtime has ended.
+  // Returns the instance of this module. It outlives the runtime, because an
+  // error may surface after the runtime has ended.
   static Failures& Get();
+  // From now on, makes Get return the instance of another module. This is
+  // needed because Python looks up failures in jax_cxl._core, but handlers for
+  // GPUs fail in jax_cxl._cuda.
+  static void Use(Failures* failures);
 
   // Remembers `status`. Returns the text for XLA: "jax_cxl: PEER_LOST: rank 1
   // ...".

@@ -138,6 +138,13 @@ NB_MODULE(_core, m) {
       "Call it when XLA has made all call sites of a program that it loads.",
       "program"_a);
   m.def(
+      "failures",
+      [] {
+        return nb::capsule(&ffi::Failures::Get(), "jax_cxl.Failures");
+      },
+      "Returns a capsule with the failures of this process, for "
+      "jax_cxl._cuda.");
+  m.def(
       "find_failure",
       [](const std::string& text) -> nb::object {
         std::optional<Status> status = ffi::Failures::Get().Find(text);

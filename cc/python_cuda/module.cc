@@ -19,6 +19,7 @@
 #include "cc/comm/runtime.h"
 #include "cc/ffi/contract.h"
 #include "cc/ffi/cuda/handlers.h"
+#include "cc/ffi/failures.h"
 #include "cc/ffi/program_sites.h"
 #include "cc/python/errors.h"
 #include "cc/python/registrations.h"
@@ -90,12 +91,15 @@ NB_MODULE(_cuda, m) {
       "num_slots"_a, "warn_after"_a, "timeout"_a, "flush_threads"_a,
       "flush_piece_bytes"_a, "gpu_writes_memory"_a);
   m.def(
-      "use_program_sites",
-      [](const nb::capsule& sites) {
+      "use_core",
+      [](const nb::capsule& sites, const nb::capsule& failures) {
         ffi::ProgramSites::Use(static_cast<ffi::ProgramSites*>(
             sites.data("jax_cxl.ProgramSites")));
+        ffi::Failures::Use(
+            static_cast<ffi::Failures*>(failures.data("jax_cxl.Failures")));
       },
-      "Takes the source lines of calls from jax_cxl._core.", "sites"_a);
+      "Shares the source lines of calls and the failures of jax_cxl._core.",
+      "sites"_a, "failures"_a);
   m.def("stop", &comm::DeviceRuntime::Stop,
         nb::call_guard<nb::gil_scoped_release>());
   m.def(

@@ -42,9 +42,12 @@ class Platform:
           CxlError: the module was not built. The message has the command that builds it.
         """
         try:
-            return importlib.import_module(self.module)
+            module = importlib.import_module(self.module)
         except ImportError as error:
             raise errors.CxlError(_NO_CUDA.format(error=error)) from error
+        if module is not _core:
+            module.use_core(_core.program_sites(), _core.failures())
+        return module
 
     def ordinal(self, device: Any) -> int:
         """Returns the device ordinal that XLA passes to a handler on this device."""

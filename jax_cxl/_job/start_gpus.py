@@ -36,7 +36,6 @@ def start(
     """
     _explain_errors(cuda)
     core: Any = _core
-    cuda.use_program_sites(core.program_sites())
     runtime = core.runtime()
     obstacles = _exchange(meeting, cuda.register_pool(runtime, devices))
     direct = not any(obstacles)

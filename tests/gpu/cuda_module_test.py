@@ -11,6 +11,8 @@ import jax_cxl  # noqa: F401  An installed package may have the module.
 # nanobind only warns, and leaves a class out, if another module has a class of the same name.
 _PROGRAM = """
 import jax_cxl._core, jax_cxl._cuda
+from jax_cxl._job import platforms
+platforms.CUDA.load()
 print(hasattr(jax_cxl._cuda, "TableColumn"), hasattr(jax_cxl._cuda, "DeviceCopies"))
 """
 
