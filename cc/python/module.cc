@@ -139,9 +139,7 @@ NB_MODULE(_core, m) {
       "program"_a);
   m.def(
       "failures",
-      [] {
-        return nb::capsule(&ffi::Failures::Get(), "jax_cxl.Failures");
-      },
+      [] { return nb::capsule(&ffi::Failures::Get(), "jax_cxl.Failures"); },
       "Returns a capsule with the failures of this process, for "
       "jax_cxl._cuda.");
   m.def(

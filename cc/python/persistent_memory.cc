@@ -1,12 +1,14 @@
 #include "cc/python/persistent_memory.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -143,8 +145,8 @@ void BindPersistentMemory(nb::module_& m) {
       .def(
           "array",
           [](const nb::object& self, int device, uint64_t offset,
-             const std::vector<size_t>& shape, int code, int bits, bool gpu,
-             const nb::object& owner) {
+             const std::vector<size_t>& shape, int code, int bits,
+             std::optional<int> gpu, const nb::object& owner) {
             uint64_t bytes = bits / 8;
             for (size_t n : shape) bytes *= n;
             auto& memory = nb::cast<PersistentMemory&>(self);
@@ -155,12 +157,13 @@ void BindPersistentMemory(nb::module_& m) {
                                              static_cast<uint8_t>(bits), 1};
             return nb::ndarray<nb::ro>(
                 data, shape.size(), shape.data(), owner, nullptr, dtype,
-                gpu ? nb::device::cuda_host::value : nb::device::cpu::value);
+                gpu ? nb::device::cuda_host::value : nb::device::cpu::value,
+                gpu.value_or(0));
           },
           "Returns an array over the memory, as an object with __dlpack__. It "
-          "keeps `owner` alive. `code` and `bits` are DLPack's. For `gpu` the "
-          "memory is registered with CUDA.",
-          "device"_a, "offset"_a, "shape"_a, "code"_a, "bits"_a, "gpu"_a,
+          "keeps `owner` alive. `code` and `bits` are DLPack's. `gpu` is the "
+          "ordinal of a GPU for which the memory is registered, or None.",
+          "device"_a, "offset"_a, "shape"_a, "code"_a, "bits"_a, "gpu"_a.none(),
           "owner"_a);
 }
 

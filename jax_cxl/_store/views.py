@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from jax_cxl import _core, errors
+from jax_cxl._job import platforms
 from jax_cxl._store import arguments, following
 from jax_cxl._store.memory import catalog, dlpack, layout
 from jax_cxl._store.memory.devices import Devices
@@ -61,7 +62,7 @@ class View:
         """
         if self._held is None:
             raise errors.StoreError("the view is closed")
-        return self._held.dlpack(self._held.leaf(path), gpu=False)
+        return self._held.dlpack(self._held.leaf(path), gpu=None)
 
     def close(self) -> None:
         """Gives the version up as soon as the last of the arrays has gone."""
@@ -138,8 +139,8 @@ class _Held:
         dtype = leaves.dtype_of(leaf.dtype)
         return np.asarray(over).view(dtype).reshape(leaf.shape)
 
-    def dlpack(self, leaf: leaves.Leaf, *, gpu: bool) -> Any:
-        """Returns an object with `__dlpack__`; `gpu` if its memory is registered with CUDA."""
+    def dlpack(self, leaf: leaves.Leaf, *, gpu: int | None) -> Any:
+        """Returns an object with `__dlpack__`; `gpu` as for `dlpack.array`."""
         dtype = leaves.dtype_of(leaf.dtype)
         if dlpack.code_of(dtype) is None:
             raise errors.StoreError(f"DLPack has no arrays of {dtype}: read {leaf.name} instead")
@@ -221,4 +222,4 @@ def _like(held: _Held, like: Any, leaf: leaves.Leaf) -> Any:
         # XLA uses memory with this alignment as it is.
         return jax.device_put(held.array(leaf), device, may_alias=True)
     held.registered()
-    return jax.dlpack.from_dlpack(held.dlpack(leaf, gpu=True))
+    return jax.dlpack.from_dlpack(held.dlpack(leaf, gpu=platforms.CUDA.ordinal(device)))

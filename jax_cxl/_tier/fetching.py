@@ -13,6 +13,7 @@ from jax_cxl._store.reading.restoring import Reader
 from jax_cxl._tier.arrays import Spec
 
 _AHEAD = 2  # Groups that are fetched while another group is updated.
+_THREADS = 2  # One group is copied while the copies of another are checked.
 
 
 def fetch(reader: Reader, specs: Sequence[Spec], writers: Sequence[int]) -> list[Any]:
@@ -43,7 +44,7 @@ class Ahead:
         self._reader = reader
         self._writers = agreement.processes()
         self._left = collections.deque(groups)
-        self._threads = concurrent.futures.ThreadPoolExecutor(1, "jax_cxl fetch")
+        self._threads = concurrent.futures.ThreadPoolExecutor(_THREADS, "jax_cxl fetch")
         self._under_way: collections.deque[concurrent.futures.Future[list[Any]]] = (
             collections.deque()
         )

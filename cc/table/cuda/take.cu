@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "cc/table/cuda/take.h"
 
@@ -8,9 +9,9 @@ namespace {
 
 constexpr uint32_t kThreads = 256;
 constexpr uint32_t kBlocksOfProcessor = 8;
-// Rows of which a thread has loads under way at the same time. The link has a
-// latency of microseconds.
-constexpr int kRowsAtOnce = 4;
+// Loads that a thread has under way at the same time, of several short rows or
+// of one long row. The link has a latency of microseconds.
+constexpr int kLoadsAtOnce = 4;
 
 // Loads from memory that never changes while the kernel runs. Nothing of it is
 // read twice soon, so it takes no place in the first cache.
@@ -82,31 +83,42 @@ __device__ __forceinline__ int64_t RowAt(const DeviceTake& take,
   return row;
 }
 
-// Rows of a table that never changes.
-template <typename Vector>
+// Rows of a table that never changes, `kRows` of them at once. Each thread
+// moves up to kLoadsAtOnce / kRows vectors of a row at once.
+template <typename Vector, int kRows>
 __global__ void __launch_bounds__(kThreads)
     TakeConstant(DeviceTake take, uint64_t vectors, uint32_t lanes) {
+  constexpr int kColumns = kLoadsAtOnce / kRows;
   const Slice slice(lanes);
-  const uint64_t slices = uint64_t{gridDim.x} * kThreads / lanes;
-  const uint64_t first =
-      (uint64_t{blockIdx.x} * kThreads + threadIdx.x) / lanes * kRowsAtOnce;
+  const uint64_t base =
+      (uint64_t{blockIdx.x} * kThreads + threadIdx.x) / lanes * kRows;
+  if (base >= take.count) return;
   const auto* data = reinterpret_cast<const Vector*>(take.data);
   auto* output = reinterpret_cast<Vector*>(take.output);
-  for (uint64_t base = first; base < take.count; base += slices * kRowsAtOnce) {
-    int64_t rows[kRowsAtOnce];
+  int64_t rows[kRows];
 #pragma unroll
-    for (int u = 0; u < kRowsAtOnce; ++u)
-      rows[u] = base + u < take.count ? RowAt(take, slice, base + u) : kOutside;
-    for (uint64_t v = slice.lane; v < vectors; v += lanes) {
-      Vector values[kRowsAtOnce];
+  for (int u = 0; u < kRows; ++u)
+    rows[u] = base + u < take.count ? RowAt(take, slice, base + u) : kOutside;
+  for (uint64_t first = slice.lane; first < vectors;
+       first += uint64_t{kColumns} * lanes) {
+    Vector values[kRows][kColumns];
 #pragma unroll
-      for (int u = 0; u < kRowsAtOnce; ++u)
-        values[u] = rows[u] == kOutside ? FillOf<Vector>(take)
-                                        : Load(data + rows[u] * vectors + v);
+    for (int c = 0; c < kColumns; ++c)
 #pragma unroll
-      for (int u = 0; u < kRowsAtOnce; ++u)
-        if (base + u < take.count) output[(base + u) * vectors + v] = values[u];
-    }
+      for (int u = 0; u < kRows; ++u) {
+        const uint64_t v = first + c * lanes;
+        values[u][c] = rows[u] == kOutside || v >= vectors
+                           ? FillOf<Vector>(take)
+                           : Load(data + rows[u] * vectors + v);
+      }
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c)
+#pragma unroll
+      for (int u = 0; u < kRows; ++u) {
+        const uint64_t v = first + c * lanes;
+        if (base + u < take.count && v < vectors)
+          output[(base + u) * vectors + v] = values[u][c];
+      }
   }
 }
 
@@ -160,25 +172,34 @@ cudaError_t Launch(const DeviceTake& take, cudaStream_t stream) {
   const uint64_t vectors = take.row_bytes / sizeof(Vector);
   uint32_t lanes = 1;
   while (lanes < 32 && lanes < vectors) lanes *= 2;
-  int device = 0;
-  int processors = 0;
-  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess)
-    return error;
-  if (const cudaError_t error = cudaDeviceGetAttribute(
-          &processors, cudaDevAttrMultiProcessorCount, device);
-      error != cudaSuccess)
-    return error;
-  const bool trained = take.parts != nullptr;
-  const uint64_t each = trained ? 1 : kRowsAtOnce;
-  const uint64_t slices = (take.count + each - 1) / each;
-  const uint64_t blocks = std::clamp<uint64_t>(
-      (slices * lanes + kThreads - 1) / kThreads, 1,
-      static_cast<uint64_t>(processors) * kBlocksOfProcessor);
-  const auto grid = static_cast<uint32_t>(blocks);
-  if (trained)
-    TakeTrained<Vector><<<grid, kThreads, 0, stream>>>(take, vectors, lanes);
-  else
-    TakeConstant<Vector><<<grid, kThreads, 0, stream>>>(take, vectors, lanes);
+  const auto blocks = [&](uint64_t rows_of_slice) {
+    const uint64_t slices = (take.count + rows_of_slice - 1) / rows_of_slice;
+    return (slices * lanes + kThreads - 1) / kThreads;
+  };
+  if (take.parts != nullptr) {
+    int device = 0;
+    int processors = 0;
+    if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess)
+      return error;
+    if (const cudaError_t error = cudaDeviceGetAttribute(
+            &processors, cudaDevAttrMultiProcessorCount, device);
+        error != cudaSuccess)
+      return error;
+    const uint64_t most = uint64_t{kBlocksOfProcessor} * processors;
+    TakeTrained<Vector><<<static_cast<uint32_t>(std::min(blocks(1), most)),
+                          kThreads, 0, stream>>>(take, vectors, lanes);
+    return cudaGetLastError();
+  }
+  // The hardware starts a block when another one ends. Parts of a GPU reach the
+  // link at different rates, so blocks that share the rows evenly would end at
+  // different times.
+  const bool is_long = vectors > lanes;
+  const uint64_t grid = blocks(is_long ? 1 : kLoadsAtOnce);
+  if (grid > std::numeric_limits<int32_t>::max()) return cudaErrorInvalidValue;
+  const auto run =
+      is_long ? TakeConstant<Vector, 1> : TakeConstant<Vector, kLoadsAtOnce>;
+  run<<<static_cast<uint32_t>(grid), kThreads, 0, stream>>>(take, vectors,
+                                                            lanes);
   return cudaGetLastError();
 }
 

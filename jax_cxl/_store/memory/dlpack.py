@@ -25,15 +25,15 @@ _OTHER_CODES = {
 class Array:
     """An object with `__dlpack__`."""
 
-    def __init__(self, capsule: Callable[[], Any], gpu: bool):
-        """Makes an array; `gpu` if its memory is registered with CUDA."""
+    def __init__(self, capsule: Callable[[], Any], gpu: int | None):
+        """Makes an array; `gpu` is the ordinal of a GPU in whose `pinned_host` memory it is."""
         self._capsule, self._gpu = capsule, gpu
 
     def __dlpack__(self, **_: Any) -> Any:
         return self._capsule()
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (_CUDA_HOST if self._gpu else _CPU), 0
+        return (_CPU, 0) if self._gpu is None else (_CUDA_HOST, self._gpu)
 
 
 def code_of(dtype: np.dtype) -> int | None:
@@ -46,7 +46,7 @@ def array(
     place: tuple[int, int],
     shape: Sequence[int],
     dtype: np.dtype,
-    gpu: bool,
+    gpu: int | None,
     owner: object,
 ) -> Array:
     """Returns an array over the memory.
@@ -56,7 +56,7 @@ def array(
       place: device and offset.
       shape: its shape.
       dtype: its dtype, which has a code.
-      gpu: whether the memory is registered with CUDA.
+      gpu: ordinal of a GPU for which the memory is registered; None for an array of the CPU.
       owner: what lives as long as the array.
     """
     code, bits = code_of(dtype), 8 * dtype.itemsize

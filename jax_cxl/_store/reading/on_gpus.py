@@ -1,5 +1,6 @@
 """Reads parts of arrays into GPUs: copy engines copy from the memory, and GPUs check the copies."""
 
+import concurrent.futures
 import dataclasses
 import functools
 from collections.abc import Sequence
@@ -45,8 +46,11 @@ class Copy:
         devices = own.section.devices
         _ = devices.copies  # This registers the memory.
         at = device, offset + inside
+        # In the memory of the same GPU, because JAX copies more slowly from that of another.
+        (gpu,) = self.sharding.device_set
+        ordinal = platforms.CUDA.ordinal(gpu)
         return jax.dlpack.from_dlpack(
-            dlpack.array(devices.core, at, self.shape, self.dtype, True, self.reader)
+            dlpack.array(devices.core, at, self.shape, self.dtype, ordinal, self.reader)
         )
 
     @property
@@ -116,15 +120,26 @@ def run(copies: Sequence[Copy]) -> None:
             (writer, block, start + block * layout.BLOCK_BYTES) for block in copy.whole
         )
         edges.setdefault(writer, set()).update(copy.edges)
-    for ordinal, blocks in by_gpu.items():
-        addresses = [address for _, _, address in blocks]
-        copier = reader.stripes[0].section.devices.copies
-        found = copier.checksums(ordinal, addresses, layout.BLOCK_BYTES)
-        for (writer, block, _), checksum in zip(blocks, found, strict=True):
-            if checksum != reader.table(writer)[block]:
-                raise reader.stripes[writer].damaged(block)
+    check = functools.partial(_check, reader)
+    for _ in _threads().map(check, by_gpu.keys(), by_gpu.values()):
+        pass  # Raises the error of a thread.
     for writer, some in edges.items():
         reader.check_blocks(writer, sorted(some))
+
+
+def _check(reader: Reader, ordinal: int, blocks: Sequence[tuple[int, int, int]]) -> None:
+    """Lets a GPU check blocks: of each the writer, the number, and the address of the copy."""
+    copier = reader.stripes[0].section.devices.copies
+    addresses = [address for _, _, address in blocks]
+    found = copier.checksums(ordinal, addresses, layout.BLOCK_BYTES)
+    for (writer, block, _), checksum in zip(blocks, found, strict=True):
+        if checksum != reader.table(writer)[block]:
+            raise reader.stripes[writer].damaged(block)
+
+
+@functools.cache
+def _threads() -> concurrent.futures.ThreadPoolExecutor:
+    return concurrent.futures.ThreadPoolExecutor(8, "jax_cxl check")  # a GPU each
 
 
 @functools.lru_cache(1024)

@@ -1,6 +1,7 @@
 #include "cc/comm/cuda/device_copies/device_copies.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "cc/comm/cuda/current_device.h"
@@ -40,6 +41,7 @@ DeviceCopies::~DeviceCopies() {
     }
   }
   for (auto& [copy, event] : under_way_) cudaEventDestroy(event);
+  for (const Exchange& exchange : unused_) cudaFreeHost(exchange.words);
 }
 
 Result<uint64_t> DeviceCopies::Start(int device, const void* from,
@@ -99,15 +101,10 @@ Result<std::vector<uint64_t>> DeviceCopies::Checksums(
         " bytes on device ", device, "; please report this to jax_cxl");
   const CurrentDevice current(device);
   const cudaStream_t stream = queue->second.checksums;
-  const size_t size = blocks.size() * sizeof(uint64_t);
-  std::vector<uint64_t> checksums(blocks.size());
-  if (blocks.empty()) return checksums;
-  // cudaMalloc and cudaFree would wait for the program.
-  void* memory = nullptr;
-  CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-      cudaMallocAsync(&memory, 2 * size, stream), "cudaMallocAsync"));
-  auto* addresses = static_cast<uint64_t*>(memory);
-  uint64_t* results = addresses + blocks.size();
+  if (blocks.empty()) return std::vector<uint64_t>();
+  CXL_ASSIGN_OR_RETURN(const Exchange exchange, Borrow(2 * blocks.size()));
+  std::ranges::copy(blocks, exchange.words);
+  uint64_t* results = exchange.words + blocks.size();
   cudaEvent_t end = nullptr;
   cudaError_t error = cudaEventCreateWithFlags(
       &end, cudaEventBlockingSync | cudaEventDisableTiming);
@@ -115,24 +112,39 @@ Result<std::vector<uint64_t>> DeviceCopies::Checksums(
     if (error == cudaSuccess) error = enqueue();
   };
   run([&] {
-    return cudaMemcpyAsync(addresses, blocks.data(), size,
-                           cudaMemcpyHostToDevice, stream);
-  });
-  run([&] {
-    return cuda::LaunchBlockChecksums(addresses, blocks.size(), bytes, results,
-                                      stream);
+    return cuda::LaunchBlockChecksums(exchange.words, blocks.size(), bytes,
+                                      results, stream);
   });
   run([&] { return cudaEventRecord(end, stream); });
   run([&] { return cudaEventSynchronize(end); });
-  run([&] {
-    return cudaMemcpyAsync(checksums.data(), results, size,
-                           cudaMemcpyDeviceToHost, stream);
-  });
-  run([&] { return cudaStreamSynchronize(stream); });
-  cudaFreeAsync(memory, stream);
   if (end != nullptr) cudaEventDestroy(end);
+  // After an error the device may still write, so the memory is given up.
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(error, "compute checksums"));
+  std::vector<uint64_t> checksums(results, results + blocks.size());
+  std::lock_guard lock(mutex_);
+  unused_.push_back(exchange);
   return checksums;
+}
+
+Result<DeviceCopies::Exchange> DeviceCopies::Borrow(size_t count) {
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = std::ranges::find_if(
+        unused_, [&](const Exchange& each) { return each.count >= count; });
+    if (found != unused_.end()) {
+      const Exchange exchange = *found;
+      unused_.erase(found);
+      return exchange;
+    }
+  }
+  Exchange exchange = {.count = std::bit_ceil(std::max<size_t>(count, 512))};
+  void* memory = nullptr;
+  CXL_RETURN_IF_ERROR(
+      cuda::CudaStatus(cudaHostAlloc(&memory, exchange.count * sizeof(uint64_t),
+                                     cudaHostAllocPortable),
+                       "get memory for checksums"));
+  exchange.words = static_cast<uint64_t*>(memory);
+  return exchange;
 }
 
 }  // namespace jax_cxl::comm

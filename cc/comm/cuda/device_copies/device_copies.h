@@ -42,7 +42,7 @@ class DeviceCopies {
   // Returns the checksum, by XXH3 with 64 bits, of each of some blocks of
   // `bytes` bytes in a device's memory. The device computes them; this thread
   // waits without spinning. The addresses are multiples of 16, `bytes` is a
-  // multiple of 1 KiB.
+  // multiple of 1 KiB. Does not wait for copies.
   Result<std::vector<uint64_t>> Checksums(int device,
                                           const std::vector<uint64_t>& blocks,
                                           uint64_t bytes);
@@ -58,7 +58,16 @@ class DeviceCopies {
     cudaStream_t checksums = nullptr;
   };
 
+  // Addresses and checksums of blocks, in memory of the host that all devices
+  // reach. Copies of them would wait in the copy engines for the copies of
+  // data.
+  struct Exchange {
+    uint64_t* words = nullptr;
+    size_t count = 0;
+  };
+
   DeviceCopies() = default;
+  Result<Exchange> Borrow(size_t count);
 
   std::unique_ptr<PoolRegistration> registration_;
   std::byte* base_ = nullptr;
@@ -66,6 +75,7 @@ class DeviceCopies {
   std::mutex mutex_;
   std::map<int, CopyQueue> queues_;            // by device
   std::map<uint64_t, cudaEvent_t> under_way_;  // by copy
+  std::vector<Exchange> unused_;
   uint64_t next_ = 0;
 };
 
