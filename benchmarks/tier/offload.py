@@ -70,6 +70,7 @@ def _find_largest(options: argparse.Namespace, way: str, end: float) -> dict[str
     millions = options.millions
     while time.monotonic() < end:
         row = _run(options, way, millions, end)
+        print(json.dumps({"way": way, "millions": round(millions)} | row), flush=True)
         if "failed" in row:
             return largest | {"does not train with millions": round(millions), "why": row["failed"]}
         largest = row

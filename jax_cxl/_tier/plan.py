@@ -22,7 +22,7 @@ class Options:
     Attributes:
       optimizer: an object with `init(params)` and `update(gradients, state, params)`.
       master: dtype of the parameters in the store; None: that of the parameters.
-      sharding: returns the sharding of an array in the store, None for the default.
+      sharding: returns the sharding of an array in the store; None for the default.
       group_bytes: bytes of state on each device that are updated together.
       donate: whether a step takes the memory of parameters and gradients.
     """
@@ -109,9 +109,7 @@ class Plan:
         if not self.params:
             raise ValueError("there are no parameters")
         arrays.check_one_set_of_devices(self.params)
-        self.stored = self.params
-        if options.master is not None:
-            self.stored = [self._placed(_as_master(x, options.master)) for x in self.params]
+        self.stored = [self._placed(_as_master(x, options.master)) for x in self.params]
         stored, on_devices = (
             [jax.ShapeDtypeStruct(spec.shape, spec.dtype) for spec in specs]
             for specs in (self.stored, self.params)
@@ -223,8 +221,8 @@ class Plan:
 
         def make() -> _Program:
             part = separation.slice_part(self._separation, group.params, group.state)
-            casts = [self.params[n] for n in group.params] if masters else []
-            return self._program(part, self.leaves_of(group), casts)
+            on_devices = [self.params[n] for n in group.params]
+            return self._program(part, self.leaves_of(group), on_devices)
 
         masters = self._options.master is not None
         count = len(group.params) if masters else 0
@@ -232,9 +230,7 @@ class Plan:
         of_state = dict(zip(group.state, fetched[count:], strict=True))
         made = self._made(group.first, make)
         found = made(self._values(params, grads, of_state, shared, scalars, stored))
-        new = found[: group.num_leaves]
-        on_devices = found[-count:] if count else new
-        return on_devices[: len(group.params)], new
+        return found[len(found) - len(group.params) :], found[: group.num_leaves]
 
     def _made(self, what: Any, make: Callable[[], "_Program"]) -> "_Program":
         if what not in self._made_programs:
@@ -253,7 +249,7 @@ class Plan:
         Args:
           part: the slice.
           specs: its outputs; more of them are scalars.
-          casts: arrays for the devices, into which the first outputs are cast.
+          casts: more outputs: the first ones, as copies for the devices.
           donate: whether it may use memory again.
         """
         donated = tuple(
@@ -328,7 +324,7 @@ class Plan:
         return self._compilations[key, donated]
 
     def _initialize(self, params: list[Any]) -> tuple[list[Any], Any]:
-        stored = [p.astype(spec.dtype) for p, spec in zip(params, self.stored, strict=True)]
+        stored = _cast(self.stored)(*params)
         return stored, self._options.optimizer.init(jax.tree.unflatten(self.structure, stored))
 
     def _update(self, stored: list[Any], grads: list[Any], state: Any) -> tuple[list[Any], Any]:
@@ -401,7 +397,7 @@ class Plan:
 
 
 def _as_master(spec: Spec, dtype: Any) -> Spec:
-    if not jnp.issubdtype(spec.dtype, jnp.floating):
+    if dtype is None or not jnp.issubdtype(spec.dtype, jnp.floating):
         return spec
     return dataclasses.replace(spec, dtype=jnp.dtype(dtype))
 
@@ -425,7 +421,12 @@ def _form(specs: Sequence[Spec | None]) -> Any:
 
 
 def _cast(specs: Sequence[Spec]) -> Callable[..., list[Any]]:
-    return lambda *values: [x.astype(s.dtype) for x, s in zip(values, specs, strict=True)]
+    """Returns a function that casts arrays.
+
+    It also copies arrays that have the dtype. The store writes arrays later, and programs may take
+    the memory of parameters before.
+    """
+    return lambda *values: [jnp.array(x, s.dtype) for x, s in zip(values, specs, strict=True)]
 
 
 def _and_cast(update: Callable[..., list[Any]], specs: Sequence[Spec]) -> Callable[..., list[Any]]:

@@ -258,9 +258,7 @@ class Pooled:
             for group, new in zip(
                 plan.groups, groups(lambda: self._opened_reader(number)), strict=True
             ):
-                numbers = range(group.first, group.first + group.num_leaves)
-                copy = () if self._options.master is not None else numbers[: len(group.params)]
-                stream.write(dict(zip(numbers, new, strict=True)), copy=frozenset(copy))
+                stream.write(dict(enumerate(new, group.first)))
             rest = list(shared())
             of_store = [jax.random.key_data(x) if leaves.is_key(x) else x for x in rest]
             first = sum(group.num_leaves for group in plan.groups)
@@ -370,9 +368,9 @@ def pooled(
       name: the name in the store, which no other living job may use.
       master: dtype of the parameters in the store, for example float32. The optimizer sees these;
         the devices have them rounded to their own dtype. By default that of the parameters.
-      sharding: returns the sharding of a leaf of the state, and of a master, from its shape, dtype
-        and default sharding; None keeps the default, the sharding of its parameter. So each
-        process can have a part of the state of replicated parameters.
+      sharding: returns the sharding of an array in the store, a parameter or a leaf of the state,
+        from its shape, dtype and default sharding; None keeps the default, the sharding of its
+        parameter. So each device can write a part of the state of replicated parameters.
       group_bytes: how many bytes in the store, of each device, are updated together. Devices need
         six times this memory. A parameter is never divided.
       donate: whether `step` takes the memory of the parameters and gradients.

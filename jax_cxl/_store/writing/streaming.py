@@ -31,13 +31,12 @@ class Stream:
         self._ended = self._stopped = False
         self._problem: BaseException | None = None
 
-    def write(self, arrays: Mapping[int, Any], *, copy: frozenset[int] = frozenset()) -> None:
+    def write(self, arrays: Mapping[int, Any]) -> None:
         """Writes the next leaves. Waits while the leaves before them wait to be written.
 
         Args:
           arrays: arrays by the numbers of their leaves, which follow the leaves before them. Their
-            values need not have been computed.
-          copy: leaves that the program may donate. In a GPU's memory they are copied.
+            values need not have been computed. They must not be donated afterwards.
 
         Raises:
           Exception: what has stopped the thread that saves.
@@ -46,15 +45,12 @@ class Stream:
         expected = list(range(self._next, self._next + len(numbers)))
         assert numbers == expected, f"leaves {numbers} are written, not {expected}"
         self._next += len(numbers)
-        batches = [
-            self._selection.hold({n: arrays[n] for n in group}, bool(copy & group))
-            for group in _runs(numbers, copy)
-        ]
+        batch = self._selection.hold(arrays, False)
         with self._changed:
             self._changed.wait_for(lambda: len(self._batches) < _WAITING or self._stopped)
             if self._stopped:
                 raise self._problem or RuntimeError("the version has been closed")
-            self._batches += batches
+            self._batches.append(batch)
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -91,15 +87,3 @@ class Stream:
             batch = self._batches.popleft() if self._batches else None
             self._changed.notify_all()
             return batch
-
-
-def _runs(numbers: list[int], copy: frozenset[int]) -> Iterator[frozenset[int]]:
-    """Yields leaves that follow each other, and of which all or none are copied."""
-    run: list[int] = []
-    for number in numbers:
-        if run and (number in copy) != (run[-1] in copy):
-            yield frozenset(run)
-            run = []
-        run.append(number)
-    if run:
-        yield frozenset(run)
