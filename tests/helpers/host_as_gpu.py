@@ -74,6 +74,6 @@ def reads_on_gpus():
     array = dlpack.array
     with (
         mock.patch.object(on_gpus, "_is_gpu", lambda _: True),
-        mock.patch.object(dlpack, "array", lambda *args: array(*args[:4], False, args[5])),
+        mock.patch.object(dlpack, "array", lambda *args: array(*args[:4], None, args[5])),
     ):
         yield
