@@ -36,8 +36,9 @@ from jax_cxl._commands.bench import device_time, results_file
 
 _NAME = "gather_benchmark"
 _PLAIN = pathlib.Path(__file__).with_name("plain_gather.cu")
-_SETS = 8  # sets of ids that are taken one after another
-_REPEATS = 23  # of the plain kernel
+# Sets of ids are taken one after another. All rows of them are more than caches keep.
+_BYTES_OF_SETS = 1 << 30
+_MOST_SETS = 64
 
 
 def _values(rows: Any, columns: int, lib: Any) -> Any:
@@ -64,8 +65,9 @@ class Bench:
 
     def ids(self, count: int, devices: int = 1) -> np.ndarray:
         """Returns sets of random ids."""
+        sets = min(max(2, _BYTES_OF_SETS // (count * self.row_bytes)), _MOST_SETS)
         rng = np.random.default_rng(count)
-        return rng.integers(0, self.table.shape[0], (_SETS, devices * count), np.int32)
+        return rng.integers(0, self.table.shape[0], (sets, devices * count), np.int32)
 
     def note(self, what: str, count: int, devices: int, seconds: float) -> None:
         """Keeps and prints a result: seconds until each device has `count` rows."""
@@ -112,10 +114,12 @@ def on_cpu(bench: Bench, counts: Sequence[int]) -> None:
         device_sets = [jax.block_until_ready(jnp.asarray(ids)) for ids in sets]
         bench.check(take(device_sets[0]), device_sets[0])
 
-        def measure(what: str, run: Callable[[int], Any], count: int = count) -> None:
+        def measure(
+            what: str, run: Callable[[int], Any], count: int = count, turns: int = len(sets)
+        ) -> None:
             turn = iter(range(1 << 30))
             seconds = _seconds(
-                lambda: jax.block_until_ready(run(next(turn) % _SETS)), bench.repeats
+                lambda: jax.block_until_ready(run(next(turn) % turns)), bench.repeats
             )
             bench.note(what, count, 1, seconds)
 
@@ -150,7 +154,7 @@ def on_gpus(bench: Bench, counts: Sequence[int], plain: ctypes.CDLL) -> None:
                     out = take(ids)
                 jax.block_until_ready(out)
 
-            seconds = _seconds(run, bench.repeats) / _SETS
+            seconds = _seconds(run, bench.repeats) / len(sets)
             bench.note("Table.take, with dispatch", count, devices, seconds)
             try:
                 events = device_time.trace(run)
@@ -158,7 +162,7 @@ def on_gpus(bench: Bench, counts: Sequence[int], plain: ctypes.CDLL) -> None:
                 bench.note("Table.take, the kernel", count, devices, statistics.median(kernels))
             except (device_time.NoDeviceTimeError, statistics.StatisticsError) as error:
                 print(f"no times of kernels: {error}", file=sys.stderr)
-            _plain(bench, address, sets.reshape(_SETS, devices, count), plain)
+            _plain(bench, address, sets.reshape(len(sets), devices, count), plain)
             _host(bench, sets, sharding, devices)
 
 
@@ -193,7 +197,8 @@ def _copies(bench: Bench, address: int, devices: int, plain: ctypes.CDLL) -> Non
 def _plain(bench: Bench, address: int, ids: np.ndarray, plain: ctypes.CDLL) -> None:
     sets, devices, count = ids.shape
     out = np.empty((count, bench.columns), np.uint32)
-    arguments = sets, count, bench.row_bytes, _REPEATS
+    repeats = 2 * sets + 1
+    arguments = sets, count, bench.row_bytes, repeats
 
     def run(device: int) -> float:
         own = np.ascontiguousarray(ids[:, device])
@@ -201,7 +206,7 @@ def _plain(bench: Bench, address: int, ids: np.ndarray, plain: ctypes.CDLL) -> N
         return plain.plain_gather(device, address, own.ctypes.data, *arguments, copy)
 
     milliseconds = _on_all(devices, run)
-    last = ids[_REPEATS % sets, 0]
+    last = ids[repeats % sets, 0]
     if not (out == _values(last.astype(np.uint32), bench.columns, np)).all():
         raise SystemExit("the plain kernel has gathered wrong rows")
     bench.note("a plain kernel", count, devices, max(milliseconds) / 1e3)
@@ -211,7 +216,7 @@ def _host(bench: Bench, sets: np.ndarray, sharding: Any, devices: int) -> None:
     turn = iter(range(1 << 30))
 
     def run() -> None:
-        ids = sets[next(turn) % _SETS]
+        ids = sets[next(turn) % len(sets)]
         jax.block_until_ready(jax.device_put(np.take(bench.rows, ids, axis=0), sharding))
 
     count = sets.shape[1] // devices
