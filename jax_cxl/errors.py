@@ -153,11 +153,17 @@ _REPORT = (
     ". This looks like a fault of jax_cxl: please report it, with the end of the output of"
     " python -m jax_cxl doctor"
 )
+# The end of the message for a lost rank, unless it says what to do.
+_CONTINUE = ". The output of the lost rank may say why. jax_cxl.regroup() continues without it"
 
 
 def message_of(code: str, message: str) -> str:
     """Returns the message of an exception for a status of the native library."""
-    return message.rstrip(".") + _REPORT if code == "INTERNAL" else message
+    if code == "INTERNAL":
+        return message.rstrip(".") + _REPORT
+    if code == "PEER_LOST" and "regroup" not in message:
+        return message.rstrip(".") + _CONTINUE
+    return message
 
 
 def code_of(error: BaseException) -> str | None:

@@ -94,11 +94,14 @@ class LogTest(absltest.TestCase):
             log.setLevel(kept[2])
 
 
-class ReportTest(absltest.TestCase):
+class MessageTest(absltest.TestCase):
     def test_a_fault_of_jax_cxl_says_how_to_report_it(self):
         self.assertIn("jax_cxl doctor", str(errors.from_code("INTERNAL", "a plan is wrong.")))
         self.assertEqual(str(errors.from_code("UNKNOWN", "a reason")), "a reason")
-        self.assertEqual(str(errors.from_code("PEER_LOST", "gone.")), "gone.")
+
+    def test_the_message_for_a_lost_rank_says_how_to_continue(self):
+        self.assertIn("gone. The output", str(errors.from_code("PEER_LOST", "gone.")))
+        self.assertEqual(str(errors.from_code("PEER_LOST", "after regroup.")), "after regroup.")
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ class ClassTest(parameterized.TestCase):
             error = make_copy(error_of(f"{code}|x"))
             self.assertIsInstance(error, errors.BY_CODE[code])
             self.assertIsInstance(error, _JAX)
-            self.assertEqual((str(error), error.rank), ("x", 3))
+            self.assertEqual((str(error), error.rank), (errors.message_of(code, "x"), 3))
 
     def test_errors_of_others_stay_as_they_are(self):
         for text in ("RESOURCE_EXHAUSTED: out of memory", "jax_cxl: PEER_LOST: never happened"):
