@@ -82,8 +82,32 @@ __device__ __forceinline__ int64_t RowAt(const DeviceTake& take,
   return row;
 }
 
+// Notes in the log that a row was taken, and returns its slot in the cache.
+__device__ __forceinline__ int64_t LookUp(const CacheView& cache,
+                                          const Slice& slice, uint64_t i,
+                                          int64_t row, uint32_t* wanted,
+                                          uint32_t* found) {
+  const int64_t slot =
+      row == kOutside ? kOutside : SlotOf(row, cache.buckets, cache.rows);
+  if (slice.lane == 0) {
+    cache.log[(cache.log_at + i) % cache.log_size] = row;
+    *wanted += row != kOutside;
+    *found += slot != kOutside;
+  }
+  return slot;
+}
+
+__device__ __forceinline__ void AddCounts(const CacheView& cache,
+                                          uint32_t wanted, uint32_t found) {
+  wanted = __reduce_add_sync(0xffffffffu, wanted);
+  found = __reduce_add_sync(0xffffffffu, found);
+  if (threadIdx.x % 32 != 0 || wanted == 0) return;
+  atomicAdd(&cache.counts[0], wanted);
+  if (found != 0) atomicAdd(&cache.counts[1], found);
+}
+
 // Rows of a table that never changes.
-template <typename Vector>
+template <typename Vector, bool kCached>
 __global__ void __launch_bounds__(kThreads)
     TakeConstant(DeviceTake take, uint64_t vectors, uint32_t lanes) {
   const Slice slice(lanes);
@@ -92,22 +116,35 @@ __global__ void __launch_bounds__(kThreads)
       (uint64_t{blockIdx.x} * kThreads + threadIdx.x) / lanes * kRowsAtOnce;
   const auto* data = reinterpret_cast<const Vector*>(take.data);
   auto* output = reinterpret_cast<Vector*>(take.output);
+  uint32_t wanted = 0, found = 0;
   for (uint64_t base = first; base < take.count; base += slices * kRowsAtOnce) {
     int64_t rows[kRowsAtOnce];
+    const Vector* from[kRowsAtOnce];
 #pragma unroll
-    for (int u = 0; u < kRowsAtOnce; ++u)
+    for (int u = 0; u < kRowsAtOnce; ++u) {
       rows[u] = base + u < take.count ? RowAt(take, slice, base + u) : kOutside;
+      from[u] = data + rows[u] * vectors;
+      if constexpr (kCached) {
+        if (base + u >= take.count) continue;
+        const int64_t slot =
+            LookUp(take.cache, slice, base + u, rows[u], &wanted, &found);
+        if (slot != kOutside)
+          from[u] =
+              reinterpret_cast<const Vector*>(take.cache.data) + slot * vectors;
+      }
+    }
     for (uint64_t v = slice.lane; v < vectors; v += lanes) {
       Vector values[kRowsAtOnce];
 #pragma unroll
       for (int u = 0; u < kRowsAtOnce; ++u)
         values[u] = rows[u] == kOutside ? FillOf<Vector>(take)
-                                        : Load(data + rows[u] * vectors + v);
+                                        : Load(from[u] + v);
 #pragma unroll
       for (int u = 0; u < kRowsAtOnce; ++u)
         if (base + u < take.count) output[(base + u) * vectors + v] = values[u];
     }
   }
+  if constexpr (kCached) AddCounts(take.cache, wanted, found);
 }
 
 // Copies a row as its owner left it after a step: if the step changes
@@ -171,14 +208,19 @@ cudaError_t Launch(const DeviceTake& take, cudaStream_t stream) {
   const bool trained = take.parts != nullptr;
   const uint64_t each = trained ? 1 : kRowsAtOnce;
   const uint64_t slices = (take.count + each - 1) / each;
+  uint64_t most = static_cast<uint64_t>(processors) * kBlocksOfProcessor;
+  if (take.most_blocks > 0) most = std::min<uint64_t>(most, take.most_blocks);
   const uint64_t blocks = std::clamp<uint64_t>(
-      (slices * lanes + kThreads - 1) / kThreads, 1,
-      static_cast<uint64_t>(processors) * kBlocksOfProcessor);
+      (slices * lanes + kThreads - 1) / kThreads, 1, most);
   const auto grid = static_cast<uint32_t>(blocks);
   if (trained)
     TakeTrained<Vector><<<grid, kThreads, 0, stream>>>(take, vectors, lanes);
+  else if (take.cache.buckets > 0)
+    TakeConstant<Vector, true>
+        <<<grid, kThreads, 0, stream>>>(take, vectors, lanes);
   else
-    TakeConstant<Vector><<<grid, kThreads, 0, stream>>>(take, vectors, lanes);
+    TakeConstant<Vector, false>
+        <<<grid, kThreads, 0, stream>>>(take, vectors, lanes);
   return cudaGetLastError();
 }
 
@@ -186,6 +228,7 @@ cudaError_t Launch(const DeviceTake& take, cudaStream_t stream) {
 
 cudaError_t LaunchTake(const DeviceTake& take, cudaStream_t stream) {
   if (take.count == 0) return cudaSuccess;
+  // The addresses of caches are multiples of 256.
   const uint64_t all = reinterpret_cast<uintptr_t>(take.data) | take.row_bytes |
                        reinterpret_cast<uintptr_t>(take.output);
   if (all % 16 == 0) return Launch<uint4>(take, stream);
