@@ -80,7 +80,9 @@ class TablesOnGpuTest(StoreCase):
             return jnp.sum(jnp.tanh(take(ids, delta=delta)))
 
         delta = jnp.zeros((3, 4))
-        split = jax.jit(jax.grad(lambda d: loss(lambda *a, **k: table.take_start(*a, **k).done(), d)))
+        split = jax.jit(
+            jax.grad(lambda d: loss(lambda *a, **k: table.take_start(*a, **k).done(), d))
+        )
         self.assert_bits(split(delta), jax.jit(jax.grad(lambda d: loss(table.take, d)))(delta))
         found = self.lower(lambda ids: table.take_start(ids).done(), ids)
         self.assertEqual(sorted(found), 2 * ["start_table"] + 2 * ["table_done"])
