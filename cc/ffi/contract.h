@@ -32,10 +32,9 @@ inline constexpr char kStartTableTarget[] = "jax_cxl_start_table";
 inline constexpr char kTableDoneTarget[] = "jax_cxl_table_done";
 
 inline constexpr std::array kTargets = {
-    kCollectiveTarget, kRowsTarget,        kBarrierTarget,
-    kStartTarget,      kStartRowsTarget,   kDoneTarget,
-    kTieTarget,        kCheckSlicesTarget, kTableTarget,
-    kStartTableTarget, kTableDoneTarget};
+    kCollectiveTarget, kRowsTarget,       kBarrierTarget,  kStartTarget,
+    kStartRowsTarget,  kDoneTarget,       kTieTarget,      kCheckSlicesTarget,
+    kTableTarget,      kStartTableTarget, kTableDoneTarget};
 
 using Int32s = xla::ffi::Span<const int32_t>;
 using Int64s = xla::ffi::Span<const int64_t>;

@@ -41,8 +41,8 @@ class Chunks {
       : call_(std::move(call)),
         promise_(std::move(promise)),
         each_(table::IdsOfChunk(*call_.column)),
-        count_(std::max<uint64_t>(
-            (call_.request.ids.count + each_ - 1) / each_, 1)) {}
+        count_(std::max<uint64_t>((call_.request.ids.count + each_ - 1) / each_,
+                                  1)) {}
 
  private:
   static constexpr uint64_t kShort = 1;
@@ -121,9 +121,8 @@ Result<TableCall> TableCall::Of(const TableAttributes& attributes,
   const uint64_t count = ids.element_count();
   const uint64_t element = attributes.fill.size();
   if (!(wide || type == xffi::DataType::S32) || element == 0 ||
-      call.request.fill.size() % element != 0 ||
-      attributes.mode < 0 || attributes.mode > 2 ||
-      call.column->row_bytes % element != 0 ||
+      call.request.fill.size() % element != 0 || attributes.mode < 0 ||
+      attributes.mode > 2 || call.column->row_bytes % element != 0 ||
       output.size_bytes() != count * call.column->row_bytes)
     return Error(Code::kInternal,
                  "take got other buffers than it was lowered for");

@@ -116,10 +116,9 @@ void BindTables(nb::module_& m) {
            [](const TableColumn& self) { RefreshCaches(*self.get()); })
       .def("cache_counts",
            [](const TableColumn& self) { return CacheCounts(*self.get()); })
-      .def_prop_ro("taken",
-                   [](const TableColumn& self) {
-                     return self.get()->taken->load();
-                   })
+      .def_prop_ro(
+          "taken",
+          [](const TableColumn& self) { return self.get()->taken->load(); })
       .def_prop_ro("taken_address", [](const TableColumn& self) {
         return reinterpret_cast<uintptr_t>(self.get()->taken);
       });

@@ -54,8 +54,8 @@ class GpuTableColumn {
     column_->taken = reinterpret_cast<std::atomic<uint64_t>*>(taken);
     for (int device : devices_)
       if (cache_rows > 0)
-        column_->caches[device] = ValueOrRaise(
-            ffi::DeviceCache::Make(device, cache_rows, row_bytes));
+        column_->caches[device] =
+            ValueOrRaise(ffi::DeviceCache::Make(device, cache_rows, row_bytes));
     table::Registry::Get().Add(name_, column_);
   }
   // Waits until the GPUs have taken their rows.
@@ -86,8 +86,7 @@ void BindTables(nb::module_& m) {
       m, "TableColumn",
       "Rows in registered memory that programs take (cc/table/column.h).")
       .def(nb::init<int64_t, int32_t, uintptr_t, uint64_t, uint64_t, uintptr_t,
-                    uint64_t, double, uintptr_t, uint64_t,
-                    std::vector<int>>(),
+                    uint64_t, double, uintptr_t, uint64_t, std::vector<int>>(),
            nb::kw_only(), "table"_a, "number"_a, "address"_a, "rows"_a,
            "row_bytes"_a, "words"_a, "rows_of_part"_a, "timeout"_a, "taken"_a,
            "cache_rows"_a, "devices"_a,
@@ -95,8 +94,9 @@ void BindTables(nb::module_& m) {
            "`cache_rows` there is no cache.")
       .def("refresh_cache",
            [](const GpuTableColumn& self) { RefreshCaches(self.column()); })
-      .def("cache_counts",
-           [](const GpuTableColumn& self) { return CacheCounts(self.column()); });
+      .def("cache_counts", [](const GpuTableColumn& self) {
+        return CacheCounts(self.column());
+      });
 }
 
 }  // namespace jax_cxl

@@ -46,9 +46,7 @@ class Cache {
  protected:
   explicit Cache(uint64_t rows);
 
-  uint64_t slots() const {
-    return view_.buckets * CacheView::kSlotsOfBucket;
-  }
+  uint64_t slots() const { return view_.buckets * CacheView::kSlotsOfBucket; }
 
   // Returns the log, after all calls that use the cache have ended.
   virtual Result<std::vector<int64_t>> ReadLog() = 0;

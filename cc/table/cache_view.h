@@ -32,8 +32,7 @@ constexpr uint64_t BucketOf(int64_t row, uint64_t buckets) {
 
 // Returns the slot that has a row, or kOutside.
 constexpr int64_t SlotOf(int64_t row, uint64_t buckets, const int64_t* rows) {
-  const uint64_t first =
-      BucketOf(row, buckets) * CacheView::kSlotsOfBucket;
+  const uint64_t first = BucketOf(row, buckets) * CacheView::kSlotsOfBucket;
   for (uint64_t i = 0; i < CacheView::kSlotsOfBucket; ++i)
     if (rows[first + i] == row) return static_cast<int64_t>(first + i);
   return kOutside;

@@ -135,10 +135,10 @@ class Aside {
       // Its few blocks start before those of the computation.
       int least = 0, greatest = 0;
       cudaDeviceGetStreamPriorityRange(&least, &greatest);
-      CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-          cudaStreamCreateWithPriority(&made->own_, cudaStreamNonBlocking,
-                                       greatest),
-          "cudaStreamCreate"));
+      CXL_RETURN_IF_ERROR(
+          cuda::CudaStatus(cudaStreamCreateWithPriority(
+                               &made->own_, cudaStreamNonBlocking, greatest),
+                           "cudaStreamCreate"));
       aside = std::move(made);
     }
     return aside.get();
@@ -188,10 +188,10 @@ xffi::Error Done(cudaStream_t stream, xffi::AnyBuffer /*ids*/,
                  xffi::Result<xffi::AnyBuffer> output) {
   const Result<Aside*> aside = Aside::OfCurrentDevice();
   const Status status =
-      aside.ok() ? (*aside)->Done(started.untyped_data(),
-                                  output->untyped_data(), output->size_bytes(),
-                                  stream)
-                 : aside.status();
+      aside.ok()
+          ? (*aside)->Done(started.untyped_data(), output->untyped_data(),
+                           output->size_bytes(), stream)
+          : aside.status();
   return status.ok() ? xffi::Error::Success() : ToFfiError(status);
 }
 
@@ -210,11 +210,10 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         xla::ffi::Ffi::Bind().Ctx<xla::ffi::PlatformStream<cudaStream_t>>())
         .Ret<xla::ffi::AnyBuffer>());
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    jax_cxl_cuda_table_done, jax_cxl::ffi::Done,
-    xla::ffi::Ffi::Bind()
-        .Ctx<xla::ffi::PlatformStream<cudaStream_t>>()
-        .Arg<xla::ffi::AnyBuffer>()
-        .Arg<xla::ffi::AnyBuffer>()
-        .RemainingArgs()
-        .Ret<xla::ffi::AnyBuffer>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_table_done, jax_cxl::ffi::Done,
+                              xla::ffi::Ffi::Bind()
+                                  .Ctx<xla::ffi::PlatformStream<cudaStream_t>>()
+                                  .Arg<xla::ffi::AnyBuffer>()
+                                  .Arg<xla::ffi::AnyBuffer>()
+                                  .RemainingArgs()
+                                  .Ret<xla::ffi::AnyBuffer>());

@@ -270,8 +270,8 @@ Result<std::vector<Sessions::Holder>> Sessions::HoldersOf(uint64_t what) {
       const Result<uint64_t> count =
           memory_.LoadWord(device, CountOffset(slot, lease));
       if (IsLiving(slot, read))
-        holders.push_back({slot, DescribeProcess(read.process),
-                           count.ok() ? *count : 0});
+        holders.push_back(
+            {slot, DescribeProcess(read.process), count.ok() ? *count : 0});
       break;
     }
   }

@@ -62,7 +62,7 @@ class Sessions {
 
   struct Holder {
     int slot;
-    std::string who;    // "process 12 (python3) on host a"
+    std::string who;     // "process 12 (python3) on host a"
     uint64_t count = 0;  // see Count; only of a lease
   };
 
@@ -125,7 +125,7 @@ class Sessions {
   Result<SessionSlot> ReadSlot(int slot) const;
   // Returns which lease of a slot is for `what`, or -1.
   int LeaseOf(int device, int slot, uint64_t what) const;
-  void StoreCounts();  // requires mutex_
+  void StoreCounts();                          // requires mutex_
   void StoreCount(int lease, uint64_t count);  // requires mutex_
   bool IsLiving(int slot, const SessionSlot& read);
   Result<bool> TryToTake(int slot, uint64_t identity);

@@ -137,8 +137,8 @@ __global__ void __launch_bounds__(kThreads)
       Vector values[kRowsAtOnce];
 #pragma unroll
       for (int u = 0; u < kRowsAtOnce; ++u)
-        values[u] = rows[u] == kOutside ? FillOf<Vector>(take)
-                                        : Load(from[u] + v);
+        values[u] =
+            rows[u] == kOutside ? FillOf<Vector>(take) : Load(from[u] + v);
 #pragma unroll
       for (int u = 0; u < kRowsAtOnce; ++u)
         if (base + u < take.count) output[(base + u) * vectors + v] = values[u];
@@ -210,8 +210,8 @@ cudaError_t Launch(const DeviceTake& take, cudaStream_t stream) {
   const uint64_t slices = (take.count + each - 1) / each;
   uint64_t most = static_cast<uint64_t>(processors) * kBlocksOfProcessor;
   if (take.most_blocks > 0) most = std::min<uint64_t>(most, take.most_blocks);
-  const uint64_t blocks = std::clamp<uint64_t>(
-      (slices * lanes + kThreads - 1) / kThreads, 1, most);
+  const uint64_t blocks =
+      std::clamp<uint64_t>((slices * lanes + kThreads - 1) / kThreads, 1, most);
   const auto grid = static_cast<uint32_t>(blocks);
   if (trained)
     TakeTrained<Vector><<<grid, kThreads, 0, stream>>>(take, vectors, lanes);
