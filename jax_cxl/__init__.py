@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from jax_cxl._lowering.start_done.future import Future as Future
     from jax_cxl._store.snapshots import Snapshots as Snapshots
     from jax_cxl._store.store import Store as Store
+    from jax_cxl._table.columns import TableStats as TableStats
     from jax_cxl._table.table import Table as Table
     from jax_cxl._takeover.explain import explain as explain
     from jax_cxl._takeover.replace import replace_collectives as replace_collectives
@@ -85,6 +86,7 @@ _MODULES = dict.fromkeys(_ERRORS, "jax_cxl.errors") | {
     "Stats": "jax_cxl._job.lifecycle",
     "Store": "jax_cxl._store.store",
     "Table": "jax_cxl._table.table",
+    "TableStats": "jax_cxl._table.columns",
     "expert_placement": "jax_cxl.ops.moe.placement",
     "explain": "jax_cxl._takeover.explain",
     "fetch": "jax_cxl._tier.offload",

@@ -12,11 +12,15 @@ import os
 import pathlib
 import random
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests/helpers"))
+
+import deadly
 import numpy as np
 from absl import app, flags
 
@@ -42,32 +46,6 @@ def _tree(version: int) -> dict[str, Any]:
     }
 
 
-class _Deadly:
-    """A mapping that kills the process in a write."""
-
-    def __init__(self, core: Any, writes: int):
-        self._core = core
-        self._left = writes
-
-    def _count(self) -> bool:
-        self._left -= 1
-        return self._left == 0
-
-    def write(self, device: int, offset: int, data: np.ndarray) -> None:
-        if self._count():
-            self._core.write(device, offset, data[: len(data) // 2])
-            os.kill(os.getpid(), signal.SIGKILL)
-        self._core.write(device, offset, data)
-
-    def store_word(self, *arguments: int) -> None:
-        if self._count():
-            os.kill(os.getpid(), signal.SIGKILL)
-        self._core.store_word(*arguments)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._core, name)
-
-
 def _publish(where: str, rng: random.Random) -> None:
     store = jax_cxl.Store(where)
     for of in store.list():
@@ -75,7 +53,8 @@ def _publish(where: str, rng: random.Random) -> None:
     version = store.publish(_NAME, _tree(_next(store)))
     store.flush(_NAME)
     if rng.random() < 0.5:
-        store._devices.core = _Deadly(store._devices.core, rng.randrange(1, 60))
+        deaths = deadly.Deaths(rng.randrange(1, 60))
+        store._devices.core = deadly.DeadlyMemory(store._devices.core, deaths)
     while True:
         version = store.publish(_NAME, _tree(version + 1))
         if rng.random() < 0.2:

@@ -3,7 +3,8 @@
     python benchmarks/tables/check.py [--steps=200]
 
 All dtypes and modes, rows of 1 to 5,000 bytes, ids outside of the table, errors that name an id,
-and a trained table, whose rows change while devices take them. For memcheck: `compute-sanitizer
+rows that are started beside a computation, caches of rows, and a trained table, whose rows change
+while devices take them. For memcheck: `compute-sanitizer
 python benchmarks/tables/check.py --steps=5`.
 """
 
@@ -17,6 +18,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests" / "tables"))
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import tables
 
@@ -58,6 +60,93 @@ def _check_dtypes(store: jax_cxl.Store) -> None:
         print(f"{dtype}: right", flush=True)
 
 
+def _check_started(store: jax_cxl.Store) -> None:
+    """Takes the rows of the next batch beside a product, with two batches under way at most."""
+    ids = _ids((20, 700)).clip(-_ROWS, _ROWS - 1)
+    for dtype, width in (("float32", 1000), ("uint16", 3), ("int4", 16), ("uint8", 1)):
+        rows = tables.random_rows((_ROWS, width), dtype)
+        with jax_cxl.Table.create(store, f"started {dtype}", rows) as table:
+
+            def step(carry, ids, table=table):
+                x, before, last = carry
+                first, second = table.take_start(ids), table.take_start(ids[::-1])
+                x = second.tie(first.tie(x))
+                x = jnp.tanh(x @ x.T @ x / 1000)
+                taken = second.done(after=x)
+                return (x, first.done(), taken), (before, last)
+
+            def loop(x, ids, table=table, step=step):
+                start = table.take(ids[0])
+                return jax.lax.scan(step, (x, start, start[::-1]), ids)
+
+            mesh = jax.sharding.Mesh(jax.local_devices(), ("i",))
+            count = mesh.size
+            spread = jax.shard_map(
+                loop,
+                mesh=mesh,
+                in_specs=(jax.P("i"), jax.P(None, "i")),
+                out_specs=((jax.P("i"),) * 3, (jax.P(None, "i"),) * 2),
+                check_vma=False,
+            )
+            every = np.tile(ids, (1, count))
+            x = np.ones((1000 * count, 1000), np.float32)
+            (_, last, flipped), (taken, flips) = jax.jit(spread)(x, every)
+            expected = tables.expected_take(rows, ids, "fill")
+            for found, wanted in (
+                (last, expected[-1]),
+                (flipped, expected[-1, ::-1]),
+                (taken, expected[[0, *range(19)]]),
+                (flips, expected[[0, *range(19)], ::-1]),
+            ):
+                for part in np.split(np.asarray(found), count, axis=wanted.ndim - rows.ndim):
+                    assert tables.bits(part) == tables.bits(wanted), (dtype, width)
+        store.delete(f"started {dtype}")
+    print("started: right", flush=True)
+
+
+def _check_caches(store: jax_cxl.Store) -> None:
+    """Takes rows with caches, which are filled while devices take rows."""
+    rng = np.random.default_rng(0)
+    for dtype, width in (("float32", 64), ("float32", 1000), ("bfloat16", 3), ("int4", 5)):
+        rows = tables.random_rows((_ROWS, width), dtype)
+        jax_cxl.Table.create(store, f"cached {dtype} {width}", rows).close()
+        table = jax_cxl.Table.open(store, f"cached {dtype} {width}", cache_rows=100)
+        take = jax.jit(table.take)
+        stop, wrong = threading.Event(), []
+
+        def read(device, take=take, rows=rows, stop=stop, wrong=wrong):
+            own_rng = np.random.default_rng(device.id)
+            while not stop.is_set():
+                ids = (own_rng.zipf(1.3, 5000) * 7919 % (_ROWS + 9)).astype(np.int32)
+                found = np.asarray(take(jax.device_put(ids, device)))
+                wrong.append(
+                    tables.bits(found) != tables.bits(tables.expected_take(rows, ids, "fill"))
+                )
+
+        readers = [threading.Thread(target=read, args=(device,)) for device in jax.local_devices()]
+        for reader in readers:
+            reader.start()
+        try:
+            ids = jax.device_put((rng.zipf(1.3, 5000) * 7919 % _ROWS).astype(np.int32))
+            for _ in range(10):
+                take(ids).block_until_ready()
+                table.refresh_cache()
+        finally:
+            stop.set()
+            for reader in readers:
+                reader.join()
+        take(ids).block_until_ready()
+        stats = table.stats()
+        assert not any(wrong), f"{sum(wrong)} of {len(wrong)} takes are wrong: {dtype} {width}"
+        assert stats.cache_found > 0, stats
+        table.close()
+        store.delete(f"cached {dtype} {width}")
+        print(
+            f"cached {dtype} {width}: hit rate {stats.cache_hit_rate:.2f} with refreshes",
+            flush=True,
+        )
+
+
 def _check_trained(store: jax_cxl.Store, steps: int) -> None:
     rows = np.zeros((300, 1000), np.int32)
     table = jax_cxl.Table.create(store, "trained", rows, trained=True)
@@ -96,6 +185,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="jax_cxl_check.", dir="/dev/shm") as folder:
         store = jax_cxl.Store(f"file:{folder}/store?size=96MiB")
         _check_dtypes(store)
+        _check_started(store)
+        _check_caches(store)
         _check_trained(store, options.steps)
     print(f"all right on {jax.local_devices()}")
 

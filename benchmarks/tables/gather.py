@@ -6,6 +6,9 @@ On GPUs, with one GPU and with 2, 4, and so on at once: against a plain CUDA ker
 rows of the same pinned memory (it needs nvcc), against a copy of the link's rate, and against NumPy
 on the host with `device_put`. On CPUs: against `np.take` into a fresh array, and `jnp.take` of a
 resident array, for which the machine needs twice the memory of the table.
+
+Both also measure rows of the next batch that are taken beside a product of matrices, and a cache of
+1/32 of the rows for ids by Zipf's law.
 """
 
 import argparse
@@ -65,11 +68,19 @@ class Bench:
 
     def ids(self, count: int, devices: int = 1) -> np.ndarray:
         """Returns sets of random ids."""
-        sets = min(max(2, _BYTES_OF_SETS // (count * self.row_bytes)), _MOST_SETS)
-        rng = np.random.default_rng(count)
-        return rng.integers(0, self.table.shape[0], (sets, devices * count), np.int32)
+        shape = self._sets(count), devices * count
+        return np.random.default_rng(count).integers(0, self.table.shape[0], shape, np.int32)
 
-    def note(self, what: str, count: int, devices: int, seconds: float) -> None:
+    def skewed_ids(self, count: int, devices: int = 1) -> np.ndarray:
+        """Returns sets of ids by Zipf's law, of which few occur often."""
+        shape = self._sets(count), devices * count
+        ranks = np.random.default_rng(count).zipf(1.2, shape).astype(np.uint64)
+        return (ranks * np.uint64(2654435761) % self.table.shape[0]).astype(np.int32)
+
+    def _sets(self, count: int) -> int:
+        return min(max(2, _BYTES_OF_SETS // (count * self.row_bytes)), _MOST_SETS)
+
+    def note(self, what: str, count: int, devices: int, seconds: float, **more: float) -> None:
         """Keeps and prints a result: seconds until each device has `count` rows."""
         rate = devices * count / seconds
         result = {
@@ -80,6 +91,7 @@ class Bench:
             "us": round(seconds * 1e6, 1),
             "million_rows_per_s": round(rate / 1e6, 3),
             "gb_per_s": round(rate * self.row_bytes / 1e9, 2),
+            **more,
         }
         self.results.append(result)
         print(json.dumps(result), flush=True)
@@ -90,6 +102,83 @@ class Bench:
         right = jax.jit(lambda x, i: (x == _values(i.astype(np.uint32), columns, jnp)).all())
         if not bool(right(found, ids)):
             raise SystemExit(f"wrong rows of {self.row_bytes} bytes, {len(ids)} ids")
+
+
+def beside(bench: Bench, count: int, sharding: Any = None, devices: int = 1) -> None:
+    """Measures a take of the next rows beside products that take about as long as the take."""
+    sets = [jax.device_put(ids, sharding) for ids in bench.ids(count, devices)]
+    width = 128 if sharding is None else 1024  # no sharding: a CPU
+    x = jax.device_put(jnp.ones((width * devices, width), jnp.bfloat16), sharding)
+
+    def products(x: Any, times: int) -> Any:
+        def product(_: int, x: Any) -> Any:
+            return jnp.tanh(x @ x / width)
+
+        return jax.lax.fori_loop(0, times, product, x)
+
+    def started(ids: Any, x: Any, times: int) -> Any:
+        future = bench.table.take_start(ids)
+        x = products(future.tie(x), times)
+        return future.done(after=x), x
+
+    def in_turn(ids: Any, x: Any, times: int) -> Any:
+        rows = bench.table.take(ids)
+        rows, x = jax.lax.optimization_barrier((rows, x))
+        return rows, products(x, times)
+
+    def seconds(function: Callable[..., Any], *arguments: Any) -> float:
+        compiled = _jitted(function, sharding)
+        return _seconds(lambda: jax.block_until_ready(compiled(*arguments)), bench.repeats)
+
+    alone = seconds(bench.table.take, sets[0])
+    once = seconds(lambda x: products(x, 8), x) / 8
+    times = max(1, round(alone / once))
+    computing = seconds(lambda x: products(x, times), x)
+    for what, function in (("take, then products", in_turn), ("take_start beside", started)):
+        taken = seconds(lambda ids, x, function=function: function(ids, x, times), sets[0], x)
+        of = {"take_us": round(alone * 1e6, 1), "products_us": round(computing * 1e6, 1)}
+        bench.note(what, count, devices, taken, **of)
+
+
+def cached(
+    bench: Bench, store: jax_cxl.Store, count: int, sharding: Any = None, devices: int = 1
+) -> None:
+    """Measures ids by Zipf's law, without a cache and with one."""
+    sets = [jax.device_put(ids, sharding) for ids in bench.skewed_ids(count, devices)]
+
+    def measure(what: str, table: jax_cxl.Table, **more: float) -> None:
+        turn = iter(range(1 << 30))
+        take = _jitted(table.take, sharding)
+        seconds = _seconds(
+            lambda: jax.block_until_ready(take(sets[next(turn) % len(sets)])), bench.repeats
+        )
+        bench.note(what, count, devices, seconds, **more)
+
+    measure("Zipf, no cache", bench.table)
+    rows = bench.table.shape[0]
+    with jax_cxl.Table.open(store, _NAME, cache_rows=rows // 32) as table:
+        take = _jitted(table.take, sharding)
+        for ids in sets[: len(sets) // 2]:
+            take(ids).block_until_ready()
+        table.refresh_cache()
+        before = table.stats()
+        for ids in sets[len(sets) // 2 :]:
+            bench.check(take(ids), ids)
+        after = table.stats()
+        found = after.cache_found - before.cache_found
+        rate = found / (after.cache_wanted - before.cache_wanted)
+        measure("Zipf, a cache of 1/32", table, hit_rate=round(rate, 3))
+
+
+def _jitted(function: Callable[..., Any], sharding: Any) -> Callable[..., Any]:
+    """Compiles a function, of each device's part if there is a sharding."""
+    if sharding is None:
+        return jax.jit(function)
+    spec = sharding.spec
+    mapped = jax.shard_map(
+        function, mesh=sharding.mesh, in_specs=spec, out_specs=spec, check_vma=False
+    )
+    return jax.jit(mapped)
 
 
 def _seconds(run: Callable[[], Any], repeats: int) -> float:
@@ -103,7 +192,7 @@ def _seconds(run: Callable[[], Any], repeats: int) -> float:
     return statistics.median(times)
 
 
-def on_cpu(bench: Bench, counts: Sequence[int]) -> None:
+def on_cpu(bench: Bench, store: jax_cxl.Store, counts: Sequence[int]) -> None:
     """Measures on a CPU."""
     rows = np.array(bench.rows)
     resident = jax.block_until_ready(jnp.asarray(rows))
@@ -126,9 +215,11 @@ def on_cpu(bench: Bench, counts: Sequence[int]) -> None:
         measure("Table.take", lambda i, s=device_sets: take(s[i]))
         measure("np.take, a fresh array", lambda i, s=sets: np.take(rows, s[i], axis=0))
         measure("jnp.take, resident", lambda i, s=device_sets: resident_take(resident, s[i]))
+        beside(bench, count)
+        cached(bench, store, count)
 
 
-def on_gpus(bench: Bench, counts: Sequence[int], plain: ctypes.CDLL) -> None:
+def on_gpus(bench: Bench, store: jax_cxl.Store, counts: Sequence[int], plain: ctypes.CDLL) -> None:
     """Measures on one GPU, and on several at once."""
     gpus = jax.local_devices()
     address = bench.rows.ctypes.data
@@ -164,6 +255,8 @@ def on_gpus(bench: Bench, counts: Sequence[int], plain: ctypes.CDLL) -> None:
                 print(f"no times of kernels: {error}", file=sys.stderr)
             _plain(bench, address, sets.reshape(len(sets), devices, count), plain)
             _host(bench, sets, sharding, devices)
+            beside(bench, count, sharding, devices)
+            cached(bench, store, count, sharding, devices)
 
 
 def _memory(gpu: jax.Device) -> int:
@@ -277,9 +370,9 @@ def main() -> None:
             with store.view(_NAME) as view:
                 bench = Bench(table, view.tree["rows"], options.repeats)
             if plain is not None:
-                on_gpus(bench, options.ids, plain)
+                on_gpus(bench, store, options.ids, plain)
             else:
-                on_cpu(bench, options.ids)
+                on_cpu(bench, store, options.ids)
             found += bench.results
             del bench, view
             table.close()

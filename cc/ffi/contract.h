@@ -27,11 +27,14 @@ inline constexpr char kDoneTarget[] = "jax_cxl_done";
 inline constexpr char kTieTarget[] = "jax_cxl_tie";
 // Takes rows of a table in a store. It has attributes of its own (table.h).
 inline constexpr char kTableTarget[] = "jax_cxl_table";
+// The same in two halves. GPUs only.
+inline constexpr char kStartTableTarget[] = "jax_cxl_start_table";
+inline constexpr char kTableDoneTarget[] = "jax_cxl_table_done";
 
 inline constexpr std::array kTargets = {
-    kCollectiveTarget, kRowsTarget,        kBarrierTarget,
-    kStartTarget,      kStartRowsTarget,   kDoneTarget,
-    kTieTarget,        kCheckSlicesTarget, kTableTarget};
+    kCollectiveTarget, kRowsTarget,       kBarrierTarget,  kStartTarget,
+    kStartRowsTarget,  kDoneTarget,       kTieTarget,      kCheckSlicesTarget,
+    kTableTarget,      kStartTableTarget, kTableDoneTarget};
 
 using Int32s = xla::ffi::Span<const int32_t>;
 using Int64s = xla::ffi::Span<const int64_t>;

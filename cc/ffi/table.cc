@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
-#include <functional>
+#include <cstring>
+#include <memory>
 #include <mutex>
 #include <shared_mutex>
 #include <utility>
@@ -18,80 +18,90 @@ namespace {
 
 namespace xffi = xla::ffi;
 
-// Work in chunks, which the threads of XLA's pool and the calling thread take
-// one after another. The calling thread never waits for a thread that has not
-// started.
+// A call in chunks, which threads of XLA's pool take one after another. XLA
+// goes on meanwhile.
 class Chunks {
  public:
-  using Run = std::function<Status(uint64_t chunk)>;
-
-  static Status RunAll(xffi::ThreadPool& pool, uint64_t count, Run run) {
-    auto chunks = std::make_shared<Chunks>(count, std::move(run));
-    const auto threads = static_cast<uint64_t>(
-        std::max<int64_t>(count > 1 ? pool.num_threads() : 1, 1));
-    for (uint64_t i = 1; i < std::min(threads, count); ++i)
-      pool.Schedule([chunks] { chunks->Work(); });
-    chunks->Work();
-    return chunks->Wait();
+  static xffi::Future Run(xffi::ThreadPool& pool, TableCall call) {
+    xffi::Promise promise;
+    xffi::Future future(promise);
+    auto chunks = std::make_shared<Chunks>(std::move(call), std::move(promise));
+    const auto threads = std::min<uint64_t>(
+        std::max<int64_t>(pool.num_threads(), 1), chunks->count_);
+    // A short call is over before another thread would have started.
+    if (chunks->count_ <= kShort)
+      chunks->Work();
+    else
+      for (uint64_t i = 0; i < threads; ++i)
+        pool.Schedule([chunks] { chunks->Work(); });
+    return future;
   }
 
-  Chunks(uint64_t count, Run run) : count_(count), run_(std::move(run)) {}
+  Chunks(TableCall call, xffi::Promise promise)
+      : call_(std::move(call)),
+        promise_(std::move(promise)),
+        each_(table::IdsOfChunk(*call_.column)),
+        count_(std::max<uint64_t>((call_.request.ids.count + each_ - 1) / each_,
+                                  1)) {}
 
  private:
+  static constexpr uint64_t kShort = 1;
+
   void Work() {
     for (;;) {
       const uint64_t chunk = next_.fetch_add(1, std::memory_order_relaxed);
       if (chunk >= count_) return;
-      const Status status = run_(chunk);
-      std::lock_guard lock(mutex_);
+      const Status status = Take(chunk);
+      std::unique_lock lock(mutex_);
       if (!status.ok() && chunk < failed_) {
         failed_ = chunk;
         status_ = status;
       }
-      if (++done_ == count_) all_done_.notify_one();
+      if (++done_ < count_) continue;
+      lock.unlock();
+      // The status is that of the first chunk that has failed.
+      if (status_.ok())
+        promise_.SetAvailable();
+      else
+        promise_.SetError(ToFfiError(status_));
     }
   }
 
-  // Returns the status of the first chunk that has failed.
-  Status Wait() {
-    std::unique_lock lock(mutex_);
-    all_done_.wait(lock, [&] { return done_ == count_; });
-    return status_;
+  Status Take(uint64_t chunk) {
+    const table::Column& column = *call_.column;
+    const uint64_t begin = chunk * each_;
+    const uint64_t end = std::min(begin + each_, call_.request.ids.count);
+    std::shared_lock in_use(column.in_use);
+    if (column.closed)
+      return Error(Code::kFailedPrecondition, "take: the table was closed");
+    return table::TakeRows(column, call_.request, begin, end,
+                           column.CacheFor(0, end - begin));
   }
 
+  const TableCall call_;
+  xffi::Promise promise_;
+  const uint64_t each_;
   const uint64_t count_;
-  const Run run_;
   std::atomic<uint64_t> next_ = 0;
   std::mutex mutex_;
-  std::condition_variable all_done_;
   uint64_t done_ = 0;
   uint64_t failed_ = UINT64_MAX;
   Status status_;
 };
 
-Status TakeAll(xffi::ThreadPool& pool, const TableCall& call) {
-  const table::Column& column = *call.column;
-  std::shared_lock in_use(column.in_use);
-  if (column.closed)
-    return Error(Code::kFailedPrecondition, "take: the table was closed");
-  const uint64_t count = call.request.ids.count;
-  const uint64_t each = table::IdsOfChunk(column);
-  cpu::PreferHugePages(call.request.output, count * column.row_bytes);
-  return Chunks::RunAll(pool, (count + each - 1) / each, [&](uint64_t chunk) {
-    const uint64_t begin = chunk * each;
-    return table::TakeRows(column, call.request, begin,
-                           std::min(begin + each, count));
-  });
-}
-
-xffi::Error Take(xffi::ThreadPool pool, int64_t table, int32_t column,
-                 int32_t mode, xffi::Span<const uint8_t> fill,
-                 xffi::AnyBuffer ids, xffi::Result<xffi::AnyBuffer> output) {
-  const Result<TableCall> call =
+xffi::Future Take(xffi::ThreadPool pool, int64_t table, int32_t column,
+                  int32_t mode, xffi::Span<const uint8_t> fill,
+                  xffi::AnyBuffer ids, xffi::Result<xffi::AnyBuffer> output) {
+  Result<TableCall> call =
       TableCall::Of({table, column, mode, fill}, ids, *output);
-  if (!call.ok()) return ToFfiError(call.status());
-  const Status status = TakeAll(pool, *call);
-  return status.ok() ? xffi::Error::Success() : ToFfiError(status);
+  if (!call.ok()) {
+    xffi::Promise promise;
+    xffi::Future future(promise);
+    promise.SetError(ToFfiError(call.status()));
+    return future;
+  }
+  cpu::PreferHugePages(call->request.output, output->size_bytes());
+  return Chunks::Run(pool, *std::move(call));
 }
 
 }  // namespace
@@ -111,16 +121,18 @@ Result<TableCall> TableCall::Of(const TableAttributes& attributes,
   const uint64_t count = ids.element_count();
   const uint64_t element = attributes.fill.size();
   if (!(wide || type == xffi::DataType::S32) || element == 0 ||
-      attributes.mode < 0 || attributes.mode > 2 ||
-      call.column->row_bytes % element != 0 ||
+      call.request.fill.size() % element != 0 || attributes.mode < 0 ||
+      attributes.mode > 2 || call.column->row_bytes % element != 0 ||
       output.size_bytes() != count * call.column->row_bytes)
     return Error(Code::kInternal,
                  "take got other buffers than it was lowered for");
   call.request.ids = {.data = ids.untyped_data(), .count = count, .wide = wide};
   call.request.mode = static_cast<table::Mode>(attributes.mode);
-  call.request.fill =
-      std::as_bytes(std::span(attributes.fill.begin(), element));
+  for (size_t at = 0; at < call.request.fill.size(); at += element)
+    std::memcpy(call.request.fill.data() + at, attributes.fill.begin(),
+                element);
   call.request.output = static_cast<std::byte*>(output.untyped_data());
+  call.column->taken->fetch_add(count, std::memory_order_relaxed);
   return call;
 }
 

@@ -21,7 +21,7 @@ struct TableAttributes {
   xla::ffi::Span<const uint8_t> fill;
 };
 
-// A call, decoded and checked.
+// A call, decoded, checked and counted.
 struct TableCall {
   std::shared_ptr<const table::Column> column;
   table::Request request;

@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -53,15 +54,21 @@ void BindSessions(nb::module_& m) {
       .def(
           "holders_of",
           [](Sessions& self, uint64_t what) {
-            std::vector<std::string> who;
+            std::vector<std::pair<std::string, uint64_t>> holders;
             for (Sessions::Holder& holder : ValueOrRaise([&] {
                    nb::gil_scoped_release release;
                    return self.HoldersOf(what);
                  }()))
-              who.push_back(std::move(holder.who));
-            return who;
+              holders.emplace_back(std::move(holder.who), holder.count);
+            return holders;
           },
-          "what"_a)
+          "what"_a, "Returns who leases `what`, and the count of each.")
+      .def(
+          "count",
+          [](Sessions& self, uint64_t what, uintptr_t address) {
+            self.Count(what, reinterpret_cast<std::atomic<uint64_t>*>(address));
+          },
+          "what"_a, "address"_a)
       .def(
           "living",
           [](Sessions& self, int slot,

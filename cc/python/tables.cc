@@ -5,10 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
+#include <utility>
 
 #include "cc/pool/persistent/persistent_memory.h"
+#include "cc/python/caches.h"
 #include "cc/python/errors.h"
+#include "cc/table/cache.h"
 #include "cc/table/column.h"
 #include "cc/table/registry.h"
 #include "cc/table/write.h"
@@ -42,6 +46,7 @@ class TableColumn {
     column_->rows_of_part = rows_of_part;
     column_->coherence = memory.coherence();
     column_->timeout_s = timeout_s;
+    column_->taken = table::Registry::Get().Taken(table);
     table::Registry::Get().Add(name_, column_);
   }
   ~TableColumn() {
@@ -52,6 +57,12 @@ class TableColumn {
   TableColumn& operator=(const TableColumn&) = delete;
 
   Column* get() const { return column_.get(); }
+
+  void MakeCache(uint64_t rows) {
+    auto cache = std::make_unique<table::HostCache>(rows, column_->row_bytes);
+    std::lock_guard lock(column_->in_use);
+    column_->caches[0] = std::move(cache);
+  }
 
  private:
   const table::Registry::Name name_;
@@ -97,7 +108,20 @@ void BindTables(nb::module_& m) {
               return table::ReadRows(*self.get(), SpanOf(rows), to);
             }());
           },
-          "rows"_a, "out"_a);
+          "rows"_a, "out"_a)
+      .def("make_cache", &TableColumn::MakeCache, "rows"_a,
+           nb::call_guard<nb::gil_scoped_release>(),
+           "Makes a cache, which is empty. Call it once.")
+      .def("refresh_cache",
+           [](const TableColumn& self) { RefreshCaches(*self.get()); })
+      .def("cache_counts",
+           [](const TableColumn& self) { return CacheCounts(*self.get()); })
+      .def_prop_ro(
+          "taken",
+          [](const TableColumn& self) { return self.get()->taken->load(); })
+      .def_prop_ro("taken_address", [](const TableColumn& self) {
+        return reinterpret_cast<uintptr_t>(self.get()->taken);
+      });
 }
 
 }  // namespace jax_cxl

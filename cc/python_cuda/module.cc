@@ -49,7 +49,9 @@ nb::dict Registrations() {
              {{ffi::kDoneTarget, &jax_cxl_cuda_done},
               {ffi::kTieTarget, &jax_cxl_cuda_tie},
               {ffi::kCheckSlicesTarget, &jax_cxl_cuda_check_slices},
-              {ffi::kTableTarget, &jax_cxl_cuda_table}});
+              {ffi::kTableTarget, &jax_cxl_cuda_table},
+              {ffi::kStartTableTarget, &jax_cxl_cuda_start_table},
+              {ffi::kTableDoneTarget, &jax_cxl_cuda_table_done}});
   return targets;
 }
 

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -11,6 +12,8 @@
 
 #include "cc/comm/cuda/current_device.h"
 #include "cc/engine/cuda/executor.h"
+#include "cc/ffi/cuda/device_cache.h"
+#include "cc/python/caches.h"
 #include "cc/python/errors.h"
 #include "cc/table/column.h"
 #include "cc/table/registry.h"
@@ -30,8 +33,8 @@ class GpuTableColumn {
  public:
   GpuTableColumn(int64_t table, int32_t number, uintptr_t address,
                  uint64_t rows, uint64_t row_bytes, uintptr_t words,
-                 uint64_t rows_of_part, double timeout_s,
-                 std::vector<int> devices)
+                 uint64_t rows_of_part, double timeout_s, uintptr_t taken,
+                 uint64_t cache_rows, std::vector<int> devices)
       : name_(table, number),
         column_(std::make_shared<Column>()),
         devices_(std::move(devices)) {
@@ -48,6 +51,11 @@ class GpuTableColumn {
         "make a word for GPUs"));
     column_->stalled = static_cast<uint32_t*>(stalled);
     *column_->stalled = 0;
+    column_->taken = reinterpret_cast<std::atomic<uint64_t>*>(taken);
+    for (int device : devices_)
+      if (cache_rows > 0)
+        column_->caches[device] =
+            ValueOrRaise(ffi::DeviceCache::Make(device, cache_rows, row_bytes));
     table::Registry::Get().Add(name_, column_);
   }
   // Waits until the GPUs have taken their rows.
@@ -63,6 +71,8 @@ class GpuTableColumn {
   GpuTableColumn(const GpuTableColumn&) = delete;
   GpuTableColumn& operator=(const GpuTableColumn&) = delete;
 
+  const Column& column() const { return *column_; }
+
  private:
   const table::Registry::Name name_;
   std::shared_ptr<Column> column_;
@@ -76,10 +86,17 @@ void BindTables(nb::module_& m) {
       m, "TableColumn",
       "Rows in registered memory that programs take (cc/table/column.h).")
       .def(nb::init<int64_t, int32_t, uintptr_t, uint64_t, uint64_t, uintptr_t,
-                    uint64_t, double, std::vector<int>>(),
+                    uint64_t, double, uintptr_t, uint64_t, std::vector<int>>(),
            nb::kw_only(), "table"_a, "number"_a, "address"_a, "rows"_a,
-           "row_bytes"_a, "words"_a, "rows_of_part"_a, "timeout"_a,
-           "devices"_a);
+           "row_bytes"_a, "words"_a, "rows_of_part"_a, "timeout"_a, "taken"_a,
+           "cache_rows"_a, "devices"_a,
+           "`taken` is the address of the word that counts taken rows. Without "
+           "`cache_rows` there is no cache.")
+      .def("refresh_cache",
+           [](const GpuTableColumn& self) { RefreshCaches(self.column()); })
+      .def("cache_counts", [](const GpuTableColumn& self) {
+        return CacheCounts(self.column());
+      });
 }
 
 }  // namespace jax_cxl

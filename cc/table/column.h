@@ -1,11 +1,15 @@
 #ifndef JAX_CXL_TABLE_COLUMN_H_
 #define JAX_CXL_TABLE_COLUMN_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <shared_mutex>
 
 #include "cc/pool/coherence/coherence.h"
+#include "cc/table/cache.h"
 
 namespace jax_cxl::table {
 
@@ -35,9 +39,20 @@ struct Column {
   // GPUs only: becomes 1 if a step did not finish in time.
   uint32_t* stalled = nullptr;
 
+  // How many rows this process has taken of the table.
+  std::atomic<uint64_t>* taken = nullptr;
+
   // Held shared while rows are taken.
   mutable std::shared_mutex in_use;
   bool closed = false;  // guarded by in_use
+  // The caches by device, all CPU devices as 0. Guarded by in_use.
+  std::map<int, std::unique_ptr<Cache>> caches;
+
+  // Returns the cache for a call. The caller holds `in_use`.
+  CacheView CacheFor(int device, uint64_t count) const {
+    const auto found = caches.find(device);
+    return found == caches.end() ? CacheView() : found->second->View(count);
+  }
 };
 
 }  // namespace jax_cxl::table

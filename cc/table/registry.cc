@@ -39,4 +39,9 @@ std::shared_ptr<const Column> Registry::Find(const Name& name) const {
   return found == columns_.end() ? nullptr : found->second.back();
 }
 
+std::atomic<uint64_t>* Registry::Taken(int64_t table) {
+  std::lock_guard lock(mutex_);
+  return &taken_[table];
+}
+
 }  // namespace jax_cxl::table

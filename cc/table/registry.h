@@ -1,6 +1,7 @@
 #ifndef JAX_CXL_TABLE_REGISTRY_H_
 #define JAX_CXL_TABLE_REGISTRY_H_
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -30,9 +31,14 @@ class Registry {
   // Returns null if the table is not open.
   std::shared_ptr<const Column> Find(const Name& name) const;
 
+  // Returns the word that counts the rows that this process takes of a table.
+  // It is never destroyed.
+  std::atomic<uint64_t>* Taken(int64_t table);
+
  private:
   mutable std::mutex mutex_;
   std::map<Name, std::vector<std::shared_ptr<Column>>> columns_;
+  std::map<int64_t, std::atomic<uint64_t>> taken_;
 };
 
 }  // namespace jax_cxl::table

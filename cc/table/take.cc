@@ -1,6 +1,7 @@
 #include "cc/table/take.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -69,18 +70,56 @@ Status CopyWhole(const Column& column, uint64_t row, std::byte* to) {
   }
 }
 
-void Fill(const Column& column, std::span<const std::byte> element,
+void Fill(const Column& column, const std::array<std::byte, 16>& elements,
           std::byte* to) {
-  for (uint64_t at = 0; at < column.row_bytes; at += element.size())
-    std::memcpy(to + at, element.data(), element.size());
+  for (uint64_t at = 0; at < column.row_bytes; at += elements.size())
+    std::memcpy(to + at, elements.data(),
+                std::min<uint64_t>(elements.size(), column.row_bytes - at));
 }
+
+// The rows of a call that the cache has.
+class Cached {
+ public:
+  explicit Cached(const CacheView& cache) : cache_(cache) {}
+  ~Cached() {
+    Add(0, wanted_);
+    Add(1, found_);
+  }
+
+  // Returns where a row lies: in the cache, or else at `from`. `i` counts the
+  // ids of the call.
+  const std::byte* Find(int64_t row, uint64_t i, uint64_t row_bytes,
+                        const std::byte* from) {
+    std::atomic_ref(cache_.log[(cache_.log_at + i) % cache_.log_size])
+        .store(row, std::memory_order_relaxed);
+    if (row == kOutside) return from;
+    ++wanted_;
+    const int64_t slot = SlotOf(row, cache_.buckets, cache_.rows);
+    if (slot == kOutside) return from;
+    ++found_;
+    return cache_.data + slot * row_bytes;
+  }
+
+ private:
+  void Add(int which, uint64_t count) {
+    if (count > 0)
+      std::atomic_ref(cache_.counts[which])
+          .fetch_add(count, std::memory_order_relaxed);
+  }
+
+  const CacheView& cache_;
+  uint64_t wanted_ = 0;
+  uint64_t found_ = 0;
+};
 
 template <typename Id>
 Status Take(const Column& column, const Request& request, uint64_t begin,
-            uint64_t end) {
+            uint64_t end, const CacheView& cache) {
   const auto* ids = static_cast<const Id*>(request.ids.data);
   const uint64_t bytes = column.row_bytes;
+  Cached cached(cache);
   int64_t rows[kBatch];
+  const std::byte* from[kBatch];
   for (uint64_t start = begin; start < end; start += kBatch) {
     const uint64_t count = std::min(kBatch, end - start);
     for (uint64_t i = 0; i < count; ++i) {
@@ -88,10 +127,12 @@ Status Take(const Column& column, const Request& request, uint64_t begin,
                       request.mode);
       if (rows[i] == kOutside && request.mode == Mode::kError)
         return OutsideError(column, std::to_string(ids[start + i]), start + i);
+      from[i] = column.data + (rows[i] == kOutside ? 0 : rows[i] * bytes);
+      if (cache.buckets > 0)
+        from[i] = cached.Find(rows[i], start - begin + i, bytes, from[i]);
     }
     const auto prefetch = [&](uint64_t i) {
-      if (i < count && rows[i] != kOutside)
-        __builtin_prefetch(column.data + rows[i] * bytes);
+      if (i < count) __builtin_prefetch(from[i]);
     };
     for (uint64_t i = 0; i < kAhead; ++i) prefetch(i);
     for (uint64_t i = 0; i < count; ++i) {
@@ -102,7 +143,7 @@ Status Take(const Column& column, const Request& request, uint64_t begin,
       else if (column.parts != nullptr)
         CXL_RETURN_IF_ERROR(CopyWhole(column, rows[i], to));
       else
-        Copy(column.data + rows[i] * bytes, to, bytes);
+        Copy(from[i], to, bytes);
     }
   }
   return OkStatus();
@@ -111,9 +152,9 @@ Status Take(const Column& column, const Request& request, uint64_t begin,
 }  // namespace
 
 Status TakeRows(const Column& column, const Request& request, uint64_t begin,
-                uint64_t end) {
-  return request.ids.wide ? Take<int64_t>(column, request, begin, end)
-                          : Take<int32_t>(column, request, begin, end);
+                uint64_t end, const CacheView& cache) {
+  return request.ids.wide ? Take<int64_t>(column, request, begin, end, cache)
+                          : Take<int32_t>(column, request, begin, end, cache);
 }
 
 uint64_t IdsOfChunk(const Column& column) {

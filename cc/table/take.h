@@ -1,12 +1,13 @@
 #ifndef JAX_CXL_TABLE_TAKE_H_
 #define JAX_CXL_TABLE_TAKE_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 
 #include "cc/base/status.h"
+#include "cc/table/cache_view.h"
 #include "cc/table/column.h"
 #include "cc/table/row_of.h"
 
@@ -21,19 +22,19 @@ struct Ids {
 struct Request {
   Ids ids;
   Mode mode = Mode::kFill;
-  // One element. A row has a whole number of them.
-  std::span<const std::byte> fill;
+  // Elements, repeated. A row has a whole number of them.
+  std::array<std::byte, 16> fill = {};
   std::byte* output = nullptr;
 };
 
-// Copies the rows with ids [begin, end) of the request to the output. The
-// caller holds `column.in_use`.
+// Copies the rows with ids [begin, end) of the request to the output, those
+// that the cache has from there. The caller holds `column.in_use`.
 //
 // Fails with kInvalidArgument, in mode kError, if an id is outside of the
 // table; and with kDeadlineExceeded if the step of a trained table that a row
 // belongs to does not finish in time.
 Status TakeRows(const Column& column, const Request& request, uint64_t begin,
-                uint64_t end);
+                uint64_t end, const CacheView& cache = {});
 
 // How many ids a thread takes at a time.
 uint64_t IdsOfChunk(const Column& column);

@@ -31,14 +31,13 @@ std::vector<std::byte> Numbered(uint64_t row_bytes) {
 template <typename Id>
 std::vector<std::byte> Take(const Column& column, const std::vector<Id>& ids,
                             Mode mode, Status* status) {
-  const std::array fill = {std::byte{0xab}};
   // A byte more, which must stay.
   std::vector<std::byte> out(ids.size() * column.row_bytes + 1,
                              std::byte{0x5c});
   Request request;
   request.ids = {ids.data(), ids.size(), sizeof(Id) == 8};
   request.mode = mode;
-  request.fill = fill;
+  request.fill.fill(std::byte{0xab});
   request.output = out.data();
   *status = TakeRows(column, request, 0, ids.size());
   EXPECT_EQ(out.back(), std::byte{0x5c});

@@ -26,9 +26,12 @@ DONE_TARGET = "jax_cxl_done"
 TIE_TARGET = "jax_cxl_tie"
 # Rows of a table in a store, which no other process has to take part in (cc/ffi/table.h).
 TABLE_TARGET = "jax_cxl_table"
+START_TABLE_TARGET = "jax_cxl_start_table"
+TABLE_DONE_TARGET = "jax_cxl_table_done"
 # Each collective of a program is a call of one of these targets.
 CALL_TARGETS = (COLLECTIVE_TARGET, ROWS_TARGET, BARRIER_TARGET, START_TARGET, START_ROWS_TARGET)
-TARGETS = (*CALL_TARGETS, DONE_TARGET, TIE_TARGET, CHECK_SLICES_TARGET, TABLE_TARGET)
+TABLE_TARGETS = (TABLE_TARGET, START_TABLE_TARGET, TABLE_DONE_TARGET)
+TARGETS = (*CALL_TARGETS, DONE_TARGET, TIE_TARGET, CHECK_SLICES_TARGET, *TABLE_TARGETS)
 
 # The position of a dtype is its value.
 DTYPES = _core.DTYPES

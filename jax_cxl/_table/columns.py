@@ -1,5 +1,6 @@
 """The columns of an open table, of which programs take rows."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -11,6 +12,29 @@ from jax_cxl._job import configuration, platforms
 from jax_cxl._store.memory.devices import Devices
 
 _IDENTITY_BITS = 63
+
+
+@dataclasses.dataclass(frozen=True)
+class TableStats:
+    """What this process has taken of a table so far.
+
+    Attributes:
+      rows_taken: rows that programs took, with those outside of the table. Rows of a table with
+        scales count twice, because each has a scale.
+      cache_rows: how many rows the cache of each device may have; 0: there is no cache.
+      cache_wanted: rows that were looked for in caches.
+      cache_found: rows that were found there.
+    """
+
+    rows_taken: int
+    cache_rows: int
+    cache_wanted: int
+    cache_found: int
+
+    @property
+    def cache_hit_rate(self) -> float:
+        """The share of the rows that were found in caches, from 0 to 1; 0 before the first row."""
+        return self.cache_found / max(self.cache_wanted, 1)
 
 
 class Column:
@@ -34,6 +58,7 @@ class Column:
         dtype: np.dtype,
         keeps: Any,
         words: tuple[int, int] = (0, 0),
+        cache_rows: int = 0,
     ):
         """Makes rows known to programs of this process.
 
@@ -45,6 +70,7 @@ class Column:
           dtype: their dtype.
           keeps: what keeps the rows as they are, and lives as long as this object.
           words: address of the words of a trained table, and how many rows have one.
+          cache_rows: how many rows a cache has, on each device that takes rows; 0: no cache.
         """
         self.identity, self.number = name
         self.rows, self.row_shape, self.dtype = shape[0], shape[1:], dtype
@@ -52,6 +78,8 @@ class Column:
         self._devices = devices
         self._keeps = keeps
         self._words, self._rows_of_part = words
+        self._cache_rows = cache_rows
+        self._cached: list[Any] = []  # native columns with a cache
         self._on_gpus: Any = None
         self.native: _core.TableColumn | None = _core.TableColumn(
             devices.core,
@@ -100,12 +128,19 @@ class Column:
 
     def close(self) -> None:
         """Waits until no program takes rows, and lets others change them."""
+        self._cached.clear()
         self._on_gpus = self.native = None
         self._keeps = None
 
-    def use_gpus(self) -> None:
-        """Makes the rows known to programs on this process's GPUs."""
-        if self._on_gpus is None:
+    def use(self, platform: platforms.Platform) -> None:
+        """Makes the rows known to programs on this process's devices of a platform."""
+        self.check_open()
+        assert self.native is not None
+        if platform is platforms.CPU:
+            if self._cache_rows and self.native not in self._cached:
+                self.native.make_cache(self._cache_rows)
+                self._cached.append(self.native)
+        elif self._on_gpus is None:
             if self._words and self._devices.core.coherence == "flush":
                 raise errors.StoreError(
                     "GPUs cannot take rows of a trained table in memory with coherence=flush: their"
@@ -121,8 +156,35 @@ class Column:
                 words=self._words,
                 rows_of_part=self._rows_of_part,
                 timeout=configuration.from_environment().timeout,
+                taken=self.native.taken_address,
+                cache_rows=self._cache_rows,
                 devices=[platforms.CUDA.ordinal(device) for device in jax.local_devices()],
             )
+            if self._cache_rows:
+                self._cached.append(self._on_gpus)
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether devices that take rows have a cache."""
+        return self._cache_rows > 0
+
+    def refresh_cache(self) -> None:
+        """Fills the caches with the rows that were taken most often lately."""
+        self.check_open()
+        for native in self._cached:
+            native.refresh_cache()
+
+    def stats(self) -> TableStats:
+        """Returns counts of the rows that were taken."""
+        self.check_open()
+        assert self.native is not None
+        counts = [native.cache_counts() for native in self._cached]
+        return TableStats(
+            rows_taken=self.native.taken,
+            cache_rows=self._cache_rows,
+            cache_wanted=sum(wanted for wanted, _ in counts),
+            cache_found=sum(found for _, found in counts),
+        )
 
 
 def identity_of(identity: int) -> int:

@@ -8,12 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend import core
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching
 
 from jax_cxl._job import lifecycle, platforms
 from jax_cxl._lowering import contract
 from jax_cxl._lowering.contract import Op, ReduceOp
-from jax_cxl._lowering.primitives import carriers, dtypes, indices
+from jax_cxl._lowering.primitives import (
+    carriers,
+    dtypes,
+    indices,
+    local_lowering,
+    lowering,
+)
 from jax_cxl._table.columns import Column
 
 
@@ -90,14 +96,29 @@ def _abstract_eval(ids, *, column, mode, fill, dtype):
     return ids.update(shape=(*ids.shape, *column.row_shape), dtype=dtype, weak_type=False)
 
 
-def _lower(platform: platforms.Platform, ctx, ids, *, column, mode, fill, dtype):
+def _lower(ctx, ids, *, column, mode, fill, dtype):
+    """Lowers a take, or a start of it, as `lowering.between` does."""
+    on_gpus = "cuda" in ctx.module_context.platforms
+    platform = platforms.CUDA if on_gpus else platforms.CPU
     lifecycle.register_handlers(platform)
-    column.check_open()
-    if platform is platforms.CUDA:
-        column.use_gpus()
+    column.use(platform)
     ctx.module_context.add_keepalive(column)
-    call = jax.ffi.ffi_lowering(contract.TABLE_TARGET)
-    return call(
+    starts = len(ctx.avals_out) > 1
+    # In mode ERROR the call waits for the GPU, and rows without bytes have no place.
+    aside = starts and mode is not Mode.ERROR and ctx.avals_out[0].size > 0
+    if aside:
+        (ids,) = local_lowering.fence(ctx, ctx.avals_in, ids)
+    elif starts:
+        ctx = ctx.replace(avals_out=ctx.avals_out[:1])
+    call = jax.ffi.ffi_lowering(
+        contract.START_TABLE_TARGET if aside else contract.TABLE_TARGET,
+        # `done` asks for the same layouts.
+        operand_layouts=[lowering.layout(aval.ndim, None) for aval in ctx.avals_in],
+        result_layouts=[lowering.layout(aval.ndim, None) for aval in ctx.avals_out],
+        # Without a side effect XLA could merge two equal starts, each of which has a `done`.
+        has_side_effect=aside,
+    )
+    results = call(
         ctx,
         ids,
         table=np.int64(column.identity),
@@ -105,9 +126,10 @@ def _lower(platform: platforms.Platform, ctx, ids, *, column, mode, fill, dtype)
         mode=np.int32(mode),
         fill=np.frombuffer(fill, np.uint8),
     )
+    return [*results, lowering.no_token()] if starts and not aside else results
 
 
-def _batch(operands, dims, **params):
+def _batch(axis_data, operands, dims, **params):
     (ids,), (dim,) = operands, dims
     return table_take_p.bind(ids, **params), dim
 
@@ -121,12 +143,6 @@ table_take_p.def_abstract_eval(_abstract_eval)
 table_take_p.def_impl(
     jax.jit(table_take_p.bind, static_argnames=("column", "mode", "fill", "dtype"))
 )
-for _platform in platforms.ALL:
-    mlir.register_lowering(
-        table_take_p,
-        lambda ctx, ids, _platform=_platform, **params: _lower(_platform, ctx, ids, **params),
-        platform=_platform.name,
-        cacheable=False,
-    )
+lowering.register(table_take_p, _lower)
 ad.primitive_jvps[table_take_p] = _jvp
-batching.primitive_batchers[table_take_p] = _batch
+batching.fancy_primitive_batchers[table_take_p] = _batch

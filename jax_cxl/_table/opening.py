@@ -4,12 +4,21 @@ from typing import Any
 
 from jax_cxl import errors
 from jax_cxl._store import views
+from jax_cxl._store.memory import catalog
 from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.store import Store
 from jax_cxl._table import creating
 from jax_cxl._table.columns import Column, identity_of
 from jax_cxl._table.trained import region
+
+
+def publish_counts(section: Section, columns: dict[str, Column]) -> None:
+    """Lets `python -m jax_cxl status` see how many rows this process takes."""
+    native = next(iter(columns.values())).native
+    assert native is not None
+    lease = catalog.lease_of(section.entry, creating.NUMBER)
+    section.devices.sessions.count(lease, native.taken_address)
 
 
 def devices_of(store: Any) -> Devices:
@@ -42,7 +51,7 @@ def view(devices: Devices, name: str) -> tuple[Section, views.View]:
             return section, found
 
 
-def constant_columns(section: Section, held: views.View) -> dict[str, Column]:
+def constant_columns(section: Section, held: views.View, cache_rows: int) -> dict[str, Column]:
     """Returns the columns of a table that does not change."""
     identity = identity_of(section.entry.identity)
     return {
@@ -53,6 +62,7 @@ def constant_columns(section: Section, held: views.View) -> dict[str, Column]:
             array.shape,
             array.dtype,
             array,
+            cache_rows=min(cache_rows, len(array)),
         )
         for number, (name, array) in enumerate(held.tree.items())
     }

@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_cxl import errors
-from jax_cxl._store import following, views
+from jax_cxl._lowering.start_done import future, split_function
+from jax_cxl._store import arguments, following, views
 from jax_cxl._store.memory import catalog
 from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.store import Store
 from jax_cxl._table import creating, gather, opening, scaling, sources
-from jax_cxl._table.columns import Column
+from jax_cxl._table.columns import Column, TableStats
 from jax_cxl._table.trained import merging, region, steps
 
 _ROWS, _SCALES = "rows", "scales"
@@ -127,7 +128,14 @@ class Table:
         return cls.open(store if isinstance(store, Store) else devices, name)
 
     @classmethod
-    def open(cls, store: "Store | str | Devices", name: str, *, timeout: float = 0) -> Self:
+    def open(
+        cls,
+        store: "Store | str | Devices",
+        name: str,
+        *,
+        timeout: float = 0,
+        cache_rows: int = 0,
+    ) -> Self:
         """Opens a table, in any process of any job.
 
         All rows are checked once by their checksums, which reads all bytes.
@@ -136,23 +144,39 @@ class Table:
           store: a `jax_cxl.Store`, or its URI.
           name: the name.
           timeout: how many seconds to wait until another process has made the table.
+          cache_rows: for tables that are not trained: how many rows a cache in the memory of each
+            device has, at least. `refresh_cache` fills it. Besides the rows, it takes 72 bytes for
+            each of them.
 
         Raises:
-          StoreError: there is no such table, or it is damaged.
+          StoreError: there is no such table, or it is damaged; or it is trained, and cache_rows is
+            not 0.
           StoreTimeoutError: it was not complete in time.
           TypeError, ValueError: an argument is wrong.
         """
         devices = opening.devices_of(store)
         name = catalog.check_name(name)
+        cache_rows = arguments.whole("cache_rows", cache_rows)
+        if cache_rows < 0:
+            raise ValueError(f"cache_rows={cache_rows} must not be negative")
         seconds = following.seconds_of(timeout)
         if seconds:
             following.wait(devices, name, -1, seconds)
         section, view = opening.view(devices, name)
         if not section.entry.keep:
             if isinstance(view.tree.get(creating.DESCRIPTION), str):
-                return cls(name, *opening.trained_columns(section, view))
+                if cache_rows:
+                    raise errors.StoreError(
+                        f"{name!r} is a trained table, whose rows change: open it without"
+                        " cache_rows"
+                    )
+                columns, held, memory = opening.trained_columns(section, view)
+                opening.publish_counts(section, columns)
+                return cls(name, columns, held, memory)
             if _ROWS in view.tree:
-                return cls(name, opening.constant_columns(section, view), view)
+                columns = opening.constant_columns(section, view, cache_rows)
+                opening.publish_counts(section, columns)
+                return cls(name, columns, view)
         raise errors.StoreError(f"{name!r} of {devices.where!r} is no table: read it instead")
 
     def __enter__(self) -> Self:
@@ -222,6 +246,50 @@ class Table:
         if dtype is not None:
             taken = taken.astype(dtype)
         return taken if delta is None else _with_gradient(taken, jnp.asarray(delta))
+
+    def take_start(
+        self,
+        ids: Any,
+        *,
+        mode: str = "fill",
+        fill_value: Any = None,
+        dtype: Any = None,
+        delta: Any = None,
+    ) -> future.Future:
+        """Starts `take`, and returns a future of its result.
+
+        Use it inside of `jax.jit` or `jax.shard_map` to fetch the rows of the next batch while the
+        program computes with those of this batch. `jax_cxl.Future` says how to put the start before
+        a computation and the wait after it. The arguments, errors and derivatives are those of
+        `take`.
+
+        On CPUs the two halves change nothing: `take` never blocks XLA, and only operations that use
+        its result wait for it. On GPUs a kernel on a stream of its own fetches the rows. The
+        program waits for the rows at once in mode "error", under `jax.vmap`, and outside of
+        `jax.jit`.
+
+        Returns:
+          A `jax_cxl.Future`, a pytree. Its method `done` returns the rows.
+
+        Example:
+          >>> @jax.jit
+          ... def step(rows, next_ids):
+          ...   future = table.take_start(next_ids)
+          ...   rows = future.tie(rows)  # the computation comes after the start
+          ...   loss = jnp.sum(rows ** 2)
+          ...   return loss, future.done(after=loss)  # the rows of the next step
+          >>> loss, rows = step(table.take(jnp.array([1, 2])), jnp.array([3]))
+          >>> print(loss, rows)
+          17 [[9]]
+        """
+
+        def take(ids: Any, delta: Any) -> Any:
+            return self.take(ids, mode=mode, fill_value=fill_value, dtype=dtype, delta=delta)
+
+        name = "Table.take"
+        if jax.default_backend() == "cpu":
+            return future.Future(take(ids, delta), name)
+        return future.of(name, *split_function.start(take, ids, delta))
 
     def add(self, ids: Any, updates: Any) -> int:
         """Adds to rows of a trained table.
@@ -307,6 +375,41 @@ class Table:
                 )
             time.sleep(_POLL_SECONDS)
         return now
+
+    def refresh_cache(self) -> None:
+        """Fills the cache of each device with the rows that it took most often lately.
+
+        The cache is empty before the first call, and stays as it is between two calls. Call it
+        after some steps of the program, and again when other rows are wanted. It waits for the
+        programs that run on the device. Programs that start meanwhile take all rows from the pool.
+
+        Raises:
+          StoreError: the table was closed, or was opened without cache_rows.
+
+        Example:
+          >>> table = jax_cxl.Table.open("shm:tables", "squares", cache_rows=2)
+          >>> ids = jnp.array([3, 3, 7, 7, 7])
+          >>> rows = table.take(ids).block_until_ready()
+          >>> table.refresh_cache()
+          >>> rows = table.take(ids).block_until_ready()
+          >>> table.stats().cache_hit_rate
+          0.5
+        """
+        if not self._columns[_ROWS].has_cache:
+            raise errors.StoreError(f"{self.name!r} was opened without cache_rows")
+        for column in self._columns.values():
+            column.refresh_cache()
+
+    def stats(self) -> TableStats:
+        """Returns what this process has taken of the table so far, and how often a cache had it.
+
+        If the table is open several times in this process, programs use the caches of the last one
+        that was opened.
+
+        Raises:
+          StoreError: the table was closed.
+        """
+        return self._columns[_ROWS].stats()
 
     def view(self) -> np.ndarray:
         """Returns the rows as a read-only array of NumPy over the memory, without a copy.

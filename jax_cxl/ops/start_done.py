@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from jax_cxl._lowering.start_done import halves, split_function
+from jax_cxl._lowering.start_done import future as futures, split_function
 from jax_cxl._lowering.start_done.future import Future
 from jax_cxl.ops.all_gather import all_gather
 from jax_cxl.ops.all_to_all import all_to_all
@@ -82,29 +82,6 @@ _NOTES = {
 }
 
 
-class _Finish:
-    """Waits for the collectives of an operation and evaluates the rest of the operation.
-
-    All instances are equal, so that JAX accepts a future as the carry of a loop. The lowering rules
-    then raise an error with an explanation, which is clearer than JAX's error about two different
-    tree structures.
-    """
-
-    def __init__(self, rest: split_function.Rest):
-        self._rest = rest
-
-    def __call__(self, value: Any, after: Any) -> Any:
-        pending, others = value
-        results = [halves.done(xs, y, token, after) for xs, y, token in pending]
-        return self._rest(results, others)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Finish)
-
-    def __hash__(self) -> int:
-        return hash(_Finish)
-
-
 def _halves_of(operation: Callable) -> Callable[..., tuple[list, Any, Callable]]:
     return lambda *args, **kwargs: split_function.start(
         lambda a, k: operation(*a, **k), args, kwargs
@@ -130,8 +107,7 @@ def _pair(
         # On CPUs a future holds the result itself. The default backend decides, at tracing time.
         if jax.default_backend() == "cpu":
             return Future(operation(*args, **kwargs), name)
-        pending, others, rest = halves(*args, **kwargs)
-        return Future((pending, others), name, _Finish(rest))
+        return futures.of(name, *halves(*args, **kwargs))
 
     def done(future: Future, after: Any = None) -> Any:
         if not isinstance(future, Future) or future.operation != name:

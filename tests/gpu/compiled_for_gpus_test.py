@@ -106,15 +106,17 @@ class CompiledForGpusTest(parameterized.TestCase):
         ("levels_all_to_all", CHUNKS),
         ("levels_broadcast", CHUNKS),
         ("levels_by_hand", 1),
+        ("rows_of_a_table", 1),
     )
     def test_done_gets_what_start_made(self, program, expected):
         if program.startswith("trained"):
             self.need_hook()
         total = 0
         for computation, names in self.calls(program):
-            starts = names["start"] + names["start_rows"]
+            starts = names["start"] + names["start_rows"] + names["start_table"]
+            dones = names["done"] + names["table_done"]
             started = {memory(computation, name)[0]: name for name in starts}
-            for name in names["done"]:
+            for name in dones:
                 x, y = computation[name].operands[:2]
                 start, result = memory(computation, y)
                 self.assertIn(start, started, computation[name])
@@ -123,7 +125,7 @@ class CompiledForGpusTest(parameterized.TestCase):
                 self.assertEqual(memory(computation, x), memory(computation, given))
                 del started[start]
             self.assertEmpty(started, "executed a second time")
-            total += len(names["done"])
+            total += len(dones)
         self.assertEqual(total, expected)
 
     # The first gather of a stack can only hide behind what prepares the loop, and the first
@@ -134,6 +136,7 @@ class CompiledForGpusTest(parameterized.TestCase):
         ("stack_of_layers", 1),
         ("layers_of_experts", 1),
         ("levels_by_hand", 0),
+        ("rows_of_a_table", 0),
     )
     def test_work_stands_between(self, program, without_products):
         bare = []
@@ -141,7 +144,7 @@ class CompiledForGpusTest(parameterized.TestCase):
             if not names["tie"]:
                 continue
             order = list(computation)
-            for done in names["done"]:
+            for done in names["done"] + names["table_done"]:
                 start, _ = memory(computation, computation[done].operands[1])
                 between = order[order.index(start) : order.index(done)]
                 if not set(between) & set(names["tie"]):

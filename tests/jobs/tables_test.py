@@ -8,6 +8,7 @@ import job
 from absl.testing import absltest
 
 _EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
+_KILLS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "tables" / "kills.py"
 
 
 def _losses(example: str, *arguments: str) -> list[str]:
@@ -35,6 +36,13 @@ class TablesTest(absltest.TestCase):
                 losses = _losses(example, *arguments)
                 self.assertLen(losses, 1)
                 self.assertEqual(losses, _losses(example, *arguments, without))
+
+    def test_kills(self):
+        # A kill takes seconds.
+        kills = max(2, int(job.SECONDS / 2))
+        done = job.run(str(_KILLS), f"--kills={kills}", "--readers=1", "--seed=3", processes=1)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn('"wrong": 0', done.stdout)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,16 @@ _ROOT = pathlib.Path(__file__).parents[2]
 class NamesTest(absltest.TestCase):
     def test_public_names(self):
         others = {
-            *("Future", "MoeHandle", "OperationStats", "Snapshots", "Stats", "Store", "Table"),
+            *(
+                "Future",
+                "MoeHandle",
+                "OperationStats",
+                "Snapshots",
+                "Stats",
+                "Store",
+                "Table",
+                "TableStats",
+            ),
             *("expert_placement", "explain", "fetch", "initialize", "lax", "make_mesh", "offload"),
             *("pooled", "prefetch", "regroup", "replace_collectives", "run", "shutdown", "stats"),
             *(name for name in dir(jax_cxl.errors) if re.fullmatch(r"[A-Z]\w+Error", name)),

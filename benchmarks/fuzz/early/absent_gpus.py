@@ -45,6 +45,5 @@ def register_handlers() -> None:
     for name, stages in _core.registrations().items():
         jax.ffi.register_ffi_target(name, stages["execute"], platform="CUDA")
         handler = stages["execute"]
-    starts = contract.START_TARGET, contract.START_ROWS_TARGET
-    for name in (*starts, contract.DONE_TARGET, contract.TIE_TARGET, SIDE_EFFECT):
+    for name in (*{*contract.TARGETS} - {*_core.registrations()}, SIDE_EFFECT):
         jax.ffi.register_ffi_target(name, handler, platform="CUDA")

@@ -37,8 +37,6 @@ DeviceEndpoint::DeviceEndpoint(pool::Pool* pool, Peers* peers, Endpoint* host,
 DeviceEndpoint::~DeviceEndpoint() {
   Drain();  // Kernels use the objects destroyed below.
   CurrentDevice current(device_);
-  for (auto& [output, event] : started_) cudaEventDestroy(event);
-  for (cudaEvent_t event : free_events_) cudaEventDestroy(event);
   if (own_stream_ != nullptr) cudaStreamDestroy(own_stream_);
   relay_.reset();
   channels_.clear();
@@ -136,55 +134,21 @@ Status DeviceEndpoint::Enqueue(const std::vector<int32_t>& members,
   return Route(members, call, false, stream).status();
 }
 
-Result<cudaEvent_t> DeviceEndpoint::TakeEvent() {
-  cudaEvent_t event = nullptr;
-  if (!free_events_.empty()) {
-    event = free_events_.back();
-    free_events_.pop_back();
-    return event;
-  }
-  CXL_RETURN_IF_ERROR(
-      cuda::CudaStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
-                       "cudaEventCreate"));
-  return event;
-}
-
 Status DeviceEndpoint::EnqueueStart(const std::vector<int32_t>& members,
                                     const Call& call, cudaStream_t stream) {
   CurrentDevice current(device_);
   std::lock_guard lock(mutex_);
-  CXL_ASSIGN_OR_RETURN(cudaEvent_t event, TakeEvent());
-  if (auto old = started_.find(call.output); old != started_.end())
-    free_events_.push_back(old->second);  // XLA has dropped that result
-  started_[call.output] = event;
-  CXL_RETURN_IF_ERROR(
-      cuda::CudaStatus(cudaEventRecord(event, stream), "cudaEventRecord"));
-  CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaStreamWaitEvent(own_stream_, event),
-                                       "cudaStreamWaitEvent"));
+  CXL_RETURN_IF_ERROR(started_.Begin(call.output, stream, own_stream_));
   CXL_ASSIGN_OR_RETURN(const cudaStream_t end,
                        Route(members, call, true, own_stream_));
-  return cuda::CudaStatus(cudaEventRecord(event, end), "cudaEventRecord");
+  return started_.End(call.output, end);
 }
 
 Status DeviceEndpoint::EnqueueDone(const void* output, void* result,
                                    uint64_t bytes, cudaStream_t stream) {
   CurrentDevice current(device_);
   std::lock_guard lock(mutex_);
-  auto found = started_.find(output);
-  if (found == started_.end())
-    return Error(Code::kInternal,
-                 "a collective's result was moved while it was under way: keep "
-                 "the future that starts it and its done() in one program, and "
-                 "do not carry it through a loop");
-  const cudaEvent_t event = found->second;
-  started_.erase(found);
-  free_events_.push_back(event);
-  CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaStreamWaitEvent(stream, event),
-                                       "cudaStreamWaitEvent"));
-  if (output == result) return OkStatus();
-  return cuda::CudaStatus(
-      cudaMemcpyAsync(result, output, bytes, cudaMemcpyDeviceToDevice, stream),
-      "copying a result");
+  return started_.Done(output, result, bytes, stream);
 }
 
 void DeviceEndpoint::Drain() {

@@ -16,6 +16,7 @@
 #include "cc/comm/cuda/device_channel.h"
 #include "cc/comm/cuda/host_path.h"
 #include "cc/comm/cuda/plan_store.h"
+#include "cc/comm/cuda/started.h"
 #include "cc/comm/endpoint.h"
 #include "cc/comm/health/peers.h"
 #include "cc/comm/relay/relay.h"
@@ -84,7 +85,6 @@ class DeviceEndpoint final : public Communicator {
   // which the call ends: see DeviceChannel::Enqueue. Requires the mutex.
   Result<cudaStream_t> Route(const std::vector<int32_t>& members,
                              const Call& call, bool aside, cudaStream_t stream);
-  Result<cudaEvent_t> TakeEvent();
 
   pool::Pool* pool_;
   Peers* peers_;
@@ -102,9 +102,7 @@ class DeviceEndpoint final : public Communicator {
   std::unique_ptr<Relay> relay_;  // null where the pool is coherent
 
   cudaStream_t own_stream_ = nullptr;
-  // By output: the event at the end of a started call.
-  std::unordered_map<const void*, cudaEvent_t> started_;
-  std::vector<cudaEvent_t> free_events_;
+  Started started_;
 
   // The same channels, for the threads that check and abort. They have their
   // own mutex, so that they never wait for a first call that waits for its

@@ -33,6 +33,10 @@ XLA_FFI_Error* jax_cxl_cuda_tie(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* jax_cxl_cuda_check_slices(XLA_FFI_CallFrame* frame);
 // Rows of a table (cc/ffi/table.h). It waits for the GPU in mode "error".
 XLA_FFI_Error* jax_cxl_cuda_table(XLA_FFI_CallFrame* frame);
+// Starts a call that takes rows, and waits for it, as start and done do. They
+// need no job.
+XLA_FFI_Error* jax_cxl_cuda_start_table(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* jax_cxl_cuda_table_done(XLA_FFI_CallFrame* frame);
 }
 
 #endif  // JAX_CXL_FFI_CUDA_HANDLERS_H_

@@ -5,11 +5,15 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <shared_mutex>
 #include <string>
 #include <utility>
 
+#include "cc/comm/cuda/started.h"
 #include "cc/engine/cuda/executor.h"
 #include "cc/ffi/cuda/handlers.h"
 #include "cc/ffi/errors.h"
@@ -23,10 +27,15 @@ namespace xffi = xla::ffi;
 using Position = unsigned long long;
 constexpr Position kNone = ~Position{0};
 
-Status Launch(const TableCall& call, Position* outside, cudaStream_t stream) {
+// The caller holds `column.in_use`.
+Status Launch(const TableCall& call, Position* outside, cudaStream_t stream,
+              uint32_t most_blocks = 0) {
   const table::Column& column = *call.column;
+  int device = 0;
+  CXL_RETURN_IF_ERROR(
+      cuda::CudaStatus(cudaGetDevice(&device), "cudaGetDevice"));
   const table::Request& request = call.request;
-  table::DeviceTake take = {
+  const table::DeviceTake take = {
       .data = column.data,
       .rows = column.rows,
       .row_bytes = column.row_bytes,
@@ -38,13 +47,11 @@ Status Launch(const TableCall& call, Position* outside, cudaStream_t stream) {
       .wide = request.ids.wide,
       .count = request.ids.count,
       .mode = request.mode,
+      .fill = request.fill,
       .output = request.output,
-      .outside = outside};
-  const size_t element = request.fill.size();
-  if (element > take.fill.size() || take.fill.size() % element != 0)
-    return Error(Code::kInternal, "elements have ", element, " bytes");
-  for (size_t at = 0; at < take.fill.size(); at += element)
-    std::ranges::copy(request.fill, take.fill.begin() + at);
+      .outside = outside,
+      .cache = column.CacheFor(device, request.ids.count),
+      .most_blocks = most_blocks};
   return cuda::CudaStatus(table::LaunchTake(take, stream), "take rows");
 }
 
@@ -70,15 +77,21 @@ Status CheckInside(const TableCall& call, const Position* outside,
       *call.column, std::to_string(ids.wide ? wide : narrow), position);
 }
 
+// The caller holds `column.in_use`.
+Status CheckUsable(const table::Column& column) {
+  if (column.closed)
+    return Error(Code::kFailedPrecondition, "take: the table was closed");
+  if (*static_cast<volatile const uint32_t*>(column.stalled) != 0)
+    return Error(Code::kDeadlineExceeded,
+                 "a step that changes a table did not finish within ",
+                 column.timeout_s, " s. Open the table again");
+  return OkStatus();
+}
+
 Status TakeOn(cudaStream_t stream, xffi::ScratchAllocator& scratch,
               const TableCall& call) {
   std::shared_lock in_use(call.column->in_use);
-  if (call.column->closed)
-    return Error(Code::kFailedPrecondition, "take: the table was closed");
-  if (*static_cast<volatile const uint32_t*>(call.column->stalled) != 0)
-    return Error(Code::kDeadlineExceeded,
-                 "a step that changes a table did not finish within ",
-                 call.column->timeout_s, " s. Open the table again");
+  CXL_RETURN_IF_ERROR(CheckUsable(*call.column));
   if (call.request.mode != table::Mode::kError)
     return Launch(call, nullptr, stream);
   const std::optional<void*> memory =
@@ -103,6 +116,85 @@ xffi::Error Take(cudaStream_t stream, xffi::ScratchAllocator scratch,
   return status.ok() ? xffi::Error::Success() : ToFfiError(status);
 }
 
+// The stream of a GPU that takes rows beside XLA's stream.
+//
+// Thread-safe.
+class Aside {
+ public:
+  // Returns that of the current device. It is never destroyed.
+  static Result<Aside*> OfCurrentDevice() {
+    static std::mutex mutex;
+    static auto& of_devices = *new std::map<int, std::unique_ptr<Aside>>;
+    int device = 0;
+    CXL_RETURN_IF_ERROR(
+        cuda::CudaStatus(cudaGetDevice(&device), "cudaGetDevice"));
+    std::lock_guard lock(mutex);
+    std::unique_ptr<Aside>& aside = of_devices[device];
+    if (aside == nullptr) {
+      auto made = std::make_unique<Aside>();
+      // Its few blocks start before those of the computation.
+      int least = 0, greatest = 0;
+      cudaDeviceGetStreamPriorityRange(&least, &greatest);
+      CXL_RETURN_IF_ERROR(
+          cuda::CudaStatus(cudaStreamCreateWithPriority(
+                               &made->own_, cudaStreamNonBlocking, greatest),
+                           "cudaStreamCreate"));
+      aside = std::move(made);
+    }
+    return aside.get();
+  }
+
+  Status Start(const TableCall& call, cudaStream_t stream) {
+    std::shared_lock in_use(call.column->in_use);
+    CXL_RETURN_IF_ERROR(CheckUsable(*call.column));
+    const void* output = call.request.output;
+    std::lock_guard lock(mutex_);
+    CXL_RETURN_IF_ERROR(started_.Begin(output, stream, own_));
+    CXL_RETURN_IF_ERROR(Launch(call, nullptr, own_, kBlocks));
+    return started_.End(output, own_);
+  }
+
+  Status Done(const void* output, void* result, uint64_t bytes,
+              cudaStream_t stream) {
+    std::lock_guard lock(mutex_);
+    return started_.Done(output, result, bytes, stream);
+  }
+
+ private:
+  // These have enough loads under way for the latency of the link, and leave
+  // most of the GPU to the computation.
+  static constexpr uint32_t kBlocks = 32;
+
+  std::mutex mutex_;
+  cudaStream_t own_ = nullptr;
+  comm::Started started_;
+};
+
+xffi::Error Start(cudaStream_t stream, int64_t table, int32_t column,
+                  int32_t mode, xffi::Span<const uint8_t> fill,
+                  xffi::AnyBuffer ids, xffi::Result<xffi::AnyBuffer> output,
+                  xffi::Result<xffi::AnyBuffer> /*token*/) {
+  const Result<TableCall> call =
+      TableCall::Of({table, column, mode, fill}, ids, *output);
+  if (!call.ok()) return ToFfiError(call.status());
+  const Result<Aside*> aside = Aside::OfCurrentDevice();
+  const Status status =
+      aside.ok() ? (*aside)->Start(*call, stream) : aside.status();
+  return status.ok() ? xffi::Error::Success() : ToFfiError(status);
+}
+
+xffi::Error Done(cudaStream_t stream, xffi::AnyBuffer /*ids*/,
+                 xffi::AnyBuffer started, xffi::RemainingArgs /*after*/,
+                 xffi::Result<xffi::AnyBuffer> output) {
+  const Result<Aside*> aside = Aside::OfCurrentDevice();
+  const Status status =
+      aside.ok()
+          ? (*aside)->Done(started.untyped_data(), output->untyped_data(),
+                           output->size_bytes(), stream)
+          : aside.status();
+  return status.ok() ? xffi::Error::Success() : ToFfiError(status);
+}
+
 }  // namespace
 }  // namespace jax_cxl::ffi
 
@@ -111,3 +203,17 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
     jax_cxl::ffi::BindTable(xla::ffi::Ffi::Bind()
                                 .Ctx<xla::ffi::PlatformStream<cudaStream_t>>()
                                 .Ctx<xla::ffi::ScratchAllocator>()));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    jax_cxl_cuda_start_table, jax_cxl::ffi::Start,
+    jax_cxl::ffi::BindTable(
+        xla::ffi::Ffi::Bind().Ctx<xla::ffi::PlatformStream<cudaStream_t>>())
+        .Ret<xla::ffi::AnyBuffer>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_table_done, jax_cxl::ffi::Done,
+                              xla::ffi::Ffi::Bind()
+                                  .Ctx<xla::ffi::PlatformStream<cudaStream_t>>()
+                                  .Arg<xla::ffi::AnyBuffer>()
+                                  .Arg<xla::ffi::AnyBuffer>()
+                                  .RemainingArgs()
+                                  .Ret<xla::ffi::AnyBuffer>());

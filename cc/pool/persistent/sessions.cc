@@ -54,13 +54,18 @@ Sessions::~Sessions() {
   if (slot_ < 0) return;
   if (LoadMax(slot_, offsetof(SessionSlot, identity)) != identity_) return;
   for (int i = 0; i < kMaxLeases; ++i)
-    if (leased_[i])
+    if (leased_[i] != 0)
       (void)Store(slot_, offsetof(SessionSlot, leases) + 8 * i, 0);
   (void)Store(slot_, offsetof(SessionSlot, identity), 0);
 }
 
 uint64_t Sessions::OffsetOf(int slot, size_t field) const {
   return offset_ + slot * sizeof(SessionSlot) + field;
+}
+
+uint64_t Sessions::CountOffset(int slot, int lease) const {
+  return offset_ + kMaxSessions * sizeof(SessionSlot) +
+         (static_cast<uint64_t>(slot) * kMaxLeases + lease) * sizeof(uint64_t);
 }
 
 Status Sessions::Store(int slot, size_t field, uint64_t value) const {
@@ -108,14 +113,14 @@ Result<SessionSlot> Sessions::ReadSlot(int slot) const {
   return status;
 }
 
-bool Sessions::Leases(int device, int slot, uint64_t what) const {
+int Sessions::LeaseOf(int device, int slot, uint64_t what) const {
   for (int i = 0; i < kMaxLeases; ++i) {
     const size_t field = offsetof(SessionSlot, leases) + i * sizeof(uint64_t);
     const Result<uint64_t> word =
         memory_.LoadWord(device, OffsetOf(slot, field));
-    if (word.ok() && *word == what) return true;
+    if (word.ok() && *word == what) return i;
   }
-  return false;
+  return -1;
 }
 
 bool Sessions::IsLiving(int slot, const SessionSlot& read) {
@@ -163,7 +168,7 @@ Result<Sessions::Own> Sessions::Enter() {
     slot_ = slot;
     identity_ = identity;
     last_beat_ = SinceBoot();
-    leased_.fill(false);
+    leased_.fill(0);
     stopping_ = false;
     beating_ = StartOwnThread([this] { Beat(); });
     return Own{slot_, identity_};
@@ -187,10 +192,27 @@ void Sessions::Beat() {
       slot_ = -1;
       return;
     }
+    StoreCounts();
     (void)Store(slot_, offsetof(SessionSlot, heartbeat), ++heartbeat_);
     last_beat_ = SinceBoot();
     stop_.wait_for(lock, kBeat, [this] { return stopping_; });
   }
+}
+
+void Sessions::StoreCounts() {
+  for (int i = 0; i < kMaxLeases; ++i) {
+    if (leased_[i] == 0) continue;
+    const auto found = counters_.find(leased_[i]);
+    if (found == counters_.end()) continue;
+    const uint64_t count = found->second->load(std::memory_order_relaxed);
+    if (count != counts_[i]) StoreCount(i, count);
+  }
+}
+
+void Sessions::StoreCount(int lease, uint64_t count) {
+  counts_[lease] = count;
+  for (int device : devices_)
+    (void)memory_.StoreWord(device, CountOffset(slot_, lease), count);
 }
 
 void Sessions::StopBeating() {
@@ -205,24 +227,30 @@ void Sessions::StopBeating() {
 Result<Sessions::Lease> Sessions::AddLease(uint64_t what) {
   CXL_RETURN_IF_ERROR(Enter().status());
   std::lock_guard lock(mutex_);
-  const auto free = std::find(leased_.begin(), leased_.end(), false);
+  const auto free = std::find(leased_.begin(), leased_.end(), 0);
   if (free == leased_.end())
     return Error(Code::kResourceExhausted, "this process already reads ",
                  kMaxLeases,
                  " versions of this memory: close some of their views");
   const int index = static_cast<int>(free - leased_.begin());
   if (StoodStill()) ++epoch_;
+  StoreCount(index, 0);
   CXL_RETURN_IF_ERROR(
       Store(slot_, offsetof(SessionSlot, leases) + 8 * index, what));
-  leased_[index] = true;
+  leased_[index] = what;
   return Lease{index, epoch_};
 }
 
 void Sessions::RemoveLease(const Lease& lease) {
   std::lock_guard lock(mutex_);
-  if (slot_ < 0 || !leased_[lease.index]) return;
+  if (slot_ < 0 || leased_[lease.index] == 0) return;
   (void)Store(slot_, offsetof(SessionSlot, leases) + 8 * lease.index, 0);
-  leased_[lease.index] = false;
+  leased_[lease.index] = 0;
+}
+
+void Sessions::Count(uint64_t what, const std::atomic<uint64_t>* word) {
+  std::lock_guard lock(mutex_);
+  counters_[what] = word;
 }
 
 bool Sessions::Holds(const Lease& lease) {
@@ -235,11 +263,17 @@ Result<std::vector<Sessions::Holder>> Sessions::HoldersOf(uint64_t what) {
   std::vector<Holder> holders;
   for (int slot = 0; slot < kMaxSessions; ++slot) {
     if (LoadMax(slot, offsetof(SessionSlot, identity)) == 0) continue;
-    const auto leases = [&](int device) { return Leases(device, slot, what); };
-    if (std::none_of(devices_.begin(), devices_.end(), leases)) continue;
-    CXL_ASSIGN_OR_RETURN(const SessionSlot read, ReadSlot(slot));
-    if (IsLiving(slot, read))
-      holders.push_back({slot, DescribeProcess(read.process)});
+    for (int device : devices_) {
+      const int lease = LeaseOf(device, slot, what);
+      if (lease < 0) continue;
+      CXL_ASSIGN_OR_RETURN(const SessionSlot read, ReadSlot(slot));
+      const Result<uint64_t> count =
+          memory_.LoadWord(device, CountOffset(slot, lease));
+      if (IsLiving(slot, read))
+        holders.push_back(
+            {slot, DescribeProcess(read.process), count.ok() ? *count : 0});
+      break;
+    }
   }
   return holders;
 }

@@ -2,10 +2,12 @@
 #define JAX_CXL_POOL_PERSISTENT_SESSIONS_H_
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -49,7 +51,9 @@ class Sessions {
   using Clock = std::chrono::steady_clock;
   static constexpr auto kBeat = std::chrono::milliseconds(200);
   static constexpr auto kExpiry = std::chrono::seconds(10);
-  static constexpr uint64_t kBytes = kMaxSessions * sizeof(SessionSlot);
+  // All slots, and then a word for each lease of each slot: see Count.
+  static constexpr uint64_t kBytes =
+      kMaxSessions * (sizeof(SessionSlot) + kMaxLeases * sizeof(uint64_t));
 
   struct Lease {
     int index;       // in the slot
@@ -58,7 +62,8 @@ class Sessions {
 
   struct Holder {
     int slot;
-    std::string who;  // "process 12 (python3) on host a"
+    std::string who;     // "process 12 (python3) on host a"
+    uint64_t count = 0;  // see Count; only of a lease
   };
 
   // The table of sessions lies at `offset` of each of `devices`, of which all
@@ -83,6 +88,10 @@ class Sessions {
   // that it is still there.
   Result<Lease> AddLease(uint64_t what);
   void RemoveLease(const Lease& lease);
+  // Publishes a word with each heartbeat while this process leases `what`: what
+  // it has read of it. The word lives as long as the process.
+  void Count(uint64_t what, const std::atomic<uint64_t>* word);
+
   // Returns false if writers may have ignored the lease.
   bool Holds(const Lease& lease);
 
@@ -108,12 +117,16 @@ class Sessions {
   };
 
   uint64_t OffsetOf(int slot, size_t field) const;
+  uint64_t CountOffset(int slot, int lease) const;
   Status Store(int slot, size_t field, uint64_t value) const;
   // Returns the word of each device that can be read.
   std::vector<uint64_t> Load(int slot, size_t field) const;
   uint64_t LoadMax(int slot, size_t field) const;
   Result<SessionSlot> ReadSlot(int slot) const;
-  bool Leases(int device, int slot, uint64_t what) const;
+  // Returns which lease of a slot is for `what`, or -1.
+  int LeaseOf(int device, int slot, uint64_t what) const;
+  void StoreCounts();                          // requires mutex_
+  void StoreCount(int lease, uint64_t count);  // requires mutex_
   bool IsLiving(int slot, const SessionSlot& read);
   Result<bool> TryToTake(int slot, uint64_t identity);
   Status WaitFor(int slot, uint64_t ticket, Clock::time_point deadline);
@@ -136,7 +149,9 @@ class Sessions {
   uint64_t heartbeat_ = 0;
   std::chrono::nanoseconds last_beat_{0};  // also counts while the host sleeps
   uint64_t epoch_ = 0;
-  std::array<bool, kMaxLeases> leased_{};
+  std::array<uint64_t, kMaxLeases> leased_{};  // as in the slot
+  std::array<uint64_t, kMaxLeases> counts_{};  // as in the memory
+  std::map<uint64_t, const std::atomic<uint64_t>*> counters_;
 
   std::mutex lock_mutex_;  // held while this process has the lock
   uint64_t locked_epoch_ = 0;

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -56,6 +57,26 @@ TEST_P(SessionsTest, OthersSeeALeaseWhileItIsHeld) {
   EXPECT_TRUE(writer.HoldersOf(8)->empty());
   reader.RemoveLease(*lease);
   EXPECT_TRUE(writer.HoldersOf(7)->empty());
+}
+
+TEST_P(SessionsTest, OthersSeeTheCountOfALease) {
+  const auto memory = Memory(), other = Memory();
+  Sessions reader(*memory, {0}, kTable), writer(*other, {0}, kTable);
+  std::atomic<uint64_t> count = 0;
+  reader.Count(7, &count);
+  const auto lease = reader.AddLease(7);
+  ASSERT_TRUE(lease.ok() && reader.AddLease(8).ok());
+  count = 12;
+  const auto deadline = Sessions::Clock::now() + 20s;
+  while (writer.HoldersOf(7)->front().count != 12) {
+    ASSERT_LT(Sessions::Clock::now(), deadline);
+    std::this_thread::sleep_for(10ms);
+  }
+  EXPECT_EQ(writer.HoldersOf(8)->front().count, 0u);
+  // The place of the lease serves the next one.
+  reader.RemoveLease(*lease);
+  ASSERT_TRUE(reader.AddLease(9).ok());
+  EXPECT_EQ(writer.HoldersOf(9)->front().count, 0u);
 }
 
 TEST_P(SessionsTest, ASessionEndsWithItsObject) {

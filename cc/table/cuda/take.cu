@@ -83,43 +83,82 @@ __device__ __forceinline__ int64_t RowAt(const DeviceTake& take,
   return row;
 }
 
+// Notes in the log that a row was taken, and returns its slot in the cache.
+__device__ __forceinline__ int64_t LookUp(const CacheView& cache,
+                                          const Slice& slice, uint64_t i,
+                                          int64_t row, uint32_t* wanted,
+                                          uint32_t* found) {
+  const int64_t slot =
+      row == kOutside ? kOutside : SlotOf(row, cache.buckets, cache.rows);
+  if (slice.lane == 0) {
+    cache.log[(cache.log_at + i) % cache.log_size] = row;
+    *wanted += row != kOutside;
+    *found += slot != kOutside;
+  }
+  return slot;
+}
+
+__device__ __forceinline__ void AddCounts(const CacheView& cache,
+                                          uint32_t wanted, uint32_t found) {
+  wanted = __reduce_add_sync(0xffffffffu, wanted);
+  found = __reduce_add_sync(0xffffffffu, found);
+  if (threadIdx.x % 32 != 0 || wanted == 0) return;
+  atomicAdd(&cache.counts[0], wanted);
+  if (found != 0) atomicAdd(&cache.counts[1], found);
+}
+
 // Rows of a table that never changes, `kRows` of them at once. Each thread
 // moves up to kLoadsAtOnce / kRows vectors of a row at once.
-template <typename Vector, int kRows>
+template <typename Vector, int kRows, bool kCached>
 __global__ void __launch_bounds__(kThreads)
     TakeConstant(DeviceTake take, uint64_t vectors, uint32_t lanes) {
   constexpr int kColumns = kLoadsAtOnce / kRows;
   const Slice slice(lanes);
-  const uint64_t base =
+  const uint64_t slices = uint64_t{gridDim.x} * kThreads / lanes;
+  const uint64_t first =
       (uint64_t{blockIdx.x} * kThreads + threadIdx.x) / lanes * kRows;
-  if (base >= take.count) return;
   const auto* data = reinterpret_cast<const Vector*>(take.data);
   auto* output = reinterpret_cast<Vector*>(take.output);
-  int64_t rows[kRows];
+  uint32_t wanted = 0, found = 0;
+  for (uint64_t base = first; base < take.count; base += slices * kRows) {
+    int64_t rows[kRows];
+    const Vector* from[kRows];
 #pragma unroll
-  for (int u = 0; u < kRows; ++u)
-    rows[u] = base + u < take.count ? RowAt(take, slice, base + u) : kOutside;
-  for (uint64_t first = slice.lane; first < vectors;
-       first += uint64_t{kColumns} * lanes) {
-    Vector values[kRows][kColumns];
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c)
-#pragma unroll
-      for (int u = 0; u < kRows; ++u) {
-        const uint64_t v = first + c * lanes;
-        values[u][c] = rows[u] == kOutside || v >= vectors
-                           ? FillOf<Vector>(take)
-                           : Load(data + rows[u] * vectors + v);
+    for (int u = 0; u < kRows; ++u) {
+      rows[u] = base + u < take.count ? RowAt(take, slice, base + u) : kOutside;
+      from[u] = data + rows[u] * vectors;
+      if constexpr (kCached) {
+        if (base + u >= take.count) continue;
+        const int64_t slot =
+            LookUp(take.cache, slice, base + u, rows[u], &wanted, &found);
+        if (slot != kOutside)
+          from[u] =
+              reinterpret_cast<const Vector*>(take.cache.data) + slot * vectors;
       }
+    }
+    for (uint64_t left = slice.lane; left < vectors;
+         left += uint64_t{kColumns} * lanes) {
+      Vector values[kRows][kColumns];
 #pragma unroll
-    for (int c = 0; c < kColumns; ++c)
+      for (int c = 0; c < kColumns; ++c)
 #pragma unroll
-      for (int u = 0; u < kRows; ++u) {
-        const uint64_t v = first + c * lanes;
-        if (base + u < take.count && v < vectors)
-          output[(base + u) * vectors + v] = values[u][c];
-      }
+        for (int u = 0; u < kRows; ++u) {
+          const uint64_t v = left + c * lanes;
+          values[u][c] = rows[u] == kOutside || v >= vectors
+                             ? FillOf<Vector>(take)
+                             : Load(from[u] + v);
+        }
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c)
+#pragma unroll
+        for (int u = 0; u < kRows; ++u) {
+          const uint64_t v = left + c * lanes;
+          if (base + u < take.count && v < vectors)
+            output[(base + u) * vectors + v] = values[u][c];
+        }
+    }
   }
+  if constexpr (kCached) AddCounts(take.cache, wanted, found);
 }
 
 // Copies a row as its owner left it after a step: if the step changes
@@ -172,9 +211,11 @@ cudaError_t Launch(const DeviceTake& take, cudaStream_t stream) {
   const uint64_t vectors = take.row_bytes / sizeof(Vector);
   uint32_t lanes = 1;
   while (lanes < 32 && lanes < vectors) lanes *= 2;
-  const auto blocks = [&](uint64_t rows_of_slice) {
+  const auto blocks = [&](uint64_t rows_of_slice, uint64_t most) {
     const uint64_t slices = (take.count + rows_of_slice - 1) / rows_of_slice;
-    return (slices * lanes + kThreads - 1) / kThreads;
+    if (take.most_blocks > 0) most = std::min<uint64_t>(most, take.most_blocks);
+    return static_cast<uint32_t>(
+        std::min((slices * lanes + kThreads - 1) / kThreads, most));
   };
   if (take.parts != nullptr) {
     int device = 0;
@@ -186,20 +227,23 @@ cudaError_t Launch(const DeviceTake& take, cudaStream_t stream) {
         error != cudaSuccess)
       return error;
     const uint64_t most = uint64_t{kBlocksOfProcessor} * processors;
-    TakeTrained<Vector><<<static_cast<uint32_t>(std::min(blocks(1), most)),
-                          kThreads, 0, stream>>>(take, vectors, lanes);
+    TakeTrained<Vector>
+        <<<blocks(1, most), kThreads, 0, stream>>>(take, vectors, lanes);
     return cudaGetLastError();
   }
   // The hardware starts a block when another one ends. Parts of a GPU reach the
   // link at different rates, so blocks that share the rows evenly would end at
   // different times.
   const bool is_long = vectors > lanes;
-  const uint64_t grid = blocks(is_long ? 1 : kLoadsAtOnce);
-  if (grid > std::numeric_limits<int32_t>::max()) return cudaErrorInvalidValue;
-  const auto run =
-      is_long ? TakeConstant<Vector, 1> : TakeConstant<Vector, kLoadsAtOnce>;
-  run<<<static_cast<uint32_t>(grid), kThreads, 0, stream>>>(take, vectors,
-                                                            lanes);
+  const bool cached = take.cache.buckets > 0;
+  const auto run = is_long
+                       ? (cached ? TakeConstant<Vector, 1, true>
+                                 : TakeConstant<Vector, 1, false>)
+                       : (cached ? TakeConstant<Vector, kLoadsAtOnce, true>
+                                 : TakeConstant<Vector, kLoadsAtOnce, false>);
+  const uint32_t grid =
+      blocks(is_long ? 1 : kLoadsAtOnce, std::numeric_limits<int32_t>::max());
+  run<<<grid, kThreads, 0, stream>>>(take, vectors, lanes);
   return cudaGetLastError();
 }
 
@@ -207,6 +251,7 @@ cudaError_t Launch(const DeviceTake& take, cudaStream_t stream) {
 
 cudaError_t LaunchTake(const DeviceTake& take, cudaStream_t stream) {
   if (take.count == 0) return cudaSuccess;
+  // The addresses of caches are multiples of 256.
   const uint64_t all = reinterpret_cast<uintptr_t>(take.data) | take.row_bytes |
                        reinterpret_cast<uintptr_t>(take.output);
   if (all % 16 == 0) return Launch<uint4>(take, stream);

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cc/table/cache_view.h"
 #include "cc/table/column.h"
 #include "cc/table/row_of.h"
 
@@ -28,10 +29,12 @@ struct DeviceTake {
   bool wide = false;
   uint64_t count = 0;
   Mode mode = Mode::kFill;
-  std::array<std::byte, 16> fill = {};  // the element, repeated
+  std::array<std::byte, 16> fill = {};  // elements, repeated
   std::byte* output = nullptr;
   // Gets the least position of an id outside of the table, in mode kError.
   unsigned long long* outside = nullptr;
+  CacheView cache = {};      // for tables that never change
+  uint32_t most_blocks = 0;  // 0: as many as the GPU runs at the same time
 };
 
 // Enqueues the call. Rows have a multiple of 1, 2, 4, 8 or 16 bytes, and so

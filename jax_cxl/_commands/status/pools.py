@@ -7,6 +7,7 @@ import os
 import pathlib
 import pwd
 import stat
+from collections.abc import Iterable
 
 from jax_cxl import _core, errors
 from jax_cxl._job import processes
@@ -69,7 +70,7 @@ def _is_pool(path: str, offset: int = 0) -> bool:
         os.close(fd)
 
 
-def _mapped_by(pid: int) -> dict[str, int]:
+def mapped_by(pid: int) -> dict[str, int]:
     """Returns the files and devices that a process maps shared, and the offset of each mapping."""
     offsets: dict[str, int] = {}
     try:
@@ -91,7 +92,7 @@ def held_by(pid: int) -> list[Found]:
         entries = sorted(os.listdir(f"/proc/{pid}/fd"), key=int)
     except OSError:
         return []  # It ended, or belongs to another user.
-    offsets = _mapped_by(pid)
+    offsets = mapped_by(pid)
     found: dict[str, Found] = {}
     for entry in entries:
         path = f"/proc/{pid}/fd/{entry}"
@@ -137,13 +138,22 @@ def _of_process(pid: int) -> list[Found]:
             " into its job"
         ) from None
     # The launcher has no pool, but its ranks have.
-    for process_id in (pid, *sorted(processes.descendants(pid))):
-        if pools := held_by(process_id):
-            return pools
+    if pools := of_processes(with_descendants(pid)):
+        return pools
     raise ValueError(
         f"no job found: process {pid} and the processes that it has started have no pool open."
         " Without an argument the command finds all jobs"
     )
+
+
+def of_processes(pids: Iterable[int]) -> list[Found]:
+    """Returns the pools of the first of some processes that has any."""
+    return next(filter(None, map(held_by, pids)), [])
+
+
+def with_descendants(pid: int) -> list[int]:
+    """Returns a process, and those that it has started."""
+    return [pid, *sorted(processes.descendants(pid))]
 
 
 def _owner(path: str) -> str:

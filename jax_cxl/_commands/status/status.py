@@ -10,25 +10,29 @@ from typing import Any
 
 from jax_cxl import errors
 from jax_cxl._commands import option_types
-from jax_cxl._commands.status import analysis, pools, prometheus
+from jax_cxl._commands.status import analysis, pools, prometheus, tables
 from jax_cxl._job import lateness, process_identity, stacks
 
 _DESCRIPTION = """\
-Shows the current or last calls of a job's ranks, which ranks they wait for, and the cause.
+Shows the current or last calls of a job's ranks, which ranks they wait for, and the cause. Shows
+the tables of stores too, and who takes how many rows of them.
 
-The command reads the flight recorder, which has the last 4,096 calls of each rank in the pool. It
-changes nothing. The job need not answer, and may have ended."""
+For jobs the command reads the flight recorder, which has the last 4,096 calls of each rank in the
+pool. It changes nothing. The job need not answer, and may have ended."""
 
 _EPILOG = f"""\
 pool:
   (none)           all your jobs on this machine: running jobs, and failed jobs whose pools
                    were kept (shm:?keep=on-failure)
-  PID              the job of this process, or of the processes that it has started, as the
-                   launcher has
+                   and the tables of all stores in files that your processes have open
+  PID              the job and the tables of this process, or of the processes that it has
+                   started, as the launcher has
   shm:NAME         the job on this pool
   FILE, dax:/dev/daxX.Y?offset=...
                    a pool in a file or on a device, whether its job lives or not, or a file
                    that python -m jax_cxl.launch --post-mortem FILE has written
+
+  URI of a store   its tables
 
   A pool in /dev/shm is freed when the last rank ends, so the launcher reads it before that.
   With keep=on-failure in its URI it stays if the job fails.
@@ -44,9 +48,9 @@ stacks:
   stack. It sends the process a signal that jax_cxl has reserved for this.
 
 exit status:
-  0  the jobs are healthy. A rank may wait for another that has yet to come
+  0  the jobs, if any, are healthy. A rank may wait for another that has yet to come
   1  a job has a culprit: a rank that is gone, stopped or silent, or that made it fail
-  2  there is no job, or it cannot be read
+  2  there is neither a job nor a table, or it cannot be read
 
 prometheus:
   For node_exporter's textfile collector, from cron or a timer:
@@ -90,7 +94,8 @@ def main(arguments: Sequence[str]) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        found = pools.named(options.pool) if options.pool else pools.running() + pools.left_behind()
+        stores = tables.named(options.pool) if options.pool else tables.in_use()
+        found = _pools(options.pool, bool(stores))
     except (OSError, ValueError) as error:
         parser.error(str(error))
     if options.watch is not None:
@@ -105,19 +110,37 @@ def main(arguments: Sequence[str]) -> int:
             jobs.append((pool.name, analysis.watch(pool.read)))
         except (OSError, errors.CxlError) as error:  # It may have ended meanwhile.
             print(f"status: {error}", file=sys.stderr)
+    of_stores, problems = ([], []) if options.prometheus else tables.read(stores)
+    for problem in problems:
+        print(f"status: {problem}", file=sys.stderr)
     if options.prometheus:
         print(prometheus.text(jobs), end="")
     elif options.json:
-        print(json.dumps([_as_json(name, job, options.calls) for name, job in jobs], indent=1))
+        described = {
+            "jobs": [_as_json(name, job, options.calls) for name, job in jobs],
+            "tables": [dataclasses.asdict(table) for table in of_stores],
+        }
+        print(json.dumps(described, indent=1))
     else:
         for name, job in jobs:
             _print(name, job)
-    if not jobs:
-        if not found:
+        for table in of_stores:
+            print("\n".join(table.lines()))
+    if not jobs and not of_stores:
+        if not found and not problems:
             what = f"on {options.pool}" if options.pool else "of yours on this machine"
-            print(f"status: no job found {what}", file=sys.stderr)
+            print(f"status: no job{' or table' * bool(stores)} found {what}", file=sys.stderr)
         return 2
     return int(any(job.culprits for _, job in jobs))
+
+
+def _pools(target: str | None, is_store: bool) -> list[pools.Found]:
+    """Returns the pools to read. A process may have tables open and no pool."""
+    if target is None:
+        return pools.running() + pools.left_behind()
+    if not is_store:
+        return pools.named(target)
+    return pools.of_processes(pools.with_descendants(int(target))) if target.isdecimal() else []
 
 
 def _as_json(name: str, job: analysis.Job, calls: int) -> dict[str, Any]:

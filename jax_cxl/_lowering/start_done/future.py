@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from jax_cxl._lowering.start_done import halves
+from jax_cxl._lowering.start_done import halves, split_function
 
 
 @functools.partial(
@@ -17,7 +17,7 @@ from jax_cxl._lowering.start_done import halves
 )
 @dataclasses.dataclass(frozen=True)
 class Future:
-    """A started collective, as `all_gather_start` and similar functions return it.
+    """A started collective, or rows under way, from functions such as `all_gather_start`.
 
     A future is a pytree, and derivatives pass through it. On CPUs it can be carried through
     `jax.lax.scan`, `jax.checkpoint` or `jax.vmap`. On GPUs call `done` in the same function, or the
@@ -37,7 +37,7 @@ class Future:
 
     Attributes:
       value: private; read it through `done`.
-      operation: name of the collective.
+      operation: name of the function.
       finish: private; a function on GPUs, None on CPUs.
     """
 
@@ -70,3 +70,33 @@ class Future:
           after: pytree of arrays. On GPUs the wait comes after their computation.
         """
         return self.value if self.finish is None else self.finish(self.value, after)
+
+
+class _Finish:
+    """Waits for the collectives of an operation and evaluates the rest of the operation.
+
+    All instances are equal, so that JAX accepts a future as the carry of a loop. The lowering rules
+    then raise an error with an explanation, which is clearer than JAX's error about two different
+    tree structures.
+    """
+
+    def __init__(self, rest: split_function.Rest):
+        self._rest = rest
+
+    def __call__(self, value: Any, after: Any) -> Any:
+        pending, others = value
+        results = [halves.done(xs, y, token, after) for xs, y, token in pending]
+        return self._rest(results, others)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Finish)
+
+    def __hash__(self) -> int:
+        return hash(_Finish)
+
+
+def of(
+    operation: str, pending: list[split_function.Pending], others: Any, rest: split_function.Rest
+) -> Future:
+    """Returns the future of an operation from what `split_function.start` has returned."""
+    return Future((pending, others), operation, _Finish(rest))

@@ -18,6 +18,9 @@ arrays freely at the boundaries of loops, branches and programs. So all calls of
 to be in the same loop body, branch or program. The lowering rules check that.
 
 On CPU devices a collective never blocks XLA, and the rules are trivial.
+
+Rows of a table in a store (jax_cxl/_table/gather.py) are started in the same way, as if they came
+from a collective. Their calls have targets of their own, because they need no job.
 """
 
 from typing import Any
@@ -40,6 +43,13 @@ done_p = core.Primitive("done")
 tie_p = core.Primitive("tie")
 start_p.multiple_results = tie_p.multiple_results = True
 
+# The calls that start something -> the calls that wait for it.
+_DONE_TARGETS = {
+    contract.START_TARGET: contract.DONE_TARGET,
+    contract.START_ROWS_TARGET: contract.DONE_TARGET,
+    contract.START_TABLE_TARGET: contract.TABLE_DONE_TARGET,
+}
+
 
 def startable(equation: Any) -> bool:
     """Returns whether an equation is a collective that does not write to an operand."""
@@ -47,7 +57,7 @@ def startable(equation: Any) -> bool:
     return (
         primitive in lowering.RULES
         and not primitive.multiple_results
-        and "axes" in equation.params
+        and ("axes" in equation.params or primitive.name == "table_take")
         and primitive.name != "ragged_all_to_all"
     )
 
@@ -134,7 +144,7 @@ def _lower_done(ctx, *values, operands):
     y_layout = of_results[0]
     after_avals = ctx.avals_in[operands + 2 :]
     call = jax.ffi.ffi_lowering(
-        contract.DONE_TARGET,
+        _DONE_TARGETS[_target(start)],
         # Ask for the layouts of the start: with other layouts XLA would copy the unfinished result.
         operand_layouts=[first, y_layout, *others, *map(_row_major, after_avals)],
         result_layouts=[y_layout],
@@ -204,11 +214,15 @@ def _start_of(value: Any) -> Any:
     owner = value.owner
     if isinstance(owner, ir.Block) or owner.name != "stablehlo.custom_call":
         return None
-    target = ir.StringAttr(owner.attributes["call_target_name"]).value
-    if target not in (contract.START_TARGET, contract.START_ROWS_TARGET):
+    if _target(owner) not in _DONE_TARGETS:
         return None
     here = ir.InsertionPoint.current.block.owner
     return owner if owner.parent == here.operation else None
+
+
+def _target(call: Any) -> str:
+    target: str = ir.StringAttr(call.attributes["call_target_name"]).value
+    return target
 
 
 def _check_complete(token: Any) -> None:
@@ -236,16 +250,24 @@ def _register(primitive: Any, on_cpu: Any, on_cuda: Any) -> None:
         mlir.register_lowering(primitive, rule, platform=platform, cacheable=False)
 
 
+@start_p.def_impl
+def _start_alone(*xs, collective, **params):
+    """Outside of programs each call is a program, which is complete before the next one."""
+    return [collective.bind(*xs, **params), jnp.zeros(1, np.uint32)]
+
+
 start_p.def_effectful_abstract_eval(_start_abstract_eval)
 _register(start_p, _lower_start_cpu, _lower_start)
 ad.primitive_jvps[start_p] = _start_jvp
 batching.fancy_primitive_batchers[start_p] = _batch_start
 
+done_p.def_impl(lambda *values, operands: values[operands])
 done_p.def_abstract_eval(_done_abstract_eval)
 _register(done_p, lambda ctx, *values, operands: [values[operands]], _lower_done)
 ad.primitive_jvps[done_p] = _done_jvp
 batching.fancy_primitive_batchers[done_p] = _batch_done
 
+tie_p.def_impl(lambda token, *h: list(h))
 tie_p.def_abstract_eval(_tie_abstract_eval)
 _register(tie_p, lambda ctx, token, *h: list(h), _lower_tie)
 ad.primitive_jvps[tie_p] = _tie_jvp

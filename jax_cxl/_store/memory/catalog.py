@@ -176,8 +176,7 @@ def lease_of(entry: Entry, number: int) -> int:
 
 def holders(devices: Devices, entry: Entry, number: int) -> list[str]:
     """Returns which processes lease the area of a save."""
-    found: list[str] = devices.sessions.holders_of(lease_of(entry, number))
-    return found
+    return [who for who, _ in devices.sessions.holders_of(lease_of(entry, number))]
 
 
 def geometry_for(devices: Devices, keep: int) -> layout.Geometry:

@@ -25,7 +25,7 @@ from jax_cxl._store.memory import checksum
 PAGE_BYTES = 4096
 SUPERBLOCK_OFFSETS = (0, 2 * PAGE_BYTES)  # As in cc/pool/layout/layout.h.
 SESSIONS_OFFSET = 3 * PAGE_BYTES
-SESSIONS_BYTES = 512 * 512  # As in cc/pool/persistent/sessions.h.
+SESSIONS_BYTES = 512 * (512 + 40 * 8)  # As in cc/pool/persistent/sessions.h.
 CATALOG_OFFSET = SESSIONS_OFFSET + SESSIONS_BYTES
 ENTRY_BYTES = 256
 MAX_SECTIONS = 512
@@ -45,7 +45,7 @@ _ANNOUNCEMENTS = 2 * PAGE_BYTES  # where they begin in a section
 _AREAS = _ANNOUNCEMENTS + MAX_PROCESSES * ANNOUNCEMENT_BYTES  # where they begin
 
 MAGIC = b"JAX_CXLs"
-_VERSION = 4
+_VERSION = 5
 
 
 class DamagedError(ValueError):

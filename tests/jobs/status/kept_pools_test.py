@@ -57,7 +57,7 @@ class KeptPoolTest(parameterized.TestCase):
         name = f"kept-{os.getpid()}-{len(killed)}"
         self.run_job(name, killed, how)
         self.assertLen(job.pool_files(name), 1)
-        (found,) = json.loads(status_command.run(f"shm:{name}", "--json").stdout)
+        (found,) = json.loads(status_command.run(f"shm:{name}", "--json").stdout)["jobs"]
         self.assertEqual({rank["state"] for rank in found["ranks"]}, {"gone"})
         for rank in found["ranks"]:
             self.assertEqual(rank["calls"][0]["name"], "psum")
@@ -91,7 +91,7 @@ class FilePoolTest(parameterized.TestCase):
             self.assertEqual(running.stdout.readline(), "initialized\n")
             for target in ((), (str(running.pid),)):
                 status = status_command.run(*target, "--json")
-                found = {entry["pool"]: entry for entry in json.loads(status.stdout)}
+                found = {entry["pool"]: entry for entry in json.loads(status.stdout)["jobs"]}
                 self.assertIn(str(path), found, status.stderr)
                 self.assertEqual(found[str(path)]["ranks"][0]["pid"], running.pid)
             running.stdin.close()

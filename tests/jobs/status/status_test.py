@@ -48,8 +48,8 @@ class StatusTest(parameterized.TestCase):
             pids = [int(next(ready).split()[-1]) for _ in range(2)]
             deadline = time.monotonic() + 60
             while not json.loads((status := status_command.run(str(min(pids)), "--json")).stdout)[
-                0
-            ][key]:
+                "jobs"
+            ][0][key]:
                 self.assertLess(time.monotonic(), deadline, status)
                 time.sleep(0.2)
             self.assertEqual(status.returncode, int(key == "culprits"), status)
@@ -60,8 +60,8 @@ class StatusTest(parameterized.TestCase):
                 timeline = self.trace(str(running.pid), folder)
             running.send_signal(signal.SIGTERM)
             running.communicate(timeout=60)
-        (found,) = json.loads(status.stdout)
-        (same,) = json.loads(of_launcher.stdout)
+        (found,) = json.loads(status.stdout)["jobs"]
+        (same,) = json.loads(of_launcher.stdout)["jobs"]
         self.assertEqual(same["pool"], found["pool"])
         for rank in found["ranks"]:
             self.assertRegex(rank["calls"][0]["site"], r"sum_of_ranks\.py:\d+ \(")
@@ -100,7 +100,7 @@ class StatusTest(parameterized.TestCase):
             self.assertIn(f"kept for python -m jax_cxl status: {kept}", stderr)
             self.assertEqual(os.stat(kept).st_mode & 0o777, 0o600)
             status = status_command.run(kept, "--json")
-            (found,) = json.loads(status.stdout)
+            (found,) = json.loads(status.stdout)["jobs"]
             self.assertEqual({rank["state"] for rank in found["ranks"]}, {"gone"})
             for rank in found["ranks"]:
                 self.assertEqual([call["name"] for call in rank["calls"][:3]], ["psum"] * 3)
@@ -125,7 +125,7 @@ class StatusTest(parameterized.TestCase):
                 finally:
                     os.kill(supervisor, signal.SIGCONT)
                 ended.communicate(timeout=120)
-            (found,) = json.loads(status_command.run(kept, "--json").stdout)
+            (found,) = json.loads(status_command.run(kept, "--json").stdout)["jobs"]
         for rank in found["ranks"]:
             self.assertEqual([call["name"] for call in rank["calls"]], ["psum"] * 3)
 

@@ -7,7 +7,9 @@ JAX's plugin for CUDA has to be on Python's path.
 
 import json
 import pathlib
+import shutil
 import sys
+import tempfile
 from types import SimpleNamespace
 from unittest import mock
 
@@ -28,6 +30,7 @@ from sharded import fsdp, prefetch
 from jax_cxl._job import lifecycle, platforms
 from jax_cxl._lowering.levels import table
 from jax_cxl._lowering.primitives import rank_groups
+from jax_cxl._table.columns import Column
 from jax_cxl._takeover import hook
 from jax_cxl._takeover.world import World
 
@@ -192,6 +195,35 @@ def in_levels(platform):
         yield f"levels_{body.__name__}", text, None
 
 
+def rows_of_a_table(mesh):
+    """Returns the text of a loop that takes the rows of the next batch beside its computation."""
+    store = f"file:{tempfile.mkdtemp(prefix='jax_cxl_compiled.')}/a?size=8MiB"
+    rows = np.ones((64, WIDTH), np.float32)
+    table = jax_cxl.Table.create(store, "rows", rows)
+    shutil.rmtree(pathlib.Path(store.removeprefix("file:")).parent)
+
+    def step(carry, ids):
+        x, rows = carry
+        future = table.take_start(ids)
+        x = future.tie(x)
+        x = jnp.tanh(x @ rows.T @ rows)
+        return (x, future.done(after=x)), None
+
+    def body(x, ids):
+        return jax.lax.scan(step, (x, table.take(ids[0])), ids)[0]
+
+    program = jax.shard_map(
+        body, mesh=mesh, in_specs=(jax.P(AXIS), jax.P(None, AXIS)), out_specs=jax.P(AXIS)
+    )
+    x = jax.ShapeDtypeStruct((2 * ROWS, WIDTH), np.float32)
+    ids = jax.ShapeDtypeStruct((LAYERS, 2 * ROWS), np.int32)
+    with (
+        mock.patch.object(Column, "use", lambda self, platform: None),
+        mock.patch.object(lifecycle, "register_handlers", lambda platform: None),
+    ):
+        return jax.jit(program).lower(x, ids).compile().as_text()
+
+
 def main() -> None:
     jax.config.update("jax_platforms", "cpu")
     absent_gpus.register_handlers()
@@ -227,6 +259,7 @@ def main() -> None:
     ):
         functions = straight, loop, stack_of_layers
         programs = {function.__name__: compiled(function) for function in functions}
+        programs["rows_of_a_table"] = rows_of_a_table(mesh)
         shards = argument((LAYERS, WIDTH**2), None, AXIS)
         alone = speed.communication(jax_cxl, jnp.bfloat16).lower(shards)
         programs["communication"] = alone.compile().as_text()

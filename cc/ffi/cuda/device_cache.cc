@@ -1,0 +1,107 @@
+#include "cc/ffi/cuda/device_cache.h"
+
+#include <cstddef>
+#include <utility>
+
+#include "cc/comm/cuda/current_device.h"
+#include "cc/engine/cuda/executor.h"
+#include "cc/table/column.h"
+#include "cc/table/cuda/take.h"
+
+namespace jax_cxl::ffi {
+namespace {
+
+constexpr char kWhat[] = "make a cache of rows";
+
+uint64_t RoundUp(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceCache>> DeviceCache::Make(int device,
+                                                       uint64_t rows,
+                                                       uint64_t row_bytes) {
+  std::unique_ptr<DeviceCache> cache(new DeviceCache(device, rows));
+  CXL_RETURN_IF_ERROR(cache->Open(row_bytes));
+  return cache;
+}
+
+Status DeviceCache::Open(uint64_t row_bytes) {
+  const comm::CurrentDevice current(device_);
+  CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+      cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), kWhat));
+  const uint64_t data = RoundUp(slots() * row_bytes);
+  const uint64_t rows = RoundUp(slots() * sizeof(int64_t));
+  const uint64_t log = RoundUp(view_.log_size * sizeof(int64_t));
+  const uint64_t bytes = data + rows + log + 2 * sizeof(uint64_t);
+  void* memory = nullptr;
+  if (cudaMalloc(&memory, bytes) != cudaSuccess) {
+    cudaGetLastError();  // Later calls do not report it again.
+    return Error(Code::kResourceExhausted, "GPU ", device_, " has no ", bytes,
+                 " bytes left for a cache of rows. Choose smaller cache_rows, "
+                 "or a smaller XLA_PYTHON_CLIENT_MEM_FRACTION");
+  }
+  memory_ = static_cast<std::byte*>(memory);
+  data_ = memory_;
+  rows_ = reinterpret_cast<int64_t*>(memory_ + data);
+  auto* counts = memory_ + data + rows + log;
+  view_.data = data_;
+  view_.rows = rows_;
+  view_.log = reinterpret_cast<int64_t*>(memory_ + data + rows);
+  view_.counts = reinterpret_cast<unsigned long long*>(counts);
+  static_assert(table::kOutside == -1);
+  CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+      cudaMemsetAsync(rows_, 0xff, rows + log, stream_), kWhat));
+  CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+      cudaMemsetAsync(counts, 0, 2 * sizeof(uint64_t), stream_), kWhat));
+  return cuda::CudaStatus(cudaStreamSynchronize(stream_), kWhat);
+}
+
+DeviceCache::~DeviceCache() {
+  const comm::CurrentDevice current(device_);
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  cudaFree(memory_);
+}
+
+Status DeviceCache::Copy(void* to, const void* from, uint64_t bytes) {
+  CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+      cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_),
+      "copy from or to a cache of rows"));
+  return cuda::CudaStatus(cudaStreamSynchronize(stream_),
+                          "copy from or to a cache of rows");
+}
+
+Result<table::Cache::Counts> DeviceCache::counts() {
+  const comm::CurrentDevice current(device_);
+  uint64_t counts[2];
+  CXL_RETURN_IF_ERROR(Copy(counts, view_.counts, sizeof(counts)));
+  return Counts{counts[0], counts[1]};
+}
+
+Result<std::vector<int64_t>> DeviceCache::ReadLog() {
+  const comm::CurrentDevice current(device_);
+  CXL_RETURN_IF_ERROR(
+      cuda::CudaStatus(cudaDeviceSynchronize(), "wait for a GPU"));
+  std::vector<int64_t> log(view_.log_size);
+  CXL_RETURN_IF_ERROR(
+      Copy(log.data(), view_.log, log.size() * sizeof(int64_t)));
+  return log;
+}
+
+Status DeviceCache::Fill(const table::Column& column,
+                         std::span<const int64_t> rows) {
+  const comm::CurrentDevice current(device_);
+  CXL_RETURN_IF_ERROR(Copy(rows_, rows.data(), rows.size_bytes()));
+  // An empty slot gets the last row, which nobody finds there.
+  const table::DeviceTake take = {.data = column.data,
+                                  .rows = column.rows,
+                                  .row_bytes = column.row_bytes,
+                                  .ids = rows_,
+                                  .wide = true,
+                                  .count = rows.size(),
+                                  .output = data_};
+  CXL_RETURN_IF_ERROR(
+      cuda::CudaStatus(table::LaunchTake(take, stream_), "fill a cache"));
+  return cuda::CudaStatus(cudaStreamSynchronize(stream_), "fill a cache");
+}
+
+}  // namespace jax_cxl::ffi

@@ -1,0 +1,47 @@
+#ifndef JAX_CXL_FFI_CUDA_DEVICE_CACHE_H_
+#define JAX_CXL_FFI_CUDA_DEVICE_CACHE_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/table/cache.h"
+
+namespace jax_cxl::ffi {
+
+// A cache of rows in the memory of a GPU.
+class DeviceCache final : public table::Cache {
+ public:
+  // Has at least `rows` slots for rows of `row_bytes` bytes. Fails with
+  // kResourceExhausted if the GPU has no memory left.
+  static Result<std::unique_ptr<DeviceCache>> Make(int device, uint64_t rows,
+                                                   uint64_t row_bytes);
+  ~DeviceCache() override;
+
+  Result<Counts> counts() override;
+
+ private:
+  DeviceCache(int device, uint64_t rows) : Cache(rows), device_(device) {}
+
+  Status Open(uint64_t row_bytes);
+  // Waits for all calls on the GPU. They may wait for calls of other threads of
+  // this process, so the caller holds no lock that these need.
+  Result<std::vector<int64_t>> ReadLog() override;
+  Status Fill(const table::Column& column,
+              std::span<const int64_t> rows) override;
+  Status Copy(void* to, const void* from, uint64_t bytes);
+
+  const int device_;
+  cudaStream_t stream_ = nullptr;
+  std::byte* memory_ = nullptr;
+  int64_t* rows_ = nullptr;
+  std::byte* data_ = nullptr;
+};
+
+}  // namespace jax_cxl::ffi
+
+#endif  // JAX_CXL_FFI_CUDA_DEVICE_CACHE_H_

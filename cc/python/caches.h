@@ -1,0 +1,33 @@
+#ifndef JAX_CXL_PYTHON_CACHES_H_
+#define JAX_CXL_PYTHON_CACHES_H_
+
+#include <nanobind/nanobind.h>
+
+#include "cc/python/errors.h"
+#include "cc/table/column.h"
+
+// What the classes TableColumn of both modules say about caches.
+namespace jax_cxl {
+
+inline void RefreshCaches(const table::Column& column) {
+  for (const auto& [device, cache] : column.caches)
+    RaiseIfError([&] {
+      nanobind::gil_scoped_release release;
+      return cache->Refresh(column);
+    }());
+}
+
+// Returns how many rows were looked for in the caches, and how many were found.
+inline nanobind::tuple CacheCounts(const table::Column& column) {
+  table::Cache::Counts all;
+  for (const auto& [device, cache] : column.caches) {
+    const table::Cache::Counts counts = ValueOrRaise(cache->counts());
+    all.wanted += counts.wanted;
+    all.found += counts.found;
+  }
+  return nanobind::make_tuple(all.wanted, all.found);
+}
+
+}  // namespace jax_cxl
+
+#endif  // JAX_CXL_PYTHON_CACHES_H_

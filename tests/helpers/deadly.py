@@ -1,0 +1,60 @@
+"""The memory of a store, in the middle of whose changes a process dies."""
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+class DeadlyMemory:
+    """A native object that writes to memory. It kills the process in one of its writes."""
+
+    def __init__(self, core: Any, deaths: "Deaths"):
+        """Wraps an object with `write(..., data)`, and perhaps `store_word`."""
+        self._core, self._deaths = core, deaths
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._core, name)
+
+    def write(self, *arguments: Any) -> None:
+        """Writes, or writes a half and dies."""
+        *where, data = arguments
+        if self._deaths.is_now():
+            self._write_a_half(*where, data)
+            self._deaths.die()
+        self._core.write(*where, data)
+
+    def store_word(self, *arguments: int) -> None:
+        """Stores a word, or dies."""
+        if self._deaths.is_now():
+            self._deaths.die()
+        self._core.store_word(*arguments)
+
+    def _write_a_half(self, *arguments: Any) -> None:
+        *where, data = arguments
+        if where and isinstance(where[-1], np.ndarray):  # rows of a table, and their bytes
+            rows = where.pop()
+            half = len(rows) // 2
+            self._core.write(*where, rows[:half], data[: half * (len(data) // max(len(rows), 1))])
+        else:
+            self._core.write(*where, data[: len(data) // 2])
+
+
+class Deaths:
+    """Counts writes until the death of the process."""
+
+    def __init__(self, writes: int, before: Callable[[], None] = lambda: None):
+        """Dies in a write, after a call of `before`."""
+        self._left, self._before = writes, before
+
+    def is_now(self) -> bool:
+        """Counts a write, and returns whether the process dies in it."""
+        self._left -= 1
+        return self._left == 0
+
+    def die(self) -> None:
+        """Ends the process as if it had been killed."""
+        self._before()
+        os.kill(os.getpid(), signal.SIGKILL)

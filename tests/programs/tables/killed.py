@@ -1,0 +1,143 @@
+"""A process of benchmarks/tables/kills.py: of a job that changes a table, or a reader of it.
+
+The elements of row i are i + n * (1, 2, 3 ...), where n counts the steps that have changed the row.
+Step k changes the rows `_ids(k)`, and row 0. So row 0 says how many steps there were, and what each
+row has to be.
+"""
+
+import json
+import os
+import pathlib
+import random
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "helpers"))
+
+import deadly
+import jax
+import numpy as np
+from absl import app, flags
+
+import jax_cxl
+
+_WHERE = flags.DEFINE_string("where", None, "URI of the store.", required=True)
+_READ = flags.DEFINE_bool("read", False, "Reads the table instead of changing it.")
+_DIE = flags.DEFINE_bool("die", False, "Dies in the middle of a step.")
+_SEED = flags.DEFINE_integer("seed", 0, "Seed.")
+_STEPS = flags.DEFINE_integer("steps", 1 << 30, "How many steps to take.")
+_BREAK = flags.DEFINE_bool("break", False, "Takes rows without a look at the words of their parts.")
+
+ROWS, WIDTH = 6000, 300
+_CHANGED = 400  # rows of a step
+_FACTORS = np.arange(1, WIDTH + 1, dtype=np.int32)
+
+
+def first_rows() -> np.ndarray:
+    """Returns the rows before the first step."""
+    return np.repeat(np.arange(ROWS, dtype=np.int32)[:, None], WIDTH, axis=1)
+
+
+def _ids(step: int) -> np.ndarray:
+    return np.unique(np.random.default_rng(step).integers(1, ROWS, _CHANGED))
+
+
+class Counts:
+    """How many steps have changed each row."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._counts = np.zeros(ROWS, np.int32)
+
+    def at(self, steps: int) -> np.ndarray:
+        """Returns the counts after a number of steps, which never shrinks."""
+        while self._steps < steps:
+            self._steps += 1
+            self._counts[_ids(self._steps)] += 1
+            self._counts[0] += 1
+        assert self._steps == max(steps, 0)
+        return self._counts.copy()
+
+
+def _rows(counts: np.ndarray) -> np.ndarray:
+    return first_rows() + counts[:, None] * _FACTORS
+
+
+def _say(**what: object) -> None:
+    print(json.dumps(what), flush=True)
+
+
+def _write() -> None:
+    jax_cxl.initialize()
+    own, processes = jax.process_index(), jax.process_count()
+    table = jax_cxl.Table.open(_WHERE.value, "table", timeout=100)
+    take = jax.jit(table.take)
+    everything = np.arange(ROWS, dtype=np.int32)
+    # It completes a step of an earlier job, or finds that it has not begun.
+    table.add(np.empty(0, np.int32), np.empty((0, WIDTH), np.int32))
+    step = int(take(everything[:1])[0, 0])
+    counts = Counts()
+    expected = _rows(counts.at(step))
+    rng = random.Random(_SEED.value)
+    if _DIE.value and rng.randrange(processes) == own:
+        _let_die(table, rng)
+    for _ in range(_STEPS.value + 1):
+        found = np.asarray(take(everything))
+        if found.tobytes() != expected.tobytes():
+            wrong = np.flatnonzero((found != expected).any(1))
+            _say(wrong=f"rows {wrong[:5].tolist()} after step {step}")
+            os._exit(3)
+        if own == 0:
+            _say(step=step)
+        step += 1
+        expected = _rows(counts.at(step))
+        ids = np.array_split(np.append(_ids(step), 0), processes)[own]
+        table.add(ids, np.repeat(_FACTORS[None], len(ids), axis=0))
+
+
+def _let_die(table: jax_cxl.Table, rng: random.Random) -> None:
+    # A step writes a journal, words, and rows of each part.
+    deaths = deadly.Deaths(rng.randrange(1, 1500), lambda: _say(died="in a step"))
+    devices = table._memory.section.devices
+    devices.core = deadly.DeadlyMemory(devices.core, deaths)
+    for column in table._columns.values():
+        column.native = deadly.DeadlyMemory(column.native, deaths)
+
+
+def _read() -> None:
+    table = jax_cxl.Table.open(_WHERE.value, "table", timeout=100)
+    if _BREAK.value:
+        # A table without words, over the same memory.
+        rows = table._columns["rows"]
+        rows.native = None
+        rows.__init__(
+            rows._devices, (rows.identity, 0), rows._address, table.shape, rows.dtype, rows._keeps
+        )
+    take = jax.jit(table.take)
+    least, most = Counts(), Counts()
+    rng = np.random.default_rng(_SEED.value)
+    takes = 0
+    while True:
+        ids = np.append(rng.integers(0, ROWS, 3000), 0).astype(np.int32)
+        before = int(take(ids[-1:])[0, 0])
+        found = np.asarray(take(ids))
+        after = int(take(ids[-1:])[0, 0])
+        counts = (found[:, 0] - ids).astype(np.int32)
+        torn = (found != ids[:, None] + counts[:, None] * _FACTORS).any(1)
+        # The last step that row 0 has may still be on its way to others, and the next one too.
+        early = counts < least.at(before - 1)[ids]
+        late = counts > most.at(after + 1)[ids]
+        for wrong, what in ((torn, "torn"), (early, "too old"), (late, "too new")):
+            if wrong.any():
+                _say(wrong=f"row {ids[wrong][0]} is {what} between steps {before} and {after}")
+                os._exit(3)
+        takes += 1
+        if takes % 20 == 1:
+            _say(takes=takes, step=after)
+
+
+def main(_: list[str]) -> None:
+    (_read if _READ.value else _write)()
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,99 @@
+"""Tables in `python -m jax_cxl status`: who reads them, and how many rows a second."""
+
+import contextlib
+import io
+import json
+import os
+import threading
+
+import jax
+import numpy as np
+from absl.testing import absltest
+from tables import StoreCase, random_rows
+
+from jax_cxl._commands.status import status
+
+
+def _run(*arguments):
+    """Returns the exit status, and what is printed."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = status.main(arguments)
+    return code, out.getvalue() + err.getvalue()
+
+
+class StatusTest(StoreCase):
+    def setUp(self):
+        super().setUp()
+        self.file = f"file:{self.folder}/a"
+
+    def tables(self, *arguments):
+        """Returns the tables of this test's store in the JSON, by name."""
+        code, text = _run(*arguments, "--json")
+        self.assertEqual(code, 0, text)
+        found = json.loads(text)
+        return {of["name"]: of for of in found["tables"] if of["store"].startswith(self.file)}
+
+    def test_readers_and_their_rows(self):
+        table = self.create(random_rows((997, 5), "float32"))
+        self.create(random_rows((10, 5), "float32"), name="closed").close()
+        trained = self.create(random_rows((10, 5), "float32"), name="trained", trained=True)
+        self.store.publish("no table", {"a": np.zeros(3)})
+        take = jax.jit(table.take)
+        ids = np.arange(997, dtype=np.int32)
+        stop = threading.Event()
+
+        def read():
+            while not stop.wait(0.02):
+                take(ids).block_until_ready()
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            for target in ((self.where,), (str(self.folder / "a"),), (str(os.getpid()),), ()):
+                found = self.tables(*target)
+                self.assertEqual({*found}, {"table", "trained", "closed"}, target)
+                (own,) = found["table"]["readers"]
+                self.assertIn(f"process {os.getpid()} ", own["process"])
+                self.assertGreater(own["rows"], 997)
+                self.assertBetween(own["rows_per_s"], 997, 51 * 997)
+                self.assertEqual(found["closed"]["readers"], [])
+                (of_trained,) = found["trained"]["readers"]
+                self.assertEqual((of_trained["rows"], of_trained["rows_per_s"]), (0, 0))
+        finally:
+            stop.set()
+            reader.join()
+        code, text = _run(self.where)
+        self.assertEqual(code, 0)
+        self.assertRegex(
+            text, rf"table table in {self.where.replace('?', '.')}: \d+ bytes, 1 reader, "
+        )
+        self.assertIn(f"process {os.getpid()} ", text)
+        table.close()
+        trained.close()
+        self.assertEqual(self.tables(self.where)["table"]["readers"], [])
+
+    def test_the_count_of_an_earlier_lease_is_not_that_of_the_next(self):
+        table = self.create(random_rows((997, 5), "float32"))
+        table.take(np.arange(500)).block_until_ready()
+        table.close()
+        other = self.create(random_rows((8, 5), "float32"), name="other")
+        (reader,) = self.tables(self.where)["other"]["readers"]
+        self.assertEqual(reader["rows"], 0)
+        other.close()
+
+    def test_a_store_without_tables_or_that_is_damaged(self):
+        self.store.publish("no table", {"a": np.zeros(3)})
+        self.store.flush("no table")
+        code, text = _run(self.where)
+        self.assertEqual(code, 2)
+        self.assertIn("no job or table found", text)
+        damaged = self.folder / "damaged"
+        damaged.write_bytes((self.folder / "a").read_bytes()[: 1 << 20])
+        code, text = _run(str(damaged))
+        self.assertEqual(code, 2)
+        self.assertIn("damaged", text)
+
+
+if __name__ == "__main__":
+    absltest.main()
