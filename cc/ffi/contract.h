@@ -27,11 +27,16 @@ inline constexpr char kDoneTarget[] = "jax_cxl_done";
 inline constexpr char kTieTarget[] = "jax_cxl_tie";
 // Takes rows of a table in a store. It has attributes of its own (table.h).
 inline constexpr char kTableTarget[] = "jax_cxl_table";
+// Moves residuals to a store and back. They have attributes of their own
+// (residuals.h).
+inline constexpr char kPutResidualTarget[] = "jax_cxl_put_residual";
+inline constexpr char kGetResidualTarget[] = "jax_cxl_get_residual";
 
 inline constexpr std::array kTargets = {
     kCollectiveTarget, kRowsTarget,        kBarrierTarget,
     kStartTarget,      kStartRowsTarget,   kDoneTarget,
-    kTieTarget,        kCheckSlicesTarget, kTableTarget};
+    kTieTarget,        kCheckSlicesTarget, kTableTarget,
+    kPutResidualTarget, kGetResidualTarget};
 
 using Int32s = xla::ffi::Span<const int32_t>;
 using Int64s = xla::ffi::Span<const int64_t>;

@@ -26,9 +26,15 @@ DONE_TARGET = "jax_cxl_done"
 TIE_TARGET = "jax_cxl_tie"
 # Rows of a table in a store, which no other process has to take part in (cc/ffi/table.h).
 TABLE_TARGET = "jax_cxl_table"
+# Residuals that go to a store and come back (cc/ffi/residuals.h).
+PUT_RESIDUAL_TARGET = "jax_cxl_put_residual"
+GET_RESIDUAL_TARGET = "jax_cxl_get_residual"
 # Each collective of a program is a call of one of these targets.
 CALL_TARGETS = (COLLECTIVE_TARGET, ROWS_TARGET, BARRIER_TARGET, START_TARGET, START_ROWS_TARGET)
-TARGETS = (*CALL_TARGETS, DONE_TARGET, TIE_TARGET, CHECK_SLICES_TARGET, TABLE_TARGET)
+TARGETS = (
+    *(*CALL_TARGETS, DONE_TARGET, TIE_TARGET, CHECK_SLICES_TARGET, TABLE_TARGET),
+    *(PUT_RESIDUAL_TARGET, GET_RESIDUAL_TARGET),
+)
 
 # The position of a dtype is its value.
 DTYPES = _core.DTYPES
