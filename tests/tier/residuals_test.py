@@ -3,6 +3,7 @@
 import functools
 import gc
 import os
+import re
 import tempfile
 import threading
 
@@ -33,9 +34,8 @@ def _gradients(body):
     return jax.value_and_grad(functools.partial(_loss, body), argnums=(0, 1))
 
 
-_ON_DEVICE = jax.checkpoint(
-    _layer, policy=jax.checkpoint_policies.save_only_these_names("x", "h"), prevent_cse=False
-)
+_POLICY = jax.checkpoint_policies.save_only_these_names("x", "h")
+_ON_DEVICE = jax.checkpoint(_layer, policy=_POLICY, prevent_cse=False)
 
 
 def _arrays(rows=16, seed=0):
@@ -93,7 +93,8 @@ class ResidualsTest(parameterized.TestCase):
             return jnp.mean(x**2)
 
         arrays = _arrays()
-        expected = jax.jit(jax.value_and_grad(functools.partial(loss, _ON_DEVICE)))(*arrays)
+        plain = jax.checkpoint(_layer, policy=_POLICY)
+        expected = jax.jit(jax.value_and_grad(functools.partial(loss, plain)))(*arrays)
         body = self.offloaded(prevent_cse=True)
         got = jax.jit(jax.value_and_grad(functools.partial(loss, body)))(*arrays)
         self.assert_same(got, expected)
@@ -109,13 +110,13 @@ class ResidualsTest(parameterized.TestCase):
         with jax.enable_x64(dtype == "f8"):
             self.check(self.offloaded(layer), jax.checkpoint(layer, prevent_cse=False), steps=1)
 
-    @parameterized.parameters(0, 1, 3, 7, 8, 8193)
+    @parameterized.parameters(0, 1, 7, 4097)
     def test_sizes(self, rows):
         """Values that are empty, that share blocks, and that cross several devices."""
-        compute = jax.jit(_gradients(self.offloaded()))
+        compute, arrays = jax.jit(_gradients(self.offloaded())), _arrays(rows)
+        expected = jax.jit(_gradients(_ON_DEVICE))(*arrays)
         for _ in range(3):
-            arrays = _arrays(rows)
-            self.assert_same(compute(*arrays), jax.jit(_gradients(_ON_DEVICE))(*arrays))
+            self.assert_same(compute(*arrays), expected)
 
     def test_names_in_scans_of_the_function_and_arguments(self):
         @functools.partial(jax.jit, static_argnames="half")
@@ -186,10 +187,19 @@ class ResidualsTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "'x' is divided between them: give its sharding"):
             jax.jit(_gradients(self.offloaded()))(*arrays)
         both = jax.NamedSharding(mesh, jax.P("data", "model"))
-        compute = jax.jit(_gradients(self.offloaded(names={"x": rows, "h": both})))
+
+        def layer(x, w):
+            x = checkpoint_name(jax.lax.with_sharding_constraint(x, rows), "x")
+            h = jax.lax.with_sharding_constraint(jnp.tanh(x @ w["in"]), both)
+            return x + checkpoint_name(h, "h") @ w["out"], None
+
+        plain = jax.checkpoint(layer, policy=_POLICY, prevent_cse=False)
+        compute = jax.jit(_gradients(self.offloaded(layer, {"x": rows, "h": both})))
+        expected = jax.jit(_gradients(plain))(*arrays)
         for _ in range(3):
-            self.assert_same(compute(*arrays), jax.jit(_gradients(_ON_DEVICE))(*arrays))
-        self.assertNotIn("all-gather", compute.lower(*arrays).compile().as_text().split("u32")[0])
+            self.assert_same(compute(*arrays), expected)
+        moved = re.findall(r"u32\S+ all-\w+\(", compute.lower(*arrays).compile().as_text())
+        self.assertEmpty(moved)  # The handles stay where they are.
 
     def test_explicit_axes(self):
         mesh = jax.make_mesh((4,), ("data",), (jax.sharding.AxisType.Explicit,))
@@ -234,9 +244,7 @@ class ResidualsTest(parameterized.TestCase):
         weights, x = _arrays()
         forward = jax.jit(lambda w, x: jax.vjp(functools.partial(_loss, self.offloaded()), w, x))
         _, backward = forward(weights, x)
-        expected = _gradients(_ON_DEVICE)(weights, x)[1]
         self.assert_same(backward(jnp.ones(())), backward(jnp.ones(())))
-        del expected
 
     def test_values_that_were_overwritten_are_an_error(self):
         compute = jax.jit(_gradients(self.offloaded(calls=1)))
@@ -276,7 +284,7 @@ class ResidualsTest(parameterized.TestCase):
         with self.assertRaisesRegex(TypeError, "must be a jax_cxl.Store"):
             jax_cxl.offload_residuals(_layer, "shm:a", names="x", calls=1)
         with self.assertRaisesRegex(ValueError, "_layer names no value 'y'"):
-            self.offloaded(names=("x", "y"))(jnp.ones((2, 128)), {"in": 1.0, "out": 1.0})
+            self.offloaded(names=("x", "y"))(*_arrays()[::-1])
         four = lambda x: checkpoint_name(x.astype(jnp.int4), "x").astype(x.dtype)  # noqa: E731
         with self.assertRaisesRegex(TypeError, "int4 cannot be offloaded"):
             self.offloaded(four, names="x")(jnp.ones(3))

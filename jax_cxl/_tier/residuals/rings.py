@@ -125,4 +125,6 @@ def _give_back(
     natives.clear()  # Waits for programs.
     with contextlib.suppress(errors.CxlError):
         devices.sessions.remove_lease(lease)
-        catalog.delete(devices, entry)
+        # Attempts to delete it have given the entry other generations.
+        if (current := catalog.find(devices, entry.name)) is not None:
+            catalog.delete(devices, current)
