@@ -33,9 +33,9 @@ inline constexpr char kPutResidualTarget[] = "jax_cxl_put_residual";
 inline constexpr char kGetResidualTarget[] = "jax_cxl_get_residual";
 
 inline constexpr std::array kTargets = {
-    kCollectiveTarget, kRowsTarget,        kBarrierTarget,
-    kStartTarget,      kStartRowsTarget,   kDoneTarget,
-    kTieTarget,        kCheckSlicesTarget, kTableTarget,
+    kCollectiveTarget,  kRowsTarget,        kBarrierTarget,
+    kStartTarget,       kStartRowsTarget,   kDoneTarget,
+    kTieTarget,         kCheckSlicesTarget, kTableTarget,
     kPutResidualTarget, kGetResidualTarget};
 
 using Int32s = xla::ffi::Span<const int32_t>;

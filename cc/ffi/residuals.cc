@@ -15,6 +15,7 @@
 #include "cc/ffi/chunks.h"
 #include "cc/ffi/errors.h"
 #include "cc/ffi/handlers.h"
+#include "cc/tier/memory_ring.h"
 #include "cc/tier/registry.h"
 #include "cc/tier/ring.h"
 #include "xla/ffi/api/ffi.h"
@@ -24,7 +25,7 @@ namespace {
 
 namespace xffi = xla::ffi;
 
-constexpr uint64_t kChunkBytes = tier::Region::kBlockBytes;
+constexpr uint64_t kChunkBytes = tier::Layout::kBlockBytes;
 
 // Runs `run(begin, size)` for the chunks of a value.
 template <typename Run>
@@ -95,8 +96,13 @@ Result<OpenRing> OpenRing::Find(int64_t ring, int32_t device) {
     open.in_use = std::shared_lock(open.ring->in_use);
     if (!open.ring->closed) return open;
   }
-  return Error(Code::kFailedPrecondition, "residuals: this process has no ring ",
-               ring, " for device ", device,
+  return NoRing(ring, device);
+}
+
+Status NoRing(int64_t ring, int32_t device) {
+  return Error(Code::kFailedPrecondition,
+               "residuals: this process has no ring ", ring, " for device ",
+               device,
                ". A program that offloads residuals runs only in the process "
                "that has lowered it");
 }

@@ -6,19 +6,22 @@
 #include <shared_mutex>
 
 #include "cc/base/status.h"
-#include "cc/tier/ring.h"
+#include "cc/tier/memory_ring.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jax_cxl::ffi {
 
 // A ring that stays open while this object lives.
 struct OpenRing {
-  std::shared_ptr<tier::Ring> ring;
+  std::shared_ptr<tier::MemoryRing> ring;
   std::shared_lock<std::shared_mutex> in_use;
 
   // Fails with kFailedPrecondition if this process does not have the ring.
   static Result<OpenRing> Find(int64_t ring, int32_t device);
 };
+
+// The error if this process does not have a ring.
+Status NoRing(int64_t ring, int32_t device);
 
 // Fails with kInternal if a buffer is no handle.
 Status CheckHandle(const xla::ffi::AnyBuffer& handle);

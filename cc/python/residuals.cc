@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "cc/pool/persistent/persistent_memory.h"
+#include "cc/tier/memory_ring.h"
 #include "cc/tier/registry.h"
 #include "cc/tier/ring.h"
 
@@ -21,9 +22,8 @@ class ResidualRing {
   ResidualRing(const PersistentMemory& memory, uint32_t ring, int32_t device,
                uint64_t offset, uint64_t rows)
       : name_(ring, device) {
-    const tier::Region region = {&memory, offset, rows};
-    tier::Registry::Get().Add(
-        name_, std::make_shared<tier::Ring>(ring, device, region));
+    tier::Registry::Get().Add(name_, std::make_shared<tier::MemoryRing>(
+                                         ring, device, memory, offset, rows));
   }
   ~ResidualRing() {
     nb::gil_scoped_release release;

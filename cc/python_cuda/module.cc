@@ -23,6 +23,7 @@
 #include "cc/python/errors.h"
 #include "cc/python/registrations.h"
 #include "cc/python/stats.h"
+#include "cc/python_cuda/residuals.h"
 #include "cc/python_cuda/tables.h"
 
 namespace nb = nanobind;
@@ -48,7 +49,9 @@ nb::dict Registrations() {
              {{ffi::kDoneTarget, &jax_cxl_cuda_done},
               {ffi::kTieTarget, &jax_cxl_cuda_tie},
               {ffi::kCheckSlicesTarget, &jax_cxl_cuda_check_slices},
-              {ffi::kTableTarget, &jax_cxl_cuda_table}});
+              {ffi::kTableTarget, &jax_cxl_cuda_table},
+              {ffi::kPutResidualTarget, &jax_cxl_cuda_put_residual},
+              {ffi::kGetResidualTarget, &jax_cxl_cuda_get_residual}});
   return targets;
 }
 
@@ -159,6 +162,7 @@ NB_MODULE(_cuda, m) {
           "device"_a, "blocks"_a, "bytes"_a);
 
   BindTables(m);
+  BindResiduals(m);
 
   m.def("registrations", &Registrations,
         "Custom-call targets: name -> stage -> capsule.");

@@ -12,13 +12,13 @@ Registry& Registry::Get() {
   return registry;
 }
 
-void Registry::Add(const Name& name, std::shared_ptr<Ring> ring) {
+void Registry::Add(const Name& name, std::shared_ptr<MemoryRing> ring) {
   std::lock_guard lock(mutex_);
   rings_[name] = std::move(ring);
 }
 
 void Registry::Remove(const Name& name) {
-  std::shared_ptr<Ring> removed;
+  std::shared_ptr<MemoryRing> removed;
   {
     std::lock_guard lock(mutex_);
     const auto found = rings_.find(name);
@@ -30,7 +30,7 @@ void Registry::Remove(const Name& name) {
   removed->closed = true;
 }
 
-std::shared_ptr<Ring> Registry::Find(const Name& name) const {
+std::shared_ptr<MemoryRing> Registry::Find(const Name& name) const {
   std::lock_guard lock(mutex_);
   const auto found = rings_.find(name);
   return found == rings_.end() ? nullptr : found->second;

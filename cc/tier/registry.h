@@ -7,11 +7,12 @@
 #include <mutex>
 #include <utility>
 
-#include "cc/tier/ring.h"
+#include "cc/tier/memory_ring.h"
 
 namespace jax_cxl::tier {
 
-// The rings of this process, by number and by the ordinal of a device in XLA.
+// The rings of this process's CPU devices, by number and by the ordinal of a
+// device in XLA.
 //
 // Thread-safe.
 class Registry {
@@ -20,16 +21,16 @@ class Registry {
 
   static Registry& Get();
 
-  void Add(const Name& name, std::shared_ptr<Ring> ring);
+  void Add(const Name& name, std::shared_ptr<MemoryRing> ring);
   // Waits until no program uses the ring. Its memory may be unmapped
   // afterwards.
   void Remove(const Name& name);
   // Returns null if there is none.
-  std::shared_ptr<Ring> Find(const Name& name) const;
+  std::shared_ptr<MemoryRing> Find(const Name& name) const;
 
  private:
   mutable std::mutex mutex_;
-  std::map<Name, std::shared_ptr<Ring>> rings_;
+  std::map<Name, std::shared_ptr<MemoryRing>> rings_;
 };
 
 }  // namespace jax_cxl::tier

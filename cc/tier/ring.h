@@ -4,11 +4,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <shared_mutex>
-#include <span>
 
 #include "cc/base/status.h"
-#include "cc/pool/persistent/persistent_memory.h"
 
 namespace jax_cxl::tier {
 
@@ -20,23 +17,23 @@ struct Handle {
 };
 static_assert(sizeof(Handle) == 16);
 
-// A part of every device of a store.
-struct Region {
-  const pool::PersistentMemory* memory = nullptr;
-  uint64_t offset = 0;  // on each device
-  uint64_t rows = 0;    // blocks of each device
+// How the memory of a ring is divided: blocks of a MiB lie on the devices of a
+// store in turn.
+struct Layout {
+  int devices = 1;
+  uint64_t rows = 0;  // blocks of each device
 
   static constexpr uint64_t kBlockBytes = uint64_t{1} << 20;
 
-  // Bytes of all devices together.
-  uint64_t bytes() const;
+  uint64_t bytes() const {
+    return rows * static_cast<uint64_t>(devices) * kBlockBytes;
+  }
 };
 
-// Values that one device of a job puts into a store, and gets back later.
-// Their bytes follow each other; blocks of a MiB lie on the devices of the
-// store in turn. At the end of the region the first byte follows, and new
-// values overwrite the oldest ones. A value that was overwritten is an error
-// when it is read.
+// The places of values that one device of a job puts into a store, and gets
+// back later. They follow each other. After the last byte of the ring comes the
+// first one, and new values overwrite the oldest ones. A value that was
+// overwritten is an error when it is read.
 //
 // Thread-safe.
 class Ring {
@@ -44,9 +41,9 @@ class Ring {
   // Values begin at multiples of this.
   static constexpr uint64_t kAlignment = 128;
 
-  Ring(uint32_t number, int32_t device, const Region& region);
+  Ring(uint32_t number, int32_t device, const Layout& layout);
 
-  const Region& region() const { return region_; }
+  const Layout& layout() const { return layout_; }
 
   // Takes the place of a value. Fails with kResourceExhausted if the value is
   // larger than the ring.
@@ -55,15 +52,12 @@ class Ring {
   // kResourceExhausted if the value was overwritten, and with kInternal if the
   // handle is of another ring.
   Status Check(const Handle& handle) const;
-
-  // Copies bytes of a value, `begin` is the first of them.
-  Status Write(const Handle& handle, uint64_t begin,
-               std::span<const std::byte> from) const;
-  Status Read(const Handle& handle, uint64_t begin,
-              std::span<std::byte> to) const;
+  // The error for a value, if the ring took `since` bytes from the value on.
+  Status OverwrittenError(uint64_t since) const;
 
   // Calls `run(device, offset, begin, size)` for each piece of a value that
-  // lies in one block, until it fails.
+  // lies in one block, until it fails. `offset` is from the ring's first byte
+  // on the device.
   template <typename Run>
   Status ForEachPiece(uint64_t position, uint64_t bytes, const Run& run) const {
     for (uint64_t done = 0; done < bytes;) {
@@ -77,10 +71,6 @@ class Ring {
   // The number of bytes that all values so far have taken.
   uint64_t head() const { return head_.load(std::memory_order_acquire); }
 
-  // Held shared while a program uses the ring.
-  mutable std::shared_mutex in_use;
-  bool closed = false;  // guarded by in_use
-
  private:
   struct Piece {
     int device;
@@ -92,7 +82,7 @@ class Ring {
 
   const uint32_t number_;
   const int32_t device_;
-  const Region region_;
+  const Layout layout_;
   std::atomic<uint64_t> head_ = 0;
 };
 

@@ -62,31 +62,31 @@ class Ring:
         return f"Ring {self.number}, {self.bytes} bytes"
 
     def _take(self, platform: platforms.Platform) -> list[Any]:
-        module: Any = _core
-        if platform is platforms.CUDA:
-            if not self._devices.coherent:
-                raise errors.StoreError(
-                    "GPUs cannot put residuals into memory with coherence=flush: their host would"
-                    " have to write back cache lines after each of them"
-                )
-            module = platform.load()
-            _ = self._devices.copies  # registers the memory
+        if platform is platforms.CUDA and not self._devices.coherent:
+            raise errors.StoreError(
+                "GPUs cannot put residuals into memory with coherence=flush: their host would have"
+                " to write back cache lines after each of them"
+            )
         local = jax.local_devices(backend=platform.name)
         entry, lease = self._section(len(local))
         start = catalog.geometry_of(self._devices, entry).row(0, 0)
         size = self._rows * layout.BLOCK_BYTES
         natives = [
-            module.ResidualRing(
-                self._devices.core,
-                ring=self.number,
-                device=platform.ordinal(device),
-                offset=start + place * size,
-                rows=self._rows,
-            )
+            self._native(platform, platform.ordinal(device), start + place * size)
             for place, device in enumerate(local)
         ]
         weakref.finalize(self, _give_back, self._devices, entry, lease, natives)
         return natives
+
+    def _native(self, platform: platforms.Platform, ordinal: int, offset: int) -> Any:
+        """Makes the ring of a device, from an offset on each path on."""
+        core = self._devices.core
+        own: dict[str, int] = {"ring": self.number, "device": ordinal, "rows": self._rows}
+        if platform is platforms.CPU:
+            return _core.ResidualRing(core, offset=offset, **own)
+        _ = self._devices.copies  # registers the memory
+        addresses = [core.address(device, offset) for device in range(self._devices.count)]
+        return platform.load().ResidualRing(addresses=addresses, **own)
 
     def _section(self, count: int) -> tuple[catalog.Entry, _core.Lease]:
         """Makes a section for the rings of some devices, which this process leases."""
