@@ -230,8 +230,11 @@ class ResidualsTest(parameterized.TestCase):
 
     def test_donation(self):
         weights, x = _arrays()
-        step = lambda body: lambda w, x: (  # noqa: E731
-            jax.tree.map(lambda w, g: w - g, w, _gradients(body)(w, x)[1][0]), x + 1
+        step = lambda body: (
+            lambda w, x: (  # noqa: E731
+                jax.tree.map(lambda w, g: w - g, w, _gradients(body)(w, x)[1][0]),
+                x + 1,
+            )
         )
         compute = jax.jit(step(self.offloaded()), donate_argnums=(0, 1))
         plain = jax.jit(step(_ON_DEVICE))
@@ -254,7 +257,9 @@ class ResidualsTest(parameterized.TestCase):
 
     def test_too_little_space(self):
         compute = jax.jit(_gradients(self.offloaded(calls=1000)))
-        pattern = r"residuals h, x of 1000 calls need 131072000 bytes for each device, and \d+ bytes"
+        pattern = (
+            r"residuals h, x of 1000 calls need 131072000 bytes for each device, and \d+ bytes"
+        )
         with self.assertRaisesRegex(jax_cxl.errors.PoolTooSmallError, pattern):
             compute.lower(*_arrays(128))
         self.assertEmpty(self.store.list())

@@ -192,7 +192,10 @@ mlir.register_lowering(offload_p, lambda ctx, x, *, value: [x])
 for _platform in platforms.ALL:
     for _primitive, _lower in ((put_p, _lower_put), (get_p, _lower_get)):
         mlir.register_lowering(
-            _primitive, functools.partial(_lower, _platform), platform=_platform.name, cacheable=False
+            _primitive,
+            functools.partial(_lower, _platform),
+            platform=_platform.name,
+            cacheable=False,
         )
 ad.primitive_jvps[offload_p] = _offload_jvp
 ad.primitive_jvps[put_p] = _put_jvp
