@@ -111,8 +111,8 @@ def register_checkpoint_rule(primitive: Any, rule: Callable[..., Any]) -> None:
 
     Args:
       primitive: the primitive of the equation.
-      rule: a function of the policy, of which operands the forward pass lacks, of which operands the
-        backward pass has, and the equation. It returns the two equations or None, which results
+      rule: a function of the policy, of which operands the forward pass lacks, of which operands
+        the backward pass has, and the equation. It returns the two equations or None, which results
         the forward pass lacks, which results the backward pass has, and the variables that the
         forward pass keeps for the backward pass.
     """

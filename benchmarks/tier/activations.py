@@ -4,8 +4,8 @@
 
 The model is a transformer whose layers are a `jax.lax.scan`. Each way runs in a process of its own.
 The last three ways keep the same two values of each layer, its input and the output of its
-attention, so their losses and gradients are equal to the last bit. Rows of JSON have the median time
-of a step and the memory that it takes. On CPUs it runs with small models, to try it.
+attention, so their losses and gradients are equal to the last bit. Rows of JSON have the median
+time of a step and the memory that it takes. On CPUs it runs with small models, to try it.
 
 * neither: all residuals stay on the device.
 * remat: only the input of each layer stays.

@@ -110,7 +110,7 @@ class ResidualsTest(parameterized.TestCase):
         with jax.enable_x64(dtype == "f8"):
             self.check(self.offloaded(layer), jax.checkpoint(layer, prevent_cse=False), steps=1)
 
-    @parameterized.parameters(0, 1, 7, 4097)
+    @parameterized.parameters(0, 5, 7, 4097)
     def test_sizes(self, rows):
         """Values that are empty, that share blocks, and that cross several devices."""
         compute, arrays = jax.jit(_gradients(self.offloaded())), _arrays(rows)
@@ -230,12 +230,13 @@ class ResidualsTest(parameterized.TestCase):
 
     def test_donation(self):
         weights, x = _arrays()
-        step = lambda body: (
-            lambda w, x: (  # noqa: E731
+
+        def step(body):
+            return lambda w, x: (
                 jax.tree.map(lambda w, g: w - g, w, _gradients(body)(w, x)[1][0]),
                 x + 1,
             )
-        )
+
         compute = jax.jit(step(self.offloaded()), donate_argnums=(0, 1))
         plain = jax.jit(step(_ON_DEVICE))
         got, expected = (weights, x), _arrays()

@@ -29,10 +29,9 @@ def offload_residuals(
     """Returns a function that is `jax.checkpoint(f)`, but keeps named values in a store.
 
     In the forward pass, each value of a name in `names` goes to the memory of the store. In the
-    backward pass it comes back, and everything else is computed again. The results and gradients
-    have the same bits as those of `jax.checkpoint`. The devices keep 16 bytes of each value. If `f`
-    is a layer, name its input first of all: otherwise `jax.lax.scan` keeps the inputs of all
-    layers on the device.
+    backward pass it comes back unchanged, and everything else is computed again. The devices keep
+    16 bytes of each value. If `f` is a layer, name its input first of all: otherwise `jax.lax.scan`
+    keeps the inputs of all layers on the device.
 
     The memory is taken when a program is lowered, for each device of this process, and is given
     back when `f` and its programs have gone. It is not data of the store that others could read.
@@ -89,7 +88,8 @@ def offload_residuals(
             return f(*(x if n in static else next(left) for n, x in enumerate(args)), **kwargs)
 
         flat, structure = jax.tree.flatten((dynamic, kwargs))
-        run, out = offloaded.prepared(lambda *flat: with_dynamic(*structure.unflatten(flat)), flat)
+        unflatten = functools.partial(jax.tree.unflatten, structure)
+        run, out = offloaded.prepared(lambda *flat: with_dynamic(*unflatten(flat)), flat)
         made = jax.checkpoint(run, policy=policy, prevent_cse=prevent_cse)(*flat)
         return jax.tree.unflatten(out, made)
 

@@ -14,7 +14,6 @@ from jax_cxl._job import platforms
 from jax_cxl._store.memory import catalog, layout
 from jax_cxl._store.memory.devices import Devices
 
-_PREFIX = "residuals "
 # Programs name a ring by its number. All processes of a job count alike, so that they compile the
 # same programs.
 _numbers = itertools.count()
@@ -94,7 +93,7 @@ class Ring:
         geometry = catalog.geometry_for(self._devices, 0)
         size = geometry.bytes_for(self._rows * count)
         while True:
-            name = _PREFIX + secrets.token_hex(8)
+            name = catalog.RESIDUALS + secrets.token_hex(8)
             try:
                 entry = catalog.create(self._devices, name, 0, size)
             except errors.PoolTooSmallError as error:
@@ -114,7 +113,7 @@ class Ring:
 def _delete_abandoned(devices: Devices) -> None:
     """Gives back the memory of processes that were killed."""
     for entry in catalog.entries(devices):
-        if entry.name.startswith(_PREFIX):
+        if entry.name.startswith(catalog.RESIDUALS):
             with contextlib.suppress(errors.StoreError):  # Its process lives.
                 catalog.delete(devices, entry)
 
