@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from jax_cxl._takeover.replace import replace_collectives as replace_collectives
     from jax_cxl._tier.offload import fetch as fetch, offload as offload, prefetch as prefetch
     from jax_cxl._tier.pooled import pooled as pooled
+    from jax_cxl._tier.residuals.offloading import offload_residuals as offload_residuals
     from jax_cxl.errors import (
         CollectiveTimeoutError as CollectiveTimeoutError,
         CxlError as CxlError,
@@ -93,6 +94,7 @@ _MODULES = dict.fromkeys(_ERRORS, "jax_cxl.errors") | {
     "initialize": "jax_cxl._job.lifecycle",
     "make_mesh": "jax_cxl._job.mesh",
     "offload": "jax_cxl._tier.offload",
+    "offload_residuals": "jax_cxl._tier.residuals.offloading",
     "pooled": "jax_cxl._tier.pooled",
     "prefetch": "jax_cxl._tier.offload",
     "regroup": "jax_cxl._job.regroup",

@@ -4,7 +4,8 @@ The collectives need two things that JAX does not export: the effect that ties a
 named axis, and whether `jax.shard_map` runs with `check_vma`. The runtime needs the key-value store
 of `jax.distributed`, and the name of the event that ends a compilation. The compiler hook needs the
 key of the persistent compilation cache. Snapshots need the constructor of arrays, and the function
-that puts one array on a device. They have kept their names since JAX 0.10.
+that puts one array on a device. Residuals that are offloaded need the rules by which
+`jax.checkpoint` splits functions. They have kept their names since JAX 0.10.
 
 Four other places follow JAX or XLA, and may need a change for a new version:
 
@@ -35,9 +36,10 @@ try:
         source_info_util as _source_info_util,
         xla_bridge as _xla_bridge,
     )
+    from jax._src.ad_checkpoint import name_p as _name_p
     from jax._src.core import NamedAxisEffect
     from jax._src.dispatch import BACKEND_COMPILE_EVENT
-    from jax._src.interpreters import pxla as _pxla
+    from jax._src.interpreters import partial_eval as _partial_eval, pxla as _pxla
     from jax._src.lib import xla_client as _xla_client
 
     # Fail at import, not in the first call.
@@ -48,6 +50,7 @@ try:
     _source_info_util.is_user_filename, _source_info_util.user_frames  # noqa: B018
     _xla_client.Client.deserialize_executable  # noqa: B018
     _pxla.batched_device_put  # noqa: B018
+    _partial_eval.partial_eval_jaxpr_custom_rules, _partial_eval.Saveable  # noqa: B018
 except (ImportError, AttributeError) as error:
     raise ImportError(
         f"jax_cxl does not work with jax {jax.__version__}: {error}. It is tested with jax 0.10"
@@ -68,6 +71,7 @@ __all__ = [
     "array_like",
     "before_compilation",
     "check_vma",
+    "checkpoint_name_of",
     "coordination_client",
     "extend_cache_key",
     "forbidden_axes",
@@ -75,6 +79,7 @@ __all__ = [
     "has_backend",
     "hosts_service",
     "is_own_file",
+    "is_saveable",
     "jitted_function_type",
     "key_value",
     "leave_without_barrier",
@@ -83,6 +88,7 @@ __all__ = [
     "process_id",
     "put",
     "refuses_other_orders_of_axes",
+    "register_checkpoint_rule",
     "register_compiler_hook",
     "running_frames",
     "sorts_axes_of_ppermute",
@@ -93,6 +99,29 @@ __all__ = [
 def check_vma() -> bool:
     """Whether the function being traced runs under `shard_map(check_vma=True)`."""
     return _config._check_vma.value
+
+
+def checkpoint_name_of(eqn: Any) -> str | None:
+    """Returns the name that `checkpoint_name` gives to the result of an equation, None if none."""
+    return eqn.params["name"] if eqn.primitive is _name_p else None
+
+
+def register_checkpoint_rule(primitive: Any, rule: Callable[..., Any]) -> None:
+    """Sets how `jax.checkpoint` splits an equation into a forward and a backward pass.
+
+    Args:
+      primitive: the primitive of the equation.
+      rule: a function of the policy, of which operands the forward pass lacks, of which operands
+        the backward pass has, and the equation. It returns the two equations or None, which results
+        the forward pass lacks, which results the backward pass has, and the variables that the
+        forward pass keeps for the backward pass.
+    """
+    _partial_eval.partial_eval_jaxpr_custom_rules[primitive] = rule
+
+
+def is_saveable(decision: Any) -> bool:
+    """Whether a policy of `jax.checkpoint` keeps a value on the device."""
+    return decision is True or isinstance(decision, type(_partial_eval.Saveable))
 
 
 def forbidden_axes() -> tuple:

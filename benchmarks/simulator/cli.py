@@ -21,6 +21,13 @@ _DEFAULT_SIZES = (c.KIB, 64 * c.KIB, c.MIB, 16 * c.MIB, 256 * c.MIB, 4 * c.GIB)
 _TUNED_SIZES = tuple(c.KIB << i for i in range(2, 17, 2))  # 4 KiB to 64 MiB
 
 
+def _rate(text: str) -> float:
+    rate = float(text)
+    if not 0 <= rate < float("inf"):
+        raise ValueError(f"{text} must be finite and not negative")
+    return rate
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python benchmarks/simulate.py",
@@ -80,6 +87,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--coherence", choices=("coherent", "uncached", "flush"), default="uncached"
     )
+    for direction in ("write", "read"):
+        parser.add_argument(
+            f"--tier-{direction}",
+            metavar="GB/S",
+            type=option_types.telling(_rate),
+            default=0.0,
+            help=f"GB/s that each GPU {direction}s meanwhile in a store in the same pool, such as"
+            " offloaded activations (default: 0)",
+        )
     parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
     parser.add_argument(
         "--write",
@@ -123,7 +139,14 @@ def main(argv: list[str]) -> int:
         inside=arguments.inside,
         coherence=arguments.coherence,
         slot_bytes=arguments.slot_bytes,
+        tier_write=arguments.tier_write * c.GB,
+        tier_read=arguments.tier_read * c.GB,
     )
+    try:
+        model.machine(setting)
+    except ValueError as error:
+        print(f"simulate: {error}", file=sys.stderr)
+        return 2
     if arguments.write_tuning is not None:
         if min(setting.hosts, setting.gpus_per_host) < 2:
             parser.error("--write-tuning needs several hosts of several GPUs")

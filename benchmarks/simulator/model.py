@@ -29,6 +29,9 @@ class Setting:
       even: replace the cards by one card as fast as all, so that no card is busier than another.
       apart: let cards serve reads and writes at the same time, each at its full rate.
       orders: orders of the readers in the paper's broadcast to try; the best order counts.
+      tier_write: bytes/s that each GPU writes to a store in the same pool meanwhile, such as
+        activations or the state of an optimizer. They lie on all cards in turn.
+      tier_read: bytes/s that each GPU reads from the store meanwhile.
     """
 
     hosts: int = c.HOSTS
@@ -42,6 +45,8 @@ class Setting:
     even: bool = False
     apart: bool = False
     orders: tuple[str, ...] = c.READER_ORDERS
+    tier_write: float = 0.0
+    tier_read: float = 0.0
 
     @property
     def ranks(self) -> int:
@@ -82,16 +87,37 @@ def element_count(op: str, total_bytes: int, ranks: int) -> int:
 
 
 def machine(setting: Setting) -> _simulator.SimMachine:
+    """Returns the machine without what the store's traffic takes of its rates.
+
+    Raises:
+      ValueError: the store's traffic takes all of a rate.
+    """
     result = _simulator.SimMachine()
     result.hosts = setting.hosts
     result.gpus_per_host = setting.gpus_per_host
     result.links_per_host = setting.links_per_host
     result.cards, each = (1, setting.cards) if setting.even else (setting.cards, 1)
-    result.gpu_out, result.gpu_in, result.uplink = c.GPU_OUT, c.GPU_IN, c.UPLINK
-    result.card_in, result.card_out = each * c.CARD_IN, each * c.CARD_OUT
-    result.card_both = each * (c.CARD_IN + c.CARD_OUT if setting.apart else c.CARD_BOTH)
+    written, read = setting.tier_write, setting.tier_read
+    result.gpu_out = _left("a GPU's writes", c.GPU_OUT, written)
+    result.gpu_in = _left("a GPU's reads", c.GPU_IN, read)
+    of_link = setting.gpus_per_host / setting.links_per_host
+    result.uplink = _left("a host's link", c.UPLINK, of_link * max(written, read))
+    of_card = setting.ranks / result.cards
+    result.card_in = _left("a card's writes", each * c.CARD_IN, of_card * written)
+    result.card_out = _left("a card's reads", each * c.CARD_OUT, of_card * read)
+    both = c.CARD_IN + c.CARD_OUT if setting.apart else c.CARD_BOTH
+    result.card_both = _left("a card", each * both, of_card * (written + read))
     result.memory = c.MEMORY
     return result
+
+
+def _left(what: str, rate: float, taken: float) -> float:
+    if taken >= rate:
+        raise ValueError(
+            f"the store's traffic takes {taken / c.GB:.3g} GB/s of {what}, which has"
+            f" {rate / c.GB:.3g} GB/s: nothing is left for collectives"
+        )
+    return rate - taken
 
 
 def _our_costs(setting: Setting) -> _simulator.SimCosts:
@@ -178,7 +204,8 @@ def least_seconds(op: str, total_bytes: int, setting: Setting) -> float:
     """
     flight = c.KERNEL_DOORBELL + c.KERNEL_POLL
     one_way, both_ways = _bound_parts(op, total_bytes, setting)
-    half_idle = 1 - max(c.CARD_IN, c.CARD_OUT) / c.CARD_BOTH
+    rates = machine(setting)
+    half_idle = 1 - max(rates.card_in, rates.card_out) / rates.card_both
     return c.KERNEL_START + max(one_way + flight, both_ways + 2 * flight * half_idle)
 
 
@@ -188,11 +215,12 @@ def _bound_parts(op: str, total_bytes: int, setting: Setting) -> tuple[float, fl
     bytes_ = _simulator.bound_bytes(op, setting.ranks, count, 1)
     rank_written, rank_read = bytes_["rank"]
     written, read = bytes_["all"]
-    uplink = c.UPLINK * setting.links_per_host / setting.gpus_per_host
+    rates = machine(setting)
+    uplink = rates.uplink * setting.links_per_host / setting.gpus_per_host
     one_way = max(
-        rank_written / min(c.GPU_OUT, uplink),
-        rank_read / min(c.GPU_IN, uplink),
-        written / (setting.cards * c.CARD_IN),
-        read / (setting.cards * c.CARD_OUT),
+        rank_written / min(rates.gpu_out, uplink),
+        rank_read / min(rates.gpu_in, uplink),
+        written / (rates.cards * rates.card_in),
+        read / (rates.cards * rates.card_out),
     )
-    return one_way, (written + read) / (setting.cards * c.CARD_BOTH)
+    return one_way, (written + read) / (rates.cards * rates.card_both)

@@ -15,13 +15,13 @@ runs with small models, to try it.
 
 import argparse
 import json
-import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 import time
 from typing import Any
+
+import alone
 
 _WAYS = ("device", "pinned", "pooled")
 
@@ -79,29 +79,7 @@ def _find_largest(options: argparse.Namespace, way: str, end: float) -> dict[str
 
 
 def _run(options: argparse.Namespace, way: str, millions: float, end: float) -> dict[str, Any]:
-    command = [sys.executable, __file__, *sys.argv[1:], f"--one={way}", f"--millions={millions}"]
-    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
-    if options.limit_gib:
-        environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{options.limit_gib / _gpu_gib():.4f}"
-    left = max(10.0, end - time.monotonic() + 20)
-    try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=left, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return {"failed": "no time"}
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        errors = [line for line in lines if "Error" in line or "RESOURCE_EXHAUSTED" in line]
-        return {"failed": (errors or lines or [str(done.returncode)])[-1][:300]}
-    row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return row
-
-
-def _gpu_gib() -> float:
-    query = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
-    text = subprocess.run(query, capture_output=True, text=True, check=True).stdout
-    return float(text.splitlines()[0]) / 1024
+    return alone.run(__file__, options, (f"--one={way}", f"--millions={millions}"), end)
 
 
 def _measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -169,23 +147,23 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
         if "peak_bytes_in_use" in stats:
             row["peak, GiB"] = round(stats["peak_bytes_in_use"] / 2**30, 2)
         # The parts of a step, by themselves.
-        alone = []
+        parts = []
         for _ in range(3):
             began = time.monotonic()
             value, grads = jax.block_until_ready(gradients(params, x))
-            alone.append(time.monotonic() - began)
+            parts.append(time.monotonic() - began)
             began = time.monotonic()
             params, state = step(params, grads, state)
             jax.block_until_ready(params)
             finish()
-            alone.append(time.monotonic() - began)
-        row["gradients, ms"] = round(1e3 * float(np.median(alone[::2])), 2)
-        row["update alone, ms"] = round(1e3 * float(np.median(alone[1::2])), 2)
-        exposed = np.median(times) - np.median(alone[::2])
-        row["update hidden"] = round(1 - float(exposed / np.median(alone[1::2])), 3)
+            parts.append(time.monotonic() - began)
+        row["gradients, ms"] = round(1e3 * float(np.median(parts[::2])), 2)
+        row["update alone, ms"] = round(1e3 * float(np.median(parts[1::2])), 2)
+        exposed = np.median(times) - np.median(parts[::2])
+        row["update hidden"] = round(1 - float(exposed / np.median(parts[1::2])), 3)
         if options.one == "pooled":
             row["read and written, GB/s"] = [
-                round(bytes_of * parameters / jax.device_count() / np.median(alone[1::2]) / 1e9, 1)
+                round(bytes_of * parameters / jax.device_count() / np.median(parts[1::2]) / 1e9, 1)
                 for bytes_of in (8, 12)
             ]
     return row

@@ -31,10 +31,16 @@ inline constexpr char kTableTarget[] = "jax_cxl_table";
 inline constexpr char kStartTableTarget[] = "jax_cxl_start_table";
 inline constexpr char kTableDoneTarget[] = "jax_cxl_table_done";
 
+// Moves residuals to a store and back. They have attributes of their own
+// (residuals.h).
+inline constexpr char kPutResidualTarget[] = "jax_cxl_put_residual";
+inline constexpr char kGetResidualTarget[] = "jax_cxl_get_residual";
+
 inline constexpr std::array kTargets = {
-    kCollectiveTarget, kRowsTarget,       kBarrierTarget,  kStartTarget,
-    kStartRowsTarget,  kDoneTarget,       kTieTarget,      kCheckSlicesTarget,
-    kTableTarget,      kStartTableTarget, kTableDoneTarget};
+    kCollectiveTarget, kRowsTarget,       kBarrierTarget,   kStartTarget,
+    kStartRowsTarget,  kDoneTarget,       kTieTarget,       kCheckSlicesTarget,
+    kTableTarget,      kStartTableTarget, kTableDoneTarget, kPutResidualTarget,
+    kGetResidualTarget};
 
 using Int32s = xla::ffi::Span<const int32_t>;
 using Int64s = xla::ffi::Span<const int64_t>;

@@ -18,6 +18,9 @@ XLA_FFI_Error* jax_cxl_barrier(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* jax_cxl_check_slices(XLA_FFI_CallFrame* frame);
 // Rows of a table (table.h). It has no state.
 XLA_FFI_Error* jax_cxl_table(XLA_FFI_CallFrame* frame);
+// Residuals (residuals.h). They have no state.
+XLA_FFI_Error* jax_cxl_put_residual(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* jax_cxl_get_residual(XLA_FFI_CallFrame* frame);
 }
 
 #endif  // JAX_CXL_FFI_HANDLERS_H_

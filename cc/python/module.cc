@@ -29,6 +29,7 @@
 #include "cc/python/recorded.h"
 #include "cc/python/registrations.h"
 #include "cc/python/regroup.h"
+#include "cc/python/residuals.h"
 #include "cc/python/sessions.h"
 #include "cc/python/stats.h"
 #include "cc/python/tables.h"
@@ -48,7 +49,9 @@ nb::dict Registrations() {
               {ffi::kBarrierTarget, &jax_cxl_barrier}});
   AddTargets(targets, nullptr,
              {{ffi::kCheckSlicesTarget, &jax_cxl_check_slices},
-              {ffi::kTableTarget, &jax_cxl_table}});
+              {ffi::kTableTarget, &jax_cxl_table},
+              {ffi::kPutResidualTarget, &jax_cxl_put_residual},
+              {ffi::kGetResidualTarget, &jax_cxl_get_residual}});
   return targets;
 }
 
@@ -187,6 +190,7 @@ NB_MODULE(_core, m) {
   BindPersistentMemory(m);
   BindSessions(m);
   BindTables(m);
+  BindResiduals(m);
   BindRegroup(m);
 }
 

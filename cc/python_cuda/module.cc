@@ -24,6 +24,7 @@
 #include "cc/python/errors.h"
 #include "cc/python/registrations.h"
 #include "cc/python/stats.h"
+#include "cc/python_cuda/residuals.h"
 #include "cc/python_cuda/tables.h"
 
 namespace nb = nanobind;
@@ -51,7 +52,9 @@ nb::dict Registrations() {
               {ffi::kCheckSlicesTarget, &jax_cxl_cuda_check_slices},
               {ffi::kTableTarget, &jax_cxl_cuda_table},
               {ffi::kStartTableTarget, &jax_cxl_cuda_start_table},
-              {ffi::kTableDoneTarget, &jax_cxl_cuda_table_done}});
+              {ffi::kTableDoneTarget, &jax_cxl_cuda_table_done},
+              {ffi::kPutResidualTarget, &jax_cxl_cuda_put_residual},
+              {ffi::kGetResidualTarget, &jax_cxl_cuda_get_residual}});
   return targets;
 }
 
@@ -165,6 +168,7 @@ NB_MODULE(_cuda, m) {
           "device"_a, "blocks"_a, "bytes"_a);
 
   BindTables(m);
+  BindResiduals(m);
 
   m.def("registrations", &Registrations,
         "Custom-call targets: name -> stage -> capsule.");

@@ -28,10 +28,17 @@ TIE_TARGET = "jax_cxl_tie"
 TABLE_TARGET = "jax_cxl_table"
 START_TABLE_TARGET = "jax_cxl_start_table"
 TABLE_DONE_TARGET = "jax_cxl_table_done"
+# Residuals that go to a store and come back (cc/ffi/residuals.h).
+PUT_RESIDUAL_TARGET = "jax_cxl_put_residual"
+GET_RESIDUAL_TARGET = "jax_cxl_get_residual"
 # Each collective of a program is a call of one of these targets.
 CALL_TARGETS = (COLLECTIVE_TARGET, ROWS_TARGET, BARRIER_TARGET, START_TARGET, START_ROWS_TARGET)
 TABLE_TARGETS = (TABLE_TARGET, START_TABLE_TARGET, TABLE_DONE_TARGET)
-TARGETS = (*CALL_TARGETS, DONE_TARGET, TIE_TARGET, CHECK_SLICES_TARGET, *TABLE_TARGETS)
+RESIDUAL_TARGETS = (PUT_RESIDUAL_TARGET, GET_RESIDUAL_TARGET)
+TARGETS = (
+    *(*CALL_TARGETS, DONE_TARGET, TIE_TARGET, CHECK_SLICES_TARGET),
+    *(*TABLE_TARGETS, *RESIDUAL_TARGETS),
+)
 
 # The position of a dtype is its value.
 DTYPES = _core.DTYPES

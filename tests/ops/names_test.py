@@ -32,7 +32,16 @@ class NamesTest(absltest.TestCase):
                 "TableStats",
             ),
             *("expert_placement", "explain", "fetch", "initialize", "lax", "make_mesh", "offload"),
-            *("pooled", "prefetch", "regroup", "replace_collectives", "run", "shutdown", "stats"),
+            *(
+                "offload_residuals",
+                "pooled",
+                "prefetch",
+                "regroup",
+                "replace_collectives",
+                "run",
+                "shutdown",
+                "stats",
+            ),
             *(name for name in dir(jax_cxl.errors) if re.fullmatch(r"[A-Z]\w+Error", name)),
         }
         self.assertContainsSubset(ops.__all__, jax_cxl.__all__)

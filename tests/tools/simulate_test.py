@@ -43,6 +43,20 @@ def _run(*arguments: str) -> tuple[int, str, str]:
 
 
 class CommandLineTest(parameterized.TestCase):
+    def test_traffic_of_a_store(self):
+        def seconds(*more):
+            code, out, _ = _run("--op=all_gather", "--bytes=256MiB", "--json", *more)
+            self.assertEqual(code, 0)
+            return json.loads(out)["seconds"]
+
+        # Half of the GPU's rates takes twice the time, as long as the cards are fast enough.
+        half = seconds("--tier-write=10", "--tier-read=10", "--cards=12")
+        self.assertBetween(half / seconds("--cards=12"), 1.9, 2.1)
+        # Three GPUs read 45 GB/s from two cards of 22.5 GB/s.
+        code, _, err = _run("--op=all_gather", "--cards=2", "--tier-read=15")
+        self.assertEqual(code, 2)
+        self.assertIn("22.5 GB/s of a card's reads", err)
+
     def test_table(self):
         code, out, _ = _run("--op", "all_reduce", "--bytes", "64MiB", "--hosts", "12")
         self.assertEqual(code, 0)

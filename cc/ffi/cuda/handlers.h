@@ -4,7 +4,7 @@
 #include "xla/ffi/api/c_api.h"
 
 // XLA custom-call handlers for platform "CUDA". They enqueue on XLA's stream
-// and return. All except done, tie, check_slices and table share one
+// and return. All except done, tie, check_slices, table and residuals share one
 // Instantiate stage, whose state is a CallSite. No handler is marked as
 // compatible with command buffers (CUDA graphs), because a call's number is an
 // argument of its kernel, and a replay would repeat it.
@@ -37,6 +37,9 @@ XLA_FFI_Error* jax_cxl_cuda_table(XLA_FFI_CallFrame* frame);
 // need no job.
 XLA_FFI_Error* jax_cxl_cuda_start_table(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* jax_cxl_cuda_table_done(XLA_FFI_CallFrame* frame);
+// Residuals (cc/ffi/residuals.h).
+XLA_FFI_Error* jax_cxl_cuda_put_residual(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* jax_cxl_cuda_get_residual(XLA_FFI_CallFrame* frame);
 }
 
 #endif  // JAX_CXL_FFI_CUDA_HANDLERS_H_

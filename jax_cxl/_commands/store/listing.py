@@ -75,10 +75,15 @@ def lines(devices: Devices) -> Iterator[str]:
         yield f"device {device} is lost; repair rebuilds it"
     for section in _sections(devices):
         size = section.entry.end - section.entry.start
-        kind = f"keep={section.entry.keep}" if section.entry.keep else "a table"
-        yield f"{_text.printable(section.entry.name)}: {kind}, {size} bytes"
+        yield f"{_text.printable(section.entry.name)}: {_kind(section.entry)}, {size} bytes"
         for area in areas(section):
             yield f"  {area.line()}"
+
+
+def _kind(entry: catalog.Entry) -> str:
+    if entry.keep:
+        return f"keep={entry.keep}"
+    return "of a running program" if entry.name.startswith(catalog.RESIDUALS) else "a table"
 
 
 def as_json(devices: Devices) -> str:

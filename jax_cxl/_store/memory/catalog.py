@@ -15,6 +15,8 @@ from jax_cxl._store.memory import checksum, layout
 from jax_cxl._store.memory.devices import Devices
 
 MAX_NAME_BYTES = 128
+# Begins the names of memory in which a running program keeps residuals.
+RESIDUALS = "residuals "
 _LOCK_SECONDS = 60
 
 

@@ -9,8 +9,8 @@ Process 0 prints one at the end.
 
 import json
 import os
+import pathlib
 import random
-import signal
 import sys
 import time
 
@@ -22,38 +22,15 @@ from absl import app, flags
 
 import jax_cxl
 
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+import deaths
+
 _WHERE = flags.DEFINE_string("where", None, "URI of the snapshots.", required=True)
 _KILLS = flags.DEFINE_integer("kills", 0, "How many times a process is killed.")
 _STEPS = flags.DEFINE_integer("steps", 40, "Steps of training after the last death.")
 _FEATURES = flags.DEFINE_integer("features", 384, "The weights are features x features.")
 _SEED = flags.DEFINE_integer("seed", 0, "Seed of the deaths.")
 _PARITY = flags.DEFINE_integer("parity", 0, "As for Snapshots.")
-
-
-class DeadlyMemory:
-    """The memory of snapshots. The process dies before one of the writes to it."""
-
-    def __init__(self, core, writes: int, kills: int):
-        self._core = core
-        self._left = writes
-        self._kills = kills  # before this death
-
-    def __getattr__(self, name):
-        return getattr(self._core, name)
-
-    def _count(self) -> None:
-        if self._left == 0:
-            tell_of_death(self._kills, time.monotonic())
-            os.kill(os.getpid(), signal.SIGKILL)
-        self._left -= 1
-
-    def write(self, *arguments) -> None:
-        self._count()
-        self._core.write(*arguments)
-
-    def store_word(self, *arguments) -> None:
-        self._count()
-        self._core.store_word(*arguments)
 
 
 def tell_of_death(kills: int, when: float) -> None:
@@ -141,10 +118,8 @@ def main(_) -> None:
             lost = returned - step
             begun = step
             if dies and not in_save:
-                signal.signal(signal.SIGALRM, signal.SIG_DFL)
-                after = max(after, 1e-6)
                 tell_of_death(kills, time.monotonic() + after)
-                signal.setitimer(signal.ITIMER_REAL, after)
+                deaths.die_after(after)
             while kills < _KILLS.value or step < begun + _STEPS.value:
                 state = training.step(state)
                 step += 1
@@ -154,7 +129,8 @@ def main(_) -> None:
                     times.clear()
                 if dies and in_save and step == begun + at_step:
                     devices = snapshots._publisher.section.devices
-                    devices.core = DeadlyMemory(devices.core, writes, kills)
+                    tell = lambda: tell_of_death(kills, time.monotonic())  # noqa: B023, E731
+                    devices.core = deaths.DeadlyMemory(devices.core, writes, tell)
                 snapshots.save(step, state)
                 returned = step
                 if step % 8 == 0:  # Saves of several lengths of time beside steps.

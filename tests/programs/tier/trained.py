@@ -5,10 +5,11 @@ random times. Each step prints its loss, which does not depend on the number of 
 losses are those of an undisturbed run only if every restored state was right, and whole.
 """
 
+import functools
 import json
 import os
+import pathlib
 import random
-import signal
 import sys
 import time
 
@@ -20,6 +21,9 @@ from absl import app, flags
 
 import jax_cxl
 
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+import deaths
+
 _WHERE = flags.DEFINE_string("where", None, "URI of the store.", required=True)
 _KILLS = flags.DEFINE_integer("kills", 0, "How many times a process is killed.")
 _STEPS = flags.DEFINE_integer("steps", 10, "Steps of training after the last death.")
@@ -29,29 +33,8 @@ _SEED = flags.DEFINE_integer("seed", 0, "Seed of the deaths.")
 _FEATURES = 192
 
 
-class DeadlyMemory:
-    """The memory of a store. The process dies before one of the writes to it."""
-
-    def __init__(self, core, writes: int):
-        self._core = core
-        self._left = writes
-
-    def __getattr__(self, name):
-        return getattr(self._core, name)
-
-    def _count(self) -> None:
-        if self._left == 0:
-            print(json.dumps({"died": "in an update"}), flush=True)
-            os.kill(os.getpid(), signal.SIGKILL)
-        self._left -= 1
-
-    def write(self, *arguments) -> None:
-        self._count()
-        self._core.write(*arguments)
-
-    def store_word(self, *arguments) -> None:
-        self._count()
-        self._core.store_word(*arguments)
+def tell_of_death(when: str) -> None:
+    print(json.dumps({"died": when}), flush=True)
 
 
 def loss_and_gradients(shards, step):
@@ -121,9 +104,8 @@ def main(_) -> None:
                 print(json.dumps({"lost": returned - state.step}), flush=True)
             begun = state.step
             if dies and not in_update:
-                signal.signal(signal.SIGALRM, signal.SIG_DFL)
-                print(json.dumps({"died": "at some time"}), flush=True)
-                signal.setitimer(signal.ITIMER_REAL, after)
+                tell_of_death("at some time")
+                deaths.die_after(after)
             end = _UNTIL.value or begun + _STEPS.value
             while kills < _KILLS.value or state.step < end:
                 loss, gradients = training.gradients(params, np.int32(state.step))
@@ -131,7 +113,9 @@ def main(_) -> None:
                 if jax.process_index() == 0:
                     print(json.dumps({"step": state.step, "loss": text}), flush=True)
                 if dies and in_update and state.step == begun + at_step:
-                    store._devices.core = DeadlyMemory(store._devices.core, writes)
+                    tell = functools.partial(tell_of_death, "in an update")
+                    devices = store._devices
+                    devices.core = deaths.DeadlyMemory(devices.core, writes, tell)
                 params, state = training.optimizer.step(params, gradients, state)
                 returned = state.step
                 if state.step % 8 == 0:  # Writes of several lengths of time beside steps.

@@ -1,0 +1,79 @@
+#ifndef JAX_CXL_COMM_CUDA_RESIDUALS_DEVICE_RING_H_
+#define JAX_CXL_COMM_CUDA_RESIDUALS_DEVICE_RING_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/comm/cuda/device_memory.h"
+#include "cc/comm/cuda/residuals/staging.h"
+#include "cc/tier/cuda/get.h"
+#include "cc/tier/ring.h"
+
+namespace jax_cxl::comm {
+
+// The ring of a GPU, in memory that is registered with CUDA. Copy engines move
+// the values while the program computes.
+//
+// Thread-safe.
+class DeviceRing {
+ public:
+  // The ring has `rows` blocks from each address in `parts` on. It adds itself
+  // to the rings of this process. Fails with kUnimplemented if the store has
+  // too many devices.
+  static Result<std::shared_ptr<DeviceRing>> Create(
+      uint32_t number, int device, std::vector<std::byte*> parts,
+      uint64_t rows);
+  ~DeviceRing();
+  DeviceRing(const DeviceRing&) = delete;
+  DeviceRing& operator=(const DeviceRing&) = delete;
+
+  // Returns null if this process has no such ring.
+  static std::shared_ptr<DeviceRing> Find(int64_t number, int32_t device);
+
+  // Waits until no program uses the ring. Its memory may be unmapped
+  // afterwards.
+  void Close();
+
+  // Enqueues a put or a get on the stream of a program, and returns. `number`
+  // is the number of the value in its layer. Fails with kResourceExhausted if
+  // an earlier get found that its value had been overwritten.
+  Status Put(int32_t number, const std::byte* value, uint64_t bytes,
+             tier::DeviceHandle* handle, cudaStream_t stream);
+  Status Get(int32_t number, const tier::DeviceHandle* handle, std::byte* value,
+             uint64_t bytes, cudaStream_t stream);
+
+ private:
+  DeviceRing(uint32_t number, int device, std::vector<std::byte*> parts,
+             uint64_t rows);
+
+  Status Prepare();
+  // Fails if the ring was closed, and once after a get that failed.
+  Status CheckUsable();
+  Status CopyOut(const tier::Handle& value, StagingBuffer& from,
+                 uint64_t bytes);
+  Status StartFetch(const Staging::Fetch& fetch);
+
+  const uint32_t number_;
+  const int device_;
+  const std::vector<std::byte*> parts_;
+  tier::Ring ring_;
+  PinnedMemory<tier::GetError> error_;
+  cudaStream_t out_ = nullptr;
+  cudaStream_t in_ = nullptr;
+  cudaEvent_t last_put_ = nullptr;
+
+  std::mutex mutex_;
+  bool closed_ = false;
+  std::map<int32_t, Staging> staging_;  // by number of the value
+};
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_COMM_CUDA_RESIDUALS_DEVICE_RING_H_

@@ -1,0 +1,80 @@
+#ifndef JAX_CXL_COMM_CUDA_RESIDUALS_STAGING_H_
+#define JAX_CXL_COMM_CUDA_RESIDUALS_STAGING_H_
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+
+#include "cc/base/status.h"
+#include "cc/comm/cuda/device_memory.h"
+
+namespace jax_cxl::comm {
+
+// A value in the ring.
+struct StoredValue {
+  uint64_t position = 0;
+  uint64_t bytes = 0;
+};
+
+// Memory of a GPU through which values pass, and the events that order its
+// users.
+struct StagingBuffer {
+  DeviceMemory<std::byte> memory;
+  cudaEvent_t filled = nullptr;      // by the program, or by a copy engine
+  cudaEvent_t free = nullptr;        // the value is no longer needed
+  std::optional<uint64_t> position;  // of the value that it has
+};
+
+// The buffers of one named value of a layer. The program copies each value that
+// it puts to an outgoing buffer, and goes on; a copy engine empties the buffer.
+// The backward pass needs the values in the opposite order. So the values that
+// it needs next are fetched to incoming buffers ahead of time. If it needs
+// another value, the kernel sees that, and reads the store itself.
+//
+// Not thread-safe.
+class Staging {
+ public:
+  Staging() = default;
+  ~Staging();  // the GPU does not use the buffers any more
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  // Makes buffers that are large enough, of the current device. Waits for the
+  // device if it replaces smaller ones.
+  Status Reserve(uint64_t bytes);
+
+  // Returns the buffer for the next value that the program puts.
+  StagingBuffer& NextOutgoing(const StoredValue& value);
+
+  // Returns the value that the program probably gets now.
+  std::optional<StoredValue> Expected();
+  // Returns the buffer that has a value, null if none.
+  StagingBuffer* Find(const StoredValue& value);
+  // A value that should be fetched now, and the buffer for it.
+  struct Fetch {
+    StoredValue value;
+    StagingBuffer* buffer = nullptr;
+  };
+  std::optional<Fetch> NextFetch();
+
+  // Forgets values that were overwritten.
+  void Forget(uint64_t head, uint64_t capacity);
+
+ private:
+  // Values that are fetched while another is in use.
+  static constexpr size_t kAhead = 2;
+
+  std::array<StagingBuffer, 2> outgoing_;
+  std::array<StagingBuffer, kAhead> incoming_;
+  size_t turn_ = 0;
+  uint64_t bytes_ = 0;
+  std::deque<StoredValue> values_;  // that were put and not got, in order
+};
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_COMM_CUDA_RESIDUALS_STAGING_H_

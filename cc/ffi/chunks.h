@@ -1,0 +1,21 @@
+#ifndef JAX_CXL_FFI_CHUNKS_H_
+#define JAX_CXL_FFI_CHUNKS_H_
+
+#include <cstdint>
+#include <functional>
+
+#include "cc/base/status.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace jax_cxl::ffi {
+
+// Runs `run(chunk)` for each chunk below `count`. Threads of XLA's pool and the
+// calling thread take one chunk after another. The calling thread never waits
+// for a thread that has not started, so all threads of the pool may be busy.
+// Returns the status of the first chunk that has failed.
+Status RunChunks(xla::ffi::ThreadPool& pool, uint64_t count,
+                 std::function<Status(uint64_t chunk)> run);
+
+}  // namespace jax_cxl::ffi
+
+#endif  // JAX_CXL_FFI_CHUNKS_H_

@@ -1,0 +1,54 @@
+#include "cc/python/residuals.h"
+
+#include <cstdint>
+#include <memory>
+
+#include "cc/pool/persistent/persistent_memory.h"
+#include "cc/tier/memory_ring.h"
+#include "cc/tier/registry.h"
+#include "cc/tier/ring.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace jax_cxl {
+namespace {
+
+using pool::PersistentMemory;
+
+// A ring that programs may use while this object lives.
+class ResidualRing {
+ public:
+  ResidualRing(const PersistentMemory& memory, uint32_t ring, int32_t device,
+               uint64_t offset, uint64_t rows)
+      : name_(ring, device) {
+    tier::Registry::Get().Add(name_, std::make_shared<tier::MemoryRing>(
+                                         ring, device, memory, offset, rows));
+  }
+  ~ResidualRing() {
+    nb::gil_scoped_release release;
+    tier::Registry::Get().Remove(name_);
+  }
+  ResidualRing(const ResidualRing&) = delete;
+  ResidualRing& operator=(const ResidualRing&) = delete;
+
+ private:
+  const tier::Registry::Name name_;
+};
+
+}  // namespace
+
+void BindResiduals(nb::module_& m) {
+  m.attr("RESIDUAL_ALIGNMENT") = tier::Ring::kAlignment;
+  nb::class_<ResidualRing>(
+      m, "ResidualRing",
+      "The memory of one device's residuals in a store (cc/tier/ring.h).")
+      .def(nb::init<const PersistentMemory&, uint32_t, int32_t, uint64_t,
+                    uint64_t>(),
+           "memory"_a, nb::kw_only(), "ring"_a, "device"_a, "offset"_a,
+           "rows"_a, nb::keep_alive<1, 2>(),
+           "`device` is an ordinal of XLA. The ring has `rows` blocks of each "
+           "device of the memory, from `offset` on.");
+}
+
+}  // namespace jax_cxl

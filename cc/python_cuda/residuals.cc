@@ -1,0 +1,56 @@
+#include "cc/python_cuda/residuals.h"
+
+#include <nanobind/stl/vector.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "cc/comm/cuda/residuals/device_ring.h"
+#include "cc/python/errors.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace jax_cxl {
+namespace {
+
+// A ring that programs on a GPU may use while this object lives. nanobind
+// compares the names of types in all modules, and jax_cxl._core has a
+// ResidualRing.
+class GpuResidualRing {
+ public:
+  GpuResidualRing(uint32_t ring, int device,
+                  const std::vector<uintptr_t>& addresses, uint64_t rows) {
+    std::vector<std::byte*> parts;
+    for (uintptr_t address : addresses)
+      parts.push_back(reinterpret_cast<std::byte*>(address));
+    ring_ = ValueOrRaise(
+        comm::DeviceRing::Create(ring, device, std::move(parts), rows));
+  }
+  ~GpuResidualRing() {
+    nb::gil_scoped_release release;
+    ring_->Close();
+  }
+  GpuResidualRing(const GpuResidualRing&) = delete;
+  GpuResidualRing& operator=(const GpuResidualRing&) = delete;
+
+ private:
+  std::shared_ptr<comm::DeviceRing> ring_;
+};
+
+}  // namespace
+
+void BindResiduals(nb::module_& m) {
+  nb::class_<GpuResidualRing>(m, "ResidualRing",
+                              "The memory of a GPU's residuals in a store "
+                              "(cc/comm/cuda/residuals/device_ring.h).")
+      .def(nb::init<uint32_t, int, const std::vector<uintptr_t>&, uint64_t>(),
+           nb::kw_only(), "ring"_a, "device"_a, "addresses"_a, "rows"_a,
+           "`device` is a local ordinal. The ring has `rows` blocks in "
+           "registered memory from each address on.");
+}
+
+}  // namespace jax_cxl

@@ -1,0 +1,13 @@
+#ifndef JAX_CXL_PYTHON_CUDA_RESIDUALS_H_
+#define JAX_CXL_PYTHON_CUDA_RESIDUALS_H_
+
+#include <nanobind/nanobind.h>
+
+namespace jax_cxl {
+
+// Defines ResidualRing: the residuals of a GPU in a store.
+void BindResiduals(nanobind::module_& m);
+
+}  // namespace jax_cxl
+
+#endif  // JAX_CXL_PYTHON_CUDA_RESIDUALS_H_

@@ -1,0 +1,61 @@
+#ifndef JAX_CXL_TIER_CUDA_GET_H_
+#define JAX_CXL_TIER_CUDA_GET_H_
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace jax_cxl::tier {
+
+// A tier::Handle, as a GPU sees it.
+struct alignas(16) DeviceHandle {
+  uint64_t position = 0;
+  uint32_t ring = 0;
+  int32_t device = 0;
+};
+
+// What a kernel reports that could not return a value. It is in memory of the
+// host.
+struct GetError {
+  static constexpr uint64_t kOtherRing = ~uint64_t{0};
+
+  // 0: none. Otherwise the bytes of the values since the one that was
+  // overwritten, or kOtherRing.
+  uint64_t since = 0;
+};
+
+// A call that brings a value to a GPU. Pointers are to memory that the GPU
+// reaches.
+struct DeviceGet {
+  static constexpr int kMostDevices = 64;
+
+  // Where the ring begins on each device of the store, and tier::Layout.
+  std::array<const std::byte*, kMostDevices> parts = {};
+  int devices = 0;
+  uint64_t rows = 0;
+
+  const DeviceHandle* handle = nullptr;
+  // The ring's own handle: its number and device, and its head as the position.
+  DeviceHandle own;
+  // A copy of the value at this position, in the memory of the GPU. Null: none.
+  const std::byte* staged = nullptr;
+  uint64_t staged_position = 0;
+
+  std::byte* output = nullptr;
+  uint64_t bytes = 0;
+  GetError* error = nullptr;
+};
+
+// Enqueues the call. If the value was overwritten, all bytes of the output
+// become 0xff, which is NaN in all formats of floating point.
+cudaError_t LaunchGet(const DeviceGet& get, cudaStream_t stream);
+
+// Enqueues a store of a handle.
+cudaError_t LaunchWriteHandle(const DeviceHandle& handle, DeviceHandle* to,
+                              cudaStream_t stream);
+
+}  // namespace jax_cxl::tier
+
+#endif  // JAX_CXL_TIER_CUDA_GET_H_

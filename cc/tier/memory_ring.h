@@ -1,0 +1,42 @@
+#ifndef JAX_CXL_TIER_MEMORY_RING_H_
+#define JAX_CXL_TIER_MEMORY_RING_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <shared_mutex>
+#include <span>
+
+#include "cc/base/status.h"
+#include "cc/pool/persistent/persistent_memory.h"
+#include "cc/tier/ring.h"
+
+namespace jax_cxl::tier {
+
+// A ring whose values the host copies.
+//
+// Thread-safe.
+class MemoryRing : public Ring {
+ public:
+  // The ring has `rows` blocks of each device of the memory, from `offset` on.
+  MemoryRing(uint32_t number, int32_t device,
+             const pool::PersistentMemory& memory, uint64_t offset,
+             uint64_t rows);
+
+  // Copies bytes of a value, of which `begin` is the first.
+  Status Write(const Handle& handle, uint64_t begin,
+               std::span<const std::byte> from) const;
+  Status Read(const Handle& handle, uint64_t begin,
+              std::span<std::byte> to) const;
+
+  // Held shared while a program uses the ring.
+  mutable std::shared_mutex in_use;
+  bool closed = false;  // guarded by in_use
+
+ private:
+  const pool::PersistentMemory& memory_;
+  const uint64_t offset_;
+};
+
+}  // namespace jax_cxl::tier
+
+#endif  // JAX_CXL_TIER_MEMORY_RING_H_

@@ -1,0 +1,38 @@
+#ifndef JAX_CXL_TIER_REGISTRY_H_
+#define JAX_CXL_TIER_REGISTRY_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "cc/tier/memory_ring.h"
+
+namespace jax_cxl::tier {
+
+// The rings of this process's CPU devices, by number and by the ordinal of a
+// device in XLA.
+//
+// Thread-safe.
+class Registry {
+ public:
+  using Name = std::pair<int64_t, int32_t>;
+
+  static Registry& Get();
+
+  void Add(const Name& name, std::shared_ptr<MemoryRing> ring);
+  // Waits until no program uses the ring. Its memory may be unmapped
+  // afterwards.
+  void Remove(const Name& name);
+  // Returns null if there is none.
+  std::shared_ptr<MemoryRing> Find(const Name& name) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<Name, std::shared_ptr<MemoryRing>> rings_;
+};
+
+}  // namespace jax_cxl::tier
+
+#endif  // JAX_CXL_TIER_REGISTRY_H_

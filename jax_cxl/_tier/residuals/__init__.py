@@ -1,0 +1,1 @@
+"""Residuals of a forward pass that wait for the backward pass in a store."""
