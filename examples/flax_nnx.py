@@ -71,12 +71,7 @@ def batch(step: int) -> tuple[np.ndarray, np.ndarray]:
 
 def main(_: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)
-    try:
-        jax.distributed.initialize()  # Detects jax_cxl.launch, Slurm and Kubernetes.
-    except ValueError as error:
-        if "coordinator_address" not in str(error):
-            raise
-        # There is only this process.
+    jax.distributed.initialize()  # Detects jax_cxl.launch, Slurm and Kubernetes.
     mesh = jax.sharding.Mesh(jax.devices(), ("data",))
     by_row = jax.NamedSharding(mesh, jax.P("data"))
     model, optimizer = create(mesh)
