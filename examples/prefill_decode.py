@@ -41,16 +41,6 @@ def model() -> Model:
     }
 
 
-def rotate(x: jax.Array, start: jax.Array | int) -> jax.Array:
-    """Turns pairs of channels of (B, T, H, K) by their positions, which begin at `start`."""
-    half = x.shape[3] // 2
-    frequencies = 10_000.0 ** (-jnp.arange(half) / half)
-    angles = (start + jnp.arange(x.shape[1]))[:, None, None] * frequencies
-    cos, sin = jnp.cos(angles), jnp.sin(angles)
-    a, b = x[..., :half], x[..., half:]
-    return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], -1)
-
-
 def attend(
     layer: transformer.Parameters,
     x: jax.Array,
@@ -61,7 +51,7 @@ def attend(
     batch, length, width = x.shape
     heads = _SIZES.heads
     qkv = (x @ layer["qkv"]).reshape(batch, length, heads, 3, width // heads)
-    queries, keys = rotate(qkv[:, :, :, 0], start), rotate(qkv[:, :, :, 1], start)
+    queries, keys = (transformer.rotate(qkv[:, :, :, i], start) for i in range(2))
     own = keys, qkv[:, :, :, 2]
     keys, values = (jnp.concatenate(parts, 1) for parts in zip(*cache, own, strict=True))
     scores = jnp.einsum("bqhk,bthk->bhqt", queries, keys) * (width // heads) ** -0.5

@@ -5,7 +5,7 @@ launcher, or a variable, sends the collectives between processes through the mem
 
     python -m jax_cxl.launch -n 2 examples/train_jit.py
     python -m jax_cxl.launch -n 2 --replace-collectives examples/train_jit.py
-    JAX_CXL_REPLACE_COLLECTIVES=1 mpirun -n 2 python examples/train_jit.py
+    JAX_CXL_REPLACE_COLLECTIVES=1 srun -n 2 python examples/train_jit.py
 
 The parameters are fully sharded over all devices (FSDP). With `--tensor_parallel=N`, groups of N
 neighbouring devices share the products of each layer, and the parameters are fully sharded over

@@ -139,6 +139,7 @@ def gpu_wheel(both: pathlib.Path, folder: pathlib.Path, cuda: str) -> pathlib.Pa
         f"Version: {version}",
         f"Summary: Module of jax_cxl for NVIDIA GPUs, for CUDA {cuda}",
         f"License-Expression: {project['license']}",
+        *(f"License-File: {name}" for name in project["license-files"]),
         f"Requires-Python: {project['requires-python']}",
         f"Requires-Dist: jax_cxl=={version}",
         *(f"Project-URL: {label}, {url}" for label, url in project["urls"].items()),
@@ -156,6 +157,8 @@ def gpu_wheel(both: pathlib.Path, folder: pathlib.Path, cuda: str) -> pathlib.Pa
         raise SystemExit(
             f"{both.name} has {names}, not the module for GPUs and libnccl: is nvcc there?"
         )
+    for each in project["license-files"]:
+        files[f"{info}/licenses/{each}"] = (_ROOT / each).read_bytes()
     files[f"{info}/METADATA"] = "\n".join(metadata).encode() + b"\n"
     files[f"{info}/RECORD"] = _record(files, info)
     path = folder / f"{name}-{version}-{tag}.whl"

@@ -27,7 +27,7 @@ _VERSIONS = {
     "3.12": ("0.10.2", "0.11.2", ""),
     "3.13": ("0.10.2", "0.11.2", ""),
 }
-_NEEDED = ("absl-py", "hypothesis", "jax_cxl[snapshots]", "pytest", "pytest-timeout", "pyyaml")
+_NEEDED = ("absl-py", "hypothesis", "jax_cxl[store]", "pytest", "pytest-timeout", "pyyaml")
 # The parts of the tests that need no compiler, and show each engine of a wheel: the operations, and
 # jobs that start, replace collectives and save snapshots.
 _TESTS = (

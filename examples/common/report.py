@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import os
 import pathlib
 import time
 from typing import Any
@@ -24,7 +25,15 @@ class ProgressReport:
     """
 
     def __init__(self, first_step: int, steps: int, enabled: bool):
-        self._console = Console(quiet=not enabled, highlight=False, soft_wrap=True)
+        # The launcher of jax_cxl shows the bar of rank 0 on its terminal.
+        columns = os.environ.get("JAX_CXL_LAUNCH_COLUMNS")
+        self._console = Console(
+            quiet=not enabled,
+            highlight=False,
+            soft_wrap=True,
+            force_terminal=True if columns else None,
+            width=int(columns) if columns else None,
+        )
         self._first_step = first_step
         self._steps = steps
         self._bar = Progress(
@@ -98,10 +107,9 @@ def plot(path: str, title: str, train: Curve, held_out: Curve, bigram: float) ->
     steps, losses = np.asarray(train).T
     axes.plot(steps, losses, color=_COLOR, linewidth=0.8, alpha=0.4, label="train, each batch")
     steps, losses = np.asarray(held_out).T
-    axes.plot(steps, losses, color=_COLOR, marker="o", markersize=4, label="held-out")
-    axes.annotate(
-        f"{losses[-1]:.2f}", (steps[-1], losses[-1]), (0, 8), textcoords="offset points", ha="right"
-    )
+    # The last value stands in the legend, because curves would cross a label beside its point.
+    label = f"held-out, {losses[-1]:.2f} at the end"
+    axes.plot(steps, losses, color=_COLOR, marker="o", markersize=4, label=label)
     axes.axhline(bigram, color="gray", linestyle="--", label=f"byte pairs counted: {bigram:.2f}")
     axes.set(title=title, xlabel="step", ylabel="loss (nats per byte)", ylim=(0, None))
     axes.grid(alpha=0.3)

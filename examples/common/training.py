@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import importlib.metadata
+import os
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -153,7 +154,9 @@ def connect() -> None:
     try:
         jax.distributed.initialize()  # Detects jax_cxl.launch, Slurm, Open MPI and Kubernetes.
     except ValueError as error:
-        if "coordinator_address" not in str(error):
+        # JAX does not detect Open MPI 5 and MPICH by itself (docs/running_on/mpirun.md).
+        by_mpi = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"} & os.environ.keys()
+        if "coordinator_address" not in str(error) or by_mpi:
             raise
         # There is only this process.
 

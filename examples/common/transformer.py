@@ -66,11 +66,11 @@ def normalize(x: jax.Array, gain: jax.Array) -> jax.Array:
     return x32.astype(x.dtype) * (1 + gain)
 
 
-def _rotate(x: jax.Array) -> jax.Array:
-    """Turns pairs of channels of (B, T, H, K) by angles proportional to the position."""
-    length, half = x.shape[1], x.shape[3] // 2
+def rotate(x: jax.Array, start: jax.Array | int = 0) -> jax.Array:
+    """Turns pairs of channels of (B, T, H, K) by their positions, which begin at `start`."""
+    half = x.shape[3] // 2
     frequencies = 10_000.0 ** (-jnp.arange(half) / half)
-    angles = jnp.arange(length)[:, None, None] * frequencies
+    angles = (start + jnp.arange(x.shape[1]))[:, None, None] * frequencies
     cos, sin = jnp.cos(angles).astype(x.dtype), jnp.sin(angles).astype(x.dtype)
     a, b = x[..., :half], x[..., half:]
     return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], -1)
@@ -82,7 +82,7 @@ def _attend(layer: Parameters, x: jax.Array, heads: int) -> jax.Array:
     # The columns of a head lie side by side, so that devices that share the columns share heads.
     qkv = (x @ layer["qkv"]).reshape(batch, length, heads, 3, width // heads)
     queries, keys, values = (qkv[:, :, :, i] for i in range(3))
-    queries, keys = _rotate(queries), _rotate(keys)
+    queries, keys = rotate(queries), rotate(keys)
     scores = jnp.einsum("bqhk,bthk->bhqt", queries, keys).astype(jnp.float32)
     past = jnp.tri(length, dtype=bool)
     scores = jnp.where(past, scores * (width // heads) ** -0.5, -jnp.inf)

@@ -17,6 +17,8 @@ SIZE = "JAX_CXL_LAUNCH_SIZE"
 RESTARTS = "JAX_CXL_LAUNCH_RESTARTS"
 # The cores of a rank, separated by commas; empty: all.
 CORES = "JAX_CXL_LAUNCH_CORES"
+# Set for a rank whose unfinished line the launcher shows on a terminal: the columns of its lines.
+COLUMNS = "JAX_CXL_LAUNCH_COLUMNS"
 # Set if the ranks continue without a rank that has failed. RESTART: the failed rank starts again.
 GO_ON = "JAX_CXL_LAUNCH_GO_ON"
 RESTART = "restart"

@@ -22,6 +22,7 @@ import jax_cxl
 from jax_cxl import __main__ as command_line
 
 _PACKAGE = pathlib.Path(jax_cxl.__file__).parent
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 _USER = """
 from typing import assert_type
@@ -189,6 +190,20 @@ class CheckoutTest(absltest.TestCase):
         self.assertNotEqual(ended.returncode, 0, ended.stdout)
         self.assertIn("has no native module _core for Python", ended.stderr)
         self.assertIn("pip install -e", ended.stderr)
+
+    def test_the_site_is_made_without_any(self):
+        hooks = self.checkout / "docs/_site"
+        hooks.mkdir(parents=True)
+        (hooks / "native.py").write_bytes((_ROOT / "docs/_site/native.py").read_bytes())
+        modules = [module for module, *_ in command_line.COMMANDS.values()]
+        program = (
+            f"import sys; sys.path += {[str(self.site_without_jax_cxl())]};"
+            f" sys.path.insert(0, {str(hooks)!r}); import importlib, native;"
+            f" [importlib.import_module(name) for name in {[*modules, 'jax_cxl.ops.start_done']}];"
+            " print(importlib.import_module('jax_cxl').psum.__doc__)"
+        )
+        ended = _run("-S", "-E", "-c", program, cwd=self.checkout)
+        self.assertIn("Example:", ended.stdout, ended.stderr)
 
     def test_its_own_native_modules_come_first(self):
         installed = self.folder / "site/jax_cxl"

@@ -11,6 +11,8 @@ _WRITE = 4096
 # A carriage return at the end waits: a newline may follow.
 _LINE_END = re.compile(rb"\r\n|\n|\r(?=.)", re.DOTALL)
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+# All of these but colours. They move the cursor or erase, also what other ranks have written.
+_CONTROL = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-ln-~]")
 _ERASE = b"\r\x1b[K"
 _COLOURS = (36, 33, 32, 35, 34, 31)
 
@@ -40,6 +42,14 @@ class Sink:
     def full(self) -> bool:
         """Whether too many bytes wait, so that the caller should stop reading from the ranks."""
         return len(self._pending) > _HIGH_WATER
+
+    def room(self, prefix: bytes) -> int:
+        """Returns how many columns of the terminal an unfinished line has after its prefix."""
+        columns = 0
+        with contextlib.suppress(OSError):
+            columns = os.get_terminal_size(self.fd).columns
+        columns = columns or 80  # Some terminals do not know their width.
+        return max(columns - len(_ESCAPE.sub("", prefix.decode())) - 1, 1)
 
     def line(self, text: bytes) -> None:
         """Adds a line; `text` includes the line end."""
@@ -115,7 +125,7 @@ class Source:
         if self._live and lines:
             self.sink.live(self, b"")
         for line in lines:
-            self.sink.line(self._prefix + line)
+            self.sink.line(self._prefix + self._shown(line))
         if self._live:
             self.sink.live(self, self._unfinished())
 
@@ -127,7 +137,7 @@ class Source:
         os.close(self.fd)
         if self._live:
             self.sink.live(self, b"")
-        last = bytes(self._text.rstrip(b"\r"))
+        last = self._shown(bytes(self._text.rstrip(b"\r")))
         if last:
             self.sink.line(self._prefix + last + b"\n")
 
@@ -145,17 +155,16 @@ class Source:
         del self._text[:end]
         return lines
 
+    def _shown(self, line: bytes) -> bytes:
+        """Returns a line without what would disturb other lines of a terminal."""
+        return _CONTROL.sub(b"", line) if self.sink.terminal else line
+
     def _unfinished(self) -> bytes:
         """Returns the unfinished line, cut to one line of the terminal."""
         text = _ESCAPE.sub("", self._text.rstrip(b"\r").decode(errors="replace"))
         if not text:
             return b""
-        columns = 0
-        with contextlib.suppress(OSError):
-            columns = os.get_terminal_size(self.sink.fd).columns
-        columns = columns or 80  # Some terminals do not know their width.
-        room = max(columns - len(_ESCAPE.sub("", self._prefix.decode())) - 1, 1)
-        return self._prefix + text[:room].encode()
+        return self._prefix + text[: self.sink.room(self._prefix)].encode()
 
 
 def sinks(stdout: int = 1, stderr: int = 2) -> tuple[Sink, Sink]:

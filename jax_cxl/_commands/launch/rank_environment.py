@@ -17,6 +17,7 @@ def rank_environment(
     restart_lost: bool = False,
     replace_collectives: bool = False,
     cores: Sequence[int] = (),
+    columns: int | None = None,
 ) -> dict[str, str]:
     """Returns the environment of one rank.
 
@@ -33,6 +34,8 @@ def rank_environment(
       restart_lost: whether the launcher restarts a rank that has failed.
       replace_collectives: whether XLA's collectives go through the pool.
       cores: the cores on which the rank stays; if empty, all cores.
+      columns: the columns that a terminal has for the rank's unfinished line; None if no terminal
+        shows this line.
     """
     environment = dict(base)
     address = f"127.0.0.1:{port}"
@@ -40,6 +43,9 @@ def rank_environment(
     environment[variables.SIZE] = str(size)
     environment[variables.RESTARTS] = str(restarts)
     environment[variables.CORES] = ",".join(map(str, cores))
+    environment.pop(variables.COLUMNS, None)  # An outer launcher may have set it.
+    if columns is not None:
+        environment[variables.COLUMNS] = str(columns)
     environment[variables.COORDINATOR] = address
     # JAX binds all interfaces by default; the ranks of one machine need loopback only.
     environment[variables.COORDINATOR_BIND] = address

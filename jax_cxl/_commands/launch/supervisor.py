@@ -185,6 +185,8 @@ class _Supervisor:
         bound = cores.share(available, number, job.size) if job.bind_cores else ()
         # A single rank uses the streams of the launcher, as its lines need no prefix.
         piped = job.size > 1
+        marks = [output.prefix(number, sink) if job.prefix else b"" for sink in self._sinks]
+        shown = piped and number == 0 and self._sinks[0].terminal
         report, reporter = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         report.setblocking(False)
         command = [sys.executable, "-m", "jax_cxl._commands.launch.rank", str(os.getpid())]
@@ -205,6 +207,7 @@ class _Supervisor:
                     devices_per_process=job.devices_per_process,
                     replace_collectives=job.replace_collectives,
                     cores=bound,
+                    columns=self._sinks[0].room(marks[0]) if shown else None,
                 ),
                 stdin=None if number == 0 else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if piped else None,
@@ -219,10 +222,10 @@ class _Supervisor:
             reporter.close()
         self._ranks[child.pid] = number
         self._reports[report.fileno()] = report, child.pid
-        for stream, sink in zip((child.stdout, child.stderr), self._sinks, strict=True):
+        streams = (child.stdout, child.stderr)
+        for stream, sink, mark in zip(streams, self._sinks, marks, strict=True):
             if stream is None:
                 continue
-            mark = output.prefix(number, sink) if job.prefix else b""
             # Keep the descriptor without the file object, which would buffer.
             fd = os.dup(stream.fileno())
             stream.close()

@@ -65,6 +65,14 @@ class OutputTest(LaunchTestCase):
         shown = self._on_terminal("progress.py", extra=extra)
         self.assertIn(line, shown)
 
+    @parameterized.parameters(("xterm", 75), ("dumb", "no"))
+    def test_rank_0_knows_the_width_of_its_line(self, term, columns):
+        # The launcher does not pass on what an outer launcher has set.
+        extra = {"TERM": term, "NO_COLOR": "1", "JAX_CXL_LAUNCH_COLUMNS": "9"}
+        shown = self._on_terminal("-n", "2", "columns.py", extra=extra)
+        lines = sorted(shown.splitlines())
+        self.assertEqual(lines, [f"[0] {columns} columns", "[1] no columns"])
+
     def test_a_dialogue_at_a_terminal(self):
         pid, terminal = pty.fork()
         if pid == 0:
@@ -123,6 +131,31 @@ class SourceTest(parameterized.TestCase):
         os.close(write)
         source.read()
         self.assertTrue(source.closed)
+        while sink.pending:
+            sink.write()
+        os.close(result_write)
+        with os.fdopen(result_read, "rb") as result:
+            self.assertEqual(result.read(), expected)
+
+    @parameterized.parameters(
+        # As rich writes a bar: the cursor is hidden, each state erases the line, and colors stay.
+        (True, b"> \x1b[36m1/2\x1b[0m\n> a line\n> 2/2\n"),
+        (
+            False,
+            b"> \x1b[?25l\n> \x1b[2K\x1b[36m1/2\x1b[0m\n> \x1b[2Ka line\n"
+            b"> \x1b[2K2/2\n> \x1b[?25h\n",
+        ),
+    )
+    def test_lines_on_a_terminal_neither_move_the_cursor_nor_erase(self, terminal, expected):
+        text = b"\x1b[?25l\r\x1b[2K\x1b[36m1/2\x1b[0m\n\x1b[2Ka line\n\r\x1b[2K2/2\n\x1b[?25h"
+        read, write = os.pipe()
+        result_read, result_write = os.pipe()
+        sink = output.Sink(result_write, terminal=terminal)
+        source = output.Source(read, sink, b"> ", live=False)
+        os.write(write, text)
+        os.close(write)
+        while not source.closed:
+            source.read()
         while sink.pending:
             sink.write()
         os.close(result_write)

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -148,6 +149,11 @@ class GpuWheelTest(absltest.TestCase):
             self.assertEqual(names, modules)
             metadata = archive.read("jax_cxl_cuda13-0.1.0.dist-info/METADATA").decode()
             self.assertIn("Requires-Dist: jax_cxl==0.1.0\n", metadata)
+            self.assertIn("License-File: LICENSE\n", metadata)
+            self.assertEqual(
+                archive.read("jax_cxl_cuda13-0.1.0.dist-info/licenses/LICENSE"),
+                (_ROOT / "LICENSE").read_bytes(),
+            )
             for line in archive.read("jax_cxl_cuda13-0.1.0.dist-info/RECORD").decode().splitlines():
                 name, digest, size = line.split(",")
                 if digest:
@@ -163,6 +169,16 @@ class GpuWheelTest(absltest.TestCase):
 
 
 class DocumentsTest(absltest.TestCase):
+    def test_the_workflow_builds_each_wheel_that_an_extra_installs(self):
+        project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
+        extras = [name for name in project["optional-dependencies"] if name.startswith("cuda")]
+        self.assertNotEmpty(extras)
+        for document in (".github/workflows/wheels.yml", "RELEASING.md"):
+            text = (_ROOT / document).read_text()
+            (command,) = re.findall(r"release/build\.py .*", text)
+            for extra in extras:
+                self.assertIn(f"--cuda {extra.removeprefix('cuda')}", command, document)
+
     def test_citation_has_what_the_format_requires(self):
         citation = yaml.safe_load((_ROOT / "CITATION.cff").read_text())
         self.assertContainsSubset({"cff-version", "message", "title", "authors"}, citation)
