@@ -156,6 +156,7 @@ def main() -> int:
             sweep = Sweep(f"{where}?{_SIZE}", random.Random(seed), options)
             for _ in range(options.kills):
                 sweep.kill()
+                print(json.dumps(sweep.found | {"steps": sweep.steps}), flush=True)
                 if sweep.wrong:
                     break
             sweep.end()

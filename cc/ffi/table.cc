@@ -28,8 +28,8 @@ class Chunks {
     auto chunks = std::make_shared<Chunks>(std::move(call), std::move(promise));
     const auto threads = std::min<uint64_t>(
         std::max<int64_t>(pool.num_threads(), 1), chunks->count_);
-    // A short call is over before another thread would have started.
-    if (chunks->count_ <= kShort)
+    // One chunk is copied before another thread would have started.
+    if (chunks->count_ == 1)
       chunks->Work();
     else
       for (uint64_t i = 0; i < threads; ++i)
@@ -42,11 +42,12 @@ class Chunks {
         promise_(std::move(promise)),
         each_(table::IdsOfChunk(*call_.column)),
         count_(std::max<uint64_t>((call_.request.ids.count + each_ - 1) / each_,
-                                  1)) {}
+                                  1)) {
+    call_.column->calls.fetch_add(1);
+    call_.column->taken->fetch_add(call_.request.ids.count);
+  }
 
  private:
-  static constexpr uint64_t kShort = 1;
-
   void Work() {
     for (;;) {
       const uint64_t chunk = next_.fetch_add(1, std::memory_order_relaxed);
@@ -59,6 +60,8 @@ class Chunks {
       }
       if (++done_ < count_) continue;
       lock.unlock();
+      call_.column->calls.fetch_sub(1);
+      call_.column->calls.notify_all();
       // The status is that of the first chunk that has failed.
       if (status_.ok())
         promise_.SetAvailable();
@@ -132,7 +135,6 @@ Result<TableCall> TableCall::Of(const TableAttributes& attributes,
     std::memcpy(call.request.fill.data() + at, attributes.fill.begin(),
                 element);
   call.request.output = static_cast<std::byte*>(output.untyped_data());
-  call.column->taken->fetch_add(count, std::memory_order_relaxed);
   return call;
 }
 

@@ -21,7 +21,7 @@ struct TableAttributes {
   xla::ffi::Span<const uint8_t> fill;
 };
 
-// A call, decoded, checked and counted.
+// A call, decoded and checked.
 struct TableCall {
   std::shared_ptr<const table::Column> column;
   table::Request request;

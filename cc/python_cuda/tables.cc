@@ -44,6 +44,10 @@ class GpuTableColumn {
     column_->parts = reinterpret_cast<const table::PartWords*>(words);
     column_->rows_of_part = rows_of_part;
     column_->timeout_s = timeout_s;
+    for (int device : devices_)
+      if (cache_rows > 0)
+        column_->caches[device] =
+            ValueOrRaise(ffi::DeviceCache::Make(device, cache_rows, row_bytes));
     void* stalled = nullptr;
     RaiseIfError(cuda::CudaStatus(
         cudaHostAlloc(&stalled, sizeof(uint32_t),
@@ -52,10 +56,6 @@ class GpuTableColumn {
     column_->stalled = static_cast<uint32_t*>(stalled);
     *column_->stalled = 0;
     column_->taken = reinterpret_cast<std::atomic<uint64_t>*>(taken);
-    for (int device : devices_)
-      if (cache_rows > 0)
-        column_->caches[device] =
-            ValueOrRaise(ffi::DeviceCache::Make(device, cache_rows, row_bytes));
     table::Registry::Get().Add(name_, column_);
   }
   // Waits until the GPUs have taken their rows.

@@ -29,6 +29,9 @@ void Registry::Remove(const Name& name, const Column* column) {
     opened.erase(at);
     if (opened.empty()) columns_.erase(found);
   }
+  // No call finds the column any more.
+  while (const uint64_t calls = removed->calls.load())
+    removed->calls.wait(calls);
   std::lock_guard last(removed->in_use);
   removed->closed = true;
 }

@@ -159,6 +159,24 @@ class StoreTest(StoreCase):
         self.assertEmpty(self.store.list())
         self.assert_bits(self.create(rows[:5]).take([1]), rows[1:2])
 
+    def test_close_waits_for_takes_that_have_begun(self):
+        rows = random_rows((2000, 1000), "float32")
+        ids = np.tile(np.arange(2000, dtype=np.int32), 5)
+        for _ in range(5):
+            self.create(rows).close()
+            table = jax_cxl.Table.open(self.where, "table")
+            take = jax.jit(table.take)
+            take(ids[:1]).block_until_ready()
+            before = table.stats().rows_taken
+            found = take(ids)
+            while table.stats().rows_taken == before:
+                pass
+            table.close()
+            self.assert_bits(found, rows[ids])
+            del take, found
+            gc.collect()
+            self.store.delete("table")
+
     def test_damaged_rows_are_found_when_the_table_is_opened(self):
         rows = random_rows((100, 3), "float32")
         self.create(rows).close()

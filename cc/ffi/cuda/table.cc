@@ -35,6 +35,7 @@ Status Launch(const TableCall& call, Position* outside, cudaStream_t stream,
   CXL_RETURN_IF_ERROR(
       cuda::CudaStatus(cudaGetDevice(&device), "cudaGetDevice"));
   const table::Request& request = call.request;
+  column.taken->fetch_add(request.ids.count);
   const table::DeviceTake take = {
       .data = column.data,
       .rows = column.rows,

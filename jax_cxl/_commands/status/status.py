@@ -31,7 +31,6 @@ pool:
   FILE, dax:/dev/daxX.Y?offset=...
                    a pool in a file or on a device, whether its job lives or not, or a file
                    that python -m jax_cxl.launch --post-mortem FILE has written
-
   URI of a store   its tables
 
   A pool in /dev/shm is freed when the last rank ends, so the launcher reads it before that.
