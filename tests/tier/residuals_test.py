@@ -275,9 +275,7 @@ class ResidualsTest(parameterized.TestCase):
 
     def test_too_little_space(self):
         compute = jax.jit(_gradients(self.offloaded(calls=1000)))
-        pattern = (
-            r"residuals h, x of 1000 calls need 65536000 bytes for each device, and \d+ bytes"
-        )
+        pattern = r"residuals h, x of 1000 calls need 65536000 bytes for each device, and \d+ bytes"
         with self.assertRaisesRegex(jax_cxl.errors.PoolTooSmallError, pattern):
             compute.lower(*_arrays(128))
         self.assertEmpty(self.store.list())
