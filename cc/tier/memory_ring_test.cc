@@ -37,8 +37,8 @@ Values Filled(uint64_t bytes, int seed) {
 class MemoryRingTest : public testing::Test {
  protected:
   void SetUp() override {
-    memory_ = pool::Open(pool::FileSpec(
-        {dir_ / "a", dir_ / "b", dir_ / "c"}, 2 * kMiB + 2 * kOffset));
+    memory_ = pool::Open(pool::FileSpec({dir_ / "a", dir_ / "b", dir_ / "c"},
+                                        2 * kMiB + 2 * kOffset));
     ASSERT_NE(memory_, nullptr);
     ring_ = std::make_unique<MemoryRing>(5, 2, *memory_, kOffset, 2);
   }
@@ -63,8 +63,8 @@ class MemoryRingTest : public testing::Test {
 
 TEST_F(MemoryRingTest, KeepsValuesOfAllSizesAtAllPlaces) {
   // The ring begins again many times.
-  for (int n = 0; n < 60; ++n) {
-    const Values first = Filled(n * n * 100 + n, n);
+  for (int n = 0; n < 20; ++n) {
+    const Values first = Filled(n * n * 1000 + n, n);
     const Values second = Filled(kMiB + n, n + 1);
     const Handle one = Put(first);
     const Handle two = Put(second);

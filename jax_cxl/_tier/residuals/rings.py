@@ -70,11 +70,11 @@ class Ring:
         entry, lease = self._section(len(local))
         start = catalog.geometry_of(self._devices, entry).row(0, 0)
         size = self._rows * layout.BLOCK_BYTES
-        natives = [
-            self._native(platform, platform.ordinal(device), start + place * size)
-            for place, device in enumerate(local)
-        ]
+        natives: list[Any] = []
         weakref.finalize(self, _give_back, self._devices, entry, lease, natives)
+        for place, device in enumerate(local):
+            ordinal = platform.ordinal(device)
+            natives.append(self._native(platform, ordinal, start + place * size))
         return natives
 
     def _native(self, platform: platforms.Platform, ordinal: int, offset: int) -> Any:
