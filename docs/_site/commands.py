@@ -37,7 +37,7 @@ def _help(command: str) -> str:
     main = importlib.import_module(COMMANDS[command][0]).main
     text = io.StringIO()
     columns = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = "90"
+    os.environ["COLUMNS"] = "82"  # What a page shows without scrolling.
     try:
         with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
             main(["--help"])
