@@ -8,7 +8,7 @@ pytest or None after the limit, and `output`.
 """
 
 import contextlib
-import importlib
+import importlib.util
 import json
 import os
 import signal
@@ -24,6 +24,8 @@ _OUTPUT = 4000  # The last characters are enough to see which test failed.
 def main() -> None:
     """Answers requests until its input ends."""
     sys.path[0] = os.getcwd()
+    package = importlib.util.find_spec("jax_cxl")
+    assert package and package.origin == f"{os.getcwd()}/jax_cxl/__init__.py", package
     for module in _MODULES:
         importlib.import_module(module)
     for line in sys.stdin:
