@@ -3,23 +3,33 @@
 import job
 from absl.testing import absltest, parameterized
 
-# Holds five groups of these ranks at a time.
-_SMALL_POOL = {"JAX_CXL_POOL": "shm:?size=12MiB", "JAX_CXL_TIMEOUT": "60"}
+
+def _small_pool(ranks: int) -> dict[str, str]:
+    """Returns the environment of a job whose pool holds five groups of all ranks at a time."""
+    return {"JAX_CXL_POOL": f"shm:?size={3 * ranks}MiB", "JAX_CXL_TIMEOUT": "60"}
 
 
 class ManyMeshesTest(parameterized.TestCase):
-    def test_more_meshes_than_the_pool_holds(self):
+    @parameterized.parameters("jax", "jax_cxl")
+    def test_more_meshes_than_the_pool_holds(self, library):
         meshes = int(6 * job.SECONDS)
-        done = job.run("many_meshes.py", f"--meshes={meshes}", processes=4, environment=_SMALL_POOL)
+        done = job.run(
+            "many_meshes.py",
+            *(f"--meshes={meshes}", f"--library={library}"),
+            processes=2,
+            devices_per_process=4,
+            environment=_small_pool(8),
+            timeout=max(280, 4 * meshes),
+        )
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertEqual(done.stdout.count(f"{meshes} meshes right"), 4, done.stdout)
+        self.assertEqual(done.stdout.count(f"{meshes} meshes right"), 2, done.stdout)
 
     def test_a_rank_dies_while_groups_come_and_go(self):
         done = job.run(
             "many_meshes.py",
             *("--meshes=24", "--victim=2", "--seed=1"),
             processes=4,
-            environment=_SMALL_POOL,
+            environment=_small_pool(4),
             launcher=("--grace=30",),
         )
         self.assertNotEqual(done.returncode, 0)

@@ -1,9 +1,10 @@
-"""Runs collectives over many meshes of random devices, in a pool that holds few groups at a time.
+"""Runs collectives over many different meshes, in a pool that holds few groups at a time.
 
-Every process computes the same random meshes. Processes run ahead of each other, because a process
-takes part only in the meshes with its devices, and some processes pause. All results are compared
-bitwise with NumPy. With `--victim`, that process kills itself among the meshes; the others report
-the error that they get.
+Every process computes the same meshes, of random devices in random order. Processes run ahead of
+each other, because a process takes part only in the meshes with its devices, and some processes
+pause. All results are compared bitwise with NumPy. The collectives are those of `jax.lax`, which
+jax_cxl replaces, or its own with `--library=jax_cxl`. With `--victim`, that process kills itself
+among the meshes; the others report the error that they get.
 
 Runs under `python -m jax_cxl.launch` with any number of processes and devices.
 """
@@ -16,17 +17,19 @@ import time
 import jax
 import numpy as np
 from absl import app, flags
-from jax import lax
 
 import jax_cxl
+import jax_cxl.lax
 
 _MESHES = flags.DEFINE_integer("meshes", 40, "How many meshes.")
+_LIBRARY = flags.DEFINE_enum("library", "jax", ("jax", "jax_cxl"), "Whose collectives.")
 _SEED = flags.DEFINE_integer("seed", 0, "Seed of the meshes and pauses.")
 _VICTIM = flags.DEFINE_integer("victim", -1, "The process that dies; -1: none.")
 
 
 def _run(devices: list[jax.Device], count: int) -> None:
     n = len(devices)
+    lax = jax.lax if _LIBRARY.value == "jax" else jax_cxl.lax
     mesh = jax.sharding.Mesh(np.array(devices), ("i",))
     ring = [(k, (k + 1) % n) for k in range(n)]
 
@@ -49,18 +52,29 @@ def _run(devices: list[jax.Device], count: int) -> None:
             assert (np.asarray(shard.data) == want[shard.index]).all(), (devices, count)
 
 
+def _another_group(rng: np.random.Generator, groups: set[tuple[int, ...]]) -> tuple[int, ...]:
+    """Returns numbers of devices that are no group yet, and makes them a group."""
+    while True:
+        size = int(rng.integers(2, jax.device_count() + 1))
+        chosen = tuple(rng.permutation(jax.device_count())[:size].tolist())
+        if chosen not in groups:
+            groups.add(chosen)
+            return chosen
+
+
 def main(_) -> None:
-    jax_cxl.replace_collectives(local=True).start()
+    if _LIBRARY.value == "jax":
+        jax_cxl.replace_collectives(local=True).start()
+    else:
+        jax_cxl.initialize()
     rng = np.random.default_rng(_SEED.value)
     own = np.random.default_rng([_SEED.value, jax.process_index()])
-    groups = set()
+    groups: set[tuple[int, ...]] = set()
     for number in range(_MESHES.value):
         if jax.process_index() == _VICTIM.value and number == _MESHES.value // 2:
             os.kill(os.getpid(), signal.SIGKILL)
-        size = int(rng.integers(2, jax.device_count() + 1))
-        chosen = rng.permutation(jax.device_count())[:size]
+        chosen = _another_group(rng, groups)
         count = int(rng.choice([1, 300, 100_000]))
-        groups.add(tuple(chosen.tolist()))
         devices = [jax.devices()[k] for k in chosen]
         if all(device.process_index != jax.process_index() for device in devices):
             continue
@@ -73,7 +87,7 @@ def main(_) -> None:
                 raise
             print(f"lost: {error}", flush=True)
             sys.exit(7)
-    print(f"{_MESHES.value} meshes right, {len(groups)} groups", flush=True)
+    print(f"{len(groups)} meshes right", flush=True)
 
 
 if __name__ == "__main__":

@@ -128,6 +128,19 @@ class DamageTest(parameterized.TestCase):
             # The new snapshot has taken the place of the damaged one.
             places.assert_same(self, _tree(0), snapshots.restore(0, _tree(0)))
 
+    def test_a_job_saves_on_if_a_table_of_its_own_is_damaged(self):
+        with places.place(_tree(0)) as place:
+            snapshots = place.open()
+            for step in range(3):
+                snapshots.save(step, _tree(step))
+            snapshots.wait()
+            for kind, device, offset, _ in places.used(place, 0):
+                if kind == "table":
+                    place.flip(device, offset)
+            snapshots.save(3, _tree(3))
+            snapshots.wait()
+            places.assert_same(self, (3, _tree(3)), snapshots.restore_latest(_tree(0)))
+
 
 class StartTest(absltest.TestCase):
     def test_processes_that_start_together_prepare_new_memory(self):

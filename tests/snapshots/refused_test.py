@@ -150,7 +150,8 @@ class WrongTreeTest(parameterized.TestCase):
         with self.assertRaisesRegex(TypeError, "where=3 must be a str"):
             jax_cxl.Snapshots(3)
         for paths, parity in ((0, 0), (1, 1)):
-            with self.assertRaisesRegex(ValueError, f"paths={paths} must be at least"):
+            least = f"paths={paths} must be at least {parity + 1} with parity={parity}"
+            with self.assertRaisesRegex(ValueError, least):
                 jax_cxl.Snapshots.bytes_needed(0, paths=paths, parity=parity)
         with places.place(0) as place, place.open() as snapshots:
             with self.assertRaisesRegex(TypeError, "copy=1 must be True or False"):

@@ -1,5 +1,7 @@
 """jax_cxl._takeover.hlo reads XLA's modules, and writes them back without loss."""
 
+from unittest import mock
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,9 +9,12 @@ from absl.testing import absltest, parameterized
 from hypothesis import given, strategies as st
 from jax.extend import xla
 
+from jax_cxl._takeover import build
+from jax_cxl._takeover.config import Config
 from jax_cxl._takeover.hlo import groups, shape, wire
 from jax_cxl._takeover.hlo.module import Instruction, Module
 from jax_cxl._takeover.hlo.wire import Message
+from jax_cxl._takeover.schedule import costs
 
 
 def mesh_axes(sizes, axes, order=(), iota=None):
@@ -46,6 +51,13 @@ class GroupsTest(parameterized.TestCase):
     @parameterized.named_parameters(
         ("none", Message(), []),
         ("{{0,1},{2,3}}", listed([0, 1], [2, 3]), [[0, 1], [2, 3]]),
+        (
+            "{{0,3},{1,2}} of older versions",
+            Message()
+            .add(49, Message().set_integers(1, [0, 3]))
+            .add(49, Message().set_integers(1, [1, 2])),
+            [[0, 3], [1, 2]],
+        ),
         ("[2,2]<=[4]", iota(2, 2, [4], [0]), [[0, 1], [2, 3]]),
         ("[2,2]<=[2,2]T(1,0)", iota(2, 2, [2, 2], [1, 0]), [[0, 2], [1, 3]]),
         ("mesh[2,2] {b}", mesh_axes([2, 2], [[1]]), [[0, 1], [2, 3]]),
@@ -84,7 +96,8 @@ class GroupsTest(parameterized.TestCase):
         proto = Message()
         for column in ([5, 2], [4, 1], [3, 0]):
             proto.add(3, Message().set_integers(1, column))
-        assignment = groups.DeviceAssignment.decode(proto)
+        assignment = Module(Message().add(15, proto).encode()).device_assignment
+        assert assignment is not None
         self.assertEqual(assignment.by_position([[0, 5], [1, 2]]), [[5, 0], [4, 3]])
         self.assertEqual(assignment.cross_replica([[0, 1]]), [[5, 2], [4, 1], [3, 0]])
         self.assertEqual(assignment.cross_partition([[2, 0]]), [[3, 5], [0, 2]])
@@ -97,6 +110,12 @@ class WireTest(parameterized.TestCase):
         message = Message(Message().add(7, value).set_integers(9, [value, 1]).encode())
         self.assertEqual(message.get(7), value)
         self.assertEqual(message.integers(9), [value, 1])
+
+    @parameterized.parameters(
+        (0x7F, b"\x08\x7f"), (0x80, b"\x08\x80\x01"), (0x3FFF, b"\x08\xff\x7f")
+    )
+    def test_numbers_are_as_short_as_possible(self, value, expected):
+        self.assertEqual(Message().add(1, value).encode(), expected)
 
     @given(st.binary(max_size=40))
     def test_any_bytes_are_a_message_or_an_error(self, data):
@@ -114,6 +133,40 @@ class WireTest(parameterized.TestCase):
             shape.Shape("bfloat16", (2, 3), (1, 0)).stacked(4),
         ):
             self.assertEqual(shape.decode(made.encode()), [made])
+
+    def test_stacked_shapes(self):
+        stacked = shape.Shape("int8", (2, 3, 5), (0, 2, 1)).stacked(4)
+        self.assertEqual(stacked, shape.Shape("int8", (4, 2, 3, 5), (1, 3, 2, 0)))
+
+    # Fields of LayoutProto: tiles, memory space, types of indices and pointers, element size,
+    # physical shape, dynamic metadata, splits.
+    @parameterized.parameters(6, 8, 9, 10, 11, 12, 15, 17)
+    def test_layouts_that_are_irregular(self, field):
+        plain = shape.Shape("int8", (3,), (0,)).encode()
+        (layout,) = (value for number, _, value in plain.items() if number == 5)
+        plain.set(5, Message(layout).set(field, 1))
+        self.assertFalse(shape.decode(plain)[0].regular)
+
+    @parameterized.parameters(
+        ("bool", 24), ("int8", 24), ("bfloat16", 48), ("complex64", 192), ("int4", 24), ("", 0)
+    )
+    def test_bytes_of_shapes(self, dtype, expected):
+        self.assertEqual(costs.size(shape.Shape(dtype, (4, 6), (1, 0))), expected)
+
+    def test_attributes(self):
+        attributes = {"a": 'tab\t, "~" \x7f', "b": np.int32(3), "c": np.array([1, 2], np.int64)}
+        made = Config.of({"line": "", **attributes}, "x.py:1")
+        self.assertTrue(made.has_line)
+        self.assertEqual(
+            made.text,
+            '{a = "tab\\09, \\22~\\22 \\7F", b = 3 : i32, c = array<i64: 1, 2>, line = "x.py:1"}',
+        )
+        self.assertFalse(Config.of({"line": ""}, "").has_line)
+
+    def test_rows(self):
+        builder = build.Builder(mock.Mock(new_id=lambda: 2), Instruction(Message()))
+        value = build.Value(1, shape.Shape("int8", (2, 3, 5), (1, 2, 0)))
+        self.assertEqual(builder.row(value, 1).shape, shape.Shape("int8", (3, 5), (0, 1)))
 
 
 class ModuleTest(absltest.TestCase):

@@ -1,6 +1,7 @@
 """JAX_CXL_EARLY_BYTES, and the part of the cache's keys that depends on the takeover."""
 
 import os
+import pathlib
 import tempfile
 from unittest import mock
 
@@ -72,6 +73,18 @@ class KeyTest(absltest.TestCase):
         with mock.patch.object(install, "code", lambda: "another"):
             self.assertNotEqual(self.key(), before)
         self.assertIn(install.code(), before)
+
+    def test_each_file_changes_the_key(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            found = set()
+            for file in ("", "_lowering/a.py", "_takeover/b.py", "_takeover/hlo/c.py"):
+                if file:
+                    (folder / file).parent.mkdir(parents=True, exist_ok=True)
+                    (folder / file).write_text("x = 1")
+                with mock.patch.object(install, "__file__", str(folder / "_takeover/install.py")):
+                    found.add(install.code.__wrapped__())
+            self.assertLen(found, 4)
 
 
 class CachedProgramTest(absltest.TestCase):

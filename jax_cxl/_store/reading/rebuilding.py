@@ -11,7 +11,7 @@ import numpy as np
 from jax_cxl import _compat, errors
 from jax_cxl._store.reading import on_gpus
 from jax_cxl._store.reading.restoring import Reader
-from jax_cxl._store.trees import flatten, leaves, names
+from jax_cxl._store.trees import collector, flatten, leaves, names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +43,7 @@ def wanted(like: Any) -> Wanted:
     return Wanted(asked, [x for _, x in flat], structure)
 
 
+@collector.paused()
 def rebuild(
     of: Wanted,
     reader: Reader,

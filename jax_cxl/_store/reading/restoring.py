@@ -17,7 +17,7 @@ from jax_cxl import errors
 from jax_cxl._store.memory import layout, stripes
 from jax_cxl._store.memory.record import Record
 from jax_cxl._store.memory.section import Section
-from jax_cxl._store.trees import leaves, place
+from jax_cxl._store.trees import collector, leaves, place
 
 _RUN = 4  # Blocks that a thread reads at a time.
 _KEPT_BLOCKS = 16  # Cached blocks: a block with parts of several leaves is read once.
@@ -47,6 +47,7 @@ class Reader:
       directory: its bytes.
     """
 
+    @collector.paused()
     def __init__(self, section: Section, records: list[Record], known: Known | None = None):
         """Reads the directory.
 

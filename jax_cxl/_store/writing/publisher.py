@@ -16,7 +16,7 @@ from jax_cxl._store import agreement, arguments
 from jax_cxl._store.memory import catalog
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import validity
-from jax_cxl._store.trees import flatten, replicas, sizes
+from jax_cxl._store.trees import collector, flatten, replicas, sizes
 from jax_cxl._store.writing import fence, saving, streaming
 from jax_cxl._store.writing.save_agreement import SaveAgreement
 from jax_cxl._store.writing.shard_bytes import is_on_gpu
@@ -80,6 +80,7 @@ class Publisher:
     def save(self, version: int | None, tree: Any, *, copy: bool) -> int:
         """Saves a tree while the program continues; returns the version. See `Snapshots.save`."""
 
+        @collector.paused()
         def flat(writers: tuple[int, ...]) -> flatten.Flat:
             arguments.check_bool("copy", copy)
             made = self._flattener.flatten(tree, writers)
@@ -87,6 +88,7 @@ class Publisher:
             flatten.wait_for_values(made)
             return made
 
+        @collector.paused()
         def batches(tree: flatten.Flat, selection: saving.Selection) -> list[saving.Batch]:
             return [selection.hold(dict(enumerate(tree.arrays)), copy)]
 

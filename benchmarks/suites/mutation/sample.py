@@ -1,0 +1,85 @@
+"""A sample of single changes to the package's Python modules, made by cosmic-ray's operators."""
+
+import ast
+import pathlib
+import random
+from collections.abc import Iterator, Sequence
+
+from cosmic_ray import ast as parsed, mutating, plugins
+from cosmic_ray.ast import ast_query
+from cosmic_ray.work_item import MutationSpec, WorkItem
+
+
+def sample(modules: Sequence[pathlib.Path], count: int, seed: int) -> list[WorkItem]:
+    """Returns changes at random places of the modules, at most one at each place.
+
+    A larger sample of the same modules and seed begins with the smaller one. A place is a position
+    in the text, because an operator offers up to eleven changes of one binary operator, and
+    a comparison would otherwise count as often as ten numbers.
+
+    Args:
+      modules: paths of the modules.
+      count: how many changes.
+      seed: of the random choice.
+    """
+    places: dict[tuple[str, tuple[int, int]], list[MutationSpec]] = {}
+    for module in sorted(modules):
+        for spec in _all_of(module):
+            places.setdefault((str(module), spec.start_pos), []).append(spec)
+    choice = random.Random(seed)
+    order = list(places)
+    choice.shuffle(order)
+    found: list[WorkItem] = []
+    for place in order:
+        spec = choice.choice(places[place])
+        if len(found) < count and changes_behavior(spec):
+            name = f"{spec.module_path}:{spec.start_pos[0]}:{spec.start_pos[1]}"
+            kind = spec.operator_name.removeprefix("core/")
+            found.append(WorkItem.single(job_id=f"{name} {kind}", mutation=spec))
+    return found
+
+
+def changes_behavior(spec: MutationSpec) -> bool:
+    """Returns whether Python accepts the changed module, and compiles it to something else."""
+    before = spec.module_path.read_text()
+    operator = plugins.get_operator(spec.operator_name)(**spec.operator_args)
+    after = mutating.mutate_code(before, operator, spec.occurrence)
+    try:
+        return after is not None and _without_annotations(before) != _without_annotations(after)
+    except SyntaxError:
+        return False
+
+
+def _all_of(module: pathlib.Path) -> Iterator[MutationSpec]:
+    nodes = list(parsed.ast_nodes(parsed.get_ast_from_path(module)))
+    for name in plugins.operator_names():
+        operator_class = plugins.get_operator(name)
+        if operator_class.arguments():
+            continue
+        operator = operator_class()
+        positions = (
+            (node, start, end) for node in nodes for start, end in operator.mutation_positions(node)
+        )
+        for occurrence, (node, start, end) in enumerate(positions):
+            definition = ast_query.ASTQuery(node).get_definition_name()
+            yield MutationSpec(
+                module_path=module,
+                operator_name=name,
+                occurrence=occurrence,
+                start_pos=start,
+                end_pos=end,
+                definition_name=definition,
+            )
+
+
+def _without_annotations(source: str) -> str:
+    """Returns what a module does: annotations are for type checkers only."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            node.annotation = None
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            node.returns = None
+        elif isinstance(node, ast.AnnAssign):
+            node.annotation = ast.Constant(None)
+    return ast.dump(tree)
