@@ -42,9 +42,6 @@ struct Column {
   // How many rows this process has taken of the table.
   std::atomic<uint64_t>* taken = nullptr;
 
-  // Calls under way on CPUs, which take and give back `in_use` several times.
-  mutable std::atomic<uint64_t> calls = 0;
-
   // Held shared while rows are taken.
   mutable std::shared_mutex in_use;
   bool closed = false;  // guarded by in_use

@@ -30,8 +30,6 @@ void Registry::Remove(const Name& name, const Column* column) {
     if (opened.empty()) columns_.erase(found);
   }
   // No call finds the column any more.
-  while (const uint64_t calls = removed->calls.load())
-    removed->calls.wait(calls);
   std::lock_guard last(removed->in_use);
   removed->closed = true;
 }

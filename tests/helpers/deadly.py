@@ -1,4 +1,4 @@
-"""The memory of a store, in the middle of whose changes a process dies."""
+"""Deaths of a process: in the middle of a write to a store, or at some time."""
 
 import os
 import signal
@@ -58,3 +58,9 @@ class Deaths:
         """Ends the process as if it had been killed."""
         self._before()
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_after(seconds: float) -> None:
+    """Lets the process die at a later time."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))

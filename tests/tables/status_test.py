@@ -15,11 +15,11 @@ from jax_cxl._commands.status import status
 
 
 def _run(*arguments):
-    """Returns the exit status, and what is printed."""
+    """Returns the exit status, the output, and the messages about other stores and jobs."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = status.main(arguments)
-    return code, out.getvalue() + err.getvalue()
+    return code, out.getvalue(), err.getvalue()
 
 
 class StatusTest(StoreCase):
@@ -29,8 +29,8 @@ class StatusTest(StoreCase):
 
     def tables(self, *arguments):
         """Returns the tables of this test's store in the JSON, by name."""
-        code, text = _run(*arguments, "--json")
-        self.assertEqual(code, 0, text)
+        code, text, problems = _run(*arguments, "--json")
+        self.assertEqual(code, 0, problems)
         found = json.loads(text)
         return {of["name"]: of for of in found["tables"] if of["store"].startswith(self.file)}
 
@@ -63,7 +63,7 @@ class StatusTest(StoreCase):
         finally:
             stop.set()
             reader.join()
-        code, text = _run(self.where)
+        code, text, _ = _run(self.where)
         self.assertEqual(code, 0)
         self.assertRegex(
             text, rf"table table in {self.where.replace('?', '.')}: \d+ bytes, 1 reader, "
@@ -85,14 +85,14 @@ class StatusTest(StoreCase):
     def test_a_store_without_tables_or_that_is_damaged(self):
         self.store.publish("no table", {"a": np.zeros(3)})
         self.store.flush("no table")
-        code, text = _run(self.where)
+        code, *said = _run(self.where)
         self.assertEqual(code, 2)
-        self.assertIn("no job or table found", text)
+        self.assertIn("no job or table found", "".join(said))
         damaged = self.folder / "damaged"
         damaged.write_bytes((self.folder / "a").read_bytes()[: 1 << 20])
-        code, text = _run(str(damaged))
+        code, *said = _run(str(damaged))
         self.assertEqual(code, 2)
-        self.assertIn("damaged", text)
+        self.assertIn("damaged", "".join(said))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,8 @@ struct DeviceTake {
   bool wide = false;
   uint64_t count = 0;
   Mode mode = Mode::kFill;
-  std::array<std::byte, 16> fill = {};  // elements, repeated
+  // A kernel reads it as the widest vector.
+  alignas(16) std::array<std::byte, 16> fill = {};  // elements, repeated
   std::byte* output = nullptr;
   // Gets the least position of an id outside of the table, in mode kError.
   unsigned long long* outside = nullptr;

@@ -22,8 +22,8 @@ from absl import app, flags
 
 import jax_cxl
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
-import deaths
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "helpers"))
+import deadly
 
 _WHERE = flags.DEFINE_string("where", None, "URI of the snapshots.", required=True)
 _KILLS = flags.DEFINE_integer("kills", 0, "How many times a process is killed.")
@@ -100,7 +100,7 @@ def main(_) -> None:
         victim, at_step, writes, after, in_save = (
             rng.randrange(jax.process_count()),
             rng.randrange(1, 4),
-            rng.randrange(24),
+            rng.randrange(1, 25),
             rng.uniform(0, 0.1),
             rng.random() < 0.5,
         )
@@ -119,7 +119,7 @@ def main(_) -> None:
             begun = step
             if dies and not in_save:
                 tell_of_death(kills, time.monotonic() + after)
-                deaths.die_after(after)
+                deadly.die_after(after)
             while kills < _KILLS.value or step < begun + _STEPS.value:
                 state = training.step(state)
                 step += 1
@@ -130,7 +130,7 @@ def main(_) -> None:
                 if dies and in_save and step == begun + at_step:
                     devices = snapshots._publisher.section.devices
                     tell = lambda: tell_of_death(kills, time.monotonic())  # noqa: B023, E731
-                    devices.core = deaths.DeadlyMemory(devices.core, writes, tell)
+                    devices.core = deadly.DeadlyMemory(devices.core, deadly.Deaths(writes, tell))
                 snapshots.save(step, state)
                 returned = step
                 if step % 8 == 0:  # Saves of several lengths of time beside steps.

@@ -21,8 +21,8 @@ from absl import app, flags
 
 import jax_cxl
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
-import deaths
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "helpers"))
+import deadly
 
 _WHERE = flags.DEFINE_string("where", None, "URI of the store.", required=True)
 _KILLS = flags.DEFINE_integer("kills", 0, "How many times a process is killed.")
@@ -91,7 +91,7 @@ def main(_) -> None:
         victim, at_step, writes, after, in_update = (
             rng.randrange(jax.process_count()),
             rng.randrange(1, 4),
-            rng.randrange(16),
+            rng.randrange(1, 17),
             rng.uniform(0.01, 0.3),
             rng.random() < 0.5,
         )
@@ -105,7 +105,7 @@ def main(_) -> None:
             begun = state.step
             if dies and not in_update:
                 tell_of_death("at some time")
-                deaths.die_after(after)
+                deadly.die_after(after)
             end = _UNTIL.value or begun + _STEPS.value
             while kills < _KILLS.value or state.step < end:
                 loss, gradients = training.gradients(params, np.int32(state.step))
@@ -115,7 +115,7 @@ def main(_) -> None:
                 if dies and in_update and state.step == begun + at_step:
                     tell = functools.partial(tell_of_death, "in an update")
                     devices = store._devices
-                    devices.core = deaths.DeadlyMemory(devices.core, writes, tell)
+                    devices.core = deadly.DeadlyMemory(devices.core, deadly.Deaths(writes, tell))
                 params, state = training.optimizer.step(params, gradients, state)
                 returned = state.step
                 if state.step % 8 == 0:  # Writes of several lengths of time beside steps.
