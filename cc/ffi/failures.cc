@@ -11,16 +11,16 @@ std::string Text(const Status& status) {
 }
 
 // Never destroyed: XLA's threads may still fail while the process exits.
-Failures*& Current() {
+Failures*& Instance() {
   static Failures* current = new Failures;
   return current;
 }
 
 }  // namespace
 
-Failures& Failures::Get() { return *Current(); }
+Failures& Failures::Get() { return *Instance(); }
 
-void Failures::Use(Failures* failures) { Current() = failures; }
+void Failures::Use(Failures* failures) { Instance() = failures; }
 
 std::string Failures::Record(const Status& status) {
   std::string text = Text(status);
