@@ -2,20 +2,31 @@
 
 import contextlib
 import gc
+import threading
 from collections.abc import Iterator
+
+_lock = threading.Lock()
+_pauses = 0
+_was_enabled = False  # before the first pause
 
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """Pauses the collector. A decorator too.
+    """Pauses the collector, for all threads. A decorator too.
 
     A tree of thousands of leaves makes so many objects that the collector searches all objects of
     the program several times: a third of the time of a restore. The objects form no circles.
     """
-    was_enabled = gc.isenabled()
-    gc.disable()
+    global _pauses, _was_enabled
+    with _lock:
+        if _pauses == 0:
+            _was_enabled = gc.isenabled()
+            gc.disable()
+        _pauses += 1
     try:
         yield
     finally:
-        if was_enabled:
-            gc.enable()
+        with _lock:
+            _pauses -= 1
+            if _pauses == 0 and _was_enabled:
+                gc.enable()
