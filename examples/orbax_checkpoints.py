@@ -1,4 +1,4 @@
-"""Keeps training state twice: Orbax on a disk now and then, snapshots in the pool at each step.
+"""Keeps training state twice: by Orbax on a disk, and by snapshots in the pool at each step.
 
     python -m jax_cxl.launch -n 2 examples/orbax_checkpoints.py --folder=/tmp/run
     python -m jax_cxl.launch -n 2 examples/orbax_checkpoints.py --folder=/tmp/run --steps=200

@@ -154,7 +154,9 @@ _REPORT = (
     " python -m jax_cxl doctor"
 )
 # The end of the message for a lost rank, unless it says what to do.
-_CONTINUE = ". The output of the lost rank may say why. jax_cxl.regroup() continues without it"
+_CONTINUE = (
+    ". The output of the lost rank may have the reason. jax_cxl.regroup() continues without it"
+)
 
 
 def message_of(code: str, message: str) -> str:

@@ -14,8 +14,8 @@ _was_enabled = False  # before the first pause
 def paused() -> Iterator[None]:
     """Pauses the collector, for all threads. A decorator too.
 
-    A tree of thousands of leaves makes so many objects that the collector searches all objects of
-    the program several times: a third of the time of a restore. The objects form no circles.
+    A tree of thousands of leaves makes many objects. Each time there are some more, the collector
+    searches all objects of the program: a third of the time of a restore. They form no circles.
     """
     global _pauses, _was_enabled
     with _lock:

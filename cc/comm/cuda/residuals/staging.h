@@ -39,7 +39,7 @@ struct StagingBuffer {
 class Staging {
  public:
   Staging() = default;
-  ~Staging();  // the GPU does not use the buffers any more
+  ~Staging();  // the GPU no longer uses the buffers
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
