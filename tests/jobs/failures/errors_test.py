@@ -72,7 +72,7 @@ class ClassTest(parameterized.TestCase):
     def test_what_jax_gives_stays(self):
         error = _JAX("PEER_LOST|x", 14)
         self.assertEqual((error.error_code, error.error_message), (14, "PEER_LOST|x"))
-        self.assertEqual(str(_JAX(msg="PEER_LOST|x", code=14)), "x")
+        self.assertEqual(str(_JAX(msg="MISMATCH|x", code=14)), "x")
 
     def test_attributes(self):
         lost = error_of("PEER_LOST|x")
