@@ -10,6 +10,16 @@ from collections.abc import Sequence
 from typing import Any
 
 
+def add_options(parser: argparse.ArgumentParser, ways: Sequence[str]) -> None:
+    """Adds the options of a benchmark that compares these ways."""
+    parser.add_argument("--steps", type=int, default=10, help="measured steps (default: 10)")
+    parser.add_argument("--limit-gib", type=float, help="memory of each GPU that may be used")
+    parser.add_argument("--ways", default=",".join(ways), help="default: all")
+    parser.add_argument("--seconds", type=float, default=270, help="begins nothing after this time")
+    parser.add_argument("--folder", default="/dev/shm", help="of the pool")
+    parser.add_argument("--one", choices=ways, help=argparse.SUPPRESS)
+
+
 def run(
     script: str, options: argparse.Namespace, more: Sequence[str], end: float
 ) -> dict[str, Any]:

@@ -38,14 +38,9 @@ def main() -> int:
     parser.add_argument(
         "--tokens", type=int, default=0, help="in a batch; by default 8192, CPUs 64"
     )
-    parser.add_argument("--steps", type=int, default=10, help="measured steps (default: 10)")
     parser.add_argument("--group-mib", type=int, default=128, help="group_bytes (default: 128)")
-    parser.add_argument("--limit-gib", type=float, help="memory of each GPU that may be used")
-    parser.add_argument("--ways", default=",".join(_WAYS), help="default: all")
     parser.add_argument("--largest", action="store_true", help="find the largest model")
-    parser.add_argument("--seconds", type=float, default=270, help="begins nothing after this time")
-    parser.add_argument("--folder", default="/dev/shm", help="of the pool")
-    parser.add_argument("--one", choices=_WAYS, help=argparse.SUPPRESS)
+    alone.add_options(parser, _WAYS)
     options = parser.parse_args()
     if options.one:
         print(json.dumps(_measure(options)), flush=True)
