@@ -38,4 +38,3 @@ if how == "shutdown":
         print(f"again {float(total(x)[0])}", flush=True)
     except jax_cxl.NotInitializedError as error:
         print(f"caught {error}", flush=True)
-        os._exit(0)
