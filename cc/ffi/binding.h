@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "cc/base/status.h"
-#include "cc/ffi/call_site.h"
-#include "cc/ffi/errors.h"
+#include "cc/ffi/call/call_site.h"
+#include "cc/ffi/errors/errors.h"
 #include "cc/ffi/row_buffers.h"
 #include "cc/ffi/slice_check.h"
 #include "cc/plan/plan.h"

@@ -3,8 +3,8 @@
 
 #include "xla/ffi/api/c_api.h"
 
-// XLA custom-call handlers for platform "cpu". They share one Instantiate
-// stage, whose state is a CallSite.
+// XLA custom-call handlers of collectives for platform "cpu". They share one
+// Instantiate stage, whose state is a CallSite.
 extern "C" {
 XLA_FFI_Error* jax_cxl_instantiate(XLA_FFI_CallFrame* frame);
 // One operand, one result.
@@ -16,11 +16,6 @@ XLA_FFI_Error* jax_cxl_barrier(XLA_FFI_CallFrame* frame);
 // Takes tables (slice_check.h) and any number of values, each aliased to its
 // result. It has no state.
 XLA_FFI_Error* jax_cxl_check_slices(XLA_FFI_CallFrame* frame);
-// Rows of a table (table.h). It has no state.
-XLA_FFI_Error* jax_cxl_table(XLA_FFI_CallFrame* frame);
-// Residuals (residuals.h). They have no state.
-XLA_FFI_Error* jax_cxl_put_residual(XLA_FFI_CallFrame* frame);
-XLA_FFI_Error* jax_cxl_get_residual(XLA_FFI_CallFrame* frame);
 }
 
 #endif  // JAX_CXL_FFI_HANDLERS_H_

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "cc/base/status.h"
-#include "cc/ffi/call_site.h"
+#include "cc/ffi/call/call_site.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jax_cxl::ffi {

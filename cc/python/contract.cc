@@ -5,7 +5,7 @@
 
 #include "cc/base/dtype.h"
 #include "cc/comm/call/tuning.h"
-#include "cc/ffi/contract.h"
+#include "cc/ffi/call/contract.h"
 #include "cc/plan/operations.h"
 #include "cc/pool/media/medium.h"
 #include "cc/python/errors.h"

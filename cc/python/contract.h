@@ -8,7 +8,7 @@ namespace jax_cxl {
 
 // Adds to the module:
 //  - OPERATIONS, REDUCE_OPS and DTYPES. The position of an entry is its value.
-//  - TARGETS and ATTRIBUTE_TYPES, of custom calls (cc/ffi/contract.h).
+//  - TARGETS and ATTRIBUTE_TYPES, of custom calls (cc/ffi/call/contract.h).
 //  - the class Tuning (cc/comm/call/tuning.h) and TUNING_FIELDS, its fields.
 void BindContract(nanobind::module_& m);
 

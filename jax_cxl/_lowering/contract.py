@@ -1,7 +1,7 @@
 """The contract between lowered programs and the native handlers.
 
 It consists of the targets of custom calls, the attributes of a call, and the enumerations in them.
-cc/ffi/contract.h is the other side; tests/ops/names_test.py compares both. `Op` and `ReduceOp` are
+cc/ffi/call/contract.h is the other side; tests/ops/names_test.py compares both. `Op` and `ReduceOp` are
 written here, although `_core` has them, because type checkers read their members.
 """
 
@@ -24,11 +24,11 @@ START_TARGET = "jax_cxl_start"
 START_ROWS_TARGET = "jax_cxl_start_rows"
 DONE_TARGET = "jax_cxl_done"
 TIE_TARGET = "jax_cxl_tie"
-# Rows of a table in a store, which no other process has to take part in (cc/ffi/table.h).
+# Rows of a table in a store, which no other process has to take part in (cc/ffi/store/table.h).
 TABLE_TARGET = "jax_cxl_table"
 START_TABLE_TARGET = "jax_cxl_start_table"
 TABLE_DONE_TARGET = "jax_cxl_table_done"
-# Residuals that go to a store and come back (cc/ffi/residuals.h).
+# Residuals that go to a store and come back (cc/ffi/store/residuals.h).
 PUT_RESIDUAL_TARGET = "jax_cxl_put_residual"
 GET_RESIDUAL_TARGET = "jax_cxl_get_residual"
 # Each collective of a program is a call of one of these targets.

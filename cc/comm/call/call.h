@@ -47,9 +47,9 @@ struct RowOperands {
 
 // A collective call that a rank has started.
 struct Call {
-  // All ranks use the same identity for one call (see cc/ffi/call_site.h). Two
-  // calls of a group have different identities, unless one call has ended on
-  // every rank before any rank starts the other.
+  // All ranks use the same identity for one call (see cc/ffi/call/call_site.h).
+  // Two calls of a group have different identities, unless one call has ended
+  // on every rank before any rank starts the other.
   uint64_t identity = 0;
   uint64_t number = 0;  // counts the rank's calls from 1; set by its Recorder
   plan::Request request;

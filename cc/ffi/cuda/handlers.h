@@ -3,8 +3,8 @@
 
 #include "xla/ffi/api/c_api.h"
 
-// XLA custom-call handlers for platform "CUDA". They enqueue on XLA's stream
-// and return. All except done, tie, check_slices, table and residuals share one
+// XLA custom-call handlers of collectives for platform "CUDA". They enqueue on
+// XLA's stream and return. All except done, tie and check_slices share one
 // Instantiate stage, whose state is a CallSite. No handler is marked as
 // compatible with command buffers (CUDA graphs), because a call's number is an
 // argument of its kernel, and a replay would repeat it.
@@ -31,15 +31,6 @@ XLA_FFI_Error* jax_cxl_cuda_tie(XLA_FFI_CallFrame* frame);
 // Takes tables (slice_check.h) and any number of values, each aliased to its
 // result. It waits for the tables.
 XLA_FFI_Error* jax_cxl_cuda_check_slices(XLA_FFI_CallFrame* frame);
-// Rows of a table (cc/ffi/table.h). It waits for the GPU in mode "error".
-XLA_FFI_Error* jax_cxl_cuda_table(XLA_FFI_CallFrame* frame);
-// Starts a call that takes rows, and waits for it, as start and done do. They
-// need no job.
-XLA_FFI_Error* jax_cxl_cuda_start_table(XLA_FFI_CallFrame* frame);
-XLA_FFI_Error* jax_cxl_cuda_table_done(XLA_FFI_CallFrame* frame);
-// Residuals (cc/ffi/residuals.h).
-XLA_FFI_Error* jax_cxl_cuda_put_residual(XLA_FFI_CallFrame* frame);
-XLA_FFI_Error* jax_cxl_cuda_get_residual(XLA_FFI_CallFrame* frame);
 }
 
 #endif  // JAX_CXL_FFI_CUDA_HANDLERS_H_

@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_FFI_CUDA_DEVICE_CACHE_H_
-#define JAX_CXL_FFI_CUDA_DEVICE_CACHE_H_
+#ifndef JAX_CXL_FFI_CUDA_STORE_DEVICE_CACHE_H_
+#define JAX_CXL_FFI_CUDA_STORE_DEVICE_CACHE_H_
 
 #include <cuda_runtime_api.h>
 
@@ -44,4 +44,4 @@ class DeviceCache final : public table::Cache {
 
 }  // namespace jax_cxl::ffi
 
-#endif  // JAX_CXL_FFI_CUDA_DEVICE_CACHE_H_
+#endif  // JAX_CXL_FFI_CUDA_STORE_DEVICE_CACHE_H_

@@ -1,6 +1,6 @@
 // Takes rows of a table on a GPU.
 
-#include "cc/ffi/table.h"
+#include "cc/ffi/store/table.h"
 
 #include <cuda_runtime_api.h>
 
@@ -15,8 +15,8 @@
 
 #include "cc/comm/cuda/started.h"
 #include "cc/engine/cuda/executor.h"
-#include "cc/ffi/cuda/handlers.h"
-#include "cc/ffi/errors.h"
+#include "cc/ffi/cuda/store/handlers.h"
+#include "cc/ffi/errors/errors.h"
 #include "cc/table/cuda/take.h"
 
 namespace jax_cxl::ffi {

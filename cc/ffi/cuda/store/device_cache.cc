@@ -1,4 +1,4 @@
-#include "cc/ffi/cuda/device_cache.h"
+#include "cc/ffi/cuda/store/device_cache.h"
 
 #include <cstddef>
 #include <utility>

@@ -1,13 +1,13 @@
-#include "cc/ffi/table.h"
+#include "cc/ffi/store/table.h"
 
 #include <algorithm>
 #include <cstring>
 #include <shared_mutex>
 
 #include "cc/engine/cpu/huge_pages.h"
-#include "cc/ffi/chunks.h"
-#include "cc/ffi/errors.h"
-#include "cc/ffi/handlers.h"
+#include "cc/ffi/errors/errors.h"
+#include "cc/ffi/store/chunks.h"
+#include "cc/ffi/store/handlers.h"
 #include "cc/table/registry.h"
 
 namespace jax_cxl::ffi {

@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_FFI_TABLE_H_
-#define JAX_CXL_FFI_TABLE_H_
+#ifndef JAX_CXL_FFI_STORE_TABLE_H_
+#define JAX_CXL_FFI_STORE_TABLE_H_
 
 #include <cstdint>
 #include <memory>
@@ -47,4 +47,4 @@ auto BindTable(Binding binding) {
 
 }  // namespace jax_cxl::ffi
 
-#endif  // JAX_CXL_FFI_TABLE_H_
+#endif  // JAX_CXL_FFI_STORE_TABLE_H_

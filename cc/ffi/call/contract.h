@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_FFI_CONTRACT_H_
-#define JAX_CXL_FFI_CONTRACT_H_
+#ifndef JAX_CXL_FFI_CALL_CONTRACT_H_
+#define JAX_CXL_FFI_CALL_CONTRACT_H_
 
 #include <array>
 #include <cstdint>
@@ -25,14 +25,15 @@ inline constexpr char kStartTarget[] = "jax_cxl_start";
 inline constexpr char kStartRowsTarget[] = "jax_cxl_start_rows";
 inline constexpr char kDoneTarget[] = "jax_cxl_done";
 inline constexpr char kTieTarget[] = "jax_cxl_tie";
-// Takes rows of a table in a store. It has attributes of its own (table.h).
+// Takes rows of a table in a store. It has attributes of its own
+// (cc/ffi/store/table.h).
 inline constexpr char kTableTarget[] = "jax_cxl_table";
 // The same in two halves. GPUs only.
 inline constexpr char kStartTableTarget[] = "jax_cxl_start_table";
 inline constexpr char kTableDoneTarget[] = "jax_cxl_table_done";
 
 // Moves residuals to a store and back. They have attributes of their own
-// (residuals.h).
+// (cc/ffi/store/residuals.h).
 inline constexpr char kPutResidualTarget[] = "jax_cxl_put_residual";
 inline constexpr char kGetResidualTarget[] = "jax_cxl_get_residual";
 
@@ -99,4 +100,4 @@ inline constexpr std::array kAttributeTypes = {
 
 }  // namespace jax_cxl::ffi
 
-#endif  // JAX_CXL_FFI_CONTRACT_H_
+#endif  // JAX_CXL_FFI_CALL_CONTRACT_H_

@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_FFI_FAILURES_H_
-#define JAX_CXL_FFI_FAILURES_H_
+#ifndef JAX_CXL_FFI_ERRORS_FAILURES_H_
+#define JAX_CXL_FFI_ERRORS_FAILURES_H_
 
 #include <deque>
 #include <mutex>
@@ -41,4 +41,4 @@ class Failures {
 
 }  // namespace jax_cxl::ffi
 
-#endif  // JAX_CXL_FFI_FAILURES_H_
+#endif  // JAX_CXL_FFI_ERRORS_FAILURES_H_

@@ -1,6 +1,6 @@
-#include "cc/ffi/errors.h"
+#include "cc/ffi/errors/errors.h"
 
-#include "cc/ffi/failures.h"
+#include "cc/ffi/errors/failures.h"
 
 namespace jax_cxl::ffi {
 namespace {

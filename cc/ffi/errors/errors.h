@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_FFI_ERRORS_H_
-#define JAX_CXL_FFI_ERRORS_H_
+#ifndef JAX_CXL_FFI_ERRORS_ERRORS_H_
+#define JAX_CXL_FFI_ERRORS_ERRORS_H_
 
 #include "cc/base/status.h"
 #include "xla/ffi/api/ffi.h"
@@ -11,4 +11,4 @@ xla::ffi::Error ToFfiError(const Status& status);
 
 }  // namespace jax_cxl::ffi
 
-#endif  // JAX_CXL_FFI_ERRORS_H_
+#endif  // JAX_CXL_FFI_ERRORS_ERRORS_H_

@@ -1,4 +1,4 @@
-#include "cc/ffi/call_site.h"
+#include "cc/ffi/call/call_site.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include <variant>
 #include <vector>
 
-#include "cc/ffi/program_sites.h"
+#include "cc/ffi/call/program_sites.h"
 #include "cc/plan/plan.h"
 
 namespace jax_cxl::ffi {

@@ -1,4 +1,4 @@
-#include "cc/ffi/chunks.h"
+#include "cc/ffi/store/chunks.h"
 
 #include <algorithm>
 #include <atomic>

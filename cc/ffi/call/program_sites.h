@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_FFI_PROGRAM_SITES_H_
-#define JAX_CXL_FFI_PROGRAM_SITES_H_
+#ifndef JAX_CXL_FFI_CALL_PROGRAM_SITES_H_
+#define JAX_CXL_FFI_CALL_PROGRAM_SITES_H_
 
 #include <cstdint>
 #include <mutex>
@@ -60,4 +60,4 @@ class ProgramSites {
 
 }  // namespace jax_cxl::ffi
 
-#endif  // JAX_CXL_FFI_PROGRAM_SITES_H_
+#endif  // JAX_CXL_FFI_CALL_PROGRAM_SITES_H_

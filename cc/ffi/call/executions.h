@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_FFI_EXECUTIONS_H_
-#define JAX_CXL_FFI_EXECUTIONS_H_
+#ifndef JAX_CXL_FFI_CALL_EXECUTIONS_H_
+#define JAX_CXL_FFI_CALL_EXECUTIONS_H_
 
 #include <array>
 #include <cstdint>
@@ -63,4 +63,4 @@ class Executions {
 
 }  // namespace jax_cxl::ffi
 
-#endif  // JAX_CXL_FFI_EXECUTIONS_H_
+#endif  // JAX_CXL_FFI_CALL_EXECUTIONS_H_

@@ -1,4 +1,4 @@
-#include "cc/ffi/program_sites.h"
+#include "cc/ffi/call/program_sites.h"
 
 #include <algorithm>
 #include <atomic>

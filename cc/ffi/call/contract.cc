@@ -1,4 +1,4 @@
-#include "cc/ffi/contract.h"
+#include "cc/ffi/call/contract.h"
 
 #include <string>
 

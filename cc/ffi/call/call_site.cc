@@ -1,4 +1,4 @@
-#include "cc/ffi/call_site.h"
+#include "cc/ffi/call/call_site.h"
 
 #include <algorithm>
 #include <numeric>
@@ -7,8 +7,8 @@
 #include <string_view>
 #include <utility>
 
-#include "cc/ffi/contract.h"
-#include "cc/ffi/program_sites.h"
+#include "cc/ffi/call/contract.h"
+#include "cc/ffi/call/program_sites.h"
 #include "cc/plan/plan.h"
 
 namespace jax_cxl::ffi {

@@ -1,4 +1,4 @@
-#include "cc/ffi/executions.h"
+#include "cc/ffi/call/executions.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_FFI_RESIDUALS_H_
-#define JAX_CXL_FFI_RESIDUALS_H_
+#ifndef JAX_CXL_FFI_STORE_RESIDUALS_H_
+#define JAX_CXL_FFI_STORE_RESIDUALS_H_
 
 #include <cstdint>
 #include <memory>
@@ -42,4 +42,4 @@ auto BindResidual(Binding binding) {
 
 }  // namespace jax_cxl::ffi
 
-#endif  // JAX_CXL_FFI_RESIDUALS_H_
+#endif  // JAX_CXL_FFI_STORE_RESIDUALS_H_

@@ -1,6 +1,6 @@
 // Puts residuals of a GPU into a store, and gets them.
 
-#include "cc/ffi/residuals.h"
+#include "cc/ffi/store/residuals.h"
 
 #include <cuda_runtime_api.h>
 
@@ -10,8 +10,8 @@
 
 #include "cc/base/status.h"
 #include "cc/comm/cuda/residuals/device_ring.h"
-#include "cc/ffi/cuda/handlers.h"
-#include "cc/ffi/errors.h"
+#include "cc/ffi/cuda/store/handlers.h"
+#include "cc/ffi/errors/errors.h"
 #include "cc/tier/cuda/get.h"
 #include "xla/ffi/api/ffi.h"
 

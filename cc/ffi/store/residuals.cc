@@ -1,7 +1,7 @@
 // Puts residuals of a forward pass into a store, and gets them for the backward
 // pass.
 
-#include "cc/ffi/residuals.h"
+#include "cc/ffi/store/residuals.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -12,9 +12,9 @@
 
 #include "cc/base/status.h"
 #include "cc/engine/cpu/huge_pages.h"
-#include "cc/ffi/chunks.h"
-#include "cc/ffi/errors.h"
-#include "cc/ffi/handlers.h"
+#include "cc/ffi/errors/errors.h"
+#include "cc/ffi/store/chunks.h"
+#include "cc/ffi/store/handlers.h"
 #include "cc/tier/memory_ring.h"
 #include "cc/tier/registry.h"
 #include "cc/tier/ring.h"

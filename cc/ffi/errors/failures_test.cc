@@ -1,4 +1,4 @@
-#include "cc/ffi/failures.h"
+#include "cc/ffi/errors/failures.h"
 
 #include <gtest/gtest.h>
 

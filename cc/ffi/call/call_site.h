@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_FFI_CALL_SITE_H_
-#define JAX_CXL_FFI_CALL_SITE_H_
+#ifndef JAX_CXL_FFI_CALL_CALL_SITE_H_
+#define JAX_CXL_FFI_CALL_CALL_SITE_H_
 
 #include <cstdint>
 #include <memory>
@@ -11,7 +11,7 @@
 #include "cc/base/status.h"
 #include "cc/comm/call/call.h"
 #include "cc/engine/cpu/member_buffers.h"
-#include "cc/ffi/executions.h"
+#include "cc/ffi/call/executions.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jax_cxl::ffi {
@@ -101,4 +101,4 @@ class CallSite {
 
 }  // namespace jax_cxl::ffi
 
-#endif  // JAX_CXL_FFI_CALL_SITE_H_
+#endif  // JAX_CXL_FFI_CALL_CALL_SITE_H_

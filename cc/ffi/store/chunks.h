@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_FFI_CHUNKS_H_
-#define JAX_CXL_FFI_CHUNKS_H_
+#ifndef JAX_CXL_FFI_STORE_CHUNKS_H_
+#define JAX_CXL_FFI_STORE_CHUNKS_H_
 
 #include <cstdint>
 #include <functional>
@@ -18,4 +18,4 @@ Status RunChunks(xla::ffi::ThreadPool& pool, uint64_t count,
 
 }  // namespace jax_cxl::ffi
 
-#endif  // JAX_CXL_FFI_CHUNKS_H_
+#endif  // JAX_CXL_FFI_STORE_CHUNKS_H_

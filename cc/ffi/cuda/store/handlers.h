@@ -1,0 +1,21 @@
+#ifndef JAX_CXL_FFI_CUDA_STORE_HANDLERS_H_
+#define JAX_CXL_FFI_CUDA_STORE_HANDLERS_H_
+
+#include "xla/ffi/api/c_api.h"
+
+// XLA custom-call handlers for platform "CUDA" that move data of a store. They
+// enqueue on XLA's stream and return, have no state, and need no job. None is
+// marked as compatible with command buffers (CUDA graphs).
+extern "C" {
+// Rows of a table (cc/ffi/store/table.h). It waits for the GPU in mode "error".
+XLA_FFI_Error* jax_cxl_cuda_table(XLA_FFI_CallFrame* frame);
+// Starts a call that takes rows, and waits for it, as start and done of a
+// collective do.
+XLA_FFI_Error* jax_cxl_cuda_start_table(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* jax_cxl_cuda_table_done(XLA_FFI_CallFrame* frame);
+// Residuals (cc/ffi/store/residuals.h).
+XLA_FFI_Error* jax_cxl_cuda_put_residual(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* jax_cxl_cuda_get_residual(XLA_FFI_CallFrame* frame);
+}
+
+#endif  // JAX_CXL_FFI_CUDA_STORE_HANDLERS_H_
