@@ -135,30 +135,37 @@ def cxl_cuda_part(name, deps = [], test_deps = [], testonly = False):
         testonly = testonly,
     )
 
-def cxl_python_module(name, deps, headers = [], tags = [], testonly = False):
-    """A nanobind module from the *.cc of the folder, as the target <name>.so.
+# What nanobind needs.
+_PYTHON_COPTS = ["-fno-strict-aliasing"]
+
+_NANOBIND = ["@local_python//:nanobind"]
+
+def cxl_python_part(name, deps = []):
+    """A folder of a nanobind module: like cxl_layer, but it may include nanobind."""
+    cxl_layer(
+        name = name,
+        copts = _PYTHON_COPTS,
+        deps = deps + _NANOBIND,
+    )
+
+def cxl_python_module(name, deps, tags = [], testonly = False):
+    """A nanobind module from the *.cc of the folder and its parts, as the target <name>.so.
 
     Args:
       name: of the module.
-      deps: the layers that it binds.
-      headers: filegroups of another module's headers.
+      deps: its parts, and the layers that it binds.
       tags: of the target.
       testonly: whether only tests may use the module.
     """
-    native.filegroup(
-        name = "headers",
-        srcs = native.glob(["*.h"]),
-        visibility = ["//visibility:public"],
-    )
     native.cc_binary(
         name = name + ".so",
         testonly = testonly,
         tags = tags,
-        srcs = native.glob(["*.cc", "*.h"]) + headers,
-        copts = _COPTS + ["-fno-strict-aliasing"],
+        srcs = native.glob(["*.cc", "*.h"]),
+        copts = _COPTS + _PYTHON_COPTS,
         linkshared = True,
         visibility = ["//visibility:public"],
-        deps = deps + ["@local_python//:nanobind"],
+        deps = deps + _NANOBIND,
     )
 
 def cxl_pytests(deps, data):

@@ -8,7 +8,7 @@
 #include "cc/ffi/call/contract.h"
 #include "cc/plan/operations.h"
 #include "cc/pool/media/medium.h"
-#include "cc/python/errors.h"
+#include "cc/python/shared/errors.h"
 
 namespace jax_cxl {
 namespace nb = nanobind;

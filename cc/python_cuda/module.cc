@@ -22,9 +22,9 @@
 #include "cc/ffi/cuda/handlers.h"
 #include "cc/ffi/cuda/store/handlers.h"
 #include "cc/ffi/errors/failures.h"
-#include "cc/python/errors.h"
-#include "cc/python/registrations.h"
-#include "cc/python/stats.h"
+#include "cc/python/shared/errors.h"
+#include "cc/python/shared/registrations.h"
+#include "cc/python/shared/stats.h"
 #include "cc/python_cuda/residuals.h"
 #include "cc/python_cuda/tables.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cc/comm/cuda/residuals/device_ring.h"
-#include "cc/python/errors.h"
+#include "cc/python/shared/errors.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

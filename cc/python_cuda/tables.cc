@@ -13,8 +13,8 @@
 #include "cc/comm/cuda/current_device.h"
 #include "cc/engine/cuda/executor.h"
 #include "cc/ffi/cuda/store/device_cache.h"
-#include "cc/python/caches.h"
-#include "cc/python/errors.h"
+#include "cc/python/shared/caches.h"
+#include "cc/python/shared/errors.h"
 #include "cc/table/column.h"
 #include "cc/table/registry.h"
 

@@ -1,4 +1,4 @@
-#include "cc/python/residuals.h"
+#include "cc/python/store/residuals.h"
 
 #include <cstdint>
 #include <memory>

@@ -1,10 +1,9 @@
-#include "cc/python/regroup.h"
+#include "cc/python/job/regroup.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,47 +12,36 @@
 #include "cc/comm/health/peers.h"
 #include "cc/comm/health/regroup.h"
 #include "cc/comm/runtime.h"
-#include "cc/python/errors.h"
+#include "cc/python/job/runtime.h"
+#include "cc/python/shared/errors.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace jax_cxl {
-namespace {
-
-std::shared_ptr<comm::Runtime> Running() {
-  auto runtime = comm::Runtime::Current();
-  if (runtime == nullptr)
-    RaiseIfError(
-        Error(Code::kFailedPrecondition,
-              "jax_cxl is not running; call jax_cxl.initialize() first"));
-  return runtime;
-}
-
-}  // namespace
-
 void BindRegroup(nb::module_& m) {
   m.def(
       "rank_lost",
-      [](int rank) { return !Running()->peers()->Alive(rank).ok(); },
+      [](int rank) { return !RunningRuntime()->peers()->Alive(rank).ok(); },
       "Returns True if a rank's process is lost.", "rank"_a);
   m.def(
       "rank_left",
-      [](int rank) { return !Running()->peers()->Left(rank).ok(); },
+      [](int rank) { return !RunningRuntime()->peers()->Left(rank).ok(); },
       "Returns True if a rank has left: it starts no more calls.", "rank"_a);
   m.def(
-      "rank_name", [](int rank) { return Running()->peers()->Name(rank); },
+      "rank_name",
+      [](int rank) { return RunningRuntime()->peers()->Name(rank); },
       "Returns a text like 'rank 3 (pid 4711 on host a)'.", "rank"_a);
   m.def(
       "join_attempt",
       [](int rank, uint64_t attempt) {
-        comm::JoinAttempt(Running()->pool(rank), rank, attempt);
+        comm::JoinAttempt(RunningRuntime()->pool(rank), rank, attempt);
       },
       "rank"_a, "attempt"_a);
   m.def(
       "joined_attempt",
       [](int rank, uint64_t attempt) {
-        return comm::JoinedAttempt(*Running()->pool(), rank, attempt);
+        return comm::JoinedAttempt(*RunningRuntime()->pool(), rank, attempt);
       },
       "rank"_a, "attempt"_a);
   m.def(
@@ -61,7 +49,7 @@ void BindRegroup(nb::module_& m) {
       [](int rank, uint64_t attempt, std::vector<int> members,
          std::string place) {
         RaiseIfError(
-            comm::DecideAttempt(Running()->pool(rank), rank, attempt,
+            comm::DecideAttempt(RunningRuntime()->pool(rank), rank, attempt,
                                 {std::move(members), std::move(place)}));
       },
       "rank"_a, "attempt"_a, "members"_a, "place"_a);
@@ -69,7 +57,7 @@ void BindRegroup(nb::module_& m) {
       "decided_attempt",
       [](int rank, uint64_t attempt) -> nb::object {
         std::optional<comm::Decision> decision =
-            comm::DecidedAttempt(*Running()->pool(), rank, attempt);
+            comm::DecidedAttempt(*RunningRuntime()->pool(), rank, attempt);
         if (!decision) return nb::none();
         return nb::make_tuple(decision->members, decision->place);
       },

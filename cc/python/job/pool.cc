@@ -1,4 +1,4 @@
-#include "cc/python/pool.h"
+#include "cc/python/job/pool.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
@@ -16,7 +16,7 @@
 #include "cc/pool/layout/geometry.h"
 #include "cc/pool/layout/layout.h"
 #include "cc/pool/memory_check.h"
-#include "cc/python/errors.h"
+#include "cc/python/shared/errors.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

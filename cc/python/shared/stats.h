@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_PYTHON_STATS_H_
-#define JAX_CXL_PYTHON_STATS_H_
+#ifndef JAX_CXL_PYTHON_SHARED_STATS_H_
+#define JAX_CXL_PYTHON_SHARED_STATS_H_
 
 #include <nanobind/nanobind.h>
 
@@ -19,4 +19,4 @@ inline nanobind::dict StatsDict(const comm::Stats& stats) {
 
 }  // namespace jax_cxl
 
-#endif  // JAX_CXL_PYTHON_STATS_H_
+#endif  // JAX_CXL_PYTHON_SHARED_STATS_H_

@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_PYTHON_RECORDED_H_
-#define JAX_CXL_PYTHON_RECORDED_H_
+#ifndef JAX_CXL_PYTHON_JOB_RECORDED_H_
+#define JAX_CXL_PYTHON_JOB_RECORDED_H_
 
 #include <nanobind/nanobind.h>
 
@@ -11,4 +11,4 @@ void BindRecorded(nanobind::module_& m);
 
 }  // namespace jax_cxl
 
-#endif  // JAX_CXL_PYTHON_RECORDED_H_
+#endif  // JAX_CXL_PYTHON_JOB_RECORDED_H_

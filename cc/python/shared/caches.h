@@ -1,9 +1,9 @@
-#ifndef JAX_CXL_PYTHON_CACHES_H_
-#define JAX_CXL_PYTHON_CACHES_H_
+#ifndef JAX_CXL_PYTHON_SHARED_CACHES_H_
+#define JAX_CXL_PYTHON_SHARED_CACHES_H_
 
 #include <nanobind/nanobind.h>
 
-#include "cc/python/errors.h"
+#include "cc/python/shared/errors.h"
 #include "cc/table/column.h"
 
 // What the classes TableColumn of both modules say about caches.
@@ -30,4 +30,4 @@ inline nanobind::tuple CacheCounts(const table::Column& column) {
 
 }  // namespace jax_cxl
 
-#endif  // JAX_CXL_PYTHON_CACHES_H_
+#endif  // JAX_CXL_PYTHON_SHARED_CACHES_H_

@@ -1,6 +1,6 @@
-#include "cc/python/uncaught_exit.h"
+#include "cc/python/interpreter/uncaught_exit.h"
 
-#include "cc/python/type_slots.h"
+#include "cc/python/interpreter/type_slots.h"
 
 namespace nb = nanobind;
 

@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_PYTHON_TYPE_SLOTS_H_
-#define JAX_CXL_PYTHON_TYPE_SLOTS_H_
+#ifndef JAX_CXL_PYTHON_INTERPRETER_TYPE_SLOTS_H_
+#define JAX_CXL_PYTHON_INTERPRETER_TYPE_SLOTS_H_
 
 #include <Python.h>
 
@@ -22,4 +22,4 @@ PyObject* CodeOfSystemExit(PyObject* error);
 
 }  // namespace jax_cxl::type_slots
 
-#endif  // JAX_CXL_PYTHON_TYPE_SLOTS_H_
+#endif  // JAX_CXL_PYTHON_INTERPRETER_TYPE_SLOTS_H_

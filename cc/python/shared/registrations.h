@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_PYTHON_REGISTRATIONS_H_
-#define JAX_CXL_PYTHON_REGISTRATIONS_H_
+#ifndef JAX_CXL_PYTHON_SHARED_REGISTRATIONS_H_
+#define JAX_CXL_PYTHON_SHARED_REGISTRATIONS_H_
 
 #include <nanobind/nanobind.h>
 
@@ -48,4 +48,4 @@ inline nanobind::dict CallSiteType(const char* name) {
 
 }  // namespace jax_cxl
 
-#endif  // JAX_CXL_PYTHON_REGISTRATIONS_H_
+#endif  // JAX_CXL_PYTHON_SHARED_REGISTRATIONS_H_

@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_PYTHON_REGROUP_H_
-#define JAX_CXL_PYTHON_REGROUP_H_
+#ifndef JAX_CXL_PYTHON_JOB_REGROUP_H_
+#define JAX_CXL_PYTHON_JOB_REGROUP_H_
 
 #include <nanobind/nanobind.h>
 
@@ -11,4 +11,4 @@ void BindRegroup(nanobind::module_& m);
 
 }  // namespace jax_cxl
 
-#endif  // JAX_CXL_PYTHON_REGROUP_H_
+#endif  // JAX_CXL_PYTHON_JOB_REGROUP_H_

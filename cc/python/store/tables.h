@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_PYTHON_TABLES_H_
-#define JAX_CXL_PYTHON_TABLES_H_
+#ifndef JAX_CXL_PYTHON_STORE_TABLES_H_
+#define JAX_CXL_PYTHON_STORE_TABLES_H_
 
 #include <nanobind/nanobind.h>
 
@@ -10,4 +10,4 @@ void BindTables(nanobind::module_& m);
 
 }  // namespace jax_cxl
 
-#endif  // JAX_CXL_PYTHON_TABLES_H_
+#endif  // JAX_CXL_PYTHON_STORE_TABLES_H_

@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_PYTHON_DISPATCH_ERRORS_H_
-#define JAX_CXL_PYTHON_DISPATCH_ERRORS_H_
+#ifndef JAX_CXL_PYTHON_INTERPRETER_DISPATCH_ERRORS_H_
+#define JAX_CXL_PYTHON_INTERPRETER_DISPATCH_ERRORS_H_
 
 #include <nanobind/nanobind.h>
 
@@ -17,4 +17,4 @@ void BindDispatchErrors(nanobind::module_& m);
 
 }  // namespace jax_cxl
 
-#endif  // JAX_CXL_PYTHON_DISPATCH_ERRORS_H_
+#endif  // JAX_CXL_PYTHON_INTERPRETER_DISPATCH_ERRORS_H_

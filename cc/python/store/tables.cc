@@ -1,4 +1,4 @@
-#include "cc/python/tables.h"
+#include "cc/python/store/tables.h"
 
 #include <nanobind/ndarray.h>
 
@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "cc/pool/persistent/persistent_memory.h"
-#include "cc/python/caches.h"
-#include "cc/python/errors.h"
+#include "cc/python/shared/caches.h"
+#include "cc/python/shared/errors.h"
 #include "cc/table/cache.h"
 #include "cc/table/column.h"
 #include "cc/table/registry.h"

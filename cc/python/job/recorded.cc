@@ -1,6 +1,7 @@
-#include "cc/python/recorded.h"
+#include "cc/python/job/recorded.h"
 
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include "cc/comm/record/recorded_calls.h"
 #include "cc/comm/runtime.h"
 #include "cc/pool/job_record.h"
+#include "cc/python/shared/errors.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -126,6 +128,13 @@ void BindRecorded(nb::module_& m) {
       .def("to_bytes", [](const pool::JobRecord& self) {
         return nb::bytes(self.data(), self.size());
       });
+  m.def(
+      "read_job_record",
+      [](int fd, uint64_t offset, const std::string& name) {
+        return ValueOrRaise(pool::JobRecord::Read(fd, offset, name));
+      },
+      "Copies the control pages of the pool at `offset` of an open file.",
+      "fd"_a, "offset"_a, "name"_a);
   m.def(
       "operations",
       [] {

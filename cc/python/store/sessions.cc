@@ -1,4 +1,4 @@
-#include "cc/python/sessions.h"
+#include "cc/python/store/sessions.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -15,7 +15,7 @@
 
 #include "cc/pool/persistent/persistent_memory.h"
 #include "cc/pool/persistent/sessions.h"
-#include "cc/python/errors.h"
+#include "cc/python/shared/errors.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

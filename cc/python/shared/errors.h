@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_PYTHON_ERRORS_H_
-#define JAX_CXL_PYTHON_ERRORS_H_
+#ifndef JAX_CXL_PYTHON_SHARED_ERRORS_H_
+#define JAX_CXL_PYTHON_SHARED_ERRORS_H_
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
@@ -40,4 +40,4 @@ T ValueOrRaise(Result<T> result) {
 
 }  // namespace jax_cxl
 
-#endif  // JAX_CXL_PYTHON_ERRORS_H_
+#endif  // JAX_CXL_PYTHON_SHARED_ERRORS_H_

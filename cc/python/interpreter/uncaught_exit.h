@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_PYTHON_UNCAUGHT_EXIT_H_
-#define JAX_CXL_PYTHON_UNCAUGHT_EXIT_H_
+#ifndef JAX_CXL_PYTHON_INTERPRETER_UNCAUGHT_EXIT_H_
+#define JAX_CXL_PYTHON_INTERPRETER_UNCAUGHT_EXIT_H_
 
 #include <nanobind/nanobind.h>
 
@@ -17,4 +17,4 @@ void BindUncaughtExit(nanobind::module_& m);
 
 }  // namespace jax_cxl
 
-#endif  // JAX_CXL_PYTHON_UNCAUGHT_EXIT_H_
+#endif  // JAX_CXL_PYTHON_INTERPRETER_UNCAUGHT_EXIT_H_

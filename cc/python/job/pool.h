@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_PYTHON_POOL_H_
-#define JAX_CXL_PYTHON_POOL_H_
+#ifndef JAX_CXL_PYTHON_JOB_POOL_H_
+#define JAX_CXL_PYTHON_JOB_POOL_H_
 
 #include <nanobind/nanobind.h>
 
@@ -45,4 +45,4 @@ void BindPool(nanobind::module_& m);
 
 }  // namespace jax_cxl
 
-#endif  // JAX_CXL_PYTHON_POOL_H_
+#endif  // JAX_CXL_PYTHON_JOB_POOL_H_

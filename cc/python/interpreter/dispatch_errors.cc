@@ -1,6 +1,6 @@
-#include "cc/python/dispatch_errors.h"
+#include "cc/python/interpreter/dispatch_errors.h"
 
-#include "cc/python/type_slots.h"
+#include "cc/python/interpreter/type_slots.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -1,5 +1,5 @@
 // Compiled without Py_LIMITED_API, which hides PyTypeObject (CMakeLists.txt).
-#include "cc/python/type_slots.h"
+#include "cc/python/interpreter/type_slots.h"
 
 #include <utility>
 

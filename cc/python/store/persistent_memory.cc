@@ -1,4 +1,4 @@
-#include "cc/python/persistent_memory.h"
+#include "cc/python/store/persistent_memory.h"
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -16,8 +16,8 @@
 
 #include "cc/pool/coherence/coherence.h"
 #include "cc/pool/persistent/persistent_memory.h"
-#include "cc/python/errors.h"
-#include "cc/python/pool.h"
+#include "cc/python/job/pool.h"
+#include "cc/python/shared/errors.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -1,0 +1,91 @@
+#include "cc/python/job/runtime.h"
+
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/comm/call/tuning.h"
+#include "cc/python/job/pool.h"
+#include "cc/python/shared/errors.h"
+#include "cc/python/shared/stats.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace jax_cxl {
+
+std::shared_ptr<comm::Runtime> RunningRuntime() {
+  auto runtime = comm::Runtime::Current();
+  if (runtime == nullptr)
+    RaiseIfError(
+        Error(Code::kFailedPrecondition,
+              "jax_cxl is not running; call jax_cxl.initialize() first"));
+  return runtime;
+}
+
+void BindRuntime(nb::module_& m) {
+  m.def(
+      "start",
+      [](PyPool& pool, const std::vector<std::pair<int32_t, int>>& local,
+         const std::vector<int>& absent, int generation, uint64_t slot_bytes,
+         int num_slots, const comm::Tuning& tuning, double warn_after,
+         double timeout, double heartbeat_timeout) {
+        comm::Options options;
+        options.slot_bytes = slot_bytes;
+        options.num_slots = num_slots;
+        options.tuning = tuning;
+        options.warn_after_s = warn_after;
+        options.timeout_s = timeout;
+        options.heartbeat_timeout_s = heartbeat_timeout;
+        std::vector<comm::Runtime::LocalRank> ranks;
+        for (auto [ordinal, rank] : local) ranks.push_back({ordinal, rank});
+        RaiseIfError(comm::Runtime::Start(pool.Release(), ranks, absent,
+                                          generation, options));
+      },
+      "Takes over the pool and starts an endpoint for each (device ordinal, "
+      "rank). The ranks `absent` have left the job.",
+      "pool"_a, "local"_a, nb::kw_only(), "absent"_a, "generation"_a,
+      "slot_bytes"_a, "num_slots"_a, "tuning"_a, "warn_after"_a, "timeout"_a,
+      "heartbeat_timeout"_a);
+
+  m.def(
+      "runtime",
+      []() {
+        return nb::capsule(
+            new std::shared_ptr<comm::Runtime>(RunningRuntime()),
+            "jax_cxl.Runtime", [](void* held) noexcept {
+              delete static_cast<std::shared_ptr<comm::Runtime>*>(held);
+            });
+      },
+      "Returns a capsule that holds the runtime, for jax_cxl._cuda.");
+
+  // Both functions join threads that may be inside Python callbacks.
+  m.def("stop", &comm::Runtime::Stop,
+        "Releases the pool. `reason` is the status or exception with which the "
+        "program ends, for the other ranks; empty if there was no error.",
+        "reason"_a, "program_ends"_a, nb::call_guard<nb::gil_scoped_release>());
+  m.def("failed", &comm::Runtime::Failed,
+        "Returns True if a rank of this process has given up.");
+  m.def(
+      "note_failed_program",
+      [](const std::string& reason) {
+        if (auto runtime = comm::Runtime::Current())
+          runtime->NoteFailedProgram(reason);
+      },
+      "Tells the other ranks that a program over several processes has failed "
+      "in this process, outside of its collectives.",
+      "reason"_a);
+  m.def("stats", []() {
+    auto runtime = comm::Runtime::Current();
+    return StatsDict(runtime == nullptr ? comm::Stats() : runtime->stats());
+  });
+}
+
+}  // namespace jax_cxl
