@@ -27,9 +27,7 @@ struct Cuda {
   using Outcome = xffi::Error;
   using Runtime = comm::DeviceRuntime;
 
-  static xffi::Error Finish(const Status& status) {
-    return status.ok() ? xffi::Error::Success() : ToFfiError(status);
-  }
+  static xffi::Error Finish(const Status& status) { return ToFfiError(status); }
 
   static xffi::Error Start(cudaStream_t stream, int32_t /*ordinal*/,
                            const Device<Cuda>& device, CallSite* /*site*/,

@@ -27,6 +27,7 @@ xffi::ErrorCode FfiCode(Code code) {
 }  // namespace
 
 xffi::Error ToFfiError(const Status& status) {
+  if (status.ok()) return xffi::Error::Success();
   return xffi::Error(FfiCode(status.code()), Failures::Get().Record(status));
 }
 

@@ -6,7 +6,8 @@
 
 namespace jax_cxl::ffi {
 
-// Converts a status to XLA's error. Failures remembers the status.
+// Converts a status to XLA's error, or to XLA's success. Failures remembers an
+// error.
 xla::ffi::Error ToFfiError(const Status& status);
 
 }  // namespace jax_cxl::ffi

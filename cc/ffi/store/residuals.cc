@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <shared_mutex>
 #include <span>
-#include <utility>
 
 #include "cc/base/status.h"
 #include "cc/engine/cpu/huge_pages.h"
@@ -37,67 +37,62 @@ Status ForChunks(xffi::ThreadPool& pool, uint64_t bytes, const Run& run) {
                    });
 }
 
-Status PutValue(xffi::ThreadPool& pool, const OpenRing& open,
+Status PutValue(xffi::ThreadPool& pool, tier::MemoryRing& ring,
                 const xffi::AnyBuffer& value, xffi::AnyBuffer& handle) {
-  CXL_RETURN_IF_ERROR(CheckHandle(handle));
   const auto* from = static_cast<const std::byte*>(value.untyped_data());
   const uint64_t bytes = value.size_bytes();
-  CXL_ASSIGN_OR_RETURN(const tier::Handle made, open.ring->Take(bytes));
+  CXL_ASSIGN_OR_RETURN(const tier::Handle made, ring.Take(bytes));
   CXL_RETURN_IF_ERROR(
       ForChunks(pool, bytes, [&](uint64_t begin, uint64_t size) {
-        return open.ring->Write(made, begin, std::span(from + begin, size));
+        return ring.Write(made, begin, std::span(from + begin, size));
       }));
   std::memcpy(handle.untyped_data(), &made, sizeof(made));
   return OkStatus();
 }
 
-Status GetValue(xffi::ThreadPool& pool, const OpenRing& open,
+Status GetValue(xffi::ThreadPool& pool, const tier::MemoryRing& ring,
                 const xffi::AnyBuffer& handle, xffi::AnyBuffer& value) {
-  CXL_RETURN_IF_ERROR(CheckHandle(handle));
   tier::Handle of;
   std::memcpy(&of, handle.untyped_data(), sizeof(of));
-  CXL_RETURN_IF_ERROR(open.ring->Check(of));
+  CXL_RETURN_IF_ERROR(ring.Check(of));
   auto* to = static_cast<std::byte*>(value.untyped_data());
   const uint64_t bytes = value.size_bytes();
   cpu::PreferHugePages(to, bytes);
   CXL_RETURN_IF_ERROR(
       ForChunks(pool, bytes, [&](uint64_t begin, uint64_t size) {
-        return open.ring->Read(of, begin, std::span(to + begin, size));
+        return ring.Read(of, begin, std::span(to + begin, size));
       }));
-  return open.ring->Check(of);
+  return ring.Check(of);
 }
 
-xffi::Error ToError(const Status& status) {
-  return status.ok() ? xffi::Error::Success() : ToFfiError(status);
+// Calls `run` with the ring, which stays open meanwhile.
+template <typename Run>
+xffi::Error OnOpenRing(int64_t ring, int32_t device,
+                       const xffi::AnyBuffer& handle, const Run& run) {
+  return OnRing(tier::Registry::Get().Find({ring, device}), ring, device,
+                handle, [&](tier::MemoryRing& found) {
+                  std::shared_lock in_use(found.in_use);
+                  return found.closed ? NoRing(ring, device) : run(found);
+                });
 }
 
 xffi::Error Put(xffi::ThreadPool pool, int32_t device, int64_t ring,
                 int32_t /*value*/, xffi::AnyBuffer value,
                 xffi::Result<xffi::AnyBuffer> handle) {
-  const Result<OpenRing> open = OpenRing::Find(ring, device);
-  return ToError(open.ok() ? PutValue(pool, *open, value, *handle)
-                           : open.status());
+  return OnOpenRing(ring, device, *handle, [&](tier::MemoryRing& on) {
+    return PutValue(pool, on, value, *handle);
+  });
 }
 
 xffi::Error Get(xffi::ThreadPool pool, int32_t device, int64_t ring,
                 int32_t /*value*/, xffi::AnyBuffer handle,
                 xffi::Result<xffi::AnyBuffer> value) {
-  const Result<OpenRing> open = OpenRing::Find(ring, device);
-  return ToError(open.ok() ? GetValue(pool, *open, handle, *value)
-                           : open.status());
+  return OnOpenRing(ring, device, handle, [&](tier::MemoryRing& on) {
+    return GetValue(pool, on, handle, *value);
+  });
 }
 
 }  // namespace
-
-Result<OpenRing> OpenRing::Find(int64_t ring, int32_t device) {
-  OpenRing open;
-  open.ring = tier::Registry::Get().Find({ring, device});
-  if (open.ring != nullptr) {
-    open.in_use = std::shared_lock(open.ring->in_use);
-    if (!open.ring->closed) return open;
-  }
-  return NoRing(ring, device);
-}
 
 Status NoRing(int64_t ring, int32_t device) {
   return Error(Code::kFailedPrecondition,

@@ -3,28 +3,30 @@
 
 #include <cstdint>
 #include <memory>
-#include <shared_mutex>
+#include <utility>
 
 #include "cc/base/status.h"
-#include "cc/tier/memory_ring.h"
+#include "cc/ffi/errors/errors.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jax_cxl::ffi {
-
-// A ring that stays open while this object lives.
-struct OpenRing {
-  std::shared_ptr<tier::MemoryRing> ring;
-  std::shared_lock<std::shared_mutex> in_use;
-
-  // Fails with kFailedPrecondition if this process does not have the ring.
-  static Result<OpenRing> Find(int64_t ring, int32_t device);
-};
 
 // The error if this process does not have a ring.
 Status NoRing(int64_t ring, int32_t device);
 
 // Fails with kInternal if a buffer is no handle.
 Status CheckHandle(const xla::ffi::AnyBuffer& handle);
+
+// Calls `run` with the ring that was found, which is null if this process does
+// not have it. Returns what a handler returns.
+template <typename Ring, typename Run>
+xla::ffi::Error OnRing(const std::shared_ptr<Ring>& found, int64_t ring,
+                       int32_t device, const xla::ffi::AnyBuffer& handle,
+                       const Run& run) {
+  Status status = found == nullptr ? NoRing(ring, device) : CheckHandle(handle);
+  if (status.ok()) status = run(*found);
+  return ToFfiError(status);
+}
 
 // A put copies its operand to the ring, and returns the handle. A get returns
 // the value of its operand, a handle. Binds the attributes and buffers, after

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <shared_mutex>
 
 #include "cc/engine/cpu/huge_pages.h"
-#include "cc/ffi/errors/errors.h"
 #include "cc/ffi/store/chunks.h"
 #include "cc/ffi/store/handlers.h"
 #include "cc/table/registry.h"
@@ -20,9 +18,6 @@ namespace xffi = xla::ffi;
 // each other could leave no thread for the rows of another one.
 Status TakeAll(xffi::ThreadPool& pool, const TableCall& call) {
   const table::Column& column = *call.column;
-  std::shared_lock in_use(column.in_use);
-  if (column.closed)
-    return Error(Code::kFailedPrecondition, "take: the table was closed");
   const uint64_t count = call.request.ids.count;
   const uint64_t each = table::IdsOfChunk(column);
   column.taken->fetch_add(count);
@@ -38,11 +33,8 @@ Status TakeAll(xffi::ThreadPool& pool, const TableCall& call) {
 xffi::Error Take(xffi::ThreadPool pool, int64_t table, int32_t column,
                  int32_t mode, xffi::Span<const uint8_t> fill,
                  xffi::AnyBuffer ids, xffi::Result<xffi::AnyBuffer> output) {
-  const Result<TableCall> call =
-      TableCall::Of({table, column, mode, fill}, ids, *output);
-  if (!call.ok()) return ToFfiError(call.status());
-  const Status status = TakeAll(pool, *call);
-  return status.ok() ? xffi::Error::Success() : ToFfiError(status);
+  return OnTable({table, column, mode, fill}, ids, *output,
+                 [&](const TableCall& call) { return TakeAll(pool, call); });
 }
 
 }  // namespace

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
+#include <shared_mutex>
+#include <utility>
 
 #include "cc/base/status.h"
+#include "cc/ffi/errors/errors.h"
 #include "cc/table/column.h"
 #include "cc/table/take.h"
 #include "xla/ffi/api/ffi.h"
@@ -32,6 +34,21 @@ struct TableCall {
                               const xla::ffi::AnyBuffer& ids,
                               xla::ffi::AnyBuffer& output);
 };
+
+// Calls `run` with a call, whose table stays open meanwhile. Returns what a
+// handler returns.
+template <typename Run>
+xla::ffi::Error OnTable(const TableAttributes& attributes,
+                        const xla::ffi::AnyBuffer& ids,
+                        xla::ffi::AnyBuffer& output, const Run& run) {
+  const Result<TableCall> call = TableCall::Of(attributes, ids, output);
+  if (!call.ok()) return ToFfiError(call.status());
+  std::shared_lock in_use(call->column->in_use);
+  if (call->column->closed)
+    return ToFfiError(
+        Error(Code::kFailedPrecondition, "take: the table was closed"));
+  return ToFfiError(run(*call));
+}
 
 // Binds the attributes and buffers, after the parameters of a platform.
 template <typename Binding>

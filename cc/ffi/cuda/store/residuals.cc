@@ -6,12 +6,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 
-#include "cc/base/status.h"
 #include "cc/comm/cuda/residuals/device_ring.h"
 #include "cc/ffi/cuda/store/handlers.h"
-#include "cc/ffi/errors/errors.h"
 #include "cc/tier/cuda/get.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -21,35 +18,30 @@ namespace {
 namespace xffi = xla::ffi;
 using tier::DeviceHandle;
 
-// Calls `run` with the ring.
-template <typename Run>
-xffi::Error OnRing(int64_t ring, int32_t device, const xffi::AnyBuffer& handle,
-                   const Run& run) {
-  const auto found = comm::DeviceRing::Find(ring, device);
-  Status status = found == nullptr ? NoRing(ring, device) : CheckHandle(handle);
-  if (status.ok()) status = run(*found);
-  return status.ok() ? xffi::Error::Success() : ToFfiError(status);
-}
-
 xffi::Error Put(cudaStream_t stream, int32_t device, int64_t ring,
                 int32_t number, xffi::AnyBuffer value,
                 xffi::Result<xffi::AnyBuffer> handle) {
-  return OnRing(ring, device, *handle, [&](comm::DeviceRing& on) {
-    return on.Put(number, static_cast<const std::byte*>(value.untyped_data()),
-                  value.size_bytes(),
-                  static_cast<DeviceHandle*>(handle->untyped_data()), stream);
-  });
+  return OnRing(
+      comm::DeviceRing::Find(ring, device), ring, device, *handle,
+      [&](comm::DeviceRing& on) {
+        return on.Put(
+            number, static_cast<const std::byte*>(value.untyped_data()),
+            value.size_bytes(),
+            static_cast<DeviceHandle*>(handle->untyped_data()), stream);
+      });
 }
 
 xffi::Error Get(cudaStream_t stream, int32_t device, int64_t ring,
                 int32_t number, xffi::AnyBuffer handle,
                 xffi::Result<xffi::AnyBuffer> value) {
-  return OnRing(ring, device, handle, [&](comm::DeviceRing& on) {
-    return on.Get(number,
-                  static_cast<const DeviceHandle*>(handle.untyped_data()),
-                  static_cast<std::byte*>(value->untyped_data()),
-                  value->size_bytes(), stream);
-  });
+  return OnRing(comm::DeviceRing::Find(ring, device), ring, device, handle,
+                [&](comm::DeviceRing& on) {
+                  return on.Get(
+                      number,
+                      static_cast<const DeviceHandle*>(handle.untyped_data()),
+                      static_cast<std::byte*>(value->untyped_data()),
+                      value->size_bytes(), stream);
+                });
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <shared_mutex>
 #include <string>
 #include <utility>
 
@@ -78,10 +77,7 @@ Status CheckInside(const TableCall& call, const Position* outside,
       *call.column, std::to_string(ids.wide ? wide : narrow), position);
 }
 
-// The caller holds `column.in_use`.
-Status CheckUsable(const table::Column& column) {
-  if (column.closed)
-    return Error(Code::kFailedPrecondition, "take: the table was closed");
+Status CheckNotStalled(const table::Column& column) {
   if (*static_cast<volatile const uint32_t*>(column.stalled) != 0)
     return Error(Code::kDeadlineExceeded,
                  "a step that changes a table did not finish within ",
@@ -91,8 +87,7 @@ Status CheckUsable(const table::Column& column) {
 
 Status TakeOn(cudaStream_t stream, xffi::ScratchAllocator& scratch,
               const TableCall& call) {
-  std::shared_lock in_use(call.column->in_use);
-  CXL_RETURN_IF_ERROR(CheckUsable(*call.column));
+  CXL_RETURN_IF_ERROR(CheckNotStalled(*call.column));
   if (call.request.mode != table::Mode::kError)
     return Launch(call, nullptr, stream);
   const std::optional<void*> memory =
@@ -110,11 +105,9 @@ xffi::Error Take(cudaStream_t stream, xffi::ScratchAllocator scratch,
                  int64_t table, int32_t column, int32_t mode,
                  xffi::Span<const uint8_t> fill, xffi::AnyBuffer ids,
                  xffi::Result<xffi::AnyBuffer> output) {
-  const Result<TableCall> call =
-      TableCall::Of({table, column, mode, fill}, ids, *output);
-  if (!call.ok()) return ToFfiError(call.status());
-  const Status status = TakeOn(stream, scratch, *call);
-  return status.ok() ? xffi::Error::Success() : ToFfiError(status);
+  return OnTable(
+      {table, column, mode, fill}, ids, *output,
+      [&](const TableCall& call) { return TakeOn(stream, scratch, call); });
 }
 
 // The stream of a GPU that takes rows beside XLA's stream.
@@ -146,8 +139,7 @@ class Aside {
   }
 
   Status Start(const TableCall& call, cudaStream_t stream) {
-    std::shared_lock in_use(call.column->in_use);
-    CXL_RETURN_IF_ERROR(CheckUsable(*call.column));
+    CXL_RETURN_IF_ERROR(CheckNotStalled(*call.column));
     const void* output = call.request.output;
     std::lock_guard lock(mutex_);
     CXL_RETURN_IF_ERROR(started_.Begin(output, stream, own_));
@@ -175,25 +167,22 @@ xffi::Error Start(cudaStream_t stream, int64_t table, int32_t column,
                   int32_t mode, xffi::Span<const uint8_t> fill,
                   xffi::AnyBuffer ids, xffi::Result<xffi::AnyBuffer> output,
                   xffi::Result<xffi::AnyBuffer> /*token*/) {
-  const Result<TableCall> call =
-      TableCall::Of({table, column, mode, fill}, ids, *output);
-  if (!call.ok()) return ToFfiError(call.status());
-  const Result<Aside*> aside = Aside::OfCurrentDevice();
-  const Status status =
-      aside.ok() ? (*aside)->Start(*call, stream) : aside.status();
-  return status.ok() ? xffi::Error::Success() : ToFfiError(status);
+  return OnTable({table, column, mode, fill}, ids, *output,
+                 [&](const TableCall& call) -> Status {
+                   CXL_ASSIGN_OR_RETURN(Aside* const aside,
+                                        Aside::OfCurrentDevice());
+                   return aside->Start(call, stream);
+                 });
 }
 
 xffi::Error Done(cudaStream_t stream, xffi::AnyBuffer /*ids*/,
                  xffi::AnyBuffer started, xffi::RemainingArgs /*after*/,
                  xffi::Result<xffi::AnyBuffer> output) {
   const Result<Aside*> aside = Aside::OfCurrentDevice();
-  const Status status =
-      aside.ok()
-          ? (*aside)->Done(started.untyped_data(), output->untyped_data(),
-                           output->size_bytes(), stream)
-          : aside.status();
-  return status.ok() ? xffi::Error::Success() : ToFfiError(status);
+  return ToFfiError(aside.ok() ? (*aside)->Done(started.untyped_data(),
+                                                output->untyped_data(),
+                                                output->size_bytes(), stream)
+                               : aside.status());
 }
 
 }  // namespace
