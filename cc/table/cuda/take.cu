@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "cc/base/cuda/processors.h"
 #include "cc/table/cuda/take.h"
 
 namespace jax_cxl::table {
@@ -218,15 +219,11 @@ cudaError_t Launch(const DeviceTake& take, cudaStream_t stream) {
         std::min((slices * lanes + kThreads - 1) / kThreads, most));
   };
   if (take.parts != nullptr) {
-    int device = 0;
-    int processors = 0;
-    if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess)
-      return error;
-    if (const cudaError_t error = cudaDeviceGetAttribute(
-            &processors, cudaDevAttrMultiProcessorCount, device);
+    uint64_t most = 0;
+    if (const cudaError_t error =
+            cuda::BlocksOfDevice(kBlocksOfProcessor, &most);
         error != cudaSuccess)
       return error;
-    const uint64_t most = uint64_t{kBlocksOfProcessor} * processors;
     TakeTrained<Vector>
         <<<blocks(1, most), kThreads, 0, stream>>>(take, vectors, lanes);
     return cudaGetLastError();

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "cc/base/cuda/processors.h"
 #include "cc/tier/cuda/get.h"
 #include "cc/tier/ring.h"
 
@@ -60,18 +61,13 @@ __global__ void WriteHandle(DeviceHandle handle, DeviceHandle* to) {
 
 cudaError_t LaunchGet(const DeviceGet& get, cudaStream_t stream) {
   if (get.bytes == 0) return cudaSuccess;
-  int device = 0;
-  int processors = 0;
-  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess)
-    return error;
-  if (const cudaError_t error = cudaDeviceGetAttribute(
-          &processors, cudaDevAttrMultiProcessorCount, device);
+  uint64_t most = 0;
+  if (const cudaError_t error = cuda::BlocksOfDevice(kBlocksOfProcessor, &most);
       error != cudaSuccess)
     return error;
   const uint64_t vectors = get.bytes / sizeof(uint4);
   const uint64_t blocks =
-      std::clamp<uint64_t>((vectors + kThreads - 1) / kThreads, 1,
-                           uint64_t{kBlocksOfProcessor} * processors);
+      std::clamp<uint64_t>((vectors + kThreads - 1) / kThreads, 1, most);
   Get<<<static_cast<uint32_t>(blocks), kThreads, 0, stream>>>(get);
   return cudaGetLastError();
 }
