@@ -43,6 +43,15 @@ class TakeTest(StoreCase):
             for given in (ids, jnp.asarray(ids) if dtype != "int64" else ids):
                 self.assert_bits(table.take(given, mode=mode), expected_take(rows, ids, mode))
 
+    @parameterized.parameters({}, {"mode": "clip"}, {"fill_value": 2, "dtype": "float16"})
+    def test_two_halves(self, **how):
+        table = self.create(random_rows((_ROWS, 5), "float32"))
+        ids = _ids(300)
+        found = jax.jit(lambda ids: table.take_start(ids, **how).done())(ids)
+        self.assert_bits(found, table.take(ids, **how))
+        with self.assertRaisesRegex(TypeError, "'mod'"):
+            table.take_start(ids, mod="clip")
+
     def test_transformations(self):
         rows = random_rows((_ROWS, 9), "int32")
         table = self.create(rows)

@@ -35,8 +35,8 @@ struct TableCall {
                               xla::ffi::AnyBuffer& output);
 };
 
-// Calls `run` with a call, whose table stays open meanwhile. Returns what a
-// handler returns.
+// Decodes a call, and calls `run` with it while its table stays open. Returns
+// what a handler returns.
 template <typename Run>
 xla::ffi::Error OnTable(const TableAttributes& attributes,
                         const xla::ffi::AnyBuffer& ids,

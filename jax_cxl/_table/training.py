@@ -1,0 +1,159 @@
+"""Steps change the rows of a table."""
+
+import functools
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_cxl import errors
+from jax_cxl._store import following
+from jax_cxl._table.open_table import ROWS, OpenTable
+from jax_cxl._table.trained import merging, steps
+
+_POLL_SECONDS = 0.001
+
+
+class Training(OpenTable):
+    """The part of `Table` that changes rows."""
+
+    _steps: steps.Steps | None = None
+
+    def add(self, ids: Any, updates: Any) -> int:
+        """Adds to rows of a trained table.
+
+        All processes of the job call it at the same place of the program, outside of `jax.jit`. It
+        waits for the arguments. Updates of one row are summed first, in the order of processes and
+        positions, and then added to the row: as `rows + jnp.zeros_like(rows).at[ids].add(updates)`
+        does on one device, with the same bits. When it returns, all processes of all jobs take the
+        new rows. A row that is taken meanwhile has all or nothing of the step.
+
+        Args:
+          ids: integers of any shape. Ids from -R to -1 count from the end; other ids outside of the
+            table have no effect. An array over several processes is divided along its first axis.
+          updates: array of shape (*ids.shape, ...), of any dtype that promotes with that of the
+            table. Sums are in float32 at least, and each row is rounded once.
+
+        Returns:
+          The number of the step, from 1 on.
+
+        Raises:
+          StoreError: another living job trains the table, or another process could not take part.
+          MismatchError: processes have updates of different dtypes.
+          PeerLostError, CollectiveTimeoutError: another process did not take part. If the step was
+            committed before, the next call completes it.
+          TypeError, ValueError: an argument is wrong, or more than `step_rows` rows change. Then no
+            row has changed.
+
+        Example:
+          >>> loss = lambda delta: jnp.sum(table.take(ids, delta=delta) ** 2)
+          >>> gradients = jax.grad(loss)(jnp.zeros((*ids.shape, *table.shape[1:])))
+          >>> table.add(ids, -0.1 * gradients)
+        """
+        return self._step(ids, updates, _add)
+
+    def update(self, ids: Any, gradients: Any, rule: steps.Rule) -> int:
+        """Changes rows of a trained table, and their state, by the rule of an optimizer.
+
+        As `add`, with a rule in the place of the sum. Only rows with a gradient change.
+
+        Args:
+          ids: as for `add`.
+          gradients: as `updates` for `add`.
+          rule: function of three arguments: rows of shape (K, ...); the sums of their gradients,
+            of the same shape; and a dict with K entries of each array of the state. It returns new
+            rows and a new dict, of the same shapes and dtypes. JAX compiles it, for a K that is a
+            power of two.
+
+        Returns:
+          The number of the step.
+
+        Raises:
+          CxlError, TypeError, ValueError: as for `add`, or the rule returns other shapes or dtypes.
+
+        Example:
+          >>> def momentum(rows, gradients, state):
+          ...   m = 0.9 * state["m"] + gradients
+          ...   return rows - 0.1 * m, {"m": m}
+          >>> table.update(ids, gradients, momentum)
+        """
+        return self._step(ids, gradients, functools.partial(_compiled, jax.jit(rule)))
+
+    @property
+    def step(self) -> int:
+        """The number of the last step of a trained table; 0 before the first, and for others."""
+        return self._memory.applied if self._memory else 0
+
+    def wait(self, step: int, timeout: float | None = None) -> int:
+        """Waits until a trained table has had a step; returns the number of its last step.
+
+        Args:
+          step: the number.
+          timeout: seconds, by default `JAX_CXL_TIMEOUT`.
+
+        Raises:
+          StoreTimeoutError: the step did not come in time.
+        """
+        seconds = following.seconds_of(timeout)
+        end = time.monotonic() + seconds
+        while (now := self.step) < step:
+            if time.monotonic() > end:
+                raise errors.StoreTimeoutError(
+                    f"{self.name!r} has had step {now}, and not step {step} within {seconds:g} s"
+                )
+            time.sleep(_POLL_SECONDS)
+        return now
+
+    def _step(self, ids: Any, updates: Any, rule: steps.Rule) -> int:
+        if self._memory is None:
+            raise errors.StoreError(
+                f"{self.name!r} cannot change: make the table with trained=True"
+            )
+        columns = list(self._columns.values())
+        columns[0].check_open()
+        if self._steps is None:
+            self._steps = steps.Steps(self._memory, columns)
+        try:
+            return self._steps.take(lambda: self._prepared(ids, updates), rule)
+        except BaseException:
+            # The next call looks what has been committed.
+            self._end_steps()
+            raise
+
+    def _end_steps(self) -> None:
+        """Lets other jobs change the table."""
+        if self._steps is not None:
+            self._steps.close()
+            self._steps = None
+
+    def _prepared(self, ids: Any, updates: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Returns ids as a vector, and an update for each."""
+        rows = self._columns[ROWS]
+        ids, updates = merging.local(ids), merging.local(updates)
+        if not np.issubdtype(ids.dtype, np.integer):
+            raise TypeError(f"ids must be integers, got {ids.dtype}")
+        if updates.shape != (*ids.shape, *rows.row_shape):
+            raise ValueError(
+                f"updates must have the shape {(*ids.shape, *rows.row_shape)}, got {updates.shape}"
+            )
+        if not jnp.issubdtype(updates.dtype, np.number):
+            raise TypeError(f"updates must be numbers, got {updates.dtype}")
+        named = merging.named(ids.reshape(-1), rows.rows)
+        return named, updates.reshape(-1, *rows.row_shape)
+
+
+def _add(rows: Any, sums: Any, state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    wide = jnp.promote_types(rows.dtype, sums.dtype)
+    return (rows.astype(wide) + sums.astype(wide)).astype(rows.dtype), state
+
+
+def _compiled(rule: Any, *arguments: Any) -> Any:
+    """Computes a rule for a number of rows that is a power of two."""
+    count = len(arguments[0])
+    more = (1 << (count - 1).bit_length()) - count
+    padded = jax.tree.map(
+        lambda x: np.concatenate([x, np.zeros((more, *x.shape[1:]), x.dtype)]), arguments
+    )
+    return jax.tree.map(lambda x: np.asarray(x)[:count], rule(*padded))
