@@ -17,8 +17,8 @@ Status NoRing(int64_t ring, int32_t device);
 // Fails with kInternal if a buffer is no handle.
 Status CheckHandle(const xla::ffi::AnyBuffer& handle);
 
-// Checks the handle, and calls `run` with the ring that was found, which is null
-// if this process does not have it. Returns what a handler returns.
+// Checks the handle, and calls `run` with the ring that was found, which is
+// null if this process does not have it. Returns what a handler returns.
 template <typename Ring, typename Run>
 xla::ffi::Error OnRing(const std::shared_ptr<Ring>& found, int64_t ring,
                        int32_t device, const xla::ffi::AnyBuffer& handle,
