@@ -64,7 +64,14 @@ def _headers(testonly = False):
         visibility = ["//visibility:public"],
     )
 
-def cxl_layer(name, deps = [], test_deps = [], copts = [], testonly = False, tags = []):
+def cxl_layer(
+        name,
+        deps = [],
+        test_deps = [],
+        copts = [],
+        linkstatic = False,
+        testonly = False,
+        tags = []):
     """A folder of cc/: its library, a test of all *_test.cc, a program per *_benchmark.cc.
 
     Args:
@@ -72,6 +79,7 @@ def cxl_layer(name, deps = [], test_deps = [], copts = [], testonly = False, tag
       deps: the folders that the library may include; nothing else is visible.
       test_deps: the folders that its tests and benchmarks may include as well.
       copts: options on top of those of every folder.
+      linkstatic: whether the library has no shared form.
       testonly: whether only tests and benchmarks may use the library.
       tags: of the targets.
     """
@@ -82,6 +90,7 @@ def cxl_layer(name, deps = [], test_deps = [], copts = [], testonly = False, tag
         hdrs = native.glob(["*.h"]),
         copts = _COPTS + copts,
         linkopts = ["-lpthread", "-lrt"],
+        linkstatic = linkstatic,
         tags = tags,
         visibility = ["//visibility:public"],
         deps = deps,
@@ -145,6 +154,7 @@ def cxl_python_part(name, deps = []):
     cxl_layer(
         name = name,
         copts = _PYTHON_COPTS,
+        linkstatic = True,  # nanobind hides the symbols that a shared form would need.
         deps = deps + _NANOBIND,
     )
 
