@@ -36,6 +36,8 @@ class Backend {
   virtual const char* name() const = 0;
   virtual void Prepare(const Problem&) {}
   virtual void Call(Problem* problem) = 0;
+  // Whether the results are those of the collective.
+  virtual bool IsRight() const { return true; }
 };
 
 inline constexpr Tuning kSlots;  // the default slots of a rank
@@ -44,8 +46,7 @@ inline constexpr Tuning kSlots;  // the default slots of a rank
 class EngineBackend : public Backend {
  public:
   EngineBackend(pool::Pool* pool, const Team& team)
-      : rings_(pool::Doorbells(pool->coherence(), pool->epoch()),
-               Views(pool, team.size()), team.rank(), kSlots.num_slots) {}
+      : EngineBackend(pool, team, Views(pool, team.size())) {}
 
   // The bytes that a rank takes from the end of its arena. Endpoint starts at
   // the front.
@@ -87,7 +88,12 @@ class EngineBackend : public Backend {
     rounds_ += plan_->rounds;
   }
 
- private:
+ protected:
+  EngineBackend(pool::Pool* pool, const Team& team,
+                std::vector<cpu::RingView> views)
+      : rings_(pool::Doorbells(pool->coherence(), pool->epoch()),
+               std::move(views), team.rank(), kSlots.num_slots) {}
+
   static std::vector<cpu::RingView> Views(pool::Pool* pool, int size) {
     std::vector<cpu::RingView> views(size);
     for (int rank = 0; rank < size; ++rank) {
@@ -101,11 +107,38 @@ class EngineBackend : public Backend {
     return views;
   }
 
+ private:
   cpu::Rings rings_;
   std::shared_ptr<const plan::Plan> plan_;
   uint64_t rounds_ = 0;
   cpu::Traffic traffic_;
   Backoff backoff_;
+};
+
+// Makes the engine's copies and additions, at the same addresses and in the
+// same order, but waits for nobody: each doorbell that it reads has been rung
+// for all rounds. Its results are wrong. Its time is the bound of the engine's
+// protocol.
+class CopiesBackend : public EngineBackend {
+ public:
+  CopiesBackend(pool::Pool* pool, const Team& team)
+      : EngineBackend(pool, team, Rung(pool, team)) {}
+
+  const char* name() const override { return "copies"; }
+  bool IsRight() const override { return false; }
+
+ private:
+  static std::vector<cpu::RingView> Rung(pool::Pool* pool, const Team& team) {
+    constexpr uint64_t kRounds = uint64_t{1} << 40;  // more than any wait needs
+    static pool::Doorbell own, rung;
+    rung.word = pool::Doorbells(pool->coherence(), pool->epoch()).Word(kRounds);
+    std::vector<cpu::RingView> views = Views(pool, team.size());
+    for (int member = 0; member < team.size(); ++member) {
+      pool::Doorbell& doorbell = member == team.rank() ? own : rung;
+      views[member].published = views[member].released = &doorbell.word;
+    }
+    return views;
+  }
 };
 
 inline void Check(const Status& status) {

@@ -1,11 +1,14 @@
 // Speed of collectives without JAX. Several processes share a pool and call one
 // collective after another. The columns are those of nccl-tests.
 //
+//   copies    the engine's copies and additions, without any waiting
 //   engine    the calling thread executes plans on rings in shared memory
 //   endpoint  the path of XLA's calls: calls in any order, and threads that
 //             take over from the caller
 //
-// The difference is the cost of matching, comparing and changing threads.
+// The first difference is the cost of waiting for other ranks. The second is
+// the cost of matching, comparing and changing threads. The results of `copies`
+// are wrong, and are not compared.
 //
 // engine_benchmark [--ranks=2] [--max_bytes=67108864] [--repeats=7]
 //                  [--backends=engine,endpoint] [--ops=all_gather,...]
@@ -141,7 +144,8 @@ uint64_t Measure(Team& team, pool::Pool* pool,
   CountWrong(&problem);  // overwrites the output
   for (size_t b = 0; b < backends.size(); ++b) {
     backends[b]->Call(&problem);
-    const double wrong = team.Sum(static_cast<double>(CountWrong(&problem)));
+    const uint64_t found = backends[b]->IsRight() ? CountWrong(&problem) : 0;
+    const double wrong = team.Sum(static_cast<double>(found));
     all_wrong += static_cast<uint64_t>(wrong);
     if (report != nullptr)
       report->Add(backends[b]->name(), problem, seconds[b],
@@ -184,6 +188,8 @@ int RunRank(Team& team, Meeting* meeting, const Flags& flags,
   pool->Unlink();
   Job job(pool.get(), team);
   std::vector<std::unique_ptr<Backend>> backends;
+  if (Names(flags.backends, "copies"))
+    backends.push_back(std::make_unique<CopiesBackend>(pool.get(), team));
   if (Names(flags.backends, "engine"))
     backends.push_back(std::make_unique<EngineBackend>(pool.get(), team));
   if (Names(flags.backends, "endpoint"))

@@ -73,7 +73,15 @@ class Taking(OpenTable):
             taken = taken.astype(dtype)
         return taken if delta is None else _with_gradient(taken, jnp.asarray(delta))
 
-    def take_start(self, ids: Any, **how: Any) -> future.Future:
+    def take_start(
+        self,
+        ids: Any,
+        *,
+        mode: str = "fill",
+        fill_value: Any = None,
+        dtype: Any = None,
+        delta: Any = None,
+    ) -> future.Future:
         """Starts `take`, and returns a future of its result.
 
         Use it inside of `jax.jit` or `jax.shard_map` to fetch the rows of the next batch while the
@@ -86,8 +94,7 @@ class Taking(OpenTable):
         `jax.jit`.
 
         Args:
-          ids: as for `take`.
-          **how: `mode`, `fill_value`, `dtype` and `delta`, as for `take`.
+          ids, mode, fill_value, dtype, delta: as for `take`.
 
         Returns:
           A `jax_cxl.Future`, a pytree. Its method `done` returns the rows.
@@ -104,13 +111,13 @@ class Taking(OpenTable):
           17 [[9]]
         """
 
-        def take(ids: Any, how: dict[str, Any]) -> Any:
-            return self.take(ids, **how)
+        def take(ids: Any, delta: Any) -> Any:
+            return self.take(ids, mode=mode, fill_value=fill_value, dtype=dtype, delta=delta)
 
         name = "Table.take"
         if jax.default_backend() == "cpu":
-            return future.Future(take(ids, how), name)
-        return future.of(name, *split_function.start(take, ids, how))
+            return future.Future(take(ids, delta), name)
+        return future.of(name, *split_function.start(take, ids, delta))
 
 
 @jax.custom_jvp
