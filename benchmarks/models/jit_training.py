@@ -35,8 +35,8 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(_ROOT / "examples"), str(_ROOT / "benchmarks/collectives")]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "collectives"))
 
 import jax
 import jax.numpy as jnp
