@@ -94,7 +94,11 @@ class Taking(OpenTable):
         `jax.jit`.
 
         Args:
-          ids, mode, fill_value, dtype, delta: as for `take`.
+          ids: as for `take`.
+          mode: as for `take`.
+          fill_value: as for `take`.
+          dtype: as for `take`.
+          delta: as for `take`.
 
         Returns:
           A `jax_cxl.Future`, a pytree. Its method `done` returns the rows.

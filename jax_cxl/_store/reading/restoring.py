@@ -20,6 +20,7 @@ from jax_cxl._store.memory.section import Section
 from jax_cxl._store.trees import collector, leaves, place
 
 _RUN = 4  # Blocks that a thread reads at a time.
+_SMALL = 16 << 10  # A shard of this many bytes is copied in the shortest way, also by XLA.
 _KEPT_BLOCKS = 16  # Cached blocks: a block with parts of several leaves is read once.
 
 
@@ -256,10 +257,15 @@ class Reader:
         shard = leaf.shards[number]
         size = math.prod(shard.shape) * leaf.itemsize
         known = into is not None and self._changed is not None
+        parts = self.parts_of_shard(leaf, number)
+        if len(parts) == 1 and not known:
+            block, at = divmod(parts[0].offset, layout.BLOCK_BYTES)
+            if at + size <= layout.BLOCK_BYTES:  # As most of many leaves.
+                return self._shared_block(parts[0].writer, block)[at : at + size].copy()
         out = into.reshape(-1).view(np.uint8) if into is not None and known else _aligned(size)
         runs = _runs(shard.shape, leaf.itemsize, here) if here else None
         work = []
-        for part in self.parts_of_shard(leaf, number):
+        for part in parts:
             base = part.offset - part.start
             blocks: Any = _all_blocks_of(part) if runs is None else _blocks_of(part, base, *runs)
             if known and self._changed is not None:

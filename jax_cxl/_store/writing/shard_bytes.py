@@ -7,6 +7,7 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend import backend
 
 from jax_cxl._store.memory import checksum
 
@@ -173,10 +174,16 @@ def _copied(arrays: list[jax.Array], ranges: tuple[tuple[int, int], ...]) -> lis
 
 def is_on_gpu(array: Any) -> bool:
     """Whether an array of JAX, or what describes one, is in the memory of GPUs."""
-    if not hasattr(array, "sharding"):
+    if not _has_gpus() or not hasattr(array, "sharding"):
         return False
     # Elements of less than a byte are packed on the GPU, and take a byte each on the host.
     return _is_gpu_memory(array.sharding) and jax.dtypes.itemsize_bits(array.dtype) >= 8
+
+
+@functools.cache
+def _has_gpus() -> bool:
+    """Whether JAX has other devices than CPUs. To ask each of 10,000 arrays takes 50 ms."""
+    return set(backend.backends()) != {"cpu"}
 
 
 @functools.lru_cache(1024)
