@@ -5,8 +5,11 @@ import collections
 import dataclasses
 import json
 import pathlib
+from collections.abc import Collection, Iterator
 
 from cosmic_ray.work_item import MutationSpec
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,17 +79,16 @@ class Covered:
         """Returns the tests of the statement that a change is in, the most telling ones first.
 
         Tests of different files tell more than those of one file. So the quickest of each file
-        come first, then the second of each file. For a statement that only the import executes,
-        these are the tests of the whole module.
+        come first, then the second of each file.
 
         Args:
           spec: the change.
           most_seconds: the tests that follow when this time is over are left out.
         """
         module = self._tests[str(spec.module_path)]
-        lines = _statement(spec.module_path.read_text(), spec.start_pos[0])
-        found = {test for line in lines for test in module.get(line, ())}
-        found = found or {test for tests in module.values() for test in tests}
+        found: set[str] = set()
+        for lines in _executed(ast.parse(spec.module_path.read_text()), spec.start_pos[0]):
+            found = found or {test for line in lines for test in module.get(line, ())}
         by_file = collections.defaultdict(list)
         for test in sorted(found, key=lambda test: self.seconds[test]):
             by_file[test.partition("::")[0]].append(test)
@@ -99,15 +101,43 @@ class Covered:
         return chosen
 
 
-def _statement(source: str, line: int) -> range:
+def _executed(module: ast.Module, line: int) -> Iterator[Collection[int]]:
+    """Yields lines whose tests execute a line. If they have no tests, the next ones count.
+
+    For a line in the body of a function, these are the lines of its statement. The import
+    executes other lines, in whichever test comes first. For these, they are the lines of the
+    bodies that depend on the line: of the function or class, then of all functions.
+    """
+    every = [n for n in ast.walk(module) if isinstance(n, _Function | ast.ClassDef)]
+    bodies = {n for each in every if isinstance(each, _Function) for n in _body(each)}
+    around = [n for n in every if _head(n) <= line <= _end(n)]
+    for node in sorted(around, key=_head, reverse=True):
+        if isinstance(node, _Function) and line in _body(node):
+            yield _statement(node, line)
+            return
+        yield bodies.intersection(_body(node))
+    yield bodies
+
+
+def _head(node: ast.stmt) -> int:
+    return min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+
+
+def _end(node: ast.stmt) -> int:
+    assert node.end_lineno is not None
+    return node.end_lineno
+
+
+def _body(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> range:
+    return range(node.body[0].lineno, _end(node) + 1)
+
+
+def _statement(function: ast.stmt, line: int) -> range:
     """Returns the lines of the smallest statement around a line, without its body."""
-    best = range(line, line + 1)
-    size = len(source)
-    for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.stmt) or node.end_lineno is None:
-            continue
-        body = getattr(node, "body", None)
-        end = body[0].lineno - 1 if body else node.end_lineno
-        if node.lineno <= line <= end and end - node.lineno < size:
-            best, size = range(node.lineno, end + 1), end - node.lineno
-    return best
+    found = []
+    for node in ast.walk(function):
+        if isinstance(node, ast.stmt):
+            body = getattr(node, "body", None)
+            lines = range(node.lineno, body[0].lineno if body else _end(node) + 1)
+            found += [lines] if line in lines else []
+    return min(found, key=len, default=range(line, line + 1))
