@@ -19,7 +19,7 @@ class Part:
     Attributes:
       folders: the folders, below jax_cxl/.
       tests: folders of the tests that run in one process.
-      jobs: files with tests of jobs, which take longer.
+      jobs: files with tests of jobs, which take longer; arguments of pytest.
     """
 
     folders: tuple[str, ...]
@@ -33,13 +33,13 @@ PARTS = (
         ("tests/ops", "tests/moe", "tests/takeover"),
         tuple(
             f"tests/jobs/{name}_test.py"
-            for name in ("transformations", "levels", "start_done", "ordering", "groups", "moe")
+            for name in ("host", "start_done", "ordering", "groups", "levels", "moe", "transformations")
         ),
     ),
     Part(
         ("_store",),
         ("tests/store", "tests/snapshots"),
-        ("tests/jobs/snapshots_test.py", "tests/jobs/published_test.py"),
+        ("tests/jobs/published_test.py", "tests/jobs/snapshots_test.py", "-k=not overwritten"),
     ),
     Part(
         ("_takeover",),

@@ -60,6 +60,7 @@ class Worker:
                 "PYTHONDONTWRITEBYTECODE": "1",
                 "JAX_PLATFORMS": "cpu",
                 "JAX_CXL_TEST_SOON": "5",
+                "JAX_CXL_TEST_SECONDS": "1",
             },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
