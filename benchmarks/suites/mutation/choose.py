@@ -38,7 +38,7 @@ PARTS = (
     ),
     Part(
         ("_store",),
-        ("tests/store", "tests/snapshots"),
+        ("tests/store", "tests/snapshots", "tests/tier"),
         ("tests/jobs/published_test.py", "tests/jobs/snapshots_test.py", "-k=not overwritten"),
     ),
     Part(

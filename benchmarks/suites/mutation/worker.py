@@ -87,7 +87,7 @@ class Worker:
             [test for test in rest if test.startswith(_WITHOUT_CACHE)],
         ]
         # Nothing but a mutant that hangs takes so long, even on a busy machine.
-        limit = 300 + 10 * sum(covered.seconds[test] for test in tests)
+        limit = 150 + 10 * sum(covered.seconds[test] for test in tests)
         with _mutated(self.tree, spec) as diff:
             for batch in filter(None, batches):
                 answer = self._run(["-x", *batch], limit)
