@@ -89,6 +89,9 @@ class Covered:
         found: set[str] = set()
         for lines in _executed(ast.parse(spec.module_path.read_text()), spec.start_pos[0]):
             found = found or {test for line in lines for test in module.get(line, ())}
+        if not found and not module:  # It has no functions.
+            folders = part_of(spec.module_path).tests
+            found = {test for test in self.seconds if test.startswith(folders)}
         by_file = collections.defaultdict(list)
         for test in sorted(found, key=lambda test: self.seconds[test]):
             by_file[test.partition("::")[0]].append(test)
