@@ -99,6 +99,7 @@ class PpermuteTest(parameterized.TestCase):
         (ValueError, "unique", [(0, 1), (2, 1)]),
         (ValueError, "unique", [(0, 1), (0, 2)]),
         (ValueError, "out of bounds", [(0, 4)]),
+        (ValueError, "out of bounds", [(-5, 0)]),
         (TypeError, "list or tuple", {0: 1}),
     )
     def test_wrong_permutations(self, error, message, perm):

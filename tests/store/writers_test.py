@@ -6,10 +6,10 @@ import sys
 
 import numpy as np
 import store_harness as harness
-from absl.testing import absltest
+from absl.testing import absltest, parameterized
 
 import jax_cxl
-from jax_cxl._store.memory import catalog, opening
+from jax_cxl._store.memory import catalog, layout, opening
 
 
 class WritersTest(harness.StoreTest):
@@ -62,6 +62,14 @@ class WritersTest(harness.StoreTest):
             self.assertEqual(store.read("b").version, 0)
             with self.assertRaisesRegex(jax_cxl.StoreError, "has no 'a'"):
                 store.read("a")
+
+    @parameterized.parameters((1, 1), (layout.PAGE_BYTES, 1), (layout.PAGE_BYTES + 1, 2))
+    def test_names_take_whole_pages(self, extra, pages):
+        with self.open() as store:
+            needed = layout.Geometry(2, 0, 1, 0, 0).bytes_for(2)
+            self.assertEqual(needed % layout.PAGE_BYTES, 0)
+            entry = catalog.create(store._devices, "a", 2, needed + extra)
+            self.assertEqual(entry.end - entry.start, needed + pages * layout.PAGE_BYTES)
 
     def test_names_come_and_go(self):
         rng = np.random.default_rng(0)

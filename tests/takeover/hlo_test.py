@@ -1,5 +1,6 @@
 """jax_cxl._takeover.hlo reads XLA's modules, and writes them back without loss."""
 
+import re
 from unittest import mock
 
 import jax
@@ -8,6 +9,11 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from hypothesis import given, strategies as st
 from jax.extend import xla
+
+try:
+    from jaxlib import _hlo
+except ImportError:  # In JAX 0.12 it is a part of another module.
+    from jaxlib import _jax as _hlo
 
 from jax_cxl._takeover import build
 from jax_cxl._takeover.config import Config
@@ -133,6 +139,18 @@ class WireTest(parameterized.TestCase):
             shape.Shape("bfloat16", (2, 3), (1, 0)).stacked(4),
         ):
             self.assertEqual(shape.decode(made.encode()), [made])
+
+    @parameterized.parameters(*shape.DTYPES.values())
+    def test_element_types(self, dtype):
+        rules = ("bool", "pred"), ("float([84])_", r"f\1"), ("bfloat", "bf"), ("complex", "c")
+        of_xla = dtype
+        for old, new in (*rules, ("float", "f"), ("uint", "u"), ("int", "s")):
+            of_xla = re.sub(f"^{old}", new, of_xla)
+        text = f"HloModule m\nENTRY e {{ ROOT p = {of_xla}[3]{{0}} parameter(0) }}"
+        read = Module(_hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto())
+        (computation,) = read.with_any((b"",))
+        self.assertEqual(computation.root.shapes, [shape.Shape(dtype, (3,), (0,))])
+        self.assertEqual(shape.decode(computation.root.shapes[0].encode()), computation.root.shapes)
 
     def test_stacked_shapes(self):
         stacked = shape.Shape("int8", (2, 3, 5), (0, 2, 1)).stacked(4)

@@ -12,7 +12,8 @@ except ImportError:  # In JAX 0.12 it is a part of another module.
 
 from jax_cxl import errors
 from jax_cxl._job.counts import counts
-from jax_cxl._takeover import hook
+from jax_cxl._takeover import hook, survey
+from jax_cxl._takeover.decisions import Decisions
 from jax_cxl._takeover.hlo.module import Module
 from jax_cxl._takeover.hlo.wire import Message
 from jax_cxl._takeover.world import World
@@ -147,6 +148,25 @@ class CallTest(parameterized.TestCase):
         after = rewritten(all_reduce(groups), world=world, strict=True)
         found = re.findall(r"places = array<i32(?:: )?(.*?)>, processes = (\d)", after)
         self.assertEqual(found, [(places, "2" if places else "0")])
+
+    def test_permutations(self):
+        body = """ENTRY main { p = f32[8]{0} parameter(0)
+        ROOT r = f32[8]{0} collective-permute(p), source_target_pairs={{0,2},{2,3},{3,0}},
+          channel_id=1 }"""
+        after = rewritten(body, strict=True)
+        found = re.search(r"groups = array<i32: (.*?)>.* sources = array<i32: (.*?)>", after)
+        self.assertEqual(found.groups(), ("3, 2, 1, 0", "3, -1, 0, 2"))
+
+    @parameterized.parameters(
+        ("{{0},{1},{2},{3}}", "no data move: each group has one device"),
+        ("{{0,1},{2,3}}", "its groups lie within one process"),
+        ("{{0,2},{1,3}}", "jax_cxl.replace_collectives"),
+    )
+    def test_why_collectives_stay(self, groups, why):
+        program = survey.of_module(module(all_reduce(groups)), WORLD, None, Decisions())
+        (found,) = program.collectives
+        self.assertEqual((found.through, found.ranks), (survey.XLA, 1 if "0}" in groups else 2))
+        self.assertIn(why, found.why)
 
     @parameterized.parameters(False, True)
     def test_ragged_all_to_all(self, gpus):
