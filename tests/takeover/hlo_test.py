@@ -140,17 +140,18 @@ class WireTest(parameterized.TestCase):
         ):
             self.assertEqual(shape.decode(made.encode()), [made])
 
-    @parameterized.parameters(*shape.DTYPES.values())
-    def test_element_types(self, dtype):
+    def test_element_types(self):
         rules = ("bool", "pred"), ("float([84])_", r"f\1"), ("bfloat", "bf"), ("complex", "c")
-        of_xla = dtype
-        for old, new in (*rules, ("float", "f"), ("uint", "u"), ("int", "s")):
-            of_xla = re.sub(f"^{old}", new, of_xla)
-        text = f"HloModule m\nENTRY e {{ ROOT p = {of_xla}[3]{{0}} parameter(0) }}"
-        read = Module(_hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto())
-        (computation,) = read.with_any((b"",))
-        self.assertEqual(computation.root.shapes, [shape.Shape(dtype, (3,), (0,))])
-        self.assertEqual(shape.decode(computation.root.shapes[0].encode()), computation.root.shapes)
+        for dtype in shape.DTYPES.values():
+            of_xla = dtype
+            for old, new in (*rules, ("float", "f"), ("uint", "u"), ("int", "s")):
+                of_xla = re.sub(f"^{old}", new, of_xla)
+            text = f"HloModule m\nENTRY e {{ ROOT p = {of_xla}[3]{{0}} parameter(0) }}"
+            read = Module(_hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto())
+            (computation,) = read.with_any((b"",))
+            (found,) = computation.root.shapes
+            self.assertEqual(found, shape.Shape(dtype, (3,), (0,)))
+            self.assertEqual(shape.decode(found.encode()), [found])
 
     def test_stacked_shapes(self):
         stacked = shape.Shape("int8", (2, 3, 5), (0, 2, 1)).stacked(4)
@@ -182,9 +183,16 @@ class WireTest(parameterized.TestCase):
         self.assertFalse(Config.of({"line": ""}, "").has_line)
 
     def test_rows(self):
-        builder = build.Builder(mock.Mock(new_id=lambda: 2), Instruction(Message()))
+        computation = mock.Mock(new_id=lambda: 2)
+        builder = build.Builder(computation, Instruction(Message()))
         value = build.Value(1, shape.Shape("int8", (2, 3, 5), (1, 2, 0)))
-        self.assertEqual(builder.row(value, 1).shape, shape.Shape("int8", (3, 5), (0, 1)))
+        row = builder.row(value, 1)
+        self.assertEqual(row.shape, shape.Shape("int8", (3, 5), (0, 1)))
+        builder.finish([row])
+        (_, (sliced, _)), _ = computation.replace.call_args
+        parts = sliced.proto.messages(Instruction.SLICES)
+        bounds = [tuple(part.get(field) for field in (1, 2, 3)) for part in parts]
+        self.assertEqual(bounds, [(1, 2, 1), (0, 3, 1), (0, 5, 1)])
 
 
 class ModuleTest(absltest.TestCase):
