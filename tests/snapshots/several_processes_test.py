@@ -10,6 +10,8 @@ from absl.testing import absltest, parameterized
 
 import jax_cxl
 from jax_cxl import errors
+from jax_cxl._store import agreement
+from jax_cxl._store.trees import flatten
 from jax_cxl._store.writing import save_agreement
 from jax_cxl._store.writing.announcements import Announcement
 
@@ -58,26 +60,27 @@ class SnapshotsTest(Case):
             places.assert_same(self, tree(4, own), latest[1])
             places.assert_same(self, tree(3, own), older)
 
-    def differ(self, here, there, text, first=()):
-        """Process 2 does something else than the others: all raise, and nothing has changed."""
+    def differ(self, here, there, text, first=(), who=2):
+        """A process does something else than the others: all raise, and nothing has changed."""
 
         def run(own):
             with self.opened(own) as snapshots:
                 for step in first:
                     snapshots.save(step, tree(step, own))
-                (there if own == 2 else here)(snapshots, own)
+                (there if own == who else here)(snapshots, own)
 
         self.all_raise(run, *[(errors.MismatchError, text)] * COUNT)
         newest = self.processes.run(lambda own: self.opened(own).latest())
         self.assertEqual(newest, [max(first, default=None)] * COUNT)
 
-    @parameterized.parameters(((),), ((1, 2, 3),))
-    def test_other_steps(self, first):
+    @parameterized.parameters(((), 2), ((1, 2, 3), 1))
+    def test_other_steps(self, first, who):
         self.differ(
             lambda snapshots, own: snapshots.save(4, tree(4, own)),
             lambda snapshots, own: snapshots.save(5, tree(4, own)),
-            "save different steps: process 0 has step 4, and process 2 has step 5$",
+            f"save different steps: process 0 has step 4, and process {who} has step 5$",
             first,
+            who,
         )
 
     @parameterized.parameters(
@@ -167,6 +170,53 @@ class SnapshotsTest(Case):
         *others, last = self.processes.run(run)
         self.assertIsNone(last)
         self.first_raises(others, kind, text.format("tried to save"))
+
+
+class StreamTest(Case):
+    def test_one_gives_up(self):
+        def run(own):
+            made = tree(0, own) | {"b": np.arange(7)}
+            flattener = flatten.Flattener(whole=True)
+
+            def describe(writers):
+                return flattener.flatten(made, writers)
+
+            with jax_cxl.Store(f"file:{self.folder}/store?size=48MiB") as store:
+                publisher = store._publisher("a", describe)
+                stream = publisher.stream(None, describe)
+                stream.write({0: made["a"]})
+                if own == 1:
+                    stream.abort(ValueError("broken"))
+                    store.flush("a")
+                else:
+                    stream.write({1: made["b"], 2: None})
+                    stream.close()
+                    with self.assertRaisesRegex(errors.StoreError, "process 1 .*: broken"):
+                        store.flush("a")
+                store.publish("a", made)
+                store.flush("a")
+                return store.list()[0].versions
+
+        self.assertEqual(list(self.processes.run(run)), [(1,)] * COUNT)
+
+
+class AgreementTest(parameterized.TestCase):
+    def test_values_and_bytes(self):
+        words = []
+
+        def gathered(own):
+            words.append(own)
+            return [own, own.copy()]
+
+        with (
+            mock.patch.object(agreement, "processes", lambda: [0, 1]),
+            mock.patch.object(agreement, "_gather", gathered),
+        ):
+            values = (3 << 40) + 5, 7
+            self.assertEqual(agreement.gather(values), [values, values])
+            for data in (b"", b"a", b"abcd", b"abcde" * 100):
+                self.assertEqual(agreement.gather_bytes(data), [data, data])
+                self.assertGreaterEqual(words[-1].nbytes, len(data))
 
 
 class AnnouncementTest(parameterized.TestCase):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from unittest import mock
 
 import numpy as np
 import store_harness as harness
@@ -45,6 +46,15 @@ class WritersTest(harness.StoreTest):
         with self.open() as second:
             self.publish(second, "a", 2)
             self.assertEqual(second.list()[0].versions, (2, 1))
+
+    def test_arrays_are_copied_unless_the_caller_says_otherwise(self):
+        with self.open() as store:
+            store.publish("a", {})
+            with mock.patch.object(store._publishers["a"], "save") as save:
+                store.publish("a", {})
+                store.publish("a", {}, copy=False)
+            copies = [call.kwargs["copy"] for call in save.call_args_list]
+            self.assertEqual(copies, [True, False])
 
     def test_full(self):
         with self.open() as store:

@@ -482,6 +482,9 @@ class EarlyTest(parameterized.TestCase):
         self.assertEqual(self.order(body), ["h", "q", "start", "done", "y"])
         early = self.order(body, early_bytes=64 << 20)
         self.assertEqual(early, ["q", "start", "h", "done", "y"])
+        for early_bytes, operand in ((None, "e"), (64 << 20, "p")):
+            after = rewritten(body, strict=True, early_bytes=early_bytes)
+            self.assertIn(f"copy(%{operand})", after)
 
     def test_a_result_that_leaves_the_computation_stays(self):
         body = MAIN.replace("ROOT r = f32[2048,2048]{1,0} add(y, h)", "ROOT r = TYPE tuple(d, y)")

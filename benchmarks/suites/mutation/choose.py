@@ -32,7 +32,7 @@ class Part:
 PARTS = (
     Part(
         ("ops", "_lowering"),
-        ("tests/ops", "tests/moe", "tests/takeover"),
+        ("tests/ops", "tests/moe", "tests/takeover", "tests/gpu"),
         tuple(
             f"tests/jobs/{name}_test.py"
             for name in (
@@ -106,10 +106,11 @@ class Covered:
         for line in near:
             for test in module.get(line, ()):
                 telling[test] += 1 / len(module[line])
+        by_time = sorted(found, key=lambda test: (self.seconds[test], test))
         quick: dict[str, str] = {}
-        for test in sorted(found, key=lambda test: self.seconds[test]):
+        for test in by_time:
             quick.setdefault(test.partition("::")[0], test)
-        best = sorted(found, key=lambda test: -telling[test] / (0.2 + self.seconds[test]))
+        best = sorted(by_time, key=lambda test: -telling[test] / (0.2 + self.seconds[test]))
         chosen, total = [], 0.0
         for test in dict.fromkeys([*quick.values()][:_FILES] + best):
             if total < most_seconds:
