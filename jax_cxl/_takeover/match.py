@@ -133,7 +133,7 @@ def _reduction(module: Module, instruction: Instruction) -> ReduceOp:
     computation = module.computation(called)
     root = computation.root
     kinds = _LOGICAL if root.shapes[0].dtype == "bool" else _REDUCTIONS
-    operands = [computation.instruction(number).opcode for number in root.operands]
+    operands = [computation.instruction(number).opcode for number in {*root.operands}]
     if root.opcode not in kinds or operands != ["parameter", "parameter"]:
         raise NotTakenError(f"it reduces by {root.opcode}, for which the pool has no reduction")
     return kinds[root.opcode]

@@ -62,6 +62,26 @@ def experts_of_rows(handle, experts, num_experts):
     return jnp.where(handle.assignment < 0, 0, everyone[handle.assignment])
 
 
+class HandleTest(absltest.TestCase):
+    def test_two_experts_of_a_rank_get_a_token_that_is_fetched_once(self):
+        def rows(choices, per_rank):
+            def body(x):
+                experts = jnp.zeros((len(x), choices), np.int32)
+                _, handle = jax_cxl.moe_dispatch(
+                    x, experts, "i", num_experts=per_rank * harness.RANKS
+                )
+                return handle.fetch, handle.assignment
+
+            shape = jax.ShapeDtypeStruct((harness.RANKS * TOKENS, 2), np.float32)
+            mapped = jax.shard_map(
+                body, mesh=harness.mesh(), in_specs=jax.P("i"), out_specs=jax.P("i")
+            )
+            fetch, assignment = jax.eval_shape(mapped, shape)
+            return len(assignment) // len(fetch)
+
+        self.assertEqual([rows(2, 1), rows(2, 2), rows(3, 4), rows(1, 2)], [1, 2, 3, 1])
+
+
 class ExchangeTest(parameterized.TestCase):
     # benchmarks/fuzz/fuzz_moe.py tries other pairs.
     @parameterized.parameters(

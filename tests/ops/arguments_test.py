@@ -1,5 +1,6 @@
 """Arguments of the wrong type or range: errors that name the argument, before any tracing."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import ops_harness as harness
@@ -82,6 +83,24 @@ def calls():
             lambda c=tuple(columns): ops.ragged_all_to_all(X, X, *c, axis_name="i"),
             TypeError,
             f"{label} must be integers",
+        )
+
+    for groups in ([[0, 1], [2]], [[0, 1], [2, 2]], [[0, 1, 2, 3], [4]]):
+        text = r"indices of \('i',\) are 0 to 3, got"
+        yield lambda g=groups: ops.psum(X, "i", axis_index_groups=g), ValueError, text
+    pairs = [(0, 1)]
+    for shape, dtype in (((2, 3), X.dtype), (X.shape, np.int8), (X.shape, np.complex64)):
+        received = jax.ShapeDtypeStruct(shape, dtype)
+        yield (
+            lambda r=received: ops.precv(ops.psend(X, "i", pairs), r, "i", pairs),
+            ValueError,
+            "the psend sent",
+        )
+    for tokens in (3, 5):
+        yield (
+            lambda n=tokens: ops.moe_dispatch(jnp.zeros((n, 2)), moe()[1]),
+            ValueError,
+            "must have the 4 tokens of the handle",
         )
 
 

@@ -30,7 +30,7 @@ def ppermute(perm):
     return permute
 
 
-PERMUTATIONS = ([(0, 1), (1, 2), (2, 3), (3, 0)], [(0, 3), (2, 2)], [(1, 0)], [])
+PERMUTATIONS = ([(0, 1), (1, 2), (2, 3), (3, 0)], [(0, 3), (2, 2)], [(0, 1)], [])
 
 
 class AllToAllTest(parameterized.TestCase):
@@ -99,6 +99,7 @@ class PpermuteTest(parameterized.TestCase):
         (ValueError, "unique", [(0, 1), (2, 1)]),
         (ValueError, "unique", [(0, 1), (0, 2)]),
         (ValueError, "out of bounds", [(0, 4)]),
+        (ValueError, "out of bounds", [(-5, 0)]),
         (TypeError, "list or tuple", {0: 1}),
     )
     def test_wrong_permutations(self, error, message, perm):

@@ -171,7 +171,11 @@ class IndicesTest(parameterized.TestCase):
             column = jnp.zeros(N, np.int32)
             return ops.ragged_all_to_all(x, x[:4], *[column] * 4, axis_name="i")
 
-        for function in (lambda x, i: ops.take_rows(x, i, "i"), batched, ragged):
+        def routed(x, i):
+            experts = jnp.zeros((2**29, 1), np.int32)
+            return ops.moe_dispatch(x, experts, axis_name="i", num_experts=N)[0]
+
+        for function in (lambda x, i: ops.take_rows(x, i, "i"), batched, ragged, routed):
             with self.assertRaisesRegex(ValueError, r"2147483648 rows of .* at most 2\*\*31 - 1"):
                 trace(function, big, index)
 

@@ -63,6 +63,12 @@ class NamesTest(absltest.TestCase):
             if not name.endswith(("_start", "_done")):
                 self.assertRegex(table, f"(?m)^\\|.*`{name}`")
 
+    def test_every_operation_has_an_example(self):
+        for name in ops.__all__:
+            function = getattr(ops, name)
+            if not isinstance(function, type) and not name.endswith("_done"):
+                self.assertIn("Example:", function.__doc__ or "", name)
+
     def test_operations_on_one_array_stay_those_of_jax_lax(self):
         shared = {name for name in ops.__all__ if hasattr(jax.lax, name)}
         ours = {name for name in shared if getattr(lax, name) is getattr(ops, name)}

@@ -174,6 +174,7 @@ class OtherReductionsTest(parameterized.TestCase):
         y = harness.run(lambda v: ops.pargmax(v, "i"), x)
         harness.check_equal(y, np.stack([x.argmax(0)] * 4).astype(np.int32))
         y = harness.run(lambda v: ops.pargmin(v, "i"), x)
+        self.assertIn("jax_cxl.pargmin(x", ops.pargmin.__doc__)
         harness.check_equal(y, np.stack([x.argmin(0)] * 4).astype(np.int32))
 
 

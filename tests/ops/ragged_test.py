@@ -1,11 +1,14 @@
 """jax_cxl.ragged_all_to_all against NumPy."""
 
+import importlib
+
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import ops_harness as harness
 from absl.testing import absltest, parameterized
+from jax.interpreters import ad
 from ragged_slices import INTO, ROWS, exchange, oracle, routed, tables
 
 import jax_cxl
@@ -26,6 +29,26 @@ class RaggedAllToAllTest(parameterized.TestCase):
             table = tables(rng, slices=slices)
             y = harness.run(exchange, (operand, output, table), check_vma=check_vma)
             harness.check_equal(y, oracle(operand, output, table))
+
+    def test_the_derivative_of_a_result_that_is_not_used(self):
+        shapes = [jax.core.ShapedArray((rows, 2), np.float32) for rows in (3, 5)]
+        module = importlib.import_module("jax_cxl.ops.ragged_all_to_all")
+        cases = ((True, True), (True, False), (False, True))
+        for wanted in cases:
+            arguments = [
+                ad.UndefinedPrimal(shape) if each else np.zeros(shape.shape, shape.dtype)
+                for shape, each in zip(shapes, wanted, strict=True)
+            ]
+            found = module._transpose(
+                *(ad.Zero(shapes[1]), *arguments, np.zeros((4, 1), np.int32)),
+                axes=("i",),
+                groups=None,
+                size=1,
+                elements=1,
+            )
+            expected = [*zip(wanted, shapes, strict=True), (False, None)]
+            for zero, (each, shape) in zip(found, expected, strict=True):
+                self.assertEqual(zero and zero.aval, shape if each else None)
 
     def test_many_chunks(self):
         rng = np.random.default_rng(0)

@@ -58,6 +58,10 @@ def take(arguments, **options):
 
 
 class TakeRowsTest(parameterized.TestCase):
+    def test_one_element(self):
+        table, indices = harness.values(2, 1), np.array([[3], [0], [7], [-1]], np.int32)
+        harness.check_equal(harness.run(take, (table, indices)), oracle(table, indices))
+
     @parameterized.product(
         dtype=(bool, np.int8, ml_dtypes.bfloat16, np.float32, np.complex64, ml_dtypes.int4),
         kind=KINDS,

@@ -9,7 +9,7 @@ import places
 from absl.testing import absltest, parameterized
 
 import jax_cxl
-from jax_cxl._store.writing import device_copies
+from jax_cxl._store.writing import device_copies, shard_bytes
 
 
 def _tree(step):
@@ -22,6 +22,16 @@ def _tree(step):
         "small": jax.device_put(rng.integers(0, 100, 7), replicated),
         "step": step,
     }
+
+
+class FormatTest(absltest.TestCase):
+    def test_only_rows_in_order_can_be_read_in_place(self):
+        array = mock.Mock(ndim=2)
+        for major_to_minor, expected in (((0, 1), True), ((1, 0), False)):
+            array.format.layout.major_to_minor = major_to_minor
+            self.assertEqual(shard_bytes._is_row_major(array), expected)
+        array.format.layout = None
+        self.assertTrue(shard_bytes._is_row_major(array))
 
 
 class DeviceCopiesTest(parameterized.TestCase):

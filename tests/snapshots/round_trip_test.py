@@ -13,6 +13,7 @@ import random_tree
 from absl.testing import absltest, parameterized
 
 import jax_cxl
+from jax_cxl._store.reading import validity
 
 # 10_000 takes about ten times as long.
 _SAVES = int(os.environ.get("JAX_CXL_TEST_SAVES", "1000"))
@@ -147,6 +148,17 @@ class RoundTripTest(parameterized.TestCase):
             self.assertLess(sys.getallocatedblocks() - objects, 5000)
             self.assertEqual(place.paths[0].stat().st_size, place.size)
             places.assert_same(self, (99 + _SAVES, tree), snapshots.restore_latest(tree))
+
+    def test_saves_that_are_gone(self):
+        tree = {"x": np.arange(9)}
+        with places.place(tree) as place, place.open() as snapshots:
+            for step in range(7):
+                snapshots.save(step, tree)
+            snapshots.wait()
+            section = places.section(place)
+            valid = [records[0].number for records in validity.all_valid(section)]
+            found = [n for n in range(1, max(valid) + 4) if validity.complete(section, n)]
+            self.assertEqual(found, sorted(valid))
 
 
 if __name__ == "__main__":

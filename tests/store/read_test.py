@@ -80,6 +80,13 @@ class ReadTest(harness.StoreTest):
             )
             self.assertEqual(done.stdout, "7 (700, 1000)\n", done.stderr)
 
+    def test_any_version_is_newer_than_none(self):
+        with self.open() as store:
+            with self.assertRaisesRegex(jax_cxl.StoreError, "no version newer than -1 within"):
+                store.wait("a", timeout=0.01)
+            self.publish(store, "a", 0)
+            self.assertEqual(store.wait("a", timeout=0.01), 0)
+
     def test_waits_for_a_newer_version(self):
         with self.open() as store, self.open() as reader:
             later = threading.Timer(0.2, lambda: self.publish(store, "a", 5))

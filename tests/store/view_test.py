@@ -2,6 +2,7 @@
 
 import gc
 import os
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -82,6 +83,22 @@ class ViewTest(harness.StoreTest):
             gc.collect()
             self.publish(store, "a", 5)
             self.assert_tree(reader.read("a", harness.tree(0)).tree, 5)
+
+    def test_a_publisher_waits_for_readers(self):
+        with self.open() as store, self.open() as reader:
+            views = []
+            for version in range(3):
+                self.publish(store, "a", version)
+                views.append(reader.view("a"))
+
+            def release():
+                views.clear()
+                gc.collect()
+
+            threading.Timer(0.1, release).start()
+            self.publish(store, "a", 3)
+            self.assertEmpty(views)
+            self.assert_tree(store.read("a", harness.tree(0)).tree, 3)
 
     def test_what_cannot_be_viewed(self):
         mesh = jax.make_mesh((8,), ("x",), (jax.sharding.AxisType.Auto,))

@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
+from unittest import mock
 
 import numpy as np
 import store_harness as harness
-from absl.testing import absltest
+from absl.testing import absltest, parameterized
 
 import jax_cxl
-from jax_cxl._store.memory import catalog, opening
+from jax_cxl._store.memory import catalog, layout, opening
 
 
 class WritersTest(harness.StoreTest):
@@ -46,6 +47,15 @@ class WritersTest(harness.StoreTest):
             self.publish(second, "a", 2)
             self.assertEqual(second.list()[0].versions, (2, 1))
 
+    def test_arrays_are_copied_unless_the_caller_says_otherwise(self):
+        with self.open() as store:
+            store.publish("a", {})
+            with mock.patch.object(store._publishers["a"], "save") as save:
+                store.publish("a", {})
+                store.publish("a", {}, copy=False)
+            copies = [call.kwargs["copy"] for call in save.call_args_list]
+            self.assertEqual(copies, [True, False])
+
     def test_full(self):
         with self.open() as store:
             large = {"x": np.zeros(14 * harness.MIB, np.uint8)}
@@ -62,6 +72,14 @@ class WritersTest(harness.StoreTest):
             self.assertEqual(store.read("b").version, 0)
             with self.assertRaisesRegex(jax_cxl.StoreError, "has no 'a'"):
                 store.read("a")
+
+    @parameterized.parameters((1, 1), (layout.PAGE_BYTES, 1), (layout.PAGE_BYTES + 1, 2))
+    def test_names_take_whole_pages(self, extra, pages):
+        with self.open() as store:
+            needed = layout.Geometry(2, 0, 1, 0, 0).bytes_for(2)
+            self.assertEqual(needed % layout.PAGE_BYTES, 0)
+            entry = catalog.create(store._devices, "a", 2, needed + extra)
+            self.assertEqual(entry.end - entry.start, needed + pages * layout.PAGE_BYTES)
 
     def test_names_come_and_go(self):
         rng = np.random.default_rng(0)

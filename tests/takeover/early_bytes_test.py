@@ -89,6 +89,27 @@ class MostTest(absltest.TestCase):
           ROOT r = A fusion(q, v), kind=kLoop, calls=update }"""
         self.assertEqual(most(body), 1)
 
+    def test_memory_that_was_written_in_place_is_in_use_until_the_last_reader(self):
+        body = """ENTRY main { p = A parameter(0)
+          v = f32[1,512]{1,0} parameter(1)
+          q = A copy(p)
+          w = A fusion(q, v), kind=kLoop, calls=update
+          ROOT r = A negate(w) }"""
+        self.assertEqual(most(body), 2)
+
+    def test_operands_of_a_start_are_the_first_part_of_its_result(self):
+        body = """ENTRY main { p = A parameter(0)
+          q = A copy(p)
+          o = A copy(p)
+          s = ((A, A), (B, B)) all-gather-start(q, o), dimensions={0}, channel_id=1,
+            replica_groups={{0,1}}, use_global_device_ids=true
+          d = (B, B) all-gather-done(s)
+          x = B get-tuple-element(d), index=0
+          y = B get-tuple-element(d), index=1
+          ROOT r = B add(x, y) }"""
+        # The operands, what is gathered, and the sum.
+        self.assertEqual(most(body.replace("B", "f32[1024,512]{1,0}")), 2 + 4 + 2)
+
     def test_the_result_of_a_loop(self):
         body = """body { s = (A, A) parameter(0)
           x = A get-tuple-element(s), index=0
@@ -106,6 +127,58 @@ class MostTest(absltest.TestCase):
         # What the loop carries, then x and a, then a and r.
         self.assertEqual(most(body), 2)
 
+
+class KindsTest(absltest.TestCase):
+    """What an instruction is to the order of a schedule."""
+
+    def graph(self, body):
+        read = Module(module(body))
+        (entry,) = [c for c in read.with_any((b"parameter",)) if read.is_entry(c)]
+        sequence = read.sequence(entry)
+        named = {entry.instruction(n).name: n for n in sequence}
+        found = [
+            graph.Collective(named[name], named[f"{name}d"], "all-gather", 2)
+            for name in ("s",)
+            if name in named
+        ]
+        return read, entry, sequence, graph.Graph(read, entry, sequence, found, costs.Costs(read))
+
+    def test_what_has_a_product(self):
+        read, entry, sequence, _ = self.graph(
+            """product { a = A parameter(0)
+              ROOT b = A dot(a, a), PRODUCT }
+            ENTRY main { p = A parameter(0)
+              d = A dot(p, p), PRODUCT
+              e = A fusion(d), kind=kOutput, calls=product
+              g = (A, A) fusion(e), kind=kLoop, calls=two
+              w = (A, A) while(g), condition=condition, body=same
+              ROOT n = A negate(e) }""".replace("ENTRY", LOOP).replace("PRODUCT", PRODUCT)
+        )
+        instructions = map(entry.instruction, sequence)
+        found = [i.name for i in instructions if costs.Costs(read).has_product(entry, i)]
+        self.assertEqual(found, ["d", "e"])
+
+    def test_what_is_put_off(self):
+        _, entry, sequence, read = self.graph(
+            """ENTRY main { p = A parameter(0)
+              x = A negate(p)
+              s = (A, f32[1024,512]{1,0}) all-gather-start(p), dimensions={0}, channel_id=1,
+                replica_groups={{0,1}}, use_global_device_ids=true
+              sd = f32[1024,512]{1,0} all-gather-done(s)
+              a = f32[1024,512]{1,0} multiply(sd, sd)
+              b = f32[1024,512]{1,0} multiply(sd, sd), control-predecessors={x}
+              ROOT r = f32[1024,512]{1,0} add(a, b) }"""
+        )
+        names = [entry.instruction(n).name for n in sequence]
+        late = [name for name, node in zip(names, read.nodes, strict=True) if node.deferrable]
+        self.assertEqual(late, ["a"])
+
+
+LOOP = """same { c0 = (A, A) parameter(0)
+  x = A get-tuple-element(c0), index=0
+  m = A dot(x, x), PRODUCT
+  ROOT c1 = (A, A) tuple(m, x) }
+ENTRY"""
 
 # A product hides the gather behind it, in a loop and outside.
 LAYER = """q = f32[256,512]{1,0} slice(x), slice={[0:256],[0:512]}

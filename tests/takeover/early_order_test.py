@@ -7,7 +7,7 @@ from absl.testing import absltest, parameterized
 
 from jax_cxl._takeover.schedule import order
 from jax_cxl._takeover.schedule.model import Node, Pair
-from jax_cxl._takeover.schedule.usage import used
+from jax_cxl._takeover.schedule.usage import most_by_xla, used
 
 MIB = 1 << 20
 
@@ -55,6 +55,29 @@ def random_graph(seed, count=80):
         pairs.append(Pair(start, len(nodes) - 1, 1e-3, held))
     nodes.append(Node(tuple(range(len(nodes) - 5, len(nodes)))))
     return nodes, pairs
+
+
+class PlacedTest(absltest.TestCase):
+    def test_starts_that_may_not_move_stay(self):
+        nodes = [
+            Node(size=MIB, movable=True),
+            Node((0,), 1e-3, MIB),
+            Node((0,), size=MIB),
+            Node((2,), view=True),
+            Node((3,), size=MIB),
+            Node((4,), view=True),
+            Node((1, 5)),
+        ]
+        for movable in (False, True):
+            pairs = [Pair(2, 3, 1e-4, MIB, movable=movable), Pair(4, 5, 1e-4, MIB)]
+            found = order.arrange(nodes, pairs, 100 * MIB).positions
+            self.assertEqual(found.index(2) < found.index(1), movable, found)
+
+    def test_bytes(self):
+        nodes = [Node(size=4), Node((0,), size=8), Node((1,), size=16, inside=100, grown=60)]
+        self.assertEqual(most_by_xla(nodes[:2], []), 12)
+        self.assertEqual(most_by_xla(nodes, []), 8 + 16 + 100 - 60)
+        self.assertEqual(used(nodes, [], range(3)).tolist(), [4, 12, 124])
 
 
 class RandomTest(parameterized.TestCase):

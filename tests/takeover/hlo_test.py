@@ -1,5 +1,6 @@
 """jax_cxl._takeover.hlo reads XLA's modules, and writes them back without loss."""
 
+import re
 from unittest import mock
 
 import jax
@@ -8,6 +9,11 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from hypothesis import given, strategies as st
 from jax.extend import xla
+
+try:
+    from jaxlib import _hlo
+except ImportError:  # In JAX 0.12 it is a part of another module.
+    from jaxlib import _jax as _hlo
 
 from jax_cxl._takeover import build
 from jax_cxl._takeover.config import Config
@@ -134,6 +140,19 @@ class WireTest(parameterized.TestCase):
         ):
             self.assertEqual(shape.decode(made.encode()), [made])
 
+    def test_element_types(self):
+        rules = ("bool", "pred"), ("float([84])_", r"f\1"), ("bfloat", "bf"), ("complex", "c")
+        for dtype in shape.DTYPES.values():
+            of_xla = dtype
+            for old, new in (*rules, ("float", "f"), ("uint", "u"), ("int", "s")):
+                of_xla = re.sub(f"^{old}", new, of_xla)
+            text = f"HloModule m\nENTRY e {{ ROOT p = {of_xla}[3]{{0}} parameter(0) }}"
+            read = Module(_hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto())
+            (computation,) = read.with_any((b"",))
+            (found,) = computation.root.shapes
+            self.assertEqual(found, shape.Shape(dtype, (3,), (0,)))
+            self.assertEqual(shape.decode(found.encode()), [found])
+
     def test_stacked_shapes(self):
         stacked = shape.Shape("int8", (2, 3, 5), (0, 2, 1)).stacked(4)
         self.assertEqual(stacked, shape.Shape("int8", (4, 2, 3, 5), (1, 3, 2, 0)))
@@ -164,9 +183,16 @@ class WireTest(parameterized.TestCase):
         self.assertFalse(Config.of({"line": ""}, "").has_line)
 
     def test_rows(self):
-        builder = build.Builder(mock.Mock(new_id=lambda: 2), Instruction(Message()))
+        computation = mock.Mock(new_id=lambda: 2)
+        builder = build.Builder(computation, Instruction(Message()))
         value = build.Value(1, shape.Shape("int8", (2, 3, 5), (1, 2, 0)))
-        self.assertEqual(builder.row(value, 1).shape, shape.Shape("int8", (3, 5), (0, 1)))
+        row = builder.row(value, 1)
+        self.assertEqual(row.shape, shape.Shape("int8", (3, 5), (0, 1)))
+        builder.finish([row])
+        (_, (sliced, _)), _ = computation.replace.call_args
+        parts = sliced.proto.messages(Instruction.SLICES)
+        bounds = [tuple(part.get(field) for field in (1, 2, 3)) for part in parts]
+        self.assertEqual(bounds, [(1, 2, 1), (0, 3, 1), (0, 5, 1)])
 
 
 class ModuleTest(absltest.TestCase):

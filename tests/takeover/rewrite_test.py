@@ -11,7 +11,9 @@ except ImportError:  # In JAX 0.12 it is a part of another module.
     from jaxlib import _jax as _hlo
 
 from jax_cxl import errors
-from jax_cxl._takeover import hook
+from jax_cxl._job.counts import counts
+from jax_cxl._takeover import hook, survey
+from jax_cxl._takeover.decisions import Decisions
 from jax_cxl._takeover.hlo.module import Module
 from jax_cxl._takeover.hlo.wire import Message
 from jax_cxl._takeover.world import World
@@ -92,6 +94,94 @@ class GroupsTest(parameterized.TestCase):
         data = Message(module(all_reduce("{}"))).clear(15).encode()
         with self.assertRaisesRegex(errors.InvalidCollectiveError, "does not assign"):
             hook.transform(data, lambda: WORLD, strict=True)
+
+
+class CallTest(parameterized.TestCase):
+    """What the calls say, and what stays with XLA."""
+
+    def refused(self, body, error):
+        with self.assertRaisesRegex(errors.InvalidCollectiveError, error):
+            rewritten(body, strict=True)
+
+    def test_layouts_of_operands(self):
+        body = """ENTRY main { p = f32[3,2,5]{2,0,1} parameter(0)
+        ROOT r = f32[3,2,5]{2,0,1} all-reduce(p), replica_groups={{0,2},{1,3}}, channel_id=1,
+          use_global_device_ids=true, to_apply=add }"""
+        after = rewritten(body, strict=True)
+        self.assertIn("operand_layout_constraints={f32[3,2,5]{2,0,1}}", after)
+
+    @parameterized.parameters("multiply(c, b)", "add(b, b)", "add(c, b)", "add(b, c)")
+    def test_reductions_of_something_else(self, root):
+        body = all_reduce("{}").replace("to_apply=add", "to_apply=other")
+        other = f"""other {{ a = f32[] parameter(0)
+        b = f32[] parameter(1)
+        c = f32[] constant(2)
+        ROOT sum = f32[] {root} }}
+        """
+        self.refused(other + body, "reduces by")
+
+    @parameterized.parameters(
+        ("all-gather(p), dimensions={0}, use_global_device_ids=true", "f4e2m1fn[16]{0}"),
+        ("all-to-all(p), dimensions={0}", "f4e2m1fn[8]{0}"),
+    )
+    def test_packed_values(self, operation, result):
+        body = f"""ENTRY main {{ p = f4e2m1fn[8]{{0}} parameter(0)
+        ROOT r = {result} {operation}, replica_groups={{{{0,2}},{{1,3}}}}, channel_id=1 }}"""
+        self.refused(body, "packed two to a byte")
+
+    def test_what_stays_is_counted(self):
+        before = counts.left.copy()
+        self.assertIsNone(rewritten(all_reduce("{{0},{1,2,3}}")))
+        self.assertEqual(list((counts.left - before).values()), [1])
+
+    @parameterized.parameters(
+        ("{}", True, "0, 1, 2, 3"),
+        ("{}", False, ""),
+        # Too few ranks, says the table.
+        ("{}", None, ""),
+        # Within a process, and one device of each process.
+        ("{{0,1},{2,3}}", True, ""),
+        ("{{0,2},{1,3}}", True, ""),
+    )
+    def test_levels(self, groups, levels, places):
+        world = World(WORLD.rank_of, WORLD.process_of, local=True, levels=levels)
+        after = rewritten(all_reduce(groups), world=world, strict=True)
+        found = re.findall(r"places = array<i32(?:: )?(.*?)>, processes = (\d)", after)
+        self.assertEqual(found, [(places, "2" if places else "0")])
+
+    def test_permutations(self):
+        body = """ENTRY main { p = f32[8]{0} parameter(0)
+        ROOT r = f32[8]{0} collective-permute(p), source_target_pairs={{0,2},{2,3},{3,0}},
+          channel_id=1 }"""
+        after = rewritten(body, strict=True)
+        found = re.search(r"groups = array<i32: (.*?)>.* sources = array<i32: (.*?)>", after)
+        self.assertEqual(found.groups(), ("3, 2, 1, 0", "3, -1, 0, 2"))
+
+    @parameterized.parameters(
+        ("{{0},{1},{2},{3}}", "no data move: each group has one device"),
+        ("{{0,1},{2,3}}", "its groups lie within one process"),
+        ("{{0,2},{1,3}}", "jax_cxl.replace_collectives"),
+    )
+    def test_why_collectives_stay(self, groups, why):
+        program = survey.of_module(module(all_reduce(groups)), WORLD, None, Decisions())
+        (found,) = program.collectives
+        self.assertEqual((found.through, found.ranks), (survey.XLA, 1 if "0}" in groups else 2))
+        self.assertIn(why, found.why)
+
+    @parameterized.parameters(False, True)
+    def test_ragged_all_to_all(self, gpus):
+        body = """ENTRY main { p = f32[5,2]{0,1} parameter(0)
+        o = f32[7,2]{1,0} parameter(1)
+        t = s32[8]{0} parameter(2)
+        ROOT r = f32[7,2]{1,0} ragged-all-to-all(p, o, t, t, t, t), replica_groups={{0,1,2,3}},
+          channel_id=1 }"""
+        world = World(WORLD.rank_of, WORLD.process_of, gpus=gpus)
+        after = rewritten(body, world=world, strict=True)
+        self.assertIn("rows = array<i64: 5, 7, 2, 1>", after)
+        self.assertIn("s32[4,8]{1,0} concatenate", after)
+        # Where each row of 4 x 5 and 7 goes, 5 marks in words of 4, and 2 slices of each two ranks.
+        scratch = 8 + 4 * (4 * 5 + 7) + 8 + 32 * 4 * 4 * 2
+        self.assertEqual(re.findall(r"u8\[(\d+)\]", after), [str(scratch)] * gpus)
 
 
 class PairsTest(parameterized.TestCase):
@@ -392,6 +482,9 @@ class EarlyTest(parameterized.TestCase):
         self.assertEqual(self.order(body), ["h", "q", "start", "done", "y"])
         early = self.order(body, early_bytes=64 << 20)
         self.assertEqual(early, ["q", "start", "h", "done", "y"])
+        for early_bytes, operand in ((None, "e"), (64 << 20, "p")):
+            after = rewritten(body, strict=True, early_bytes=early_bytes)
+            self.assertIn(f"copy(%{operand})", after)
 
     def test_a_result_that_leaves_the_computation_stays(self):
         body = MAIN.replace("ROOT r = f32[2048,2048]{1,0} add(y, h)", "ROOT r = TYPE tuple(d, y)")
@@ -404,11 +497,14 @@ class EarlyTest(parameterized.TestCase):
         # Processes may have other names and source lines.
         ('negate(a), metadata={op_name="scatter" source_file="custom-call.py"}', True),
         ("fusion(a), kind=kLoop, calls=inner", False),
+        ("fusion(a), kind=kLoop, calls=harmless", True),
     )
     def test_fusions_that_write_in_place_stay(self, instruction, moves):
         body = """inner { a = f32[1024,2048]{1,0} parameter(0)
           i = s32[] constant(0)
           ROOT u = f32[1024,2048]{1,0} dynamic-update-slice(a, a, i, i) }
+        harmless { a = f32[1024,2048]{1,0} parameter(0)
+          ROOT s = f32[1024,2048]{1,0} sine(a) }
         outer { a = f32[1024,2048]{1,0} parameter(0)
           ROOT n = f32[1024,2048]{1,0} INSTRUCTION }
         """ + MAIN.replace("copy(p)", "fusion(f), kind=kLoop, calls=outer").replace(

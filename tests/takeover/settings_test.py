@@ -13,7 +13,7 @@ from jax._src import cache_key, compilation_cache
 
 import jax_cxl
 from jax_cxl._job import setting, variables
-from jax_cxl._takeover import install
+from jax_cxl._takeover import install, start, survey
 
 
 class EarlyBytesTest(parameterized.TestCase):
@@ -53,7 +53,35 @@ class JobTest(parameterized.TestCase):
         self.assertEqual(ended.stdout.count("the sum is 28.0"), 2)
 
 
+class WorldTest(parameterized.TestCase):
+    def world(self, platform, levels):
+        wanted = mock.Mock(local=True, levels=levels)
+        running = mock.Mock(rank_of_device={0: 1}, generation=2)
+        with (
+            mock.patch.object(jax, "default_backend", lambda: platform),
+            mock.patch.object(start.lifecycle, "current", lambda: running),
+        ):
+            return start.world(wanted)
+
+    @parameterized.parameters(
+        ("cpu", None, None), ("cpu", True, True), ("gpu", None, False), ("gpu", False, False)
+    )
+    def test_levels(self, platform, levels, expected):
+        world = self.world(platform, levels)
+        self.assertEqual((world.levels, world.gpus), (expected, platform == "gpu"))
+        self.assertEqual((world.rank_of, world.generation, world.local), ({0: 1}, 2, True))
+
+    def test_no_levels_on_gpus(self):
+        with self.assertRaisesRegex(NotImplementedError, "levels=True. is for CPU devices"):
+            self.world("gpu", True)
+
+
 class KeyTest(absltest.TestCase):
+    def test_programs_that_are_explained(self):
+        self.assertEqual(survey.cache_key(), "")
+        with survey.request("3"):
+            self.assertEqual(survey.cache_key(), " explain 3")
+
     def key(self, **options):
         with jax_cxl.replace_collectives(local=True, **options):
             return install._cache_key([0, 1])

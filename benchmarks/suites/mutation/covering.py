@@ -60,7 +60,7 @@ def pytest_sessionfinish() -> None:
         for line, tests in data.contexts_by_lineno(file).items():
             for test in set(tests) - _not_passed - {""}:
                 lines.setdefault(test, {}).setdefault(module, []).append(line)
-    assert lines, "the tests import the package from elsewhere"
+    assert data.measured_files(), "the tests import the package from elsewhere"
     seconds = {test: each for test, each in _seconds.items() if test not in _not_passed}
     file = pathlib.Path(os.environ["JAX_CXL_COVERING"])
     file.write_text(json.dumps({"seconds": seconds, "lines": lines}))

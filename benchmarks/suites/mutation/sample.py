@@ -1,8 +1,8 @@
 """A sample of single changes to the package's Python modules, made by cosmic-ray's operators."""
 
 import ast
+import hashlib
 import pathlib
-import random
 from collections.abc import Iterator, Sequence
 
 from cosmic_ray import ast as parsed, mutating, plugins
@@ -13,30 +13,36 @@ from cosmic_ray.work_item import MutationSpec, WorkItem
 def sample(modules: Sequence[pathlib.Path], count: int, seed: int) -> list[WorkItem]:
     """Returns changes at random places of the modules, at most one at each place.
 
-    A larger sample of the same modules and seed begins with the smaller one. A place is a position
-    in the text, because an operator offers up to eleven changes of one binary operator, and
-    a comparison would otherwise count as often as ten numbers.
+    A larger sample of the same modules and seed begins with the smaller one. Most of the sample
+    stays when the modules change: only the statements of a place decide about it. A place is
+    a position in the text, because an operator offers up to eleven changes of one binary operator,
+    and a comparison would otherwise count as often as ten numbers.
 
     Args:
       modules: paths of the modules.
       count: how many changes.
       seed: of the random choice.
     """
-    places: dict[tuple[str, tuple[int, int]], list[MutationSpec]] = {}
+    places: dict[bytes, list[MutationSpec]] = {}
     for module in sorted(modules):
+        lines = module.read_text().split("\n")
         for spec in _all_of(module):
-            places.setdefault((str(module), spec.start_pos), []).append(spec)
-    choice = random.Random(seed)
-    order = list(places)
-    choice.shuffle(order)
+            line, column = spec.start_pos
+            text = lines[line - 1]
+            in_line = (text.strip(), column - len(text) + len(text.lstrip()))
+            places.setdefault(_hash(seed, module, spec.definition_name, *in_line), []).append(spec)
     found: list[WorkItem] = []
-    for place in order:
-        spec = choice.choice(places[place])
+    for place, specs in sorted(places.items()):
+        spec = min(specs, key=lambda each: _hash(place, each.operator_name))
         if len(found) < count and changes_behavior(spec):
             name = f"{spec.module_path}:{spec.start_pos[0]}:{spec.start_pos[1]}"
             kind = spec.operator_name.removeprefix("core/")
             found.append(WorkItem.single(job_id=f"{name} {kind}", mutation=spec))
     return found
+
+
+def _hash(*of: object) -> bytes:
+    return hashlib.sha256(repr([str(each) for each in of]).encode()).digest()
 
 
 def changes_behavior(spec: MutationSpec) -> bool:

@@ -73,11 +73,3 @@ def processes(ctx: Any) -> dict[int, int]:
     rank_of_device = lifecycle.ensure_started().rank_of_device
     mesh = ctx.module_context.axis_context.mesh
     return {rank_of_device[device.id]: device.process_index for device in mesh.devices.flat}
-
-
-def group_size(ctx: Any, axes: named_axis.Axes, groups: named_axis.Groups) -> int:
-    """Returns the number of ranks in a group, and 1 outside `jax.shard_map`."""
-    if groups is not None:
-        return len(groups[0])
-    mesh = getattr(ctx.module_context.axis_context, "mesh", None)
-    return int(np.prod([mesh.shape[axis] for axis in axes])) if mesh is not None else 1

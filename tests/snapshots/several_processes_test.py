@@ -1,0 +1,241 @@
+"""What processes agree on before they save or restore, with threads in their place."""
+
+import os
+from unittest import mock
+
+import numpy as np
+import places
+import threads
+from absl.testing import absltest, parameterized
+
+import jax_cxl
+from jax_cxl import errors
+from jax_cxl._store import agreement
+from jax_cxl._store.trees import flatten
+from jax_cxl._store.writing import save_agreement
+from jax_cxl._store.writing.announcements import Announcement
+
+COUNT = 3
+
+
+def tree(step, own):
+    return {"a": np.arange(5) + 10 * own + step, "n": step}
+
+
+class Case(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.processes = threads.Processes(COUNT)
+        self.enterContext(self.processes.running())
+        self.folder = self.enterContext(places.folder())
+
+    def opened(self, own, folder="", **options):
+        return jax_cxl.Snapshots(f"file:{self.folder}/{folder}x?size=48MiB", **options)
+
+    def all_raise(self, function, *kinds):
+        """Asserts that the processes raise these errors, (class, text) of each."""
+        for found, (kind, text) in zip(self.processes.run(function), kinds, strict=True):
+            self.assertIs(type(found), kind, repr(found))
+            self.assertRegex(str(found), text)
+
+
+class SnapshotsTest(Case):
+    def test_each_process_gets_its_own(self):
+        def save(own):
+            with self.opened(own) as snapshots:
+                for step in range(5):
+                    snapshots.save(step, tree(step, own))
+                snapshots.wait()
+
+        def restore(own):
+            with self.opened(own) as snapshots:
+                found = snapshots.restore_latest(tree(0, own)), snapshots.restore(3, tree(0, own))
+                snapshots.save(9, tree(9, own))
+                snapshots.wait()
+                return *found, snapshots.latest()
+
+        self.assertEqual(list(self.processes.run(save)), [None] * COUNT)
+        for own, (latest, older, last) in enumerate(self.processes.run(restore)):
+            self.assertEqual((latest[0], last), (4, 9))
+            places.assert_same(self, tree(4, own), latest[1])
+            places.assert_same(self, tree(3, own), older)
+
+    def differ(self, here, there, text, first=(), who=2):
+        """A process does something else than the others: all raise, and nothing has changed."""
+
+        def run(own):
+            with self.opened(own) as snapshots:
+                for step in first:
+                    snapshots.save(step, tree(step, own))
+                (there if own == who else here)(snapshots, own)
+
+        self.all_raise(run, *[(errors.MismatchError, text)] * COUNT)
+        newest = self.processes.run(lambda own: self.opened(own).latest())
+        self.assertEqual(newest, [max(first, default=None)] * COUNT)
+
+    @parameterized.parameters(((), 2), ((1, 2, 3), 1))
+    def test_other_steps(self, first, who):
+        self.differ(
+            lambda snapshots, own: snapshots.save(4, tree(4, own)),
+            lambda snapshots, own: snapshots.save(5, tree(4, own)),
+            f"save different steps: process 0 has step 4, and process {who} has step 5$",
+            first,
+            who,
+        )
+
+    @parameterized.parameters(
+        ({"n": 7}, "process 0 has ['n'], the int 4, and process 2 has ['n'], the int 7"),
+        ({"a": np.zeros(5, np.int8)}, "['a'], int64[5] on .* process 2 has ['a'], int8[5] on"),
+        ({"b": 1}, "process 0 has ['n'], the int 4, and process 2 has ['b'], the int 1"),
+    )
+    def test_other_trees(self, change, text):
+        self.differ(
+            lambda snapshots, own: snapshots.save(4, tree(4, own)),
+            lambda snapshots, own: snapshots.save(4, tree(4, own) | change),
+            text.replace("[", r"\[").replace("]", r"\]"),
+        )
+
+    def test_other_operations(self):
+        self.differ(
+            lambda snapshots, own: snapshots.restore_latest(tree(0, own)),
+            lambda snapshots, own: snapshots.latest(),
+            "call different operations: process 0 has restore_latest, and process 2 has latest$",
+            first=(1,),
+        )
+
+    def test_other_memory(self):
+        def run(own):
+            self.opened(own, keep=3 if own == 2 else 2, folder=str(own == 2)).latest()
+
+        text = r"have different memory: process 0 has Geometry\(keep=2.* 2 has Geometry\(keep=3"
+        self.all_raise(run, *[(errors.MismatchError, text)] * COUNT)
+
+    @parameterized.parameters(((),), ((1, 2, 3),))
+    def test_one_cannot_save(self, first):
+        def run(own):
+            with self.opened(own) as snapshots:
+                for step in first:
+                    snapshots.save(step, tree(step, own))
+                with self.assertRaises((TypeError, errors.StoreError)) as raised:
+                    snapshots.save(4, {"a": object() if own == 1 else 3})
+                # They can go on.
+                snapshots.save(4, tree(4, own))
+                snapshots.wait()
+            raise raised.exception
+
+        text = "could not save: TypeError: a snapshot cannot have"
+        of_others = errors.StoreError, f"process 1 {text}"
+        self.all_raise(run, of_others, (TypeError, r"cannot have \['a'\]"), of_others)
+
+    def test_one_has_no_memory(self):
+        def run(own):
+            self.opened(own, keep="no" if own == 1 else 2).restore_latest(tree(0, own))
+
+        of_others = errors.StoreError, "process 1 cannot restore_latest: TypeError: keep="
+        self.all_raise(run, of_others, (TypeError, "keep="), of_others)
+
+    def first_raises(self, found, kind, text):
+        """Asserts that a process raises an error, and the others the same or that it did."""
+        for error in found:
+            self.assertIn(type(error), (kind, errors.StoreError), repr(error))
+            self.assertRegex(str(error), text)
+        self.assertIn(kind, [type(error) for error in found])
+
+    @mock.patch.object(save_agreement, "_SAME_MEMORY_SECONDS", 0.3)
+    def test_one_has_another_file(self):
+        def run(own):
+            with self.opened(own, folder=str(own == 2)) as snapshots:
+                snapshots.save(1, tree(1, own))
+
+        text = r"is not the same memory on processes {} and {}: name"
+        *others, last = self.processes.run(run)
+        self.first_raises(others, errors.StoreError, text.format("[01]", r"\[2\]"))
+        self.first_raises([last], errors.StoreError, text.format(2, r"\[0, 1\]"))
+
+    @parameterized.parameters(
+        (False, errors.CollectiveTimeoutError, r"processes \[2\] have not {} within 0.3 s"),
+        (True, errors.PeerLostError, "rank 2 was lost before it had {}"),
+    )
+    @mock.patch.dict(os.environ, {"JAX_CXL_TIMEOUT": "0.3"})
+    def test_one_does_not_come(self, lost, kind, text):
+        def run(own):
+            with self.opened(own) as snapshots:
+                snapshots.save(1, tree(1, own))
+                snapshots.wait()
+                if own != 2:
+                    snapshots.save(2, tree(2, own))
+                elif lost:
+                    self.processes.lost.add(2)
+
+        *others, last = self.processes.run(run)
+        self.assertIsNone(last)
+        self.first_raises(others, kind, text.format("tried to save"))
+
+
+class StreamTest(Case):
+    def test_one_gives_up(self):
+        def run(own):
+            made = tree(0, own) | {"b": np.arange(7)}
+            flattener = flatten.Flattener(whole=True)
+
+            def describe(writers):
+                return flattener.flatten(made, writers)
+
+            with jax_cxl.Store(f"file:{self.folder}/store?size=48MiB") as store:
+                publisher = store._publisher("a", describe)
+                stream = publisher.stream(None, describe)
+                stream.write({0: made["a"]})
+                if own == 1:
+                    stream.abort(ValueError("broken"))
+                    store.flush("a")
+                else:
+                    stream.write({1: made["b"], 2: None})
+                    stream.close()
+                    with self.assertRaisesRegex(errors.StoreError, "process 1 .*: broken"):
+                        store.flush("a")
+                store.publish("a", made)
+                store.flush("a")
+                return store.list()[0].versions
+
+        self.assertEqual(list(self.processes.run(run)), [(1,)] * COUNT)
+
+
+class AgreementTest(parameterized.TestCase):
+    def test_values_and_bytes(self):
+        words = []
+
+        def gathered(own):
+            words.append(own)
+            return [own, own.copy()]
+
+        with (
+            mock.patch.object(agreement, "processes", lambda: [0, 1]),
+            mock.patch.object(agreement, "_gather", gathered),
+        ):
+            values = (3 << 40) + 5, 7
+            self.assertEqual(agreement.gather(values), [values, values])
+            for data in (b"", b"a", b"abcd", b"abcde" * 100):
+                self.assertEqual(agreement.gather_bytes(data), [data, data])
+                self.assertGreaterEqual(words[-1].nbytes, len(data))
+
+
+class AnnouncementTest(parameterized.TestCase):
+    @parameterized.parameters("", "a problem")
+    def test_it_is_read_as_it_was_written(self, problem):
+        made = Announcement(1, 2, 3, 4, problem)
+        data = made.to_bytes()
+        self.assertEqual((data[0], Announcement.from_bytes(data)), (1, made))
+        for byte in (0, 20, len(data) - 9, len(data) - 1):
+            damaged = bytearray(data)
+            damaged[byte] ^= 1
+            self.assertIsNone(Announcement.from_bytes(bytes(damaged)))
+
+    def test_long_texts_and_strange_letters(self):
+        read = Announcement.from_bytes(Announcement(1, 2, problem="a\n\u202e" * 9999).to_bytes())
+        assert read is not None
+        self.assertTrue(read.problem.startswith("a  a  a "))
+        self.assertTrue(read.problem.isprintable())
+
+
+if __name__ == "__main__":
+    absltest.main()
