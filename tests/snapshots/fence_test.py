@@ -193,6 +193,21 @@ class GoneTest(parameterized.TestCase):
             if replaced:
                 self.assertEqual(place.contents()[0], content)
 
+    def test_a_claim_in_a_used_slot_has_begun_nothing(self):
+        with places.place({"x": 1}) as place:
+            place.open()
+            section, slots, last = places.section(place), set(), 0
+            for token in range(1, 1000):
+                section.claim = claim = fence.take(section, last, token, 0, 0)
+                self.assertEqual(claim.chosen(section), 0)
+                claim.begin(section, 7)
+                claim.choose(section, 7)
+                if claim.slot in slots:
+                    return
+                slots.add(claim.slot)
+                last = claim.incarnation
+            self.fail("no slot was used again")
+
 
 if __name__ == "__main__":
     absltest.main()

@@ -72,7 +72,9 @@ class RepairTest(parameterized.TestCase):
             whole = place.contents()
             for device in range(paths):
                 place.lose(device) if new_file else place.zero(device)
-                snapshots = place.open(parity=1)
+                with self.assertLogs("jax_cxl", "WARNING") as logs:
+                    snapshots = place.open(parity=1)
+                self.assertIn(str(place.paths[device]), logs.output[0])
                 self._assert_has(snapshots, 0, 1)
                 self.assertGreaterEqual(snapshots.repair(), 2 * 2)
                 self.assertEqual(snapshots.repair(), 0, "it has mended all")
@@ -232,6 +234,7 @@ class LostPathTest(parameterized.TestCase):
                     places.assert_same(
                         self, (step, trees[step]), snapshots.restore_latest(trees[0])
                     )
+            self.assertEqual(snapshots._publisher.section.devices.load_word(lost, 0), 0)
             self.assertLen(logs.output, 1, "said once")
             self.assertIn(name, logs.output[0])
             # A job that comes later says it too, and makes nothing new.
