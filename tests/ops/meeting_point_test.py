@@ -21,7 +21,7 @@ class MeetingPointTest(parameterized.TestCase):
         self.core.rank_lost.return_value = self.core.rank_left.return_value = False
 
     def wait(self, *late, timeout=0.02):
-        """Waits while the processes in each of these are late, the last time for ever."""
+        """Waits while processes are late: those of each argument in turn, and then the last ones."""
         answers = iter(late)
         meeting_point.wait("barrier 'b'", lambda: next(answers, late[-1]), RANKS, timeout)
 

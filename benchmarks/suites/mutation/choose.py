@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from cosmic_ray.work_item import MutationSpec
 
-# The tests that come first are of so many files.
+# How many files the first tests come from.
 _FILES = 3
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
