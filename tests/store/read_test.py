@@ -1,5 +1,6 @@
 """A store in one process: each published version is read, in every way."""
 
+import dataclasses
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ import store_harness as harness
 from absl.testing import absltest
 
 import jax_cxl
+from jax_cxl._store.memory import catalog, layout
 
 
 class ReadTest(harness.StoreTest):
@@ -126,6 +128,19 @@ class ReadTest(harness.StoreTest):
             for read in (store.read, store.view):
                 with self.assertRaisesRegex(jax_cxl.StoreError, "damaged"):
                     read("a", version=2)
+
+    def test_entries_of_the_catalog_that_cannot_be(self):
+        with self.open() as store:
+            self.publish(store, "a", 3)
+            devices = store._devices
+            entry = catalog.find(devices, "a")
+            end = devices.core.device_bytes + 1
+            wrong = {5: dataclasses.replace(entry, name="beyond the memory", slot=5, end=end)}
+            wrong[6] = dataclasses.replace(entry, name="of another slot")
+            for slot, other in wrong.items():
+                offset = layout.CATALOG_OFFSET + slot * layout.ENTRY_BYTES
+                devices.write_entry(0, offset, other.to_bytes())
+            self.assertEqual([of.name for of in store.list()], ["a"])
 
     def test_what_is_wrong_is_refused(self):
         with self.open() as store:
