@@ -20,7 +20,7 @@ print(hasattr(jax_cxl._cuda, "TableColumn"), hasattr(jax_cxl._cuda, "DeviceCopie
 class CudaModuleTest(absltest.TestCase):
     def test_its_classes_stand_beside_those_of_the_core(self):
         if importlib.util.find_spec("jax_cxl._cuda") is None:
-            self.skipTest("jax_cxl was built without nvcc: pip builds its CUDA module, Bazel not")
+            self.skipTest("no CUDA module: pip builds it where nvcc is, Bazel does not")
         command = [sys.executable, "-W", "error::RuntimeWarning", "-c", _PROGRAM]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         self.assertEqual((done.stdout.split(), done.stderr), (["True", "True"], ""))
