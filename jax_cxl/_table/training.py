@@ -118,7 +118,7 @@ class Training(OpenTable):
         try:
             return self._steps.take(lambda: self._prepared(ids, updates), rule)
         except BaseException:
-            # The next call looks what has been committed.
+            # The next call finds out which steps have been committed.
             self._end_steps()
             raise
 

@@ -23,9 +23,14 @@ add {
 """
 
 
+def serialized(text):
+    """Returns the serialized module of a text."""
+    return _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
+
+
 def module(body, devices=(0, 1, 2, 3), header="HloModule m, is_scheduled=true"):
     """Returns the serialized module of a text, whose partitions run on these devices."""
-    data = _hlo.hlo_module_from_text(header + ADD + body).as_serialized_hlo_module_proto()
+    data = serialized(header + ADD + body)
     assignment = Message().add(1, 1).add(2, len(devices))
     for device in devices:
         assignment.add(3, Message().set_integers(1, [device]))
@@ -33,6 +38,7 @@ def module(body, devices=(0, 1, 2, 3), header="HloModule m, is_scheduled=true"):
 
 
 def text(data):
+    """Returns the text of a serialized module."""
     return _hlo.HloModule.from_serialized_hlo_module_proto(data).to_string()
 
 

@@ -4,14 +4,9 @@ import pathlib
 import re
 import sys
 
-from absl.testing import absltest, parameterized
-
-try:
-    from jaxlib import _hlo
-except ImportError:  # In JAX 0.12 it is a part of another module.
-    from jaxlib import _jax as _hlo
-
+import hlo_modules
 import jax
+from absl.testing import absltest, parameterized
 
 from jax_cxl._takeover import hook
 from jax_cxl._takeover.hlo.module import Module
@@ -44,7 +39,7 @@ condition { c = (A, A) parameter(0)
 
 def module(body, header=""):
     text = re.sub(r"\bA\b", A, MODULE.replace("HEADER", header) + body)
-    return _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
+    return hlo_modules.serialized(text)
 
 
 def most(body, header=""):
@@ -218,9 +213,9 @@ class BoundTest(parameterized.TestCase):
             assignment.add(3, Message().set_integers(1, [device]))
         data = Message(module(NESTED)).set(15, assignment).encode()
         texts = [
-            _hlo.HloModule.from_serialized_hlo_module_proto(
+            hlo_modules.text(
                 hook.transform(data, lambda: WORLD, strict=True, early_bytes=early_bytes)
-            ).to_string()
+            )
             for early_bytes in (None, limit)
         ]
         result = check.compare(*texts, limit)

@@ -8,13 +8,9 @@ its result is undefined until the done. Every allowed order has to give the resu
 import random
 from unittest import mock
 
+import hlo_modules
 import numpy as np
 from absl.testing import absltest, parameterized
-
-try:
-    from jaxlib import _hlo
-except ImportError:  # In JAX 0.12 it is a part of another module.
-    from jaxlib import _jax as _hlo
 
 from jax_cxl._takeover.hlo.module import Module
 from jax_cxl._takeover.schedule import barriers, costs, graph, memory, order
@@ -167,7 +163,7 @@ def execute(instructions, donated, late):
 
 def reordered(text):
     """Returns the instructions in XLA's order and with early starts, and how many starts moved."""
-    data = _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
+    data = hlo_modules.serialized(text)
     module = Module(data)
     (entry,) = [c for c in module.with_any((b"all-reduce-start", b"out")) if c.root.name == "out"]
     sequence = module.sequence(entry)

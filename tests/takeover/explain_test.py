@@ -1,5 +1,6 @@
 """`jax_cxl.explain` and `JAX_CXL_LOG=info`: which collectives go through the pool, and why."""
 
+import hlo_modules
 import jax
 import jax.numpy as jnp
 import job
@@ -13,11 +14,6 @@ from jax_cxl._lowering import contract
 from jax_cxl._takeover import survey
 from jax_cxl._takeover.decisions import Decisions
 from jax_cxl._takeover.world import World
-
-try:
-    from jaxlib import _hlo
-except ImportError:  # In JAX 0.12 it is a part of another module.
-    from jaxlib import _jax as _hlo
 
 _P = jax.P
 
@@ -86,7 +82,7 @@ ENTRY e {{
   p = f32[4] parameter(0)
   ROOT c = f32[4] custom-call(p), custom_call_target="{target}"
 }}"""
-        data = _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
+        data = hlo_modules.serialized(text)
         program = survey.of_module(data, World({}, {}, gpus=True), None, Decisions())
         self.assertEqual([each.through for each in program.collectives], ["pool"])
 

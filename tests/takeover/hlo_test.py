@@ -3,17 +3,13 @@
 import re
 from unittest import mock
 
+import hlo_modules
 import jax
 import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
 from hypothesis import given, strategies as st
 from jax.extend import xla
-
-try:
-    from jaxlib import _hlo
-except ImportError:  # In JAX 0.12 it is a part of another module.
-    from jaxlib import _jax as _hlo
 
 from jax_cxl._takeover import build
 from jax_cxl._takeover.config import Config
@@ -147,7 +143,7 @@ class WireTest(parameterized.TestCase):
             for old, new in (*rules, ("float", "f"), ("uint", "u"), ("int", "s")):
                 of_xla = re.sub(f"^{old}", new, of_xla)
             text = f"HloModule m\nENTRY e {{ ROOT p = {of_xla}[3]{{0}} parameter(0) }}"
-            read = Module(_hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto())
+            read = Module(hlo_modules.serialized(text))
             (computation,) = read.with_any((b"",))
             (found,) = computation.root.shapes
             self.assertEqual(found, shape.Shape(dtype, (3,), (0,)))
