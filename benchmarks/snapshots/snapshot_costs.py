@@ -157,7 +157,7 @@ class Ours:
                 note("checksums computed")
                 return checksums
 
-        devices.__dict__["copies"] = Noted()
+        devices._copies = Noted()
         try:
             self.save(step, state)
             note("save returned")
@@ -168,7 +168,7 @@ class Ours:
             self.wait()
             note("valid")
         finally:
-            devices.__dict__["copies"] = copies
+            devices._copies = copies
         return done
 
     def close(self) -> None:

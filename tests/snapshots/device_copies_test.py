@@ -40,7 +40,7 @@ class DeviceCopiesTest(parameterized.TestCase):
         copies = host_as_gpu.Copies()
         with places.place(_tree(0), paths=paths, parity=parity) as place:
             snapshots = place.open(parity=parity)
-            snapshots._publisher.section.devices.__dict__["copies"] = copies
+            snapshots._publisher.section.devices._copies = copies
             with host_as_gpu.arrays_on_gpus():
                 for step in range(3):
                     snapshots.save(step, _tree(step))
@@ -60,7 +60,7 @@ class DeviceCopiesTest(parameterized.TestCase):
         copies.wrong_copy = 0  # The first copy belongs to "large", and has whole blocks.
         with places.place(_tree(0)) as place:
             snapshots = place.open()
-            snapshots._publisher.section.devices.__dict__["copies"] = copies
+            snapshots._publisher.section.devices._copies = copies
             with host_as_gpu.arrays_on_gpus():
                 snapshots.save(1, _tree(1))
                 snapshots.wait()
@@ -75,7 +75,7 @@ class DeviceCopiesTest(parameterized.TestCase):
             places.place(_tree(0)) as place,
         ):
             snapshots = place.open()
-            snapshots._publisher.section.devices.__dict__["copies"] = copies
+            snapshots._publisher.section.devices._copies = copies
             with host_as_gpu.arrays_on_gpus():
                 snapshots.save(1, _tree(1))
                 snapshots.wait()

@@ -1,8 +1,12 @@
 """What GPUs copy out of a store, with a CPU device in place of the GPU."""
 
+import concurrent.futures
 import os
 import pathlib
 import tempfile
+import threading
+import time
+from unittest import mock
 
 import host_as_gpu
 import jax
@@ -10,6 +14,7 @@ import numpy as np
 from absl.testing import absltest
 
 import jax_cxl
+from jax_cxl._store.memory import devices
 
 _MIB = 1 << 20
 
@@ -28,7 +33,7 @@ class OnGpusTest(absltest.TestCase):
     def open(self, options: str) -> jax_cxl.Store:
         store = jax_cxl.Store(f"file:{self.path}?size={96 * _MIB}{options}")
         self.addCleanup(store.close)
-        self.copies = store._devices.__dict__["copies"] = host_as_gpu.Copies()
+        self.copies = store._devices._copies = host_as_gpu.Copies()
         return store
 
     def publish(self, version: int) -> dict[str, np.ndarray]:
@@ -56,6 +61,30 @@ class OnGpusTest(absltest.TestCase):
             byte = file.read(1)
             file.seek(found)
             file.write(bytes([byte[0] ^ 1]))
+
+    def test_threads_register_the_memory_once(self):
+        store = jax_cxl.Store(f"file:{self.path}?size={96 * _MIB}")
+        self.addCleanup(store.close)
+        made, together = [], threading.Barrier(3)
+
+        def create(*arguments):
+            del arguments
+            made.append(host_as_gpu.Copies())
+            time.sleep(0.05)
+            return made[-1]
+
+        def use(_):
+            together.wait()
+            return store._devices.copies
+
+        cuda = mock.Mock()
+        cuda.load().DeviceCopies.create = create
+        with (
+            mock.patch.object(devices.platforms, "CUDA", cuda),
+            concurrent.futures.ThreadPoolExecutor(3) as threads,
+        ):
+            self.assertEqual(list(threads.map(use, range(3))), made * 3)
+        self.assertLen(made, 1)
 
     def test_equal(self):
         tree = self.publish(0)

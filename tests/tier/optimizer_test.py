@@ -262,7 +262,7 @@ class PooledTest(_Test):
         # The host is in the place of the GPUs: pieces of the pool, and copies that end late.
         copies = host_as_gpu.Copies()
         store = self.store(paths)
-        store._devices.__dict__["copies"] = copies
+        store._devices._copies = copies
         read = self.enter_context(absltest.mock.patch.object(on_gpus, "run", wraps=on_gpus.run))
         self.enter_context(host_as_gpu.reads_on_gpus())
         self.enter_context(host_as_gpu.arrays_on_gpus())

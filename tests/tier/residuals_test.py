@@ -128,8 +128,14 @@ class ResidualsTest(parameterized.TestCase):
         """Values that are empty, that share blocks, and that cross several devices."""
         compute, arrays = jax.jit(_gradients(self.offloaded())), _arrays(rows)
         expected = jax.jit(_gradients(_ON_DEVICE))(*arrays)
+        first = compute(*arrays)
         for _ in range(3):
-            self.assert_same(compute(*arrays), expected)
+            self.assert_same(compute(*arrays), first)
+        if jax.default_backend() == "cpu":
+            self.assert_same(first, expected)
+        else:  # The two programs add the loss's parts in different orders.
+            for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(expected), strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
     def test_names_in_scans_of_the_function_and_arguments(self):
         @functools.partial(jax.jit, static_argnames="half")
@@ -273,8 +279,8 @@ class ResidualsTest(parameterized.TestCase):
                 jax.block_until_ready(compute(*arrays))
 
     def test_too_little_space(self):
-        compute = jax.jit(_gradients(self.offloaded(calls=1000)))
-        pattern = r"residuals h, x of 1000 calls need 65536000 bytes for each device, and \d+ bytes"
+        compute = jax.jit(_gradients(self.offloaded(calls=10_000)))
+        pattern = r"residuals h, x of 10000 calls need 655360000 bytes for each device, and \d+ bytes"
         with self.assertRaisesRegex(jax_cxl.errors.PoolTooSmallError, pattern):
             compute.lower(*_arrays(128))
         self.assertEmpty(self.store.list())

@@ -4,6 +4,7 @@ import ctypes
 import dataclasses
 import functools
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -42,6 +43,9 @@ class Devices:
     def __post_init__(self) -> None:
         # This process takes a slot with its first lease or claim.
         self.sessions = _core.Sessions(self.core, self.mirrors, layout.SESSIONS_OFFSET)
+        self._copies: Any = None
+        # Threads may need the copies at the same time, and CUDA registers memory only once.
+        self._creating_copies = threading.Lock()
 
     @property
     def count(self) -> int:
@@ -59,12 +63,15 @@ class Devices:
         """The devices whose paths are not lost."""
         return [device for device in range(self.count) if device not in self.lost]
 
-    @functools.cached_property
+    @property
     def copies(self) -> Any:
-        """Returns the object that copies from this process's GPUs. Its creation takes long."""
-        ordinals = [platforms.CUDA.ordinal(device) for device in jax.local_devices()]
-        create = platforms.CUDA.load().DeviceCopies.create
-        return create(self.core, self.core.base, self.core.total_bytes, ordinals)
+        """The object that copies from this process's GPUs. The first use takes long."""
+        with self._creating_copies:
+            if self._copies is None:
+                ordinals = [platforms.CUDA.ordinal(device) for device in jax.local_devices()]
+                create = platforms.CUDA.load().DeviceCopies.create
+                self._copies = create(self.core, self.core.base, self.core.total_bytes, ordinals)
+            return self._copies
 
     @functools.cached_property
     def mapped(self) -> np.ndarray:
