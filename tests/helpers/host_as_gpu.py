@@ -48,7 +48,9 @@ class Copies:
 
 class _BytesOnGpu(shard_bytes.DeviceBytes):
     def __init__(self, array, start):
-        self._array, self._start, self.ordinal = array, start, 0
+        self._array, self._start = array, start
+        (device,) = array.devices()
+        self.ordinal = device.id
 
 
 def _hold(ranges, copy):

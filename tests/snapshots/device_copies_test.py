@@ -72,6 +72,7 @@ class DeviceCopiesTest(parameterized.TestCase):
         with (
             mock.patch.object(device_copies, "_CHUNK_BYTES", 1 << 20),
             mock.patch.object(device_copies, "_CHUNKS_UNDER_WAY", 2),
+            mock.patch.object(jax, "local_device_count", lambda: 1),
             places.place(_tree(0)) as place,
         ):
             snapshots = place.open()
@@ -82,6 +83,38 @@ class DeviceCopiesTest(parameterized.TestCase):
             places.assert_same(self, _tree(1), snapshots.restore(1, _tree(0)))
         # 20 chunks, of which two have at most some ends of parts besides.
         self.assertBetween(copies.most_under_way, 2, 6)
+
+    def test_all_gpus_copy_at_once(self):
+        copies, gpu_of = host_as_gpu.Copies(), {}
+        start = copies.start
+
+        def record(ordinal, source, target, size):
+            with copies._lock:
+                gpu_of[target] = ordinal
+            return start(ordinal, source, target, size)
+
+        copies.start = record
+        # Each device has 12 MiB of the first array, and 5.5 MiB of the second one.
+        shapes = {"a": (4, 3 << 20), "b": (8, 720_896)}
+        rng = np.random.default_rng(0)
+        tree = {k: rng.standard_normal(shape, np.float32) for k, shape in shapes.items()}
+        mesh = jax.make_mesh((4,), ("x",), (jax.sharding.AxisType.Auto,))
+        tree = jax.device_put(tree, jax.NamedSharding(mesh, jax.P("x")))
+        with (
+            mock.patch.object(device_copies, "_CHUNK_BYTES", 1 << 20),
+            places.place(tree) as place,
+        ):
+            snapshots = place.open()
+            snapshots._publisher.section.devices._copies = copies
+            with host_as_gpu.arrays_on_gpus():
+                snapshots.save(1, tree)
+                snapshots.wait()
+            places.assert_same(self, tree, snapshots.restore(1, tree))
+        order = list(gpu_of.values())
+        self.assertGreater(len(order), 4 * 17)
+        self.assertEqual(order[:40], [0, 1, 2, 3] * 10)
+        # The places are those of one GPU after the other.
+        self.assertEqual([gpu_of[t] for t in sorted(gpu_of)][:12], [0] * 12)
 
 
 if __name__ == "__main__":

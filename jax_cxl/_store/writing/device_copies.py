@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from jax_cxl._store.memory import checksum, layout, stripes
@@ -18,7 +19,7 @@ from jax_cxl._store.writing.shard_bytes import DeviceBytes, HostBytes
 # Bytes of one copy. It is long enough for full speed. It is short, because copies of the program,
 # for example of a loss, wait until it ends.
 _CHUNK_BYTES = 16 << 20
-# Several copies are started at a time, so that the copy engine never waits for Python.
+# Each GPU has several copies under way, so that its copy engine never waits for Python.
 _CHUNKS_UNDER_WAY = 4
 
 Part = tuple[place.Part, HostBytes | DeviceBytes]
@@ -32,28 +33,26 @@ def write_data(own: stripes.Stripes, batches: Iterable[Any], table: np.ndarray) 
       batches: the parts that it writes, in order (`saving.Batch`).
       table: array for the checksum of each block of data.
     """
-    # Created here: two threads that ask for it at the same time would create two.
-    copier = own.section.devices.copies
+    devices = own.section.devices
     finished: list[concurrent.futures.Future[None]] = []
     on_host = np.ones(len(table), bool)
 
-    def parts() -> Iterator[Part]:
+    def of_batches() -> Iterator[Sequence[Part]]:
         for batch in batches:
             for ordinal, runs in _in_one_array(batch.parts).items():
-                work = functools.partial(_checksums_on_device, copier, ordinal, runs, table)
+                work = functools.partial(_checksums_on_device, devices.copies, ordinal, runs, table)
                 finished.append(_threads().submit(work))
                 for run in runs:
                     on_host[run.first : run.first + run.count] = False
-            yield from batch.parts
+            yield batch.parts
 
     rows = own.section.geometry.blocks_per_row
     chunk = max(rows, _CHUNK_BYTES // layout.BLOCK_BYTES // rows * rows)
-    room = threading.Semaphore(_CHUNKS_UNDER_WAY)
-    pieces = _pieces(own, parts(), chunk * layout.BLOCK_BYTES, len(table) * layout.BLOCK_BYTES)
-    for number, of_chunk in itertools.groupby(
-        pieces, lambda piece: piece.start // layout.BLOCK_BYTES // chunk
-    ):
-        blocks = range(number * chunk, min((number + 1) * chunk, len(table)))
+    room = threading.Semaphore(_CHUNKS_UNDER_WAY * jax.local_device_count())
+    pieces = _pieces(own, of_batches(), chunk * layout.BLOCK_BYTES, len(table) * layout.BLOCK_BYTES)
+    for of_chunk in _chunks(pieces, chunk):
+        first = of_chunk[0].start // layout.BLOCK_BYTES
+        blocks = range(first, min(first + chunk, len(table)))
         room.acquire()
         copies = [(copy, piece.held) for piece in of_chunk for copy in piece.begin(own)]
         finished.append(_threads().submit(_finish, own, table, on_host, blocks, copies, room))
@@ -144,19 +143,54 @@ class _Piece:
 
 
 def _pieces(
-    own: stripes.Stripes, parts: Iterable[Part], chunk_bytes: int, total: int
-) -> Iterator[_Piece]:
-    """Yields all bytes of this process in pieces, in order."""
+    own: stripes.Stripes, of_batches: Iterable[Sequence[Part]], chunk_bytes: int, total: int
+) -> Iterator[list[_Piece]]:
+    """Yields all bytes of this process in pieces, in order: those of each batch together."""
     together = chunk_bytes if own.section.geometry.num_devices == 1 else layout.BLOCK_BYTES
     written = 0
-    for part, held in parts:
-        for start, end in _cut(written, part.offset, together):
-            yield _Piece(start, end)
-        written = part.offset + part.end - part.start
-        for start, end in _cut(part.offset, written, together):
-            yield _Piece(start, end, held, start - part.offset)
-    for start, end in _cut(written, total, together):
-        yield _Piece(start, end)
+    for parts in of_batches:
+        pieces: list[_Piece] = []
+        for part, held in parts:
+            pieces += (_Piece(*cut) for cut in _cut(written, part.offset, together))
+            written = part.offset + part.end - part.start
+            for start, end in _cut(part.offset, written, together):
+                pieces.append(_Piece(start, end, held, start - part.offset))
+        yield pieces
+    yield [_Piece(*cut) for cut in _cut(written, total, together)]
+
+
+def _chunks(of_batches: Iterable[list[_Piece]], chunk: int) -> Iterator[list[_Piece]]:
+    """Yields the pieces of each chunk.
+
+    The chunks of a batch come from all GPUs in turn, so that all copy at once, although the
+    shards of an array lie one after the other.
+
+    Args:
+      of_batches: the pieces, in order.
+      chunk: how many blocks a chunk has.
+    """
+    last: list[_Piece] = []
+    for pieces in of_batches:
+        whole = [
+            list(group)
+            for _, group in itertools.groupby(
+                last + pieces, lambda piece: piece.start // layout.BLOCK_BYTES // chunk
+            )
+        ]
+        # The next batch may have more of it.
+        last = whole.pop() if whole else []
+        by_gpu: dict[int | None, list[list[_Piece]]] = {}
+        for each in whole:
+            by_gpu.setdefault(_gpu_of(each), []).append(each)
+        for in_turn in itertools.zip_longest(*by_gpu.values()):
+            yield from filter(None, in_turn)
+    if last:
+        yield last
+
+
+def _gpu_of(pieces: Sequence[_Piece]) -> int | None:
+    held = (piece.held for piece in pieces)
+    return next((each.ordinal for each in held if isinstance(each, DeviceBytes)), None)
 
 
 def _cut(start: int, end: int, unit: int) -> Iterator[tuple[int, int]]:
