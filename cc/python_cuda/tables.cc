@@ -48,6 +48,7 @@ class GpuTableColumn {
       if (cache_rows > 0)
         column_->caches[device] =
             ValueOrRaise(ffi::DeviceCache::Make(device, cache_rows, row_bytes));
+    const comm::CurrentDevice current(devices_.front());
     void* stalled = nullptr;
     RaiseIfError(cuda::CudaStatus(
         cudaHostAlloc(&stalled, sizeof(uint32_t),

@@ -31,6 +31,10 @@ cudaError_t LaunchRows(const Call& call, const cuda::DeviceCall& device,
   return cuda::LaunchRows(device, shape, rows, stream);
 }
 
+bool GathersSlices(const Call& call) {
+  return call.request.op == plan::Op::kRaggedAllToAll && call.request.count > 0;
+}
+
 // The first part of a ragged_all_to_all: all members gather the tables of
 // slices of all members.
 Call GatherOfSlices(const Call& ragged) {
@@ -98,11 +102,18 @@ uint64_t DeviceChannel::staging_bytes() const {
 // A channel's calls execute in the order in which they are enqueued.
 Status DeviceChannel::FollowLast(cudaStream_t stream) {
   if (calls_ == 0 || stream == last_stream_) return OkStatus();
-  if (!last_recorded_)
-    CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-        cudaEventRecord(last_done_, last_stream_), "cudaEventRecord"));
+  CXL_RETURN_IF_ERROR(RecordLast());
   return cuda::CudaStatus(cudaStreamWaitEvent(stream, last_done_),
                           "cudaStreamWaitEvent");
+}
+
+// Makes `last_done_` an event after the last call.
+Status DeviceChannel::RecordLast() {
+  if (last_recorded_) return OkStatus();
+  CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+      cudaEventRecord(last_done_, last_stream_), "cudaEventRecord"));
+  last_recorded_ = true;
+  return OkStatus();
 }
 
 // Returns true if a kernel of this shape divides the slots in another way than
@@ -236,13 +247,18 @@ Status DeviceChannel::LaunchFlagged(cuda::DeviceCall call,
       "launching a collective");
 }
 
+bool DeviceChannel::Announce(const Call& call) {
+  return !taking_back_ ||
+         taking_back_->Announce(calls_ + 1 + (GathersSlices(call) ? 1 : 0));
+}
+
 Result<cudaStream_t> DeviceChannel::Enqueue(const Call& call, bool aside,
                                             cudaStream_t stream) {
   if (plan::MovesRows(call.request.op) && call.request.count > 0) {
     CXL_RETURN_IF_ERROR(cuda::CudaStatus(
         cuda::ClearRows(call.request, call.row_operands.scratch, stream),
         "clearing scratch memory"));
-    if (call.request.op == plan::Op::kRaggedAllToAll) {
+    if (GathersSlices(call)) {
       CXL_RETURN_IF_ERROR(
           RecordAndLaunch(GatherOfSlices(call), aside, stream).status());
       std::lock_guard lock(mutex_);

@@ -16,6 +16,7 @@
 #include "cc/comm/call/device_options.h"
 #include "cc/comm/call/gpu_path.h"
 #include "cc/comm/call/stats.h"
+#include "cc/comm/connect/taking_back.h"
 #include "cc/comm/cuda/device_connection.h"
 #include "cc/comm/cuda/device_memory.h"
 #include "cc/comm/cuda/plan_store.h"
@@ -31,6 +32,15 @@
 
 namespace jax_cxl::comm {
 
+// The buffers of a channel that the pool does not hold. Freeing them would wait
+// for the kernels of the device.
+struct DeviceBuffers {
+  DeviceMemory<cuda::MemberView> members;
+  DeviceMemory<cuda::DeviceScratch> scratch;
+  DeviceMemory<std::byte> staging;
+  PinnedMemory<cuda::DeviceStatus> status;
+};
+
 // One GPU's part in one group. Enqueues the group's calls on streams, one after
 // another. XLA guarantees the same order of calls on all ranks.
 //
@@ -44,12 +54,20 @@ class DeviceChannel {
   ~DeviceChannel();
 
   // Allocates this member's part, on the current device, and publishes its
-  // place.
-  Status Open(Arena* arena, Recorder* recorder);
+  // place. `incarnation` is that of DeviceConnection. Takes the buffers of
+  // `spare`, of an earlier channel with as many members, if it has any. Fails
+  // with kResourceExhausted if the pool has no space; the channel can then be
+  // opened later.
+  Status Open(Arena* arena, Recorder* recorder, uint64_t incarnation,
+              DeviceBuffers* spare);
 
   // Waits for the other members to open the channel, because of `call`.
   // Idempotent.
   Status Connect(const Call& call);
+
+  // Announces a call to the other members, before Enqueue. Returns false if one
+  // of them has taken its memory back: then the group needs another channel.
+  bool Announce(const Call& call);
 
   // Enqueues a call after the earlier work of `stream`, and connects first if
   // necessary. GpuCallFacts explains `aside`. Returns the stream on which the
@@ -65,6 +83,23 @@ class DeviceChannel {
 
   // Ends every wait of this channel's calls, which stops the device.
   void Abort();
+
+  // Returns true once the device has ended all calls.
+  bool Idle();
+
+  // Returns true if this member may take its part back: no member uses the
+  // channel any more. Requires that the channel is idle.
+  bool TryTake();
+
+  // Gives this member's part back to `arena`. Returns the buffers, for a
+  // channel with as many members. No other function may be called afterwards.
+  DeviceBuffers Close(Arena* arena);
+
+  int members_count() const {
+    return static_cast<int>(connection_.members().size());
+  }
+  // When this channel was used last, for its owner.
+  uint64_t last_use = 0;
 
   Stats stats();
 
@@ -93,10 +128,8 @@ class DeviceChannel {
                                        cudaStream_t stream);
   Result<cudaStream_t> Launch(const Call& call, bool aside,
                               cudaStream_t stream);
-  int members_count() const {
-    return static_cast<int>(connection_.members().size());
-  }
   Status FollowLast(cudaStream_t stream);
+  Status RecordLast();
   GpuCallFacts FactsOf(const Call& call, bool aside) const;
   // Returns true if the call continues the current series.
   Result<bool> FollowEarlierCalls(const GpuCallFacts& facts, GpuPath path,
@@ -121,7 +154,6 @@ class DeviceChannel {
   Status BeginFlagsAnew();
   void OpenRings();
   Status OpenRelay();
-  Status UploadMembers();
 
   Result<const StoredPlan*> StoredPlanFor(
       const Call& call, const pool::CallDescriptor& descriptor, GpuPath path,
@@ -148,8 +180,9 @@ class DeviceChannel {
   DeviceWaits waits_;
 
   std::atomic<bool> connected_{false};
-  std::unique_ptr<Journal> journal_;   // once connected
-  std::optional<FlaggedRings> rings_;  // once connected
+  std::unique_ptr<Journal> journal_;       // once connected
+  std::optional<FlaggedRings> rings_;      // once connected
+  std::optional<TakingBack> taking_back_;  // once connected
   DeviceMemory<cuda::MemberView> members_;
   DeviceMemory<cuda::DeviceScratch> scratch_;
   DeviceMemory<std::byte> staging_;  // cuda::CopyEnginePlan's

@@ -15,15 +15,26 @@
 
 namespace jax_cxl::comm {
 
-Status DeviceChannel::Open(Arena* arena, Recorder* recorder) {
-  CXL_RETURN_IF_ERROR(connection_.Open(arena, recorder));
+Status DeviceChannel::Open(Arena* arena, Recorder* recorder,
+                           uint64_t incarnation, DeviceBuffers* spare) {
+  CXL_RETURN_IF_ERROR(connection_.Open(arena, recorder, incarnation));
   recorded_.emplace(recorder, connection_.key());
-  CXL_ASSIGN_OR_RETURN(scratch_, AllocateDevice<cuda::DeviceScratch>(1));
-  CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-      cudaMemcpy(&scratch_[0].flagged_released, &flagged_rounds_,
-                 sizeof(flagged_rounds_), cudaMemcpyHostToDevice),
-      "copying a channel to the device"));
-  CXL_ASSIGN_OR_RETURN(status_, AllocatePinned<cuda::DeviceStatus>(1));
+  members_ = std::move(spare->members);
+  scratch_ = std::move(spare->scratch);
+  staging_ = std::move(spare->staging);
+  status_ = std::move(spare->status);
+  if (members_ == nullptr) {
+    CXL_ASSIGN_OR_RETURN(members_,
+                         AllocateDevice<cuda::MemberView>(members_count()));
+    CXL_ASSIGN_OR_RETURN(scratch_, AllocateDevice<cuda::DeviceScratch>(1));
+    CXL_ASSIGN_OR_RETURN(staging_,
+                         AllocateDevice<std::byte>(cuda::CopyEngine::kBuffers *
+                                                   staging_bytes()));
+    CXL_ASSIGN_OR_RETURN(status_, AllocatePinned<cuda::DeviceStatus>(1));
+  }
+  *status_.get() = {};
+  const cuda::DeviceScratch scratch = {.flagged_released = flagged_rounds_};
+  CXL_RETURN_IF_ERROR(CopyToDevice(scratch_.get(), &scratch, 1));
   return cuda::CudaStatus(
       cudaEventCreateWithFlags(&last_done_, cudaEventDisableTiming),
       "cudaEventCreate");
@@ -53,8 +64,32 @@ Status DeviceChannel::FinishConnecting() {
   journal_ = std::make_unique<Journal>(pool_, connection_.group(),
                                        connection_.controls());
   OpenRings();
-  if (relay_ != nullptr) CXL_RETURN_IF_ERROR(OpenRelay());
-  return UploadMembers();
+  if (relay_ != nullptr)
+    CXL_RETURN_IF_ERROR(OpenRelay());
+  else
+    taking_back_.emplace(connection_.doorbells(), connection_.Entries(),
+                         connection_.group().self);
+  CXL_RETURN_IF_ERROR(connection_.CopyMembersTo(members_.get()));
+  connected_ = true;
+  return OkStatus();
+}
+
+bool DeviceChannel::Idle() {
+  if (calls_ == 0) return true;
+  return Read(status_.get()->finished) == calls_ && RecordLast().ok() &&
+         cudaEventQuery(last_done_) == cudaSuccess;
+}
+
+bool DeviceChannel::TryTake() {
+  return taking_back_ && taking_back_->TryTake(calls_, [this](int member) {
+    return peers_->Ended(connection_.group().members[member]);
+  });
+}
+
+DeviceBuffers DeviceChannel::Close(Arena* arena) {
+  connection_.Close(arena);
+  return {std::move(members_), std::move(scratch_), std::move(staging_),
+          std::move(status_)};
 }
 
 // The peers have cleared their rings.
@@ -83,20 +118,9 @@ Status DeviceChannel::OpenRelay() {
   return OkStatus();
 }
 
-Status DeviceChannel::UploadMembers() {
-  CXL_ASSIGN_OR_RETURN(
-      staging_,
-      AllocateDevice<std::byte>(cuda::CopyEngine::kBuffers * staging_bytes()));
-  CXL_ASSIGN_OR_RETURN(members_, connection_.CopyMembersToDevice());
-  connected_ = true;
-  return OkStatus();
-}
-
 // The host clears the ring, once the device has ended all calls before.
 Status DeviceChannel::BeginFlagsAnew() {
-  if (calls_ > 1 && !last_recorded_)
-    CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-        cudaEventRecord(last_done_, last_stream_), "cudaEventRecord"));
+  if (calls_ > 1) CXL_RETURN_IF_ERROR(RecordLast());
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaEventSynchronize(last_done_),
                                        "cudaEventSynchronize"));
   Backoff backoff;

@@ -4,7 +4,6 @@
 #include <bit>
 #include <utility>
 
-#include "cc/comm/connect/directory.h"
 #include "cc/engine/cuda/copy_engine.h"
 #include "cc/plan/gpu_geometry.h"
 
@@ -73,6 +72,7 @@ DeviceConnection::DeviceConnection(pool::Pool* pool, const Peers* peers,
       group_(std::move(group)),
       key_(HashGroup(group_.members) ^ kDeviceKey ^ options.channel_salt),
       doorbells_(pool->coherence(), pool->epoch()),
+      found_(group_.members.size()),
       members_(group_.members.size()),
       members_in_pairs_(group_.members.size()),
       controls_(group_.members.size()) {
@@ -103,7 +103,8 @@ DeviceConnection::DeviceConnection(pool::Pool* pool, const Peers* peers,
   geometries_ = {kernels, size > 2 ? few : slots, few, pairs};
 }
 
-Status DeviceConnection::Open(Arena* arena, Recorder* recorder) {
+Status DeviceConnection::Open(Arena* arena, Recorder* recorder,
+                              uint64_t incarnation) {
   const int size = static_cast<int>(members_.size());
   if (size > cuda::kMaxMembers)
     return Error(Code::kUnimplemented, "a group of GPUs has at most ",
@@ -114,12 +115,23 @@ Status DeviceConnection::Open(Arena* arena, Recorder* recorder) {
   CXL_ASSIGN_OR_RETURN(place_,
                        AllocateChannel(*pool_, arena, group_, key_, slots,
                                        sizeof(cuda::DeviceControl)));
+  place_.first = incarnation;
   InitializeWords();
-  CXL_ASSIGN_OR_RETURN(
-      const int entry,
-      EnterChannel(pool_, doorbells_, group_.members[group_.self], place_));
-  recorder->OpenGroup(entry, group_.members);
+  const int rank = group_.members[group_.self];
+  const Result<int> entry = EnterChannel(pool_, doorbells_, rank, place_);
+  if (!entry.ok()) {
+    FreeChannel(*pool_, arena, rank, place_, sizeof(cuda::DeviceControl));
+    return entry.status();
+  }
+  entry_ = *entry;
+  recorder->OpenGroup(entry_, group_.members);
   return OkStatus();
+}
+
+void DeviceConnection::Close(Arena* arena) {
+  const int rank = group_.members[group_.self];
+  CloseChannel(pool_, doorbells_, rank, entry_);
+  FreeChannel(*pool_, arena, rank, place_, sizeof(cuda::DeviceControl));
 }
 
 // Streams compare words as numbers that wrap around. Without this job's epoch,
@@ -140,7 +152,9 @@ Result<bool> DeviceConnection::Connect() {
     const int rank = group_.members[member];
     const std::optional<FoundChannel> found =
         FindChannel(*pool_, doorbells_, rank, key_);
-    if (!found) return false;
+    // The part of an earlier incarnation: the member does not know yet that it
+    // has ended.
+    if (!found || found->place.first != place_.first) return false;
     CXL_ASSIGN_OR_RETURN(
         const ChannelMemory memory,
         LocateChannel(*pool_, found->place, place_, sizeof(cuda::DeviceControl),
@@ -153,6 +167,7 @@ Result<bool> DeviceConnection::Connect() {
     view.flagged = &control->flagged;
     std::ranges::copy(memory.slots, view.slots);
     CXL_RETURN_IF_ERROR(PairSlots(static_cast<int>(member)));
+    found_[member] = *found;
     controls_[member] = control;
   }
   return true;
@@ -175,16 +190,20 @@ Status DeviceConnection::PairSlots(int member) {
   return OkStatus();
 }
 
-Result<DeviceMemory<cuda::MemberView>> DeviceConnection::CopyMembersToDevice()
-    const {
-  CXL_ASSIGN_OR_RETURN(DeviceMemory<cuda::MemberView> copy,
-                       AllocateDevice<cuda::MemberView>(members_.size()));
-  CXL_RETURN_IF_ERROR(
-      cuda::CudaStatus(cudaMemcpy(copy.get(), members_.data(),
-                                  members_.size() * sizeof(cuda::MemberView),
-                                  cudaMemcpyHostToDevice),
-                       "copying a channel to the device"));
-  return copy;
+Status DeviceConnection::CopyMembersTo(cuda::MemberView* copy) const {
+  return CopyToDevice(copy, members_.data(), members_.size());
+}
+
+std::vector<TakingBack::Member> DeviceConnection::Entries() const {
+  std::vector<TakingBack::Member> entries;
+  for (int member = 0; member < static_cast<int>(members_.size()); ++member) {
+    const FoundChannel& found = found_[member];
+    const bool self = member == group_.self;
+    entries.push_back({.words = &controls_[member]->host,
+                       .entry = self ? nullptr : found.entry,
+                       .version = found.version});
+  }
+  return entries;
 }
 
 uint64_t DeviceConnection::Progress(int words) const {

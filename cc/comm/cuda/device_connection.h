@@ -11,6 +11,8 @@
 #include "cc/comm/call/device_options.h"
 #include "cc/comm/call/gpu_path.h"
 #include "cc/comm/connect/arena.h"
+#include "cc/comm/connect/directory.h"
+#include "cc/comm/connect/taking_back.h"
 #include "cc/comm/cuda/device_memory.h"
 #include "cc/comm/health/peers.h"
 #include "cc/comm/record/recorder.h"
@@ -38,12 +40,17 @@ class DeviceConnection {
   DeviceConnection(pool::Pool* pool, const Peers* peers,
                    const DeviceOptions& options, Group group);
 
-  // Allocates this member's part. Fails with kResourceExhausted.
-  Status Open(Arena* arena, Recorder* recorder);
+  // Allocates this member's part. Fails with kResourceExhausted, and then
+  // allocates nothing. `incarnation` is how many times a member of the group
+  // has taken its part back.
+  Status Open(Arena* arena, Recorder* recorder, uint64_t incarnation);
 
-  // Looks for the members that are not found yet. Returns true when all are
-  // found. Errors: kMismatch (a member has other slots), kDataLoss (a place
-  // outside the pool).
+  // Gives this member's part back to `arena`.
+  void Close(Arena* arena);
+
+  // Looks for the members that are not found yet in this incarnation. Returns
+  // true when all are found. Errors: kMismatch (a member has other slots),
+  // kDataLoss (a place outside the pool).
   Result<bool> Connect();
   // Returns the members that are not found yet.
   std::vector<int> Missing() const;
@@ -66,8 +73,10 @@ class DeviceConnection {
   const std::vector<cuda::DeviceControl*>& controls() const {
     return controls_;
   }
-  // Copies members() to the current device.
-  Result<DeviceMemory<cuda::MemberView>> CopyMembersToDevice() const;
+  // Copies members() to memory of the current device.
+  Status CopyMembersTo(cuda::MemberView* copy) const;
+  // The entries of the members' directories. Requires that all are connected.
+  std::vector<TakingBack::Member> Entries() const;
   // Returns a number that changes whenever this member's device makes progress
   // in the pool. The device rings the first `words` words of each kind. The
   // values of these words only grow.
@@ -89,6 +98,8 @@ class DeviceConnection {
   std::array<plan::Geometry, kNumSlotUses> geometries_;
   cuda::Stripes stripes_;
   pool::ChannelPlace place_ = {};  // of this member's part
+  int entry_ = -1;                 // of this member's directory
+  std::vector<FoundChannel> found_;
   std::vector<cuda::MemberView> members_;
   std::vector<cuda::MemberView> members_in_pairs_;
   std::vector<cuda::DeviceControl*> controls_;

@@ -1,7 +1,10 @@
 #include "cc/comm/cuda/device_endpoint.h"
 
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
+#include "cc/comm/call/backoff.h"
 #include "cc/comm/cuda/current_device.h"
 #include "cc/engine/cuda/flagged/flagged.h"
 
@@ -68,16 +71,80 @@ Status DeviceEndpoint::Open() {
 Result<DeviceChannel*> DeviceEndpoint::ChannelFor(
     const std::vector<int32_t>& members) {
   const uint64_t hash = HashGroup(members);
-  if (auto found = channels_.find(hash); found != channels_.end())
+  if (auto found = channels_.find(hash); found != channels_.end()) {
+    found->second->last_use = ++uses_;
     return found->second.get();
+  }
   CXL_ASSIGN_OR_RETURN(Group group, host_->GroupOf(members));
   auto channel =
       std::make_unique<DeviceChannel>(pool_, peers_, options_, std::move(group),
                                       &plans_, &copy_engine_, relay_.get());
-  CXL_RETURN_IF_ERROR(channel->Open(host_->arena(), host_->recorder()));
+  channel->last_use = ++uses_;
+  DeviceBuffers buffers;
+  for (;;) {
+    if (buffers.members == nullptr)
+      if (auto spare = spare_.extract(channel->members_count()))
+        buffers = std::move(spare.mapped());
+    const Status opened = channel->Open(host_->arena(), host_->recorder(),
+                                        incarnations_[hash], &buffers);
+    if (opened.ok()) break;
+    if (opened.code() != Code::kResourceExhausted) return opened;
+    CXL_RETURN_IF_ERROR(MakeRoom(opened));
+  }
   std::lock_guard lock(watched_mutex_);
   watched_.push_back(channel.get());
   return (channels_[hash] = std::move(channel)).get();
+}
+
+Status DeviceEndpoint::MakeRoom(const Status& full) {
+  const auto deadline = peers_->AwakeTime() +
+                        std::chrono::duration_cast<Clock::duration>(
+                            std::chrono::duration<double>(options_.timeout_s));
+  Backoff backoff;
+  while (!stopped_ && peers_->AwakeTime() < deadline) {
+    std::vector<DeviceChannel*> oldest_first;
+    for (const auto& [hash, channel] : channels_)
+      oldest_first.push_back(channel.get());
+    std::ranges::sort(oldest_first, {}, &DeviceChannel::last_use);
+    for (DeviceChannel* channel : oldest_first)
+      if (channel->Idle() && channel->TryTake()) {
+        Close(channel);
+        return OkStatus();
+      }
+    if (oldest_first.empty() || relay_ != nullptr) return full;
+    backoff.Pause();
+  }
+  return full;
+}
+
+Status DeviceEndpoint::Leave(DeviceChannel* channel) {
+  // The last kernel has finished, but its event may lag behind.
+  Backoff backoff;
+  while (!channel->Idle()) {
+    if (stopped_)
+      return Error(Code::kFailedPrecondition,
+                   "an earlier collective of this process has failed; look for "
+                   "its error, and start all processes again");
+    backoff.Pause();
+  }
+  Close(channel);
+  return OkStatus();
+}
+
+void DeviceEndpoint::Close(DeviceChannel* channel) {
+  const auto found = std::ranges::find_if(channels_, [&](const auto& each) {
+    return each.second.get() == channel;
+  });
+  {
+    std::lock_guard lock(watched_mutex_);
+    // Records the end of its calls.
+    static_cast<void>(channel->Check(peers_->AwakeTime()));
+    closed_ += channel->stats();
+    std::erase(watched_, channel);
+  }
+  ++incarnations_[found->first];
+  spare_.emplace(channel->members_count(), channel->Close(host_->arena()));
+  channels_.erase(found);
 }
 
 Status DeviceEndpoint::OpenChannel(const std::vector<int32_t>& members) {
@@ -116,8 +183,11 @@ Result<cudaStream_t> DeviceEndpoint::Route(const std::vector<int32_t>& members,
     CXL_RETURN_IF_ERROR(host_path_.Enqueue(members, call, stream));
     return stream;
   }
-  CXL_ASSIGN_OR_RETURN(DeviceChannel * channel, ChannelFor(members));
-  return channel->Enqueue(call, aside, stream);
+  for (;;) {
+    CXL_ASSIGN_OR_RETURN(DeviceChannel * channel, ChannelFor(members));
+    if (channel->Announce(call)) return channel->Enqueue(call, aside, stream);
+    CXL_RETURN_IF_ERROR(Leave(channel));
+  }
 }
 
 std::optional<Status> DeviceEndpoint::StartCall(
@@ -169,14 +239,15 @@ Status DeviceEndpoint::Check(Clock::time_point now) {
 void DeviceEndpoint::Abort(const Status& status) { fail_(status); }
 
 void DeviceEndpoint::EndWaits() {
+  stopped_ = true;
   host_path_.Abort();
   std::lock_guard lock(watched_mutex_);
   for (DeviceChannel* channel : watched_) channel->Abort();
 }
 
 Stats DeviceEndpoint::stats() {
-  Stats total;
   std::lock_guard lock(watched_mutex_);
+  Stats total = closed_;
   for (DeviceChannel* channel : watched_) total += channel->stats();
   return total;
 }

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -28,7 +29,9 @@ namespace jax_cxl::comm {
 // and on its own stream.
 //
 // Thread-safe. Only the first call of a group blocks, until the other members
-// have opened the channel.
+// have opened the channel. If the pool has no memory for it, it also blocks
+// until the memory of another group is free: of the least recently used group
+// whose members have finished all calls.
 class DeviceEndpoint final : public Communicator {
  public:
   // `direct` is true if the device itself reads and writes the pool. `fail`
@@ -79,7 +82,14 @@ class DeviceEndpoint final : public Communicator {
   void EndWaits();
 
  private:
+  // Returns the channel of a group, and opens it if necessary.
   Result<DeviceChannel*> ChannelFor(const std::vector<int32_t>& members);
+  // Takes memory back from another group. Fails with `full` if no group gives
+  // memory back in time.
+  Status MakeRoom(const Status& full);
+  // Closes a channel of which a member has taken its memory.
+  Status Leave(DeviceChannel* channel);
+  void Close(DeviceChannel* channel);
   // Enqueues a call where it belongs: on the stream itself if it has no peers,
   // on the host's path, or on the channel of its group. Returns the stream on
   // which the call ends: see DeviceChannel::Enqueue. Requires the mutex.
@@ -99,6 +109,11 @@ class DeviceEndpoint final : public Communicator {
   cuda::CopyEngine copy_engine_;
   HostPath host_path_;
   std::unordered_map<uint64_t, std::unique_ptr<DeviceChannel>> channels_;
+  // How many channels of a group this endpoint has closed.
+  std::unordered_map<uint64_t, uint64_t> incarnations_;
+  std::unordered_multimap<int, DeviceBuffers> spare_;  // by number of members
+  uint64_t uses_ = 0;
+  std::atomic<bool> stopped_{false};
   std::unique_ptr<Relay> relay_;  // null where the pool is coherent
 
   cudaStream_t own_stream_ = nullptr;
@@ -109,6 +124,7 @@ class DeviceEndpoint final : public Communicator {
   // peers.
   std::mutex watched_mutex_;
   std::vector<DeviceChannel*> watched_;
+  Stats closed_;  // of closed channels
 };
 
 }  // namespace jax_cxl::comm

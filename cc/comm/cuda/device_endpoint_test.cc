@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -15,6 +16,7 @@
 #include "cc/base/status.h"
 #include "cc/comm/call/call.h"
 #include "cc/comm/record/recorded_calls.h"
+#include "cc/engine/gpu_plan/channel_words.h"
 #include "cc/pool/coherence/doorbell.h"
 #include "cc/testing/cuda/device_calls.h"
 #include "cc/testing/cuda/device_soak.h"
@@ -203,6 +205,71 @@ TEST_F(DeviceEndpointTest, ManyCallsInFlight) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(world.endpoint(0).stats().calls, uint64_t{kCalls});
   for (int32_t* buffer : buffers) cudaFree(buffer);
+}
+
+// The memory of a rank holds one group. So each change of the group takes it
+// from the other one, which has the same ranks in another order.
+TEST_F(DeviceEndpointTest, GroupsTakeTheMemoryOfOthers) {
+  DeviceOptions options;
+  options.slot_bytes = 1 << 20;
+  options.num_slots = 3;
+  constexpr uint64_t kGroupBytes = sizeof(cuda::DeviceControl) + (3 << 20);
+  // Whole pages.
+  constexpr uint64_t kRankBytes = kGroupBytes * 3 / 2 / 4096 * 4096;
+  DeviceWorld world(2, options, true, 1, kRankBytes);
+  world.OpenChannels({0, 1});
+  constexpr int kCalls = 90, kCount = 40000;  // flags, and slots
+  std::vector<int32_t*> inputs, outputs;
+  for (int rank = 0; rank < 2; ++rank) {
+    OkOrDie(cudaSetDevice(world.device(rank)));
+    inputs.emplace_back();
+    outputs.emplace_back();
+    OkOrDie(cudaMalloc(&inputs.back(), kCount * sizeof(int32_t)));
+    OkOrDie(cudaMalloc(&outputs.back(), kCalls * kCount * sizeof(int32_t)));
+    std::vector<int32_t> values(kCount);
+    for (int i = 0; i < kCount; ++i) values[i] = 1000 * rank + i;
+    OkOrDie(cudaMemcpy(inputs.back(), values.data(), kCount * sizeof(int32_t),
+                       cudaMemcpyHostToDevice));
+  }
+  const auto count = [](int call) { return call % 2 == 0 ? kCount : 300; };
+  std::atomic<bool> done = false;
+  std::thread checking([&] {
+    while (!done)
+      for (int rank = 0; rank < 2; ++rank)
+        OkOrDie(world.endpoint(rank).Check(Clock::now()));
+  });
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      for (int i = 0; i < kCalls; ++i) {
+        const bool reversed = i % 7 > 3;
+        Call call = Sum(reversed ? 1 - rank : rank, count(i));
+        call.input = reinterpret_cast<std::byte*>(inputs[rank]);
+        call.output = reinterpret_cast<std::byte*>(outputs[rank] + i * kCount);
+        OkOrDie(world.endpoint(rank).Enqueue(
+            reversed ? std::vector<int32_t>{1, 0} : std::vector<int32_t>{0, 1},
+            call, world.stream(rank)));
+      }
+      OkOrDie(cudaStreamSynchronize(world.stream(rank)));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  done = true;
+  checking.join();
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(world.endpoint(rank).stats().calls, uint64_t{kCalls});
+    std::vector<int32_t> found(kCount);
+    for (int call = 0; call < kCalls; ++call) {
+      OkOrDie(cudaMemcpy(found.data(), outputs[rank] + call * kCount,
+                         count(call) * sizeof(int32_t),
+                         cudaMemcpyDeviceToHost));
+      int wrong = 0;
+      for (int i = 0; i < count(call); ++i) wrong += found[i] != 1000 + 2 * i;
+      EXPECT_EQ(wrong, 0) << "call " << call << " of rank " << rank;
+    }
+    cudaFree(inputs[rank]);
+    cudaFree(outputs[rank]);
+  }
 }
 
 // Returns a rank's flight recorder as soon as `until` holds after the host has

@@ -26,6 +26,13 @@ using DeviceMemory = std::unique_ptr<T[], FreeDevice>;
 template <typename T>
 using PinnedMemory = std::unique_ptr<T[], FreePinned>;
 
+// Waits for what cudaMemset and cudaMemcpy have begun on the current device.
+// Streams of XLA and of this project do not wait for it.
+inline Status WaitForCopies() {
+  return cuda::CudaStatus(cudaStreamSynchronize(cudaStreamLegacy),
+                          "cudaStreamSynchronize");
+}
+
 // Returns `count` zeroed elements in the current device's memory.
 template <typename T>
 Result<DeviceMemory<T>> AllocateDevice(size_t count) {
@@ -35,7 +42,17 @@ Result<DeviceMemory<T>> AllocateDevice(size_t count) {
   DeviceMemory<T> owned(static_cast<T*>(memory));
   CXL_RETURN_IF_ERROR(
       cuda::CudaStatus(cudaMemset(memory, 0, count * sizeof(T)), "cudaMemset"));
+  CXL_RETURN_IF_ERROR(WaitForCopies());
   return owned;
+}
+
+// Copies `count` elements to the current device's memory.
+template <typename T>
+Status CopyToDevice(T* to, const T* from, size_t count) {
+  CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+      cudaMemcpy(to, from, count * sizeof(T), cudaMemcpyHostToDevice),
+      "copying a channel to the device"));
+  return WaitForCopies();
 }
 
 // Returns `count` zeroed elements of host memory that every device can access.

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "cc/comm/cuda/current_device.h"
+
 namespace jax_cxl::comm {
 namespace {
 
@@ -23,6 +25,9 @@ Result<std::unique_ptr<PoolRegistration>> PoolRegistration::Create(
                    " cannot use registered memory at the host's addresses");
   }
   std::unique_ptr<PoolRegistration> made(new PoolRegistration);
+  // CUDA says of the memory that it belongs to the current device. XLA ends the
+  // process if that is a device that JAX does not use.
+  const CurrentDevice current(devices.front());
   for (uint64_t offset = 0; offset < total; offset += kPieceBytes) {
     const uint64_t bytes = std::min(kPieceBytes, total - offset);
     std::byte* piece = base + offset;

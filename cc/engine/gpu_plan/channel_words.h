@@ -54,6 +54,16 @@ struct alignas(pool::kInterferenceBytes) FlaggedControl {
       vectors[kFlaggedSlots][plan::kFlaggedExpansion * plan::kFlaggedBytes];
 };
 
+// Words by which a member's host takes its memory from the group
+// (cc/comm/connect/taking_back.h). Each has a line of its own, because the
+// hosts of all members read `taking` before each call.
+struct HostWords {
+  pool::Doorbell wanted;    // number of calls that the host has enqueued, or
+                            // is about to
+  pool::Doorbell finished;  // number of calls of which the host knows the end
+  pool::Doorbell taking;    // odd while the host tries to take the memory
+};
+
 // A member's control block on a channel between GPUs.
 struct DeviceControl {
   SendLine send[kMaxBlocks];
@@ -62,6 +72,7 @@ struct DeviceControl {
   pool::Doorbell ended;
   JournalEntry journal[kJournal];
   FlaggedControl flagged;
+  HostWords host;
 };
 
 // The addresses of one member's part of a channel, for the devices of this

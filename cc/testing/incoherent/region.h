@@ -28,6 +28,7 @@ enum class Region : uint8_t {
   kRecorder,
   kFlagged,       // data with flags, of short messages between devices
   kFlaggedWords,  // the words of their ring
+  kHostWords,     // of hosts that take memory back from a group
   // Kinds of flags.
   kRankReady,
   kHeartbeat,

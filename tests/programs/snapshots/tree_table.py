@@ -36,6 +36,12 @@ class Registered:
     b: Any
 
 
+def _unpinned(device):
+    """Returns the kind of memory besides pinned memory: GPUs have no `unpinned_host`."""
+    kinds = {memory.kind for memory in device.addressable_memories()}
+    return "unpinned_host" if "unpinned_host" in kinds else "device"
+
+
 def values(dtype="float32", shape=_SHAPE, seed=0):
     """Returns values that are exact in every dtype."""
     made = (np.arange(np.prod(shape, dtype=int)) * 7 + seed) % 8 if shape != () else np.array(seed)
@@ -94,7 +100,7 @@ def table(on: Devices) -> dict[str, Any]:
         "a device of each process": on.part(on.all[:: len(on.local)], "d"),
         "a device of the last process": on.part(last[:1]),
         "pinned": on.sharded("d", kind="pinned_host"),
-        "unpinned": on.sharded("d", kind="unpinned_host"),
+        "unpinned": on.sharded("d", kind=_unpinned(on.local[0])),
         "a count before an array": {"count": jnp.int32(7), "w": w},
         "a weak scalar": [jnp.asarray(3), jnp.asarray(2.5), w],
         "a weak array": jnp.broadcast_to(jnp.asarray(1.5), (5,)) * 2,

@@ -50,17 +50,12 @@ CountedChannel::CountedChannel(pool::Pool* pool, Peers* peers,
 Status CountedChannel::Open(Arena* arena, Recorder* recorder) {
   CXL_ASSIGN_OR_RETURN(scratch_, AllocateDevice<cuda::DeviceScratch>(1));
   CXL_ASSIGN_OR_RETURN(status_, AllocatePinned<cuda::DeviceStatus>(1));
-  CXL_RETURN_IF_ERROR(
-      cuda::CudaStatus(cudaMemcpy(&scratch_[0].position.flagged_rounds,
-                                  &options_.first_flagged_round,
-                                  sizeof(uint64_t), cudaMemcpyHostToDevice),
-                       "copying a channel to the device"));
-  CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-      cudaMemcpy(&scratch_[0].flagged_released, &options_.first_flagged_round,
-                 sizeof(uint64_t), cudaMemcpyHostToDevice),
-      "copying a channel to the device"));
+  const cuda::DeviceScratch scratch = {
+      .flagged_released = options_.first_flagged_round,
+      .position = {.flagged_rounds = options_.first_flagged_round}};
+  CXL_RETURN_IF_ERROR(CopyToDevice(scratch_.get(), &scratch, 1));
   // Peers may find this part from here on.
-  CXL_RETURN_IF_ERROR(connection_.Open(arena, recorder));
+  CXL_RETURN_IF_ERROR(connection_.Open(arena, recorder, /*incarnation=*/0));
   recorded_.emplace(recorder, connection_.key());
   return OkStatus();
 }
@@ -83,7 +78,9 @@ Result<bool> CountedChannel::TryConnect() {
 Status CountedChannel::FinishConnecting() {
   journal_ = std::make_unique<Journal>(pool_, connection_.group(),
                                        connection_.controls());
-  CXL_ASSIGN_OR_RETURN(members_, connection_.CopyMembersToDevice());
+  CXL_ASSIGN_OR_RETURN(
+      members_, AllocateDevice<cuda::MemberView>(connection_.members().size()));
+  CXL_RETURN_IF_ERROR(connection_.CopyMembersTo(members_.get()));
   connected_ = true;
   return OkStatus();
 }

@@ -1,0 +1,74 @@
+#ifndef JAX_CXL_COMM_CONNECT_TAKING_BACK_H_
+#define JAX_CXL_COMM_CONNECT_TAKING_BACK_H_
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "cc/engine/gpu_plan/channel_words.h"
+#include "cc/pool/coherence/doorbell.h"
+
+namespace jax_cxl::comm {
+
+// How the members of a group of GPUs agree that one of them takes its memory
+// back, without waiting for each other. Kernels have the addresses of all
+// members, so no call may be on its way to a device then, and later calls need
+// new addresses.
+//
+// A host announces each call before it enqueues it, and then looks whether a
+// member is taking its memory. A member first says that it takes its memory,
+// and then looks whether all members have finished the same calls and announced
+// no others. So at least one of two hosts that do this at the same time sees
+// the other (docs/decisions/0026-memory-of-groups.md).
+//
+// One thread at a time may call Announce and TryTake, and another thread the
+// other functions.
+class TakingBack {
+ public:
+  struct Member {
+    cuda::HostWords* words = nullptr;
+    // The entry of the member's directory that names its memory, and its
+    // version then. Null for this member.
+    const uint64_t* entry = nullptr;
+    uint64_t version = 0;
+  };
+
+  TakingBack(const pool::Doorbells& doorbells, std::vector<Member> members,
+             int self);
+
+  // Announces that this host enqueues calls up to number `calls`. Returns false
+  // if a member has taken its memory. Then all calls have finished, and the
+  // group needs new memory.
+  bool Announce(uint64_t calls);
+
+  // Publishes how many calls this host knows to be finished.
+  void TellFinished(uint64_t calls);
+
+  // Tries to take this member's memory, whose host has finished `calls` calls
+  // and announced no others. `ended` says whether the process of a member has
+  // ended. Returns true if no member uses the memory any more. The caller then
+  // closes its entry of the directory before it writes to the memory.
+  bool TryTake(uint64_t calls, const std::function<bool(int)>& ended);
+
+  // Returns true once a member has taken its memory. It does so after all
+  // members have finished all calls.
+  bool taken() const;
+
+ private:
+  bool Taken(const Member& member) const {
+    return member.entry != nullptr &&
+           doorbells_.Read(member.entry) != member.version;
+  }
+  bool AllHaveFinished(uint64_t calls,
+                       const std::function<bool(int)>& ended) const;
+
+  pool::Doorbells doorbells_;
+  std::vector<Member> members_;
+  int self_;
+  uint64_t tries_ = 0;  // twice the number
+  uint64_t told_ = 0;
+};
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_COMM_CONNECT_TAKING_BACK_H_
