@@ -4,7 +4,8 @@
 
 Three programs take turns. Each is started by the launcher on two processes, and sums one array:
 
-    gloo        `jax.lax.psum`, between CPUs through JAX's Gloo; the program does not import jax_cxl
+    gloo        `jax.lax.psum`, between CPUs through JAX's Gloo, between GPUs by NCCL; the program
+                does not import jax_cxl
     pool        `jax_cxl.psum`
     takeover    the program of gloo, whose collectives go through the pool by
                 `JAX_CXL_REPLACE_COLLECTIVES=1`
