@@ -1,8 +1,10 @@
 """What this package takes from JAX's private modules.
 
 The collectives need two things that JAX does not export: the effect that ties an equation to a
-named axis, and whether `jax.shard_map` runs with `check_vma`. The runtime needs the key-value store
-of `jax.distributed`, and the name of the event that ends a compilation. The compiler hook needs the
+named axis, and whether `jax.shard_map` runs with `check_vma`. The classes of primitives, variables
+and literals come from here too, because `jax.extend`, which exports them, imports Pallas: that
+took a third of the time of importing jax_cxl. The runtime needs the key-value store of
+`jax.distributed`, and the name of the event that ends a compilation. The compiler hook needs the
 key of the persistent compilation cache. Snapshots need the constructor of arrays, and the function
 that puts one array on a device. Residuals that are offloaded need the rules by which
 `jax.checkpoint` splits functions. They have kept their names since JAX 0.10.
@@ -37,7 +39,7 @@ try:
         xla_bridge as _xla_bridge,
     )
     from jax._src.ad_checkpoint import name_p as _name_p
-    from jax._src.core import NamedAxisEffect
+    from jax._src.core import Literal, NamedAxisEffect, Primitive, Var
     from jax._src.dispatch import BACKEND_COMPILE_EVENT
     from jax._src.interpreters import partial_eval as _partial_eval, pxla as _pxla
     from jax._src.lib import xla_client as _xla_client
@@ -66,7 +68,10 @@ MEETING_TIMEOUT_MS = 300_000
 __all__ = [
     "BACKEND_COMPILE_EVENT",
     "MEETING_TIMEOUT_MS",
+    "Literal",
     "NamedAxisEffect",
+    "Primitive",
+    "Var",
     "around_loading",
     "array_like",
     "before_compilation",

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend import core
 from jax.interpreters import ad, batching
 
+from jax_cxl import _compat
 from jax_cxl._job import lifecycle, platforms
 from jax_cxl._lowering import contract
 from jax_cxl._lowering.contract import Op, ReduceOp
@@ -89,7 +89,7 @@ def _default_fill(dtype: np.dtype) -> Any:
 
 
 # Operand: ids of any shape, int32 or int64. The result has a row for each.
-table_take_p = core.Primitive("table_take")
+table_take_p = _compat.Primitive("table_take")
 
 
 def _abstract_eval(ids, *, column, mode, fill, dtype):

@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import numpy as np
 from jax import lax
-from jax.extend import core
 
 from jax_cxl import _compat
 from jax_cxl._lowering.contract import Op
@@ -104,7 +103,7 @@ def all_gather(
 
 
 # Inserts dimension `dim` of size `size`; `tiled` is a reshape around it.
-all_gather_p = core.Primitive("all_gather")
+all_gather_p = _compat.Primitive("all_gather")
 
 
 def _abstract_eval(x, *, axes, groups, size, dim, invariant, levels):

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend import core
 from jax.interpreters import ad
 
+from jax_cxl import _compat
 from jax_cxl._lowering.contract import Op
 from jax_cxl._lowering.levels import choose
 from jax_cxl._lowering.primitives import arguments, batching_rules, dimensions, lowering, named_axis
@@ -100,7 +100,7 @@ def all_to_all(
 
 # Removes dimension `split` and then inserts `concat`, both of size `size`; `tiled` is a
 # reshape around it.
-all_to_all_p = core.Primitive("all_to_all")
+all_to_all_p = _compat.Primitive("all_to_all")
 
 
 def _abstract_eval(x, *, axes, groups, size, split, concat, levels):

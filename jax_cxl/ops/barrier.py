@@ -4,9 +4,9 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 import jax
-from jax.extend import core
 from jax.interpreters import ad, batching
 
+from jax_cxl import _compat
 from jax_cxl._lowering.primitives import dtypes, lowering, named_axis
 from jax_cxl.ops.host import process_barrier
 
@@ -65,7 +65,7 @@ def barrier(
     return jax.tree.unflatten(structure, barrier_p.bind(*leaves, axes=axes))
 
 
-barrier_p = core.Primitive("barrier")
+barrier_p = _compat.Primitive("barrier")
 barrier_p.multiple_results = True
 
 

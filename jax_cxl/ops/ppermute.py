@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend import core
 from jax.interpreters import ad
 
+from jax_cxl import _compat
 from jax_cxl._lowering.contract import Op
 from jax_cxl._lowering.primitives import arguments, batching_rules, lowering, named_axis
 
@@ -58,7 +58,7 @@ def ppermute(
 
 
 # `sources[r]` is the index from which index r receives, -1 for none.
-ppermute_p = core.Primitive("ppermute")
+ppermute_p = _compat.Primitive("ppermute")
 
 
 def sources_of(name: str, axes: named_axis.Axes, perm: Any) -> tuple[int, ...]:

@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import numpy as np
 from jax import lax
-from jax.extend import core
 
+from jax_cxl import _compat
 from jax_cxl._lowering.contract import Op, ReduceOp
 from jax_cxl._lowering.levels import choose
 from jax_cxl._lowering.primitives import (
@@ -99,7 +99,7 @@ def psum_scatter(
 
 
 # Removes dimension `dim` of size `size`; `tiled` is a reshape around it.
-psum_scatter_p = core.Primitive("psum_scatter")
+psum_scatter_p = _compat.Primitive("psum_scatter")
 
 
 def _abstract_eval(x, *, axes, groups, size, dim, levels):

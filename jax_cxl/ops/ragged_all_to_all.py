@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core
 from jax.interpreters import ad, batching
 
+from jax_cxl import _compat
 from jax_cxl._lowering.primitives import (
     batching_rules,
     check_slices,
@@ -115,7 +115,7 @@ def ragged_all_to_all(
 # `elements` exchanges, operand and output have the rows of all elements, one after another. The
 # table then has an entry of each element in place of each entry, and counts rows within the element
 # (cc/plan/slices.h).
-ragged_all_to_all_p = core.Primitive("ragged_all_to_all")
+ragged_all_to_all_p = _compat.Primitive("ragged_all_to_all")
 
 
 def _bind(operand, output, table, *, axes, groups, size, elements):

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend import core
 from jax.interpreters import ad
 
+from jax_cxl import _compat
 from jax_cxl._lowering.contract import Op, ReduceOp
 from jax_cxl._lowering.primitives import arguments, batching_rules, dtypes, lowering, named_axis
 from jax_cxl._lowering.primitives.documentation import documented
@@ -102,7 +102,7 @@ def _scan(primitive, x, axis_name, op, reverse):
 
 
 def _make_primitive(name: str, *, exclusive: bool) -> Any:
-    primitive = core.Primitive(name)
+    primitive = _compat.Primitive(name)
     plan = Op.EXSCAN if exclusive else Op.SCAN
 
     def abstract_eval(x, *, axes, op, reverse):

@@ -6,9 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core
 from jax.interpreters import ad, batching
 
+from jax_cxl import _compat
 from jax_cxl._lowering.primitives import (
     batching_rules,
     indices as index_arrays,
@@ -96,7 +96,7 @@ def _check_rows(table, indices, size):
 
 
 # Operands: the table, int32 indices and, optionally, which rows are published.
-take_rows_p = core.Primitive("take_rows")
+take_rows_p = _compat.Primitive("take_rows")
 
 
 def _bind(*operands, axes, groups, size):

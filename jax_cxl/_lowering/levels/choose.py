@@ -6,9 +6,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import core
 from jax.interpreters import mlir
 
+from jax_cxl import _compat
 from jax_cxl._lowering.contract import Op, ReduceOp
 from jax_cxl._lowering.levels import compose, split, table
 from jax_cxl._lowering.levels.between_devices import BetweenDevices, moves
@@ -124,7 +124,7 @@ def _split(
 
 
 # The step between processes of a collective of GPUs in levels.
-_step_p = core.Primitive("level")
+_step_p = _compat.Primitive("level")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,14 +11,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core
 from jax.interpreters import batching, mlir
 
+from jax_cxl import _compat
 from jax_cxl._job import lifecycle, platforms
 from jax_cxl._lowering import contract
 
 # Takes tables of shape (..., ranks, 4, entries), and any values, and returns all of them.
-_check_slices_p = core.Primitive("check_slices")
+_check_slices_p = _compat.Primitive("check_slices")
 _check_slices_p.multiple_results = True
 
 

@@ -28,19 +28,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.mlir import ir
 
+from jax_cxl import _compat
 from jax_cxl._lowering import contract
 from jax_cxl._lowering.primitives import local_lowering, lowering
 
 # *xs -> y, token: starts the collective `collective.bind(*xs, **params)`.
-start_p = core.Primitive("start")
+start_p = _compat.Primitive("start")
 # *xs, y, token, *after -> y, where `operands` is the number of xs
-done_p = core.Primitive("done")
+done_p = _compat.Primitive("done")
 # token, *h -> h
-tie_p = core.Primitive("tie")
+tie_p = _compat.Primitive("tie")
 start_p.multiple_results = tie_p.multiple_results = True
 
 # The calls that start something -> the calls that wait for it.

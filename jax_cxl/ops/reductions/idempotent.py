@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import numpy as np
 from jax import lax
-from jax.extend import core
 
+from jax_cxl import _compat
 from jax_cxl._lowering.contract import Op, ReduceOp
 from jax_cxl._lowering.levels import choose
 from jax_cxl._lowering.primitives import arguments, batching_rules, dtypes, lowering, named_axis
@@ -125,7 +125,7 @@ _REDUCTIONS: dict[Any, ReduceOp] = {}
 
 
 def _make_primitive(name: str, reduce_op: ReduceOp, reduce: Callable) -> Any:
-    primitive = core.Primitive(name)
+    primitive = _compat.Primitive(name)
     _REDUCTIONS[primitive] = reduce_op
 
     def abstract_eval(x, *, axes, groups, invariant, levels):

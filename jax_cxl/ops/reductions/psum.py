@@ -6,9 +6,9 @@ from typing import Any
 import jax
 import numpy as np
 from jax import lax
-from jax.extend import core
 from jax.interpreters import ad
 
+from jax_cxl import _compat
 from jax_cxl._lowering.contract import Op
 from jax_cxl._lowering.levels import choose
 from jax_cxl._lowering.primitives import arguments, batching_rules, dtypes, lowering, named_axis
@@ -69,7 +69,7 @@ def psum(
     return jax.tree.map(total, x)
 
 
-psum_p = core.Primitive("psum")
+psum_p = _compat.Primitive("psum")
 
 
 def _times(leaf: Any, size: int) -> Any:

@@ -5,8 +5,8 @@ from typing import Any
 
 import jax
 from jax import lax
-from jax.extend import core
 
+from jax_cxl import _compat
 from jax_cxl._lowering.contract import Op
 from jax_cxl._lowering.levels import choose
 from jax_cxl._lowering.primitives import arguments, batching_rules, lowering, named_axis
@@ -58,7 +58,7 @@ def broadcast(
     )
 
 
-broadcast_p = core.Primitive("broadcast")
+broadcast_p = _compat.Primitive("broadcast")
 
 
 def _abstract_eval(x, *, axes, root, levels):

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend import core
 
+from jax_cxl import _compat
 from jax_cxl._lowering.contract import Op
 from jax_cxl._lowering.primitives import arguments, batching_rules, dimensions, lowering, named_axis
 
@@ -66,7 +66,7 @@ def gather(
 
 # Inserts dimension `dim` of size `size`. The result is undefined on all ranks except the
 # root.
-gather_p = core.Primitive("gather_to_root")
+gather_p = _compat.Primitive("gather_to_root")
 
 
 def _abstract_eval(x, *, axes, root, size, dim):

@@ -5,8 +5,8 @@ from typing import Any
 
 import jax
 from jax import lax
-from jax.extend import core
 
+from jax_cxl import _compat
 from jax_cxl._lowering.contract import Op
 from jax_cxl._lowering.primitives import batching_rules, dtypes, lowering, named_axis
 
@@ -50,7 +50,7 @@ def reduce(x: Any, axis_name: Hashable | Sequence[Hashable], *, root: int = 0) -
 
 
 # The result is undefined on all ranks except the root.
-reduce_p = core.Primitive("reduce_to_root")
+reduce_p = _compat.Primitive("reduce_to_root")
 
 
 def _abstract_eval(x, *, axes, root):

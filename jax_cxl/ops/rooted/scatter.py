@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import numpy as np
 from jax import lax
-from jax.extend import core
 
+from jax_cxl import _compat
 from jax_cxl._lowering.contract import Op
 from jax_cxl._lowering.primitives import arguments, batching_rules, dimensions, lowering, named_axis
 
@@ -71,7 +71,7 @@ def scatter(
 
 
 # Removes dimension `dim` of size `size`.
-scatter_p = core.Primitive("scatter_from_root")
+scatter_p = _compat.Primitive("scatter_from_root")
 
 
 def _abstract_eval(x, *, axes, root, size, dim):
