@@ -10,6 +10,7 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
 from absl.testing import absltest
 
 _PROGRAM = pathlib.Path(__file__).parents[2] / "benchmarks/fuzz/fuzz_early.py"
@@ -45,6 +46,7 @@ class FuzzEarlyTest(absltest.TestCase):
             mistakes |= {name for name, found in summary["mistakes found"].items() if found}
         self.assertEqual(mistakes, {"bytes", "memory", "operands", "processes"})
 
+    @pytest.mark.long
     def test_processes_with_other_hashes_have_the_same_orders(self):
         controls = "--first=3", "--count=1", "--controls"
         found = [run(*controls)[1], run(*controls[:2], hash_seed="1")[1]]
