@@ -220,12 +220,12 @@ class TeamsTest(parameterized.TestCase):
         self.assertEqual(teams.of([]), [teams.Team(["jax_cxl"], {})])
 
     def test_measure_in_turn(self):
-        arguments = ["--ops", "psum,all_gather", "--sizes", "1KiB,4KiB", "--repeats", "1"]
+        arguments = ["--ops", "psum", "--sizes", "1KiB,4KiB", "--repeats", "1"]
         both = [teams.Team(["jax_cxl"], {}), teams.Team(["gloo"], {"SOME_VARIABLE": "1"})]
         status, found = teams.run(both, 2, arguments)
         self.assertEqual(status, 0)
         rows = [(row["op"], row["bytes"], row["backend"]) for row in found["results"]]
-        cases = [(op, size) for op in ("psum", "all_gather") for size in (1024, 4096)]
+        cases = [("psum", 1024), ("psum", 4096)]
         self.assertEqual(rows, [(*c, name) for c in cases for name in ("jax_cxl", "gloo")])
         self.assertEqual({row["wrong"] for row in found["results"]}, {0})
 
