@@ -143,6 +143,7 @@ class BenchTest(parameterized.TestCase):
         )
         self.assertEqual({row[11] for row in rows}, {"0"})
 
+    @pytest.mark.long
     def test_mpi_gives_the_same_results(self):
         self.check_mpi("openmpi")
 
@@ -203,6 +204,7 @@ class ProgramsTest(parameterized.TestCase):
         rows = self.run_program("collectives/call_overhead.py", "--sizes", "1KiB")
         self.assertEqual([row["backend"] for row in rows], 4 * ["jax_cxl", "empty"])
 
+    @pytest.mark.long
     def test_overlap(self):
         rows = self.run_program("collectives/overlap.py", "--everywhere")
         self.assertEqual([row["op"] for row in rows], ["psum", "ppermute"])
@@ -219,6 +221,7 @@ class TeamsTest(parameterized.TestCase):
         self.assertEqual((third.backends, third.environment), (["nccl-nvlink"], {}))
         self.assertEqual(teams.of([]), [teams.Team(["jax_cxl"], {})])
 
+    @pytest.mark.long
     def test_measure_in_turn(self):
         arguments = ["--ops", "psum", "--sizes", "1KiB,4KiB", "--repeats", "1"]
         both = [teams.Team(["jax_cxl"], {}), teams.Team(["gloo"], {"SOME_VARIABLE": "1"})]

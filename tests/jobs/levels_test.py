@@ -16,7 +16,7 @@ class LevelsTest(parameterized.TestCase):
     @parameterized.parameters(
         (2, 4, "2,4", "(2, 4)"), (4, 2, "4,2", "(4, 2)"), (2, 4, "2,2,2", "(2, 2, 2)")
     )
-    @pytest.mark.sample(2)
+    @pytest.mark.sample(3)
     def test_subsets_of_axes(self, processes, devices_per_process, shape, name):
         done = job.run(
             "levels/run_levels.py",

@@ -149,6 +149,7 @@ class ExchangeTest(parameterized.TestCase):
             harness.check_equal(z, oracle.combine(rows, ones, routed))
 
     @parameterized.product(limit=LIMITS[:3], experts_and_k=((4, 2), (8, 3)))
+    @pytest.mark.sample(3)
     def test_handle_again(self, limit, experts_and_k):
         """Other values of the same tokens go the same way, and sums with weights 1 come back."""
         num_experts, k = experts_and_k

@@ -33,6 +33,7 @@ def oracle(x, op="sum", reverse=False, exclusive=False, first=0):
 
 class ScanTest(parameterized.TestCase):
     @parameterized.product(exclusive=(False, True), reverse=(False, True), check_vma=(False, True))
+    @pytest.mark.sample(3)
     def test_transformations(self, exclusive, reverse, check_vma):
         operation = ops.pexscan if exclusive else ops.pscan
         harness.check_linear(

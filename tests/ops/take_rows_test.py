@@ -79,6 +79,7 @@ class TakeRowsTest(parameterized.TestCase):
     @parameterized.parameters(
         (1, 3000, 1), (7, 5000, 3), (300, 16, 1000), (4000, 13, 100_003), (3000, 4, 700_000)
     )
+    @pytest.mark.sample(2)
     def test_lengths_of_rows(self, rows, row, times):
         rng = np.random.default_rng(row)
         row = min(row * times, 3_000_000)

@@ -111,6 +111,7 @@ class RepairTest(parameterized.TestCase):
             place.lose(1)
             self._assert_has(place.open(parity=1), 1, 2)
 
+    @pytest.mark.long
     def test_damaged_bytes_of_every_kind_are_mended(self):
         with places.place(self.trees[0], paths=3, parity=1) as place:
             _save(place, 0, 1)

@@ -23,9 +23,9 @@ _NAMED = [
     ("_" + re.sub(r"\W", "_", str(page.relative_to(_ROOT).with_suffix(""))), page)
     for page in _PAGES
 ]
-# Their commands start Slurm, or train models as other pages do.
+# Their commands start Slurm, or do what the examples and other pages do.
 _LONG = {
-    *("_docs_running_on_slurm", "_docs_offload"),
+    *("_docs_running_on_slurm", "_docs_offload", "_docs_tables", "_docs_store", "_docs_profiler"),
     *("_docs_tutorial_fsdp", "_docs_tutorial_tensor_parallel"),
 }
 # `python` of the commands: a launcher whose ranks start faster (tests/helpers/forked_launch.py).
