@@ -46,7 +46,6 @@ CASES = (
 
 class MismatchTest(parameterized.TestCase):
     @parameterized.parameters(*CASES)
-    @pytest.mark.sample(2)
     def test_different_calls(self, *case):
         self.check(*case, processes=3)
 
