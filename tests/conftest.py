@@ -75,14 +75,19 @@ if chosen := os.environ.get("JAX_CXL_TEST_POOL"):
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks cases of a test with `sample(n)` as long, except the first and each nth after it."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks cases of a test with `sample(n)` as long, except the first and each nth after it.
+
+    If several processes share the tests, the files with jobs come first, because they take longest.
+    """
     cases: collections.Counter[int] = collections.Counter()
     for item in items:
         if mark := item.get_closest_marker("sample"):
             if cases[id(mark)] % mark.args[0]:
                 item.add_marker("long")
             cases[id(mark)] += 1
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: "jobs" not in item.path.parts)
 
 
 _LEFT_OUT = pytest.StashKey[int]()
