@@ -6,14 +6,17 @@ read the same two variables (cc/testing/pool/chosen_pool.h). Incoherent pools ne
 `_testing` in tests/interpose, which belongs to the build of the C++ tests (CONTRIBUTING.md).
 """
 
+import collections
 import gc
 import os
 import runpy
 import signal
 import sys
+from typing import Any
 
 import jax
 import job
+import pytest
 
 _POOLS = {
     "coherent": "shm:",
@@ -69,6 +72,54 @@ if chosen := os.environ.get("JAX_CXL_TEST_POOL"):
         os.environ.update(job.incoherent_environment(seed, leave_out))
         sys.path.append(str(job.INTERPOSE))
         runpy.run_path(str(job.INTERPOSE / "sitecustomize.py"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks cases of a test with `sample(n)` as long, except the first and each nth after it.
+
+    If several processes share the tests, the files with jobs come first, because they take longest.
+    """
+    cases: collections.Counter[int] = collections.Counter()
+    for item in items:
+        if mark := item.get_closest_marker("sample"):
+            if cases[id(mark)] % mark.args[0]:
+                item.add_marker("long")
+            cases[id(mark)] += 1
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: "jobs" not in item.path.parts)
+
+
+_LEFT_OUT = pytest.StashKey[int]()
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """Counts the long tests that `-m "not long"` in pyproject.toml leaves out."""
+    if items:
+        count = sum(item.get_closest_marker("long") is not None for item in items)
+        _count_left_out(items[0].config, count)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Takes the count of a process of pytest-xdist. Each of them collects all tests."""
+    node.config.stash[_LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+def _count_left_out(config: pytest.Config, count: int) -> None:
+    config.stash[_LEFT_OUT] = config.stash.get(_LEFT_OUT, 0) + count
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["left_out"] = config.stash[_LEFT_OUT]
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Prints how many long tests were left out."""
+    if count := config.stash.get(_LEFT_OUT, 0):
+        terminalreporter.write_line(
+            f"LEFT OUT {count} long tests: `python -m pytest -m long` runs them"
+        )
 
 
 def pytest_collection_finish() -> None:

@@ -74,7 +74,8 @@ def _run(options: argparse.Namespace, seed: int, cache: str) -> dict[str, Any]:
     files = sorted(
         file for pattern in options.pytest for file in glob.glob(pattern, root_dir=_ROOT)
     )
-    python = [sys.executable, "-m", "pytest", "-q", *files] if files else []
+    every = ("-m", "long or not long")
+    python = [sys.executable, "-m", "pytest", "-q", *every, *files] if files else []
     with tempfile.TemporaryDirectory() as results:
         return {
             "cc": _count(cc, environment | {"GTEST_OUTPUT": f"xml:{results}/"}, results),

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import jax
 import job
+import pytest
 from absl.testing import absltest, parameterized
 
 INSTRUCTION = re.compile(r"\s+(?:ROOT )?%(\S+) = .*? ([a-z][a-z-]*)\((.*?)\)(?:, (.*))?$")
@@ -175,6 +176,7 @@ class CompiledForGpusTest(parameterized.TestCase):
             beside.append(opcodes.count("all-to-all") + opcodes.count("all-gather"))
         self.assertEqual(beside, expected)
 
+    @pytest.mark.long
     def test_a_start_in_levels_waits_at_once(self):
         ((_, names),) = self.calls("levels_started")
         self.assertEqual({target: len(calls) for target, calls in names.items()}, {"collective": 1})

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 import quick_compilation
 from absl.testing import absltest
 from common import transformer
@@ -42,6 +43,7 @@ class MicrobatchesTest(absltest.TestCase):
         super().setUp()
         self.enterContext(mock.patch("jax.default_backend", lambda: "gpu"))
 
+    @pytest.mark.long
     def test_same_steps(self):
         """The parameters stay those of steps without micro-batches."""
         states = []

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import ops_harness as harness
+import pytest
 from absl.testing import absltest, parameterized
 from halves import ARGUMENTS, LINEAR, dtype_for, halves
 from lowered_calls import calls
@@ -37,6 +38,7 @@ class OnGpuTest(parameterized.TestCase):
         self.enterContext(mock.patch("jax.default_backend", lambda: "gpu"))
 
     @parameterized.product(name=tuple(ARGUMENTS), check_vma=(False, True))
+    @pytest.mark.sample(3)
     def test_same_as_the_whole(self, name, check_vma):
         start, done = halves(name)
         options = ARGUMENTS[name]
@@ -108,6 +110,7 @@ class OnGpuTest(parameterized.TestCase):
     @parameterized.product(
         limit=({"capacity": 6}, {"max_rows": 20}), num_experts=(4, 8), check_vma=(False, True)
     )
+    @pytest.mark.sample(3)
     def test_experts(self, limit, num_experts, check_vma):
         """Both moves of rows are started, and nothing else is."""
         ranks, tokens = harness.RANKS, 6
@@ -170,6 +173,7 @@ class OnGpuTest(parameterized.TestCase):
         harness.check_equal(jax.jit(program)(x), x)
 
     @parameterized.product(name=LINEAR, check_vma=(False, True))
+    @pytest.mark.sample(3)
     def test_derivatives(self, name, check_vma):
         start, done = halves(name)
         whole = getattr(ops, name)

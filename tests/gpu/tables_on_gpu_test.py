@@ -11,6 +11,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from lowered_calls import calls
 
@@ -42,6 +43,7 @@ class TablesOnGpuTest(StoreCase):
         return [name for name, *_ in calls(text)]
 
     @parameterized.product(dtype=("float32", "float8_e4m3fn", "int4"), mode=("fill", "clip"))
+    @pytest.mark.sample(3)
     def test_same_as_the_whole(self, dtype, mode):
         rows = random_rows((_ROWS, 3), dtype)
         table = self.create(rows)

@@ -15,6 +15,7 @@ import unittest
 import job
 import mpi_libraries
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from jax_cxl import _sizes
@@ -42,10 +43,17 @@ def _bench(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
 
 class BenchTest(parameterized.TestCase):
     def test_measures_both_backends(self):
+        self.check_both_backends("psum", "ppermute")
+
+    @pytest.mark.long
+    def test_measures_both_backends_in_other_operations(self):
+        self.check_both_backends("all_gather", "psum_scatter", "all_to_all")
+
+    def check_both_backends(self, *names):
         with tempfile.TemporaryDirectory() as folder:
             results, plot = (pathlib.Path(folder) / name for name in ("r.json", "r.png"))
             run = _bench(
-                *("--ops", "all_gather,psum,psum_scatter,all_to_all,ppermute"),
+                *("--ops", ",".join(names)),
                 *("--sizes", "1KiB:4KiB:x4", "--baseline", "gloo", "--repeats", "2"),
                 *("--json", str(results), "--plot", str(plot)),
             )
@@ -57,14 +65,15 @@ class BenchTest(parameterized.TestCase):
         self.assertIn("jax_cxl bench --ops", found["command"])
         self.assertContainsSubset({"cpu", "cores", "load_before"}, found["machine"])
         self.assertContainsSubset({"jax", "jaxlib", "numpy", "python"}, found["versions"])
-        self.assertLen(found["results"], 5 * 2 * 2)
+        cases = 2 * len(names)
+        self.assertLen(found["results"], 2 * cases)
         self.assertEqual({row["backend"] for row in found["results"]}, {"jax_cxl", "gloo"})
         for row in found["results"]:
             self.check_row(row)
         lines = run.stdout.splitlines()
         table = [line for line in lines if line.split()[:1] and line.split()[0].isdecimal()]
-        self.assertLen(table, 5 * 2 * 2)
-        self.assertIn("bench: 10/10 ppermute 4KiB", run.stderr)
+        self.assertLen(table, 2 * cases)
+        self.assertIn(f"bench: {cases}/{cases} {names[-1]} 4KiB", run.stderr)
 
     def check_row(self, row):
         self.assertEqual(
@@ -90,7 +99,13 @@ class BenchTest(parameterized.TestCase):
         self.assertGreater(row["bound_share"], 0)
 
     def test_rows_that_a_router_sends(self):
-        names = [name for name in ops.OPS if name.partition(":")[0] in routed.NAMES]
+        self.check_routed("ragged_all_to_all:hot", "moe_combine")
+
+    @pytest.mark.long
+    def test_rows_that_a_router_sends_in_all_operations(self):
+        self.check_routed(*(name for name in ops.OPS if name.partition(":")[0] in routed.NAMES))
+
+    def check_routed(self, *names):
         with tempfile.TemporaryDirectory() as folder:
             results = pathlib.Path(folder) / "r.json"
             run = _bench(
@@ -113,6 +128,7 @@ class BenchTest(parameterized.TestCase):
             # Beside the rows, the choices of tokens and where their results lie.
             self.assertBetween(written[name], least, least + 40_000, name)
 
+    @pytest.mark.long
     def test_rooted_operations_of_three_ranks_and_a_short_dtype(self):
         run = _bench(
             *("--ranks", "3", "--ops", "broadcast,reduce,gather,scatter", "--dtype", "bfloat16"),
@@ -127,10 +143,17 @@ class BenchTest(parameterized.TestCase):
         )
         self.assertEqual({row[11] for row in rows}, {"0"})
 
+    @pytest.mark.long
+    def test_mpi_gives_the_same_results(self):
+        self.check_mpi("openmpi")
+
+    @pytest.mark.long
+    def test_mpich_gives_the_same_results(self):
+        self.check_mpi("mpich")
+
     @unittest.skipIf(mpi_libraries.MISSING, mpi_libraries.MISSING)
     @unittest.skipUnless(importlib.util.find_spec("mpi4py"), "needs mpi4py: pip install mpi4py")
-    @parameterized.parameters("openmpi", "mpich")
-    def test_mpi_gives_the_same_results(self, library):
+    def check_mpi(self, library):
         run = _bench(
             *("--ops", ",".join(_OPS_OF_MPI), "--sizes", "1KiB", "--baseline", "mpi"),
             *("--repeats", "1", "--calls", "1", "--dtype", "int32"),
@@ -172,6 +195,7 @@ class ProgramsTest(parameterized.TestCase):
         self.assertEqual(list(found), ["machine", "command", "versions", "emulated", "results"])
         return found["results"]
 
+    @pytest.mark.long
     @unittest.skipUnless(
         shutil.which(os.environ.get("CXX", "c++")),
         "needs a C++ compiler: $CXX, or else c++, is not on PATH",
@@ -180,6 +204,7 @@ class ProgramsTest(parameterized.TestCase):
         rows = self.run_program("collectives/call_overhead.py", "--sizes", "1KiB")
         self.assertEqual([row["backend"] for row in rows], 4 * ["jax_cxl", "empty"])
 
+    @pytest.mark.long
     def test_overlap(self):
         rows = self.run_program("collectives/overlap.py", "--everywhere")
         self.assertEqual([row["op"] for row in rows], ["psum", "ppermute"])
@@ -196,13 +221,14 @@ class TeamsTest(parameterized.TestCase):
         self.assertEqual((third.backends, third.environment), (["nccl-nvlink"], {}))
         self.assertEqual(teams.of([]), [teams.Team(["jax_cxl"], {})])
 
+    @pytest.mark.long
     def test_measure_in_turn(self):
-        arguments = ["--ops", "psum,all_gather", "--sizes", "1KiB,4KiB", "--repeats", "1"]
+        arguments = ["--ops", "psum", "--sizes", "1KiB,4KiB", "--repeats", "1"]
         both = [teams.Team(["jax_cxl"], {}), teams.Team(["gloo"], {"SOME_VARIABLE": "1"})]
         status, found = teams.run(both, 2, arguments)
         self.assertEqual(status, 0)
         rows = [(row["op"], row["bytes"], row["backend"]) for row in found["results"]]
-        cases = [(op, size) for op in ("psum", "all_gather") for size in (1024, 4096)]
+        cases = [("psum", 1024), ("psum", 4096)]
         self.assertEqual(rows, [(*c, name) for c in cases for name in ("jax_cxl", "gloo")])
         self.assertEqual({row["wrong"] for row in found["results"]}, {0})
 

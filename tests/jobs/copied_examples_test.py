@@ -6,6 +6,7 @@ import re
 import tempfile
 
 import job
+import pytest
 from absl.testing import absltest
 
 _EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
@@ -33,6 +34,7 @@ class CopiedExamplesTest(absltest.TestCase):
         alone = _losses(_run("flax_nnx.py", "--steps=1", ranks=1))
         self.assertAlmostEqual(losses[0], alone[0], delta=2e-4)
 
+    @pytest.mark.long
     def test_generate_says_the_same_without_a_cache(self):
         said = _run("generate.py", "--tokens=12")
         self.assertIn("12 bytes, 0 differ", said)

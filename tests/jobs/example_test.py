@@ -10,6 +10,7 @@ import tempfile
 
 import job
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 _SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "examples" / "train_transformer.py"
@@ -157,6 +158,7 @@ class ExampleTest(parameterized.TestCase):
             resumed["heldout_nats_per_byte"], self.reference["heldout_nats_per_byte"], rtol=1e-6
         )
 
+    @pytest.mark.long
     def test_resumes_on_another_number_of_devices(self):
         resumed = self.train(
             "--collectives=lax", f"--checkpoint_dir={self.checkpoints()}", devices=3
@@ -175,12 +177,19 @@ class ExampleTest(parameterized.TestCase):
         self.assertIn("was made with seed = 0, this run has 1", run.stdout + run.stderr)
 
     # The loss does not depend on where it is computed, so one reference serves every topology.
+    def test_losses_equal_those_of_lax(self):
+        self.check_losses("cxl", 2, 1, "--prefetch", "--measure")
+
     @parameterized.named_parameters(
-        ("lax_two_processes_prefetching", "lax", 2, 1, "--prefetch", "--measure"),
-        ("pool_two_processes", "cxl", 2, 1),
-        ("pool_two_processes_of_two_devices", "cxl", 2, 2, "--prefetch", "--measure"),
+        ("lax_prefetching", "lax", 2, 1, "--prefetch", "--measure"),
+        ("pool", "cxl", 2, 1),
+        ("pool_two_devices_each", "cxl", 2, 2, "--prefetch", "--measure"),
     )
-    def test_losses_equal_those_of_lax(self, collectives, processes, devices, *flags):
+    @pytest.mark.long
+    def test_losses_of_two_processes_equal_those_of_lax(self, *arguments):
+        self.check_losses(*arguments)
+
+    def check_losses(self, collectives, processes, devices, *flags):
         figures = self.train(
             f"--collectives={collectives}", *flags, processes=processes, devices=devices
         )
@@ -202,6 +211,7 @@ class ExampleTest(parameterized.TestCase):
             else:
                 self.assertBetween(figures[name]["min"], 0, figures[name]["median"])
 
+    @pytest.mark.long
     def test_losses_of_jit_alone_where_jax_cxl_is_not_installed(self):
         figures = self.train(
             "--tensor_parallel=2", script=_SCRIPT.with_name("train_jit.py"), hidden=True
@@ -229,6 +239,7 @@ class ExampleTest(parameterized.TestCase):
         self.assertEqual(compare(same, other).returncode, 1)
         self.assertEqual(compare(same, other, "--tolerance=0.5").returncode, 0)
 
+    @pytest.mark.long
     def test_gradients_equal_those_of_lax_in_a_model_of_useful_width(self):
         # Wide enough for XLA's faster matrix products: jaxlib 0.10.2 fuses them with what assembles
         # the gradient, and returned zeros for some norms when the consumer was the pool.

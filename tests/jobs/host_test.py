@@ -8,6 +8,7 @@ from unittest import mock
 import jax
 import job
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 import jax_cxl
@@ -19,6 +20,7 @@ def _run(what):
 
 class BetweenProcessesTest(parameterized.TestCase):
     @parameterized.parameters("gather", "barrier")
+    @pytest.mark.sample(2)
     def test_of_two_processes(self, what):
         ended = _run(what)
         self.assertEqual(ended.returncode, 0, ended.stderr)

@@ -7,6 +7,7 @@ import secrets
 import unittest
 
 import job
+import pytest
 from absl.testing import absltest, parameterized
 
 
@@ -27,6 +28,7 @@ def _soak(processes, devices_per_process, seed, seconds, leave_out=""):
 
 class IncoherentTest(parameterized.TestCase):
     @parameterized.parameters((2, 2), (4, 1))
+    @pytest.mark.sample(2)
     def test_nothing_wrong(self, processes, devices_per_process):
         seed = secrets.randbits(32)
         print("seed", seed)
@@ -35,6 +37,7 @@ class IncoherentTest(parameterized.TestCase):
         self.assertIn('"wrong_elements": 0', done.stdout)
 
     @parameterized.parameters("slot.write_back", "slot.invalidate", "released.wait")
+    @pytest.mark.sample(3)
     def test_what_is_left_out_is_noticed(self, move):
         done = _soak(2, 1, seed=1, seconds=8, leave_out=move)
         self.assertNotEqual(done.returncode, 0, done.stdout)

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import job
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 import jax_cxl
@@ -211,6 +212,7 @@ class SeveralProcessesTest(InitializeTestCase):
                 self.assertEqual(done.stdout.count(f"[{process}] no pool"), 2, done.stdout)
                 self.assertEqual(done.stdout.count(f"[{process}] sum 2"), 3, done.stdout)
 
+    @pytest.mark.long
     def test_limits_of_the_process_are_named(self):
         program = "import jax_cxl; jax_cxl.initialize('shm:?size=64MiB')"
         limited = [("-f", 1024, ()), ("-n", 20, ("-m", "jax_cxl.launch", "-n", "2"))]

@@ -7,7 +7,8 @@ import tempfile
 
 import job
 import numpy as np
-from absl.testing import absltest, parameterized
+import pytest
+from absl.testing import absltest
 
 _STEPS = 4
 _DEVICES = 2  # of each of two processes
@@ -19,7 +20,7 @@ _FLAGS = (
 _CURVES = ("train_loss", "gradient_norm", "heldout_nats_per_byte")
 
 
-class JitExampleTest(parameterized.TestCase):
+class JitExampleTest(absltest.TestCase):
     def train(self, *flags, replace, quick):
         """Returns the curves of a run, and the line that each process prints at its end."""
         folder = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
@@ -44,11 +45,14 @@ class JitExampleTest(parameterized.TestCase):
 
     # Sums of two values do not depend on their order; sums over four devices do. Quick compilation
     # rounds in another way.
-    @parameterized.named_parameters(
-        ("fsdp", 1, 1e-5),
-        ("tensor_and_data_parallel", 2, 0),
-    )
-    def test_same_losses_through_the_pool(self, tensor_parallel, tolerance):
+    def test_same_losses_through_the_pool_fsdp(self):
+        self.check_losses(1, 1e-5)
+
+    @pytest.mark.long
+    def test_same_losses_through_the_pool_tensor_and_data_parallel(self):
+        self.check_losses(2, 0)
+
+    def check_losses(self, tensor_parallel, tolerance):
         flag = f"--tensor_parallel={tensor_parallel}"
         quick = tolerance > 0
         own, lines = self.train(flag, replace=False, quick=quick)

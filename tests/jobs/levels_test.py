@@ -5,6 +5,7 @@ import pathlib
 import tempfile
 
 import job
+import pytest
 from absl.testing import absltest, parameterized
 
 # Most of the time goes into compiling what surrounds the collectives.
@@ -15,6 +16,7 @@ class LevelsTest(parameterized.TestCase):
     @parameterized.parameters(
         (2, 4, "2,4", "(2, 4)"), (4, 2, "4,2", "(4, 2)"), (2, 4, "2,2,2", "(2, 2, 2)")
     )
+    @pytest.mark.sample(3)
     def test_subsets_of_axes(self, processes, devices_per_process, shape, name):
         done = job.run(
             "levels/run_levels.py",

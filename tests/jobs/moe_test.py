@@ -4,6 +4,7 @@ import json
 import pathlib
 
 import job
+import pytest
 from absl.testing import absltest
 
 _BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
@@ -19,8 +20,10 @@ def _launch(*command, devices=1):
 
 class MoeTest(absltest.TestCase):
     def test_random_cases(self):
+        cases = int(15 * job.SECONDS)
         run = _launch(
-            str(_BENCHMARKS / "fuzz/fuzz_moe.py"), "--cases=60", "--routings=20", devices=2
+            *(str(_BENCHMARKS / "fuzz/fuzz_moe.py"), f"--cases={cases}", "--routings=20"),
+            devices=2,
         )
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
         self.assertIn('"wrong_seeds": []', run.stdout)
@@ -32,6 +35,7 @@ class MoeTest(absltest.TestCase):
         self.assertNotEqual(run.returncode, 0)
         self.assertIn("seed 0: ['sums']", run.stdout)
 
+    @pytest.mark.long
     def test_benchmark(self):
         run = _launch(
             *(str(_BENCHMARKS / "models/moe.py"), "--sizes=64KiB", "--routings=uniform,hot"),

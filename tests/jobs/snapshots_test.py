@@ -4,6 +4,7 @@ import pathlib
 import tempfile
 
 import job
+import pytest
 from absl.testing import absltest, parameterized
 
 # Processes, and devices of each.
@@ -11,11 +12,18 @@ _LAYOUTS = ((2, 1), (1, 1), (2, 1), (2, 2), (1, 3), (3, 1))
 
 
 class SnapshotsTest(parameterized.TestCase):
+    def test_other_layouts(self):
+        self.check_layouts(_LAYOUTS[1:4], paths=3, parity=1)
+
     @parameterized.parameters((1, 0), (3, 1))
-    def test_other_layouts(self, paths, parity):
+    @pytest.mark.long
+    def test_all_layouts(self, paths, parity):
+        self.check_layouts(_LAYOUTS, paths, parity)
+
+    def check_layouts(self, layouts, paths, parity):
         with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
             files = ",".join(str(pathlib.Path(folder) / str(i)) for i in range(paths))
-            for step, (processes, devices) in enumerate(_LAYOUTS, 1):
+            for step, (processes, devices) in enumerate(layouts, 1):
                 done = job.run(
                     "snapshots/other_layout.py",
                     *(f"--where=file:{files}?size=48MiB", f"--parity={parity}", f"--step={step}"),
@@ -28,9 +36,16 @@ class SnapshotsTest(parameterized.TestCase):
                 self.assertEqual(done.stdout.count(saved), processes)
 
     def test_trees_of_every_kind(self):
+        self.check_trees((2, 1), (3, 1))
+
+    @pytest.mark.long
+    def test_trees_of_jobs_with_several_devices_each(self):
+        self.check_trees((2, 1), (2, 2), (3, 1))
+
+    def check_trees(self, *layouts):
         with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
             previous = 0
-            for step, (processes, devices) in enumerate(((2, 1), (2, 2), (3, 1)), 1):
+            for step, (processes, devices) in enumerate(layouts, 1):
                 done = job.run(
                     "snapshots/trees.py",
                     *(f"--where=file:{folder}/trees?size=64MiB", f"--step={step}"),

@@ -1,11 +1,13 @@
 """A short soak test with a fresh seed, which is printed."""
 
 import job
+import pytest
 from absl.testing import absltest, parameterized
 
 
 class SoakTest(parameterized.TestCase):
     @parameterized.parameters((1, 4), (2, 2))
+    @pytest.mark.sample(2)
     def test_fresh_seed(self, processes, devices_per_process):
         done = job.run(
             "soak.py",

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import job
+import pytest
 from absl.testing import absltest
 
 _EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
@@ -30,6 +31,7 @@ class StoreExamplesTest(absltest.TestCase):
         self.assertLen(rewards, 3)
         self.assertGreater(rewards[-1], rewards[0] + 0.3)
 
+    @pytest.mark.long
     def test_prefill_decode(self):
         said = _run("prefill_decode.py", "--requests=2", "--tokens=4")
         self.assertIn("32 tokens of two jobs are equal to those of one job", said)

@@ -5,6 +5,7 @@ import re
 import tempfile
 
 import job
+import pytest
 from absl.testing import absltest
 
 _EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
@@ -25,17 +26,20 @@ class TablesTest(absltest.TestCase):
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             self.assertEqual(done.stdout.count("done with"), 2)
 
-    def test_examples_learn_what_they_learn_without_a_table(self):
+    def test_an_example_learns_what_it_learns_without_a_table(self):
+        self.check_example("train_ngrams.py", "--rows=20000", "--dense")
+
+    @pytest.mark.long
+    def test_another_example_learns_what_it_learns_without_a_table(self):
+        self.check_example("graph_sage.py", "--nodes=5000", "--features=host")
+
+    def check_example(self, example, size, without):
         with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
             where = f"--where=file:{folder}/a?size=96MiB"
-            for example, size, without in (
-                ("train_ngrams.py", "--rows=20000", "--dense"),
-                ("graph_sage.py", "--nodes=5000", "--features=host"),
-            ):
-                arguments = (where, size, "--steps=10", "--batch=4")
-                losses = _losses(example, *arguments)
-                self.assertLen(losses, 1)
-                self.assertEqual(losses, _losses(example, *arguments, without))
+            arguments = (where, size, "--steps=10", "--batch=4")
+            losses = _losses(example, *arguments)
+            self.assertLen(losses, 1)
+            self.assertEqual(losses, _losses(example, *arguments, without))
 
     def test_kills(self):
         # A kill takes seconds.

@@ -3,6 +3,7 @@
 import tempfile
 
 import job
+import pytest
 from absl.testing import absltest, parameterized
 
 REPLACED = {"JAX_CXL_REPLACE_COLLECTIVES": "strict"}
@@ -70,6 +71,7 @@ class EarlyEndTest(parameterized.TestCase):
         ("jax_cxl._core.start", "interrupted", 130),
         (f"{MEETING}.meetings.remember", "raises", 1),
     )
+    @pytest.mark.sample(4)
     def test_the_program_ends_while_jax_cxl_starts(self, stage, ending, status):
         # New interpreters, because forks end in another way.
         done = job.run("takeover/ends_early.py", stage, ending, environment=REPLACED, forked=False)

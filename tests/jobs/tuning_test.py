@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import job
+import pytest
 from absl.testing import absltest, parameterized
 
 from jax_cxl._commands.bench import tune
@@ -131,6 +132,7 @@ class TuneTest(parameterized.TestCase):
         }
         self.assertEqual(fields, {name for name in tuning_table.FIELDS if "levels" in name})
 
+    @pytest.mark.long
     def test_measures_levels(self):
         with tempfile.TemporaryDirectory() as folder:
             path = str(pathlib.Path(folder) / "t.json")

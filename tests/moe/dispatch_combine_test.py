@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import ops_harness as harness
 import oracle
+import pytest
 from absl.testing import absltest, parameterized
 
 import jax_cxl
@@ -97,6 +98,7 @@ class ExchangeTest(parameterized.TestCase):
         ((16, 6), LIMITS[1]),
         ((16, 6), LIMITS[2]),
     )
+    @pytest.mark.sample(2)
     def test_random_routings(self, experts_and_k, limit):
         num_experts, k = experts_and_k
         routings = [choices(kind, num_experts, k) for kind in KINDS]
@@ -127,6 +129,7 @@ class ExchangeTest(parameterized.TestCase):
         dtype=(np.float32, ml_dtypes.bfloat16, np.float16, np.int32, np.uint8),
         k=(1, 2),
     )
+    @pytest.mark.sample(3)
     def test_dtypes_and_rounding(self, dtype, k):
         """Values whose sums depend on order and rounding: each rank's sum is rounded once."""
         experts = choices("no duplicates", 8, k)
@@ -146,6 +149,7 @@ class ExchangeTest(parameterized.TestCase):
             harness.check_equal(z, oracle.combine(rows, ones, routed))
 
     @parameterized.product(limit=LIMITS[:3], experts_and_k=((4, 2), (8, 3)))
+    @pytest.mark.sample(3)
     def test_handle_again(self, limit, experts_and_k):
         """Other values of the same tokens go the same way, and sums with weights 1 come back."""
         num_experts, k = experts_and_k
@@ -195,6 +199,7 @@ class ExchangeTest(parameterized.TestCase):
         for i in range(3)
         for k, experts_and_k in enumerate(((4, 2), (8, 1), (8, 3)))
     )
+    @pytest.mark.sample(3)
     def test_gradients(self, limit, experts_and_k, check_vma):
         """Against a dense reference, in which every expert sees every token."""
         num_experts, k = experts_and_k

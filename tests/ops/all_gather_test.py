@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import ops_harness as harness
+import pytest
 from absl.testing import absltest, parameterized
 
 import jax_cxl
@@ -30,6 +31,7 @@ class AllGatherTest(parameterized.TestCase):
         harness.check_equal(y, oracle(axis, tiled)(x))
 
     @parameterized.product(axis=(0, 1), tiled=(False, True), check_vma=(False, True))
+    @pytest.mark.sample(3)
     def test_transformations(self, axis, tiled, check_vma):
         harness.check_linear(
             lambda v: jax_cxl.all_gather(v, "i", axis=axis, tiled=tiled),

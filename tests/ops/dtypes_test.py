@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import ops_harness as harness
+import pytest
 from absl.testing import absltest, parameterized
 
 from jax_cxl import ops
@@ -53,6 +54,7 @@ def finite_sum(x):
 
 class DtypesTest(parameterized.TestCase):
     @parameterized.parameters(*DTYPES)
+    @pytest.mark.sample(3)
     def test_movement(self, name):
         x = every_value(name)
         n, size = x.shape

@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 import ops_harness as harness
+import pytest
 from absl.testing import absltest, parameterized
 
 from jax_cxl import ops
@@ -43,6 +44,7 @@ class AllToAllTest(parameterized.TestCase):
     @parameterized.product(
         axes=((0, 0), (0, 1), (1, 0)), tiled=(False, True), check_vma=(False, True)
     )
+    @pytest.mark.sample(3)
     def test_transformations(self, axes, tiled, check_vma):
         harness.check_linear(
             lambda v: ops.all_to_all(v, "i", *axes, tiled=tiled),
@@ -79,6 +81,7 @@ class AllToAllTest(parameterized.TestCase):
 
 class PpermuteTest(parameterized.TestCase):
     @parameterized.product(perm=PERMUTATIONS, check_vma=(False, True))
+    @pytest.mark.sample(3)
     def test_transformations(self, perm, check_vma):
         harness.check_linear(
             lambda v: ops.ppermute(v, "i", perm),

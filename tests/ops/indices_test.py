@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import ops_harness as harness
+import pytest
 from absl.testing import absltest, parameterized
 
 from jax_cxl import ops
@@ -59,6 +60,7 @@ class IndicesTest(parameterized.TestCase):
         )
 
     @parameterized.product(dtype=NARROW + WIDE)
+    @pytest.mark.sample(2)
     def test_signed(self, dtype):
         numbers = extremes(dtype, 5)
         for wide in (False, True):
@@ -72,6 +74,7 @@ class IndicesTest(parameterized.TestCase):
             )
 
     @parameterized.product(dtype=NARROW + WIDE, rows=(4, 75))
+    @pytest.mark.sample(3)
     def test_take_rows(self, dtype, rows):
         table = harness.values(rows, 2) + np.float32(1)
         numbers = extremes(dtype, N * rows)
@@ -107,6 +110,7 @@ class IndicesTest(parameterized.TestCase):
         np.testing.assert_array_equal(gradient, expected_gradient)
 
     @parameterized.product(dtype=NARROW + WIDE, experts=(4, 300))
+    @pytest.mark.sample(3)
     def test_moe_dispatch(self, dtype, experts):
         numbers = extremes(dtype, experts)[:, None]
         x = np.ones((N, len(numbers), 1), np.float32)

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import ops_harness as harness
+import pytest
 from absl.testing import absltest, parameterized
 from jax import lax
 from matrix import reference
@@ -151,10 +152,12 @@ class CompositionTest(parameterized.TestCase):
         for d, dtype in enumerate(DTYPES)
         if (m + d) % 5 in (0, 2, 3)
     )
+    @pytest.mark.sample(2)
     def test_collectives(self, case, dtype):
         self.check_collectives(case, dtype)
 
     @parameterized.parameters(*CHUNKED)
+    @pytest.mark.sample(3)
     def test_in_chunks(self, case, dtype, chunk_bytes):
         # The last chunk is shorter than the others.
         self.enter_context(mock.patch.object(table, "CHUNK_BYTES", chunk_bytes))

@@ -4,6 +4,7 @@ import jax
 import ml_dtypes
 import numpy as np
 import ops_harness as harness
+import pytest
 from absl.testing import absltest, parameterized
 
 import jax_cxl
@@ -31,6 +32,7 @@ class PsumScatterTest(parameterized.TestCase):
         harness.check_equal(y, oracle(dim, tiled)(x))
 
     @parameterized.product(dim=(0, 1), tiled=(False, True), check_vma=(False, True))
+    @pytest.mark.sample(3)
     def test_transformations(self, dim, tiled, check_vma):
         # Covers vmap with the batch dimension behind the scattered one, untiled.
         harness.check_linear(

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import ops_harness as harness
+import pytest
 from absl.testing import absltest, parameterized
 
 import jax_cxl
@@ -118,6 +119,7 @@ class OtherReductionsTest(parameterized.TestCase):
         dtype=(bool, np.int8, np.float32, ml_dtypes.bfloat16),
         check_vma=(False, True),
     )
+    @pytest.mark.sample(3)
     def test_extrema(self, name, dtype, check_vma):
         operation = getattr(ops, name)
         function = np.maximum if name == "pmax" else np.minimum
@@ -139,6 +141,7 @@ class OtherReductionsTest(parameterized.TestCase):
         dtype=(bool, np.int8, np.uint32, np.int64, "uint4"),
         check_vma=(False, True),
     )
+    @pytest.mark.sample(3)
     def test_bitwise(self, name, dtype, check_vma):
         operation = getattr(ops, name)
         function = np.bitwise_and if name == "pand" else np.bitwise_or

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import ops_harness as harness
+import pytest
 from absl.testing import absltest, parameterized
 from jax.interpreters import ad
 from ragged_slices import INTO, ROWS, exchange, oracle, routed, tables
@@ -21,6 +22,7 @@ class RaggedAllToAllTest(parameterized.TestCase):
         slices=(1, 3),
         check_vma=(False, True),
     )
+    @pytest.mark.sample(5)
     def test_values(self, dtype, slices, check_vma):
         rng = np.random.default_rng(slices)
         operand = harness.values(ROWS, 3, dtype=np.int8).astype(dtype)
@@ -64,6 +66,7 @@ class RaggedAllToAllTest(parameterized.TestCase):
         # Some fit into a submission, some take many rounds.
         size=((5, 8), (200, 40), (3000, 700)),
     )
+    @pytest.mark.sample(2)
     def test_routed_tokens(self, kind, size):
         rows, width = size
         rng = np.random.default_rng(rows)

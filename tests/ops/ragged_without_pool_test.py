@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import ops_harness as harness
+import pytest
 from absl.testing import absltest, parameterized
 from ragged_slices import BATCH, INTO, ROWS, batched, exchange, oracle, tables
 
@@ -40,6 +41,7 @@ class WithoutPoolTest(parameterized.TestCase):
                     jax.block_until_ready(run(operand, output, table))
         jax_cxl.shutdown()
 
+    @pytest.mark.long
     def test_batch_over_own_axis(self):
         rng = np.random.default_rng(3)
         operand, output = harness.values(BATCH, ROWS, 2), harness.values(BATCH, INTO, 2)

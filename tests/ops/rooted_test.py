@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import ops_harness as harness
+import pytest
 from absl.testing import absltest, parameterized
 
 from jax_cxl import ops
@@ -51,6 +52,7 @@ class RootedTest(parameterized.TestCase):
         harness.check_equal(harness.run(operation, x, check_vma=check_vma), oracle(x))
 
     @parameterized.product(root=(0, 3), axis=(0, 1), tiled=(False, True), check_vma=(False, True))
+    @pytest.mark.sample(3)
     def test_gather(self, root, axis, tiled, check_vma):
         join = np.concatenate if tiled else np.stack
         harness.check_linear(
@@ -62,6 +64,7 @@ class RootedTest(parameterized.TestCase):
         )
 
     @parameterized.product(root=(0, 3), axis=(0, 1), tiled=(False, True), check_vma=(False, True))
+    @pytest.mark.sample(3)
     def test_scatter(self, root, axis, tiled, check_vma):
         harness.check_linear(
             lambda v: ops.scatter(v, "i", root=root, axis=axis, tiled=tiled),

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import ops_harness as harness
+import pytest
 from absl.testing import absltest, parameterized
 
 import jax_cxl
@@ -32,6 +33,7 @@ def oracle(x, op="sum", reverse=False, exclusive=False, first=0):
 
 class ScanTest(parameterized.TestCase):
     @parameterized.product(exclusive=(False, True), reverse=(False, True), check_vma=(False, True))
+    @pytest.mark.sample(3)
     def test_transformations(self, exclusive, reverse, check_vma):
         operation = ops.pexscan if exclusive else ops.pscan
         harness.check_linear(
@@ -48,6 +50,7 @@ class ScanTest(parameterized.TestCase):
         exclusive=(False, True),
         reverse=(False, True),
     )
+    @pytest.mark.sample(3)
     def test_operations(self, op, dtype, exclusive, reverse):
         integer = np.dtype(dtype).kind in "iu"
         x = (harness.values if integer else harness.uneven_values)(5, dtype=dtype)
@@ -68,6 +71,7 @@ class ScanTest(parameterized.TestCase):
         exclusive=(False, True),
         reverse=(False, True),
     )
+    @pytest.mark.sample(3)
     def test_bitwise(self, op, dtype, exclusive, reverse):
         with jax.enable_x64(True):
             x = harness.values(5, dtype=np.int64).astype(dtype)

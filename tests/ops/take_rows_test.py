@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import ops_harness as harness
+import pytest
 from absl.testing import absltest, parameterized
 
 import jax_cxl
@@ -66,6 +67,7 @@ class TakeRowsTest(parameterized.TestCase):
         dtype=(bool, np.int8, ml_dtypes.bfloat16, np.float32, np.complex64, ml_dtypes.int4),
         kind=KINDS,
     )
+    @pytest.mark.sample(5)
     def test_values(self, dtype, kind):
         rng = np.random.default_rng(KINDS.index(kind))
         table = harness.values(ROWS, 3, dtype=np.int8).astype(dtype)
@@ -77,6 +79,7 @@ class TakeRowsTest(parameterized.TestCase):
     @parameterized.parameters(
         (1, 3000, 1), (7, 5000, 3), (300, 16, 1000), (4000, 13, 100_003), (3000, 4, 700_000)
     )
+    @pytest.mark.sample(2)
     def test_lengths_of_rows(self, rows, row, times):
         rng = np.random.default_rng(row)
         row = min(row * times, 3_000_000)

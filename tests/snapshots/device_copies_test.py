@@ -6,6 +6,7 @@ import host_as_gpu
 import jax
 import numpy as np
 import places
+import pytest
 from absl.testing import absltest, parameterized
 
 import jax_cxl
@@ -36,6 +37,7 @@ class FormatTest(absltest.TestCase):
 
 class DeviceCopiesTest(parameterized.TestCase):
     @parameterized.parameters((1, 0), (3, 0), (2, 1), (3, 1))
+    @pytest.mark.sample(3)
     def test_what_was_saved_is_restored(self, paths, parity):
         copies = host_as_gpu.Copies()
         with places.place(_tree(0), paths=paths, parity=parity) as place:

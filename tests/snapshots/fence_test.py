@@ -5,6 +5,7 @@ import os
 import jax.numpy as jnp
 import numpy as np
 import places
+import pytest
 from absl.testing import absltest, parameterized
 
 import jax_cxl
@@ -74,6 +75,7 @@ class FenceTest(parameterized.TestCase):
             self.assertEqual(_restore(place.open(**options)), _expected(step))
 
     @parameterized.parameters((1, 0, 1, False), (1, 0, 2, False), (1, 0, 1, True), (3, 1, 2, False))
+    @pytest.mark.sample(3)
     def test_stop_in_each_write(self, paths, parity, saves, first_save):
         """The next job saves some times, while a job is stopped in a write of any of its saves."""
         options = {"parity": parity}

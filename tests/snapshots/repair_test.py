@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import places
+import pytest
 from absl.testing import absltest, parameterized
 
 import jax_cxl
@@ -66,6 +67,7 @@ class RepairTest(parameterized.TestCase):
                 )
 
     @parameterized.parameters((2, True), (2, False), (3, False), (5, True))
+    @pytest.mark.sample(3)
     def test_each_path_is_lost_in_turn(self, paths, new_file):
         with places.place(self.trees[0], paths=paths, parity=1) as place:
             _save(place, 0, 1)
@@ -109,6 +111,7 @@ class RepairTest(parameterized.TestCase):
             place.lose(1)
             self._assert_has(place.open(parity=1), 1, 2)
 
+    @pytest.mark.long
     def test_damaged_bytes_of_every_kind_are_mended(self):
         with places.place(self.trees[0], paths=3, parity=1) as place:
             _save(place, 0, 1)
@@ -215,6 +218,7 @@ class LostPathTest(parameterized.TestCase):
 
     # Each pair of values.
     @parameterized.parameters((2, 0, "cut"), (2, 1, "deleted"), (3, 0, "deleted"), (3, 1, "cut"))
+    @pytest.mark.sample(3)
     def test_a_job_goes_on(self, paths, lost, how):
         trees = [_tree(step) for step in range(6)]
         with places.place(trees[0], paths=paths, parity=1) as place:
@@ -271,6 +275,7 @@ class LostPathTest(parameterized.TestCase):
 
 class SuperblockTest(parameterized.TestCase):
     @parameterized.product(parity=(0, 1), page=layout.SUPERBLOCK_OFFSETS)
+    @pytest.mark.sample(3)
     def test_one_copy_is_enough(self, parity, page):
         with places.place(_tree(0), paths=2, parity=parity) as place:
             snapshots = place.open(parity=parity)

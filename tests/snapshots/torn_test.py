@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import places
+import pytest
 from absl.testing import absltest, parameterized
 
 
@@ -57,6 +58,7 @@ def _stop_save(snapshots, writes: int, step: int, wait: bool = True) -> int:
 
 class TornTest(parameterized.TestCase):
     @parameterized.product(paths_parity=((1, 0), (3, 0), (2, 1)), keep=(2, 3))
+    @pytest.mark.sample(5)
     def test_stop_before_each_write(self, paths_parity, keep):
         paths, parity = paths_parity
         options = {"keep": keep, "parity": parity}

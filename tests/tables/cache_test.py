@@ -4,6 +4,7 @@ import threading
 
 import jax
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from tables import StoreCase, expected_take, random_rows
 
@@ -24,6 +25,7 @@ class CacheTest(StoreCase):
         return jax_cxl.Table.open(self.store, "table", cache_rows=cache_rows)
 
     @parameterized.product(dtype=("uint8", "bfloat16", "float32", "int4"), width=((), (3,), (500,)))
+    @pytest.mark.sample(3)
     def test_same_bits(self, dtype, width):
         rows = random_rows((_ROWS, *width), dtype)
         table = self.open(rows, cache_rows=200)

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from tables import DTYPES, StoreCase, bits, expected_take, random_rows
 
@@ -22,6 +23,7 @@ def _ids(shape, seed=0, bound=2 * _ROWS):
 
 class TakeTest(StoreCase):
     @parameterized.parameters(*DTYPES)
+    @pytest.mark.sample(3)
     def test_dtypes(self, dtype):
         ids = _ids((7, 31))
         for width in ((), (3,), (5, 16)):

@@ -10,6 +10,7 @@ from unittest import mock
 
 import hlo_modules
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from jax_cxl._takeover.hlo.module import Module
@@ -224,6 +225,7 @@ class MemoryTest(parameterized.TestCase):
         self.assertGreater(moved, 300)
 
     @parameterized.parameters("writers", "joined")
+    @pytest.mark.sample(2)
     def test_ignored_memory_is_found(self, what):
         original = memory.Memory.__init__
 

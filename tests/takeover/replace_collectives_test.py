@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import ops_harness as harness
 import optax
+import pytest
 from absl.testing import absltest, parameterized
 from flax import linen, nnx
 from jax import lax
@@ -56,6 +57,7 @@ def text(function, x, *, check_vma=True, on=None):
 
 class CallsTest(parameterized.TestCase):
     @parameterized.product(name=tuple(CALLS), check_vma=(False, True))
+    @pytest.mark.sample(3)
     def test_same_values_through_the_pool(self, name, check_vma):
         check_vma &= name != "groups"  # jax.lax.psum takes none with check_vma.
         function = CALLS[name]
@@ -73,6 +75,7 @@ class CallsTest(parameterized.TestCase):
         name=("psum", "pmean", "all_gather", "psum_scatter_tiled", "all_to_all_tiled", "ppermute"),
         check_vma=(False, True),
     )
+    @pytest.mark.sample(3)
     def test_same_derivatives_through_the_pool(self, name, check_vma):
         def loss(u):
             return jnp.sum(CALLS[name](u) ** 2)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from absl.testing import absltest, parameterized
 
 import jax_cxl
@@ -145,6 +146,7 @@ class PooledTest(_Test):
         ("clip", jnp.float32, None),
         ("noisy", jnp.float32, None),
     )
+    @pytest.mark.sample(3)
     def test_same_bits_as_the_plain_optimizer(self, name, dtype, master):
         store = self.store()
         optimizer = self.pooled(_OPTIMIZERS[name], store, master=master)
@@ -258,6 +260,7 @@ class PooledTest(_Test):
         self.assertGreater(deaths, 6)
 
     @parameterized.parameters(1, 3)
+    @pytest.mark.sample(2)
     def test_arrays_of_gpus(self, paths):
         # The host is in the place of the GPUs: pieces of the pool, and copies that end late.
         copies = host_as_gpu.Copies()

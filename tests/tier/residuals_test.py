@@ -13,6 +13,7 @@ import threading
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from jax.ad_checkpoint import checkpoint_name
 
@@ -113,6 +114,7 @@ class ResidualsTest(parameterized.TestCase):
         self.assert_same(got, expected)
 
     @parameterized.parameters("bfloat16", "bool", "c8", "f8")
+    @pytest.mark.sample(3)
     def test_dtypes(self, dtype):
         def layer(x, w):
             x = checkpoint_name(x, "x")
@@ -124,6 +126,7 @@ class ResidualsTest(parameterized.TestCase):
             self.check(self.offloaded(layer), jax.checkpoint(layer, prevent_cse=False), steps=1)
 
     @parameterized.parameters(0, 7, 4097)
+    @pytest.mark.sample(2)
     def test_sizes(self, rows):
         """Values that are empty, that share blocks, and that cross several devices."""
         compute, arrays = jax.jit(_gradients(self.offloaded())), _arrays(rows)
@@ -175,6 +178,7 @@ class ResidualsTest(parameterized.TestCase):
     # With `inside` and without `check_vma`, JAX does not add up gradients of replicated weights.
     @parameterized.parameters((False, False), (False, True), (True, True))
     @_eight_devices
+    @pytest.mark.sample(2)
     def test_shard_map(self, inside, check_vma):
         mesh = jax.make_mesh((4, 2), ("data", "model"), (_AUTO,) * 2)
         weights, x = _arrays()
@@ -280,7 +284,9 @@ class ResidualsTest(parameterized.TestCase):
 
     def test_too_little_space(self):
         compute = jax.jit(_gradients(self.offloaded(calls=10_000)))
-        pattern = r"residuals h, x of 10000 calls need 655360000 bytes for each device, and \d+ bytes"
+        pattern = (
+            r"residuals h, x of 10000 calls need 655360000 bytes for each device, and \d+ bytes"
+        )
         with self.assertRaisesRegex(jax_cxl.errors.PoolTooSmallError, pattern):
             compute.lower(*_arrays(128))
         self.assertEmpty(self.store.list())

@@ -16,6 +16,7 @@ import tempfile
 import typing
 import zipfile
 
+import pytest
 from absl.testing import absltest, parameterized
 
 import jax_cxl
@@ -75,6 +76,7 @@ class CommandTest(parameterized.TestCase):
             self.assertLen([line for line in lines if line.split()[:1] == [name]], 1)
 
     @parameterized.parameters(*command_line.COMMANDS)
+    @pytest.mark.sample(3)
     def test_each_command_has_help(self, name):
         ended = _run("-m", "jax_cxl", name, "--help")
         self.assertEqual(ended.returncode, 0, ended.stderr)
@@ -127,6 +129,7 @@ class TypesTest(absltest.TestCase):
                 env=os.environ | {"MYPYPATH": str(_PACKAGE.parent)},
             ).stdout
 
+    @pytest.mark.long
     def test_a_program_that_is_right_and_one_that_is_not(self):
         said = self.check(_USER + "jax_cxl.initialize(3)\nn: str = jax_cxl.stats().calls\n")
         # Both mistakes, and nothing else.

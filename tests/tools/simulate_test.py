@@ -9,6 +9,7 @@ import tempfile
 import unittest
 from unittest import mock
 
+import pytest
 from absl.testing import absltest, parameterized
 
 from jax_cxl import _sizes
@@ -180,10 +181,12 @@ class StudyTest(parameterized.TestCase):
             self.assertGreaterEqual(gain, least, tables.bytes_text(size))
 
     @parameterized.product(op=model.OPS, hosts=(*study.HOSTS, 5, 7))
+    @pytest.mark.sample(3)
     def test_our_plans_beat_infiniband_where_links_allow(self, op, hosts):
         self.assertEqual(study.losses(op, model.Setting(hosts=hosts)), [])
 
     @parameterized.product(op=model.OPS, hosts=(2, 3, 4, 6, 8))
+    @pytest.mark.sample(3)
     def test_links_allow_it_up_to_8_hosts(self, op, hosts):
         setting = model.Setting(hosts=hosts)
         for size in study.ALL_SIZES:
@@ -233,6 +236,7 @@ class StudyTest(parameterized.TestCase):
                 )
 
     @parameterized.parameters(*(op for op in study.PLANNED if op != "barrier"))
+    @pytest.mark.sample(3)
     def test_bytes_grow_as_the_bound_up_to_256_hosts(self, op):
         for ranks in (2, 12, 64, 256):
             per_rank, total, per_card = study.scaling(op, ranks, 6)
@@ -241,6 +245,7 @@ class StudyTest(parameterized.TestCase):
             self.assertLess(per_card, 1.1, ranks)
 
     @parameterized.parameters(*model.OPS)
+    @pytest.mark.sample(3)
     def test_sampled_and_exact_agree(self, op):
         setting = model.Setting(hosts=32, slot_bytes=128 * c.KIB)
         size = 256 * c.MIB

@@ -9,6 +9,7 @@ import sys
 import tempfile
 
 import blocks
+import pytest
 import yaml
 from absl.testing import absltest, parameterized
 
@@ -22,6 +23,11 @@ _NAMED = [
     ("_" + re.sub(r"\W", "_", str(page.relative_to(_ROOT).with_suffix(""))), page)
     for page in _PAGES
 ]
+# Their commands start Slurm, or do what the examples and other pages do.
+_LONG = {
+    *("_docs_running_on_slurm", "_docs_offload", "_docs_tables", "_docs_store", "_docs_profiler"),
+    *("_docs_tutorial_fsdp", "_docs_tutorial_tensor_parallel"),
+}
 # `python` of the commands: a launcher whose ranks start faster (tests/helpers/forked_launch.py).
 _PYTHON = f"""\
 #!/bin/bash
@@ -55,8 +61,16 @@ class PagesTest(parameterized.TestCase):
                     result = subprocess.run(command, capture_output=True, text=True)
                     self.assertEqual(result.returncode, 0, f"{block}\n{result.stderr}")
 
-    @parameterized.named_parameters(*_NAMED)
+    @parameterized.named_parameters(*(page for page in _NAMED if page[0] not in _LONG))
     def test_commands(self, page):
+        self.check_commands(page)
+
+    @parameterized.named_parameters(*(page for page in _NAMED if page[0] in _LONG))
+    @pytest.mark.long
+    def test_long_commands(self, page):
+        self.check_commands(page)
+
+    def check_commands(self, page):
         found = blocks.of(page)
         commands = [block for block in found if block.language == "bash" and not block.is_file]
         for block in found:

@@ -8,6 +8,7 @@ import tempfile
 import time
 
 import job
+import pytest
 from absl.testing import absltest, parameterized
 
 
@@ -50,6 +51,7 @@ class ArrivalTest(parameterized.TestCase):
         ),
         ("come", None),
     )
+    @pytest.mark.sample(3)
     def test_others_name_it(self, how, says):
         with socket.socket() as reservation:
             reservation.bind(("127.0.0.1", 0))

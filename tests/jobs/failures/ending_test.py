@@ -12,6 +12,7 @@ import uuid
 
 import job
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from jax_cxl import _core
@@ -83,6 +84,7 @@ class EndingTest(parameterized.TestCase):
         ("catch_exit", "MismatchError", "ended normally, after 1 collectives"),
         ("shut_down", "MismatchError", r"called jax_cxl.shutdown\(\) and has not ended, after 1"),
     )
+    @pytest.mark.sample(4)
     def test_peer_that_leaves_is_named_soon(self, how, error, says):
         # The test is about the end of the interpreter, so ranks are not forks.
         with self.start(how, launcher=("--grace=0.5",), forked=False) as ended:

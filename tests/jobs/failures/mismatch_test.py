@@ -4,6 +4,7 @@ import json
 import re
 
 import job
+import pytest
 from absl.testing import absltest, parameterized
 
 _PROGRAM = job.PROGRAMS / "failures/mismatch.py"
@@ -56,6 +57,7 @@ class MismatchTest(parameterized.TestCase):
         self.check("group", "psum", "psum", "ranks 0 1", "ranks 0 1 2", 3)
 
     @parameterized.parameters("levels", "levels_of_one_element", "levels_branch")
+    @pytest.mark.sample(3)
     def test_levels(self, case):
         caught = run(case, 2, devices_per_process=2)
         began = max(each["at"][0] for each in caught.values())
@@ -96,6 +98,7 @@ class MismatchTest(parameterized.TestCase):
         self.assertEqual(error["calls"][1], "none: it ended after 3 collectives")
 
     @parameterized.parameters("late", "line")
+    @pytest.mark.sample(2)
     def test_no_mismatch(self, case):
         for error in run(case, 3).values():
             self.assertNotIn("text", error)

@@ -8,6 +8,7 @@ import jax
 import job
 import numpy as np
 import ops_harness as harness
+import pytest
 from absl.testing import absltest, parameterized
 
 import jax_cxl
@@ -43,6 +44,7 @@ class SeveralProcessesTest(parameterized.TestCase):
         return done.stdout
 
     @parameterized.parameters(([1], [0, 2]), ([0, 2], [1]))
+    @pytest.mark.sample(2)
     def test_goes_on_without_the_lost(self, victims, left):
         said = self.run_job(f"--victims={','.join(map(str, victims))}", devices_per_process=2)
         for process in left:
@@ -65,6 +67,7 @@ class SeveralProcessesTest(parameterized.TestCase):
         (1, "join"),
         (1, "register"),
     )
+    @pytest.mark.sample(3)
     def test_another_is_lost_while_regrouping(self, dies, moment):
         said = self.run_job("--victims=2", f"--dies={dies}", f"--moment={moment}")
         self.assertEqual(sums_of(said, 1 - dies)[-1], [1 - dies], said)
@@ -79,6 +82,7 @@ class SeveralProcessesTest(parameterized.TestCase):
             self.assertIn(f"[{process}] done", said)
 
     @parameterized.parameters(("0",), ("1",), ("0,2",), ("0,1,2",))
+    @pytest.mark.sample(3)
     def test_successors_join(self, victims):
         restarts = len(victims.split(","))
         said = self.run_job(
@@ -101,6 +105,7 @@ class SeveralProcessesTest(parameterized.TestCase):
         self.assertEqual(said.count("done"), 3, said)
 
     @parameterized.parameters(("0",), ("2",))
+    @pytest.mark.sample(2)
     def test_a_successor_comes_after_the_others_have_ended(self, victim):
         done = job.run(
             "regroup/rejoin.py",
@@ -113,6 +118,7 @@ class SeveralProcessesTest(parameterized.TestCase):
         self.assertRegex(done.stderr, "rank [012] ended before this process could join it")
 
     @parameterized.parameters(("2", [0, 1]), ("0", [1, 2]), ("0,2", [1]))
+    @pytest.mark.sample(2)
     def test_initializes_again(self, victims, left):
         said = self.run_job(
             f"--victims={victims}", program="regroup/regroup_and_restart.py", devices_per_process=2
@@ -125,6 +131,7 @@ class SeveralProcessesTest(parameterized.TestCase):
             self.assertIn(f"[{process}] done", said)
 
     @parameterized.parameters((("--rejoin",), 4, 3), (("--shut_down_first",), 2, 1))
+    @pytest.mark.sample(2)
     def test_initializes_again_with_successors(self, arguments, sums, of_successor):
         for victim in (0, 1):
             said = self.run_job(

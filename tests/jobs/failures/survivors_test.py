@@ -6,12 +6,14 @@ import sys
 import time
 
 import job
+import pytest
 import two_kernels
 from absl.testing import absltest, parameterized
 
 
 class SurvivorsTest(parameterized.TestCase):
     @parameterized.parameters((3, 2), (2, 0))
+    @pytest.mark.sample(2)
     def test_end_with_their_error(self, processes, victim):
         port = str(two_kernels.free_port())
         program = str(job.PROGRAMS / "failures/lose_one.py")

@@ -11,6 +11,7 @@ import tempfile
 import time
 from unittest import mock
 
+import pytest
 from absl.testing import absltest, parameterized
 from launch_harness import PROGRAMS, LaunchTestCase, child_of
 
@@ -184,6 +185,7 @@ class DistributedTest(LaunchTestCase):
         ("against_the_variable", ["--replace-collectives"], "0", "1", 4096),
         ("not_replaced", [], "", "", 0),
     )
+    @pytest.mark.sample(2)
     def test_replaces_collectives(self, options, before, after, published):
         extra = {"JAX_CXL_REPLACE_COLLECTIVES": before}
         status, stdout, stderr = self.launch(*options, "jitted_sum.py", extra=extra)
@@ -215,6 +217,7 @@ class DistributedTest(LaunchTestCase):
 
     # An error and an exit run JAX's shutdown, which waits for the others.
     @parameterized.parameters(("raise", 1), ("exit", 5), ("_exit", 5))
+    @pytest.mark.sample(3)
     def test_a_failing_rank_ends_one_that_swallows_sigterm(self, how, expected):
         extra = {"JAX_PLATFORMS": "cpu"}
         with self.start("--grace=0.5", "preempted.py", how, extra=extra) as launcher:
@@ -258,6 +261,7 @@ class EndTest(LaunchTestCase):
         ("-9", 137, "rank 1 was killed by SIGKILL"),
         ("-11", 139, "rank 1 was killed by SIGSEGV"),
     )
+    @pytest.mark.sample(3)
     def test_status_of_the_first_rank_to_fail(self, how, expected, message):
         started = time.monotonic()
         status, _, stderr = self.launch("-n", "3", "--grace=50", "end.py", how)
@@ -313,6 +317,7 @@ class EndTest(LaunchTestCase):
     @parameterized.product(
         number=(signal.SIGINT, signal.SIGTERM, signal.SIGHUP), arguments=((), ("stubborn",))
     )
+    @pytest.mark.sample(5)
     def test_a_signal_to_the_launcher(self, number, arguments):
         with self.start("--grace=0.5", "family.py", *arguments) as launcher:
             self._wait_until_ready(launcher)

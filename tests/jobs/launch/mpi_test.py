@@ -15,6 +15,7 @@ from unittest import mock
 
 import job
 import mpi_libraries
+import pytest
 from absl.testing import absltest, parameterized
 from jax._src.clusters.cluster import ClusterEnv
 
@@ -137,6 +138,7 @@ class LaunchersTest(parameterized.TestCase):
         ("openmpi", ("mpirun", "--oversubscribe", "--bind-to", "none")),
         ("mpich", ("mpiexec",)),
     )
+    @pytest.mark.sample(2)
     def test_a_program_runs_unchanged(self, library, command):
         # A script stands between the launcher and the program.
         program = ("sh", "-c", '"$0" "$1"; exit $?', sys.executable, job.PROGRAMS / "under_mpi.py")

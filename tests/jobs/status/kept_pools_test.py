@@ -10,6 +10,7 @@ import sys
 import tempfile
 
 import job
+import pytest
 import status_command
 from absl.testing import absltest, parameterized
 
@@ -53,6 +54,7 @@ class KeptPoolTest(parameterized.TestCase):
             process.stdout.close()
 
     @parameterized.parameters(((0, 1), "end"), ((1,), "fail"))
+    @pytest.mark.sample(2)
     def test_of_a_job_that_failed(self, killed, how):
         name = f"kept-{os.getpid()}-{len(killed)}"
         self.run_job(name, killed, how)
@@ -76,6 +78,7 @@ class FilePoolTest(parameterized.TestCase):
     """Pools in files. Only the mappings of the job's processes show where they are."""
 
     @parameterized.parameters(("", False), ("&offset=2MiB", True))
+    @pytest.mark.sample(2)
     def test_is_found_without_an_argument(self, offset, kept):
         folder = self.enter_context(tempfile.TemporaryDirectory())
         path = pathlib.Path(folder, "pool")

@@ -9,6 +9,7 @@ import sys
 import tempfile
 
 import jax
+import pytest
 import two_kernels
 from absl.testing import absltest, parameterized
 
@@ -39,6 +40,7 @@ class DeviceTest(parameterized.TestCase):
         self.assertRegex(output, r"GB/s: loads \d+\.\d+, stores with write-backs \d+\.\d+")
 
     @parameterized.parameters(("", ":1"), ("--with", "nowhere"))
+    @pytest.mark.sample(2)
     def test_wrong_arguments(self, *arguments):
         with _doctor("--with", *filter(None, arguments)) as doctored:
             output, _ = doctored.communicate(timeout=60)
@@ -55,6 +57,7 @@ class DeviceTest(parameterized.TestCase):
         self.assertIn("us each way", outputs[0])
         self.assertIn("run under one kernel", outputs[0])
 
+    @pytest.mark.long
     def test_hosts_that_map_different_memory(self):
         port = two_kernels.free_port()
         other = self.uri.replace("/pool?", "/another?")

@@ -5,6 +5,7 @@ import sys
 import tempfile
 
 import job
+import pytest
 import two_kernels
 from absl.testing import absltest
 
@@ -72,6 +73,7 @@ class EqualNamesTest(absltest.TestCase):
         self.assertGreater(float(found[1]), 4)
         self.assertLess(float(found[1]), 6 + 10 * job.SOON)
 
+    @pytest.mark.long
     def test_coherence_between_hosts_is_said_in_words(self):
         for process in self.start("end", options=""):
             _, stderr = process.communicate(timeout=240)
@@ -79,6 +81,7 @@ class EqualNamesTest(absltest.TestCase):
             for words in ("the ranks run on 2 hosts", "coherence=flush", "coherence=coherent"):
                 self.assertIn(words, stderr)
 
+    @pytest.mark.long
     def test_containers_that_do_not_share_dev_shm(self):
         for process in self.start("end", same_kernel=True, own_shm=True):
             _, stderr = process.communicate(timeout=240)
