@@ -46,8 +46,8 @@ class TakingBack {
 
   // Tries to take this member's memory, whose host has finished `calls` calls
   // and announced no others. `ended` says whether the process of a member has
-  // ended. Returns true if no member uses the memory any more. The caller then
-  // closes its entry of the directory before it writes to the memory.
+  // ended. Returns true if no member uses the memory now or later. The caller
+  // then closes its entry of the directory before it writes to the memory.
   bool TryTake(uint64_t calls, const std::function<bool(int)>& ended);
 
   // Returns true once a member has taken its memory. It does so after all
