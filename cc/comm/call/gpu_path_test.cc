@@ -155,7 +155,9 @@ TEST(GpuPathTest, ShapesKeepAllThreads) {
         EXPECT_GE(shape.blocks, 1u);
         EXPECT_EQ(shape.blocks & (shape.blocks - 1), 0u);
         EXPECT_LE(shape.blocks, usual.blocks);
-        if (call.striped) EXPECT_EQ(shape.blocks, usual.blocks);
+        if (call.striped) {
+          EXPECT_EQ(shape.blocks, usual.blocks);
+        }
       }
 }
 

@@ -22,8 +22,8 @@
 namespace jax_cxl::comm {
 namespace {
 
-constexpr int kRanks = 3;
-constexpr uint64_t kKey = 77;
+constexpr int kMembers = 3;
+constexpr uint64_t kGroupKey = 77;
 
 bool NobodyEnded(int) { return false; }
 
@@ -31,8 +31,8 @@ bool NobodyEnded(int) { return false; }
 class Members {
  public:
   explicit Members(World* world) : world_(world) {
-    for (int rank = 0; rank < kRanks; ++rank) Enter(rank);
-    for (int rank = 0; rank < kRanks; ++rank) Connect(rank);
+    for (int rank = 0; rank < kMembers; ++rank) Enter(rank);
+    for (int rank = 0; rank < kMembers; ++rank) Connect(rank);
   }
 
   TakingBack& operator[](int member) { return *members_[member]; }
@@ -49,17 +49,18 @@ class Members {
     geometry.num_slots = 2;
     places_[rank] = OrDie(AllocateChannel(
         world_->pool(rank), world_->endpoint(rank).arena(), {{0, 1, 2}, rank},
-        kKey, geometry, sizeof(cuda::DeviceControl)));
+        kGroupKey, geometry, sizeof(cuda::DeviceControl)));
     entries_[rank] = OrDie(EnterChannel(&world_->pool(rank), doorbells(rank),
                                         rank, places_[rank]));
   }
   void Connect(int self) {
     std::vector<TakingBack::Member> members;
-    for (int rank = 0; rank < kRanks; ++rank) {
+    for (int rank = 0; rank < kMembers; ++rank) {
       std::optional<FoundChannel> found;
       // Without coherence, a line may be old at first.
       while (!found)
-        found = FindChannel(world_->pool(self), doorbells(self), rank, kKey);
+        found =
+            FindChannel(world_->pool(self), doorbells(self), rank, kGroupKey);
       auto* control =
           reinterpret_cast<cuda::DeviceControl*>(world_->pool(self).At(
               found->place.control, sizeof(cuda::DeviceControl)));
@@ -77,9 +78,9 @@ class Members {
   }
 
   World* world_;
-  std::array<pool::ChannelPlace, kRanks> places_;
-  std::array<int, kRanks> entries_;
-  std::array<std::unique_ptr<TakingBack>, kRanks> members_;
+  std::array<pool::ChannelPlace, kMembers> places_;
+  std::array<int, kMembers> entries_;
+  std::array<std::unique_ptr<TakingBack>, kMembers> members_;
 };
 
 // Polls several times: without coherence, a word may be old at first.
@@ -91,17 +92,17 @@ bool Soon(const Function& function) {
 }
 
 TEST(TakingBackTest, OnlyAfterAllHaveFinishedAllCalls) {
-  World world(kRanks, {});
+  World world(kMembers, {});
   Members members(&world);
   EXPECT_FALSE(members[0].TryTake(0, NobodyEnded));
-  for (int rank = 0; rank < kRanks; ++rank) {
+  for (int rank = 0; rank < kMembers; ++rank) {
     EXPECT_TRUE(members[rank].Announce(1));
     EXPECT_FALSE(members[0].TryTake(1, NobodyEnded));
     if (rank > 0) members[rank].TellFinished(1);
   }
   EXPECT_TRUE(Soon([&] { return members[0].TryTake(1, NobodyEnded); }));
   members.Leave(0);
-  for (int rank = 1; rank < kRanks; ++rank) {
+  for (int rank = 1; rank < kMembers; ++rank) {
     EXPECT_TRUE(Soon([&] { return members[rank].taken(); }));
     EXPECT_FALSE(members[rank].Announce(2));
     // The others need not ask anybody.
@@ -110,9 +111,9 @@ TEST(TakingBackTest, OnlyAfterAllHaveFinishedAllCalls) {
 }
 
 TEST(TakingBackTest, NotOnceAMemberHasAnnouncedACall) {
-  World world(kRanks, {});
+  World world(kMembers, {});
   Members members(&world);
-  for (int rank = 0; rank < kRanks; ++rank) members[rank].TellFinished(5);
+  for (int rank = 0; rank < kMembers; ++rank) members[rank].TellFinished(5);
   EXPECT_TRUE(members[1].Announce(6));
   EXPECT_FALSE(Soon([&] { return members[0].TryTake(5, NobodyEnded); }));
   EXPECT_FALSE(members[1].taken());
@@ -126,9 +127,9 @@ TEST(TakingBackTest, NotOnceAMemberHasAnnouncedACall) {
 // TryTake looks at the members twice. Member 1 announces a call after the first
 // look at it.
 TEST(TakingBackTest, ACallIsAnnouncedDuringTheFirstLook) {
-  World world(kRanks, {});
+  World world(kMembers, {});
   Members members(&world);
-  for (int rank = 0; rank < kRanks; ++rank) members[rank].TellFinished(1);
+  for (int rank = 0; rank < kMembers; ++rank) members[rank].TellFinished(1);
   bool announced = false;
   EXPECT_FALSE(members[0].TryTake(1, [&](int member) {
     if (member == 2 && !std::exchange(announced, true)) {
@@ -142,9 +143,9 @@ TEST(TakingBackTest, ACallIsAnnouncedDuringTheFirstLook) {
 
 // After the second look at it, member 1 has to wait for the result.
 TEST(TakingBackTest, ACallIsAnnouncedAfterTheSecondLook) {
-  World world(kRanks, {});
+  World world(kMembers, {});
   Members members(&world);
-  for (int rank = 0; rank < kRanks; ++rank) members[rank].TellFinished(1);
+  for (int rank = 0; rank < kMembers; ++rank) members[rank].TellFinished(1);
   std::atomic<int> looks = 0;
   std::atomic<bool> returned = false;
   std::thread announcing;
@@ -168,11 +169,11 @@ TEST(TakingBackTest, ACallIsAnnouncedAfterTheSecondLook) {
 // when all members have begun it.
 TEST(TakingBackTest, HostsDisagreeNever) {
   constexpr int kGroups = 60;
-  World world(kRanks, {});
+  World world(kMembers, {});
   Members members(&world);
-  std::array<std::atomic<uint64_t>, kRanks> begun = {};
+  std::array<std::atomic<uint64_t>, kMembers> begun = {};
   std::atomic<int> takers = 0, made = 0;
-  std::barrier together(kRanks);
+  std::barrier together(kMembers);
   auto run = [&](int self) {
     std::mt19937 random(self);
     for (int group = 0; group < kGroups; ++group) {
@@ -209,7 +210,7 @@ TEST(TakingBackTest, HostsDisagreeNever) {
     }
   };
   std::deque<std::thread> threads;
-  for (int rank = 0; rank < kRanks; ++rank) threads.emplace_back(run, rank);
+  for (int rank = 0; rank < kMembers; ++rank) threads.emplace_back(run, rank);
   for (std::thread& thread : threads) thread.join();
   EXPECT_GE(takers, kGroups);
   EXPECT_GT(made, 3 * kGroups);
