@@ -69,8 +69,11 @@ class CacheTest : public testing::Test {
     for (size_t i = 0; i < ids.size(); ++i) {
       const bool inside = ids[i] < static_cast<int32_t>(kTableRows);
       const std::byte* expected = data_.data() + ids[i] * 24;
-      if (inside) ASSERT_EQ(std::memcmp(&out[i * 24], expected, 24), 0);
-      if (!inside) ASSERT_EQ(out[i * 24], std::byte{0});
+      if (inside) {
+        ASSERT_EQ(std::memcmp(&out[i * 24], expected, 24), 0);
+      } else {
+        ASSERT_EQ(out[i * 24], std::byte{0});
+      }
     }
   }
 

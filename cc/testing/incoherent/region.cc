@@ -41,6 +41,7 @@ std::string_view RegionName(Region region) {
       "finished",
       "call_word",
       "ended",
+      "host_word",
   };
   return kNames[static_cast<int>(region)];
 }
@@ -151,7 +152,7 @@ Region RegionMap::FindInDeviceControl(uint64_t inside, bool word) {
   if (inside < offsetof(DeviceControl, ended)) return Region::kReleased;
   if (inside < offsetof(DeviceControl, journal)) return Region::kEnded;
   if (inside >= sizeof(DeviceControl)) return Region::kOther;
-  if (inside >= offsetof(DeviceControl, host)) return Region::kHostWords;
+  if (inside >= offsetof(DeviceControl, host)) return Region::kHostWord;
   if (inside >= offsetof(DeviceControl, flagged.vectors))
     return Region::kFlagged;
   if (inside >= offsetof(DeviceControl, flagged)) return Region::kFlaggedWords;

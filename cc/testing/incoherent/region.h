@@ -28,7 +28,6 @@ enum class Region : uint8_t {
   kRecorder,
   kFlagged,       // data with flags, of short messages between devices
   kFlaggedWords,  // the words of their ring
-  kHostWords,     // of hosts that take memory back from a group
   // Kinds of flags.
   kRankReady,
   kHeartbeat,
@@ -45,8 +44,9 @@ enum class Region : uint8_t {
   kFinished,
   kCallWord,
   kEnded,
+  kHostWord,  // by which hosts take memory back from a group of devices
 };
-inline constexpr int kNumRegions = static_cast<int>(Region::kEnded) + 1;
+inline constexpr int kNumRegions = static_cast<int>(Region::kHostWord) + 1;
 
 std::string_view RegionName(Region region);
 inline constexpr bool IsFlag(Region region) {
