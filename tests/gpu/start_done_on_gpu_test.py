@@ -74,6 +74,7 @@ class OnGpuTest(parameterized.TestCase):
         harness.check_equal(actual, expected)
 
     @parameterized.product(published=(False, True), check_vma=(False, True))
+    @pytest.mark.sample(2)
     def test_rows(self, published, check_vma):
         indices = jnp.array([5, 0, -1, 15, 2, 2], np.int32)
 
@@ -230,6 +231,7 @@ class OnGpuTest(parameterized.TestCase):
         np.testing.assert_array_equal(out["n"], [4] * 4)
 
     @parameterized.product(name=tuple(ARGUMENTS), check_vma=(False, True))
+    @pytest.mark.sample(2)
     def test_lowering(self, name, check_vma):
         def body(v, h):
             future = halves(name)[0](v, "i", **ARGUMENTS[name])

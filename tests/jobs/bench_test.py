@@ -98,6 +98,7 @@ class BenchTest(parameterized.TestCase):
         self.assertAlmostEqual(row["busbw_gbps"], rate * factor, delta=2e-3 * rate + 1e-6)
         self.assertGreater(row["bound_share"], 0)
 
+    @pytest.mark.long
     def test_rows_that_a_router_sends(self):
         self.check_routed("ragged_all_to_all:hot", "moe_combine")
 

@@ -29,7 +29,7 @@ class ManyMeshesTest(parameterized.TestCase):
     def test_a_rank_dies_while_groups_come_and_go(self):
         done = job.run(
             "many_meshes.py",
-            *("--meshes=14", "--victim=2", "--seed=1"),
+            *("--meshes=10", "--victim=2", "--seed=1"),
             processes=4,
             environment=_small_pool(4),
             launcher=("--grace=30",),

@@ -3,6 +3,7 @@
 import pathlib
 
 import job
+import pytest
 from absl.testing import absltest, parameterized
 
 _KILLS = str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "tier" / "kills.py")
@@ -14,6 +15,7 @@ class PooledTest(parameterized.TestCase):
         (f"--kills={max(2, int(job.SECONDS / 2))}", "--seed=3"),
         ("--kills=2", "--whole"),
     )
+    @pytest.mark.sample(2)
     def test_losses_are_those_of_an_undisturbed_job(self, *arguments):
         done = job.run(_KILLS, *arguments, processes=1)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

@@ -7,6 +7,7 @@ import unittest
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from jax_cxl._lowering.contract import Op
@@ -176,6 +177,7 @@ class LevelsTest(parameterized.TestCase):
                 time = levels.seconds(row["op"], size, kind.setting(4))
                 self.assertAlmostEqual(kept / (time / c.US), 1, delta=1e-3, msg=str(row))
 
+    @pytest.mark.long
     def test_document_says_what_the_model_says_of_levels(self):
         # Rows of 32 hosts take most of the time: `python benchmarks/simulate.py --write docs`.
         document = pathlib.Path(__file__).parents[2] / "docs" / "performance.md"

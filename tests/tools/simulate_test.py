@@ -289,6 +289,7 @@ class DocumentTest(absltest.TestCase):
         self.assertNotIn("first", twice)
         self.assertTrue(twice.endswith("more\n"))
 
+    @pytest.mark.long
     def test_documents_say_what_the_model_says(self):
         document = pathlib.Path(__file__).parents[2] / "docs" / "performance.md"
         text = document.read_text()
@@ -304,6 +305,7 @@ class DocumentTest(absltest.TestCase):
                 section in text, f"{title}: run python benchmarks/simulate.py --write docs"
             )
 
+    @pytest.mark.long
     def test_plots(self):
         from simulator import plots
 

@@ -5,7 +5,6 @@ import pathlib
 import tempfile
 from unittest import mock
 
-import pytest
 from absl.testing import absltest
 
 try:
@@ -22,7 +21,6 @@ _QUICK = {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 
 @absltest.skipIf(nbclient is None, "nbclient is not installed: pip install '.[test]'")
 class NotebookTest(absltest.TestCase):
-    @pytest.mark.long
     def test_first_program(self):
         notebook = nbformat.read(_NOTEBOOKS / "first_program.ipynb", as_version=4)
         for cell in notebook.cells:
