@@ -32,7 +32,7 @@ class ManyMeshesTest(parameterized.TestCase):
             *("--meshes=10", "--victim=2", "--seed=1"),
             processes=4,
             environment=_small_pool(4),
-            launcher=("--grace=30",),
+            launcher=("--grace=8",),
         )
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("lost: ", done.stdout, done.stdout + done.stderr)
