@@ -143,20 +143,18 @@ Status CheckSizes(const std::vector<KeptPath>& paths, const PoolSpec& spec,
   return OkStatus();
 }
 
-Status CheckContents(std::vector<KeptPath>& paths, const PoolSpec& spec,
+// Fails if a path holds something else.
+Status CheckContents(KeptPath& path, uint64_t offset,
                      const Signature& signature) {
-  for (KeptPath& path : paths) {
-    if (!path.file || path.ours) continue;
-    const Status zeros =
-        IsFile(path) ? path.file->CheckMayTake(spec.offset, path.piece.bytes,
-                                               /*recognized=*/false)
-                     : CheckZeros(path);
-    if (zeros.ok()) continue;
-    // Another process of this job may have prepared it in the meantime.
-    CXL_ASSIGN_OR_RETURN(path.ours, HasSignature(path, signature));
-    if (!path.ours) return zeros;
-  }
-  return OkStatus();
+  const Status zeros = IsFile(path)
+                           ? path.file->CheckMayTake(offset, path.piece.bytes,
+                                                     /*recognized=*/false)
+                           : CheckZeros(path);
+  if (zeros.ok()) return OkStatus();
+  // Another process may have prepared it in the meantime. It writes the
+  // signature before everything else.
+  CXL_ASSIGN_OR_RETURN(path.ours, HasSignature(path, signature));
+  return path.ours ? OkStatus() : zeros;
 }
 
 bool TooShort(const KeptPath& path) {
@@ -186,8 +184,9 @@ Result<std::vector<KeptPath>> Examine(const PoolSpec& spec,
   CXL_ASSIGN_OR_RETURN(std::vector<KeptPath> paths, OpenAll(spec, signature));
   CXL_RETURN_IF_ERROR(Measure(paths, spec));
   CXL_RETURN_IF_ERROR(CheckSizes(paths, spec, least_bytes));
-  if (mode != OpenMode::kFormat)
-    CXL_RETURN_IF_ERROR(CheckContents(paths, spec, signature));
+  for (KeptPath& path : paths)
+    if (mode != OpenMode::kFormat && path.file && !path.ours)
+      CXL_RETURN_IF_ERROR(CheckContents(path, spec.offset, signature));
   FindLost(paths);
   return paths;
 }
@@ -202,9 +201,7 @@ Status Create(KeptPath& path, std::vector<KeptPath>& paths,
   path.file.emplace(std::move(file));
   path.piece.fd = path.file->fd();
   if (path.file->created()) return OkStatus();
-  CXL_ASSIGN_OR_RETURN(path.ours, HasSignature(path, signature));
-  return path.file->CheckMayTake(path.piece.offset, path.piece.bytes,
-                                 path.ours);
+  return CheckContents(path, path.piece.offset, signature);
 }
 
 }  // namespace

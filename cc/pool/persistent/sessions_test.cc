@@ -108,11 +108,20 @@ TEST_P(SessionsTest, ThereAreAsManyLeasesAsTheSlotHas) {
 
 TEST_P(SessionsTest, TheLockLetsOneInAtATime) {
   constexpr int kProcesses = 4, kTimes = 10;
+  // Opened before anybody writes, because this memory has no signature. They
+  // enter one after another: two that enter at once may choose the same slot.
+  // They notice that, but the emulated caches call it an error.
+  std::vector<std::unique_ptr<PersistentMemory>> opened;
+  for (int i = 0; i < kProcesses; ++i) opened.push_back(Memory());
+  std::vector<std::unique_ptr<Sessions>> entered;
+  for (const auto& memory : opened) {
+    entered.push_back(
+        std::make_unique<Sessions>(*memory, std::vector<int>{0}, kTable));
+    ASSERT_TRUE(entered.back()->Enter().ok());
+  }
   std::vector<std::thread> threads;
   for (int i = 0; i < kProcesses; ++i) {
-    threads.emplace_back([this] {
-      const auto memory = Memory();
-      Sessions session(*memory, {0}, kTable);
+    threads.emplace_back([&session = *entered[i], &memory = opened[i]] {
       for (int k = 0; k < kTimes; ++k) {
         ASSERT_TRUE(session.Lock(60).ok());
         const uint64_t value = *memory->LoadWord(0, kWord);

@@ -338,7 +338,9 @@ class EndTest(LaunchTestCase):
 
     def test_a_signal_ends_a_job_whose_output_nobody_reads(self):
         with self.start("--grace=0.5", "flood.py") as launcher:
-            time.sleep(1)
+            assert launcher.stdout is not None
+            launcher.stdout.readline()  # The job has begun.
+            time.sleep(0.5)  # The pipe is full.
             launcher.terminate()
             self.assertEqual(launcher.wait(timeout=30), 143)
 
