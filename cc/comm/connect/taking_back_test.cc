@@ -167,7 +167,7 @@ TEST(TakingBackTest, ACallIsAnnouncedAfterTheSecondLook) {
 
 // Three hosts make calls and take their memory at the same time. A call ends
 // when all members have begun it.
-TEST(TakingBackTest, HostsDisagreeNever) {
+TEST(TakingBackTest, HostsNeverDisagree) {
   constexpr int kGroups = 60;
   World world(kMembers, {});
   Members members(&world);

@@ -88,7 +88,7 @@ class DeviceChannel {
   bool Idle();
 
   // Returns true if this member may take its part back: no member uses the
-  // channel any more. Requires that the channel is idle.
+  // channel now or later. Requires that the channel is idle.
   bool TryTake();
 
   // Gives this member's part back to `arena`. Returns the buffers, for a

@@ -76,8 +76,12 @@ Status DeviceChannel::FinishConnecting() {
 
 bool DeviceChannel::Idle() {
   if (calls_ == 0) return true;
-  return Read(status_.get()->finished) == calls_ && RecordLast().ok() &&
-         cudaEventQuery(last_done_) == cudaSuccess;
+  if (Read(status_.get()->finished) != calls_ || !RecordLast().ok())
+    return false;
+  const cudaError_t ended = cudaEventQuery(last_done_);
+  // Otherwise the next launch of a kernel would report it.
+  if (ended == cudaErrorNotReady) cudaGetLastError();
+  return ended == cudaSuccess;
 }
 
 bool DeviceChannel::TryTake() {

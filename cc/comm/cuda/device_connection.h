@@ -41,8 +41,8 @@ class DeviceConnection {
                    const DeviceOptions& options, Group group);
 
   // Allocates this member's part. Fails with kResourceExhausted, and then
-  // allocates nothing. `incarnation` is how many times a member of the group
-  // has taken its part back.
+  // allocates nothing. `incarnation` is how many times the group has
+  // begun again, because a member has taken its part back.
   Status Open(Arena* arena, Recorder* recorder, uint64_t incarnation);
 
   // Gives this member's part back to `arena`.
