@@ -11,10 +11,10 @@
 namespace jax_cxl::comm {
 namespace {
 
-constexpr uint64_t kAlignment = 4096;
+constexpr uint64_t kPartAlignment = 4096;
 
 uint64_t Aligned(uint64_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
 }
 
 uint64_t IndexBytes(const plan::Request& request) {

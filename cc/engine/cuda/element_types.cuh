@@ -165,21 +165,22 @@ __device__ __forceinline__ auto WithElementType(DType dtype,
   return visit.template operator()<E8M0>();
 }
 
-// 16 bytes of elements, and the fold of several such operands.
-template <typename Type>
+// The elements of a `Raw`, 16 bytes or less, and the fold of several such
+// operands.
+template <typename Type, typename Raw = uint4>
 class ElementFold {
  public:
-  static constexpr int kElements = 16 / sizeof(typename Type::Storage);
+  static constexpr int kElements = sizeof(Raw) / sizeof(typename Type::Storage);
   static constexpr int kRegisterBytes = kElements * sizeof(typename Type::Wide);
 
-  __device__ void Begin(uint4 operand) {
+  __device__ void Begin(Raw operand) {
     const Vector vector(operand);
 #pragma unroll
     for (int e = 0; e < kElements; ++e)
       fold_[e] = Type::Widen(vector.elements[e]);
   }
 
-  __device__ void Add(ReduceOp op, uint4 operand) {
+  __device__ void Add(ReduceOp op, Raw operand) {
     const Vector vector(operand);
 #pragma unroll
     for (int e = 0; e < kElements; ++e)
@@ -188,7 +189,7 @@ class ElementFold {
 
   // Divides the results by `divisor`, unless it is 0. Only numbers that are
   // not complex can be divided.
-  __device__ uint4 Result(uint32_t divisor = 0) const {
+  __device__ Raw Result(uint32_t divisor = 0) const {
     Vector result;
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
@@ -202,10 +203,10 @@ class ElementFold {
 
  private:
   union Vector {
-    uint4 raw;
+    Raw raw;
     typename Type::Storage elements[kElements];
     __device__ Vector() {}
-    __device__ explicit Vector(uint4 v) : raw(v) {}
+    __device__ explicit Vector(Raw v) : raw(v) {}
   };
 
   typename Type::Wide fold_[kElements];

@@ -6,6 +6,7 @@
 #include "cc/engine/cuda/device_call.h"
 #include "cc/engine/cuda/device_memory.cuh"
 #include "cc/engine/cuda/element_types.cuh"
+#include "cc/engine/cuda/fold.cuh"
 #include "cc/engine/cuda/stripes.cuh"
 
 // Reductions directly from the peers' slots. They use the functions of the CPU
@@ -45,12 +46,24 @@ __device__ __forceinline__ const std::byte* SourceOf(const ReduceTask& task,
          (member - step.first - behind_me) * StagedBytes(step.bytes);
 }
 
+// Loads 16 bytes of the operands of this or another member.
+__device__ __forceinline__ uint4 LoadOperand(bool own, const std::byte* address,
+                                             uint32_t valid) {
+  return own ? LoadLocal(address, valid) : LoadSlot(address);
+}
+
+__device__ __forceinline__ void StoreResult(const ReduceTask& task,
+                                            uint32_t offset, uint4 result,
+                                            uint32_t valid) {
+  if (task.to != nullptr) StoreLocal(task.to + offset, result, valid);
+  if (task.to_slot != nullptr) StoreSlot(task.to_slot + offset, result);
+}
+
 template <typename Type>
 __device__ __noinline__ void ReduceStep(const ReduceTask& task) {
-  // Number of concurrent loads. A step has few vectors for each thread, and a
-  // load from the pool takes microseconds, which must not add up over the
-  // members.
-  constexpr int kSources = 4;
+  // Concurrent loads of each of kSources. A step has few vectors for each
+  // thread, and a load from the pool takes microseconds, which must not add up
+  // over the members.
   constexpr int kUnroll = ElementFold<Type>::kRegisterBytes <= 32 ? 2 : 1;
 
   const DeviceStep& step = *task.step;
@@ -79,9 +92,8 @@ __device__ __noinline__ void ReduceStep(const ReduceTask& task) {
 #pragma unroll
         for (int k = 0; k < kUnroll; ++k) {
           if (offset[k] >= bytes) continue;
-          values[s][k] = member == self
-                             ? LoadLocal(source + offset[k], bytes - offset[k])
-                             : LoadSlot(source + offset[k]);
+          values[s][k] = LoadOperand(member == self, source + offset[k],
+                                     bytes - offset[k]);
         }
       }
 #pragma unroll
@@ -102,16 +114,72 @@ __device__ __noinline__ void ReduceStep(const ReduceTask& task) {
       // A single source is copied, NaNs included.
       const uint4 result =
           step.last - step.first == 1 ? values[0][k] : fold[k].Result(divisor);
-      if (task.to != nullptr)
-        StoreLocal(task.to + offset[k], result, bytes - offset[k]);
-      if (task.to_slot != nullptr) StoreSlot(task.to_slot + offset[k], result);
+      StoreResult(task, offset[k], result, bytes - offset[k]);
     }
   }
 }
 
+// Reduces elements of the types that have no ReduceStep of their own.
+__device__ __noinline__ inline void ReduceStepOfAny(const ReduceTask& task) {
+  constexpr int kUnroll = 2;
+
+  const DeviceStep& step = *task.step;
+  const int self = task.call->self;
+  const auto bytes = static_cast<uint32_t>(step.bytes);
+  const uint32_t size = task.vectors.size();
+  for (uint32_t base = task.thread; base < size;
+       base += task.threads * kUnroll) {
+    uint32_t offset[kUnroll];
+    Operands operands[kUnroll];
+    uint4 result[kUnroll];
+#pragma unroll
+    for (int k = 0; k < kUnroll; ++k) {
+      const uint32_t i = base + k * task.threads;
+      offset[k] =
+          i < size ? static_cast<uint32_t>(task.vectors.Offset(i)) : bytes;
+    }
+    for (int first = step.first; first < step.last; first += kSources) {
+#pragma unroll
+      for (int s = 0; s < kSources; ++s) {
+        const int member = first + s;
+        if (member >= step.last) break;
+        const std::byte* source = SourceOf(task, member);
+#pragma unroll
+        for (int k = 0; k < kUnroll; ++k) {
+          if (offset[k] >= bytes) continue;
+          operands[k].values[s] = LoadOperand(
+              member == self, source + offset[k], bytes - offset[k]);
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < kUnroll; ++k) {
+        operands[k].count = min(step.last - first, kSources);
+        result[k] = FoldIn(*task.call, operands[k], first == step.first);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kUnroll; ++k) {
+      if (offset[k] >= bytes) continue;
+      // A single source is copied, NaNs included.
+      if (step.last - step.first == 1) result[k] = operands[k].values[0];
+      StoreResult(task, offset[k], result[k], bytes - offset[k]);
+    }
+  }
+}
+
+// The types of gradients have loops of their own. If all types had such loops,
+// nvcc would need minutes for each architecture.
 __device__ __forceinline__ void Reduce(const ReduceTask& task) {
-  WithElementType(task.call->dtype,
-                  [&]<typename Type>() { ReduceStep<Type>(task); });
+  switch (task.call->dtype) {
+    case DType::kFloat32:
+      return ReduceStep<Float<float>>(task);
+    case DType::kBfloat16:
+      return ReduceStep<NarrowFloat<cpu::Bfloat16>>(task);
+    case DType::kFloat16:
+      return ReduceStep<NarrowFloat<cpu::Float16>>(task);
+    default:
+      return ReduceStepOfAny(task);
+  }
 }
 
 }  // namespace jax_cxl::cuda

@@ -2,57 +2,15 @@
 #define JAX_CXL_ENGINE_CUDA_FLAGGED_FLAGGED_REDUCE_CUH_
 
 #include <cstdint>
-#include <cstring>
-#include <type_traits>
 
-#include "cc/base/dtype.h"
 #include "cc/engine/cuda/device_call.h"
 #include "cc/engine/cuda/device_memory.cuh"
-#include "cc/engine/cuda/element_types.cuh"
 #include "cc/engine/cuda/flagged/flagged_units.cuh"
+#include "cc/engine/cuda/fold.cuh"
 
 // Reductions of short messages (flagged.h). A thread fetches the operands of a
 // few members at a time, as they arrive, and folds them in the members' order.
 namespace jax_cxl::cuda::flagged {
-
-// The number of sources whose units are loaded at the same time.
-inline constexpr int kSources = 4;
-
-// One unit of each of some sources, and the fold of the sources before them.
-struct Operands {
-  uint4 values[kSources];
-  int count;
-  uint4 fold[4];  // an ElementFold
-};
-
-// Folds the operands and returns the result so far. It is not inlined, because
-// there is one instance for each type. It is small, because a function that
-// uses many registers saves the caller's registers in memory, in all threads at
-// once.
-template <typename Type>
-__device__ __noinline__ uint4 FoldInAs(ReduceOp op, uint32_t divisor,
-                                       Operands& operands, bool first) {
-  using Fold = ElementFold<Type>;
-  static_assert(sizeof(Fold) <= sizeof(operands.fold));
-  static_assert(std::is_trivially_copyable_v<Fold>);
-  Fold fold;
-  if (first)
-    fold.Begin(operands.values[0]);
-  else
-    std::memcpy(&fold, operands.fold, sizeof(fold));
-#pragma unroll 1
-  for (int k = first ? 1 : 0; k < operands.count; ++k)
-    fold.Add(op, operands.values[k]);
-  std::memcpy(operands.fold, &fold, sizeof(fold));
-  return fold.Result(divisor);
-}
-
-__device__ inline uint4 FoldIn(const DeviceCall& call, Operands& operands,
-                               bool first) {
-  return WithElementType(call.dtype, [&]<typename Type>() {
-    return FoldInAs<Type>(call.reduce_op, call.divisor, operands, first);
-  });
-}
 
 // Fills `operands` with the data of members [first, first + operands.count) for
 // the current unit of `units`.
