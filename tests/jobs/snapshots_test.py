@@ -36,7 +36,7 @@ class SnapshotsTest(parameterized.TestCase):
                 self.assertEqual(done.stdout.count(saved), processes)
 
     def test_trees_of_every_kind(self):
-        self.check_trees((2, 1), (3, 1))
+        self.check_trees((2, 1), (1, 1))
 
     @pytest.mark.long
     def test_trees_of_jobs_with_several_devices_each(self):

@@ -32,7 +32,7 @@ struct Rings {
   }
 };
 
-Status Wait(cudaStream_t stream, cudaEvent_t event) {
+Status WaitFor(cudaStream_t stream, cudaEvent_t event) {
   return cuda::CudaStatus(cudaStreamWaitEvent(stream, event, 0),
                           "wait for a residual");
 }
@@ -116,7 +116,7 @@ Status DeviceRing::Put(int32_t number, const std::byte* value, uint64_t bytes,
   CXL_ASSIGN_OR_RETURN(const tier::Handle made, ring_.Take(bytes));
   staging.Forget(ring_.head(), ring_.layout().bytes());
   StagingBuffer& buffer = staging.NextOutgoing({made.position, bytes});
-  CXL_RETURN_IF_ERROR(Wait(stream, buffer.free));
+  CXL_RETURN_IF_ERROR(WaitFor(stream, buffer.free));
   CXL_RETURN_IF_ERROR(
       cuda::CudaStatus(cudaMemcpyAsync(buffer.memory.get(), value, bytes,
                                        cudaMemcpyDeviceToDevice, stream),
@@ -131,7 +131,7 @@ Status DeviceRing::Put(int32_t number, const std::byte* value, uint64_t bytes,
 
 Status DeviceRing::CopyOut(const tier::Handle& value, StagingBuffer& from,
                            uint64_t bytes) {
-  CXL_RETURN_IF_ERROR(Wait(out_, from.filled));
+  CXL_RETURN_IF_ERROR(WaitFor(out_, from.filled));
   CXL_RETURN_IF_ERROR(ring_.ForEachPiece(
       value.position, bytes,
       [&](int device, uint64_t offset, uint64_t begin, uint64_t size) {
@@ -164,12 +164,12 @@ Status DeviceRing::Get(int32_t number, const tier::DeviceHandle* handle,
   StagingBuffer* buffer = nullptr;
   if (expected && expected->bytes == bytes) buffer = staging.Find(*expected);
   if (buffer != nullptr) {
-    CXL_RETURN_IF_ERROR(Wait(stream, buffer->filled));
+    CXL_RETURN_IF_ERROR(WaitFor(stream, buffer->filled));
     get.staged = buffer->memory.get();
     get.staged_position = expected->position;
   }
   // The kernel may have to read any value.
-  CXL_RETURN_IF_ERROR(Wait(stream, last_put_));
+  CXL_RETURN_IF_ERROR(WaitFor(stream, last_put_));
   CXL_RETURN_IF_ERROR(
       cuda::CudaStatus(tier::LaunchGet(get, stream), "get a residual"));
   if (buffer != nullptr) CXL_RETURN_IF_ERROR(Record(buffer->free, stream));
@@ -179,8 +179,8 @@ Status DeviceRing::Get(int32_t number, const tier::DeviceHandle* handle,
 }
 
 Status DeviceRing::StartFetch(const Staging::Fetch& fetch) {
-  CXL_RETURN_IF_ERROR(Wait(in_, fetch.buffer->free));
-  CXL_RETURN_IF_ERROR(Wait(in_, last_put_));
+  CXL_RETURN_IF_ERROR(WaitFor(in_, fetch.buffer->free));
+  CXL_RETURN_IF_ERROR(WaitFor(in_, last_put_));
   CXL_RETURN_IF_ERROR(ring_.ForEachPiece(
       fetch.value.position, fetch.value.bytes,
       [&](int device, uint64_t offset, uint64_t begin, uint64_t size) {

@@ -163,10 +163,10 @@ class Aside {
   comm::Started started_;
 };
 
-xffi::Error Start(cudaStream_t stream, int64_t table, int32_t column,
-                  int32_t mode, xffi::Span<const uint8_t> fill,
-                  xffi::AnyBuffer ids, xffi::Result<xffi::AnyBuffer> output,
-                  xffi::Result<xffi::AnyBuffer> /*token*/) {
+xffi::Error StartTake(cudaStream_t stream, int64_t table, int32_t column,
+                      int32_t mode, xffi::Span<const uint8_t> fill,
+                      xffi::AnyBuffer ids, xffi::Result<xffi::AnyBuffer> output,
+                      xffi::Result<xffi::AnyBuffer> /*token*/) {
   return OnTable({table, column, mode, fill}, ids, *output,
                  [&](const TableCall& call) -> Status {
                    CXL_ASSIGN_OR_RETURN(Aside* const aside,
@@ -175,9 +175,9 @@ xffi::Error Start(cudaStream_t stream, int64_t table, int32_t column,
                  });
 }
 
-xffi::Error Done(cudaStream_t stream, xffi::AnyBuffer /*ids*/,
-                 xffi::AnyBuffer started, xffi::RemainingArgs /*after*/,
-                 xffi::Result<xffi::AnyBuffer> output) {
+xffi::Error TakeDone(cudaStream_t stream, xffi::AnyBuffer /*ids*/,
+                     xffi::AnyBuffer started, xffi::RemainingArgs /*after*/,
+                     xffi::Result<xffi::AnyBuffer> output) {
   const Result<Aside*> aside = Aside::OfCurrentDevice();
   return ToFfiError(aside.ok() ? (*aside)->Done(started.untyped_data(),
                                                 output->untyped_data(),
@@ -195,12 +195,12 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
                                 .Ctx<xla::ffi::ScratchAllocator>()));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    jax_cxl_cuda_start_table, jax_cxl::ffi::Start,
+    jax_cxl_cuda_start_table, jax_cxl::ffi::StartTake,
     jax_cxl::ffi::BindTable(
         xla::ffi::Ffi::Bind().Ctx<xla::ffi::PlatformStream<cudaStream_t>>())
         .Ret<xla::ffi::AnyBuffer>());
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_table_done, jax_cxl::ffi::Done,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_table_done, jax_cxl::ffi::TakeDone,
                               xla::ffi::Ffi::Bind()
                                   .Ctx<xla::ffi::PlatformStream<cudaStream_t>>()
                                   .Arg<xla::ffi::AnyBuffer>()
