@@ -5,13 +5,15 @@ import tempfile
 import threading
 
 import job
+import pytest
 from absl.testing import absltest, parameterized
 
 _MODULES = ("ml_dtypes", "jax_cxl")
 
 
 class StoreTest(parameterized.TestCase):
-    @parameterized.parameters(1, 3)
+    @parameterized.parameters(3, 1)
+    @pytest.mark.sample(2)
     def test_jobs_of_other_sizes_read_meanwhile(self, paths):
         layouts = [(2, 1, True), (1, 2, False), (3, 1, False)]
         done = {}
