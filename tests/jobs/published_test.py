@@ -59,6 +59,7 @@ class StoreTest(parameterized.TestCase):
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             self.assertIn('"wrong": 0', done.stdout)
 
+    @pytest.mark.long
     def test_the_kills_see_what_is_overwritten(self):
         program = str(
             pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "store" / "store_kills.py"

@@ -41,7 +41,7 @@ class TablesTest(parameterized.TestCase):
 
     def test_kills(self):
         # A kill takes seconds.
-        kills = max(2, int(job.SECONDS / 2))
+        kills = max(1, int(job.SECONDS / 2))
         done = job.run(str(_KILLS), f"--kills={kills}", "--readers=1", "--seed=3", processes=1)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn('"wrong": 0', done.stdout)
