@@ -26,7 +26,7 @@ def scaling_bytes() -> str:
 The three figures of a cell are counted from the plans, for {PAPER.cards} cards: the bytes of the
 busiest rank over the least that a rank must move, all bytes over the least for all ranks, and the
 bytes of the busiest card over the mean of the cards. Where all three are 1.00, plans grow as
-`cc/plan/bounds.h` does. (all_reduce and reduce cut a chunk into one segment for each rank, and some
+`cc/simulator/bounds.h` does. (all_reduce and reduce cut a chunk into one segment for each rank, and some
 ranks get one segment more.)
 
 {markdown(header, rows)}"""
