@@ -34,8 +34,9 @@ class OnGpusTest(parameterized.TestCase):
         self.store = self.open("")
         self.enter_context(host_as_gpu.reads_on_gpus())
 
-    def open(self, options: str) -> jax_cxl.Store:
-        store = jax_cxl.Store(f"file:{self.path}?size={96 * _MIB}{options}")
+    def open(self, options: str, paths: int = 1) -> jax_cxl.Store:
+        names = ",".join([str(self.path)] + [f"{self.path}{n}" for n in range(1, paths)])
+        store = jax_cxl.Store(f"file:{names}?size={96 * _MIB}{options}")
         self.addCleanup(store.close)
         self.copies = store._devices._copies = host_as_gpu.Copies()
         return store
@@ -58,9 +59,10 @@ class OnGpusTest(parameterized.TestCase):
         return {k: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where) for k, x in tree.items()}
 
     def damage(self, data: np.ndarray, at: int) -> None:
-        found = self.path.read_bytes().find(data.tobytes()[at : at + 64])
-        self.assertGreater(found, 0)
-        with self.path.open("r+b") as file:
+        wanted = data.tobytes()[at : at + 64]
+        places = {path: path.read_bytes().find(wanted) for path in self.path.parent.iterdir()}
+        ((path, found),) = [(path, at) for path, at in places.items() if at > 0]
+        with path.open("r+b") as file:
             file.seek(found)
             byte = file.read(1)
             file.seek(found)
@@ -135,6 +137,24 @@ class OnGpusTest(parameterized.TestCase):
     )
     @pytest.mark.sample(3)
     def test_other_shardings(self, saved, saved_spec, asked, asked_spec):
+        self.check_shardings(saved, saved_spec, asked, asked_spec)
+
+    @parameterized.product(
+        case=(
+            ((1,), P(), (1,), P()),
+            ((4,), P("x"), (2,), P("x")),
+            ((2,), P(), (2,), P(None, "x")),
+            ((2, 2), P("x", "y"), (1,), P()),
+        ),
+        paths=(2, 3),
+    )
+    @pytest.mark.sample(3)
+    def test_several_paths(self, case, paths):
+        self.path = self.path.with_name(f"of {paths} ")
+        self.store = self.open("", paths)
+        self.check_shardings(*case)
+
+    def check_shardings(self, saved, saved_spec, asked, asked_spec):
         def sharding(shape, spec):
             devices = np.array(jax.devices()[: math.prod(shape)]).reshape(shape)
             return jax.NamedSharding(jax.sharding.Mesh(devices, ("x", "y")[: len(shape)]), spec)
@@ -157,7 +177,10 @@ class OnGpusTest(parameterized.TestCase):
             np.testing.assert_array_equal(np.asarray(got[name]), x)
         self.assertGreater(self.copies.checked, 3)
 
-    def test_damage_in_a_piece(self):
+    @parameterized.parameters(1, 3)
+    def test_damage_in_a_piece(self, paths):
+        self.path = self.path.with_name(f"of {paths} ")
+        self.store = self.open("", paths)
         mesh = jax.sharding.Mesh(jax.devices()[:4], ("x",))
         x = np.random.default_rng(0).integers(0, 255, (16 * _MIB,), np.uint8)
         self.store.publish("w", {"x": jax.device_put(x, jax.NamedSharding(mesh, P("x")))})

@@ -2,13 +2,32 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from jax_cxl._store.memory import layout
 from jax_cxl._store.trees import leaves
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Elements of a saved shard that follow each other.
+
+    In memory of several devices there is a piece of each device, which has a block of each row.
+
+    Attributes:
+      pieces: how many pieces have the elements.
+      count: how many elements there are.
+      exact: whether the pieces have no other elements.
+    """
+
+    pieces: int
+    count: int
+    exact: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,15 +35,13 @@ class Block:
     """Rows of a saved shard, some of which have bytes of the part.
 
     Attributes:
-      pieces: how many pieces make the rows, one after the other.
-      skip: elements before the rows.
+      runs: the elements of the rows.
       shape: shape of the rows.
       here: start and end of the common part in the rows, along each dimension.
       there: start and end of the common part in the part to make.
     """
 
-    pieces: int
-    skip: int
+    runs: tuple[Run, ...]
     shape: tuple[int, ...]
     here: leaves.Index
     there: leaves.Index
@@ -45,26 +62,49 @@ class Plan:
     @property
     def is_one_piece(self) -> bool:
         """Whether a piece is the part."""
-        first = self.blocks[0]
-        return (len(self.blocks), first.pieces, first.skip) == (1, 1, 0) and (
-            first.shape == self.shape
-        )
+        runs = [run for block in self.blocks for run in block.runs]
+        one = len(runs) == 1 and runs[0].pieces == 1 and runs[0].exact
+        return one and self.blocks[0].shape == self.shape
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def arrange(plan: Plan, pieces: Sequence[jax.Array]) -> jax.Array:
-    """Returns the part that the pieces, arrays of one dimension, make."""
-    rest = iter(pieces)
+def arrange(
+    plan: Plan, places: Sequence[tuple[int, int]], pieces: Sequence[jax.Array]
+) -> jax.Array:
+    """Returns the part that the pieces, arrays of one dimension, make.
+
+    Args:
+      plan: how.
+      places: for each run the device of the first block of its first row, and how many elements
+        come before its elements. They are no part of the plan, so that arrays of the same shapes
+        share a program.
+      pieces: the pieces.
+    """
+    rest, rest_places = iter(pieces), iter(places)
     out = None
     for block in plan.blocks:
-        flat = jnp.concatenate([next(rest) for _ in range(block.pieces)])
-        rows = flat[block.skip : block.skip + math.prod(block.shape)].reshape(block.shape)
-        common = rows[tuple(slice(*bounds) for bounds in block.here)]
+        flat = jnp.concatenate(
+            [
+                _elements(run, *next(rest_places), [next(rest) for _ in range(run.pieces)])
+                for run in block.runs
+            ]
+        )
+        common = flat.reshape(block.shape)[tuple(slice(*bounds) for bounds in block.here)]
         if common.shape == plan.shape:
             return common
         if out is None:
             out = jnp.empty(plan.shape, common.dtype)
-        starts = [start for start, _ in block.there]
-        out = jax.lax.dynamic_update_slice(out, common, starts)
+        out = jax.lax.dynamic_update_slice(out, common, [start for start, _ in block.there])
     assert out is not None
     return out
+
+
+def _elements(run: Run, device: Any, skip: Any, pieces: list[jax.Array]) -> jax.Array:
+    """Returns the elements of a run. The blocks of a row begin on the device after the previous."""
+    flat = pieces[0]
+    if run.pieces > 1:
+        size = layout.BLOCK_BYTES // flat.dtype.itemsize
+        by_device = jnp.stack([piece.reshape(-1, size) for piece in pieces])
+        row, column = np.indices((by_device.shape[1], run.pieces))
+        flat = by_device[(device + row + column) % run.pieces, row].reshape(-1)
+    return flat if run.exact else jax.lax.dynamic_slice(flat, [skip], [run.count])

@@ -26,27 +26,21 @@ _TOGETHER_BYTES = 1 << 30
 
 @dataclasses.dataclass(frozen=True)
 class _Piece:
-    """Elements that lie together in the blocks of a writer; `offset` is in bytes."""
+    """Elements that lie together in the memory.
+
+    Attributes:
+      writer: whose blocks have them.
+      at: device of the memory, and offset.
+      shape: their shape.
+      whole: blocks that are in the piece, and where they begin in it, in bytes.
+      edges: blocks of which it has a part.
+    """
 
     writer: int
-    offset: int
+    at: tuple[int, int]
     shape: tuple[int, ...]
-    itemsize: int
-
-    @property
-    def end(self) -> int:
-        return self.offset + math.prod(self.shape) * self.itemsize
-
-    @property
-    def whole(self) -> range:
-        """The blocks all of whose bytes are in the piece."""
-        return range(layout.blocks(self.offset), self.end // layout.BLOCK_BYTES)
-
-    @property
-    def edges(self) -> set[int]:
-        """The other blocks of the piece."""
-        first = self.offset // layout.BLOCK_BYTES
-        return set(range(first, layout.blocks(self.end))) - set(self.whole)
+    whole: list[tuple[int, int]]
+    edges: set[int]
 
 
 @dataclasses.dataclass
@@ -57,6 +51,7 @@ class Copy:
       reader: the version.
       pieces: what is copied.
       plan: how the GPU makes the part of the pieces; None if the piece is the part.
+      places: argument of `arranging.arrange`.
       dtype: the dtype.
       sharding: the GPU.
       made: the part, after `run`.
@@ -65,6 +60,7 @@ class Copy:
     reader: Reader
     pieces: list[_Piece]
     plan: arranging.Plan | None
+    places: list[tuple[int, int]]
     dtype: np.dtype
     sharding: jax.sharding.Sharding
     made: jax.Array = dataclasses.field(init=False)
@@ -72,24 +68,21 @@ class Copy:
     @property
     def nbytes(self) -> int:
         """Bytes of all pieces."""
-        return sum(piece.end - piece.offset for piece in self.pieces)
+        return sum(math.prod(piece.shape) for piece in self.pieces) * self.dtype.itemsize
 
     def sources(self) -> list[jax.Array]:
         """Returns the pieces in `pinned_host` memory: they are the memory itself."""
         # In the memory of the same GPU, because JAX copies more slowly from that of another.
         (gpu,) = self.sharding.device_set
         ordinal = platforms.CUDA.ordinal(gpu)
-        found = []
-        for piece in self.pieces:
-            own = self.reader.stripes[piece.writer]
-            block, inside = divmod(piece.offset, layout.BLOCK_BYTES)
-            device, offset = own.place(block)
-            devices = own.section.devices
-            _ = devices.copies  # This registers the memory.
-            at = device, offset + inside
-            array = dlpack.array(devices.core, at, piece.shape, self.dtype, ordinal, self.reader)
-            found.append(jax.dlpack.from_dlpack(array))
-        return found
+        devices = self.reader.stripes[0].section.devices
+        _ = devices.copies  # This registers the memory.
+        return [
+            jax.dlpack.from_dlpack(
+                dlpack.array(devices.core, each.at, each.shape, self.dtype, ordinal, self.reader)
+            )
+            for each in self.pieces
+        ]
 
 
 def find(
@@ -98,8 +91,8 @@ def find(
     """Returns a part of an array that a GPU can copy; None if the host has to read it.
 
     Of each shard that has bytes of the part, a GPU copies the rows with these bytes. It cannot mend
-    them by parity, and it takes lines from the caches of this host, so the host reads memory that
-    nobody keeps coherent.
+    blocks by parity, and it takes lines from the caches of this host, so the host reads memory that
+    has parity or that nobody keeps coherent.
 
     Args:
       reader: the version.
@@ -108,49 +101,89 @@ def find(
       sharding: the device to which the part goes.
     """
     section = reader.stripes[0].section
-    one_piece = section.geometry.num_devices == 1 and not leaf.local
-    if not _is_gpu(sharding) or not one_piece or not section.devices.coherent:
+    geometry = section.geometry
+    if not _is_gpu(sharding) or geometry.parity or leaf.local or not section.devices.coherent:
         return None
     dtype = leaves.dtype_of(leaf.dtype)
     shape = tuple(end - start for start, end in index)
-    if dlpack.code_of(dtype) is None or math.prod(shape) * dtype.itemsize < _LEAST_BYTES:
+    least = _LEAST_BYTES * geometry.num_devices
+    if dlpack.code_of(dtype) is None or math.prod(shape) * dtype.itemsize < least:
         return None
     if max(shape) > np.iinfo(np.int32).max:
         return None  # JAX counts in 32 bits.
     pieces: list[_Piece] = []
+    places = []
     blocks = []
     for number, shard, common in overlaps(leaf, index):
         inside = relative(common, shard.index)
         first, last = inside[0]
         row = dtype.itemsize * math.prod(shard.shape[1:])
-        begin = first * row // _ALIGN * _ALIGN
-        some = list(_pieces(reader, leaf, number, (begin, last * row), dtype.itemsize))
+        runs = []
+        for part in reader.parts_of_shard(leaf, number):
+            start, end = max(first * row, part.start), min(last * row, part.end)
+            if start >= end:
+                continue
+            base = part.offset - part.start
+            take = _striped if geometry.num_devices > 1 else _together
+            some, place = take(reader, part.writer, base + start, base + end, dtype.itemsize)
+            count = (end - start) // dtype.itemsize
+            exact = sum(math.prod(piece.shape) for piece in some) == count
+            runs.append(arranging.Run(len(some), count, exact))
+            pieces += some
+            places.append(place)
         blocks.append(
             arranging.Block(
-                pieces=len(some),
-                skip=(first * row - begin) // dtype.itemsize,
+                runs=tuple(runs),
                 shape=(last - first, *shard.shape[1:]),
                 here=((0, last - first), *inside[1:]),
                 there=relative(common, index),
             )
         )
-        pieces += some
     plan = arranging.Plan(shape, tuple(blocks))
     if plan.is_one_piece:
-        whole = dataclasses.replace(pieces[0], shape=shape)
-        return Copy(reader, [whole], None, dtype, sharding)
-    return Copy(reader, pieces, plan, dtype, sharding)
+        pieces[0] = dataclasses.replace(pieces[0], shape=shape)
+        return Copy(reader, pieces, None, [], dtype, sharding)
+    return Copy(reader, pieces, plan, places, dtype, sharding)
 
 
-def _pieces(
-    reader: Reader, leaf: leaves.Leaf, number: int, wanted: tuple[int, int], itemsize: int
-) -> Iterator[_Piece]:
-    """Yields the pieces of a range of a shard's bytes."""
-    for part in reader.parts_of_shard(leaf, number):
-        start, end = max(wanted[0], part.start), min(wanted[1], part.end)
-        if start < end:
-            offset = part.offset + start - part.start
-            yield _Piece(part.writer, offset, ((end - start) // itemsize,), itemsize)
+def _together(
+    reader: Reader, writer: int, start: int, end: int, itemsize: int
+) -> tuple[list[_Piece], tuple[int, int]]:
+    """Returns the piece of a range of a writer's bytes in memory of one device, and its place."""
+    size = layout.BLOCK_BYTES
+    begin = start // _ALIGN * _ALIGN
+    block, inside = divmod(begin, size)
+    device, offset = reader.stripes[writer].place(block)
+    whole = range(layout.blocks(begin), end // size)
+    piece = _Piece(
+        writer,
+        (device, offset + inside),
+        ((end - begin) // itemsize,),
+        [(each, each * size - begin) for each in whole],
+        set(range(block, layout.blocks(end))) - set(whole),
+    )
+    return [piece], (0, (start - begin) // itemsize)
+
+
+def _striped(
+    reader: Reader, writer: int, start: int, end: int, itemsize: int
+) -> tuple[list[_Piece], tuple[int, int]]:
+    """Returns the pieces of rows of blocks with a range of a writer's bytes, and their place."""
+    size = layout.BLOCK_BYTES
+    own = reader.stripes[writer]
+    count = own.section.geometry.num_devices
+    wanted = range(start // size, layout.blocks(end))
+    first, last = wanted.start // count, -(-wanted.stop // count)
+    whole: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+    for block in wanted:
+        whole[own.place(block)[0]].append((block, (block // count - first) * size))
+    shape = ((last - first) * size // itemsize,)
+    pieces = [
+        _Piece(writer, (device, own.offset(first)), shape, whole[device], set())
+        for device in range(count)
+    ]
+    skip = (start - first * count * size) // itemsize
+    return pieces, (own.place(first * count)[0], skip)
 
 
 def run(copies: Sequence[Copy]) -> None:
@@ -193,12 +226,14 @@ def _finish(copies: list[Copy], made: list[list[jax.Array]]) -> None:
     for copy, arrays in zip(copies, made, strict=True):
         for piece, array in zip(copy.pieces, arrays, strict=True):
             (device,) = array.devices()
-            start = array.block_until_ready().unsafe_buffer_pointer() - piece.offset
+            start = array.block_until_ready().unsafe_buffer_pointer()
             by_gpu.setdefault(platforms.CUDA.ordinal(device), []).extend(
-                (piece.writer, block, start + block * layout.BLOCK_BYTES) for block in piece.whole
+                (piece.writer, block, start + at) for block, at in piece.whole
             )
             edges.setdefault(piece.writer, set()).update(piece.edges)
-        copy.made = arrays[0] if copy.plan is None else arranging.arrange(copy.plan, arrays)
+        copy.made = arrays[0]
+        if copy.plan is not None:
+            copy.made = arranging.arrange(copy.plan, copy.places, arrays)
     check = functools.partial(_check, reader)
     for _ in _threads().map(check, by_gpu.keys(), by_gpu.values()):
         pass  # Raises the error of a thread.
