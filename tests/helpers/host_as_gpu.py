@@ -66,7 +66,7 @@ def _hold(ranges, copy):
 def arrays_on_gpus():
     with (
         mock.patch.object(saving, "hold", _hold),
-        mock.patch.object(publisher, "is_on_gpu", lambda _: True),
+        mock.patch.object(saving, "is_on_gpu", lambda _: True),
     ):
         yield
 

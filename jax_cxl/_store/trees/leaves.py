@@ -97,11 +97,12 @@ def is_key(x: Any) -> bool:
 def is_array(x: Any) -> bool:
     """Whether x is an array of JAX with values. `isinstance(x, jax.Array)` takes longer."""
     kind: Any = type(x)
-    return _is_array_type(kind)
+    return is_array_type(kind)
 
 
 @functools.cache
-def _is_array_type(kind: Any) -> bool:
+def is_array_type(kind: Any) -> bool:
+    """Whether objects of this type are arrays of JAX with values."""
     return issubclass(kind, jax.Array) and not issubclass(kind, jax.core.Tracer)
 
 
