@@ -6,8 +6,8 @@ and literals come from here too, because `jax.extend`, which exports them, impor
 took a third of the time of importing jax_cxl. The runtime needs the key-value store of
 `jax.distributed`, and the name of the event that ends a compilation. The compiler hook needs the
 key of the persistent compilation cache. Snapshots need the constructor of arrays, the function
-that puts arrays on devices, and the arrays of the devices. Residuals that are offloaded need the rules by which
-`jax.checkpoint` splits functions. They have kept their names since JAX 0.10.
+that puts arrays on devices, and the parts of arrays on devices. Residuals that are offloaded need
+the rules by which `jax.checkpoint` splits functions. They have kept their names since JAX 0.10.
 
 Four other places follow JAX or XLA, and may need a change for a new version:
 
@@ -73,8 +73,8 @@ __all__ = [
     "Primitive",
     "Var",
     "around_loading",
-    "arrays_of_devices",
     "array_like",
+    "arrays_of_devices",
     "before_compilation",
     "check_vma",
     "checkpoint_name_of",
@@ -415,18 +415,21 @@ def arrays_of_devices(array: jax.Array) -> Sequence[jax.Array]:
 
 
 def put(
-    array: np.ndarray, where: jax.sharding.SingleDeviceSharding, weak_type: bool, committed: bool
+    aval: Any,
+    sharding: jax.sharding.Sharding,
+    parts: Sequence[np.ndarray],
+    devices: Sequence[jax.Device],
+    committed: bool,
 ) -> jax.Array:
-    """Puts an array on a device. `jax.device_put` takes five times as long for a small array.
+    """Puts an array on devices. `jax.device_put` takes five times as long for a small array.
 
     Args:
-      array: the array, whose dtype JAX has. It does not change afterwards: on CPUs the result may
-        use its memory.
-      where: the device.
-      weak_type, committed: as for `array_like`.
+      aval: its abstract value.
+      sharding: its sharding.
+      parts: the parts for the devices of this process, whose dtype JAX has. They do not change
+        afterwards: on CPUs the result may use their memory.
+      devices: these devices.
+      committed: whether JAX keeps the array on its devices.
     """
-    aval = jax.core.ShapedArray(array.shape, array.dtype, weak_type=weak_type)
-    made: jax.Array = _pxla.batched_device_put(
-        aval, where, [array], list(where.device_set), committed
-    )
+    made: jax.Array = _pxla.batched_device_put(aval, sharding, parts, devices, committed)
     return made

@@ -46,8 +46,10 @@ def make_tree() -> dict[str, Any]:
             return jax.device_put(np.float32(i), replicated)
         return jnp.int32(i)
 
-    return {f"layer {i // 10}": {f"leaf {j}": leaf(i + j) for j in range(10)}
-            for i in range(0, _LEAVES.value, 10)}
+    return {
+        f"layer {i // 10}": {f"leaf {j}": leaf(i + j) for j in range(10)}
+        for i in range(0, _LEAVES.value, 10)
+    }
 
 
 def timed(run: Callable[[], object]) -> float:
@@ -78,7 +80,12 @@ def main(_) -> None:
         os.unlink(_PATH)
         for what, seconds in found.items():
             values = seconds[1:]
-            row = {"what": what, "median": statistics.median(values), "least": min(values), "most": max(values)}
+            row = {
+                "what": what,
+                "median": statistics.median(values),
+                "least": min(values),
+                "most": max(values),
+            }
             print(json.dumps(row), flush=True)
         print(json.dumps({"load": load}))
 

@@ -10,7 +10,7 @@ import jax
 
 from jax_cxl._store.memory import checksum, dlpack
 from jax_cxl._store.reading import on_gpus
-from jax_cxl._store.writing import publisher, saving, shard_bytes
+from jax_cxl._store.writing import saving, shard_bytes
 
 
 class Copies:

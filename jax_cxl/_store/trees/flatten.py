@@ -131,6 +131,7 @@ def _describe(
     tree: Any, writers: tuple[int, ...]
 ) -> tuple[tuple[leaves.Leaf, ...], list[int | None]]:
     flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_empty)
+    own = jax.process_index()
     described: dict[str, leaves.Leaf] = {}
     positions: list[int | None] = []
     count = 0
@@ -139,7 +140,7 @@ def _describe(
         if name in described:
             raise TypeError(f"a snapshot cannot have two leaves named {name}")
         empty = _is_empty(x)
-        described[name] = leaves.Leaf(name) if empty else _leaf(name, x, writers)
+        described[name] = leaves.Leaf(name) if empty else _leaf(name, x, writers, own)
         positions.append(None if empty else count)
         count += not empty
     return tuple(described.values()), positions
@@ -155,12 +156,12 @@ def _is_empty(x: Any) -> bool:
     return bool(structure.num_leaves == 0)
 
 
-def _leaf(name: str, x: Any, writers: tuple[int, ...]) -> leaves.Leaf:
+def _leaf(name: str, x: Any, writers: tuple[int, ...], own: int) -> leaves.Leaf:
     """Describes a leaf as this process sees it."""
     if type(x) in VALUES:
         return leaves.Leaf(name)
     check_kind(name, x)
-    return describe(name, x, writers)
+    return describe(name, x, writers, own)
 
 
 def value(name: str) -> leaves.Leaf:
@@ -168,28 +169,60 @@ def value(name: str) -> leaves.Leaf:
     return leaves.Leaf(name)
 
 
-def describe(name: str, x: Any, writers: tuple[int, ...]) -> leaves.Leaf:
-    """Describes an array, or a `jax.ShapeDtypeStruct` with a sharding, as this process sees it."""
-    key, weak_type, own = "", False, jax.process_index()
-    if hasattr(x, "sharding"):
-        weak_type = _is_weak(x)
-        if leaves.is_key(x):
-            key, x = data_of_keys(x)
-        try:
-            shards, local = leaves.shards_of(x.sharding, x.shape, writers, own)
-        except ValueError as error:
-            raise ValueError(f"a snapshot cannot have {name}: {error}") from None
-    else:
-        # Each process has an array of its own.
-        x = np.asarray(x)
-        shards, local = (leaves.Shard(tuple((0, n) for n in x.shape), (0,)),), len(writers) > 1
-        shards = leaves.of_each_process(shards, len(writers)) if local else shards
-    if not leaves.is_supported(x.dtype):
+def describe(name: str, x: Any, writers: tuple[int, ...], own: int) -> leaves.Leaf:
+    """Describes an array, or a `jax.ShapeDtypeStruct` with a sharding, as this process sees it.
+
+    Args:
+      name: name of the leaf.
+      x: the array.
+      writers: indices of the processes that save.
+      own: index of this process.
+    """
+    try:
+        if hasattr(x, "sharding"):
+            form = _form_of(x.dtype, tuple(x.shape), _is_weak(x), x.sharding, writers, own)
+        else:
+            form = _form_of(x.dtype, x.shape, False, None, writers, own)
+    except ValueError as error:
+        raise ValueError(f"a snapshot cannot have {name}: {error}") from None
+    if not form.dtype:
         raise TypeError(
             f"a snapshot cannot have {name}, an array of {x.dtype!r}: elements are numbers in the"
             " byte order of this machine"
         )
-    return leaves.Leaf(name, x.dtype.name, tuple(x.shape), shards, key, weak_type, local)
+    return leaves.Leaf(name, *form[1:])
+
+
+@functools.lru_cache(4096)
+def _form_of(
+    dtype: Any,
+    shape: tuple[int, ...],
+    weak_type: bool,
+    sharding: jax.sharding.Sharding | None,
+    writers: tuple[int, ...],
+    own: int,
+) -> leaves.Leaf:
+    """Describes arrays without their names; the dtype is "" if a snapshot cannot have it.
+
+    Args:
+      dtype, shape, weak_type: of the arrays.
+      sharding: their sharding; None for arrays of NumPy.
+      writers, own: as for `describe`.
+    """
+    key = ""
+    shards: tuple[leaves.Shard, ...]
+    if sharding is None:
+        # Each process has an array of its own.
+        shards, local = (leaves.Shard(tuple((0, n) for n in shape), (0,)),), len(writers) > 1
+        shards = leaves.of_each_process(shards, len(writers)) if local else shards
+    else:
+        x = jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+        if leaves.is_key(x):
+            key, x = data_of_keys(x)
+        dtype, shape = x.dtype, x.shape
+        shards, local = leaves.shards_of(x.sharding, shape, writers, own)
+    name = dtype.name if leaves.is_supported(dtype) else ""
+    return leaves.Leaf("", name, shape, shards, key, weak_type, local)
 
 
 def data_of_keys(x: Any) -> tuple[str, jax.ShapeDtypeStruct]:
@@ -243,7 +276,8 @@ def wait_for_values(flat: Flat) -> None:
 
 
 def _check_not_deleted(flat: Flat) -> None:
-    for leaf, x in zip(flat.description.leaves, flat.arrays, strict=True):
+    arrays: Sequence[Any] = flat.arrays
+    for leaf, x in zip(flat.description.leaves, arrays, strict=True):
         if leaves.is_array(x) and x.is_deleted():
             raise RuntimeError(f"{leaf.name} has been deleted or donated: save it before")
 

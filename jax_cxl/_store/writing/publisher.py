@@ -363,9 +363,7 @@ class Publisher:
         self._agreement = None
 
     @collector.paused()
-    def _select(
-        self, flat: flatten.Flat, description: Description, own: int
-    ) -> saving.Selection:
+    def _select(self, flat: flatten.Flat, description: Description, own: int) -> saving.Selection:
         """Returns what this process writes.
 
         Args:

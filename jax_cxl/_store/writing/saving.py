@@ -84,9 +84,7 @@ class Save:
         description = self.description
         directory = b""
         if self.writer == 0:
-            directory = leaves.encode(
-                description.leaves, description.writers, description.whole, self.values
-            )
+            directory = description.directory(self.values)
         placement = description.placement(self.section.geometry.blocks_per_row)
         data_blocks = placement.data_blocks(self.writer)
         own = stripes.Stripes(
