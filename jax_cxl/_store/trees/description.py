@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 from jax_cxl import errors
 from jax_cxl._store import agreement
@@ -31,12 +32,20 @@ class Description:
     @functools.cached_property
     def digest(self) -> int:
         """Checksum of all that the directory says but the Python values."""
-        return checksum.of(leaves.structure(self.leaves, self.writers, self.whole).encode())
+        return checksum.of(self._structure.encode())
 
     @functools.cached_property
     def directory_bytes(self) -> int:
         """Size of the directory, if all Python values were None."""
-        return len(leaves.encode(self.leaves, self.writers, self.whole, [None] * self.num_values))
+        return len(self.directory([None] * self.num_values))
+
+    def directory(self, values: Sequence[Any]) -> bytes:
+        """Returns the directory of a version with these Python values."""
+        return leaves.encode(self._structure, values)
+
+    @functools.cached_property
+    def _structure(self) -> str:
+        return leaves.structure(self.leaves, self.writers, self.whole)
 
     @functools.cached_property
     def num_values(self) -> int:
@@ -75,7 +84,7 @@ def merge(told: Sequence[Sequence[Leaf]], writers: tuple[int, ...], whole: bool)
         if leaf is None:
             other = next(i for i, leaf in enumerate(row) if repr(leaf) != repr(row[0]))
             raise _mismatch(writers, (0, other), (row[0], row[other]))
-        merged.append(dataclasses.replace(leaf, value=None))
+        merged.append(leaf._replace(value=None))
     return Description(tuple(merged), writers, whole)
 
 
@@ -87,7 +96,7 @@ def _in_one_process(row: Sequence[Leaf | None]) -> Leaf | None:
     (owner,) = {w for shard in leaf.shards for w in shard.writers}
     shards = leaves.of_each_process(leaf.shards, len(row))
     expected = [leaf] * len(row)
-    expected[owner] = dataclasses.replace(leaf, local=True, shards=shards)
+    expected[owner] = leaf._replace(local=True, shards=shards)
     return leaf if list(row) == expected else None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jax_cxl._job import platforms
 from jax_cxl._store.trees import leaves
 from jax_cxl._store.trees.description import Description
 
@@ -37,18 +38,18 @@ class _Known:
 
     Attributes:
       structure: its structure.
-      forms: all that decides how its leaves are described.
       writers: indices of the processes that save.
       description: its leaves.
       positions: the position of each leaf among the leaves that JAX knows; None for a node without
         leaves.
+      others: numbers of the leaves that are not arrays of JAX, or are typed keys.
     """
 
     structure: Any
-    forms: Sequence[Any]
     writers: tuple[int, ...]
     description: Description
     positions: Sequence[int | None]
+    others: Sequence[int]
 
 
 class Flattener:
@@ -58,6 +59,7 @@ class Flattener:
         """Splits trees; `whole` says whether shards stay whole (`place.py`)."""
         self._whole = whole
         self._last: _Known | None = None
+        self._forms: Any = None  # of the last tree
 
     def flatten(self, tree: Any, writers: tuple[int, ...]) -> Flat:
         """Returns the leaves of a tree.
@@ -70,29 +72,46 @@ class Flattener:
           TypeError: a leaf is something else, or two leaves have the same name.
         """
         found, structure = jax.tree.flatten(tree)
-        forms = [_form(x) for x in found]
+        forms = _forms(found)
         known = self._last
-        if known is None or (known.structure, known.forms, known.writers) != (
-            *(structure, forms, writers),
+        if known is None or (known.structure, known.writers, self._forms) != (
+            *(structure, writers, forms),
         ):
-            described, positions = _describe(tree, writers)
-            description = Description(described, writers, self._whole)
-            known = _Known(structure, forms, writers, description, positions)
-            self._last = known
-        arrays: list[Any] = []
+            known = self._last = self._describe(tree, found, structure, writers)
+        # Results of one program have the same objects as forms, which are quick to compare.
+        self._forms = forms
+        arrays = [None if position is None else found[position] for position in known.positions]
         values = []
-        for leaf, position in zip(known.description.leaves, known.positions, strict=True):
-            x = None if position is None else found[position]
+        for number in known.others:
+            leaf, x = known.description.leaves[number], arrays[number]
             if not leaf.dtype:
                 values.append(x)
-            arrays.append(_data(leaf, x) if leaf.dtype else None)
+            arrays[number] = _data(leaf, x) if leaf.dtype else None
         return Flat(known.description, arrays, values)
+
+    def _describe(
+        self, tree: Any, found: Sequence[Any], structure: Any, writers: tuple[int, ...]
+    ) -> _Known:
+        described, positions = _describe(tree, writers)
+        others = [
+            number
+            for number, (leaf, position) in enumerate(zip(described, positions, strict=True))
+            if leaf.key or position is None or not leaves.is_array(found[position])
+        ]
+        description = Description(described, writers, self._whole)
+        return _Known(structure, writers, description, positions, others)
+
+
+def _forms(found: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Returns all of the leaves that their descriptions depend on."""
+    arrays = {kind for kind in set(map(type, found)) if leaves.is_array_type(kind)}
+    return (
+        [x.aval if type(x) in arrays else _form(x) for x in found],
+        [x.sharding if type(x) in arrays else None for x in found],
+    )
 
 
 def _form(x: Any) -> Any:
-    """Returns all of a leaf that its description depends on."""
-    if leaves.is_array(x):
-        return x.dtype, x.shape, _is_weak(x), x.sharding
     if isinstance(x, np.ndarray | np.generic):
         return type(x), x.dtype, x.shape
     return type(x)
@@ -112,6 +131,7 @@ def _describe(
     tree: Any, writers: tuple[int, ...]
 ) -> tuple[tuple[leaves.Leaf, ...], list[int | None]]:
     flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_empty)
+    own = jax.process_index()
     described: dict[str, leaves.Leaf] = {}
     positions: list[int | None] = []
     count = 0
@@ -120,7 +140,7 @@ def _describe(
         if name in described:
             raise TypeError(f"a snapshot cannot have two leaves named {name}")
         empty = _is_empty(x)
-        described[name] = leaves.Leaf(name) if empty else _leaf(name, x, writers)
+        described[name] = leaves.Leaf(name) if empty else _leaf(name, x, writers, own)
         positions.append(None if empty else count)
         count += not empty
     return tuple(described.values()), positions
@@ -136,12 +156,12 @@ def _is_empty(x: Any) -> bool:
     return bool(structure.num_leaves == 0)
 
 
-def _leaf(name: str, x: Any, writers: tuple[int, ...]) -> leaves.Leaf:
+def _leaf(name: str, x: Any, writers: tuple[int, ...], own: int) -> leaves.Leaf:
     """Describes a leaf as this process sees it."""
     if type(x) in VALUES:
         return leaves.Leaf(name)
     check_kind(name, x)
-    return describe(name, x, writers)
+    return describe(name, x, writers, own)
 
 
 def value(name: str) -> leaves.Leaf:
@@ -149,28 +169,60 @@ def value(name: str) -> leaves.Leaf:
     return leaves.Leaf(name)
 
 
-def describe(name: str, x: Any, writers: tuple[int, ...]) -> leaves.Leaf:
-    """Describes an array, or a `jax.ShapeDtypeStruct` with a sharding, as this process sees it."""
-    key, weak_type, own = "", False, jax.process_index()
-    if hasattr(x, "sharding"):
-        weak_type = _is_weak(x)
-        if leaves.is_key(x):
-            key, x = data_of_keys(x)
-        try:
-            shards, local = leaves.shards_of(x.sharding, x.shape, writers, own)
-        except ValueError as error:
-            raise ValueError(f"a snapshot cannot have {name}: {error}") from None
-    else:
-        # Each process has an array of its own.
-        x = np.asarray(x)
-        shards, local = (leaves.Shard(tuple((0, n) for n in x.shape), (0,)),), len(writers) > 1
-        shards = leaves.of_each_process(shards, len(writers)) if local else shards
-    if not leaves.is_supported(x.dtype):
+def describe(name: str, x: Any, writers: tuple[int, ...], own: int) -> leaves.Leaf:
+    """Describes an array, or a `jax.ShapeDtypeStruct` with a sharding, as this process sees it.
+
+    Args:
+      name: name of the leaf.
+      x: the array.
+      writers: indices of the processes that save.
+      own: index of this process.
+    """
+    try:
+        if hasattr(x, "sharding"):
+            form = _form_of(x.dtype, tuple(x.shape), _is_weak(x), x.sharding, writers, own)
+        else:
+            form = _form_of(x.dtype, x.shape, False, None, writers, own)
+    except ValueError as error:
+        raise ValueError(f"a snapshot cannot have {name}: {error}") from None
+    if not form.dtype:
         raise TypeError(
             f"a snapshot cannot have {name}, an array of {x.dtype!r}: elements are numbers in the"
             " byte order of this machine"
         )
-    return leaves.Leaf(name, x.dtype.name, tuple(x.shape), shards, key, weak_type, local)
+    return leaves.Leaf(name, *form[1:])
+
+
+@functools.lru_cache(4096)
+def _form_of(
+    dtype: Any,
+    shape: tuple[int, ...],
+    weak_type: bool,
+    sharding: jax.sharding.Sharding | None,
+    writers: tuple[int, ...],
+    own: int,
+) -> leaves.Leaf:
+    """Describes arrays without their names; the dtype is "" if a snapshot cannot have it.
+
+    Args:
+      dtype, shape, weak_type: of the arrays.
+      sharding: their sharding; None for arrays of NumPy.
+      writers, own: as for `describe`.
+    """
+    key = ""
+    shards: tuple[leaves.Shard, ...]
+    if sharding is None:
+        # Each process has an array of its own.
+        shards, local = (leaves.Shard(tuple((0, n) for n in shape), (0,)),), len(writers) > 1
+        shards = leaves.of_each_process(shards, len(writers)) if local else shards
+    else:
+        x = jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+        if leaves.is_key(x):
+            key, x = data_of_keys(x)
+        dtype, shape = x.dtype, x.shape
+        shards, local = leaves.shards_of(x.sharding, shape, writers, own)
+    name = dtype.name if leaves.is_supported(dtype) else ""
+    return leaves.Leaf("", name, shape, shards, key, weak_type, local)
 
 
 def data_of_keys(x: Any) -> tuple[str, jax.ShapeDtypeStruct]:
@@ -211,15 +263,23 @@ def wait_for_values(flat: Flat) -> None:
     Raises:
       RuntimeError: an array has been donated or deleted.
     """
-    on_cpu: list[Any] = []
-    for leaf, x in zip(flat.description.leaves, flat.arrays, strict=True):
-        if isinstance(x, np.ndarray) or x is None:
-            continue
-        if x.is_deleted():
+    arrays = [x for x in flat.arrays if x is not None and not isinstance(x, np.ndarray)]
+    on_cpu = arrays
+    if not platforms.only_cpus():
+        _check_not_deleted(flat)
+        on_cpu = [x for x in arrays if _is_on_cpu(x.sharding)]
+    try:
+        jax.block_until_ready(on_cpu)
+    except Exception:
+        _check_not_deleted(flat)
+        raise
+
+
+def _check_not_deleted(flat: Flat) -> None:
+    arrays: Sequence[Any] = flat.arrays
+    for leaf, x in zip(flat.description.leaves, arrays, strict=True):
+        if leaves.is_array(x) and x.is_deleted():
             raise RuntimeError(f"{leaf.name} has been deleted or donated: save it before")
-        if _is_on_cpu(x.sharding):
-            on_cpu.append(x)
-    jax.block_until_ready(on_cpu)
 
 
 @functools.lru_cache(1024)

@@ -6,7 +6,7 @@ import json
 import math
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import ml_dtypes
@@ -36,8 +36,7 @@ class Shard:
         return tuple(end - start for start, end in self.index)
 
 
-@dataclasses.dataclass(frozen=True)
-class Leaf:
+class Leaf(NamedTuple):
     """A leaf of a saved tree.
 
     Attributes:
@@ -91,17 +90,23 @@ def is_supported(dtype: np.dtype) -> bool:
 
 def is_key(x: Any) -> bool:
     """Whether x is an array of typed PRNG keys, or describes one."""
-    return hasattr(x, "dtype") and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return hasattr(x, "dtype") and _is_key_type(x.dtype)
+
+
+@functools.cache
+def _is_key_type(dtype: Any) -> bool:
+    return jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def is_array(x: Any) -> bool:
     """Whether x is an array of JAX with values. `isinstance(x, jax.Array)` takes longer."""
     kind: Any = type(x)
-    return _is_array_type(kind)
+    return is_array_type(kind)
 
 
 @functools.cache
-def _is_array_type(kind: Any) -> bool:
+def is_array_type(kind: Any) -> bool:
+    """Whether objects of this type are arrays of JAX with values."""
     return issubclass(kind, jax.Array) and not issubclass(kind, jax.core.Tracer)
 
 
@@ -152,23 +157,24 @@ def of_each_process(shards: Sequence[Shard], num_writers: int) -> tuple[Shard, .
     )
 
 
-def encode(
-    leaves: Sequence[Leaf], writers: Sequence[int], whole: bool, values: Sequence[Any]
-) -> bytes:
+def encode(structure: str, values: Sequence[Any]) -> bytes:
     """Returns the directory of a snapshot.
+
+    Args:
+      structure: all but the Python values.
+      values: the Python values, in the order of the leaves.
+    """
+    return zlib.compress(f"[{structure},{values_text(values)}]".encode(), 1)
+
+
+def structure(leaves: Sequence[Leaf], writers: Sequence[int], whole: bool) -> str:
+    """Returns all that a directory says, without the Python values, as JSON.
 
     Args:
       leaves: leaves of the tree.
       writers: indices of the processes that save.
       whole: whether shards stay whole (`place.py`).
-      values: the Python values, in the order of the leaves.
     """
-    text = f"[{structure(leaves, writers, whole)},{values_text(values)}]"
-    return zlib.compress(text.encode(), 1)
-
-
-def structure(leaves: Sequence[Leaf], writers: Sequence[int], whole: bool) -> str:
-    """Returns all that a directory says, without the Python values, as JSON."""
     shardings: dict[tuple[Shard, ...], int] = {}
     rows = [
         [
@@ -209,16 +215,16 @@ def decode(data: bytes) -> tuple[list[Leaf], list[int], bool]:
             for table in tables
         ]
         left = iter(values)
-        leaves = [
-            Leaf(
-                *(str(name), str(dtype), tuple(map(int, shape)), shardings[shards], str(key)),
-                *(bool(weak_type), bool(local)),
-                value=None if dtype else next(left),
-            )
-            for name, dtype, shape, shards, key, weak_type, local in rows
-        ]
-        for leaf in leaves:
-            _check(leaf, len(writers))
+        alike: dict[Any, Leaf] = {}  # Leaves that differ only in their names are checked once.
+        leaves = []
+        for name, dtype, shape, shards, key, weak_type, local in rows:
+            form = dtype, tuple(shape), shards, key, weak_type, local
+            if (leaf := alike.get(form)) is None:
+                shape = tuple(map(int, shape))
+                leaf = Leaf("", str(dtype), shape, shardings[shards], str(key))
+                leaf = alike[form] = leaf._replace(weak_type=bool(weak_type), local=bool(local))
+                _check(leaf, len(writers))
+            leaves.append(Leaf(str(name), *leaf[1:-1], None if dtype else next(left)))
         return leaves, [int(writer) for writer in writers], bool(whole)
     except (zlib.error, TypeError, LookupError, AttributeError, StopIteration) as error:
         raise ValueError(f"the directory cannot be read: {error}") from error

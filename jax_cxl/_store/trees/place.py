@@ -7,17 +7,18 @@ at a multiple of 64 bytes.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from jax_cxl._store.memory import layout
-from jax_cxl._store.trees.leaves import Leaf
+from jax_cxl._store.trees.leaves import Leaf, Shard
 
 _ALIGN = 64
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """Bytes of a shard that one process writes.
 
     Attributes:
@@ -82,21 +83,34 @@ def place(leaves: Sequence[Leaf], num_writers: int, blocks_per_row: int, whole: 
     for number, leaf in enumerate(leaves):
         if not leaf.dtype:
             continue
-        for shard_number, shard in enumerate(leaf.shards):
-            size = math.prod(shard.shape) * leaf.itemsize
-            holders = len(shard.writers)
-            if whole:
+        for shares in _shares(leaf.shards, leaf.itemsize, whole):
+            if whole and shares:
                 # The process that has the fewest bytes so far.
-                chosen = min(range(holders), key=lambda i: (ends[shard.writers[i]], i))
-            for holder, writer in enumerate(shard.writers):
-                start, end = (_bound(size, i, holders) for i in (holder, holder + 1))
-                if whole:
-                    start, end = 0, size if holder == chosen else 0
-                if start == end:
-                    continue
-                parts.append(Part(number, shard_number, holder, writer, start, end, ends[writer]))
+                shares = (min(shares, key=lambda share: ends[share[2]]),)
+            for shard, holder, writer, start, end in shares:
+                parts.append(Part(number, shard, holder, writer, start, end, ends[writer]))
                 ends[writer] += _round_up(end - start)
     return Placement(tuple(parts), tuple(ends), blocks_per_row)
+
+
+_Share = tuple[int, int, int, int, int]  # the fields of a part from `shard` to `end`
+
+
+@functools.lru_cache(1024)
+def _shares(
+    shards: tuple[Shard, ...], itemsize: int, whole: bool
+) -> tuple[tuple[_Share, ...], ...]:
+    """Returns what each holder of each shard writes, or may write if shards stay whole."""
+    found = []
+    for number, shard in enumerate(shards):
+        size = math.prod(shard.shape) * itemsize
+        count = len(shard.writers)
+        bounds = [(0, size)] * count
+        if not whole:
+            bounds = [(_bound(size, i, count), _bound(size, i + 1, count)) for i in range(count)]
+        shares = zip(range(count), shard.writers, bounds, strict=True)
+        found.append(tuple((number, i, by, *bound) for i, by, bound in shares if len({*bound}) > 1))
+    return tuple(found)
 
 
 def _bound(size: int, i: int, holders: int) -> int:

@@ -5,9 +5,9 @@ record. The factors of the copies of a shard add up to 0. So the sums of all pro
 if the copies are the same. If they differ, the probability of 0 is 2**-64. No process waits.
 """
 
-import dataclasses
 import struct
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from jax_cxl._store.memory import checksum, layout
 from jax_cxl._store.memory.record import Record
@@ -16,8 +16,7 @@ from jax_cxl._store.trees.leaves import Leaf
 _WORD = (1 << 64) - 1
 
 
-@dataclasses.dataclass(frozen=True)
-class Copy:
+class Copy(NamedTuple):
     """A copy of a shard that several devices hold.
 
     Attributes:

@@ -26,7 +26,6 @@ def section_bytes(
     """
     directory_bytes = description.directory_bytes + _ROOM_FOR_VALUES
     if len(leaves.values_text(values)) > _SHORT_VALUES:
-        encoded = leaves.encode(description.leaves, description.writers, description.whole, values)
-        directory_bytes = max(directory_bytes, len(encoded))
+        directory_bytes = max(directory_bytes, len(description.directory(values)))
     placement = description.placement(geometry.blocks_per_row)
     return geometry.bytes_for(placement.total_rows(directory_bytes))

@@ -17,9 +17,9 @@ from jax_cxl._store.memory import catalog
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import validity
 from jax_cxl._store.trees import collector, flatten, replicas, sizes
+from jax_cxl._store.trees.description import Description
 from jax_cxl._store.writing import fence, saving, streaming
 from jax_cxl._store.writing.save_agreement import SaveAgreement
-from jax_cxl._store.writing.shard_bytes import is_on_gpu
 
 _POLL_SECONDS = 0.002
 
@@ -54,7 +54,8 @@ class Publisher:
         self._shared, self._advice = shared, advice
         self._threads = concurrent.futures.ThreadPoolExecutor(1, "jax_cxl store")
         self._flattener = flatten.Flattener(whole=shared)
-        self._selection: tuple[Any, saving.Selection] | None = None
+        # Of the last tree: its description, that of this process, and what this process writes.
+        self._selection: tuple[Description, Description, saving.Selection] | None = None
         self._saving: concurrent.futures.Future[None] | None = None
         self._agreement: SaveAgreement | None = None
         self._version = -1  # the last one
@@ -153,8 +154,9 @@ class Publisher:
             needed = sizes.section_bytes(description, flat.values, section.geometry)
             section.check_room(needed, self._advice)
             old, number = self._begin() if together.own == 0 else (None, together.number(self.last))
+            selection = self._select(flat, description, together.own)
             flat = flatten.Flat(description, flat.arrays, flat.values)
-            batches = batches_of(flat, self._select(flat, together.own))
+            batches = batches_of(flat, selection)
         except Exception as error:
             self._give_up(together, error)
             raise
@@ -168,7 +170,7 @@ class Publisher:
             flat.values,
             together.own,
             batches,
-            any(map(is_on_gpu, flat.arrays)),
+            selection.on_device,
             old,
         )
         self._saving = self._threads.submit(work.run)
@@ -360,11 +362,22 @@ class Publisher:
         together.fail(error)
         self._agreement = None
 
-    def _select(self, flat: flatten.Flat, own: int) -> saving.Selection:
-        if self._selection is None or self._selection[0] is not flat.description:
-            placement = flat.description.placement(self.section.geometry.blocks_per_row)
-            self._selection = flat.description, saving.Selection(flat, placement, own)
-        return self._selection[1]
+    @collector.paused()
+    def _select(self, flat: flatten.Flat, description: Description, own: int) -> saving.Selection:
+        """Returns what this process writes.
+
+        Args:
+          flat: the tree, as this process describes it.
+          description: as the processes have agreed on it.
+          own: position of this process among those that save.
+        """
+        last = self._selection
+        if last is None or last[0] is not description or last[1] is not flat.description:
+            agreed = flatten.Flat(description, flat.arrays, flat.values)
+            placement = description.placement(self.section.geometry.blocks_per_row)
+            selection = saving.Selection(agreed, placement, own)
+            last = self._selection = description, flat.description, selection
+        return last[2]
 
 
 def raise_first(writers: Sequence[int], problem: Exception | None, what: str) -> None:

@@ -176,9 +176,7 @@ class SaveAgreement:
 
     def _compare(self, flat: flatten.Flat, step: int) -> Description:
         """Compares the trees of all processes leaf by leaf. All processes call it."""
-        directory = leaves.encode(
-            flat.description.leaves, self.writers, flat.description.whole, flat.values
-        )
+        directory = flat.description.directory(flat.values)
         told = agreement.gather_bytes(struct.pack("<Q", step) + directory)
         steps = [struct.unpack("<Q", data[:8])[0] for data in told]
         other = next((i for i, other in enumerate(steps) if other != steps[0]), None)

@@ -10,14 +10,22 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from jax_cxl import errors
+from jax_cxl import _compat, errors
 from jax_cxl._store.memory import checksum, layout, stripes
 from jax_cxl._store.memory.record import Record
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.trees import flatten, leaves, place, replicas
 from jax_cxl._store.trees.description import Description
 from jax_cxl._store.writing import device_copies
-from jax_cxl._store.writing.shard_bytes import DeviceBytes, DeviceSum, HostBytes, hold, hold_sums
+from jax_cxl._store.writing.shard_bytes import (
+    DeviceBytes,
+    DeviceSum,
+    HostBytes,
+    hold,
+    hold_sums,
+    is_on_gpu,
+    view,
+)
 
 
 class Bytes(Protocol):
@@ -32,12 +40,13 @@ class Batch:
     """Arrays that are written together.
 
     Attributes:
-      parts: the parts of them that this process writes, each with its bytes, in their order.
+      parts: the parts of them that this process writes, each with its bytes, in their order. A
+        sequence if a part is in the memory of a GPU.
       copies: copies of replicated arrays, each with the source of its checksum.
     """
 
-    parts: Sequence[tuple[place.Part, Bytes | DeviceBytes]]
-    copies: Sequence[tuple[replicas.Copy, HostBytes | DeviceSum]]
+    parts: Iterable[tuple[place.Part, Bytes | DeviceBytes]]
+    copies: Iterable[tuple[replicas.Copy, HostBytes | DeviceSum]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,9 +84,7 @@ class Save:
         description = self.description
         directory = b""
         if self.writer == 0:
-            directory = leaves.encode(
-                description.leaves, description.writers, description.whole, self.values
-            )
+            directory = description.directory(self.values)
         placement = description.placement(self.section.geometry.blocks_per_row)
         data_blocks = placement.data_blocks(self.writer)
         own = stripes.Stripes(
@@ -259,8 +266,15 @@ class _Output:
         self._changed = False
 
 
+_ITSELF = -1  # The position of an array that is its only part in this process.
+
+
 class Selection:
-    """What a process writes of trees with one description."""
+    """What a process writes of trees with one description.
+
+    Attributes:
+      on_device: whether arrays may be in the memory of GPUs.
+    """
 
     def __init__(self, flat: flatten.Flat, placement: place.Placement, writer: int):
         """Finds the parts and copies.
@@ -271,6 +285,7 @@ class Selection:
           writer: position of this process among those that save.
         """
         of_leaves = flat.description.leaves
+        self.on_device = any(map(is_on_gpu, flat.arrays))
         # By leaf, each with the position of its device among this process's.
         self._parts: dict[int, list[tuple[place.Part, int]]] = {}
         self._copies: dict[int, list[tuple[replicas.Copy, int]]] = {}
@@ -281,6 +296,7 @@ class Selection:
             position = _position(flat.arrays[what.leaf], index[leaf.local :], what.holder)
             into: Any = self._parts if isinstance(what, place.Part) else self._copies
             into.setdefault(what.leaf, []).append((what, position))
+        self._chosen: _Chosen | None = None  # the last one
 
     def hold(self, arrays: Mapping[int, Any], copy: bool) -> Batch:
         """Holds the bytes of some leaves.
@@ -289,47 +305,82 @@ class Selection:
           arrays: the leaves, by their numbers.
           copy: as for `shard_bytes.hold`.
         """
-        parts = [each for leaf in sorted(arrays) for each in self._parts.get(leaf, ())]
-        copies = [each for leaf in sorted(arrays) for each in self._copies.get(leaf, ())]
-        ranges = [
-            (_on_device(arrays[part.leaf], position), part.start, part.end)
-            for part, position in parts
+        numbers = sorted(arrays)
+        if self._chosen is None or self._chosen.leaves != numbers:
+            self._chosen = self._choose(numbers)
+        parts, copies = self._chosen.parts, self._chosen.copies
+        held = [
+            arrays[leaf]
+            if position == _ITSELF
+            else _compat.arrays_of_devices(arrays[leaf])[position]
+            for leaf, position in self._chosen.shards
         ]
-        sums = hold_sums([_on_device(arrays[of.leaf], position) for of, position in copies])
+        if self.on_device:
+            ranges = [(held[shard], part.start, part.end) for part, shard in parts]
+            sums = hold_sums([held[shard] for _, shard in copies])
+            return Batch(
+                list(zip((part for part, _ in parts), hold(ranges, copy), strict=True)),
+                list(zip((of for of, _ in copies), sums, strict=True)),
+            )
+        views = list(map(view, held))
+        # The thread that writes them makes the objects: there may be many.
         return Batch(
-            list(zip((part for part, _ in parts), hold(ranges, copy), strict=True)),
-            list(zip((of for of, _ in copies), sums, strict=True)),
+            ((part, HostBytes(views[shard], part.start, part.end)) for part, shard in parts),
+            ((of, HostBytes(views[shard], 0, views[shard].nbytes)) for of, shard in copies),
         )
+
+    def _choose(self, numbers: list[int]) -> "_Chosen":
+        shards: dict[tuple[int, int], int] = {}
+
+        def of(found: Mapping[int, list[tuple[Any, int]]]) -> list[tuple[Any, int]]:
+            return [
+                (what, shards.setdefault((leaf, position), len(shards)))
+                for leaf in numbers
+                for what, position in found.get(leaf, ())
+            ]
+
+        parts, copies = of(self._parts), of(self._copies)
+        return _Chosen(numbers, list(shards), parts, copies)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Chosen:
+    """What a process writes of some leaves.
+
+    Attributes:
+      leaves: numbers of the leaves.
+      shards: the arrays of this process's devices: numbers of the leaf and of the device.
+      parts: the parts, each with the number of its shard.
+      copies: copies of replicated arrays, likewise.
+    """
+
+    leaves: list[int]
+    shards: list[tuple[int, int]]
+    parts: list[tuple[place.Part, int]]
+    copies: list[tuple[replicas.Copy, int]]
 
 
 def _position(array: Any, index: leaves.Index, holder: int) -> int:
     """Returns which of this process's devices is the holder of a shard, in the order of JAX."""
     if not hasattr(array, "sharding"):
-        return 0
-    holding, positions = _holders(array.sharding, array.shape)
-    return positions[holding[index][holder]]
-
-
-def _on_device(array: Any, position: int) -> Any:
-    """Returns the array of one of this process's devices."""
-    if isinstance(array, np.ndarray):
-        return array
-    if position and array.is_fully_replicated:
-        # `addressable_data` returns the copy of the first device.
-        return array.addressable_shards[position].data
-    return array.addressable_data(position)
+        return _ITSELF
+    holding, positions, itself = _holders(array.sharding, array.shape)
+    # NumPy can view such an array on CPUs without an array for the device.
+    return _ITSELF if itself and not is_on_gpu(array) else positions[holding[index][holder]]
 
 
 @functools.lru_cache(1024)
 def _holders(
     sharding: jax.sharding.Sharding, shape: tuple[int, ...]
-) -> tuple[dict[leaves.Index, list[jax.Device]], dict[jax.Device, int]]:
+) -> tuple[dict[leaves.Index, list[jax.Device]], dict[jax.Device, int], bool]:
     """Returns the devices that hold each shard, in the order of the holders.
 
-    Also returns the position of each device of this process, for `jax.Array.addressable_data`.
+    Also returns the position of each device of this process among the arrays of its devices, and
+    whether the whole array is on one device of this process.
     """
     holders: dict[leaves.Index, list[jax.Device]] = {}
     for device, slices in sharding.devices_indices_map(shape).items():
         holders.setdefault(leaves.index_of(slices, shape), []).append(device)
     own = sharding.addressable_devices_indices_map(shape)
-    return holders, {device: position for position, device in enumerate(own)}
+    positions = {device: position for position, device in enumerate(own)}
+    return holders, positions, len(own) == 1 and len(holders) == 1

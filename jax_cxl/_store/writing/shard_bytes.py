@@ -7,8 +7,8 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import backend
 
+from jax_cxl._job import platforms
 from jax_cxl._store.memory import checksum
 
 _HOST_MEMORY = ("pinned_host", "unpinned_host")
@@ -79,6 +79,15 @@ class DeviceSum:
         return int(high) << 32 | int(low)
 
 
+def view(array: Any) -> np.ndarray:
+    """Returns a view of an array on one device of this host; a copy of an array of NumPy.
+
+    It waits until the values have been computed. The view keeps them (`HostBytes`), and the copy
+    does so because an array of NumPy may change.
+    """
+    return np.array(array) if isinstance(array, np.ndarray) else np.asarray(array)
+
+
 Range = tuple[Any, int, int]
 
 
@@ -95,9 +104,7 @@ def hold(ranges: Sequence[Range], copy: bool) -> list[HostBytes | DeviceBytes]:
     to_copy: dict[Any, list[int]] = {}
     for number, (array, start, end) in enumerate(ranges):
         if not is_on_gpu(array):
-            # Arrays of NumPy may change, so this copies them.
-            array = np.array(array) if isinstance(array, np.ndarray) else array
-            held.append(HostBytes(array, start, end))
+            held.append(HostBytes(view(array), start, end))
         elif copy or not _is_row_major(array):
             (device,) = array.devices()
             to_copy.setdefault(device, []).append(number)
@@ -174,16 +181,10 @@ def _copied(arrays: list[jax.Array], ranges: tuple[tuple[int, int], ...]) -> lis
 
 def is_on_gpu(array: Any) -> bool:
     """Whether an array of JAX, or what describes one, is in the memory of GPUs."""
-    if not _has_gpus() or not hasattr(array, "sharding"):
+    if platforms.only_cpus() or not hasattr(array, "sharding"):
         return False
     # Elements of less than a byte are packed on the GPU, and take a byte each on the host.
     return _is_gpu_memory(array.sharding) and jax.dtypes.itemsize_bits(array.dtype) >= 8
-
-
-@functools.cache
-def _has_gpus() -> bool:
-    """Whether JAX has other devices than CPUs. To ask each of 10,000 arrays takes 50 ms."""
-    return set(backend.backends()) != {"cpu"}
 
 
 @functools.lru_cache(1024)
