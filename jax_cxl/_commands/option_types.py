@@ -1,13 +1,23 @@
-"""Types of command line arguments, for argparse. Each error describes what a correct text is."""
+"""Parsers of commands, and types of their arguments. Errors describe what a correct text is."""
 
 import argparse
 import math
 import os
 import pathlib
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 _T = TypeVar("_T")
+
+
+def command(name: str, description: str, **options: Any) -> argparse.ArgumentParser:
+    """Returns a parser for `python -m jax_cxl NAME`, whose texts keep their lines."""
+    return argparse.ArgumentParser(
+        prog=f"python -m jax_cxl {name}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        **{"allow_abbrev": False, **options},
+    )
 
 
 def whole_number(least: int) -> Callable[[str], int]:

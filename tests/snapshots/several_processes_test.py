@@ -60,6 +60,19 @@ class SnapshotsTest(Case):
             places.assert_same(self, tree(4, own), latest[1])
             places.assert_same(self, tree(3, own), older)
 
+    def test_a_scalar_of_each_process(self):
+        def run(own):
+            saved = {"array": np.array(own, np.int16), "scalar": np.float32(own)}
+            with self.opened(own) as snapshots:
+                snapshots.save(1, saved)
+                snapshots.wait()
+                return snapshots.restore(1, saved)
+
+        for own, found in enumerate(self.processes.run(run)):
+            self.assertIsInstance(found["array"], np.ndarray)
+            self.assertIsInstance(found["scalar"], np.float32)
+            self.assertEqual((found["array"].dtype, *found.values()), (np.int16, own, own))
+
     def differ(self, here, there, text, first=(), who=2):
         """A process does something else than the others: all raise, and nothing has changed."""
 

@@ -207,13 +207,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace, arguments
 
 
 def _parse(arguments: list[str]) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
-    parser = argparse.ArgumentParser(
-        prog="python -m jax_cxl bench",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = option_types.command("bench", _DESCRIPTION, epilog=_EPILOG)
     parser.add_argument(
         "--ranks",
         type=int,

@@ -104,12 +104,7 @@ def _questions(platform: str, ranks: int) -> list[_Question]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns the status to exit with."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    parser = argparse.ArgumentParser(
-        prog="python -m jax_cxl tune",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = option_types.command("tune", _DESCRIPTION)
     parser.add_argument(
         "table", type=option_types.output_file, metavar="FILE", help="where to write the table"
     )

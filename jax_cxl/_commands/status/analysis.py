@@ -51,6 +51,18 @@ class Rank:
         calls = self.record["calls"]
         return self.stuck or (calls[-1] if calls else None)
 
+    def progress(self) -> tuple[str, str]:
+        """Returns texts about its last call: which call, its stage, and how long it is in it."""
+        call = self.last_call
+        if call is None:
+            return "none", ""
+        stage = "in it" if call["started"] else "submitted"
+        if call["finished"]:
+            stage = "finished" if call["code"] == "OK" else call["code"]
+        moment = call["finished"] or call["started"] or call["submitted"]
+        since = f"{self.seconds_since(moment):.1f} s"
+        return f"{call['number']}: {described(call)} ({stage})", since
+
     def seconds_since(self, moment: float) -> float:
         """Returns how long ago a moment of this rank's records was.
 

@@ -1,11 +1,11 @@
 """The command line of `python -m jax_cxl clean`."""
 
-import argparse
 import glob
 import os
 from collections.abc import Sequence
 
 from jax_cxl import _core, _text
+from jax_cxl._commands import option_types
 
 _DESCRIPTION = """\
 Removes your pools in /dev/shm whose jobs have ended.
@@ -18,11 +18,7 @@ also stays, whatever its name is."""
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the command; returns 0."""
-    argparse.ArgumentParser(
-        prog="python -m jax_cxl clean",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    ).parse_args(arguments)
+    option_types.command("clean", _DESCRIPTION).parse_args(arguments)
     sizes = _files()
     removed = sorted(_core.sweep_leftovers())
     for path in removed:

@@ -1,6 +1,5 @@
 """The command line of `python -m jax_cxl status`."""
 
-import argparse
 import dataclasses
 import importlib.util
 import json
@@ -60,13 +59,7 @@ _COLUMNS = ("rank", "pid", "host", "state", "calls", "last call", "since", "wait
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the command; returns the status to exit with, which the help describes."""
-    parser = argparse.ArgumentParser(
-        prog="python -m jax_cxl status",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = option_types.command("status", _DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("pool", nargs="?", help="the job; see below")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print everything as JSON")
@@ -199,23 +192,13 @@ def _print_stack(rank: analysis.Rank) -> None:
 
 
 def _row(rank: analysis.Rank) -> tuple[str, ...]:
-    call = rank.last_call
-    what, since = "none", ""
-    if call is not None:
-        stage = "in it" if call["started"] else "submitted"
-        if call["finished"]:
-            stage = "finished" if call["code"] == "OK" else call["code"]
-        what = f"{call['number']}: {analysis.described(call)} ({stage})"
-        moment = call["finished"] or call["started"] or call["submitted"]
-        since = f"{rank.seconds_since(moment):.1f} s"
     return (
         str(rank.number),
         str(rank.record["pid"]),
         rank.record["host"],
         rank.state,
         str(rank.record["submitted_calls"]),
-        what,
-        since,
+        *rank.progress(),
         ", ".join(map(str, rank.waits_for)),
     )
 

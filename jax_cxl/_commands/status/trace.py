@@ -1,6 +1,5 @@
 """The command line of `python -m jax_cxl trace`."""
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -33,13 +32,7 @@ _ARROW_SECONDS = 10e-6
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the command; returns 0, or 2 if there is no pool to read."""
-    parser = argparse.ArgumentParser(
-        prog="python -m jax_cxl trace",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = option_types.command("trace", _DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("pool", nargs="?", help="the job; see below")
     parser.add_argument(
         "-o",

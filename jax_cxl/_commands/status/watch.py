@@ -74,19 +74,10 @@ class Screen:
         return Group(table, *lines)
 
     def _row(self, rank: analysis.Rank, now: float) -> tuple[str, ...]:
-        call = rank.last_call
-        what, since = "none", ""
-        if call is not None:
-            stage = "in it" if call["started"] else "waiting"
-            if call["finished"]:
-                stage = "finished" if call["code"] == "OK" else call["code"]
-            what = f"{call['number']}: {analysis.described(call)} ({stage})"
-            moment = call["finished"] or call["started"] or call["submitted"]
-            since = f"{rank.seconds_since(moment):.1f} s"
         rate, share = self._rates(rank, now)
         return (
             *(str(rank.number), str(rank.record["pid"]), rank.record["host"], rank.state),
-            *(what, since, ", ".join(map(str, rank.waits_for)), rate, share),
+            *(*rank.progress(), ", ".join(map(str, rank.waits_for)), rate, share),
         )
 
     def _rates(self, rank: analysis.Rank, now: float) -> tuple[str, str]:

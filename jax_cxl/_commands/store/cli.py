@@ -44,12 +44,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m jax_cxl store",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = option_types.command("store", _DESCRIPTION, epilog=_EPILOG)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def add(

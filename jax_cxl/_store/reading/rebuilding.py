@@ -130,19 +130,13 @@ class _Building:
           parts: the part of each device: an array of NumPy, or what its GPU has copied.
           weak_type, committed: as for `_compat.array_like`.
         """
-        # JAX checks the first array of each form.
         form = leaf.shape, leaf.dtype, to.sharding, weak_type
-        on_host = all(isinstance(part, np.ndarray) for part in parts)
-        if on_host and form in self._avals:
-            aval = self._avals[form]
+        aval = self._avals.get(form)
+        if aval is not None and not any(isinstance(part, on_gpus.Copy) for part in parts):
             return _compat.put(aval, to.sharding, parts, to.devices, committed)
+        # JAX checks the first array of each form.
         arrays = [
-            _compat.put(
-                *(jax.core.ShapedArray(part.shape, part.dtype), where, [part]),
-                *(list(where.device_set), True),
-            )
-            if isinstance(part, np.ndarray)
-            else part.made
+            part.made if isinstance(part, on_gpus.Copy) else _on_device(part, where)
             for part, (_, where) in zip(parts, to.shards, strict=True)
         ]
         dtype = leaves.dtype_of(leaf.dtype)
@@ -158,6 +152,11 @@ class _Building:
     def default_sharding(self) -> jax.sharding.Sharding:
         """The default device of JAX."""
         return jax.device_put(np.uint8(0)).sharding
+
+
+def _on_device(part: np.ndarray, where: jax.sharding.SingleDeviceSharding) -> jax.Array:
+    aval = jax.core.ShapedArray(part.shape, part.dtype)
+    return _compat.put(aval, where, [part], list(where.device_set), True)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -192,7 +192,8 @@ class Reader:
         Raises:
           StoreError: as `read`.
         """
-        return self.read(leaf, ((writer, writer + 1), *index))[0]
+        # An array even if it has no dimensions.
+        return self.read(leaf, ((writer, writer + 1), *index))[0, ...]
 
     def read_same(self, leaf: leaves.Leaf, index: leaves.Index) -> np.ndarray:
         """Returns a part of an array, of which all processes that saved must have had the same.

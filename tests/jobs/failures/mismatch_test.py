@@ -39,7 +39,7 @@ CASES = (
     ("branch", "psum", "pmax", "all_reduce sum", "all_reduce max"),
     ("number_then_another", "psum", "pmax", "all_reduce sum", "all_reduce max"),
 )
-# Cases that differ from these in one field of the call's descriptor. Tests in C++ compare each field.
+# These differ in one field of the call's descriptor. Tests in C++ compare each field.
 FIELDS = (
     ("operation", "psum", "all_gather", "psum: all_reduce", "all_gather: all_gather"),
     ("reduction", "psum", "pmax", "all_reduce sum", "all_reduce max"),
