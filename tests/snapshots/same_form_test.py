@@ -121,7 +121,12 @@ class DonatedTest(absltest.TestCase):
                 expected = jax.tree.map(lambda x: (x + 3).astype(x.dtype), expected)
 
     def test_an_array_that_is_gone(self):
-        donate = jax.jit(lambda x: x + 1, donate_argnums=0)
+        step = jax.jit(lambda x: x + 1, donate_argnums=0)
+
+        def donate(x):
+            while not x.is_deleted():  # The thread may still be saving it.
+                step(x)
+
         for end in (lambda x: x.delete(), donate):
             for name in ("sharded", "replicated", "bf16"):
                 state = self.state()
