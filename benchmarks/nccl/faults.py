@@ -14,44 +14,29 @@ import os
 import time
 from multiprocessing.connection import Connection
 
-_FLOAT32, _SUM = 7, 0
-
-
-class _UniqueId(ctypes.Structure):
-    _fields_ = (("internal", ctypes.c_byte * 128),)
+from nccl_functions import SUMS, TYPES, Library
 
 
 def _rank(rank: int, fault: str, others: Connection, say: Connection) -> None:
     import torch
 
     torch.cuda.set_device(rank)
-    nccl = ctypes.CDLL("libnccl.so.2")
-    nccl.ncclCommInitRank.argtypes = (
-        ctypes.POINTER(ctypes.c_void_p),
-        ctypes.c_int,
-        _UniqueId,
-        ctypes.c_int,
-    )
-    nccl.ncclGetLastError.restype = ctypes.c_char_p
-    nccl.ncclGetLastError.argtypes = (ctypes.c_void_p,)
+    nccl = Library()
     x = torch.ones(1 << 20, device="cuda")
-    unique = _UniqueId()
     if rank == 0:
-        assert nccl.ncclGetUniqueId(ctypes.byref(unique)) == 0
-        others.send_bytes(bytes(unique))
+        unique = nccl.unique_id()
+        others.send_bytes(unique)
     else:
-        unique = _UniqueId.from_buffer_copy(others.recv_bytes())
-    comm = ctypes.c_void_p()
-    result = nccl.ncclCommInitRank(ctypes.byref(comm), 2, unique, rank)
-    assert result == 0, nccl.ncclGetLastError(None)
+        unique = others.recv_bytes()
+    comm = nccl.init_rank(2, unique, rank)
 
-    def all_reduce(count: int) -> int:
+    def all_reduce(count: int) -> None:
         pointer = ctypes.c_void_p(x.data_ptr())
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        n = ctypes.c_size_t(count)
-        return int(nccl.ncclAllReduce(pointer, pointer, n, _FLOAT32, _SUM, comm, stream))
+        how = (ctypes.c_size_t(count), TYPES["float32"], SUMS["sum"])
+        nccl.call("ncclAllReduce", pointer, pointer, *how, comm, stream)
 
-    assert all_reduce(1 << 20) == 0
+    all_reduce(1 << 20)
     torch.cuda.synchronize()
     assert float(x[0]) == 2.0
     if rank == 1 and fault == "killed":
@@ -59,25 +44,25 @@ def _rank(rank: int, fault: str, others: Connection, say: Connection) -> None:
         os.kill(os.getpid(), 9)
     if rank == 1 and fault == "aborts":
         others.send(time.time())
-        nccl.ncclCommAbort(comm)
+        nccl.call("ncclCommAbort", comm)
         time.sleep(8)
         os._exit(0)
-    assert all_reduce(1000 if rank == 1 and fault == "other count" else 999) == 0
+    all_reduce(1000 if rank == 1 and fault == "other count" else 999)
     if rank == 1:
         others.send(time.time())
     began = others.recv() if rank == 0 else time.time()
-    error = ctypes.c_int()
-    while error.value == 0 and time.time() - began < 20:
-        nccl.ncclCommGetAsyncError(comm, ctypes.byref(error))
+    error = 0
+    while error == 0 and time.time() - began < 20:
+        error = nccl.async_error(comm)
         time.sleep(0.001)
     seen = time.time() - began
-    text = nccl.ncclGetLastError(comm).decode()
+    text = nccl.last_error(comm)
     begin = time.time()
-    nccl.ncclCommAbort(comm)
+    nccl.call("ncclCommAbort", comm)
     aborted = time.time() - begin
     computes = float(torch.full((8,), 2.0, device="cuda").sum()) == 16.0
     if rank == 0:
-        say.send([seen, error.value, text, aborted, computes])
+        say.send([seen, error, text, aborted, computes])
     os._exit(0)
 
 

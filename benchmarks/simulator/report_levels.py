@@ -169,7 +169,7 @@ def _bytes(numbers: tuple[int, ...]) -> str:
 from the plans, as multiples of the size: bytes through the busiest link of a host, and bytes of the
 busiest card, written and read together. Each cell has three figures: flat, in levels, and the
 least. The least is for links and cards that share evenly, where each host is one rank
-(`cc/plan/bounds.h`).
+(`cc/simulator/bounds.h`).
 
 {markdown(header, rows)}"""
 

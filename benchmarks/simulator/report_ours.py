@@ -71,7 +71,7 @@ def infiniband() -> str:
 
 † No library can be faster than NCCL here. Three things alone take longer over the GPUs' links or
 the cards than the whole call over InfiniBand: the bytes that the operation must move
-(`cc/plan/bounds.h`), the start of a kernel, and the latency of the first and the last byte
+(`cc/simulator/bounds.h`), the start of a kernel, and the latency of the first and the last byte
 to their readers. Twelve hosts share six cards, but have twelve adapters. A ratio below 1 is
 followed by the ratio that this bound allows: "0.94 of 1.05" is a plan at 90% of the bound.
 

@@ -58,7 +58,7 @@ def averages() -> str:
 
 The table has speeds relative to NCCL on 200 Gb/s InfiniBand, as means over 1 MiB to 4 GiB. Two
 columns are bounds, relative to the modelled NCCL. "The links allow" holds for any library: the
-bytes of `cc/plan/bounds.h` at 20 GB/s. "All's bytes allow" holds for All: it publishes and
+bytes of `cc/simulator/bounds.h` at 20 GB/s. "All's bytes allow" holds for All: it publishes and
 retrieves its own bytes at the same time, and nothing else costs time.
 
 {markdown(header, rows)}

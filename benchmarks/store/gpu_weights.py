@@ -3,13 +3,16 @@
     python benchmarks/store/gpu_weights.py --gib=16 --json FILE
 
 The trainer publishes bf16 arrays, and each reader reads them into its GPU and compares every bit
-with what was published. "bound" is the time of the copy engines for the same bytes, without
-checksums and records, in the same run and with as many processes. Orbax saves to /dev/shm and
-restores from there, in the same processes.
+with what was published. With --trainer_gpus=2 each array is sharded over two GPUs of the trainer.
+"bound" is the time of the copy engines for the same bytes, without checksums and records, in the
+same run and with as many processes. If the trainer has one GPU, the readers also pull the arrays by
+`jax.experimental.transfer`. Orbax saves to /dev/shm and restores from there, in the same processes.
 
 On a machine without GPUs the processes use CPU devices, which tries the program.
 """
 
+import functools
+import itertools
 import json
 import os
 import pathlib
@@ -19,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from absl import app, flags
@@ -29,7 +32,9 @@ _ARRAYS = flags.DEFINE_integer("arrays", 64, "arrays of the weights")
 _READERS = flags.DEFINE_integer("readers", 2, "reader jobs")
 _ROUNDS = flags.DEFINE_integer("rounds", 3, "versions")
 _ORBAX = flags.DEFINE_bool("orbax", True, "whether to measure Orbax")
-_SAME_GPU = flags.DEFINE_bool("same_gpu", True, "all readers use GPU 1, not 1, 2, ...")
+_TRAINER_GPUS = flags.DEFINE_integer("trainer_gpus", 1, "GPUs of the trainer")
+_SAME_GPU = flags.DEFINE_bool("same_gpu", True, "all readers use one GPU, not each its own")
+_TRANSFER = flags.DEFINE_bool("transfer", True, "whether to measure jax.experimental.transfer")
 _JSON = flags.DEFINE_string("json", None, "file for the results")
 _ROLE = flags.DEFINE_string("role", None, "set by this program")
 _FOLDER = flags.DEFINE_string("folder", None, "set by this program")
@@ -57,6 +62,14 @@ def _timed(call: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - begin, result
 
 
+def _second_copy(tree: Any, place: Any) -> tuple[float, Any]:
+    """Copies a tree to the GPU twice. Returns the seconds of the second copy, and the copy."""
+    import jax
+
+    jax.block_until_ready(jax.device_put(tree, place))
+    return _timed(lambda: jax.block_until_ready(jax.device_put(tree, place)))
+
+
 def _process() -> None:
     """A trainer, or a reader."""
     import jax
@@ -65,10 +78,15 @@ def _process() -> None:
     import jax_cxl
 
     meet = _Meeting()
-    size = int(_GIB.value * 2**30) // 2 // _ARRAYS.value
+    size = int(_GIB.value * 2**30) // 2 // _ARRAYS.value // 8 * 8
     on_gpu = jax.default_backend() != "cpu"
 
-    @jax.jit
+    devices = jax.devices()
+    place = jax.sharding.SingleDeviceSharding(devices[0])
+    if len(devices) > 1:
+        place = jax.NamedSharding(jax.sharding.Mesh(devices, ("i",)), jax.P("i"))
+
+    @functools.partial(jax.jit, out_shardings=place)
     def make(number: Any, version: Any) -> Any:
         word = jnp.arange(size, dtype=jnp.uint32) * (2 * version + 1) + number
         return jax.lax.bitcast_convert_type((word >> 3).astype(jnp.uint16), jnp.bfloat16)
@@ -95,9 +113,8 @@ def _process() -> None:
     total = _GIB.value * 2**30
     bytes_ = int(3.1 * total) + (64 << 20)
     store = jax_cxl.Store(f"shm:gpu_weights?size={-(-bytes_ >> 20)}MiB")
-    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     like = {
-        f"w{n:03}": jax.ShapeDtypeStruct((size,), jnp.bfloat16, sharding=device)
+        f"w{n:03}": jax.ShapeDtypeStruct((size,), jnp.bfloat16, sharding=place)
         for n in range(_ARRAYS.value)
     }
     trains = _ROLE.value == "trainer"
@@ -118,19 +135,21 @@ def _process() -> None:
             )
             note("read", seconds)
             note("wrong", wrong(got, version) + (number + 1 != version))
-            del got
         meet()
         if on_gpu and not trains:
-            with store.view("w", like) as view:
-                if version == 1:
-                    jax.block_until_ready(jax.device_put(view.tree, device))
-                seconds, got = _timed(
-                    lambda v=view: jax.block_until_ready(jax.device_put(v.tree, device))
-                )
-                note("read: bound", seconds)
+            if _TRAINER_GPUS.value == 1:
+                with store.view("w", like) as view:
+                    seconds, got = _second_copy(view.tree, place)
                 note("wrong in view", wrong(got, version))
-                del got
+            else:  # A view has no shards. Other memory of the host has the same bound.
+                host = jax.device_put(got, place.with_memory_kind("pinned_host"))
+                seconds, got = _second_copy(host, place)
+                del host
+            note("read: bound", seconds)
+        got = None
         meet()
+    if _TRANSFER.value and _TRAINER_GPUS.value == 1:
+        _transfer(meet, note, weights, like, trains, wrong)
     if on_gpu and trains:  # Last, because this overwrites what was published.
         for _ in range(_ROUNDS.value):
             note("publish: bound", _timed(lambda: _only_copy(store, weights))[0])
@@ -147,14 +166,42 @@ def _only_copy(store: Any, tree: Any) -> None:
     chunk = 16 << 20
     numbers = []
     at = devices.core.base + (1 << 30)
-    for array in tree.values():
-        start = array.unsafe_buffer_pointer()
-        for offset in range(0, array.nbytes, chunk):
-            size = min(chunk, array.nbytes - offset)
-            numbers.append(copies.start(0, start + offset, at, size))
+    for shard in itertools.chain(*zip(*(x.addressable_shards for x in tree.values()), strict=True)):
+        start = shard.data.unsafe_buffer_pointer()
+        for offset in range(0, shard.data.nbytes, chunk):
+            size = min(chunk, shard.data.nbytes - offset)
+            device = shard.device.local_hardware_id
+            numbers.append(copies.start(device, start + offset, at, size))
             at += size
     for number in numbers:
         copies.wait(number)
+
+
+def _transfer(meet: Any, note: Any, weights: Any, like: Any, trains: bool, wrong: Any) -> None:
+    """Each reader pulls the arrays from the trainer, all at once."""
+    import jax
+    from jax.experimental import transfer
+
+    where = pathlib.Path(_FOLDER.value, "transfer")
+    host = "127.0.0.1:0"
+    server = transfer.start_transfer_server(jax.devices()[0].client, host, [host] * 4)
+    if trains:
+        where.write_text(server.address())
+    meet()
+    connection = None if trains else server.connect(where.read_text())
+    names = [f"reader{n}" for n in range(_READERS.value)]
+    for turn in range(_ROUNDS.value):
+        if trains:
+            for number in range(len(names)):
+                server.await_pull(turn * len(names) + number, weights)
+        meet()
+        if not trains:
+            number = turn * len(names) + names.index(_ROLE.value)
+            seconds, got = _timed(lambda n=number: jax.block_until_ready(connection.pull(n, like)))
+            note("jax.experimental.transfer", seconds)
+            note("wrong in transfer", wrong(got, _ROUNDS.value))
+            del got
+        meet()
 
 
 def _orbax(meet: Any, note: Any, weights: Any, like: Any, trains: bool) -> None:
@@ -183,9 +230,9 @@ def _orbax(meet: Any, note: Any, weights: Any, like: Any, trains: bool) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _start(role: str, folder: str, gpu: int) -> subprocess.Popen[str]:
+def _start(role: str, folder: str, gpus: Iterable[int]) -> subprocess.Popen[str]:
     environment = os.environ | {
-        "CUDA_VISIBLE_DEVICES": str(gpu),
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)),
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     }
     command = [sys.executable, __file__, f"--role={role}", f"--folder={folder}", *sys.argv[1:]]
@@ -198,9 +245,10 @@ def main(_: list[str]) -> None:
         return
     pathlib.Path("/dev/shm/jax_cxl_store.gpu_weights").unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        running = [_start("trainer", folder, 0)]
+        first = _TRAINER_GPUS.value
+        running = [_start("trainer", folder, range(first))]
         for n in range(_READERS.value):
-            running.append(_start(f"reader{n}", folder, 1 if _SAME_GPU.value else 1 + n))
+            running.append(_start(f"reader{n}", folder, [first + (0 if _SAME_GPU.value else n)]))
         texts = [process.communicate()[0] for process in running]
     pathlib.Path("/dev/shm/jax_cxl_store.gpu_weights").unlink(missing_ok=True)
     if any(process.returncode for process in running):

@@ -14,6 +14,7 @@ runs with small models, to try it.
 """
 
 import argparse
+import functools
 import json
 import pathlib
 import sys
@@ -93,11 +94,9 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
     everywhere, rows = (jax.NamedSharding(mesh, spec) for spec in (jax.P(), jax.P("x")))
     optimizer = optax.adamw(1e-4)
 
-    @jax.jit
-    def initial(key: Any) -> Any:
-        keys = jax.random.split(key, 2 * layers)
-        made = [jax.random.normal(k, (width, width)) * width**-0.5 for k in keys]
-        return [{"in": a, "out": b} for a, b in zip(made[::2], made[1::2], strict=True)]
+    @functools.partial(jax.jit, out_shardings=everywhere)
+    def matrix(key: Any) -> Any:
+        return jax.random.normal(key, (width, width)) * width**-0.5
 
     def loss(params: Any, x: Any) -> Any:
         y = x
@@ -108,7 +107,8 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
 
     gradients = jax.jit(jax.value_and_grad(loss))
     x = jax.device_put(np.random.default_rng(0).normal(size=(tokens, width)).astype("f4"), rows)
-    params = jax.device_put(initial(jax.random.key(0)), everywhere)
+    keys = jax.random.split(jax.random.key(0), (layers, 2))
+    params = [{"in": matrix(a), "out": matrix(b)} for a, b in keys]
     parameters = sum(p.size for p in jax.tree.leaves(params))
 
     def zero(leaf: Any) -> Any:

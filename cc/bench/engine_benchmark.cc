@@ -36,9 +36,9 @@
 #include "cc/bench/problem.h"
 #include "cc/bench/report.h"
 #include "cc/bench/team.h"
-#include "cc/plan/bounds.h"
 #include "cc/plan/plan.h"
 #include "cc/pool/pool.h"
+#include "cc/simulator/bounds.h"
 
 namespace jax_cxl::comm {
 namespace {

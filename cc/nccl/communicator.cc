@@ -133,6 +133,11 @@ void Communicator::Watch() {
   }
 }
 
+PoolToken Communicator::NextToken(const std::vector<int>& ranks) {
+  std::lock_guard lock(mutex_);
+  return DeriveToken(token_, ranks, children_[ranks]++);
+}
+
 void Communicator::Fail(const Status& status) {
   {
     std::lock_guard lock(status_mutex_);

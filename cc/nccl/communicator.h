@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -62,8 +63,10 @@ class Communicator {
   Device* device() { return device_.get(); }
   // Held while the device is used.
   std::mutex& mutex() { return mutex_; }
-  // Returns how many communicators have been made of this one.
-  uint64_t CountChild() { return children_++; }
+  // Returns the token of the next communicator of some of the ranks, without
+  // asking them. Each call with the same ranks gives another token. The others
+  // do not know of the call, so calls are counted for each set of ranks.
+  PoolToken NextToken(const std::vector<int>& ranks);
 
   // Ends the communicator with an error, which the other ranks get too.
   void Fail(const Status& status);
@@ -91,7 +94,7 @@ class Communicator {
   std::mutex mutex_;
   std::unique_ptr<Job> job_;
   std::unique_ptr<Device> device_;
-  std::atomic<uint64_t> children_{0};
+  std::map<std::vector<int>, uint64_t> children_;  // under mutex_
 
   std::atomic<bool> opening_{false};
   std::atomic<bool> aborted_{false};

@@ -280,6 +280,19 @@ TEST(CommunicatorTest, WithoutBlocking) {
   EXPECT_TRUE(zero.job()->in_one_process());
 }
 
+TEST(CommunicatorTest, RanksThatRemainAgreeOnATokenWithoutTheOthers) {
+  const PoolToken token = *RandomPoolToken();
+  Communicator one(token, 1, 4, 0, true, MakeModel);
+  Communicator three(token, 3, 4, 0, true, MakeModel);
+  const PoolToken first = one.NextToken({0, 1, 2});  // rank 3 does not know
+  const PoolToken second = one.NextToken({1, 2, 3});
+  EXPECT_EQ(second, three.NextToken({1, 2, 3}));
+  EXPECT_NE(first, second);
+  const PoolToken third = one.NextToken({1, 2, 3});
+  EXPECT_EQ(third, three.NextToken({1, 2, 3}));
+  EXPECT_NE(second, third);
+}
+
 TEST(CommunicatorTest, AbortWhileTheRanksMeet) {
   Communicator zero(*RandomPoolToken(), 0, 2, 0, false, MakeModel);
   zero.OpenLater([&] { return zero.Open(); });

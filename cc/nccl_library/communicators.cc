@@ -88,9 +88,9 @@ Status Shrink(Communicator* parent, std::span<const int> excluded,
     return Error(Code::kInvalidArgument, "rank ", parent->rank(),
                  " is excluded from the communicator that it would make");
   if ((flags & kShrinkAbort) != 0) parent->Abort();
-  return Open({DeriveToken(parent->token(), survivors, parent->CountChild()),
-               rank, static_cast<int>(survivors.size()), parent->ordinal(),
-               config, communicator});
+  return Open({parent->NextToken(survivors), rank,
+               static_cast<int>(survivors.size()), parent->ordinal(), config,
+               communicator});
 }
 
 void Delete(Communicator* communicator) {

@@ -48,11 +48,6 @@ uint64_t PlannedInputBytes(const Request& request) {
   return InputBytes(request) + request.rows.slice_bytes;
 }
 
-uint64_t PlannedBytes(const Request& request) {
-  return MovesRows(request.op) ? PlannedInputBytes(request) * request.num_ranks
-                               : OutputBytes(request);
-}
-
 std::string DebugString(const Step& step) {
   std::ostringstream text;
   text << StepKindName(step.kind);

@@ -160,12 +160,8 @@ uint64_t OutputBytes(const Request& request);
 // Returns true for take_rows and ragged_all_to_all.
 bool MovesRows(Op op);
 
-// Return how many bytes the steps of a plan read from the input and write to
-// the output. If the operation moves rows, the steps write the whole table,
-// like an all_gather. An executor copies only the rows that its rank takes, to
-// their places in the output.
+// Returns how many bytes the steps of a plan read from the input.
 uint64_t PlannedInputBytes(const Request& request);
-uint64_t PlannedBytes(const Request& request);
 
 // For messages and tests. A plan takes one line for each step.
 std::string DebugString(const Step& step);

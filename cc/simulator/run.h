@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "cc/base/status.h"
-#include "cc/plan/bounds.h"
 #include "cc/plan/plan.h"
+#include "cc/simulator/bounds.h"
 #include "cc/simulator/lower.h"
 #include "cc/simulator/machine.h"
 #include "cc/simulator/paper.h"

@@ -39,7 +39,7 @@ Costs TestCosts() {
           .doorbell_bytes = 128};
 }
 
-plan::Request MakeRequest(Op op, int ranks, uint64_t bytes) {
+plan::Request RequestOf(Op op, int ranks, uint64_t bytes) {
   plan::Request request;
   request.op = op;
   request.num_ranks = ranks;
@@ -65,8 +65,8 @@ double Seconds(const Result<Report>& report) {
 
 TEST(RunTest, BarrierIsStartAndDoorbellsAndPolls) {
   const Machine machine = TestMachine(4, 6);
-  const Report report = *RunPlans(MakeRequest(Op::kBarrier, 4, 0), {}, machine,
-                                  TestCosts(), {}, 0);
+  const Report report =
+      *RunPlans(RequestOf(Op::kBarrier, 4, 0), {}, machine, TestCosts(), {}, 0);
   EXPECT_NEAR(report.seconds,
               6e-6 + .6e-6 + 2.4e-6 + .5e-6 + 3 * 128 / machine.gpu_in + .6e-6,
               1e-12);
@@ -78,7 +78,7 @@ TEST(RunTest, PermuteOfOneSlotTakesBothCopies) {
   const Machine machine = TestMachine(2, 2);
   const uint64_t bytes = 1 << 20;
   const double copy = bytes / (20 * kGB);
-  EXPECT_NEAR(Seconds(RunPlans(MakeRequest(Op::kPermute, 2, bytes), {}, machine,
+  EXPECT_NEAR(Seconds(RunPlans(RequestOf(Op::kPermute, 2, bytes), {}, machine,
                                TestCosts(), {}, 0)),
               6e-6 + copy + .6e-6 + 2.4e-6 + .5e-6 + .6e-6 + copy + .6e-6,
               1e-8);
@@ -87,7 +87,7 @@ TEST(RunTest, PermuteOfOneSlotTakesBothCopies) {
 TEST(RunTest, LongCallsRunAtTheSpeedOfTheLink) {
   const uint64_t bytes = uint64_t{1} << 30;
   const double seconds =
-      Seconds(RunPlans(MakeRequest(Op::kAllGather, 3, bytes / 3),
+      Seconds(RunPlans(RequestOf(Op::kAllGather, 3, bytes / 3),
                        {.num_slots = 12, .num_devices = 6}, TestMachine(3, 6),
                        TestCosts(), {}, 0));
   EXPECT_GT(seconds, bytes / 3 * 2 / (20 * kGB));
@@ -99,7 +99,7 @@ TEST(RunTest, SamplingAgreesWithRunningEverything) {
     for (Op op : Ops()) {
       const plan::Geometry geometry{
           .slot_bytes = 256 << 10, .num_slots = 12, .num_devices = 6};
-      const plan::Request request = MakeRequest(op, ranks, 150 << 20);
+      const plan::Request request = RequestOf(op, ranks, 150 << 20);
       auto run = [&](uint64_t sample_rounds) {
         return RunPlans(request, geometry, TestMachine(ranks, 6), TestCosts(),
                         {}, sample_rounds);
@@ -120,7 +120,7 @@ TEST(RunTest, CountsWhatVerifyCounts) {
     for (Op op : Ops()) {
       const plan::Geometry geometry{
           .slot_bytes = 4096, .num_slots = 4, .num_devices = 3};
-      const plan::Request request = MakeRequest(op, ranks, 40000);
+      const plan::Request request = RequestOf(op, ranks, 40000);
       const auto plans = plan::MakePlans(request, geometry);
       ASSERT_TRUE(plans.ok());
       const auto traffic =
@@ -146,7 +146,7 @@ TEST(RunTest, CountsWhatVerifyCounts) {
 // line and the bytes for each peer.
 TEST(RunTest, GetsOfARoundAreSideBySide) {
   auto run = [](int ranks) {
-    return Seconds(RunPlans(MakeRequest(Op::kGather, ranks, 32 << 10), {},
+    return Seconds(RunPlans(RequestOf(Op::kGather, ranks, 32 << 10), {},
                             TestMachine(ranks, 6), TestCosts(), {}, 0));
   };
   EXPECT_NEAR(run(6) - run(3), 3 * (128 + (32 << 10)) / (20 * kGB), 1e-9);
@@ -157,7 +157,7 @@ TEST(RunTest, CopiesGoOnWhileDoorbellsAreRung) {
   auto run = [](double ring) {
     Costs costs = TestCosts();
     costs.ring = ring;
-    return Seconds(RunPlans(MakeRequest(Op::kPermute, 2, 64 << 20),
+    return Seconds(RunPlans(RequestOf(Op::kPermute, 2, 64 << 20),
                             {.num_slots = 12}, TestMachine(2, 2), costs, {},
                             0));
   };
@@ -173,7 +173,7 @@ TEST(RunTest, ProcessorsFlushBesideTheCopies) {
     Costs costs = TestCosts();
     costs.write_back_rate = write_back;
     costs.drop_rate = drop;
-    return Seconds(RunPlans(MakeRequest(Op::kPermute, 2, count),
+    return Seconds(RunPlans(RequestOf(Op::kPermute, 2, count),
                             {.num_slots = 12}, TestMachine(2, 2), costs, {},
                             0));
   };
@@ -189,14 +189,14 @@ TEST(RunTest, ProcessorsFlushBesideTheCopies) {
 // A doorbell's word for each of 1,024 ranks is more than a flagged slot has.
 TEST(RunTest, ManyRanksHaveNoFlags) {
   const Machine machine = TestMachine(1024, 1);
-  const plan::Request request = MakeRequest(Op::kAllGather, 1024, 1);
+  const plan::Request request = RequestOf(Op::kAllGather, 1024, 1);
   EXPECT_GT(
       Seconds(RunPlans(request, {}, machine, TestCosts(), {.flags = true}, 0)),
       0);
 }
 
 TEST(RunTest, FlagsNeedNoFenceAndNoDoorbell) {
-  const plan::Request request = MakeRequest(Op::kAllGather, 3, 32);
+  const plan::Request request = RequestOf(Op::kAllGather, 3, 32);
   auto run = [&](bool flags) {
     return Seconds(RunPlans(request, {}, TestMachine(3, 6), TestCosts(),
                             {.flags = flags}, 0));
@@ -207,7 +207,7 @@ TEST(RunTest, FlagsNeedNoFenceAndNoDoorbell) {
 
 // Twice the bytes, but the reader is only a few lines behind.
 TEST(RunTest, FlaggedDataAreReadAsTheyArrive) {
-  const plan::Request request = MakeRequest(Op::kPermute, 2, 16 << 10);
+  const plan::Request request = RequestOf(Op::kPermute, 2, 16 << 10);
   const double copy = 2 * (16 << 10) / (20 * kGB);
   EXPECT_NEAR(Seconds(RunPlans(request, {}, TestMachine(2, 2), TestCosts(),
                                {.flags = true}, 0)),
@@ -216,7 +216,7 @@ TEST(RunTest, FlaggedDataAreReadAsTheyArrive) {
 
 // For long calls, doubling the lines would take longer than a doorbell.
 TEST(RunTest, LongCallsHaveNoFlags) {
-  const plan::Request request = MakeRequest(Op::kAllGather, 3, 64 << 10);
+  const plan::Request request = RequestOf(Op::kAllGather, 3, 64 << 10);
   auto run = [&](bool flags) {
     return Seconds(RunPlans(request, {}, TestMachine(3, 6), TestCosts(),
                             {.flags = flags}, 0));
@@ -227,7 +227,7 @@ TEST(RunTest, LongCallsHaveNoFlags) {
 TEST(RunTest, OwnSlotsAreReusedOnlyWhenReleased) {
   // With two slots instead of many, a rank waits for its readers.
   auto run = [&](int slots) {
-    return Seconds(RunPlans(MakeRequest(Op::kPermute, 2, 64 << 20),
+    return Seconds(RunPlans(RequestOf(Op::kPermute, 2, 64 << 20),
                             {.num_slots = slots}, TestMachine(2, 2),
                             TestCosts(), {}, 0));
   };
@@ -240,7 +240,7 @@ TEST(RunTest, OwnSlotsAreReusedOnlyWhenReleased) {
 TEST(RunTest, GroupsShareTheLinksOfTheirHosts) {
   constexpr int kHosts = 3, kGpus = 4;
   const plan::Request request =
-      MakeRequest(Op::kAllGather, kHosts, uint64_t{256} << 20);
+      RequestOf(Op::kAllGather, kHosts, uint64_t{256} << 20);
   auto run = [&](int gpus, int links) {
     Machine machine = TestMachine(kHosts, 1);
     machine.gpus_per_host = gpus;
@@ -262,7 +262,7 @@ TEST(RunTest, GroupsLoadTheCardsAlike) {
   constexpr int kCards = 16;
   const plan::Geometry geometry{
       .slot_bytes = 4096, .num_slots = 12, .num_devices = kCards};
-  const plan::Request request = MakeRequest(Op::kAllGather, 2, 24 * 4096);
+  const plan::Request request = RequestOf(Op::kAllGather, 2, 24 * 4096);
   auto unevenness = [&](int groups) {
     const Counted counted = *CountBytes(request, geometry, {}, kCards, groups);
     return static_cast<double>(counted.most_by_card.written) * kCards /
@@ -275,7 +275,7 @@ TEST(RunTest, GroupsLoadTheCardsAlike) {
 TEST(RunTest, GroupsHaveToFillTheMachine) {
   Machine machine = TestMachine(3, 6);
   machine.gpus_per_host = 2;
-  const plan::Request request = MakeRequest(Op::kAllGather, 3, 1024);
+  const plan::Request request = RequestOf(Op::kAllGather, 3, 1024);
   EXPECT_EQ(RunPlans(request, {}, machine, TestCosts(), {.groups = 3}, 0)
                 .status()
                 .code(),
@@ -287,7 +287,7 @@ TEST(PaperTest, NaiveAllReduceOnOneCard) {
   const uint64_t bytes = 1 << 30;
   const double card = 22.5 * kGB;
   EXPECT_NEAR(
-      Seconds(RunPaper(MakeRequest(Op::kAllReduce, 3, bytes), TestMachine(3, 6),
+      Seconds(RunPaper(RequestOf(Op::kAllReduce, 3, bytes), TestMachine(3, 6),
                        {}, {.variant = Variant::kNaive})),
       (3. * bytes + 6. * bytes) / card,
       .01 * bytes / kGB);  // the last reduction
@@ -297,14 +297,14 @@ TEST(PaperTest, NaiveAllReduceOnOneCard) {
 // published.
 TEST(PaperTest, AllReduceReadsEveryPeersWholeBuffer) {
   const double bytes = 1 << 30, link = 20 * kGB;
-  EXPECT_NEAR(Seconds(RunPaper(MakeRequest(Op::kAllReduce, 3, 1 << 30),
+  EXPECT_NEAR(Seconds(RunPaper(RequestOf(Op::kAllReduce, 3, 1 << 30),
                                TestMachine(3, 6), {}, {.chunks = 8})),
               bytes / 8 / link + 2 * bytes / link, .02 * bytes / link);
 }
 
 TEST(PaperTest, ChunksOverlapPublicationAndRetrieval) {
   auto run = [](PaperOptions options) {
-    return Seconds(RunPaper(MakeRequest(Op::kGather, 3, 1 << 30),
+    return Seconds(RunPaper(RequestOf(Op::kGather, 3, 1 << 30),
                             TestMachine(3, 6), {}, options));
   };
   EXPECT_NEAR(run({.variant = Variant::kAggregate}) * 20 * kGB / (1 << 30), 3,
@@ -313,11 +313,11 @@ TEST(PaperTest, ChunksOverlapPublicationAndRetrieval) {
 }
 
 TEST(PaperTest, RefusesWhatThePaperDoesNotHave) {
-  EXPECT_EQ(RunPaper(MakeRequest(Op::kScan, 3, 1), TestMachine(3, 6), {}, {})
+  EXPECT_EQ(RunPaper(RequestOf(Op::kScan, 3, 1), TestMachine(3, 6), {}, {})
                 .status()
                 .code(),
             Code::kUnimplemented);
-  EXPECT_EQ(RunPaper(MakeRequest(Op::kGather, 3, 1), TestMachine(2, 6), {}, {})
+  EXPECT_EQ(RunPaper(RequestOf(Op::kGather, 3, 1), TestMachine(2, 6), {}, {})
                 .status()
                 .code(),
             Code::kInvalidArgument);

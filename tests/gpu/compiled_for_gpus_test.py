@@ -92,13 +92,13 @@ class CompiledForGpusTest(parameterized.TestCase):
             if names:
                 yield computation, names
 
-    # Each of four layers of experts gathers its parameters and scatters their gradients, and moves
+    # Each of two layers of experts gathers its parameters and scatters their gradients, and moves
     # rows twice each way for two micro-batches.
     @parameterized.parameters(
         ("straight", 1),
         ("loop", 1),
         ("stack_of_layers", 7),
-        ("layers_of_experts", 4 * (2 + 8)),
+        ("layers_of_experts", 2 * (2 + 8)),
         ("trained", TRAINED),
         ("trained_early", TRAINED),
         ("levels_psum", CHUNKS),

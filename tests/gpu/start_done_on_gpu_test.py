@@ -111,7 +111,7 @@ class OnGpuTest(parameterized.TestCase):
     @parameterized.product(
         limit=({"capacity": 6}, {"max_rows": 20}), num_experts=(4, 8), check_vma=(False, True)
     )
-    @pytest.mark.sample(3)
+    @pytest.mark.sample(8)
     def test_experts(self, limit, num_experts, check_vma):
         """Both moves of rows are started, and nothing else is."""
         ranks, tokens = harness.RANKS, 6
@@ -174,7 +174,7 @@ class OnGpuTest(parameterized.TestCase):
         harness.check_equal(jax.jit(program)(x), x)
 
     @parameterized.product(name=LINEAR, check_vma=(False, True))
-    @pytest.mark.sample(3)
+    @pytest.mark.sample(5)
     def test_derivatives(self, name, check_vma):
         start, done = halves(name)
         whole = getattr(ops, name)

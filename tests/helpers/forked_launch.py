@@ -9,6 +9,7 @@ users have it.
 """
 
 import atexit
+import contextlib
 import gc
 import importlib
 import os
@@ -40,6 +41,9 @@ def import_modules(names: str) -> None:
     gc.disable()
     for name in names.split(","):
         importlib.import_module(name)
+    # JAX imports this when it lowers its first program.
+    with contextlib.suppress(ImportError):
+        importlib.import_module("jaxlib.mlir.dialects.mhlo")
     gc.freeze()
     gc.enable()
 

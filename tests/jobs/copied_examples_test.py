@@ -40,6 +40,7 @@ class CopiedExamplesTest(absltest.TestCase):
         self.assertIn("12 bytes, 0 differ", said)
         self.assertGreater(len(set(re.findall(r"import jax(.*)'", said)[0])), 3, said)
 
+    @pytest.mark.long
     def test_orbax_continues_from_the_newer_of_disk_and_pool(self):
         with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
 

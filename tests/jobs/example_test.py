@@ -22,7 +22,7 @@ _TIMEOUT_SECONDS = 240
 # Four devices divide neither 6 nor 5 sequences: rows are added, and those must not count.
 _FLAGS = (
     *(f"--steps={_STEPS}", "--learning_rate=0.01", "--batch_size=6", "--sequence_length=48"),
-    *("--layers=2", "--width=32", "--heads=2", "--evaluate_every=10", "--evaluate_size=5"),
+    *("--layers=1", "--width=32", "--heads=2", "--evaluate_every=10", "--evaluate_size=5"),
 )
 
 _FIGURES = {
@@ -243,7 +243,7 @@ class ExampleTest(parameterized.TestCase):
     def test_gradients_equal_those_of_lax_in_a_model_of_useful_width(self):
         # Wide enough for XLA's faster matrix products: jaxlib 0.10.2 fuses them with what assembles
         # the gradient, and returned zeros for some norms when the consumer was the pool.
-        wide = ("--layers=1", "--width=128", "--heads=4", "--sequence_length=256", "--steps=5")
+        wide = ("--layers=2", "--width=128", "--heads=4", "--sequence_length=256", "--steps=5")
         norms = [
             self.train(f"--collectives={collectives}", *wide, devices=2, optimized=True)[
                 "gradient_norm"

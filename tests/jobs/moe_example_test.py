@@ -13,7 +13,7 @@ from absl.testing import absltest
 _SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "examples" / "train_moe.py"
 _FLAGS = (
     *("--steps=6", "--learning_rate=0.01", "--batch_size=4", "--sequence_length=32"),
-    *("--layers=2", "--width=16", "--heads=2", "--evaluate_every=3", "--evaluate_size=4"),
+    *("--layers=1", "--width=16", "--heads=2", "--evaluate_every=3", "--evaluate_size=4"),
     "--capacity_factor=8",
 )
 

@@ -28,6 +28,7 @@ class MoeTest(absltest.TestCase):
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
         self.assertIn('"wrong_seeds": []', run.stdout)
 
+    @pytest.mark.long
     def test_a_wrong_sum_is_found(self):
         run = _launch(
             str(_BENCHMARKS / "fuzz/fuzz_moe.py"), "--cases=10", "--routings=10", "--break"

@@ -5,13 +5,15 @@ import tempfile
 import threading
 
 import job
+import pytest
 from absl.testing import absltest, parameterized
 
 _MODULES = ("ml_dtypes", "jax_cxl")
 
 
 class StoreTest(parameterized.TestCase):
-    @parameterized.parameters(1, 3)
+    @parameterized.parameters(3, 1)
+    @pytest.mark.sample(2)
     def test_jobs_of_other_sizes_read_meanwhile(self, paths):
         layouts = [(2, 1, True), (1, 2, False), (3, 1, False)]
         done = {}
@@ -57,6 +59,7 @@ class StoreTest(parameterized.TestCase):
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             self.assertIn('"wrong": 0', done.stdout)
 
+    @pytest.mark.long
     def test_the_kills_see_what_is_overwritten(self):
         program = str(
             pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "store" / "store_kills.py"

@@ -25,6 +25,7 @@ def _run(script: str, *arguments: str) -> str:
 
 
 class StoreExamplesTest(absltest.TestCase):
+    @pytest.mark.long
     def test_actor_learner(self):
         said = _run("actor_learner.py", "--steps=20", "--where=shm:examples_test?size=96MiB")
         rewards = [float(x) for x in re.findall(r"mean reward (\S+)", said)]

@@ -6,7 +6,7 @@ import tempfile
 
 import job
 import pytest
-from absl.testing import absltest
+from absl.testing import absltest, parameterized
 
 _EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 _KILLS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "tables" / "kills.py"
@@ -18,7 +18,7 @@ def _losses(example: str, *arguments: str) -> list[str]:
     return re.findall(r"loss (\S+)", done.stdout)
 
 
-class TablesTest(absltest.TestCase):
+class TablesTest(parameterized.TestCase):
     def test_steps_of_a_job_are_those_of_one_device(self):
         with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
             where = f"--where=file:{folder}/a?size=32MiB"
@@ -26,14 +26,12 @@ class TablesTest(absltest.TestCase):
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             self.assertEqual(done.stdout.count("done with"), 2)
 
-    def test_an_example_learns_what_it_learns_without_a_table(self):
-        self.check_example("train_ngrams.py", "--rows=20000", "--dense")
-
+    @parameterized.parameters(
+        ("train_ngrams.py", "--rows=20000", "--dense"),
+        ("graph_sage.py", "--nodes=5000", "--features=host"),
+    )
     @pytest.mark.long
-    def test_another_example_learns_what_it_learns_without_a_table(self):
-        self.check_example("graph_sage.py", "--nodes=5000", "--features=host")
-
-    def check_example(self, example, size, without):
+    def test_examples_learn_what_they_learn_without_a_table(self, example, size, without):
         with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
             where = f"--where=file:{folder}/a?size=96MiB"
             arguments = (where, size, "--steps=10", "--batch=4")
@@ -43,7 +41,7 @@ class TablesTest(absltest.TestCase):
 
     def test_kills(self):
         # A kill takes seconds.
-        kills = max(2, int(job.SECONDS / 2))
+        kills = max(1, int(job.SECONDS / 2))
         done = job.run(str(_KILLS), f"--kills={kills}", "--readers=1", "--seed=3", processes=1)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn('"wrong": 0', done.stdout)

@@ -11,7 +11,8 @@ MEETING = "jax_cxl._job.meeting"
 
 
 class TakeoverTest(parameterized.TestCase):
-    @parameterized.parameters((2, 1), (2, 2))
+    @parameterized.parameters((2, 2), (2, 1))
+    @pytest.mark.sample(2)
     def test_all_and_any(self, processes, devices_per_process):
         done = job.run(
             "all_and_any.py", processes=processes, devices_per_process=devices_per_process

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import job
 import numpy as np
 import ops_harness as harness
+import pytest
 from absl.testing import absltest, parameterized
 from jax import lax
 
@@ -53,6 +54,7 @@ class TransformationsTest(parameterized.TestCase):
         harness.check_equal(harness.run(function, x, check_vma=check_vma), expected)
 
     @parameterized.product(name=tuple(OPERATIONS), check_vma=(False, True))
+    @pytest.mark.sample(3)
     def test_control_flow(self, name, check_vma):
         operation, matrix = OPERATIONS[name]
         x = harness.values(4, 3)
@@ -91,6 +93,7 @@ class TransformationsTest(parameterized.TestCase):
         self.check(in_switch, x, apply(matrix, x), check_vma)
 
     @parameterized.product(name=tuple(OPERATIONS), check_vma=(False, True))
+    @pytest.mark.sample(3)
     def test_derivatives(self, name, check_vma):
         operation, matrix = OPERATIONS[name]
         x = harness.values(4, 3)

@@ -98,7 +98,7 @@ class ExchangeTest(parameterized.TestCase):
         ((16, 6), LIMITS[1]),
         ((16, 6), LIMITS[2]),
     )
-    @pytest.mark.sample(2)
+    @pytest.mark.sample(3)
     def test_random_routings(self, experts_and_k, limit):
         num_experts, k = experts_and_k
         routings = [choices(kind, num_experts, k) for kind in KINDS]

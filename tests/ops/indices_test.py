@@ -74,7 +74,7 @@ class IndicesTest(parameterized.TestCase):
             )
 
     @parameterized.product(dtype=NARROW + WIDE, rows=(4, 75))
-    @pytest.mark.sample(3)
+    @pytest.mark.sample(5)
     def test_take_rows(self, dtype, rows):
         table = harness.values(rows, 2) + np.float32(1)
         numbers = extremes(dtype, N * rows)

@@ -152,7 +152,7 @@ class CompositionTest(parameterized.TestCase):
         for d, dtype in enumerate(DTYPES)
         if (m + d) % 5 in (0, 2, 3)
     )
-    @pytest.mark.sample(2)
+    @pytest.mark.sample(4)
     def test_collectives(self, case, dtype):
         self.check_collectives(case, dtype)
 

@@ -66,7 +66,7 @@ class RaggedAllToAllTest(parameterized.TestCase):
         # Some fit into a submission, some take many rounds.
         size=((5, 8), (200, 40), (3000, 700)),
     )
-    @pytest.mark.sample(2)
+    @pytest.mark.sample(4)
     def test_routed_tokens(self, kind, size):
         rows, width = size
         rng = np.random.default_rng(rows)

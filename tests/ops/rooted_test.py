@@ -52,7 +52,7 @@ class RootedTest(parameterized.TestCase):
         harness.check_equal(harness.run(operation, x, check_vma=check_vma), oracle(x))
 
     @parameterized.product(root=(0, 3), axis=(0, 1), tiled=(False, True), check_vma=(False, True))
-    @pytest.mark.sample(3)
+    @pytest.mark.sample(5)
     def test_gather(self, root, axis, tiled, check_vma):
         join = np.concatenate if tiled else np.stack
         harness.check_linear(
@@ -64,7 +64,7 @@ class RootedTest(parameterized.TestCase):
         )
 
     @parameterized.product(root=(0, 3), axis=(0, 1), tiled=(False, True), check_vma=(False, True))
-    @pytest.mark.sample(3)
+    @pytest.mark.sample(5)
     def test_scatter(self, root, axis, tiled, check_vma):
         harness.check_linear(
             lambda v: ops.scatter(v, "i", root=root, axis=axis, tiled=tiled),

@@ -71,7 +71,7 @@ class ScanTest(parameterized.TestCase):
         exclusive=(False, True),
         reverse=(False, True),
     )
-    @pytest.mark.sample(3)
+    @pytest.mark.sample(7)
     def test_bitwise(self, op, dtype, exclusive, reverse):
         with jax.enable_x64(True):
             x = harness.values(5, dtype=np.int64).astype(dtype)

@@ -1,6 +1,7 @@
 """What GPUs copy out of a store, with a CPU device in place of the GPU."""
 
 import concurrent.futures
+import math
 import os
 import pathlib
 import tempfile
@@ -11,15 +12,18 @@ from unittest import mock
 import host_as_gpu
 import jax
 import numpy as np
-from absl.testing import absltest
+import pytest
+from absl.testing import absltest, parameterized
+from jax.sharding import PartitionSpec as P
 
 import jax_cxl
 from jax_cxl._store.memory import devices
+from jax_cxl._store.reading import on_gpus, restoring
 
 _MIB = 1 << 20
 
 
-class OnGpusTest(absltest.TestCase):
+class OnGpusTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
         parent = "/dev/shm" if os.path.isdir("/dev/shm") else None
@@ -113,6 +117,61 @@ class OnGpusTest(absltest.TestCase):
         version, got = self.store.read("w", self.like(first))
         self.assertEqual(version, 0)
         np.testing.assert_array_equal(np.asarray(got["c"]), first["c"])
+
+    @parameterized.parameters(
+        # Saved with one mesh of four devices, read with another.
+        ((4,), P("x"), (1,), P()),
+        ((4,), P("x"), (2,), P("x")),
+        ((2,), P("x"), (4,), P("x")),
+        ((4,), P(), (1,), P()),
+        ((4,), P(), (2,), P("x")),
+        ((4,), P(None, "x"), (1,), P()),
+        ((4,), P(None, "x"), (2,), P("x")),
+        ((2,), P("x"), (4,), P(None, "x")),
+        ((2, 2), P("x", "y"), (1,), P()),
+        ((2, 2), P("y", "x"), (4,), P(None, "x")),
+        ((2, 2), P(("x", "y")), (2, 2), P("y", "x")),
+        ((2, 2), P("y"), (4,), P(None, "x")),
+    )
+    @pytest.mark.sample(3)
+    def test_other_shardings(self, saved, saved_spec, asked, asked_spec):
+        def sharding(shape, spec):
+            devices = np.array(jax.devices()[: math.prod(shape)]).reshape(shape)
+            return jax.NamedSharding(jax.sharding.Mesh(devices, ("x", "y")[: len(shape)]), spec)
+
+        rng = np.random.default_rng(0)
+        tree = {
+            # Rows of 5,008 bytes, so most pieces begin inside of a line of 64 bytes.
+            "odd": rng.integers(0, 2**31 - 1, (4 * 631, 4 * 313), np.int32),
+            "bytes": rng.integers(0, 255, (4 * 1009, 4 * 523), np.uint8),
+        }
+        own = sharding(saved, saved_spec)
+        self.store.publish("w", jax.tree.map(lambda x: jax.device_put(x, own), tree))
+        self.store.flush("w")
+        other = sharding(asked, asked_spec)
+        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=other), tree)
+        with mock.patch.object(restoring.Reader, "read", side_effect=AssertionError("by the host")):
+            _, got = self.store.read("w", like)
+        for name, x in tree.items():
+            self.assertEqual(got[name].sharding, other)
+            np.testing.assert_array_equal(np.asarray(got[name]), x)
+        self.assertGreater(self.copies.checked, 3)
+
+    def test_damage_in_a_piece(self):
+        mesh = jax.sharding.Mesh(jax.devices()[:4], ("x",))
+        x = np.random.default_rng(0).integers(0, 255, (16 * _MIB,), np.uint8)
+        self.store.publish("w", {"x": jax.device_put(x, jax.NamedSharding(mesh, P("x")))})
+        self.store.flush("w")
+        self.damage(x, 9 * _MIB)
+        with self.assertRaisesRegex(jax_cxl.StoreError, "block .* is damaged"):
+            self.store.read("w", self.like({"x": x}), version=0)
+
+    def test_groups_of_copies(self):
+        self.enter_context(mock.patch.object(on_gpus, "_TOGETHER_BYTES", 5 * _MIB))
+        tree = self.publish(0)
+        _, got = self.store.read("w", self.like(tree))
+        for name, x in tree.items():
+            np.testing.assert_array_equal(np.asarray(got[name]), x)
 
     def test_small_arrays_are_read_by_the_host(self):
         tree = self.publish(0)

@@ -25,7 +25,7 @@ Result<PoolToken> RandomPoolToken();
 
 // Returns the token of the communicator that `survivors` make of the one with
 // `parent`. All of them compute the same token, without communication. `count`
-// tells how many communicators a rank has already made of this one.
+// tells how many communicators of the same ranks have been made of it.
 PoolToken DeriveToken(const PoolToken& parent, std::span<const int> survivors,
                       uint64_t count);
 

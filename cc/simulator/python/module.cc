@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "cc/base/status.h"
-#include "cc/plan/bounds.h"
 #include "cc/plan/gpu_geometry.h"
 #include "cc/plan/plan.h"
+#include "cc/simulator/bounds.h"
 #include "cc/simulator/placement.h"
 #include "cc/simulator/run.h"
 

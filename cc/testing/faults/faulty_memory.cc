@@ -41,21 +41,6 @@ void Corrupt(Point point, uint64_t* word) {
     std::atomic_ref(word[i]).store(Scramble(word[i] + i));
 }
 
-// Coherent or uncached memory: nothing needs to be written back or dropped.
-class Uncached final : public pool::Cache {
- public:
-  void WriteBack(const void*, size_t) override {}
-  void Invalidate(const void*, size_t) override {}
-  void StoreFence() override { pool::StoreFence(); }
-  void FullFence() override { pool::FullFence(); }
-  uint64_t Load(const uint64_t* flag) override {
-    return __atomic_load_n(flag, __ATOMIC_ACQUIRE);
-  }
-  void Store(uint64_t* flag, uint64_t value) override {
-    __atomic_store_n(flag, value, __ATOMIC_RELEASE);
-  }
-};
-
 // Returns true for flags of a channel. Other threads of the process ring the
 // other flags.
 bool InChannel(Region flag) { return flag >= Region::kDirectoryReady; }
@@ -125,6 +110,21 @@ class Injector::Memory final : public pool::Interposer, public pool::Cache {
   }
 
  private:
+  // Coherent or uncached memory: nothing needs to be written back or dropped.
+  class Uncached final : public pool::Cache {
+   public:
+    void WriteBack(const void*, size_t) override {}
+    void Invalidate(const void*, size_t) override {}
+    void StoreFence() override { pool::StoreFence(); }
+    void FullFence() override { pool::FullFence(); }
+    uint64_t Load(const uint64_t* flag) override {
+      return __atomic_load_n(flag, __ATOMIC_ACQUIRE);
+    }
+    void Store(uint64_t* flag, uint64_t value) override {
+      __atomic_store_n(flag, value, __ATOMIC_RELEASE);
+    }
+  };
+
   Region RegionOf(const void* begin, size_t bytes) const {
     if (!open_ || bytes == 0) return Region::kOther;
     return regions_.Find(static_cast<const std::byte*>(begin) - base_, bytes);

@@ -14,7 +14,10 @@ Status CheckStep(const Request& request, const Geometry& geometry,
                  uint64_t rounds, int rank, const Step& step) {
   const uint64_t slot = geometry.slot_bytes;
   const uint64_t input = PlannedInputBytes(request);
-  const uint64_t output = PlannedBytes(request);
+  // If the operation moves rows, the steps write the whole table, like an
+  // all_gather. An executor copies only the rows that its rank takes.
+  const uint64_t output =
+      MovesRows(request.op) ? input * request.num_ranks : OutputBytes(request);
   if (step.round >= rounds || step.to_round >= rounds) {
     return Error(Code::kInternal, "a round that the call does not have");
   }

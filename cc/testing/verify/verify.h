@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "cc/base/status.h"
-#include "cc/plan/bounds.h"
 #include "cc/plan/plan.h"
+#include "cc/simulator/bounds.h"
 
 namespace jax_cxl::plan {
 

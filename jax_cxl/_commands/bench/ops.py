@@ -130,7 +130,7 @@ def _others(ranks: int) -> Fraction:
     return Fraction(ranks - 1, ranks)
 
 
-# The blocks of `pool` are equal to plan::LowerBound (cc/plan/bounds.cc).
+# The blocks of `pool` are equal to plan::LowerBound (cc/simulator/bounds.cc).
 _ALL = (
     Op(
         *("all_gather", False, _one, _each, _others),

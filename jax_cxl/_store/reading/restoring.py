@@ -177,23 +177,12 @@ class Reader:
         same = next((n for n, shard in enumerate(leaf.shards) if shard.index == index), None)
         if same is not None:
             return self._read_shard(leaf, same, (), into).view(dtype).reshape(shape)
-        overlaps = []
-        covered = 0
-        for number, shard in enumerate(leaf.shards):
-            common = tuple(
-                (max(a, c), min(b, d)) for (a, b), (c, d) in zip(index, shard.index, strict=True)
-            )
-            if all(start < end for start, end in common):
-                overlaps.append((number, shard, common))
-                covered += math.prod(end - start for start, end in common)
-        if covered != math.prod(shape):
-            raise errors.StoreError(f"{leaf.name}: the shards do not cover the array")
         out = _aligned(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
-        for number, shard, common in overlaps:
-            here = tuple(
-                slice(a - c, b - c) for (a, b), (c, _) in zip(common, shard.index, strict=True)
+        for number, shard, common in overlaps(leaf, index):
+            here, there = (
+                tuple(slice(*bounds) for bounds in relative(common, to))
+                for to in (shard.index, index)
             )
-            there = tuple(slice(a - c, b - c) for (a, b), (c, _) in zip(common, index, strict=True))
             data = self._read_shard(leaf, number, here).view(dtype).reshape(shard.shape)
             out[there] = data[here]
         return out
@@ -323,6 +312,33 @@ class Reader:
                 )
                 self._tables[writer] = data.view(np.uint64)
             return self._tables[writer]
+
+
+def overlaps(
+    leaf: leaves.Leaf, index: leaves.Index
+) -> list[tuple[int, leaves.Shard, leaves.Index]]:
+    """Returns the shards with bytes of a part of an array: number, shard, and the common part.
+
+    Raises:
+      StoreError: the shards do not cover the part.
+    """
+    found = []
+    covered = 0
+    for number, shard in enumerate(leaf.shards):
+        common = tuple(
+            (max(a, c), min(b, d)) for (a, b), (c, d) in zip(index, shard.index, strict=True)
+        )
+        if all(start < end for start, end in common):
+            found.append((number, shard, common))
+            covered += math.prod(end - start for start, end in common)
+    if covered != math.prod(end - start for start, end in index):
+        raise errors.StoreError(f"{leaf.name}: the shards do not cover the array")
+    return found
+
+
+def relative(part: leaves.Index, to: leaves.Index) -> leaves.Index:
+    """Returns a part of an array relative to the start of a larger part."""
+    return tuple((a - c, b - c) for (a, b), (c, _) in zip(part, to, strict=True))
 
 
 def _together(blocks: np.ndarray | range) -> Iterator[range]:

@@ -1,10 +1,13 @@
 """Runs the notebooks of the documents, as a hosted notebook does."""
 
+import ast
 import os
 import pathlib
+import re
 import tempfile
 from unittest import mock
 
+import pytest
 from absl.testing import absltest
 
 try:
@@ -21,6 +24,15 @@ _QUICK = {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 
 @absltest.skipIf(nbclient is None, "nbclient is not installed: pip install '.[test]'")
 class NotebookTest(absltest.TestCase):
+    def test_syntax(self):
+        notebook = nbformat.read(_NOTEBOOKS / "first_program.ipynb", as_version=4)
+        nbformat.validate(notebook)
+        for cell in notebook.cells:
+            if cell.cell_type == "code":
+                ast.parse(re.sub(r"(?m)^%.*", "", cell.source))
+
+    # It starts seven jobs, as the tests of `jax_cxl.run` do.
+    @pytest.mark.long
     def test_first_program(self):
         notebook = nbformat.read(_NOTEBOOKS / "first_program.ipynb", as_version=4)
         for cell in notebook.cells:

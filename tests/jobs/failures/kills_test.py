@@ -4,6 +4,7 @@ import pathlib
 import random
 import sys
 
+import pytest
 from absl.testing import absltest, parameterized
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "benchmarks/failures"))
@@ -13,6 +14,7 @@ import kill_sweep
 
 class KillsTest(parameterized.TestCase):
     @parameterized.parameters("none", "compile", "shutdown", "regroup", "successor")
+    @pytest.mark.sample(2)
     def test_others_go_on(self, stage):
         first = random.randrange(1 << 30)
         # It prints what was wrong.

@@ -10,7 +10,6 @@ class PartlyInitializedTest(parameterized.TestCase):
             "failures/partly_initialized.py",
             how,
             environment={"JAX_CXL_CONNECT_TIMEOUT": str(seconds)},
-            forked=False,
             **options,
         )
 

@@ -117,8 +117,8 @@ class SeveralProcessesTest(parameterized.TestCase):
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertRegex(done.stderr, "rank [012] ended before this process could join it")
 
-    @parameterized.parameters(("2", [0, 1]), ("0", [1, 2]), ("0,2", [1]))
-    @pytest.mark.sample(2)
+    @parameterized.parameters(("0,2", [1]), ("2", [0, 1]), ("0", [1, 2]))
+    @pytest.mark.sample(3)
     def test_initializes_again(self, victims, left):
         said = self.run_job(
             f"--victims={victims}", program="regroup/regroup_and_restart.py", devices_per_process=2
@@ -130,20 +130,22 @@ class SeveralProcessesTest(parameterized.TestCase):
             self.assertIn(f"[{process}] sum {sum(ranks)} of {ranks}", said)
             self.assertIn(f"[{process}] done", said)
 
-    @parameterized.parameters((("--rejoin",), 4, 3), (("--shut_down_first",), 2, 1))
-    @pytest.mark.sample(2)
-    def test_initializes_again_with_successors(self, arguments, sums, of_successor):
-        for victim in (0, 1):
-            said = self.run_job(
-                f"--victims={victim}",
-                *arguments,
-                program="regroup/regroup_and_restart.py",
-                launcher=("--restart-lost=1",),
-            )
-            for process in range(3):
-                expected = 1 + of_successor if process == victim else sums
-                self.assertEqual(sums_of(said, process), [[0, 1, 2]] * expected, said)
-                self.assertIn(f"[{process}] done", said)
+    @parameterized.product(
+        victim=(0, 1), how=((("--rejoin",), 4, 3), (("--shut_down_first",), 2, 1))
+    )
+    @pytest.mark.sample(4)
+    def test_initializes_again_with_successors(self, victim, how):
+        arguments, sums, of_successor = how
+        said = self.run_job(
+            f"--victims={victim}",
+            *arguments,
+            program="regroup/regroup_and_restart.py",
+            launcher=("--restart-lost=1",),
+        )
+        for process in range(3):
+            expected = 1 + of_successor if process == victim else sums
+            self.assertEqual(sums_of(said, process), [[0, 1, 2]] * expected, said)
+            self.assertIn(f"[{process}] done", said)
 
     def test_shuts_down_before_it_regroups(self):
         done = job.run(

@@ -8,7 +8,7 @@ import job
 from absl.testing import absltest
 
 _SCRIPT = pathlib.Path(__file__).resolve().parents[3] / "examples" / "survive.py"
-_KILLS = 3
+_KILLS = 2
 
 
 def loss_after(kills: int) -> tuple[str, str]:
@@ -16,13 +16,13 @@ def loss_after(kills: int) -> tuple[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         done = job.launch(
             *("-n", "2", f"--restart-lost={kills}", str(_SCRIPT)),
-            *(f"--kills={kills}", "--steps=90", f"--checkpoint={folder}/state.npz"),
+            *(f"--kills={kills}", "--steps=60", f"--checkpoint={folder}/state.npz"),
             f"--snapshots=file:{folder}/snapshots?size=32MiB",
             environment=job.quick_environment(),
             modules=("jax.numpy", "absl.app"),
             timeout=200,
         )
-    found = re.search(rf"loss (\S+) after 90 steps and {kills} kills", done.stdout)
+    found = re.search(rf"loss (\S+) after 60 steps and {kills} kills", done.stdout)
     assert done.returncode == 0 and found, done.stderr
     return found.group(1), done.stdout + done.stderr
 

@@ -168,6 +168,7 @@ class DistributedTest(LaunchTestCase):
             },
         ),
     )
+    @pytest.mark.sample(2)
     def test_initialize_without_arguments(self, extra):
         status, stdout, stderr = self.launch(
             "-n", "2", "--devices-per-process", "2", "distributed.py", extra=extra
@@ -185,7 +186,7 @@ class DistributedTest(LaunchTestCase):
         ("against_the_variable", ["--replace-collectives"], "0", "1", 4096),
         ("not_replaced", [], "", "", 0),
     )
-    @pytest.mark.sample(2)
+    @pytest.mark.sample(3)
     def test_replaces_collectives(self, options, before, after, published):
         extra = {"JAX_CXL_REPLACE_COLLECTIVES": before}
         status, stdout, stderr = self.launch(*options, "jitted_sum.py", extra=extra)

@@ -35,6 +35,7 @@ from jax_cxl._takeover import hook
 from jax_cxl._takeover.world import World
 
 WIDTH, LAYERS, ROWS = 512, 4, 64
+EXPERT_LAYERS = 2
 CHUNKS = 4
 AXIS = fsdp.AXIS
 # XLA merges smaller collectives of these kinds.
@@ -269,7 +270,8 @@ def main() -> None:
         program = jax.shard_map(
             layers_of_experts, mesh=mesh, in_specs=specs, out_specs=specs, check_vma=False
         )
-        matrices = argument((LAYERS, 4, WIDTH, WIDTH), None, AXIS)
+        shards = argument((EXPERT_LAYERS, WIDTH**2), None, AXIS)
+        matrices = argument((EXPERT_LAYERS, 4, WIDTH, WIDTH), None, AXIS)
         x = argument((4, ROWS, WIDTH), AXIS)
         text = jax.jit(program).lower(shards, matrices, x).compile().as_text()
         programs["layers_of_experts"] = text

@@ -116,6 +116,8 @@ def _read() -> None:
     least, most = Counts(), Counts()
     rng = np.random.default_rng(_SEED.value)
     takes = 0
+    # Before the first take, which waits if a writer has died in a step.
+    _say(takes=takes)
     while True:
         ids = np.append(rng.integers(0, ROWS, 3000), 0).astype(np.int32)
         before = int(take(ids[-1:])[0, 0])

@@ -11,7 +11,7 @@ namespace jax_cxl::comm {
 namespace {
 
 constexpr uint64_t kChunkBytes = uint64_t{1} << 20;
-constexpr uint64_t kAlignment = alignof(cuda::JournalEntry);
+constexpr uint64_t kEntryAlignment = alignof(cuda::JournalEntry);
 
 }  // namespace
 
@@ -31,7 +31,7 @@ const CountedPlan* CountedPlans::Find(const std::string& key) const {
 }
 
 Result<std::byte*> CountedPlans::Allocate(uint64_t bytes) {
-  bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  bytes = (bytes + kEntryAlignment - 1) / kEntryAlignment * kEntryAlignment;
   if (used_ + bytes > chunk_bytes_) {
     const uint64_t size = std::max(bytes, kChunkBytes);
     void* memory = nullptr;

@@ -7,6 +7,10 @@ namespace {
 using xxh3::Pair;
 
 constexpr int kWarpsPerGroup = 4;
+// A step needs the results of the previous step, so that a block has one warp.
+// The words of this many steps are on their way to it, because a step computes
+// in a small part of the time of a load.
+constexpr int kAhead = 8;
 constexpr unsigned kAllLanes = ~0U;
 
 struct Keys {
@@ -39,25 +43,31 @@ __global__ void Checksums(const __grid_constant__ Keys keys,
   constexpr uint64_t kStep = xxh3::kStepBytes / sizeof(ulonglong2);
   const auto* data = reinterpret_cast<const ulonglong2*>(blocks[block]) + lane;
   Pair accumulators = own.start;
-  Pair lower = PairAt(data);
-  Pair upper = PairAt(data + kStep / 2);
-  for (uint64_t step = 1; step <= steps; ++step) {
-    const bool last = step == steps;
-    data += kStep;
-    // The next words are on their way while this step computes.
-    const Pair next_lower = last ? Pair{} : PairAt(data);
-    const Pair next_upper = last ? Pair{} : PairAt(data + kStep / 2);
-    Pair sum;
-    Mix(lower, own.lower, sum);
-    Mix(upper, last ? own.upper_last : own.upper, sum);
-    // All lanes of a pair have the same accumulators.
-    accumulators.first +=
-        SumOverLanes<xxh3::kPairs, xxh3::kLanes / 2>(sum.first);
-    accumulators.second +=
-        SumOverLanes<xxh3::kPairs, xxh3::kLanes / 2>(sum.second);
-    if (!last) Scramble(own.scramble, accumulators);
-    lower = next_lower;
-    upper = next_upper;
+  Pair words[kAhead][2];
+  const auto load = [&](int slot, uint64_t step) {
+    if (step >= steps) return;
+    words[slot][0] = PairAt(data + step * kStep);
+    words[slot][1] = PairAt(data + step * kStep + kStep / 2);
+  };
+#pragma unroll
+  for (int slot = 0; slot < kAhead; ++slot) load(slot, slot);
+  for (uint64_t first = 0; first < steps; first += kAhead) {
+#pragma unroll
+    for (int slot = 0; slot < kAhead; ++slot) {
+      const uint64_t step = first + slot;
+      if (step >= steps) break;
+      const bool last = step + 1 == steps;
+      Pair sum;
+      Mix(words[slot][0], own.lower, sum);
+      Mix(words[slot][1], last ? own.upper_last : own.upper, sum);
+      load(slot, step + kAhead);
+      // All lanes of a pair have the same accumulators.
+      accumulators.first +=
+          SumOverLanes<xxh3::kPairs, xxh3::kLanes / 2>(sum.first);
+      accumulators.second +=
+          SumOverLanes<xxh3::kPairs, xxh3::kLanes / 2>(sum.second);
+      if (!last) Scramble(own.scramble, accumulators);
+    }
   }
   const uint64_t sum =
       SumOverLanes<1, xxh3::kPairs / 2>(Fold(own.fold, accumulators));

@@ -1,4 +1,6 @@
-#include "cc/plan/bounds.h"
+// Sanitizers: none. It computes with values, and compares the results.
+
+#include "cc/simulator/bounds.h"
 
 #include <gtest/gtest.h>
 

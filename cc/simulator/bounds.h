@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_PLAN_BOUNDS_H_
-#define JAX_CXL_PLAN_BOUNDS_H_
+#ifndef JAX_CXL_SIMULATOR_BOUNDS_H_
+#define JAX_CXL_SIMULATOR_BOUNDS_H_
 
 #include <cstdint>
 
@@ -24,4 +24,4 @@ PoolBytes LowerBound(const Request& request);
 
 }  // namespace jax_cxl::plan
 
-#endif  // JAX_CXL_PLAN_BOUNDS_H_
+#endif  // JAX_CXL_SIMULATOR_BOUNDS_H_

@@ -1,4 +1,4 @@
-#include "cc/plan/bounds.h"
+#include "cc/simulator/bounds.h"
 
 #include <algorithm>
 

@@ -1,0 +1,140 @@
+"""NCCL's functions by ctypes, for programs that call them without a framework."""
+
+import contextlib
+import ctypes
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+IN_PROGRESS = 7
+SUMS = {"sum": 0, "prod": 1, "max": 2, "min": 3}
+TYPES = {
+    "int8": 0,
+    "uint8": 1,
+    "int32": 2,
+    "int64": 4,
+    "float16": 6,
+    "float32": 7,
+    "float64": 8,
+    "bfloat16": 9,
+}
+_UNDEFINED = -(2**31)
+
+
+class UniqueId(ctypes.Structure):
+    """ncclUniqueId."""
+
+    _fields_ = (("internal", ctypes.c_byte * 128),)
+
+
+class Config(ctypes.Structure):
+    """ncclConfig_t as of NCCL 2.21. Newer libraries accept it."""
+
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("magic", ctypes.c_uint),
+        ("version", ctypes.c_uint),
+        ("blocking", ctypes.c_int),
+        ("cga_cluster_size", ctypes.c_int),
+        ("min_ctas", ctypes.c_int),
+        ("max_ctas", ctypes.c_int),
+        ("net_name", ctypes.c_char_p),
+        ("split_share", ctypes.c_int),
+    )
+
+
+def config(*, blocking: bool) -> Config:
+    """Returns the configuration of a communicator."""
+    rest = [_UNDEFINED] * 3 + [None, _UNDEFINED]
+    return Config(ctypes.sizeof(Config), 0xCAFEBEEF, 22100, int(blocking), *rest)
+
+
+class Library:
+    """The libnccl.so.2 that the process finds. A method raises RuntimeError if NCCL refuses."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL("libnccl.so.2")
+        self._library.ncclGetLastError.restype = ctypes.c_char_p
+        self._library.ncclGetLastError.argtypes = (ctypes.c_void_p,)
+
+    def call(self, name: str, *arguments: Any) -> int:
+        """Calls a function, and returns ncclSuccess or ncclInProgress."""
+        result = int(getattr(self._library, name)(*arguments))
+        if result not in (0, IN_PROGRESS):
+            raise RuntimeError(f"{name} returned {result}: {self.last_error(None)}")
+        return result
+
+    def last_error(self, comm: ctypes.c_void_p | None) -> str:
+        """Returns the text of ncclGetLastError."""
+        return (self._library.ncclGetLastError(comm) or b"").decode()
+
+    def async_error(self, comm: ctypes.c_void_p) -> int:
+        """Returns the result that ncclCommGetAsyncError gives for a communicator."""
+        error = ctypes.c_int()
+        self.call("ncclCommGetAsyncError", comm, ctypes.byref(error))
+        return error.value
+
+    def wait(self, comm: ctypes.c_void_p) -> None:
+        """Waits until nothing of a communicator that does not block is in progress."""
+        while (error := self.async_error(comm)) == IN_PROGRESS:
+            time.sleep(1e-4)
+        if error:
+            raise RuntimeError(f"a communicator has error {error}: {self.last_error(comm)}")
+
+    def unique_id(self) -> bytes:
+        """Returns a new unique id."""
+        unique = UniqueId()
+        self.call("ncclGetUniqueId", ctypes.byref(unique))
+        return bytes(unique)
+
+    def init_rank(
+        self, size: int, unique: bytes, rank: int, *, blocking: bool = True
+    ) -> ctypes.c_void_p:
+        """Returns a communicator that is ready."""
+        comm = ctypes.c_void_p()
+        chosen = config(blocking=blocking)
+        self.call(
+            "ncclCommInitRankConfig",
+            ctypes.byref(comm),
+            size,
+            UniqueId.from_buffer_copy(unique),
+            rank,
+            ctypes.byref(chosen),
+        )
+        self.wait(comm)
+        return comm
+
+    def split(
+        self, comm: ctypes.c_void_p, color: int, key: int, *, blocking: bool
+    ) -> ctypes.c_void_p:
+        """Returns the communicator of a color that is ready. All ranks of `comm` call this."""
+        part = ctypes.c_void_p()
+        chosen = config(blocking=blocking)
+        self.call("ncclCommSplit", comm, color, key, ctypes.byref(part), ctypes.byref(chosen))
+        self.wait(comm)
+        self.wait(part)
+        return part
+
+    def shrink(self, comm: ctypes.c_void_p, excluded: Sequence[int]) -> ctypes.c_void_p:
+        """Returns the communicator of the ranks that remain. Only they call this."""
+        part = ctypes.c_void_p()
+        chosen = config(blocking=True)
+        ranks = (ctypes.c_int * len(excluded))(*excluded)
+        self.call(
+            "ncclCommShrink",
+            *(comm, ranks, len(excluded), ctypes.byref(part), ctypes.byref(chosen), 0),
+        )
+        return part
+
+    @contextlib.contextmanager
+    def group(self) -> Iterator[None]:
+        """Makes the calls inside one group."""
+        self.call("ncclGroupStart")
+        yield
+        self.call("ncclGroupEnd")
+
+    def destroy(self, comm: ctypes.c_void_p) -> None:
+        """Ends a communicator. All its ranks call this."""
+        self.call("ncclCommFinalize", comm)
+        self.wait(comm)
+        self.call("ncclCommDestroy", comm)

@@ -1,0 +1,268 @@
+"""Random calls of NCCL's functions between the GPUs of a machine, one process for each.
+
+    JAX_CXL_NCCL_HOSTS=all LD_PRELOAD=.../_nccl/libnccl.so.2 \\
+        python benchmarks/nccl/soak.py --ranks=4 --seconds=600
+
+Every round makes communicators by ncclCommSplit, blocking or not, and by ncclCommShrink. Batches of
+one to four calls on random communicators are one group. Some batches are captured in a CUDA graph
+and replayed with other values, and calls that are not captured come between. Inputs are small
+integers, so that every result is exact. Prints a line of JSON for each round, and ends with 1 if a
+value was wrong. Without LD_PRELOAD it tries NCCL itself.
+
+Needs PyTorch, for memory of the GPU.
+"""
+
+import argparse
+import ctypes
+import dataclasses
+import json
+import multiprocessing as mp
+import random
+import sys
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+from nccl_functions import SUMS, TYPES, Library
+
+_CALLS = (
+    *("ncclAllReduce", "ncclReduceScatter", "ncclReduce", "ncclBroadcast", "ncclAllGather"),
+    *("ncclAlltoAll", "ncclGather", "ncclScatter", "ncclSend"),
+)
+_REDUCES = ("ncclAllReduce", "ncclReduceScatter", "ncclReduce")
+_MANY_IN = ("ncclReduceScatter", "ncclAlltoAll", "ncclScatter")
+_MANY_OUT = ("ncclAllGather", "ncclAlltoAll", "ncclGather")
+
+
+@dataclasses.dataclass
+class _Comm:
+    """A communicator, and the ranks of the job that are in it, in its order."""
+
+    ranks: list[int]
+    handle: ctypes.c_void_p | None  # of this process, if it is a member
+
+
+@dataclasses.dataclass
+class _Call:
+    """A call that all members of a communicator make."""
+
+    name: str
+    comm: _Comm
+    dtype: str
+    count: int
+    op: str
+    root: int
+    seed: int
+
+
+class _Rank:
+    def __init__(self, rank: int, size: int, parent: Connection) -> None:
+        import torch
+
+        self.torch = torch
+        torch.cuda.set_device(rank)
+        self.rank, self.size = rank, size
+        self.nccl = Library()
+        if rank == 0:
+            parent.send_bytes(self.nccl.unique_id())
+        unique = parent.recv_bytes()
+        self.world = _Comm([*range(size)], self.nccl.init_rank(size, unique, rank))
+        self.stream = torch.cuda.Stream()
+        self.calls = self.wrong = 0
+
+    def values(self, call: _Call, rank: int) -> Any:
+        """What a member of a call sends."""
+        blocks = len(call.comm.ranks) if call.name in _MANY_IN else 1
+        index = self.torch.arange(call.count * blocks, device="cuda")
+        return ((index + 3 * rank + call.seed) % 5 + 1).to(getattr(self.torch, call.dtype))
+
+    def expected(self, call: _Call) -> Any:
+        """What this rank receives, or None."""
+        torch, ranks = self.torch, call.comm.ranks
+        me = ranks.index(self.rank)
+        sent = [self.values(call, rank) for rank in ranks]
+        if call.name in ("ncclReduce", "ncclGather") and me != call.root:
+            return None
+        if call.name in _REDUCES:
+            wide = torch.stack([x.double() for x in sent])
+            total = {
+                "sum": lambda: wide.sum(0),
+                "prod": lambda: wide.prod(0),
+                "max": lambda: wide.max(0).values,
+                "min": lambda: wide.min(0).values,
+            }[call.op]().to(sent[0].dtype)
+            return total.chunk(len(ranks))[me] if call.name == "ncclReduceScatter" else total
+        if call.name == "ncclBroadcast":
+            return sent[call.root]
+        if call.name == "ncclScatter":
+            return sent[call.root].chunk(len(ranks))[me]
+        if call.name == "ncclSend":
+            return sent[me - 1]
+        if call.name == "ncclAlltoAll":
+            return torch.cat([x.chunk(len(ranks))[me] for x in sent])
+        return torch.cat(sent)
+
+    def enqueue(self, call: _Call, source: Any, target: Any) -> None:
+        """Calls NCCL's function on the current stream."""
+        me, size = call.comm.ranks.index(self.rank), len(call.comm.ranks)
+        send, receive = (ctypes.c_void_p(x.data_ptr()) for x in (source, target))
+        how: tuple[Any, ...] = (ctypes.c_size_t(call.count), TYPES[call.dtype])
+        stream = ctypes.c_void_p(self.torch.cuda.current_stream().cuda_stream)
+        end = (call.comm.handle, stream)
+        if call.name == "ncclSend":
+            self.nccl.call("ncclSend", send, *how, (me + 1) % size, *end)
+            self.nccl.call("ncclRecv", receive, *how, (me - 1) % size, *end)
+            return
+        if call.name in _REDUCES:
+            how += (SUMS[call.op],)
+        if call.name in ("ncclReduce", "ncclBroadcast", "ncclGather", "ncclScatter"):
+            how += (call.root,)
+        self.nccl.call(call.name, send, receive, *how, *end)
+
+    def buffers(self, call: _Call, *, in_place: bool) -> tuple[Any, Any]:
+        """Returns memory of the right sizes for what a call sends and receives."""
+        torch, size = self.torch, len(call.comm.ranks)
+        source = torch.empty_like(self.values(call, self.rank))
+        if in_place and call.name in ("ncclAllReduce", "ncclReduce", "ncclBroadcast"):
+            return source, source
+        out = call.count * (size if call.name in _MANY_OUT else 1)
+        target = torch.empty(out, dtype=source.dtype, device="cuda")
+        if in_place and call.name == "ncclAllGather":
+            me = call.comm.ranks.index(self.rank)
+            source = target[me * call.count : (me + 1) * call.count]
+        return source, target
+
+    def batch(self, calls: list[_Call], *, in_place: bool, replays: int) -> None:
+        """Makes the calls as one group, at once or from a graph that is replayed."""
+        mine = [call for call in calls if self.rank in call.comm.ranks]
+        memory = [self.buffers(call, in_place=in_place) for call in mine]
+
+        def enqueue() -> None:
+            with self.nccl.group():
+                for call, (source, target) in zip(mine, memory, strict=True):
+                    self.enqueue(call, source, target)
+            for call in mine:
+                self.nccl.wait(call.comm.handle)
+
+        def fill() -> None:
+            for call, (source, target) in zip(mine, memory, strict=True):
+                if target is not source:
+                    target.fill_(99)
+                source.copy_(self.values(call, self.rank))
+
+        if replays:
+            graph = self.torch.cuda.CUDAGraph()
+            with self.torch.cuda.graph(graph):
+                enqueue()
+            enqueue = graph.replay
+        for turn in range(max(1, replays)):
+            for call in mine:
+                call.seed += turn
+            fill()
+            enqueue()
+            self.compare(mine, memory)
+        self.torch.cuda.synchronize()  # before a graph goes
+
+    def compare(self, calls: list[_Call], memory: list[tuple[Any, Any]]) -> None:
+        """Counts the calls whose results are wrong."""
+        for call, (_, target) in zip(calls, memory, strict=True):
+            self.calls += 1
+            want = self.expected(call)
+            if want is not None and not self.torch.equal(target, want):
+                self.wrong += 1
+                what = dataclasses.asdict(call) | {"comm": call.comm.ranks}
+                print(json.dumps({"rank": self.rank, "wrong": what}), flush=True)
+
+    def parts(self, pick: random.Random) -> list[_Comm]:
+        """Returns new communicators: the colors of a split, and sometimes all ranks but one."""
+        colors = [pick.randrange(2) for _ in range(self.size)]
+        keys = [pick.randrange(100) for _ in range(self.size)]
+        blocking = pick.random() < 0.5
+        assert self.world.handle is not None
+        part = self.nccl.split(
+            self.world.handle, colors[self.rank], keys[self.rank], blocking=blocking
+        )
+        made = []
+        for color in sorted(set(colors)):
+            ranks = [rank for rank in range(self.size) if colors[rank] == color]
+            ranks.sort(key=lambda rank: (keys[rank], rank))
+            made.append(_Comm(ranks, part if self.rank in ranks else None))
+        if pick.random() < 0.3:
+            without = pick.randrange(self.size)
+            ranks = [rank for rank in range(self.size) if rank != without]
+            if self.rank in ranks:
+                self.torch.cuda.synchronize()  # the parent must be idle
+                made.append(_Comm(ranks, self.nccl.shrink(self.world.handle, [without])))
+            else:
+                made.append(_Comm(ranks, None))
+        return made
+
+    def round(self, pick: random.Random, batches: int) -> None:
+        """Makes communicators, calls on them, and ends them."""
+        parts = self.parts(pick)
+        for _ in range(batches):
+            calls = []
+            for _ in range(pick.choice((1, 1, 2, 4))):
+                op = pick.choice(list(SUMS))
+                narrow = op == "prod"  # products of four values reach 625
+                dtype = pick.choice(["int32", "int64", "float32"] if narrow else list(TYPES))
+                comm = pick.choice([self.world, *parts])
+                count = round(2 ** pick.uniform(0, 20))
+                root, seed = pick.randrange(len(comm.ranks)), pick.randrange(1000)
+                calls.append(_Call(pick.choice(_CALLS), comm, dtype, count, op, root, seed))
+            in_place = pick.random() < 0.3
+            self.batch(calls, in_place=in_place, replays=pick.choice((0, 0, 0, 3)))
+        for comm in parts:
+            if comm.handle is not None:
+                self.nccl.destroy(comm.handle)
+
+
+def _process(rank: int, options: argparse.Namespace, parent: Connection) -> None:
+    this = _Rank(rank, options.ranks, parent)
+    with this.torch.cuda.stream(this.stream):
+        begin, number = time.time(), 0
+        while True:
+            # Rank 0 decides, so that all ranks make the same rounds.
+            go = this.torch.tensor([time.time() - begin < options.seconds], device="cuda").int()
+            pointer = ctypes.c_void_p(go.data_ptr())
+            how = (ctypes.c_size_t(1), TYPES["int32"], 0)
+            stream = ctypes.c_void_p(this.stream.cuda_stream)
+            this.nccl.call("ncclBroadcast", pointer, pointer, *how, this.world.handle, stream)
+            if not int(go):
+                break
+            this.round(random.Random(options.seed + number), options.batches)
+            number += 1
+            if rank == 0:
+                seconds = round(time.time() - begin, 1)
+                line = {"round": number, "calls": this.calls, "seconds": seconds}
+                print(json.dumps(line | {"wrong": this.wrong}), flush=True)
+        assert this.world.handle is not None
+        this.nccl.destroy(this.world.handle)
+    parent.send((this.calls, this.wrong))
+
+
+def main() -> None:
+    """Starts the processes."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--batches", type=int, default=100, help="of each round")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    context = mp.get_context("spawn")
+    pipes = []
+    for rank in range(options.ranks):
+        here, there = context.Pipe()
+        context.Process(target=_process, args=(rank, options, there)).start()
+        there.close()  # so that the end of the process is EOFError
+        pipes.append(here)
+    unique = pipes[0].recv_bytes()
+    for pipe in pipes:
+        pipe.send_bytes(unique)
+    found = [pipe.recv() for pipe in pipes]
+    print(json.dumps({"calls": [n for n, _ in found], "wrong": sum(n for _, n in found)}))
+    sys.exit(any(n for _, n in found))
+
+
+if __name__ == "__main__":
+    main()
