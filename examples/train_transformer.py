@@ -21,9 +21,9 @@ On GPUs, one process each:
     python -m jax_cxl.launch -n 4 examples/train_transformer.py --platform=cuda --preset=340m
 
 In the order of reading: `common/transformer.py` (the model), `sharded/fsdp.py` (sharding),
-`common/trainer.py`, `sharded/sharded_trainer.py` and `sharded/fsdp_trainer.py` (the two together),
-`common/training.py` (the loop), this file, `sharded/prefetch.py` (communication beside
-computation), and the rest of `sharded/` and `common/`.
+`common/trainer.py` and `sharded/fsdp_trainer.py` (the two together), `common/training.py` (the
+loop), this file, `sharded/prefetch.py` (communication beside computation), and the rest of
+`sharded/` and `common/`.
 """
 
 import importlib

@@ -50,20 +50,22 @@ def main(arguments: list[str]) -> int:
     if options.zig and options.cuda:
         parser.error("--zig does not compile CUDA")
     options.output.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        work = pathlib.Path(folder)
+    with tempfile.TemporaryDirectory() as name:
+        work = pathlib.Path(name)
         tools = _tools(work / "tools")
         # Nothing is downloaded but packages: the interpreters have to be on PATH.
         environment = os.environ | {"UV_PYTHON_DOWNLOADS": "never"}
         if options.zig:
             environment["CXX"] = str(_zig(work, tools))
-        built = [_sdist(tools, options.output)]
+        sdist = _sdist(tools, options.output)
+        built = [sdist]
         for python in options.pythons:
-            wheel = _wheel(tools, python, work / python, environment, cuda=False)
+            wheel = _wheel(tools, sdist, python, work / python, environment, cuda=False)
             built.append(_repaired(tools, wheel, options.output))
             if options.cuda:
                 environment["CUDAARCHS"] = options.architectures
-                both = _wheel(tools, python, work / f"{python}-cuda", environment, cuda=True)
+                folder = work / f"{python}-cuda"
+                both = _wheel(tools, sdist, python, folder, environment, cuda=True)
                 gpus = gpu_wheel(both, work, options.cuda)
                 built.append(_repaired(tools, gpus, options.output))
         return _check(tools, built)
@@ -85,25 +87,36 @@ def _zig(folder: pathlib.Path, tools: pathlib.Path) -> pathlib.Path:
     return compiler
 
 
-def _sdist(tools: pathlib.Path, output: pathlib.Path) -> pathlib.Path:
-    subprocess.run(
-        [tools / "uv", "build", "-q", "--sdist", "-o", output.resolve()], cwd=_ROOT, check=True
+def _build(tools: pathlib.Path, arguments: list, environment: Mapping[str, str]) -> None:
+    """Runs `uv build`. Its output matters only if the build fails."""
+    command = [tools / "uv", "build", *arguments]
+    pipe = subprocess.PIPE
+    ended = subprocess.run(
+        command, cwd=_ROOT, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True
     )
+    if ended.returncode:
+        print(ended.stdout, file=sys.stderr)
+        raise SystemExit("the build failed, see above: " + " ".join(map(str, command)))
+
+
+def _sdist(tools: pathlib.Path, output: pathlib.Path) -> pathlib.Path:
+    _build(tools, ["--sdist", "-o", output.resolve()], os.environ)
     return max(output.glob("*.tar.gz"), key=lambda path: path.stat().st_mtime)
 
 
 def _wheel(
     tools: pathlib.Path,
+    sdist: pathlib.Path,
     python: str,
     folder: pathlib.Path,
     environment: Mapping[str, str],
     cuda: bool,
 ) -> pathlib.Path:
-    """Builds a wheel from the sources, as pip does."""
+    """Builds a wheel from the sdist, as pip does."""
     switch = "ON" if cuda else "OFF"
-    command = [tools / "uv", "build", "-q", "--wheel", "--python", python, "-o", folder]
-    command += ["-C", f"cmake.define.JAX_CXL_CUDA={switch}", "-C", "install.strip=true"]
-    subprocess.run(command, cwd=_ROOT, env=environment, check=True)
+    arguments = ["--wheel", "--python", python, "-o", folder, sdist.resolve()]
+    arguments += ["-C", f"cmake.define.JAX_CXL_CUDA={switch}", "-C", "install.strip=true"]
+    _build(tools, arguments, environment)
     (wheel,) = folder.glob("*.whl")
     return wheel
 

@@ -13,7 +13,7 @@ from common import transformer
 from common.trainer import AXIS, State, Tree
 from jax.sharding import PartitionSpec
 from sharded import fsdp
-from sharded.sharded_trainer import ShardedTrainer
+from sharded.fsdp_trainer import ShardedTrainer
 
 from experts import exchanges, microbatches
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from common import training
-from sharded.jit_trainer import JitTrainer
+from train_jit import JitTrainer
 
 
 @dataclasses.dataclass

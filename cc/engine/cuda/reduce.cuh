@@ -46,10 +46,27 @@ __device__ __forceinline__ const std::byte* SourceOf(const ReduceTask& task,
          (member - step.first - behind_me) * StagedBytes(step.bytes);
 }
 
-// Loads 16 bytes of the operands of this or another member.
-__device__ __forceinline__ uint4 LoadOperand(bool own, const std::byte* address,
-                                             uint32_t valid) {
-  return own ? LoadLocal(address, valid) : LoadSlot(address);
+// Loads 16 bytes at each offset of members [first, first + kSources). A step
+// has few vectors for each thread, and a load from the pool takes microseconds,
+// which must not add up over the members: all loads start before any ends.
+template <int kUnroll>
+__device__ __forceinline__ void LoadSources(
+    const ReduceTask& task, const DeviceStep& step, int first, int self,
+    uint32_t bytes, const uint32_t (&offset)[kUnroll],
+    uint4 (&values)[kSources][kUnroll]) {
+#pragma unroll
+  for (int s = 0; s < kSources; ++s) {
+    const int member = first + s;
+    if (member >= step.last) break;
+    const std::byte* source = SourceOf(task, member);
+#pragma unroll
+    for (int k = 0; k < kUnroll; ++k) {
+      if (offset[k] >= bytes) continue;
+      values[s][k] = member == self
+                         ? LoadLocal(source + offset[k], bytes - offset[k])
+                         : LoadSlot(source + offset[k]);
+    }
+  }
 }
 
 __device__ __forceinline__ void StoreResult(const ReduceTask& task,
@@ -61,9 +78,6 @@ __device__ __forceinline__ void StoreResult(const ReduceTask& task,
 
 template <typename Type>
 __device__ __noinline__ void ReduceStep(const ReduceTask& task) {
-  // Concurrent loads of each of kSources. A step has few vectors for each
-  // thread, and a load from the pool takes microseconds, which must not add up
-  // over the members.
   constexpr int kUnroll = ElementFold<Type>::kRegisterBytes <= 32 ? 2 : 1;
 
   const DeviceStep& step = *task.step;
@@ -84,18 +98,7 @@ __device__ __noinline__ void ReduceStep(const ReduceTask& task) {
           i < size ? static_cast<uint32_t>(task.vectors.Offset(i)) : bytes;
     }
     for (int first = step.first; first < step.last; first += kSources) {
-#pragma unroll
-      for (int s = 0; s < kSources; ++s) {
-        const int member = first + s;
-        if (member >= step.last) break;
-        const std::byte* source = SourceOf(task, member);
-#pragma unroll
-        for (int k = 0; k < kUnroll; ++k) {
-          if (offset[k] >= bytes) continue;
-          values[s][k] = LoadOperand(member == self, source + offset[k],
-                                     bytes - offset[k]);
-        }
-      }
+      LoadSources(task, step, first, self, bytes, offset, values);
 #pragma unroll
       for (int s = 0; s < kSources; ++s) {
         if (first + s >= step.last) break;
@@ -139,20 +142,11 @@ __device__ __noinline__ inline void ReduceStepOfAny(const ReduceTask& task) {
           i < size ? static_cast<uint32_t>(task.vectors.Offset(i)) : bytes;
     }
     for (int first = step.first; first < step.last; first += kSources) {
-#pragma unroll
-      for (int s = 0; s < kSources; ++s) {
-        const int member = first + s;
-        if (member >= step.last) break;
-        const std::byte* source = SourceOf(task, member);
-#pragma unroll
-        for (int k = 0; k < kUnroll; ++k) {
-          if (offset[k] >= bytes) continue;
-          operands[k].values[s] = LoadOperand(
-              member == self, source + offset[k], bytes - offset[k]);
-        }
-      }
+      uint4 values[kSources][kUnroll];
+      LoadSources(task, step, first, self, bytes, offset, values);
 #pragma unroll
       for (int k = 0; k < kUnroll; ++k) {
+        for (int s = 0; s < kSources; ++s) operands[k].values[s] = values[s][k];
         operands[k].count = min(step.last - first, kSources);
         result[k] = FoldIn(*task.call, operands[k], first == step.first);
       }

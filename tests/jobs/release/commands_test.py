@@ -1,7 +1,9 @@
 """The commands of a release: addresses and versions. They change a copy of the repository."""
 
 import base64
+import contextlib
 import hashlib
+import io
 import pathlib
 import re
 import subprocess
@@ -166,6 +168,17 @@ class GpuWheelTest(absltest.TestCase):
         self.write("jax_cxl/_cuda.abi3.so")
         with self.assertRaisesRegex(SystemExit, "is nvcc there"):
             build.gpu_wheel(self.wheel, self.folder, "13")
+
+
+class BuildTest(absltest.TestCase):
+    def test_a_build_that_fails_shows_why(self):
+        tools = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
+        (tools / "uv").write_text("#!/bin/sh\necho no such header\nexit 2\n")
+        (tools / "uv").chmod(0o755)
+        shown = self.enter_context(contextlib.redirect_stderr(io.StringIO()))
+        with self.assertRaisesRegex(SystemExit, "build --sdist"):
+            build._sdist(tools, tools)
+        self.assertIn("no such header", shown.getvalue())
 
 
 class DocumentsTest(absltest.TestCase):
