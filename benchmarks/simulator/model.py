@@ -191,7 +191,7 @@ def paper(
 
 
 def bound_seconds(op: str, total_bytes: int, setting: Setting) -> float:
-    """Returns the least time for any library: the bytes of simulator/bounds.h over links and cards."""
+    """Returns the least time of any library: the bytes of bounds.h over links and cards."""
     return max(_bound_parts(op, total_bytes, setting))
 
 

@@ -26,8 +26,8 @@ def scaling_bytes() -> str:
 The three figures of a cell are counted from the plans, for {PAPER.cards} cards: the bytes of the
 busiest rank over the least that a rank must move, all bytes over the least for all ranks, and the
 bytes of the busiest card over the mean of the cards. Where all three are 1.00, plans grow as
-`cc/simulator/bounds.h` does. (all_reduce and reduce cut a chunk into one segment for each rank, and some
-ranks get one segment more.)
+`cc/simulator/bounds.h` does. (all_reduce and reduce cut a chunk into one segment for each rank, and
+some ranks get one segment more.)
 
 {markdown(header, rows)}"""
 
@@ -55,10 +55,10 @@ def scaling_time() -> str:
     return f"""### Time from 2 to 1,024 hosts and 1 to 64 cards
 
 Each cell has three values: the modelled time, this time divided by the bound of links and cards,
-and NCCL's time divided by the modelled time. One switch does not connect 1,024 hosts. The table shows where a pool needs more
-cards: about one card for each host that shares it. A rank's ring reaches {slots} cards at most, so
-that a broadcast does not profit from more. The CUDA engine's groups have at most {_MAX_GROUP}
-members. The model assumes that larger groups would work in the same way.
+and NCCL's time divided by the modelled time. One switch does not connect 1,024 hosts. The table
+shows where a pool needs more cards: about one card for each host that shares it. A rank's ring
+reaches {slots} cards at most, so that a broadcast does not profit from more. The CUDA engine's groups
+have at most {_MAX_GROUP} members. The model assumes that larger groups would work in the same way.
 
 {markdown(header, rows)}
 

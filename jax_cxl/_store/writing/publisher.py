@@ -54,7 +54,7 @@ class Publisher:
         self._shared, self._advice = shared, advice
         self._threads = concurrent.futures.ThreadPoolExecutor(1, "jax_cxl store")
         self._flattener = flatten.Flattener(whole=shared)
-        # Of the last tree: its description, that of this process, and what this process writes.
+        # For the last tree: its description, the description of this process, and what it writes.
         self._selection: tuple[Description, Description, saving.Selection] | None = None
         self._saving: concurrent.futures.Future[None] | None = None
         self._agreement: SaveAgreement | None = None
