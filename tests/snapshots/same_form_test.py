@@ -121,11 +121,11 @@ class DonatedTest(absltest.TestCase):
                 expected = jax.tree.map(lambda x: (x + 3).astype(x.dtype), expected)
 
     def test_an_array_that_is_gone(self):
-        step = jax.jit(lambda x: x + 1, donate_argnums=0)
+        program = jax.jit(lambda x: x + 1, donate_argnums=0)
 
         def donate(x):
             while not x.is_deleted():  # The thread may still be saving it.
-                step(x)
+                program(x)
 
         for end in (lambda x: x.delete(), donate):
             for name in ("sharded", "replicated", "bf16"):
