@@ -58,7 +58,8 @@ Each cell has three values: the modelled time, this time divided by the bound of
 and NCCL's time divided by the modelled time. One switch does not connect 1,024 hosts. The table
 shows where a pool needs more cards: about one card for each host that shares it. A rank's ring
 reaches {slots} cards at most, so that a broadcast does not profit from more. The CUDA engine's
-groups have at most {_MAX_GROUP} members. The model assumes that larger groups would work in the same way.
+groups have at most {_MAX_GROUP} members. The model assumes that larger groups would work in the
+same way.
 
 {markdown(header, rows)}
 
