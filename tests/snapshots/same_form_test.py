@@ -128,7 +128,7 @@ class DonatedTest(absltest.TestCase):
                 program(x)
 
         for end in (lambda x: x.delete(), donate):
-            for name in ("sharded", "replicated", "bf16"):
+            for name in ("sharded", "replicated"):
                 state = self.state()
                 with places.place(state) as place, place.open() as snapshots:
                     for step in range(2):
