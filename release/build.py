@@ -81,8 +81,9 @@ def _tools(folder: pathlib.Path) -> pathlib.Path:
 def _zig(folder: pathlib.Path, tools: pathlib.Path) -> pathlib.Path:
     """Writes the program that CMake takes for the compiler."""
     compiler = folder / "zig-c++"
-    target = "x86_64-linux-gnu.2.28"
-    compiler.write_text(f'#!/bin/sh\nexec {tools}/python -m ziglang c++ -target {target} "$@"\n')
+    # nanobind uses stderr without its header, which the C++ library of Zig does not include.
+    options = "-target x86_64-linux-gnu.2.28 -include stdio.h"
+    compiler.write_text(f'#!/bin/sh\nexec {tools}/python -m ziglang c++ {options} "$@"\n')
     compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
     return compiler
 
