@@ -24,7 +24,7 @@ import logging
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -48,7 +48,7 @@ try:
     _cache_key.get  # noqa: B018
     _config._check_vma.value  # noqa: B018
     _distributed.global_state.client  # noqa: B018
-    _xla_bridge.backends_are_initialized  # noqa: B018
+    _xla_bridge.backends, _xla_bridge.backends_are_initialized  # noqa: B018
     _source_info_util.is_user_filename, _source_info_util.user_frames  # noqa: B018
     _xla_client.Client.deserialize_executable  # noqa: B018
     _pxla.batched_device_put  # noqa: B018
@@ -75,6 +75,7 @@ __all__ = [
     "around_loading",
     "array_like",
     "arrays_of_devices",
+    "backends",
     "before_compilation",
     "check_vma",
     "checkpoint_name_of",
@@ -149,6 +150,15 @@ def refuses_other_orders_of_axes() -> bool:
     """Whether `jax.lax.ppermute` refuses axes that are not in the order of the mesh."""
     option = getattr(_config, "raise_on_ppermute_sort_diff", None)
     return option is not None and bool(option.value)
+
+
+def backends() -> Iterable[str]:
+    """Returns the names of JAX's backends, which this call may create.
+
+    `jax.extend.backend` has this function too, but it imports Pallas.
+    """
+    names: Iterable[str] = _xla_bridge.backends()
+    return names
 
 
 def has_backend() -> bool:

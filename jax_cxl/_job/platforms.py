@@ -7,9 +7,8 @@ from types import ModuleType
 from typing import Any
 
 import jax
-from jax.extend import backend
 
-from jax_cxl import _core, errors
+from jax_cxl import _compat, _core, errors
 
 _MIB = 1 << 20
 
@@ -92,4 +91,4 @@ def default() -> Platform:
 @functools.cache
 def only_cpus() -> bool:
     """Whether JAX has no other devices than CPUs. To ask each of 10,000 arrays takes 50 ms."""
-    return set(backend.backends()) == {"cpu"}
+    return set(_compat.backends()) == {"cpu"}

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
-from jax.extend import core as jax_core
+
+from jax_cxl import _compat
 
 # Calls whose equations take the place of the call, by the parameter that has them.
 _CALLS = {
@@ -113,7 +114,7 @@ class _Inliner:
         known |= zip(jaxpr.constvars, map(Constant, constants), strict=True)
 
         def operand(atom: Any) -> Operand:
-            return Constant(atom.val) if isinstance(atom, jax_core.Literal) else known[atom]
+            return Constant(atom.val) if isinstance(atom, _compat.Literal) else known[atom]
 
         for each in jaxpr.eqns:
             operands = tuple(map(operand, each.invars))

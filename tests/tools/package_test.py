@@ -56,6 +56,16 @@ def _run(*arguments: str, **options: typing.Any) -> subprocess.CompletedProcess[
     )
 
 
+class ImportTest(absltest.TestCase):
+    def test_pallas_is_not_imported(self):
+        program = (
+            "import sys, jax_cxl;"
+            "jax_cxl.psum, jax_cxl.Snapshots, jax_cxl.Store, jax_cxl.Table, jax_cxl.pooled;"
+            "print([name for name in sys.modules if 'pallas' in name])"
+        )
+        self.assertEqual(_run("-c", program).stdout, "[]\n")
+
+
 class CommandTest(parameterized.TestCase):
     def test_version(self):
         self.assertEqual(jax_cxl.__version__, importlib.metadata.version("jax_cxl"))
