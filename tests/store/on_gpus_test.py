@@ -190,7 +190,7 @@ class OnGpusTest(parameterized.TestCase):
             self.store.read("w", self.like({"x": x}), version=0)
 
     def test_groups_of_copies(self):
-        self.enter_context(mock.patch.object(on_gpus, "_TOGETHER_BYTES", 5 * _MIB))
+        self.enter_context(mock.patch.object(on_gpus, "_GROUP_BYTES", 5 * _MIB))
         tree = self.publish(0)
         _, got = self.store.read("w", self.like(tree))
         for name, x in tree.items():

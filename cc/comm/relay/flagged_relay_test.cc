@@ -27,10 +27,6 @@ class RecordingCache : public pool::Cache {
   void Invalidate(const void* begin, size_t bytes) override {
     dropped.emplace_back(begin, bytes);
   }
-  void StoreFence() override {}
-  void FullFence() override {}
-  uint64_t Load(const uint64_t* flag) override { return *flag; }
-  void Store(uint64_t* flag, uint64_t value) override { *flag = value; }
 
   Ranges written_back;
   Ranges dropped;

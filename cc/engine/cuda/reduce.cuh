@@ -46,6 +46,21 @@ __device__ __forceinline__ const std::byte* SourceOf(const ReduceTask& task,
          (member - step.first - behind_me) * StagedBytes(step.bytes);
 }
 
+// Sets `offset` to the places of the vectors that this thread reduces together,
+// from number `base` on; to `bytes` where there is none of the `size` vectors.
+template <int kUnroll>
+__device__ __forceinline__ void FindOffsets(const ReduceTask& task,
+                                            uint32_t base, uint32_t size,
+                                            uint32_t bytes,
+                                            uint32_t (&offset)[kUnroll]) {
+#pragma unroll
+  for (int k = 0; k < kUnroll; ++k) {
+    const uint32_t i = base + k * task.threads;
+    offset[k] =
+        i < size ? static_cast<uint32_t>(task.vectors.Offset(i)) : bytes;
+  }
+}
+
 // Loads 16 bytes at each offset of members [first, first + kSources). A step
 // has few vectors for each thread, and a load from the pool takes microseconds,
 // which must not add up over the members: all loads start before any ends.
@@ -91,12 +106,7 @@ __device__ __noinline__ void ReduceStep(const ReduceTask& task) {
     uint32_t offset[kUnroll];
     uint4 values[kSources][kUnroll];
     ElementFold<Type> fold[kUnroll];
-#pragma unroll
-    for (int k = 0; k < kUnroll; ++k) {
-      const uint32_t i = base + k * task.threads;
-      offset[k] =
-          i < size ? static_cast<uint32_t>(task.vectors.Offset(i)) : bytes;
-    }
+    FindOffsets(task, base, size, bytes, offset);
     for (int first = step.first; first < step.last; first += kSources) {
       LoadSources(task, step, first, self, bytes, offset, values);
 #pragma unroll
@@ -135,12 +145,7 @@ __device__ __noinline__ inline void ReduceStepOfAny(const ReduceTask& task) {
     uint32_t offset[kUnroll];
     Operands operands[kUnroll];
     uint4 result[kUnroll];
-#pragma unroll
-    for (int k = 0; k < kUnroll; ++k) {
-      const uint32_t i = base + k * task.threads;
-      offset[k] =
-          i < size ? static_cast<uint32_t>(task.vectors.Offset(i)) : bytes;
-    }
+    FindOffsets(task, base, size, bytes, offset);
     for (int first = step.first; first < step.last; first += kSources) {
       uint4 values[kSources][kUnroll];
       LoadSources(task, step, first, self, bytes, offset, values);

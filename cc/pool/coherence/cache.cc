@@ -13,14 +13,6 @@ class Hardware final : public Cache {
   void Invalidate(const void* begin, size_t bytes) override {
     FlushLines(invalidate_, begin, bytes);
   }
-  void StoreFence() override { pool::StoreFence(); }
-  void FullFence() override { pool::FullFence(); }
-  uint64_t Load(const uint64_t* flag) override {
-    return __atomic_load_n(flag, __ATOMIC_ACQUIRE);
-  }
-  void Store(uint64_t* flag, uint64_t value) override {
-    __atomic_store_n(flag, value, __ATOMIC_RELEASE);
-  }
 
  private:
   const FlushInstruction write_back_ = WriteBackInstruction();
@@ -28,6 +20,18 @@ class Hardware final : public Cache {
 };
 
 }  // namespace
+
+void Cache::StoreFence() { pool::StoreFence(); }
+
+void Cache::FullFence() { pool::FullFence(); }
+
+uint64_t Cache::Load(const uint64_t* flag) {
+  return __atomic_load_n(flag, __ATOMIC_ACQUIRE);
+}
+
+void Cache::Store(uint64_t* flag, uint64_t value) {
+  __atomic_store_n(flag, value, __ATOMIC_RELEASE);
+}
 
 Cache* HardwareCache() {
   static Hardware cache;

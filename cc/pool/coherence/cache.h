@@ -7,7 +7,8 @@
 namespace jax_cxl::pool {
 
 // The cache between a process and a pool that is not coherent. `Coherence` uses
-// the cache of this host (HardwareCache), or a cache that tests emulate.
+// the cache of this host (HardwareCache), or a cache that tests emulate. Fences
+// and flags are those of the processor, unless a class overrides them.
 //
 // Thread-safe.
 class Cache {
@@ -21,14 +22,14 @@ class Cache {
   virtual void Invalidate(const void* begin, size_t bytes) = 0;
 
   // Orders this thread's earlier stores and write-backs before its later ones.
-  virtual void StoreFence() = 0;
+  virtual void StoreFence();
   // Orders all earlier operations of this thread before all later ones.
-  virtual void FullFence() = 0;
+  virtual void FullFence();
 
   // Loads a flag, with acquire ordering.
-  virtual uint64_t Load(const uint64_t* flag) = 0;
+  virtual uint64_t Load(const uint64_t* flag);
   // Stores a flag, with release ordering.
-  virtual void Store(uint64_t* flag, uint64_t value) = 0;
+  virtual void Store(uint64_t* flag, uint64_t value);
 };
 
 // Returns the cache of this host, which uses the processor's cache

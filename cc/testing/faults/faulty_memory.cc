@@ -11,7 +11,6 @@
 
 #include "cc/pool/coherence/cache.h"
 #include "cc/pool/coherence/doorbell.h"
-#include "cc/pool/coherence/flush.h"
 #include "cc/pool/layout/layout.h"
 #include "cc/pool/layout/recorder_layout.h"
 #include "cc/testing/incoherent/region.h"
@@ -115,14 +114,6 @@ class Injector::Memory final : public pool::Interposer, public pool::Cache {
    public:
     void WriteBack(const void*, size_t) override {}
     void Invalidate(const void*, size_t) override {}
-    void StoreFence() override { pool::StoreFence(); }
-    void FullFence() override { pool::FullFence(); }
-    uint64_t Load(const uint64_t* flag) override {
-      return __atomic_load_n(flag, __ATOMIC_ACQUIRE);
-    }
-    void Store(uint64_t* flag, uint64_t value) override {
-      __atomic_store_n(flag, value, __ATOMIC_RELEASE);
-    }
   };
 
   Region RegionOf(const void* begin, size_t bytes) const {

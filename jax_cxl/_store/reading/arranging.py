@@ -1,4 +1,4 @@
-"""Makes a part of an array of pieces of saved shards, on the device of the pieces."""
+"""Puts a part of an array together from pieces of saved shards, on the device of the pieces."""
 
 import dataclasses
 import functools
@@ -38,7 +38,7 @@ class Block:
       runs: the elements of the rows.
       shape: shape of the rows.
       here: start and end of the common part in the rows, along each dimension.
-      there: start and end of the common part in the part to make.
+      there: start and end of the common part in the part of the array.
     """
 
     runs: tuple[Run, ...]
@@ -49,7 +49,7 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How to make a part.
+    """How a part is put together.
 
     Attributes:
       shape: shape of the part.
@@ -71,14 +71,14 @@ class Plan:
 def arrange(
     plan: Plan, places: Sequence[tuple[int, int]], pieces: Sequence[jax.Array]
 ) -> jax.Array:
-    """Returns the part that the pieces, arrays of one dimension, make.
+    """Returns a part of an array, put together from pieces.
 
     Args:
       plan: how.
       places: for each run the device of the first block of its first row, and how many elements
         come before its elements. They are no part of the plan, so that arrays of the same shapes
         share a program.
-      pieces: the pieces.
+      pieces: the pieces, arrays of one dimension.
     """
     rest, rest_places = iter(pieces), iter(places)
     out = None

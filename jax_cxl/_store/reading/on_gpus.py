@@ -13,34 +13,14 @@ import numpy as np
 from jax_cxl import errors
 from jax_cxl._job import platforms
 from jax_cxl._store.memory import dlpack, layout
-from jax_cxl._store.reading import arranging
+from jax_cxl._store.reading import arranging, pieces
 from jax_cxl._store.reading.restoring import Reader, overlaps, relative
 from jax_cxl._store.trees import leaves
 
 _LEAST_BYTES = layout.BLOCK_BYTES  # The host reads and checks smaller parts as fast.
-_ALIGN = 64  # JAX takes arrays in `pinned_host` that begin at such addresses.
-# Bytes that are copied together. Pieces lie on the GPU beside the arrays that they become, at most
-# those of two such groups.
-_TOGETHER_BYTES = 1 << 30
-
-
-@dataclasses.dataclass(frozen=True)
-class _Piece:
-    """Elements that lie together in the memory.
-
-    Attributes:
-      writer: whose blocks have them.
-      at: device of the memory, and offset.
-      shape: their shape.
-      whole: blocks that are in the piece, and where they begin in it, in bytes.
-      edges: blocks of which it has a part.
-    """
-
-    writer: int
-    at: tuple[int, int]
-    shape: tuple[int, ...]
-    whole: list[tuple[int, int]]
-    edges: set[int]
+# Bytes of the parts that are copied at a time, unless one part has more. The pieces of two such
+# groups lie on the GPU beside the arrays that they become.
+_GROUP_BYTES = 1 << 30
 
 
 @dataclasses.dataclass
@@ -50,7 +30,7 @@ class Copy:
     Attributes:
       reader: the version.
       pieces: what is copied.
-      plan: how the GPU makes the part of the pieces; None if the piece is the part.
+      plan: how the GPU puts the part together; None if the piece is the part.
       places: argument of `arranging.arrange`.
       dtype: the dtype.
       sharding: the GPU.
@@ -58,7 +38,7 @@ class Copy:
     """
 
     reader: Reader
-    pieces: list[_Piece]
+    pieces: list[pieces.Piece]
     plan: arranging.Plan | None
     places: list[tuple[int, int]]
     dtype: np.dtype
@@ -100,19 +80,12 @@ def find(
       index: start and end of the part along each dimension.
       sharding: the device to which the part goes.
     """
-    section = reader.stripes[0].section
-    geometry = section.geometry
-    if not _is_gpu(sharding) or geometry.parity or leaf.local or not section.devices.coherent:
-        return None
     dtype = leaves.dtype_of(leaf.dtype)
     shape = tuple(end - start for start, end in index)
-    least = _LEAST_BYTES * geometry.num_devices
-    if dlpack.code_of(dtype) is None or math.prod(shape) * dtype.itemsize < least:
+    if not _is_gpu(sharding) or not _can_copy(reader, leaf, shape, dtype):
         return None
-    if max(shape) > np.iinfo(np.int32).max:
-        return None  # JAX counts in 32 bits.
-    pieces: list[_Piece] = []
-    places = []
+    found: list[pieces.Piece] = []
+    places: list[tuple[int, int]] = []
     blocks = []
     for number, shard, common in overlaps(leaf, index):
         inside = relative(common, shard.index)
@@ -121,16 +94,14 @@ def find(
         runs = []
         for part in reader.parts_of_shard(leaf, number):
             start, end = max(first * row, part.start), min(last * row, part.end)
-            if start >= end:
-                continue
-            base = part.offset - part.start
-            take = _striped if geometry.num_devices > 1 else _together
-            some, place = take(reader, part.writer, base + start, base + end, dtype.itemsize)
-            count = (end - start) // dtype.itemsize
-            exact = sum(math.prod(piece.shape) for piece in some) == count
-            runs.append(arranging.Run(len(some), count, exact))
-            pieces += some
-            places.append(place)
+            if start < end:
+                base = part.offset - part.start
+                some, place = pieces.find(reader, part.writer, base + start, base + end, dtype)
+                count = (end - start) // dtype.itemsize
+                exact = sum(math.prod(piece.shape) for piece in some) == count
+                runs.append(arranging.Run(len(some), count, exact))
+                found += some
+                places.append(place)
         blocks.append(
             arranging.Block(
                 runs=tuple(runs),
@@ -141,49 +112,22 @@ def find(
         )
     plan = arranging.Plan(shape, tuple(blocks))
     if plan.is_one_piece:
-        pieces[0] = dataclasses.replace(pieces[0], shape=shape)
-        return Copy(reader, pieces, None, [], dtype, sharding)
-    return Copy(reader, pieces, plan, places, dtype, sharding)
+        found[0] = dataclasses.replace(found[0], shape=shape)
+        return Copy(reader, found, None, [], dtype, sharding)
+    return Copy(reader, found, plan, places, dtype, sharding)
 
 
-def _together(
-    reader: Reader, writer: int, start: int, end: int, itemsize: int
-) -> tuple[list[_Piece], tuple[int, int]]:
-    """Returns the piece of a range of a writer's bytes in memory of one device, and its place."""
-    size = layout.BLOCK_BYTES
-    begin = start // _ALIGN * _ALIGN
-    block, inside = divmod(begin, size)
-    device, offset = reader.stripes[writer].place(block)
-    whole = range(layout.blocks(begin), end // size)
-    piece = _Piece(
-        writer,
-        (device, offset + inside),
-        ((end - begin) // itemsize,),
-        [(each, each * size - begin) for each in whole],
-        set(range(block, layout.blocks(end))) - set(whole),
-    )
-    return [piece], (0, (start - begin) // itemsize)
-
-
-def _striped(
-    reader: Reader, writer: int, start: int, end: int, itemsize: int
-) -> tuple[list[_Piece], tuple[int, int]]:
-    """Returns the pieces of rows of blocks with a range of a writer's bytes, and their place."""
-    size = layout.BLOCK_BYTES
-    own = reader.stripes[writer]
-    count = own.section.geometry.num_devices
-    wanted = range(start // size, layout.blocks(end))
-    first, last = wanted.start // count, -(-wanted.stop // count)
-    whole: list[list[tuple[int, int]]] = [[] for _ in range(count)]
-    for block in wanted:
-        whole[own.place(block)[0]].append((block, (block // count - first) * size))
-    shape = ((last - first) * size // itemsize,)
-    pieces = [
-        _Piece(writer, (device, own.offset(first)), shape, whole[device], set())
-        for device in range(count)
-    ]
-    skip = (start - first * count * size) // itemsize
-    return pieces, (own.place(first * count)[0], skip)
+def _can_copy(reader: Reader, leaf: leaves.Leaf, shape: tuple[int, ...], dtype: np.dtype) -> bool:
+    """Whether a GPU can copy a part of this shape."""
+    section = reader.stripes[0].section
+    geometry = section.geometry
+    if geometry.parity or leaf.local or not section.devices.coherent:
+        return False
+    if dlpack.code_of(dtype) is None:
+        return False
+    if math.prod(shape) * dtype.itemsize < _LEAST_BYTES * geometry.num_devices:
+        return False
+    return max(shape) <= np.iinfo(np.int32).max  # JAX counts in 32 bits.
 
 
 def run(copies: Sequence[Copy]) -> None:
@@ -210,7 +154,7 @@ def run(copies: Sequence[Copy]) -> None:
 def _groups(copies: Sequence[Copy]) -> Iterator[list[Copy]]:
     some: list[Copy] = []
     for copy in copies:
-        if some and sum(each.nbytes for each in some) + copy.nbytes > _TOGETHER_BYTES:
+        if some and sum(each.nbytes for each in some) + copy.nbytes > _GROUP_BYTES:
             yield some
             some = []
         some.append(copy)
@@ -219,7 +163,7 @@ def _groups(copies: Sequence[Copy]) -> Iterator[list[Copy]]:
 
 
 def _finish(copies: list[Copy], made: list[list[jax.Array]]) -> None:
-    """Checks the pieces of copies, and makes the parts of them."""
+    """Checks the pieces of copies, and puts the parts together."""
     reader = copies[0].reader
     edges: dict[int, set[int]] = {}
     by_gpu: dict[int, list[tuple[int, int, int]]] = {}

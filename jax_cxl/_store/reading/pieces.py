@@ -1,0 +1,86 @@
+"""Finds bytes of saved shards in the memory: pieces that lie together."""
+
+import dataclasses
+
+import numpy as np
+
+from jax_cxl._store.memory import layout
+from jax_cxl._store.reading.restoring import Reader
+
+_ALIGN = 64  # JAX takes arrays in `pinned_host` that begin at such addresses.
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """Elements that lie together in the memory.
+
+    Attributes:
+      writer: whose blocks have them.
+      at: device of the memory, and offset.
+      shape: their shape.
+      whole: blocks that are in the piece, and where they begin in it, in bytes.
+      edges: blocks of which it has a part.
+    """
+
+    writer: int
+    at: tuple[int, int]
+    shape: tuple[int, ...]
+    whole: list[tuple[int, int]]
+    edges: set[int]
+
+
+def find(
+    reader: Reader, writer: int, start: int, end: int, dtype: np.dtype
+) -> tuple[list[Piece], tuple[int, int]]:
+    """Returns the pieces with a range of a writer's bytes.
+
+    Also returns their place, as `arranging.arrange` takes it.
+
+    Args:
+      reader: the version.
+      writer: the writer.
+      start, end: the range, of the bytes in the writer's blocks.
+      dtype: dtype of the elements.
+    """
+    several = reader.stripes[writer].section.geometry.num_devices > 1
+    return (_striped if several else _together)(reader, writer, start, end, dtype.itemsize)
+
+
+def _together(
+    reader: Reader, writer: int, start: int, end: int, itemsize: int
+) -> tuple[list[Piece], tuple[int, int]]:
+    """Returns the piece in memory of one device, and its place."""
+    size = layout.BLOCK_BYTES
+    begin = start // _ALIGN * _ALIGN
+    block, inside = divmod(begin, size)
+    device, offset = reader.stripes[writer].place(block)
+    whole = range(layout.blocks(begin), end // size)
+    piece = Piece(
+        writer,
+        (device, offset + inside),
+        ((end - begin) // itemsize,),
+        [(each, each * size - begin) for each in whole],
+        set(range(block, layout.blocks(end))) - set(whole),
+    )
+    return [piece], (0, (start - begin) // itemsize)
+
+
+def _striped(
+    reader: Reader, writer: int, start: int, end: int, itemsize: int
+) -> tuple[list[Piece], tuple[int, int]]:
+    """Returns the pieces in memory of several devices, and their place. They have whole rows."""
+    size = layout.BLOCK_BYTES
+    own = reader.stripes[writer]
+    count = own.section.geometry.num_devices
+    wanted = range(start // size, layout.blocks(end))
+    first, last = wanted.start // count, -(-wanted.stop // count)
+    whole: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+    for block in wanted:
+        whole[own.place(block)[0]].append((block, (block // count - first) * size))
+    shape = ((last - first) * size // itemsize,)
+    pieces = [
+        Piece(writer, (device, own.offset(first)), shape, whole[device], set())
+        for device in range(count)
+    ]
+    skip = (start - first * count * size) // itemsize
+    return pieces, (own.place(first * count)[0], skip)
