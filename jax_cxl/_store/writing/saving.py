@@ -40,8 +40,8 @@ class Batch:
     """Arrays that are written together.
 
     Attributes:
-      parts: the parts of them that this process writes, each with its bytes, in their order. A
-        sequence if a part is in the memory of a GPU.
+      parts: the parts of them that this process writes, each with its bytes, in their order. They
+        are iterated over once, unless some may be in the memory of GPUs: then they are a list.
       copies: copies of replicated arrays, each with the source of its checksum.
     """
 

@@ -80,10 +80,9 @@ class DeviceSum:
 
 
 def view(array: Any) -> np.ndarray:
-    """Returns a view of an array on one device of this host; a copy of an array of NumPy.
+    """Returns a view of an array on one device of this host, once its values have been computed.
 
-    It waits until the values have been computed. The view keeps them (`HostBytes`), and the copy
-    does so because an array of NumPy may change.
+    The view keeps the values (`HostBytes`). An array of NumPy is copied, because it may change.
     """
     return np.array(array) if isinstance(array, np.ndarray) else np.asarray(array)
 
