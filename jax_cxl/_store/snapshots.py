@@ -291,16 +291,12 @@ def _open(where: str, keep: int, parity: int, *, repair: bool = False) -> Sectio
     devices = opening.open_devices(where, parity, repair=repair, least=least)
     found = catalog.entries(devices)
     entry = next((entry for entry in found if entry.name == NAME), None)
-    if entry is None and found:
-        raise errors.StoreError(
-            f"{where!r} holds a store with other names: give the snapshots a place of their own"
-        )
     if entry is None:
-        if catalog.free_bytes(devices) < least:
-            raise errors.PoolTooSmallError(
-                f"{where!r} is too small for snapshots: each of its devices needs at least"
-                f" {layout.SECTIONS_OFFSET + least} bytes with keep={keep}"
+        if found:
+            raise errors.StoreError(
+                f"{where!r} holds a store with other names: give the snapshots a place of their own"
             )
+        # Returns the section of another process that was faster.
         entry = catalog.create(devices, NAME, keep, None)
     if entry.keep != keep:
         raise errors.StoreError(

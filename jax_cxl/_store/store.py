@@ -301,11 +301,10 @@ class Store:
                 arguments.check_keep(keep)
             flat = describe(writers)
             entry = catalog.find(self._devices, name)
-            if entry and not entry.keep:
-                raise errors.StoreError(
-                    f"{name!r} of {self._devices.where!r} is a table: choose another name"
-                )
-            kept = entry.keep if entry else keep or 2
+            kept = keep or 2
+            if entry:
+                catalog.check_kind(self._devices, entry, kept)
+                kept = entry.keep
             geometry = catalog.geometry_for(self._devices, kept)
             needed = sizes.section_bytes(flat.description, flat.values, geometry)
             # With other shardings each process may have a block more.

@@ -102,8 +102,7 @@ def _remove_incomplete(devices: Devices, name: str) -> None:
     section = Section.find(devices, name)
     if section is None:
         return
-    if section.entry.keep:
-        raise errors.StoreError(f"{section.text} has versions of a tree: choose another name")
+    catalog.check_kind(devices, section.entry, 0)
     if validity.all_valid(section):
         raise errors.StoreError(
             f"{section.text} exists already: open it by Table.open, or delete it first by"

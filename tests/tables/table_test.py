@@ -5,6 +5,7 @@ import json
 import struct
 import subprocess
 import sys
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from absl.testing import absltest, parameterized
 from tables import StoreCase, random_rows
 
 import jax_cxl
+from jax_cxl._store.memory import catalog
 from jax_cxl._table import sources
 
 
@@ -122,6 +124,12 @@ class StoreTest(StoreCase):
         self.store.flush("tree")
         with self.assertRaisesRegex(jax_cxl.StoreError, "has versions of a tree"):
             self.create(rows, name="tree")
+        # Another process may make a name of the other kind after this one has looked for it.
+        with mock.patch.object(catalog, "find", return_value=None):
+            with self.assertRaisesRegex(jax_cxl.StoreError, "is a table: choose another name"):
+                self.store.publish("table", {"a": rows})
+            with self.assertRaisesRegex(jax_cxl.StoreError, "has versions of a tree"):
+                self.create(rows, name="tree")
         with self.assertRaisesRegex(jax_cxl.StoreError, "'tree' of .* is no table"):
             jax_cxl.Table.open(self.store, "tree")
         with self.assertRaisesRegex(jax_cxl.StoreError, "has no 'other'"):

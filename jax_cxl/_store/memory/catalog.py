@@ -102,6 +102,17 @@ def is_current(devices: Devices, entry: Entry) -> bool:
     return newest == entry
 
 
+def check_kind(devices: Devices, entry: Entry, keep: int) -> None:
+    """Checks that an entry is a table if `keep` is 0, and has versions if not.
+
+    Raises:
+      StoreError: it is the other kind.
+    """
+    if bool(entry.keep) != bool(keep):
+        kind = "has versions of a tree" if entry.keep else "is a table"
+        raise errors.StoreError(f"{entry.name!r} of {devices.where!r} {kind}: choose another name")
+
+
 def free_bytes(devices: Devices) -> int:
     """Returns the bytes of each device in the largest gap between sections."""
     return max(end - start for start, end in _gaps(devices))
@@ -118,12 +129,14 @@ def create(devices: Devices, name: str, keep: int, size: int | None) -> Entry:
 
     Raises:
       PoolTooSmallError: there is not so much memory left.
-      StoreError: there are too many names.
+      StoreError: there are too many names, or the name is a table and must have versions, or the
+        reverse.
     """
     with locked(devices):
         slots = _newest(devices)
         for entry in slots.values():
             if entry.name == name:
+                check_kind(devices, entry, keep)
                 return entry
         used = {slot for slot, entry in slots.items() if entry.name}
         slot = min(set(range(layout.MAX_SECTIONS)) - used, default=None)
@@ -238,15 +251,16 @@ def _gaps(devices: Devices) -> list[tuple[int, int]]:
 
 
 def _place(devices: Devices, name: str, size: int | None) -> tuple[int, int]:
-    """Returns where a section of a size fits: the smallest gap that is large enough."""
+    """Returns where a section of a size fits: the smallest gap that is large enough.
+
+    None takes the largest gap.
+    """
     gaps = sorted(_gaps(devices), key=lambda gap: gap[1] - gap[0])
-    if size is None:
-        return gaps[-1]
-    size = -(-size // layout.PAGE_BYTES) * layout.PAGE_BYTES
-    for start, end in gaps:
-        if end - start >= size:
-            return start, start + size
     largest = gaps[-1][1] - gaps[-1][0]
+    size = largest if size is None else -(-size // layout.PAGE_BYTES) * layout.PAGE_BYTES
+    for start, end in gaps:
+        if end - start >= size > 0:
+            return start, start + size
     raise errors.PoolTooSmallError(
         f"{devices.where!r} is full: {name!r} needs {size} bytes of each path, and the largest gap"
         f" has {largest}. Delete names, or make the store larger"
