@@ -2,7 +2,7 @@
 
     python -m jax_cxl.launch -n 2 examples/graph_sage.py
     python -m jax_cxl.launch -n 2 examples/graph_sage.py --features=host
-    python -m jax_cxl.launch -n 2 examples/graph_sage.py --nodes=10000000 --where=shm:sage?size=6GiB
+    python -m jax_cxl.launch -n 2 examples/graph_sage.py --preset=10m    # sizes for GPUs
 
 A power-law graph is made on the spot: the edges of a node follow from its number. Each process
 samples neighbors of its own nodes, takes the features of all of them from the table, and learns the
@@ -25,6 +25,10 @@ _NODES = flags.DEFINE_integer("nodes", 20_000, "Nodes of the graph.")
 _STEPS = flags.DEFINE_integer("steps", 100, "How many steps to train.")
 _BATCH = flags.DEFINE_integer("batch", 256, "Nodes of each process in a step.")
 _FEATURES = flags.DEFINE_enum("features", "pool", ["pool", "host"], "Who fetches the features.")
+_PRESET = flags.DEFINE_enum(
+    "preset", None, ["10m"], "Sizes for GPUs: 10 million nodes, 5.1 GB. Other flags override it."
+)
+_PRESETS = {"10m": {"where": "shm:sage?size=6GiB", "nodes": 10_000_000, "batch": 1024}}
 
 _WIDTH, _HIDDEN, _CLASSES, _DEGREE = 128, 128, 8, 16
 _FANOUT = (10, 5)
@@ -124,6 +128,9 @@ def open_table() -> jax_cxl.Table:
 
 def main(_) -> None:
     """Trains."""
+    for name, value in _PRESETS.get(_PRESET.value, {}).items():
+        if not flags.FLAGS[name].present:
+            flags.FLAGS[name].value = value
     jax_cxl.initialize()
     mesh = jax_cxl.make_mesh((jax.device_count(),), ("i",))
     table = open_table()

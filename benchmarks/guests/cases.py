@@ -152,6 +152,14 @@ def long(session: Session) -> None:
         session.expect(0, f"python -m jax_cxl status '{store}'", "table trained in .* 0 readers")
         session.expect(0, f"python -m jax_cxl store delete '{store}'", "may be used for a pool")
         details.append(re.search(r"\d+ takes saw .* steps", "".join(outputs))[0])
+    with session.case("a store in which one host publishes, and the other host reads") as details:
+        store = f"{POOL}?coherence=flush"
+        session.expect(0, f"python -m jax_cxl store format '{store}' --yes", "parity=0")
+        scripts = session.start_pair(f"python programs/store.py {{process}} '{store}'")
+        outputs = session.wait_pair(scripts, "right", seconds=900)
+        session.expect(0, f"python -m jax_cxl store check '{store}'", "weights")
+        session.expect(0, f"python -m jax_cxl store delete '{store}'", "may be used for a pool")
+        details.append(re.search(r"READ (.*): right", "".join(outputs))[1])
     with session.case("doctor and clean on both hosts") as details:
         for host in (0, 1):
             session.expect(host, "python -m jax_cxl doctor", DEVICE)

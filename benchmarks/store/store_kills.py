@@ -4,13 +4,14 @@ A publisher publishes version after version, and readers read them, by copies an
 killed at a random instant, half of the publishers in the middle of a write, and started again. Each
 reader compares every version that it gets with what was published, byte by byte.
 
-python benchmarks/store/store_kills.py --kills=500
+python benchmarks/store/store_kills.py --kills=500 [--pool=incoherent]
 """
 
 import json
 import os
 import pathlib
 import random
+import runpy
 import signal
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from typing import Any
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests/helpers"))
 
 import deadly
+import job
 import numpy as np
 from absl import app, flags
 
@@ -28,6 +30,12 @@ import jax_cxl
 
 _KILLS = flags.DEFINE_integer("kills", 500, "how often a publisher, and a reader, is killed")
 _READERS = flags.DEFINE_integer("readers", 2, "how many readers there are at a time")
+_POOL = flags.DEFINE_enum(
+    "pool", "file", ["file", "incoherent"], "incoherent emulates caches, see docs/faults.md"
+)
+_LEAVE_OUT = flags.DEFINE_string(
+    "leave_out", "", "what the emulated caches leave out, as other.invalidate: must fail"
+)
 _PATHS = flags.DEFINE_integer("paths", 1, "paths of the store")
 _PARITY = flags.DEFINE_integer("parity", 0, "parity of the store")
 _SEED = flags.DEFINE_integer("seed", None, "seed; by default a new one")
@@ -107,11 +115,15 @@ class _NoLeases:
         return getattr(self._sessions, name)
 
 
-def _start(run: Callable[[], None]) -> int:
+def _start(run: Callable[[], None], seed: int) -> int:
     """Starts a process, which has imported everything already."""
     process = os.fork()
     if process == 0:
         try:
+            if _POOL.value == "incoherent":
+                os.environ |= job.incoherent_environment(seed, _LEAVE_OUT.value)
+                sys.path.insert(0, str(job.INTERPOSE))
+                runpy.run_path(str(job.INTERPOSE / "sitecustomize.py"))
             run()
         except BaseException as error:
             print(f"{type(error).__name__}: {error}", flush=True)
@@ -141,17 +153,19 @@ def main(_: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="jax_cxl_store_kills.", dir=parent) as folder:
         paths = ",".join(f"{folder}/{i}" for i in range(_PATHS.value))
         where = f"file:{paths}?size={128 << 20}"
+        if _POOL.value == "incoherent":
+            where += "&coherence=flush"
         jax_cxl.Store(where, parity=_PARITY.value).close()
         seen = pathlib.Path(folder, "seen")
         seen.touch()
 
         def publisher() -> int:
             own = random.Random(rng.random())
-            return _start(lambda: _publish(where, own))
+            return _start(lambda: _publish(where, own), rng.randrange(1 << 30))
 
         def reader() -> int:
             own = random.Random(rng.random())
-            return _start(lambda: _read(where, own, seen))
+            return _start(lambda: _read(where, own, seen), rng.randrange(1 << 30))
 
         publishing = publisher()
         while not jax_cxl.Store(where).list() or not jax_cxl.Store(where).list()[0].versions:
@@ -176,6 +190,7 @@ def main(_: list[str]) -> None:
         if wrong := list(pathlib.Path(folder).glob("*.wrong")):
             raise SystemExit(wrong[0].read_text())
     row = {
+        "pool": _POOL.value,
         "publishers_killed": killed,
         "readers_killed": killed,
         "published": published + 1,
