@@ -128,7 +128,7 @@ def open_table() -> jax_cxl.Table:
 
 def main(_) -> None:
     """Trains."""
-    for name, value in _PRESETS.get(_PRESET.value, {}).items():
+    for name, value in _PRESETS.get(_PRESET.value or "", {}).items():
         if not flags.FLAGS[name].present:
             flags.FLAGS[name].value = value
     jax_cxl.initialize()
