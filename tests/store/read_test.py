@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from absl.testing import absltest
 
 import jax_cxl
 from jax_cxl._store.memory import catalog, layout
+from jax_cxl._store.memory.section import Section
 
 
 class ReadTest(harness.StoreTest):
@@ -37,6 +39,22 @@ class ReadTest(harness.StoreTest):
             self.assertEqual([of.name for of in listed], ["critic/α", "policy"])
             self.assertEqual(listed[1].versions[:2], (10, 9))
             self.assertEqual(store.publish("policy", harness.tree(0)), 11, "the next number")
+
+    def test_a_version_that_is_completed_while_a_reader_looks(self):
+        with self.open() as store:
+            self.publish(store, "a", 3)
+            record, looked = Section.record, []
+
+            def late(section, number, writer):
+                areas = section.geometry.areas
+                looked.append(number)
+                return record(section, number, writer) if len(looked) > areas else None
+
+            with mock.patch.object(Section, "record", late):
+                self.assertEqual(store.view("a").version, 3)
+            with mock.patch.object(Section, "record", return_value=None):
+                with self.assertRaisesRegex(jax_cxl.StoreError, "has no version yet"):
+                    store.view("a")
 
     def test_without_like_all_leaves_are_arrays_of_numpy(self):
         with self.open() as store:

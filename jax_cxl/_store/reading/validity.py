@@ -32,14 +32,16 @@ def complete(section: Section, number: int) -> Records | None:
 
 def all_valid(section: Section, last: int | None = None) -> list[Records]:
     """Returns the valid versions whose numbers are at most `last`, the newest first."""
-    found = []
-    for area in range(section.geometry.areas):
-        first = section.record(area, 0)
-        if first is None or (last is not None and first.number > last):
-            continue
-        if records := version(section, first.number):
-            found.append(records)
-    return sorted(found, key=lambda records: -records[0].number)
+    seen = None
+    while True:
+        firsts = [section.record(area, 0) for area in range(section.geometry.areas)]
+        recent = [r.number for r in firsts if r and (last is None or r.number <= last)]
+        found = [records for number in recent if (records := version(section, number))]
+        # A publisher may have completed a version in an area that was read before, and begun the
+        # next version where the newest one was.
+        if found or firsts == seen:
+            return sorted(found, key=lambda records: -records[0].number)
+        seen = firsts
 
 
 def last_number(section: Section) -> int:
