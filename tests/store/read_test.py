@@ -52,9 +52,11 @@ class ReadTest(harness.StoreTest):
 
             with mock.patch.object(Section, "record", late):
                 self.assertEqual(store.view("a").version, 3)
-            with mock.patch.object(Section, "record", return_value=None):
-                with self.assertRaisesRegex(jax_cxl.StoreError, "has no version yet"):
-                    store.view("a")
+            with (
+                mock.patch.object(Section, "record", return_value=None),
+                self.assertRaisesRegex(jax_cxl.StoreError, "has no version yet"),
+            ):
+                store.view("a")
 
     def test_without_like_all_leaves_are_arrays_of_numpy(self):
         with self.open() as store:
