@@ -5,7 +5,8 @@
 All processes start to read at once. `seconds` is the time until the last process has its arrays of
 JAX on a CPU device and has read every byte of them once. `pss` is the memory of all processes
 together, in which each page counts once, with the pages of the store or of the page cache that they
-use. The file is in the page cache already.
+use. The file is in the page cache already. The store and the file do not exist at the same time,
+because the machine needs memory for one model of each process besides.
 
     view          arrays over the memory of the store
     read          arrays of each process's own, from the store
@@ -43,6 +44,10 @@ def _where() -> str:
     return f"shm:{_NAME}?size={int(_GIB.value * 3.2 * 1024) + 64}MiB"
 
 
+def _file() -> pathlib.Path:
+    return pathlib.Path(_FILES.value, f"{_NAME}.safetensors")
+
+
 def _meet(what: str) -> None:
     folder = pathlib.Path(_FOLDER.value)
     (folder / f"{what}.{_RANK.value}").touch()
@@ -74,10 +79,10 @@ def _process() -> None:
     begin = time.perf_counter()
     held: Any = None
     if _WAY.value == "safetensors":
-        from safetensors import numpy as safetensors
+        from safetensors import safe_open
 
-        file = pathlib.Path(_FILES.value, f"{_NAME}.safetensors")
-        tree = jax.device_put(safetensors.load_file(file), cpu)
+        with safe_open(_file(), "np") as file:
+            tree = {name: jax.device_put(file.get_tensor(name), cpu) for name in like}
     else:
         store = jax_cxl.Store(_where())
         if _WAY.value == "view":
@@ -115,39 +120,35 @@ def _run(way: str) -> dict[str, float]:
     }
 
 
-def _prepare() -> None:
+def _prepare(way: str) -> pathlib.Path:
+    """Writes the model for a way to read it. Returns the file that has it."""
     import jax_cxl
 
     size = int(_GIB.value * 2**30) // 4 // _ARRAYS.value
     rng = np.random.default_rng(0)
     model = {f"w{n:03}": rng.random(size, np.float32) for n in range(_ARRAYS.value)}
+    if way == "safetensors":
+        from safetensors import numpy as safetensors
+
+        safetensors.save_file(model, _file())
+        return _file()
     with jax_cxl.Store(_where()) as store:
         store.publish("model", model)
         store.flush("model")
-    from safetensors import numpy as safetensors
-
-    safetensors.save_file(model, pathlib.Path(_FILES.value, f"{_NAME}.safetensors"))
+    return pathlib.Path(f"/dev/shm/jax_cxl_store.{_NAME}")
 
 
 def main(_: list[str]) -> None:
     if _WAY.value:
         _process()
         return
-    kept = [
-        pathlib.Path(f"/dev/shm/jax_cxl_store.{_NAME}"),
-        pathlib.Path(_FILES.value, f"{_NAME}.safetensors"),
-    ]
-    for path in kept:
-        path.unlink(missing_ok=True)
-    try:
-        _prepare()
-        runs = {way: [] for way in _WAYS}
-        for _ in range(_TURNS.value):
-            for way in _WAYS:
-                runs[way].append(_run(way))
-    finally:
-        for path in kept:
-            path.unlink(missing_ok=True)
+    runs = {}
+    for way in _WAYS:
+        kept = _prepare(way)
+        try:
+            runs[way] = [_run(way) for _ in range(_TURNS.value)]
+        finally:
+            kept.unlink()
     assert len({run["total"] for of in runs.values() for run in of}) == 1
     rows = []
     for way, found in runs.items():
