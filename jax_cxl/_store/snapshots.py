@@ -111,7 +111,7 @@ class Snapshots:
         Args:
           step: a number that `latest` returns, at least 0, and greater than that of the previous
             save, unless `latest` or `restore` has been called since.
-          tree: arrays of JAX or NumPy, bool, int, float, str, None. Of arrays of NumPy, and of
+          tree: JAX or NumPy arrays, bool, int, float, str, None. Of NumPy arrays, and of
             arrays on devices of one process, each process saves its own. All else must be the same
             on all processes.
           copy: False leaves out the copy within a GPU's memory. Then JAX raises an error if the

@@ -147,7 +147,7 @@ class Store:
         Args:
           name: the name.
           like: tree of arrays, or of `jax.ShapeDtypeStruct` with shardings, on any devices. Leaves
-            that only the store has are left out. None returns all leaves as arrays of NumPy, in a
+            that only the store has are left out. None returns all leaves as NumPy arrays, in a
             dict whose keys are the paths of the leaves: "params/w".
           version: the version to read, by default the newest. A damaged version is reported to the
             logger `jax_cxl`, and the version before it is read, unless `version` is given.
@@ -191,7 +191,7 @@ class Store:
 
         Args:
           name: the name.
-          like: as for `read`. An array of JAX on a GPU is in its `pinned_host` memory. Each array
+          like: as for `read`. A JAX array on a GPU is in its `pinned_host` memory. Each array
             must have been published as one shard: by one device, or replicated.
           version: the version, by default the newest.
 

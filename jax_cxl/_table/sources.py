@@ -83,7 +83,7 @@ def of(rows: Any, shape: Any = None, dtype: Any = None, tensor: str | None = Non
     else:
         raise TypeError(
             f"rows={type(rows).__name__} must be an array, an iterator of blocks, or the path of a"
-            " file .npy or .safetensors"
+            " .npy or .safetensors file"
         )
     _check(source, shape, dtype)
     return source
@@ -150,7 +150,7 @@ def _of_file(path: str, tensor: str | None, dtype: Any) -> Source:
     elif path.endswith(".safetensors"):
         offset, shape, found = _safetensors(path, tensor)
     else:
-        raise ValueError(f"{path} must be a file .npy or .safetensors")
+        raise ValueError(f"{path} must be a .npy or .safetensors file: convert it")
     return Source(shape, found, _file_blocks(path, offset, shape, found))
 
 
@@ -164,9 +164,9 @@ def _npy(path: str, dtype: Any) -> tuple[int, tuple[int, ...], np.dtype]:
             }[version]
             shape, by_columns, found = read(file)
         except (ValueError, KeyError) as error:
-            raise ValueError(f"{path} is no file of NumPy that can be read: {error}") from error
+            raise ValueError(f"{path} cannot be read as a .npy file: {error}") from error
         if by_columns and len(shape) > 1:
-            raise ValueError(f"{path} has its array in Fortran's order: save it in C's order")
+            raise ValueError(f"{path} is in Fortran order: save numpy.ascontiguousarray of it")
         # NumPy saves dtypes of ml_dtypes as bytes without a name.
         if found.type is np.void and found.names is None:
             if dtype is None or np.dtype(dtype).itemsize != found.itemsize:

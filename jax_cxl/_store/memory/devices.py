@@ -97,7 +97,7 @@ class Devices:
         return words[0] if words else 0
 
     def write(self, device: int, offset: int, data: Any) -> None:
-        """Copies the bytes of an object with a buffer to a device, and publishes them."""
+        """Copies bytes (any object with the buffer protocol) to a device, and publishes them."""
         array = np.frombuffer(data, np.uint8)
         self._try(device, lambda: self.core.write(device, offset, array))
 

@@ -50,7 +50,7 @@ def open_devices(
       where: URI.
       parity: 0 or 1; None takes the value in the superblock, and 0 in new memory.
       existing: whether new memory is an error.
-      repair: whether to make paths new that are lost.
+      repair: whether to create lost paths again.
       least: bytes that each device must have for sections.
 
     Raises:
