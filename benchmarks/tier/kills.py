@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def _run(seed: int, kills: int, options: argparse.Namespace) -> tuple[str, dict[str, int]]:
-    """Runs a job, and an undisturbed job. Returns what is wrong, and counts."""
+    """Runs a job that is killed, and one that is not. Returns what is wrong, and the counts."""
     with tempfile.TemporaryDirectory(prefix="jax_cxl_tier_kills.", dir="/dev/shm") as folder:
         arguments = [f"--where=file:{folder}/a?size=96MiB", f"--seed={seed}"]
         try:

@@ -125,7 +125,9 @@ def read(devices: Devices, name: str, wanted: Wanted) -> Version:
         if not there or problem is not None:
             # Newer versions have come in the meantime.
             section, found = candidates(devices, name, wanted)
-    raise problem or errors.StoreError(f"{section.text} has lost its last valid version")
+    raise problem or errors.StoreError(
+        f"{section.text} has lost its last valid version: publish it again"
+    )
 
 
 def wait(

@@ -184,7 +184,9 @@ class Snapshots:
         for records in self._publisher.valid():
             if records[0].version == step:
                 return recovery.restore(self._publisher, records, _rebuild(wanted))
-        raise errors.StoreError(f"{self._where!r} has no valid snapshot of step {step}")
+        raise errors.StoreError(
+            f"{self._where!r} has no valid snapshot of step {step}: latest() returns the newest"
+        )
 
     def restore_latest(self, like: Any) -> tuple[int, Any] | None:
         """Reads the newest snapshot that is valid and undamaged.
@@ -243,7 +245,8 @@ class Snapshots:
         )
         if done.damaged:
             raise errors.StoreError(
-                f"{self._where!r}: more is damaged than parity can mend: {', '.join(done.damaged)}"
+                f"{self._where!r}: more is damaged than parity can mend: {', '.join(done.damaged)}."
+                " Restore an older snapshot or a checkpoint, and save again"
             )
         return sum(written for (written,) in agreement.gather([done.written]))
 

@@ -242,9 +242,13 @@ class Store:
     def _delete(self, name: str) -> None:
         section = Section.find(self._devices, name)
         if section is None:
-            raise errors.StoreError(f"{self._devices.where!r} has no {name!r}")
+            raise errors.StoreError(
+                f"{self._devices.where!r} has no {name!r}; store.list() has all names"
+            )
         if (who := following.publisher_of(section)) is not None:
-            raise errors.StoreError(f"{section.text} cannot be deleted: {who} publishes it")
+            raise errors.StoreError(
+                f"{section.text} cannot be deleted: {who} publishes it. Close its store first"
+            )
         catalog.delete(self._devices, section.entry)
 
     def close(self) -> None:

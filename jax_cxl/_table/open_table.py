@@ -54,7 +54,9 @@ class OpenTable:
           0.5
         """
         if not self._columns[ROWS].has_cache:
-            raise errors.StoreError(f"{self.name!r} was opened without cache_rows")
+            raise errors.StoreError(
+                f"{self.name!r} was opened without cache_rows: pass it to Table.open"
+            )
         for column in self._columns.values():
             column.refresh_cache()
 

@@ -193,8 +193,9 @@ def _safetensors(path: str, tensor: str | None) -> tuple[int, tuple[int, ...], n
                 shape = tuple(map(int, found["shape"]))
                 dtype = leaves.dtype_of(_SAFETENSORS[found["dtype"]])
                 start, end = map(int, found["data_offsets"])
-                if end - start != math.prod(shape) * dtype.itemsize:
-                    raise ValueError(f"{tensor} has {end - start} bytes")
+                size_of = math.prod(shape) * dtype.itemsize
+                if end - start != size_of:
+                    raise ValueError(f"{tensor} has {end - start} bytes, not {size_of}")
         except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} cannot be read as safetensors: {error}") from error
     if found is None:
@@ -213,5 +214,5 @@ def _file_blocks(
             count = min(step, shape[0] - start)
             block = np.empty(count * row_bytes, np.uint8)
             if file.readinto(block.data) != block.size:
-                raise ValueError(f"{path} is shorter than its header says")
+                raise ValueError(f"{path} is shorter than its header says: write it again")
             yield block.view(dtype).reshape(count, *shape[1:])

@@ -88,7 +88,7 @@ class Table(Taking, Training):
         given = sources.of(rows, shape, dtype, tensor)
         if trained:
             if scales is not None:
-                raise ValueError("a trained table cannot have scales")
+                raise ValueError("a trained table cannot have scales: leave them out")
             beside = {key: sources.of_state(key, x, given) for key, x in (state or {}).items()}
             plan = region.Plan.of(given, beside, step_rows)
             creating.write_trained(devices, name, plan, [given, *beside.values()])

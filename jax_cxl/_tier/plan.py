@@ -354,7 +354,10 @@ class Plan:
         if chosen is None:
             return spec
         if chosen.device_set != spec.sharding.device_set:
-            raise ValueError(f"the sharding for {spec.name} has other devices than the parameters")
+            raise ValueError(
+                f"the sharding for {spec.name} has other devices than the parameters: use the"
+                " parameters' devices"
+            )
         return dataclasses.replace(spec, sharding=chosen, committed=True)
 
     def _grouped(self) -> tuple[Group, ...]:

@@ -277,7 +277,9 @@ class Pooled:
         if self._reader is None or self._reader.records[0].number != number:
             records = validity.complete(section, number)
             if records is None:
-                raise errors.StoreError(f"the last state has gone from {section.text}")
+                raise errors.StoreError(
+                    f"the last state has gone from {section.text}: call restore_latest or init"
+                )
             self._reader = (
                 self._reader.follow(records) if self._reader else Reader(section, records)
             )
