@@ -127,5 +127,5 @@ measured on an emulated pool with links of 55 GB/s (`cc/comm/cuda/device_connect
 | a round in a pool of several devices, at least | 1 MiB | 24 KiB |
 
 With the engine's rounds, modelled calls between 3 hosts would take 1.1 to 2.0 times as long at
-1 MiB, 1.1 to 1.2 times at 4 MiB, and 0.97 to 1.04 times from 16 MiB on. On real CXL the engine's
+1 MiB, 1.1 to 1.2 times at 4 MiB, and 0.97 to 1.04 times from 16 MiB up. On real CXL the engine's
 limits have to be measured again."""

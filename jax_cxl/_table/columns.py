@@ -40,7 +40,7 @@ class TableStats:
 class Column:
     """Rows of a table, as a program names them.
 
-    Columns of one table with the same number are equal, also if the table was opened twice.
+    Columns of one table with the same number are equal, even if the table was opened twice.
     Compiled programs keep a column, and so the memory that it reads.
 
     Attributes:

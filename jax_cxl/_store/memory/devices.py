@@ -106,7 +106,7 @@ class Devices:
         self._try(device, lambda: self.core.store_word(device, offset, value))
 
     def write_entry(self, device: int, offset: int, data: bytes) -> None:
-        """Writes an entry of a table whose first word says that the rest is complete."""
+        """Writes an entry: its first word, written last, says that the rest is complete."""
         self.store_word(device, offset, 0)
         self.write(device, offset + 8, data[8:])
         self.store_word(device, offset, int.from_bytes(data[:8], "little"))
