@@ -121,7 +121,7 @@ def _kill_processes(
 def _kill_whole_jobs(
     seed: int, kills: int, arguments: list[str], processes: int
 ) -> tuple[subprocess.CompletedProcess[str], int]:
-    """Kills a job with its launcher some times, and starts it on another number of processes.
+    """Kills a job with its launcher several times, and starts it on another number of processes.
 
     Returns the last one, ended, with the output of all of them, and how many were killed.
     """
