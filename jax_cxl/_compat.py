@@ -118,10 +118,9 @@ def register_checkpoint_rule(primitive: Any, rule: Callable[..., Any]) -> None:
 
     Args:
       primitive: the primitive of the equation.
-      rule: a function of the policy, of which operands the forward pass lacks, of which operands
-        the backward pass has, and the equation. It returns the two equations or None, which results
-        the forward pass lacks, which results the backward pass has, and the variables that the
-        forward pass keeps for the backward pass.
+      rule: takes the policy, two lists of bools (which operands the forward pass lacks, which the
+        backward pass has) and the equation. Returns the equation of each pass or None, the same
+        two lists for results, and the variables that the forward pass keeps for the backward pass.
     """
     _partial_eval.partial_eval_jaxpr_custom_rules[primitive] = rule
 
@@ -398,7 +397,7 @@ def array_like(array: jax.Array, weak_type: bool, committed: bool) -> jax.Array:
     """Returns an array with the same buffers that is weakly typed, or not committed to its device.
 
     Args:
-      array: array of JAX, not of keys.
+      array: JAX array, not of keys.
       weak_type: whether JAX promotes it like a Python number.
       committed: whether JAX keeps it on its devices.
     """

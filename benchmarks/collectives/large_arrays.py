@@ -27,7 +27,7 @@ _PERIOD = 251  # A prime, so that chunks of a power of two bytes differ.
 
 
 def pattern(row, column, rank):
-    """Returns the byte of a rank at a position, for arrays of NumPy or JAX."""
+    """Returns the byte of a rank at a position, for NumPy or JAX arrays."""
     return (row * 7 + column) % _PERIOD + rank
 
 

@@ -44,7 +44,7 @@ _LAUNCHER = {"successor": "--restart-lost=2"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the jobs that a command line describes, by default the process's.
+    """Runs the jobs that a command line describes, by default this process's own.
 
     Returns:
       The exit status.

@@ -3,7 +3,7 @@
     python -m jax_cxl.launch -n 2 --devices-per-process 2 benchmarks/fuzz/fuzz_trees.py --cases 2000
 
 A tree has arrays on all devices, on some of them, and on devices of one process, replicated arrays,
-keys, arrays of NumPy and Python values, in random containers. In some of the cases a random process
+keys, NumPy arrays and Python values, in random containers. In some of the cases a random process
 has another tree: a leaf more or less, another order, dtype, shape, sharding, value, step or type.
 
 A case is right if each process gets back what it saved, to the bit. It is also right if the trees

@@ -38,7 +38,7 @@ def product(d: Draw) -> Apply | None:
 
 
 def einsum(d: Draw) -> Apply | None:
-    """Contracts with another array over one dimension, maybe beside a dimension of both."""
+    """Contracts one dimension with another array, which may share other dimensions too."""
     letters = "xyz"[: d.x.ndim]
     summed = letters[d.axis()]
     both = "".join(c for c in letters if c != summed and d.rng.random() < 0.3)

@@ -51,7 +51,7 @@ def is_numpy(x: Any) -> bool:
 
 
 def wide(x: Any) -> Any:
-    """Returns an array of NumPy in a type in which it sums as exactly as can be."""
+    """Returns a NumPy array in a type in which it sums as exactly as can be."""
     kinds = {"i": np.int64, "u": np.uint64, "c": np.complex128, "b": np.bool_}
     return x.astype(kinds.get(x.dtype.kind, np.float64)) if is_numpy(x) else x
 

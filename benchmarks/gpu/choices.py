@@ -104,7 +104,7 @@ def snapshot_chunks(suite: Suite) -> Record:
 
 
 def tune(suite: Suite) -> Record:
-    """Finds the threads and the bytes of a thread of this machine, by the command of users."""
+    """Measures a tuning table for this machine, with the command that users run."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "tuning.json"
         text, _ = suite.run(

@@ -108,7 +108,7 @@ def two_hosts(suite: Suite) -> Record:
 
 
 def levels_limits(suite: Suite) -> Record:
-    """Finds the sizes from which two hosts gain by levels, in pools of both kinds of coherence."""
+    """Finds the sizes from which levels pay on two hosts, in pools of both kinds of coherence."""
     on_gpus = suite.platform == "cuda"
     mesh = _mesh_of_two_hosts(suite)
     sizes = "1MiB,2MiB,4MiB,8MiB,16MiB,32MiB,64MiB,128MiB,256MiB,1GiB" if on_gpus else "4KiB"

@@ -11,7 +11,7 @@ Three programs take turns. Each is started by the launcher on two processes, and
                 `JAX_CXL_REPLACE_COLLECTIVES=1`
 
 A row of the results has the medians over the turns of each part, in ms, and of the whole time
-relative to gloo in the same turn. Of the ranks, the later one counts.
+relative to gloo in the same turn. A part ends when the later rank has finished it.
 """
 
 import argparse

@@ -133,7 +133,7 @@ def check_groups(this: Rank) -> None:
 
 
 def check_graphs(this: Rank) -> None:
-    """Replays a graph of several collectives, with calls between that no graph has."""
+    """Replays a graph of several collectives, with other calls in between that are not captured."""
     for count in (256, 4096, 1 << 20):
         static = torch.empty(count, device="cuda")
         gathered = torch.empty(this.size * count, device="cuda")
@@ -207,7 +207,7 @@ def time_calls(this: Rank) -> None:
 
 
 def time_decode(this: Rank) -> None:
-    """A captured step of 32 layers with two all-reduces each, as of a decoder."""
+    """A captured step of 32 layers with two all-reduces each, like a decoder."""
     for nbytes in (16 << 10, 128 << 10, 1 << 20):
         value = torch.zeros(nbytes // 2, dtype=torch.bfloat16, device="cuda")
         dist.all_reduce(value)

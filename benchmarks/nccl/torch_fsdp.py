@@ -1,4 +1,4 @@
-"""Trains a decoder of about a billion parameters with FSDP of PyTorch, one process for each GPU.
+"""Trains a decoder of about a billion parameters with PyTorch's FSDP, one process for each GPU.
 
     python benchmarks/nccl/torch_fsdp.py --json FILE
 

@@ -52,12 +52,14 @@ def _introduction() -> str:
     flagged = bytes_text(_simulator.FLAGGED_BYTES)
     return f"""## On CXL hardware: modelled
 
-The project has no CXL switch. **Every number on this page is modelled.** A simulator runs the plans
-of jax_cxl's planners on a model of hosts, links and cards (`cc/simulator`).
-`benchmarks/simulator/constants.py` lists the model's constants with their sources.
-`python benchmarks/simulate.py --write docs` writes this page again, and
-`python benchmarks/simulate.py --hosts 12 --cards 6 --op all_reduce --bytes 64MiB` answers for
-another machine. As in nccl-tests, the size of a call is the larger of its input and its output.
+This page estimates how fast jax_cxl would be on CXL hardware. The project has no CXL switch, so
+**every number on this page is modelled**. To ask about your machine:
+`python benchmarks/simulate.py --hosts 12 --cards 6 --op all_reduce --bytes 64MiB`.
+
+A simulator runs the plans of jax_cxl's planners on a model of hosts, links and cards
+(`cc/simulator`). `benchmarks/simulator/constants.py` has the model's constants with their sources.
+`python benchmarks/simulate.py --write docs` writes this page again. As in nccl-tests, the size of a
+call is the larger of its input and its output.
 
 The simulator works event by event. A GPU copies to the pool and from the pool at the same time. The
 copies of each direction run in order. Copies that run at the same time share links and cards
@@ -125,5 +127,5 @@ measured on an emulated pool with links of 55 GB/s (`cc/comm/cuda/device_connect
 | a round in a pool of several devices, at least | 1 MiB | 24 KiB |
 
 With the engine's rounds, modelled calls between 3 hosts would take 1.1 to 2.0 times as long at
-1 MiB, 1.1 to 1.2 times at 4 MiB, and 0.97 to 1.04 times from 16 MiB on. On real CXL the engine's
+1 MiB, 1.1 to 1.2 times at 4 MiB, and 0.97 to 1.04 times from 16 MiB up. On real CXL the engine's
 limits have to be measured again."""

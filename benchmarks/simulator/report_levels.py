@@ -29,7 +29,7 @@ the hosts.
 The stages through the pool are the plans of jax_cxl's planners, for all groups together, on the
 model of links and cards. The stages inside a host follow NCCL's cost model, with rates that were
 measured here between two or four GPUs (`INSIDE_RATES` in
-`jax_cxl/_commands/simulate/constants.py`). Only the rates of peer-to-peer copies over PCIe were not
+`benchmarks/simulator/constants.py`). Only the rates of peer-to-peer copies over PCIe were not
 measured. Memory of a GPU moves data at its data sheet's rate: additions, copies that put blocks in
 order, and copies that divide arrays into chunks and join chunks.
 

@@ -114,7 +114,7 @@ therefore faster than here. All other figures on this page, the paper's too, are
 
 {markdown(header, rows)}
 
-From 1 MiB on, these ratios are lower than those of
+From 1 MiB up, these ratios are lower than those of
 [two H200s](cuda-performance.md#pools-without-hardware-coherence) with an emulated pool. There calls
 in a `flush` pool took 1.1 times as long as in a `coherent` pool at 4 KiB, 1.2 to 1.7 times
 at 1 MiB, 1.2 to 1.4 times at 16 MiB and 1.1 to 1.4 times at 256 MiB. The model leaves out three

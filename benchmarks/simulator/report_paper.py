@@ -172,7 +172,7 @@ def growth() -> str:
 
 {markdown(header, rows)}
 
-all_reduce is inside the paper's range from {min(inside) // c.MIB} MiB on. In smaller calls,
+all_reduce is inside the paper's range from {min(inside) // c.MIB} MiB up. In smaller calls,
 a part of the time at 3 hosts goes into the set-ups of copies, the reductions and the doorbells.
 Twelve hosts hide this time behind each other's copies.
 {explained}

@@ -1,4 +1,4 @@
-"""Starts several processes that need the same model: from a store, and from a file of safetensors.
+"""Starts several processes that need the same model: from a store, and from a safetensors file.
 
     python benchmarks/store/cold_start.py --gib=4 --processes=4 --json FILE
 

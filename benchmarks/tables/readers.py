@@ -1,4 +1,4 @@
-"""How much memory of the machine processes use that read a table: one table, or one each.
+"""Measures the memory of processes that read the same table: one table, or one each.
 
     python benchmarks/tables/readers.py [--readers=4] [--mib=1024]
 

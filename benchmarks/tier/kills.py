@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def _run(seed: int, kills: int, options: argparse.Namespace) -> tuple[str, dict[str, int]]:
-    """Runs a job, and an undisturbed job. Returns what is wrong, and counts."""
+    """Runs a job that is killed, and one that is not. Returns what is wrong, and the counts."""
     with tempfile.TemporaryDirectory(prefix="jax_cxl_tier_kills.", dir="/dev/shm") as folder:
         arguments = [f"--where=file:{folder}/a?size=96MiB", f"--seed={seed}"]
         try:
@@ -121,7 +121,7 @@ def _kill_processes(
 def _kill_whole_jobs(
     seed: int, kills: int, arguments: list[str], processes: int
 ) -> tuple[subprocess.CompletedProcess[str], int]:
-    """Kills a job with its launcher some times, and starts it on another number of processes.
+    """Kills a job with its launcher several times, and starts it on another number of processes.
 
     Returns the last one, ended, with the output of all of them, and how many were killed.
     """

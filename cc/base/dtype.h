@@ -38,7 +38,8 @@ inline constexpr int kNumDTypes = 23;
 // Returns true for bool and the integers.
 constexpr bool IsIntegral(DType dtype) { return dtype <= DType::kUint64; }
 
-// Returns the size of one element in bytes, or 0 for a value that is no DType.
+// Returns the size of one element in bytes, or 0 for a value that is not a
+// DType.
 int DTypeBytes(DType dtype);
 std::string_view DTypeName(DType dtype);
 

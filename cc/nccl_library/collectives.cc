@@ -46,8 +46,9 @@ JAX_CXL_NCCL_API int ncclGroupSimulateEnd(void* info) {
   const bool empty = group.Discard();
   if (!empty)
     return Report(Error(Code::kUnimplemented,
-                        "ncclGroupSimulateEnd knows no times of communicators "
-                        "that go through the pool"));
+                        "ncclGroupSimulateEnd cannot estimate calls of "
+                        "communicators that go through the pool: call "
+                        "ncclGroupEnd and measure"));
   const NcclResult result = JAX_CXL_NCCL_FORWARD("ncclGroupSimulateEnd", info);
   if (!group.open()) real_group = false;
   return result;

@@ -26,7 +26,7 @@ bool IsBlocking(const NcclConfig* config);
 
 // Makes a communicator whose ranks meet in the pool. If all of them are in one
 // host, makes one of the real library instead. With Hosts::kProcesses it blocks
-// until the communicator is open, also if the program asks for one that never
+// until the communicator is open, even if the program asks for one that never
 // blocks: only when the ranks have met it is known which library makes it.
 Status Open(const Opening& opening);
 

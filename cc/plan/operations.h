@@ -67,8 +67,8 @@ struct Traits {
   Combines combines = Combines::kNo;
 };
 
-// Returns the row of an operation. For a value that is no Op, it returns a row
-// with the name "unknown op".
+// Returns the row of an operation. For a value that is not an Op, it returns a
+// row with the name "unknown op".
 const Traits& TraitsOf(Op op);
 
 inline std::string_view OpName(Op op) { return TraitsOf(op).name; }

@@ -93,9 +93,9 @@ class Search {
       coherence_.AcquirePayload(page + offset, sizeof(kSnapshotsMagic));
       if (std::memcmp(page + offset, kSnapshotsMagic, sizeof(kSnapshotsMagic)))
         continue;
-      return Error(Code::kDataLoss, part.path, " holds snapshots at offset ",
-                   at, "; give the pool another offset= and size=, or remove ",
-                   "them (python -m jax_cxl snapshots delete)");
+      return Error(Code::kDataLoss, part.path, " holds a store at offset ", at,
+                   "; give the pool another offset= and size=, or remove the "
+                   "store (python -m jax_cxl store delete)");
     }
     return OkStatus();
   }

@@ -5,7 +5,7 @@
 #include <vector>
 
 // The machine of the model. The caller provides every number
-// (jax_cxl/_commands/simulate/constants.py has them with their sources).
+// (benchmarks/simulator/constants.py has them with their sources).
 namespace jax_cxl::sim {
 
 // Rates in bytes per second.

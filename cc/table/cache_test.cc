@@ -93,7 +93,7 @@ TEST_F(CacheTest, FindsWhatWasTakenOften) {
   EXPECT_EQ(cache().counts()->wanted, 430u);
   EXPECT_EQ(cache().counts()->found, 30u);
   Take({500, 1000});
-  EXPECT_EQ(cache().counts()->wanted, 430u) << "they are no rows";
+  EXPECT_EQ(cache().counts()->wanted, 430u) << "not rows of the table";
   Take(ids);
 }
 

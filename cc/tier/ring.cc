@@ -16,7 +16,8 @@ Result<Handle> Ring::Take(uint64_t bytes) {
   const uint64_t taken = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   if (taken > capacity)
     return Error(Code::kResourceExhausted, "a residual has ", bytes,
-                 " bytes, and its ring in the store has ", capacity);
+                 " bytes, and its ring in the store has ", capacity,
+                 "; please report this to jax_cxl");
   // Readers must see the new head before the first byte changes.
   const uint64_t position = head_.fetch_add(taken, std::memory_order_seq_cst);
   return Handle{position, number_, device_};
@@ -26,7 +27,8 @@ Status Ring::Check(const Handle& handle) const {
   if (handle.ring != number_ || handle.device != device_)
     return Error(Code::kInternal, "device ", device_,
                  " got the handle of a residual of device ", handle.device,
-                 ", ring ", handle.ring, " instead of ", number_);
+                 ", ring ", handle.ring, " instead of ", number_,
+                 "; please report this to jax_cxl");
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const uint64_t since =
       head_.load(std::memory_order_seq_cst) - handle.position;

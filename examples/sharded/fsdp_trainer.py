@@ -16,7 +16,7 @@ from sharded import fsdp, levels, prefetch
 
 
 class ShardedTrainer(Trainer):
-    """What trainers share whose collectives are written out, also for mixtures of experts.
+    """What trainers share whose collectives are written out, including mixtures of experts.
 
     The programs are calls of `shard_map`; their functions see the parts of one device.
 

@@ -125,7 +125,9 @@ def read(devices: Devices, name: str, wanted: Wanted) -> Version:
         if not there or problem is not None:
             # Newer versions have come in the meantime.
             section, found = candidates(devices, name, wanted)
-    raise problem or errors.StoreError(f"{section.text} has lost its last valid version")
+    raise problem or errors.StoreError(
+        f"{section.text} has lost its last valid version: publish it again"
+    )
 
 
 def wait(
@@ -204,7 +206,7 @@ def _build(section: Section, records: Records, wanted: Wanted) -> Version:
         tree: Any = _all_leaves(reader, into.tree if into else {})
     else:
         previous = _by_name(into.tree) if into else None
-        # Readers of arrays of NumPy leave JAX's devices alone.
+        # Readers of NumPy arrays leave JAX's devices alone.
         with_jax = any(hasattr(x, "sharding") for x in wanted.tree.likes)
         own = jax.process_index() if with_jax else 0
         writers = agreement.processes() if wanted.together else [own]
@@ -255,7 +257,7 @@ def _on_all(writers: Sequence[int], step: Callable[[], Any]) -> Any:
 
 
 def _all_leaves(reader: Reader, previous: Any) -> dict[str, Any]:
-    """Returns all leaves as arrays of NumPy and Python values, by their paths."""
+    """Returns all leaves as NumPy arrays and Python values, by their paths."""
     tree: dict[str, Any] = {}
     for name, leaf in reader.leaves.items():
         path = "/".join(names.simple(name))

@@ -111,7 +111,7 @@ class Snapshots:
         Args:
           step: a number that `latest` returns, at least 0, and greater than that of the previous
             save, unless `latest` or `restore` has been called since.
-          tree: arrays of JAX or NumPy, bool, int, float, str, None. Of arrays of NumPy, and of
+          tree: JAX or NumPy arrays, bool, int, float, str, None. Of NumPy arrays, and of
             arrays on devices of one process, each process saves its own. All else must be the same
             on all processes.
           copy: False leaves out the copy within a GPU's memory. Then JAX raises an error if the
@@ -184,7 +184,9 @@ class Snapshots:
         for records in self._publisher.valid():
             if records[0].version == step:
                 return recovery.restore(self._publisher, records, _rebuild(wanted))
-        raise errors.StoreError(f"{self._where!r} has no valid snapshot of step {step}")
+        raise errors.StoreError(
+            f"{self._where!r} has no valid snapshot of step {step}: latest() returns the newest"
+        )
 
     def restore_latest(self, like: Any) -> tuple[int, Any] | None:
         """Reads the newest snapshot that is valid and undamaged.
@@ -243,7 +245,8 @@ class Snapshots:
         )
         if done.damaged:
             raise errors.StoreError(
-                f"{self._where!r}: more is damaged than parity can mend: {', '.join(done.damaged)}"
+                f"{self._where!r}: more is damaged than parity can mend: {', '.join(done.damaged)}."
+                " Restore an older snapshot or a checkpoint, and save again"
             )
         return sum(written for (written,) in agreement.gather([done.written]))
 

@@ -147,7 +147,7 @@ class Store:
         Args:
           name: the name.
           like: tree of arrays, or of `jax.ShapeDtypeStruct` with shardings, on any devices. Leaves
-            that only the store has are left out. None returns all leaves as arrays of NumPy, in a
+            that only the store has are left out. None returns all leaves as NumPy arrays, in a
             dict whose keys are the paths of the leaves: "params/w".
           version: the version to read, by default the newest. A damaged version is reported to the
             logger `jax_cxl`, and the version before it is read, unless `version` is given.
@@ -191,7 +191,7 @@ class Store:
 
         Args:
           name: the name.
-          like: as for `read`. An array of JAX on a GPU is in its `pinned_host` memory. Each array
+          like: as for `read`. A JAX array on a GPU is in its `pinned_host` memory. Each array
             must have been published as one shard: by one device, or replicated.
           version: the version, by default the newest.
 
@@ -242,9 +242,13 @@ class Store:
     def _delete(self, name: str) -> None:
         section = Section.find(self._devices, name)
         if section is None:
-            raise errors.StoreError(f"{self._devices.where!r} has no {name!r}")
+            raise errors.StoreError(
+                f"{self._devices.where!r} has no {name!r}; store.list() has all names"
+            )
         if (who := following.publisher_of(section)) is not None:
-            raise errors.StoreError(f"{section.text} cannot be deleted: {who} publishes it")
+            raise errors.StoreError(
+                f"{section.text} cannot be deleted: {who} publishes it. Close its store first"
+            )
         catalog.delete(self._devices, section.entry)
 
     def close(self) -> None:

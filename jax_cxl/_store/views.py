@@ -47,7 +47,7 @@ class View:
           StoreError: it may have been. What was computed from it has to be computed again.
         """
         if self._held is None:
-            raise errors.StoreError("the view is closed")
+            raise errors.StoreError("the view is closed: open another")
         self._held.check()
 
     def dlpack(self, path: str) -> Any:
@@ -61,7 +61,7 @@ class View:
           StoreError: DLPack does not have its dtype.
         """
         if self._held is None:
-            raise errors.StoreError("the view is closed")
+            raise errors.StoreError("the view is closed: open another")
         return self._held.dlpack(self._held.leaf(path), gpu=None)
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ class TableStats:
 class Column:
     """Rows of a table, as a program names them.
 
-    Columns of one table with the same number are equal, also if the table was opened twice.
+    Columns of one table with the same number are equal, even if the table was opened twice.
     Compiled programs keep a column, and so the memory that it reads.
 
     Attributes:
@@ -144,7 +144,8 @@ class Column:
             if self._words and self._devices.core.coherence == "flush":
                 raise errors.StoreError(
                     "GPUs cannot take rows of a trained table in memory with coherence=flush: their"
-                    " host would have to drop cache lines before each read"
+                    " host would have to drop cache lines before each read. Use coherent memory, or"
+                    " CPU devices"
                 )
             _ = self._devices.copies  # registers the memory
             self._on_gpus = platforms.CUDA.load().TableColumn(

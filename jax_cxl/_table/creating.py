@@ -85,7 +85,9 @@ def _new_section(
     try:
         fence.take_alone(section)
         if validity.all_valid(section):
-            raise errors.StoreError(f"{section.text} has just been made by another process")
+            raise errors.StoreError(
+                f"{section.text} has just been made by another process: open it by Table.open"
+            )
         yield section
     finally:
         if section.claim is not None:
@@ -98,7 +100,7 @@ def _new_section(
 def _remove_incomplete(devices: Devices, name: str) -> None:
     """Removes a table whose creator ended in the middle."""
     if name == snapshots.NAME:
-        raise ValueError(f"name={name!r} is the name of snapshots")
+        raise ValueError(f"name={name!r} is the name of snapshots: choose another name")
     section = Section.find(devices, name)
     if section is None:
         return
@@ -109,7 +111,9 @@ def _remove_incomplete(devices: Devices, name: str) -> None:
             " store.delete"
         )
     if (who := fence.owner(section)) is not None:
-        raise errors.StoreError(f"{section.text} is just being made by {who}")
+        raise errors.StoreError(
+            f"{section.text} is just being made by {who}: wait, and open it by Table.open"
+        )
     catalog.delete(devices, section.entry)
 
 

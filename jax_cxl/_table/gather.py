@@ -67,7 +67,7 @@ def checked_ids(column: Column, ids: Any) -> Any:
     """Returns ids as int32 or int64, without a change of what they name.
 
     Raises:
-      TypeError: they are no integers, or JAX lacks the dtype of the rows.
+      TypeError: they are not integers, or JAX lacks the dtype of the rows.
       ValueError: there are more rows than ids of this program can name.
     """
     x64 = jax.dtypes.canonicalize_dtype(np.int64) == np.int64

@@ -54,7 +54,9 @@ class OpenTable:
           0.5
         """
         if not self._columns[ROWS].has_cache:
-            raise errors.StoreError(f"{self.name!r} was opened without cache_rows")
+            raise errors.StoreError(
+                f"{self.name!r} was opened without cache_rows: pass it to Table.open"
+            )
         for column in self._columns.values():
             column.refresh_cache()
 
@@ -70,7 +72,7 @@ class OpenTable:
         return self._columns[ROWS].stats()
 
     def view(self) -> np.ndarray:
-        """Returns the rows as a read-only array of NumPy over the memory, without a copy.
+        """Returns the rows as a read-only NumPy array over the memory, without a copy.
 
         The rows stay as they are as long as the array lives.
 
@@ -84,7 +86,7 @@ class OpenTable:
         return rows
 
     def read(self, ids: Any = None) -> dict[str, np.ndarray]:
-        """Returns rows and what lies beside them, as arrays of NumPy.
+        """Returns rows and what lies beside them, as NumPy arrays.
 
         Of a trained table, call it while no step is taken.
 

@@ -83,7 +83,7 @@ def of(rows: Any, shape: Any = None, dtype: Any = None, tensor: str | None = Non
     else:
         raise TypeError(
             f"rows={type(rows).__name__} must be an array, an iterator of blocks, or the path of a"
-            " file .npy or .safetensors"
+            " .npy or .safetensors file"
         )
     _check(source, shape, dtype)
     return source
@@ -150,7 +150,7 @@ def _of_file(path: str, tensor: str | None, dtype: Any) -> Source:
     elif path.endswith(".safetensors"):
         offset, shape, found = _safetensors(path, tensor)
     else:
-        raise ValueError(f"{path} must be a file .npy or .safetensors")
+        raise ValueError(f"{path} must be a .npy or .safetensors file: convert it")
     return Source(shape, found, _file_blocks(path, offset, shape, found))
 
 
@@ -164,9 +164,9 @@ def _npy(path: str, dtype: Any) -> tuple[int, tuple[int, ...], np.dtype]:
             }[version]
             shape, by_columns, found = read(file)
         except (ValueError, KeyError) as error:
-            raise ValueError(f"{path} is no file of NumPy that can be read: {error}") from error
+            raise ValueError(f"{path} cannot be read as a .npy file: {error}") from error
         if by_columns and len(shape) > 1:
-            raise ValueError(f"{path} has its array in Fortran's order: save it in C's order")
+            raise ValueError(f"{path} is in Fortran order: save numpy.ascontiguousarray of it")
         # NumPy saves dtypes of ml_dtypes as bytes without a name.
         if found.type is np.void and found.names is None:
             if dtype is None or np.dtype(dtype).itemsize != found.itemsize:
@@ -193,8 +193,9 @@ def _safetensors(path: str, tensor: str | None) -> tuple[int, tuple[int, ...], n
                 shape = tuple(map(int, found["shape"]))
                 dtype = leaves.dtype_of(_SAFETENSORS[found["dtype"]])
                 start, end = map(int, found["data_offsets"])
-                if end - start != math.prod(shape) * dtype.itemsize:
-                    raise ValueError(f"{tensor} has {end - start} bytes")
+                size_of = math.prod(shape) * dtype.itemsize
+                if end - start != size_of:
+                    raise ValueError(f"{tensor} has {end - start} bytes, not {size_of}")
         except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} cannot be read as safetensors: {error}") from error
     if found is None:
@@ -213,5 +214,5 @@ def _file_blocks(
             count = min(step, shape[0] - start)
             block = np.empty(count * row_bytes, np.uint8)
             if file.readinto(block.data) != block.size:
-                raise ValueError(f"{path} is shorter than its header says")
+                raise ValueError(f"{path} is shorter than its header says: write it again")
             yield block.view(dtype).reshape(count, *shape[1:])

@@ -17,8 +17,8 @@ from jax_cxl._table.training import Training
 class Table(Taking, Training):
     """Rows in a memory pool, of which programs of any job take some by their numbers.
 
-    All processes and hosts read one copy. The rows are no operand of a program, so XLA never copies
-    the table, and it may be larger than the memory of any device. docs/tables.md says more.
+    All processes and hosts read one copy. The rows are not an operand of a program, so XLA never
+    copies the table, and it may be larger than the memory of any device. docs/tables.md says more.
 
     Attributes:
       name: the name.
@@ -51,11 +51,11 @@ class Table(Taking, Training):
           store: a `jax_cxl.Store`, or its URI. The store has one path.
           name: 1 to 128 printable bytes.
           rows: the rows: an array of shape (R, ...); an iterator of such arrays, which follow each
-            other; or the path of a file .npy or .safetensors. Elements have any dtype of whole or
+            other; or the path of a .npy or .safetensors file. Elements have any dtype of whole or
             half bytes. An element of half a byte takes one.
           shape: shape of all rows, which an iterator needs.
-          dtype: their dtype, which an iterator needs, and a file .npy of a dtype that NumPy lacks.
-          tensor: name of the tensor in a file .safetensors that has several.
+          dtype: their dtype, which an iterator needs, and a .npy file of a dtype that NumPy lacks.
+          tensor: name of the tensor in a .safetensors file that has several.
           scales: array of shape (R,) or (R, ..., G), by which the rows are multiplied when they are
             taken. The last dimension of rows is divided into G equal blocks, each of which has a
             scale. For example rows in float8_e4m3fn with scales in float32.
@@ -88,7 +88,7 @@ class Table(Taking, Training):
         given = sources.of(rows, shape, dtype, tensor)
         if trained:
             if scales is not None:
-                raise ValueError("a trained table cannot have scales")
+                raise ValueError("a trained table cannot have scales: leave them out")
             beside = {key: sources.of_state(key, x, given) for key, x in (state or {}).items()}
             plan = region.Plan.of(given, beside, step_rows)
             creating.write_trained(devices, name, plan, [given, *beside.values()])
@@ -152,7 +152,7 @@ class Table(Taking, Training):
                 columns = opening.constant_columns(section, view, cache_rows)
                 opening.publish_counts(section, columns)
                 return cls(name, columns, view)
-        raise errors.StoreError(f"{name!r} of {devices.where!r} is no table: read it instead")
+        raise errors.StoreError(f"{name!r} of {devices.where!r} is not a table: use Store.read")
 
     def __enter__(self) -> Self:
         return self

@@ -44,7 +44,7 @@ class Taking(OpenTable):
           An array of shape (*ids.shape, ...): a row for each id.
 
         Raises:
-          TypeError: ids are no integers, or JAX does not have the dtype of the rows.
+          TypeError: ids are not integers, or JAX does not have the dtype of the rows.
           ValueError: an argument is wrong.
           StoreError: the table was closed.
           InvalidCollectiveError: from the program, in mode "error": an id is outside of the table.

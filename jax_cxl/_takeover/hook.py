@@ -60,7 +60,7 @@ def transform(
     early = Early(module) if module.is_scheduled and early_bytes is not None else None
     for found in find.collectives(module):
         taken += _exchange(module, found, world(), strict, decisions, early, obstacle)
-    # XLA drops the donation of arguments when a hook changes a module, so a module in which
+    # JAX 0.10.2 drops the donation of arguments when a hook changes a module, so a module in which
     # nothing was taken over stays as it is: ranks match its calls by their order.
     if taken == 0:
         return None

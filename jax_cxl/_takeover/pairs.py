@@ -62,7 +62,7 @@ class PairBuilder(Builder):
         self, target: str, shape: Shape, operands: list[Value], config: str, aliases: int | None
     ) -> Value:
         if target != contract.COLLECTIVE_TARGET:
-            raise NotTakenError(f"{target} has no start")
+            raise NotTakenError(f"XLA starts it asynchronously, which {target} cannot do")
         both = shapes.tuple_of([shape, _TOKEN])
         pair = self._call(contract.START_TARGET, both, shape, operands, config, None)
         self._keep(operands[0])

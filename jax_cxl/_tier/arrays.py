@@ -58,7 +58,7 @@ class Spec:
 
 
 def spec_of(name: str, x: Any) -> Spec:
-    """Describes an array of JAX, or a `jax.ShapeDtypeStruct`.
+    """Describes a JAX array, or a `jax.ShapeDtypeStruct`.
 
     Raises:
       TypeError: it is something else.
@@ -69,7 +69,7 @@ def spec_of(name: str, x: Any) -> Spec:
             " data move by threads of the host"
         )
     if not isinstance(x, jax.Array | jax.ShapeDtypeStruct):
-        raise TypeError(f"{name} is of type {type(x).__name__}: it must be an array of JAX")
+        raise TypeError(f"{name} is of type {type(x).__name__}: it must be a JAX array")
     sharding = x.sharding
     committed = sharding is not None and bool(getattr(x, "committed", True))
     if sharding is None:

@@ -86,7 +86,7 @@ def offload(tree: Any, store: Store, name: str) -> Any:
     same place. Call it outside of `jax.jit`.
 
     Args:
-      tree: tree of arrays of JAX.
+      tree: tree of JAX arrays.
       store: the store.
       name: a name in it. The last two trees under a name stay.
 
@@ -96,7 +96,7 @@ def offload(tree: Any, store: Store, name: str) -> Any:
 
     Raises:
       PoolTooSmallError, StoreError, MismatchError: as for `Store.publish`.
-      TypeError: a leaf is no array of JAX, or is traced.
+      TypeError: a leaf is not a JAX array, or is traced.
 
     Example:
       >>> cold = jax_cxl.offload(params, store, "teacher")

@@ -99,7 +99,7 @@ class Plan:
           grad_dtypes: dtypes of the gradients, by default those of the parameters.
 
         Raises:
-          TypeError: a parameter is no array, or the optimizer cannot be traced.
+          TypeError: a parameter is not an array, or the optimizer cannot be traced.
           ValueError: the parameters are on different devices, or their updates depend on each
             other.
         """
@@ -107,7 +107,7 @@ class Plan:
         self.structure = jax.tree.structure(params)
         self.params = [arrays.spec_of(name, x) for name, x in arrays.named("params", params)]
         if not self.params:
-            raise ValueError("there are no parameters")
+            raise ValueError("params has no leaves: pass a tree with at least one array")
         arrays.check_one_set_of_devices(self.params)
         self.stored = [self._placed(_as_master(x, options.master)) for x in self.params]
         stored, on_devices = (
@@ -354,7 +354,10 @@ class Plan:
         if chosen is None:
             return spec
         if chosen.device_set != spec.sharding.device_set:
-            raise ValueError(f"the sharding for {spec.name} has other devices than the parameters")
+            raise ValueError(
+                f"the sharding for {spec.name} has other devices than the parameters: use the"
+                " parameters' devices"
+            )
         return dataclasses.replace(spec, sharding=chosen, committed=True)
 
     def _grouped(self) -> tuple[Group, ...]:

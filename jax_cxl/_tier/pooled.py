@@ -57,7 +57,7 @@ class Pooled:
         All processes of the job call it at the same place, as they do `step` and `restore_latest`.
 
         Args:
-          params: tree of arrays of JAX, all on the same devices.
+          params: tree of JAX arrays, all on the same devices.
 
         Returns:
           The state of step 0.
@@ -67,7 +67,7 @@ class Pooled:
           StoreError: the name has a state already, which `restore_latest` returns, or another
             living job publishes it.
           ValueError: the optimizer cannot update these parameters in groups.
-          TypeError: a parameter is no array, or is traced by `jax.jit`.
+          TypeError: a parameter is not an array, or is traced by `jax.jit`.
         """
         plan = self._plan_of(params)
         flat = jax.tree.leaves(params)
@@ -103,7 +103,7 @@ class Pooled:
           ValueError: `state` is not the last state, or the gradients do not fit the parameters.
           StoreError: the state in the store is damaged, or another job has taken the name.
           PeerLostError, CollectiveTimeoutError, MismatchError: as for `Store.publish`.
-          TypeError: an argument is no tree of arrays, or is traced by `jax.jit`.
+          TypeError: an argument is not a tree of arrays, or is traced by `jax.jit`.
 
         After an error call `restore_latest`.
         """
@@ -277,7 +277,9 @@ class Pooled:
         if self._reader is None or self._reader.records[0].number != number:
             records = validity.complete(section, number)
             if records is None:
-                raise errors.StoreError(f"the last state has gone from {section.text}")
+                raise errors.StoreError(
+                    f"the last state has gone from {section.text}: call restore_latest or init"
+                )
             self._reader = (
                 self._reader.follow(records) if self._reader else Reader(section, records)
             )
@@ -361,7 +363,7 @@ def pooled(
     in a compiled function of their own. docs/offload.md says which optimizers can be separated.
 
     Args:
-      optimizer: an optimizer of optax, or any object with `init(params)` and
+      optimizer: an optax optimizer, or any object with `init(params)` and
         `update(grads, state, params)`.
       store: the store. Its memory for the name is three times the parameters and the state: for two
         steps, and one more.
@@ -396,7 +398,7 @@ def pooled(
         raise TypeError(f"store={store!r} must be a jax_cxl.Store")
     catalog.check_name(name)
     if master is not None and not jnp.issubdtype(jnp.dtype(master), jnp.floating):
-        raise ValueError(f"master={master!r} must be a dtype of floating-point numbers")
+        raise ValueError(f"master={master!r} must be a floating-point dtype, such as jnp.float32")
     if arguments.whole("group_bytes", group_bytes) < 1:
         raise ValueError(f"group_bytes={group_bytes} must be at least 1")
     arguments.check_bool("donate", donate)

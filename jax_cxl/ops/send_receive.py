@@ -32,8 +32,8 @@ def psend(x: Any, axis_name: Hashable | Sequence[Hashable], perm: Sequence[tuple
     Args:
       x: array, or pytree of arrays, of any dtype.
       axis_name: mesh axis, or several, as for `ppermute`.
-      perm: pairs (source, destination) of axis indices, each index at most once on
-        either side.
+      perm: pairs (source, destination) of axis indices. An index is the source of at most one
+        pair, and the destination of at most one.
 
     Returns:
       A token for each array of x. A token is a pytree, and may go through
@@ -43,7 +43,7 @@ def psend(x: Any, axis_name: Hashable | Sequence[Hashable], perm: Sequence[tuple
       NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: a dtype is not supported, such as float6_e2m3fn, or perm is neither a list
         nor a tuple.
-      ValueError: an index is out of bounds, or twice on one side.
+      ValueError: an index is out of bounds, or is the source or the destination of two pairs.
 
     Example:
       >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))

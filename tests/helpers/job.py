@@ -190,7 +190,7 @@ def incoherent_environment(seed: int, leave_out: str = "") -> dict[str, str]:
     """
     if not any(INTERPOSE.glob("_testing*.so")):
         raise FileNotFoundError(
-            "incoherent pools need the module _testing, which is no part of an installation:"
+            "incoherent pools need the module _testing, which is not part of an installation:"
             " CONTRIBUTING.md has the command that builds it"
         )
     path = [str(INTERPOSE), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -1,8 +1,8 @@
 """Starts processes that look like processes of two hosts, each with a kernel of its own.
 
-`unshare` gives a process its own host name, process ids and mounts. A mount puts another boot id
-before the kernel's, by which JAX and jax_cxl tell kernels apart. One kernel stays below them:
-advisory locks and clocks are shared.
+`unshare` gives a process its own host name, process ids and mounts. A bind mount hides the kernel's
+boot id, by which JAX and jax_cxl tell kernels apart, behind another. There is still only one
+kernel, so the processes share advisory locks and clocks.
 """
 
 import functools

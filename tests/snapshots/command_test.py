@@ -161,7 +161,7 @@ class CommandTest(parameterized.TestCase):
             for kind, device, offset, size in places.used(place, 1):
                 kinds.setdefault(kind, (device, offset, size))
             if not parity:
-                del kinds["record"]  # Without its record it is no snapshot.
+                del kinds["record"]  # Without its record it is not a snapshot.
             for kind, (device, offset, size) in kinds.items():
                 place.flip(device, offset + size - 1)
                 status, out, _ = _run("check", place.where)
@@ -334,7 +334,7 @@ class CommandTest(parameterized.TestCase):
                 "--version=4",
                 "--keep=3",
             )
-            self.refused("no checkpoint of orbax", "import", folder, place.where, "--version=4")
+            self.refused("not an orbax checkpoint", "import", folder, place.where, "--version=4")
 
     def test_there_and_back(self):
         tree = _tree(1)

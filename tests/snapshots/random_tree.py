@@ -38,7 +38,7 @@ jax.tree_util.register_pytree_with_keys(
 
 
 def array(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Returns random bits, also those of infinity and NaN."""
+    """Returns random bits, including those of infinity and NaN."""
     dtype = np.dtype(getattr(ml_dtypes, name, None) or name)
     if name == "bool":
         return rng.integers(0, 2, shape).astype(dtype)

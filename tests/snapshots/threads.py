@@ -1,6 +1,6 @@
 """Threads in the place of the processes of a job: they start at once, where a job takes seconds.
 
-Each thread opens the memory for itself, and saves arrays of NumPy and Python values.
+Each thread opens the memory for itself, and saves NumPy arrays and Python values.
 """
 
 import concurrent.futures

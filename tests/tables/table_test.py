@@ -87,12 +87,12 @@ class SourcesTest(StoreCase):
             (7, {}, TypeError, "rows=int must be"),
             ("columns.npy", {}, ValueError, "Fortran"),
             ("narrow.npy", {}, ValueError, "2 bytes without a dtype"),
-            ("empty.npy", {}, ValueError, "no file of NumPy"),
+            ("empty.npy", {}, ValueError, "cannot be read as a .npy file"),
             ("two.safetensors", {}, ValueError, r"the tensors \['a', 'b'\]: name one"),
             ("two.safetensors", {"tensor": "c"}, ValueError, r"the tensors \['a', 'b'\]"),
             ("short.safetensors", {"tensor": "a"}, ValueError, "shorter than its header says"),
             ("header.safetensors", {}, ValueError, "cannot be read as safetensors"),
-            ("rows.bin", {}, ValueError, "must be a file .npy or .safetensors"),
+            ("rows.bin", {}, ValueError, "must be a .npy or .safetensors file"),
             ("missing.npy", {}, FileNotFoundError, "missing.npy"),
         ):
             given = str(self.folder / given) if isinstance(given, str) else given
@@ -130,7 +130,7 @@ class StoreTest(StoreCase):
                 self.store.publish("table", {"a": rows})
             with self.assertRaisesRegex(jax_cxl.StoreError, "has versions of a tree"):
                 self.create(rows, name="tree")
-        with self.assertRaisesRegex(jax_cxl.StoreError, "'tree' of .* is no table"):
+        with self.assertRaisesRegex(jax_cxl.StoreError, "'tree' of .* is not a table"):
             jax_cxl.Table.open(self.store, "tree")
         with self.assertRaisesRegex(jax_cxl.StoreError, "has no 'other'"):
             jax_cxl.Table.open(self.store, "other")

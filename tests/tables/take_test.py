@@ -91,7 +91,7 @@ class TakeTest(StoreCase):
             found = jax.jit(take)(on_mesh)
         self.assert_bits(found, expected)
         self.assertEqual(found.sharding.spec, jax.P("i", None, None, None))
-        self.assertFalse(set(jax.make_jaxpr(take)(ids).consts), "the table is no operand")
+        self.assertFalse(set(jax.make_jaxpr(take)(ids).consts), "the table is not an operand")
 
     def test_many_rows_in_chunks_of_all_threads(self):
         rows = random_rows((_ROWS, 64), "float32")

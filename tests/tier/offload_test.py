@@ -61,7 +61,7 @@ class OffloadTest(absltest.TestCase):
             jax.jit(lambda: jax_cxl.fetch(cold))()
         with self.assertRaisesRegex(TypeError, "traced"):
             jax.jit(lambda x: jax_cxl.offload(x, self.store, "tree"))(jnp.ones(3))
-        with self.assertRaisesRegex(TypeError, "must be an array of JAX"):
+        with self.assertRaisesRegex(TypeError, "must be a JAX array"):
             jax_cxl.offload({"a": 1}, self.store, "tree")
 
 

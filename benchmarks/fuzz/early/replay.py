@@ -48,7 +48,7 @@ class Replay:
         done = i.target == DONE or i.opcode.endswith("-done")
         read = [v for operand in i.operands for v in self._values.of(operand)]
         if i.opcode.endswith("-done"):
-            # Operands that its start names, and may have overwritten, are no results of it.
+            # A done does not return the operands of its start, which may be overwritten by now.
             read = [v for v in read if v in self._flying]
         for value in read:
             if value in self._flying and done:

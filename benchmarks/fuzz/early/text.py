@@ -63,7 +63,7 @@ class Instruction:
 
     @property
     def aliases(self) -> list[tuple[Index, int, Index]]:
-        """(index of the result, operand, index of the operand) that have one memory."""
+        """(index of the result, operand, index of the operand) that share memory."""
         found = re.search(r"output_to_operand_aliasing=\{(.*?\))\}", self.attributes)
         pairs = re.findall(r"\{([\d, ]*)\}: \((\d+), \{([\d, ]*)\}", found[1]) if found else []
         return [(_index(a), int(b), _index(c)) for a, b, c in pairs]
@@ -97,7 +97,7 @@ class Module:
     Attributes:
       computations: by name.
       entry: the name of the computation that runs first.
-      donated: (index of the result, parameter, index of the parameter) that have one memory.
+      donated: (index of the result, parameter, index of the parameter) that share memory.
     """
 
     computations: dict[str, Computation]

@@ -1,4 +1,4 @@
-"""Which values a module computes, and which of them have one memory.
+"""Which values a module computes, and which of them share memory.
 
 The rules are those of XLA's dataflow and alias analysis, which come before its buffer assignment:
 values that have to share memory are one buffer there, whatever the order of the instructions.

@@ -13,10 +13,10 @@ from cosmic_ray.work_item import MutationSpec, WorkItem
 def sample(modules: Sequence[pathlib.Path], count: int, seed: int) -> list[WorkItem]:
     """Returns changes at random places of the modules, at most one at each place.
 
-    A larger sample of the same modules and seed begins with the smaller one. Most of the sample
-    stays when the modules change: only the statements of a place decide about it. A place is
-    a position in the text, because an operator offers up to eleven changes of one binary operator,
-    and a comparison would otherwise count as often as ten numbers.
+    A larger sample of the same modules and seed begins with the smaller one. When the modules
+    change, most of the sample stays, because the choice of a place depends only on its definition
+    and its line. Places are drawn, not changes: an operator offers up to eleven changes of one
+    comparison, and comparisons would be drawn too often.
 
     Args:
       modules: paths of the modules.

@@ -89,7 +89,7 @@ bool IsLong(CopiesFrom from, uint64_t bytes, uint64_t unit) {
 //
 // If the job has more GPUs, other groups communicate at the same time. Copy
 // engines of several groups slow each other down, and kernels do not
-// (docs/decisions/0025). So long calls then use copy engines only beside
+// (docs/decisions/0013). So long calls then use copy engines only beside
 // computation.
 GpuPath ChoosePath(const GpuCallFacts& call, const DeviceOptions& options) {
   const uint64_t unit = options.copy_engine_bytes;

@@ -108,7 +108,9 @@ Result<int> EnterChannel(pool::Pool* pool, const pool::Doorbells& doorbells,
     return i;
   }
   return Error(Code::kResourceExhausted, "a rank can use at most ",
-               pool::kMaxChannels, " different groups at a time");
+               pool::kMaxChannels,
+               " different groups at a time; wait for the results of some "
+               "(jax.block_until_ready) before it uses others");
 }
 
 void CloseChannel(pool::Pool* pool, const pool::Doorbells& doorbells, int rank,

@@ -122,7 +122,7 @@ TEST_F(PeersTest, AProcessWhoseEndTakesLongIsLostWithItsHeartbeat) {
   });
   ASSERT_TRUE(dying.ready() && living.ready());
   auto peers = OrDie(Peers::Start(pool_.get(), {0}, 1000));
-  // A late heartbeat alone is no end.
+  // A late heartbeat does not mean that the process has ended.
   std::this_thread::sleep_for(milliseconds(500));
   EXPECT_TRUE(peers->Alive(1).ok());
   kill(dying.pid(), SIGUSR1);
@@ -130,7 +130,7 @@ TEST_F(PeersTest, AProcessWhoseEndTakesLongIsLostWithItsHeartbeat) {
   const Status lost = WhenLost(*peers, 1);
   EXPECT_EQ(lost.code(), Code::kPeerLost);
   EXPECT_TRUE(Contains(lost.message(), "its process ended")) << lost.message();
-  // The end of a first thread alone is no end either.
+  // Nor does the end of its first thread.
   std::this_thread::sleep_for(milliseconds(500));
   EXPECT_TRUE(peers->Alive(2).ok());
 }
@@ -198,12 +198,13 @@ class GivingUpTest : public testing::Test {
 
 TEST_F(GivingUpTest, OthersReadWhyARankGaveUp) {
   EXPECT_TRUE(peers_.GaveUp(1).ok());
-  peers_.GiveUp(1, Error(Code::kMismatch, "psum is no barrier")
+  peers_.GiveUp(1, Error(Code::kMismatch, "psum is not a barrier")
                        .With("call_0", "psum")
                        .With("call_1", "barrier"));
   const Status status = peers_.GaveUp(1);
   EXPECT_EQ(status.code(), Code::kMismatch);
-  EXPECT_EQ(status.message(), peers_.Name(1) + " gave up: psum is no barrier");
+  EXPECT_EQ(status.message(),
+            peers_.Name(1) + " gave up: psum is not a barrier");
   EXPECT_EQ(Detail(status, "call_0"), "psum");
   EXPECT_EQ(Detail(status, "call_1"), "barrier");
   EXPECT_TRUE(peers_.GaveUp(0).ok());

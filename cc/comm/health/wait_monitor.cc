@@ -25,7 +25,7 @@ std::string LacksMemory(uint64_t needed_pool_bytes) {
   return "memory of the pool, which is too small for all groups of ranks that "
          "this rank uses at the same time: a pool of " +
          pool::FormatBytes(needed_pool_bytes) +
-         " is large enough (?size= in its URI, which counts for each path)";
+         " is large enough (?size= in its URI, which applies to each path)";
 }
 
 WaitMonitor::WaitMonitor(const pool::Pool* pool, const Peers* peers,

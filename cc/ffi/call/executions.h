@@ -19,7 +19,7 @@ namespace jax_cxl::ffi {
 // a cache. XLA's own launch ids differ between the two.
 //
 // Devices start the launches of one program in order. A loop executes a call
-// several times in a launch, also in order.
+// several times in a launch, in order too.
 //
 // Thread-safe.
 class Executions {

@@ -14,7 +14,7 @@ namespace jax_cxl::ffi {
 // The error if this process does not have a ring.
 Status NoRing(int64_t ring, int32_t device);
 
-// Fails with kInternal if a buffer is no handle.
+// Fails with kInternal if a buffer is not a handle.
 Status CheckHandle(const xla::ffi::AnyBuffer& handle);
 
 // Checks the handle, and calls `run` with the ring that was found, which is

@@ -48,7 +48,7 @@ Result<TableCall> TableCall::Of(const TableAttributes& attributes,
   if (call.column == nullptr)
     return Error(Code::kFailedPrecondition,
                  "take: this process has not opened the table of the program, "
-                 "or has closed it");
+                 "or has closed it; call jax_cxl.Table.open first");
   const xffi::DataType type = ids.element_type();
   const bool wide = type == xffi::DataType::S64;
   const uint64_t count = ids.element_count();
@@ -58,7 +58,8 @@ Result<TableCall> TableCall::Of(const TableAttributes& attributes,
       attributes.mode > 2 || call.column->row_bytes % element != 0 ||
       output.size_bytes() != count * call.column->row_bytes)
     return Error(Code::kInternal,
-                 "take got other buffers than it was lowered for");
+                 "take got other buffers than it was lowered for; please "
+                 "report this, with the versions of jax and jaxlib");
   call.request.ids = {.data = ids.untyped_data(), .count = count, .wide = wide};
   call.request.mode = static_cast<table::Mode>(attributes.mode);
   for (size_t at = 0; at < call.request.fill.size(); at += element)

@@ -45,8 +45,9 @@ xla::ffi::Error OnTable(const TableAttributes& attributes,
   if (!call.ok()) return ToFfiError(call.status());
   std::shared_lock in_use(call->column->in_use);
   if (call->column->closed)
-    return ToFfiError(
-        Error(Code::kFailedPrecondition, "take: the table was closed"));
+    return ToFfiError(Error(Code::kFailedPrecondition,
+                            "take: the table was closed; open it again with "
+                            "jax_cxl.Table.open"));
   return ToFfiError(run(*call));
 }
 

@@ -24,7 +24,8 @@ Result<std::vector<Transfer>> MatchLocal(
   for (size_t i = 0; i < sends.size(); ++i) {
     if (sends[i].bytes != receives[i].bytes)
       return Error(Code::kInvalidArgument, "a rank sends ", sends[i].bytes,
-                   " bytes to itself and receives ", receives[i].bytes);
+                   " bytes to itself and receives ", receives[i].bytes,
+                   ": give ncclSend and ncclRecv the same count and type");
     receives[i].input = sends[i].input;
   }
   return receives;
@@ -46,7 +47,9 @@ Result<Batches> MakeBatches(const std::vector<Transfer>& transfers, int rank,
     const int source = transfer.source, destination = transfer.destination;
     if (source == destination || transfer.bytes == 0) continue;
     if (source != rank && destination != rank)
-      return Error(Code::kInternal, "a transfer of other ranks");
+      return Error(Code::kInternal, "rank ", rank,
+                   " was given the transfer of rank ", source, " to rank ",
+                   destination, ": report this as a bug");
     const int k = count[{source, destination}]++;
     const int distance = (destination - source + size) % size;
     batches[{k, (distance - 1) / distances}].push_back(transfer);

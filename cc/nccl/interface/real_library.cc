@@ -130,7 +130,8 @@ RealLibrary::RealLibrary() : path_(FindPath()) {
   }
   if (!IsAnother(path_)) {
     status_ = Error(Code::kNotFound, "JAX_CXL_NCCL_LIBRARY is ", path_,
-                    ", which is no library or is jax_cxl's own: name NVIDIA's ",
+                    ", which is not a library or is jax_cxl's own: name "
+                    "NVIDIA's ",
                     kName);
     return;
   }

@@ -116,7 +116,7 @@ bool HasInstruction(FlushInstruction instruction) {
 
 void FlushLines(FlushInstruction instruction, const void* begin, size_t bytes) {
   if (bytes == 0) return;
-  // Keeps the compiler from moving stores to the range past this point, also in
+  // Keeps the compiler from moving stores to the range past this point, even in
   // link-time optimization.
   std::atomic_signal_fence(std::memory_order_seq_cst);
   const uintptr_t step = Cpu().line_bytes;

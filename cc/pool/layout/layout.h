@@ -34,7 +34,7 @@ inline constexpr char kKeeperMagic[8] = {'J', 'A', 'X', 'C',
                                          'X', 'L', 'K', '1'};
 inline constexpr uint32_t kLayoutVersion = 6;
 // Memory of snapshots has this magic in two pages of each device
-// (jax_cxl/_store/layout.py).
+// (jax_cxl/_store/memory/layout.py).
 inline constexpr char kSnapshotsMagic[8] = {'J', 'A', 'X', '_',
                                             'C', 'X', 'L', 's'};
 inline constexpr uint64_t kSnapshotsMagicOffsets[] = {0, 2 * kPageBytes};

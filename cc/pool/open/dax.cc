@@ -111,7 +111,7 @@ Result<DaxLimits> ReadDaxLimits(int fd, const std::string& path,
   }
   if (!IsPowerOfTwo(*align) || *align < kPageBytes) {
     return Error(Code::kInvalidArgument, path, " states an alignment of ",
-                 *align, " bytes, which is no power of two of at least ",
+                 *align, " bytes, which is not a power of two of at least ",
                  kPageBytes, " bytes; check the device with daxctl");
   }
   return DaxLimits{*align, *size};

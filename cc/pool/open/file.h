@@ -20,7 +20,7 @@ class PoolFile {
  public:
   enum class Ownership : uint8_t {
     kIfCreated,  // removes the file if this process created it
-    kAlways,     // also if it is the leftover of a dead job
+    kAlways,     // even if it is the leftover of a dead job
   };
 
   // Opens the file at `path`, or creates it (mode 0600), and locks it for this

@@ -61,7 +61,7 @@ Status CheckZeros(const KeptPath& path) {
       return Error(Code::kDataLoss, path.path, " holds data of something else ",
                    "at byte ", piece.offset + at + *data,
                    ", so it is left alone; name another offset= and size=, or "
-                   "clear it: python -m jax_cxl snapshots format");
+                   "erase it: python -m jax_cxl store format");
     at += bytes;
   }
   return OkStatus();

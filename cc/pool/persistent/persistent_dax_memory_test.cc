@@ -139,7 +139,7 @@ TEST_F(PersistentDaxMemoryTest, PoolsLeaveSnapshotsAlone) {
       ASSERT_TRUE((*memory)->Write(0, at, magic).ok());
     }
     ExpectRefused(Pool::Create(spec, 2).status(), Code::kDataLoss,
-                  "holds snapshots at offset 8388608");
+                  "holds a store at offset 8388608");
     auto memory = OpenOnMachine(kept);
     ASSERT_TRUE((*memory)->Write(0, at, Bytes(magic.size())).ok());
   }

@@ -15,7 +15,7 @@
 
 namespace jax_cxl::pool {
 
-// How memory is recognized that belongs to the layout of its users.
+// Identifies memory that holds the layout of this class's users.
 struct Signature {
   std::string magic;
   std::vector<uint64_t> offsets;  // where the magic may be, in each path
@@ -27,9 +27,9 @@ enum class OpenMode : uint8_t {
   kNormal,
   // The same, and fails with kDataLoss if no path has the signature.
   kExisting,
-  // As kNormal, and makes paths new that are missing or too short.
+  // Like kNormal, and creates paths that are missing or too short.
   kRepair,
-  // As kRepair, whatever the paths hold.
+  // Like kRepair, but ignores what the paths hold.
   kFormat,
 };
 

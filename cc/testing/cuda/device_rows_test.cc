@@ -1,4 +1,4 @@
-// The writes to the pool, and the counters, of operations that move rows.
+// Operations that move rows: what they write to the pool and what they count.
 
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>

@@ -23,7 +23,7 @@ inline std::vector<Op> AllOps() {
 }
 
 // Returns the sources of a permute. Patterns: 0 is a ring, 1 is each rank
-// itself, 2 is no source, 3 is a reversal without every third rank (with an odd
+// itself, 2 is empty, 3 is a reversal without every third rank (with an odd
 // number of ranks, the middle rank sends to itself).
 inline std::vector<int32_t> Sources(int num_ranks, int pattern) {
   std::vector<int32_t> sources(num_ranks, -1);

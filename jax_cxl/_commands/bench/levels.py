@@ -63,7 +63,7 @@ def programs_of(name: str, n: int, mesh: Any, ways: list[str]) -> dict[str, Call
         for way, levels in WAYS.items()
         if way in ways
     }
-    # jax.lax.broadcast is no collective.
+    # jax.lax.broadcast is not a collective.
     if LAX in ways and name != "broadcast":
         functions[LAX] = lambda v: call(jax.lax, v)
     if COPIES in ways and name in ("psum", "all_to_all", "broadcast") and n % mesh.size == 0:

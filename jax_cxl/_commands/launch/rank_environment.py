@@ -51,7 +51,7 @@ def rank_environment(
     environment[variables.COORDINATOR_BIND] = address
     if go_on:
         environment[variables.GO_ON] = variables.RESTART if restart_lost else "1"
-        # JAX always starts a service in process 0, also if the processes connect to another one.
+        # JAX always starts a service in process 0, even if the processes connect to another one.
         environment[variables.COORDINATOR_BIND] = "127.0.0.1:0"
     if replace_collectives and base.get(variables.REPLACE_COLLECTIVES) != variables.STRICT:
         environment[variables.REPLACE_COLLECTIVES] = "1"

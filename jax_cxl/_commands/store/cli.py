@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     command = add(
         "export",
         _export,
-        "write a version as a checkpoint of orbax, or as a file of safetensors",
+        "write a version as an orbax checkpoint, or as a safetensors file",
         "orbax.checkpoint.StandardCheckpointer restores the checkpoint. Nodes of other types than"
         " dict and list become dicts by the names of their fields, and typed PRNG keys become their"
         " key data (jax.random.wrap_key_data makes keys of them). The tree must fit into the memory"
@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     command = add(
         "import",
         _import,
-        "publish a checkpoint of orbax, or a file of safetensors",
+        "publish an orbax checkpoint, or a safetensors file",
         "PATH is NAME.safetensors, or the folder of a checkpoint, or of a step of a"
         " CheckpointManager. Leaves are found by their names: the leaf that orbax calls the key mu"
         " is taken for the field mu of a node. Snapshots.restore finds it if the name is"

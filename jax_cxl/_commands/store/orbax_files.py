@@ -1,4 +1,4 @@
-"""Writes versions as checkpoints of orbax, and reads such checkpoints."""
+"""Writes versions as orbax checkpoints, and reads such checkpoints."""
 
 import logging
 import math
@@ -30,7 +30,7 @@ def write(reader: restoring.Reader, folder: pathlib.Path) -> list[str]:
     refused = [leaf.name for leaf in reader.leaves.values() if _is_refused(leaf)]
     if refused:
         raise errors.CxlError(
-            "a checkpoint of orbax cannot have arrays without elements, or text:"
+            "an orbax checkpoint cannot have arrays without elements, or text:"
             f" {', '.join(refused)}"
         )
     tree = _nested({name: _value(reader, leaf) for name, leaf in reader.leaves.items()})
@@ -60,12 +60,13 @@ def read(folder: pathlib.Path) -> Any:
     found = next((f for f in (folder, folder / "default") if (f / "_METADATA").exists()), None)
     if found is None:
         raise errors.CxlError(
-            f"{folder} is no checkpoint of orbax with a tree: it has no file _METADATA"
+            f"{folder} has no file _METADATA, so it is not an orbax checkpoint of a tree: pass the"
+            " folder of one, or of a step of a CheckpointManager"
         )
     checkpointer = ocp.PyTreeCheckpointer()
     try:
         described = checkpointer.metadata(found.absolute()).item_metadata.tree
-        # Read arrays of NumPy, whichever devices have saved the checkpoint.
+        # Read NumPy arrays, whichever devices have saved the checkpoint.
         types = jax.tree.map(
             lambda x: ocp.RestoreArgs(restore_type=_restored_as(ocp, x)), described
         )

@@ -1,4 +1,4 @@
-"""Writes versions as files of safetensors, and reads such files."""
+"""Writes versions as safetensors files, and reads such files."""
 
 import pathlib
 from typing import Any
@@ -29,8 +29,8 @@ def write(reader: restoring.Reader, path: pathlib.Path) -> list[str]:
         key = ".".join(names.simple(name))
         if not leaf.dtype or key in tensors or not key:
             raise errors.CxlError(
-                f"a file of safetensors has arrays with different names only, and {name} is none:"
-                " export it to a folder, as a checkpoint of orbax"
+                f"a safetensors file has only arrays, with different names, and {name} is not one"
+                " of these: export it to a folder, as an orbax checkpoint"
             )
         tensors[key] = reader.read_same(leaf, tuple((0, n) for n in leaf.shape))
     try:

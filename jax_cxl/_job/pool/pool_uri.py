@@ -4,7 +4,7 @@
     file:/path,/path2?size=1GiB&offset=4KiB          files, one or more
     dax:/dev/dax0.0,/dev/dax1.0?offset=2MiB          CXL memory, one or more devices
 
-`size` and `offset` count for each path. `devices` splits each path into that many parts, as if each
+`size` and `offset` apply to each path. `devices` splits each path into that many parts, as if each
   were a device of its own. `coherence` names how stores reach the other hosts: `coherent` (the
   default of shm and file), `uncached`, or `flush` (that of dax). A job whose processes run under
   several kernels has to name the coherence, even if it is `coherent`. `gpu_writes=memory`, with

@@ -169,7 +169,8 @@ def delete(devices: Devices, entry: Entry) -> None:
             if readers := holders(devices, entry, area):
                 _write(devices, dataclasses.replace(entry, generation=entry.generation + 2))
                 raise errors.StoreError(
-                    f"{entry.name!r} of {devices.where!r} cannot be deleted: {readers[0]} reads it"
+                    f"{entry.name!r} of {devices.where!r} cannot be deleted: {readers[0]} reads it."
+                    " Close its view or table first, or end that process"
                 )
 
 

@@ -97,7 +97,7 @@ class Devices:
         return words[0] if words else 0
 
     def write(self, device: int, offset: int, data: Any) -> None:
-        """Copies the bytes of an object with a buffer to a device, and publishes them."""
+        """Copies bytes (any object with the buffer protocol) to a device, and publishes them."""
         array = np.frombuffer(data, np.uint8)
         self._try(device, lambda: self.core.write(device, offset, array))
 
@@ -106,7 +106,7 @@ class Devices:
         self._try(device, lambda: self.core.store_word(device, offset, value))
 
     def write_entry(self, device: int, offset: int, data: bytes) -> None:
-        """Writes an entry of a table whose first word says that the rest is complete."""
+        """Writes an entry: its first word, written last, says that the rest is complete."""
         self.store_word(device, offset, 0)
         self.write(device, offset + 8, data[8:])
         self.store_word(device, offset, int.from_bytes(data[:8], "little"))

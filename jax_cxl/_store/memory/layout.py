@@ -89,7 +89,7 @@ class Superblock:
         # Compute the checksum with the right magic, because the magic itself may be damaged.
         intact = struct.unpack("<Q", page[-8:])[0] == checksum.of(MAGIC + page[8:-8])
         if magic != MAGIC and not intact:
-            raise ValueError("it holds something that is no store of jax_cxl")
+            raise ValueError("it holds something that is not a store of jax_cxl")
         if magic != MAGIC or not intact:
             raise DamagedError("its superblock is damaged")
         if (version, block) != (_VERSION, BLOCK_BYTES):

@@ -50,7 +50,7 @@ def open_devices(
       where: URI.
       parity: 0 or 1; None takes the value in the superblock, and 0 in new memory.
       existing: whether new memory is an error.
-      repair: whether to make paths new that are lost.
+      repair: whether to create lost paths again.
       least: bytes that each device must have for sections.
 
     Raises:
@@ -60,7 +60,9 @@ def open_devices(
     spec = spec_of(where)
     _check_parity(where, spec, parity)
     if existing and not any(os.path.exists(path) for path in spec.paths):
-        raise errors.StoreError(f"there is no {', '.join(spec.paths)}")
+        raise errors.StoreError(
+            f"there is no {', '.join(spec.paths)}: name memory that a job has written"
+        )
     mode = "repair" if repair else "existing" if existing else "normal"
     core = _open_core(where, spec, mode, least)
     found, problems, blank = superblocks.read(core)

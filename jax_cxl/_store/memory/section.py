@@ -106,7 +106,7 @@ class Section:
         return newest if missing <= self.geometry.parity else None
 
     def newest_record(self, number: int, writer: int) -> Record | None:
-        """Returns a record, also if a save was stopped before all devices had it."""
+        """Returns a record, even if a save was stopped before all devices had it."""
         found = filter(None, self._records(number, writer).values())
         return max(found, key=lambda record: record.number, default=None)
 

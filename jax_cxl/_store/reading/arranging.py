@@ -76,7 +76,7 @@ def arrange(
     Args:
       plan: how.
       places: for each run the device of the first block of its first row, and how many elements
-        come before its elements. They are no part of the plan, so that arrays of the same shapes
+        come before its elements. They are not part of the plan, so that arrays of the same shapes
         share a program.
       pieces: the pieces, arrays of one dimension.
     """

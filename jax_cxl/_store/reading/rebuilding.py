@@ -127,7 +127,7 @@ class _Building:
         Args:
           leaf: the array.
           to: where it goes.
-          parts: the part of each device: an array of NumPy, or what its GPU has copied.
+          parts: the part of each device: a NumPy array, or what its GPU has copied.
           weak_type, committed: as for `_compat.array_like`.
         """
         form = leaf.shape, leaf.dtype, to.sharding, weak_type
@@ -230,7 +230,7 @@ class _Source:
         return bool(fits and weak and self.reader.is_unchanged(self.leaf))
 
     def _into(self, index: leaves.Index) -> np.ndarray | None:
-        """Returns the previous part of an array of NumPy, if it may be written to."""
+        """Returns the previous part of a NumPy array, if it may be written to."""
         have = self.previous
         whole = index == tuple((0, n) for n in self.leaf.shape)
         if not isinstance(have, np.ndarray) or not whole or have.shape != self.leaf.shape:
@@ -260,7 +260,7 @@ def _restored(like: Any, leaf: leaves.Leaf, source: _Source, building: _Building
     if not key and not building.has(like.dtype):
         raise errors.StoreError(
             f"{leaf.name} is {leaf.dtype}, which JAX has only with jax_enable_x64; set it, or ask"
-            " for an array of NumPy"
+            " for a NumPy array"
         )
     if source.unchanged(like):
         return lambda: source.previous

@@ -211,8 +211,8 @@ class Reader:
                 raise errors.StoreError(
                     f"{leaf.name} has another value on process {self.writers[writer]} than on"
                     f" process {self.writers[0]} of the {count} processes that saved it. Each of"
-                    f" {count} processes can restore its own value into an array of NumPy or of its"
-                    " own devices; leave this leaf out otherwise"
+                    f" {count} processes can restore its own value into a NumPy array, or an array"
+                    " on its own devices; leave this leaf out otherwise"
                 )
         return first
 

@@ -42,7 +42,7 @@ class _Known:
       description: its leaves.
       positions: the position of each leaf among the leaves that JAX knows; None for a node without
         leaves.
-      others: numbers of the leaves that are not arrays of JAX, or are typed keys.
+      others: numbers of the leaves that are not JAX arrays, or are typed keys.
     """
 
     structure: Any
@@ -147,7 +147,7 @@ def _describe(
 
 
 def _is_empty(x: Any) -> bool:
-    # Keep nodes without leaves, which optimizers have, for checkpoints of orbax.
+    # Keep nodes without leaves, which optimizers have, for orbax checkpoints.
     if x is None:
         return True
     if not isinstance(x, tuple | list | dict) or x:
@@ -206,7 +206,7 @@ def _form_of(
 
     Args:
       dtype, shape, weak_type: of the arrays.
-      sharding: their sharding; None for arrays of NumPy.
+      sharding: their sharding; None for NumPy arrays.
       writers, own: as for `describe`.
     """
     key = ""
@@ -253,7 +253,7 @@ def check_kind(name: str, x: Any) -> None:
         hint = ". Save outside of functions that JAX traces"
     raise TypeError(
         f"a snapshot cannot have {name or 'this tree'}, of type {type(x).__name__}: leaves are"
-        f" arrays of JAX or NumPy, bool, int, float, str and None{hint}"
+        f" JAX or NumPy arrays, bool, int, float, str and None{hint}"
     )
 
 

@@ -99,14 +99,14 @@ def _is_key_type(dtype: Any) -> bool:
 
 
 def is_array(x: Any) -> bool:
-    """Whether x is an array of JAX with values. `isinstance(x, jax.Array)` takes longer."""
+    """Whether x is a JAX array with values. `isinstance(x, jax.Array)` takes longer."""
     kind: Any = type(x)
     return is_array_type(kind)
 
 
 @functools.cache
 def is_array_type(kind: Any) -> bool:
-    """Whether objects of this type are arrays of JAX with values."""
+    """Whether objects of this type are JAX arrays with values."""
     return issubclass(kind, jax.Array) and not issubclass(kind, jax.core.Tracer)
 
 

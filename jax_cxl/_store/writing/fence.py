@@ -148,7 +148,7 @@ def newest(section: Section) -> int:
 
 def owner(section: Section) -> str | None:
     """Returns which process made the last claim, None if that process has ended."""
-    # A job has written two claims, of which the second is complete.
+    # A job writes two claims. The complete one has `first` > 0.
     claims = _all_claims(section)
     last = max(claims, key=lambda claim: (claim.incarnation, claim.first), default=None)
     if last is None or last.identity in (0, section.devices.sessions.enter()[1]):

@@ -184,7 +184,8 @@ class Publisher:
         if self._agreement is None:
             self._saving.result()
             raise errors.StoreError(
-                f"{self.section.text_of(self._version)} has failed, as an earlier error said"
+                f"{self.section.text_of(self._version)} has failed, as an earlier error said:"
+                " save or publish again"
             )
         try:
             self._wait(self._agreement, timeout)

@@ -136,7 +136,8 @@ class SaveAgreement:
                 raise error
             if time.monotonic() > end:
                 raise errors.CollectiveTimeoutError(
-                    f"processes {list(processes)} have not {what} within {seconds:g} s"
+                    f"processes {list(processes)} have not {what} within {seconds:g} s: look at"
+                    " what they do, or wait longer (timeout=, JAX_CXL_TIMEOUT)"
                 )
             time.sleep(_POLL_SECONDS)
 

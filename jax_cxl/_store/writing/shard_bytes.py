@@ -82,7 +82,7 @@ class DeviceSum:
 def view(array: Any) -> np.ndarray:
     """Returns a view of an array on one device of this host, once its values have been computed.
 
-    The view keeps the values (`HostBytes`). An array of NumPy is copied, because it may change.
+    The view keeps the values (`HostBytes`). A NumPy array is copied, because it may change.
     """
     return np.array(array) if isinstance(array, np.ndarray) else np.asarray(array)
 
@@ -94,8 +94,8 @@ def hold(ranges: Sequence[Range], copy: bool) -> list[HostBytes | DeviceBytes]:
     """Holds some bytes of arrays.
 
     Args:
-      ranges: of each array, which is an array of NumPy or of JAX on one device, the first byte in
-        row-major order and the byte after the last one. The values need not have been computed.
+      ranges: each array (NumPy, or JAX on one device) with the first byte in row-major order and
+        the byte after the last one. The values need not have been computed.
       copy: whether to take a copy of what is in a GPU's memory. Otherwise a program to which the
         array is donated fails while the object in the result lives.
     """
@@ -128,7 +128,7 @@ def hold_sums(arrays: Sequence[jax.Array]) -> list[HostBytes | DeviceSum]:
     Arrays on devices of one kind have the same checksum if they have the same bytes.
 
     Args:
-      arrays: arrays of JAX, each on one device.
+      arrays: JAX arrays, each on one device.
     """
     held: list[HostBytes | DeviceSum | None] = []
     on_gpu: dict[Any, list[int]] = {}
@@ -179,7 +179,7 @@ def _copied(arrays: list[jax.Array], ranges: tuple[tuple[int, int], ...]) -> lis
 
 
 def is_on_gpu(array: Any) -> bool:
-    """Whether an array of JAX, or what describes one, is in the memory of GPUs."""
+    """Whether a JAX array, or what describes one, is in the memory of GPUs."""
     if platforms.only_cpus() or not hasattr(array, "sharding"):
         return False
     # Elements of less than a byte are packed on the GPU, and take a byte each on the host.

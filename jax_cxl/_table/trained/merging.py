@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-# From this many updates of one row on, the updates of each row are summed by themselves.
+# The first updates of all rows are summed together, up to this many a row; the rest row by row.
 _LEVELS = 64
 
 
@@ -19,7 +19,10 @@ def local(x: object) -> np.ndarray:
     for shard in x.addressable_shards:
         first, *others = shard.index or (slice(None),)
         if any(of.indices(n) != (0, n, 1) for of, n in zip(others, x.shape[1:], strict=True)):
-            raise ValueError("arrays over several processes must be divided along their first axis")
+            raise ValueError(
+                f"ids and updates that several processes share must be sharded along their first"
+                f" axis only, and this array is {x.sharding}: reshard it"
+            )
         if shard.replica_id == 0:
             shards[first.indices(x.shape[0])[0] if x.ndim else 0] = np.asarray(shard.data)
     none = np.empty((0, *x.shape[1:]), x.dtype)

@@ -109,7 +109,7 @@ class Plan:
         return self.column(len(self.columns))
 
     def new(self, number: int, first: int, owner: int) -> int:
-        """Where the new rows of a column begin that an owner has written.
+        """Where the new rows that an owner has written for a column begin.
 
         Args:
           number: number of the column.
@@ -195,7 +195,7 @@ class Entry:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self | None:
-        """Reads an entry; returns None if the bytes are none."""
+        """Reads an entry; returns None if the bytes are not an entry."""
         if struct.unpack("<Q", data[-8:])[0] != checksum.of(data[:-8]):
             return None
         return cls(*cls._FORMAT.unpack_from(data))

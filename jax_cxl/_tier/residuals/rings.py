@@ -64,7 +64,7 @@ class Ring:
         if platform is platforms.CUDA and not self._devices.coherent:
             raise errors.StoreError(
                 "GPUs cannot put residuals into memory with coherence=flush: their host would have"
-                " to write back cache lines after each of them"
+                " to write back cache lines after each of them. Use coherent memory"
             )
         local = jax.local_devices(backend=platform.name)
         entry, lease = self._section(len(local))

@@ -1,7 +1,7 @@
 """Collectives of jax.lax are taken over in levels: bits as in the model, bytes counted.
 
 Runs under `python -m jax_cxl.launch -n 2 --devices-per-process 4`, with a tuning table that has
-levels for sums from 2 MiB on.
+levels for sums from 2 MiB up.
 """
 
 import pathlib

@@ -1,4 +1,4 @@
-"""A process of benchmarks/tables/kills.py: of a job that changes a table, or a reader of it.
+"""A process that benchmarks/tables/kills.py starts: it changes a table, or reads it.
 
 The elements of row i are i + n * (1, 2, 3 ...), where n counts the steps that have changed the row.
 Step k changes the rows `_ids(k)`, and row 0. So row 0 says how many steps there were, and what each

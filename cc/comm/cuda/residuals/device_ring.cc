@@ -66,7 +66,8 @@ Status DeviceRing::Prepare() {
   if (parts_.size() > tier::DeviceGet::kMostDevices)
     return Error(Code::kUnimplemented, "the store has ", parts_.size(),
                  " devices, and GPUs get residuals from at most ",
-                 tier::DeviceGet::kMostDevices);
+                 tier::DeviceGet::kMostDevices,
+                 ": use a store of fewer devices");
   CXL_ASSIGN_OR_RETURN(error_, AllocatePinned<tier::GetError>(1));
   for (cudaStream_t* stream : {&out_, &in_})
     CXL_RETURN_IF_ERROR(cuda::CudaStatus(
@@ -202,7 +203,8 @@ Status DeviceRing::CheckUsable() {
   if (found == 0) return OkStatus();
   if (found == tier::GetError::kOtherRing)
     return Error(Code::kInternal, "device ", device_,
-                 " got the handle of a residual of another device");
+                 " got the handle of a residual of another device; please "
+                 "report this to jax_cxl");
   return ring_.OverwrittenError(found);
 }
 
