@@ -53,6 +53,7 @@ def main() -> int:
         left -= kills
         if problem:
             print(f"seed {options.seed + found['jobs'] - 1}: {problem}", flush=True)
+        print(json.dumps(found), flush=True)
     found["steps lost, at most"] = found.pop("lost")
     print(json.dumps(found | {"minutes": round((time.monotonic() - began) / 60, 1)}), flush=True)
     return int(found["right"] < found["jobs"])
