@@ -1,7 +1,9 @@
 """Deaths of a process: in the middle of a write to a store, or at some time."""
 
+import json
 import os
 import signal
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -64,3 +66,9 @@ def die_after(seconds: float) -> None:
     """Lets the process die at a later time."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
+
+
+def say(**what: object) -> None:
+    """Prints a line of JSON. `print` adds the end of the line later: other threads print too."""
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()

@@ -7,7 +7,6 @@ Victims and survivors print a line of JSON for each death, with times of the hos
 Process 0 prints one at the end.
 """
 
-import json
 import os
 import pathlib
 import random
@@ -34,7 +33,7 @@ _PARITY = flags.DEFINE_integer("parity", 0, "As for Snapshots.")
 
 
 def tell_of_death(kills: int, when: float) -> None:
-    print(json.dumps({"death": kills, "died": round(when, 4)}), flush=True)
+    deadly.say(death=kills, died=round(when, 4))
 
 
 def train_step(weights, step):
@@ -125,7 +124,7 @@ def main(_) -> None:
                 step += 1
                 if "error" in times:
                     note("stepped")
-                    print(json.dumps({"death": kills - 1, "lost": lost} | times), flush=True)
+                    deadly.say(death=kills - 1, lost=lost, **times)
                     times.clear()
                 if dies and in_save and step == begun + at_step:
                     devices = snapshots._publisher.section.devices
@@ -145,8 +144,7 @@ def main(_) -> None:
             kills += 1
     snapshots.close()
     if jax.process_index() == 0:
-        summary = {"kills": kills, "step": step, "digest": state["digest"]}
-        print(json.dumps(summary), flush=True)
+        deadly.say(kills=kills, step=step, digest=state["digest"])
 
 
 if __name__ == "__main__":

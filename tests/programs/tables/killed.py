@@ -5,7 +5,6 @@ Step k changes the rows `_ids(k)`, and row 0. So row 0 says how many steps there
 row has to be.
 """
 
-import json
 import os
 import pathlib
 import random
@@ -62,10 +61,6 @@ def _rows(counts: np.ndarray) -> np.ndarray:
     return first_rows() + counts[:, None] * _FACTORS
 
 
-def _say(**what: object) -> None:
-    print(json.dumps(what), flush=True)
-
-
 def _write() -> None:
     jax_cxl.initialize()
     own, processes = jax.process_index(), jax.process_count()
@@ -84,10 +79,10 @@ def _write() -> None:
         found = np.asarray(take(everything))
         if found.tobytes() != expected.tobytes():
             wrong = np.flatnonzero((found != expected).any(1))
-            _say(wrong=f"rows {wrong[:5].tolist()} after step {step}")
+            deadly.say(wrong=f"rows {wrong[:5].tolist()} after step {step}")
             os._exit(3)
         if own == 0:
-            _say(step=step)
+            deadly.say(step=step)
         step += 1
         expected = _rows(counts.at(step))
         ids = np.array_split(np.append(_ids(step), 0), processes)[own]
@@ -96,7 +91,7 @@ def _write() -> None:
 
 def _let_die(table: jax_cxl.Table, rng: random.Random) -> None:
     # A step writes a journal, words, and rows of each part.
-    deaths = deadly.Deaths(rng.randrange(1, 1500), lambda: _say(died="in a step"))
+    deaths = deadly.Deaths(rng.randrange(1, 1500), lambda: deadly.say(died="in a step"))
     devices = table._memory.section.devices
     devices.core = deadly.DeadlyMemory(devices.core, deaths)
     for column in table._columns.values():
@@ -117,7 +112,7 @@ def _read() -> None:
     rng = np.random.default_rng(_SEED.value)
     takes = 0
     # Before the first take, which waits if a writer has died in a step.
-    _say(takes=takes)
+    deadly.say(takes=takes)
     while True:
         ids = np.append(rng.integers(0, ROWS, 3000), 0).astype(np.int32)
         before = int(take(ids[-1:])[0, 0])
@@ -130,11 +125,13 @@ def _read() -> None:
         late = counts > most.at(after + 1)[ids]
         for wrong, what in ((torn, "torn"), (early, "too old"), (late, "too new")):
             if wrong.any():
-                _say(wrong=f"row {ids[wrong][0]} is {what} between steps {before} and {after}")
+                deadly.say(
+                    wrong=f"row {ids[wrong][0]} is {what} between steps {before} and {after}"
+                )
                 os._exit(3)
         takes += 1
         if takes % 20 == 1:
-            _say(takes=takes, step=after)
+            deadly.say(takes=takes, step=after)
 
 
 def main(_: list[str]) -> None:

@@ -6,7 +6,6 @@ losses are those of an undisturbed run only if every restored state was right, a
 """
 
 import functools
-import json
 import os
 import pathlib
 import random
@@ -34,7 +33,7 @@ _FEATURES = 192
 
 
 def tell_of_death(when: str) -> None:
-    print(json.dumps({"died": when}), flush=True)
+    deadly.say(died=when)
 
 
 def loss_and_gradients(shards, step):
@@ -101,7 +100,7 @@ def main(_) -> None:
             found = training.optimizer.restore_latest(training.params)
             params, state = found or (training.params, training.optimizer.init(training.params))
             if returned is not None:
-                print(json.dumps({"lost": returned - state.step}), flush=True)
+                deadly.say(lost=returned - state.step)
             begun = state.step
             if dies and not in_update:
                 tell_of_death("at some time")
@@ -111,7 +110,7 @@ def main(_) -> None:
                 loss, gradients = training.gradients(params, np.int32(state.step))
                 text = np.asarray(loss.addressable_data(0)).tobytes().hex()
                 if jax.process_index() == 0:
-                    print(json.dumps({"step": state.step, "loss": text}), flush=True)
+                    deadly.say(step=state.step, loss=text)
                 if dies and in_update and state.step == begun + at_step:
                     tell = functools.partial(tell_of_death, "in an update")
                     devices = store._devices
@@ -127,7 +126,7 @@ def main(_) -> None:
             jax_cxl.regroup(rejoin=True)
             kills += 1
     store.close()
-    print(json.dumps({"end": state.step, "kills": kills}), flush=True)
+    deadly.say(end=state.step, kills=kills)
 
 
 if __name__ == "__main__":
