@@ -9,7 +9,7 @@ checked: its tag by auditwheel, its use of the stable ABI by abi3audit, its desc
 
 The tag manylinux_2_28 needs a C library and a compiler that are as old, such as those of
 AlmaLinux 8. Elsewhere `--zig` compiles by Zig's clang, which has the symbols of that C library. It
-does not compile CUDA.
+does not compile CUDA. `--platform` asks for another tag, for wheels that only try out a release.
 """
 
 import argparse
@@ -46,6 +46,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--zig", action="store_true", help="compile by Zig's clang")
     parser.add_argument("--cuda", choices=("12", "13"), help="build the wheel for GPUs too")
     parser.add_argument("--architectures", default=_ARCHITECTURES, help="GPUs, for CMake")
+    parser.add_argument("--platform", default=_PLATFORM, help="tag of the systems that run them")
     options = parser.parse_args(arguments)
     if options.zig and options.cuda:
         parser.error("--zig does not compile CUDA")
@@ -61,13 +62,13 @@ def main(arguments: list[str]) -> int:
         built = [sdist]
         for python in options.pythons:
             wheel = _wheel(tools, sdist, python, work / python, environment, cuda=False)
-            built.append(_repaired(tools, wheel, options.output))
+            built.append(_repaired(tools, wheel, options))
             if options.cuda:
                 environment["CUDAARCHS"] = options.architectures
                 folder = work / f"{python}-cuda"
                 both = _wheel(tools, sdist, python, folder, environment, cuda=True)
                 gpus = gpu_wheel(both, work, options.cuda)
-                built.append(_repaired(tools, gpus, options.output))
+                built.append(_repaired(tools, gpus, options))
         return _check(tools, built)
 
 
@@ -122,17 +123,19 @@ def _wheel(
     return wheel
 
 
-def _repaired(tools: pathlib.Path, wheel: pathlib.Path, output: pathlib.Path) -> pathlib.Path:
+def _repaired(
+    tools: pathlib.Path, wheel: pathlib.Path, options: argparse.Namespace
+) -> pathlib.Path:
     """Gives a wheel the tag of the systems on which it runs, as far as auditwheel agrees."""
     environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"}
     with tempfile.TemporaryDirectory() as folder:
-        command = [tools / "auditwheel", "repair", "--plat", _PLATFORM, "-w", folder, wheel]
+        command = [tools / "auditwheel", "repair", "--plat", options.platform, "-w", folder, wheel]
         ended = subprocess.run(command, env=environment, capture_output=True, text=True)
         if ended.returncode:
             print(ended.stderr.strip(), file=sys.stderr)
-            raise SystemExit(f"{wheel.name} does not run on {_PLATFORM}: see --help")
+            raise SystemExit(f"{wheel.name} does not run on {options.platform}: see --help")
         (repaired,) = pathlib.Path(folder).glob("*.whl")
-        return pathlib.Path(shutil.move(repaired, output / repaired.name))
+        return pathlib.Path(shutil.move(repaired, options.output / repaired.name))
 
 
 def gpu_wheel(both: pathlib.Path, folder: pathlib.Path, cuda: str) -> pathlib.Path:
