@@ -58,17 +58,16 @@ def main(arguments: list[str]) -> int:
         environment = os.environ | {"UV_PYTHON_DOWNLOADS": "never"}
         if options.zig:
             environment["CXX"] = str(_zig(work, tools))
+        environment["CUDAARCHS"] = options.architectures
         sdist = _sdist(tools, options.output)
         built = [sdist]
         for python in options.pythons:
-            wheel = _wheel(tools, sdist, python, work / python, environment, cuda=False)
-            built.append(_repaired(tools, wheel, options))
+            wheel = _wheel(tools, sdist, python, work / python, environment, bool(options.cuda))
             if options.cuda:
-                environment["CUDAARCHS"] = options.architectures
-                folder = work / f"{python}-cuda"
-                both = _wheel(tools, sdist, python, folder, environment, cuda=True)
-                gpus = gpu_wheel(both, work, options.cuda)
+                gpus = gpu_wheel(wheel, work, options.cuda)
                 built.append(_repaired(tools, gpus, options))
+                wheel = cpu_wheel(wheel, work)
+            built.append(_repaired(tools, wheel, options))
         return _check(tools, built)
 
 
@@ -177,8 +176,29 @@ def gpu_wheel(both: pathlib.Path, folder: pathlib.Path, cuda: str) -> pathlib.Pa
     for each in project["license-files"]:
         files[f"{info}/licenses/{each}"] = (_ROOT / each).read_bytes()
     files[f"{info}/METADATA"] = "\n".join(metadata).encode() + b"\n"
+    return _write_wheel(folder / f"{name}-{version}-{tag}.whl", info, files, modes)
+
+
+def cpu_wheel(both: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+    """Makes the wheel for CPUs from a wheel that has all modules, which saves compiling it.
+
+    Args:
+      both: a wheel of jax_cxl that was built with CUDA.
+      folder: where to put the wheel.
+    """
+    with zipfile.ZipFile(both) as archive:
+        names = [each for each in archive.namelist() if not each.startswith(_FOR_GPUS)]
+        (record,) = (each for each in names if each.endswith(".dist-info/RECORD"))
+        names.remove(record)
+        files = {each: archive.read(each) for each in names}
+        modes = {each: archive.getinfo(each).external_attr for each in names}
+    return _write_wheel(folder / both.name, record.partition("/")[0], files, modes)
+
+
+def _write_wheel(
+    path: pathlib.Path, info: str, files: dict[str, bytes], modes: Mapping[str, int]
+) -> pathlib.Path:
     files[f"{info}/RECORD"] = _record(files, info)
-    path = folder / f"{name}-{version}-{tag}.whl"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for each, content in files.items():
             entry = zipfile.ZipInfo(each, (1980, 1, 1, 0, 0, 0))
