@@ -9,7 +9,7 @@ checked: its tag by auditwheel, its use of the stable ABI by abi3audit, its desc
 
 The tag manylinux_2_28 needs a C library and a compiler that are as old, such as those of
 AlmaLinux 8. Elsewhere `--zig` compiles by Zig's clang, which has the symbols of that C library. It
-does not compile CUDA.
+does not compile CUDA. `--platform` asks for another tag, for wheels that only try out a release.
 """
 
 import argparse
@@ -46,6 +46,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--zig", action="store_true", help="compile by Zig's clang")
     parser.add_argument("--cuda", choices=("12", "13"), help="build the wheel for GPUs too")
     parser.add_argument("--architectures", default=_ARCHITECTURES, help="GPUs, for CMake")
+    parser.add_argument("--platform", default=_PLATFORM, help="tag of the systems that run them")
     options = parser.parse_args(arguments)
     if options.zig and options.cuda:
         parser.error("--zig does not compile CUDA")
@@ -57,17 +58,16 @@ def main(arguments: list[str]) -> int:
         environment = os.environ | {"UV_PYTHON_DOWNLOADS": "never"}
         if options.zig:
             environment["CXX"] = str(_zig(work, tools))
+        environment["CUDAARCHS"] = options.architectures
         sdist = _sdist(tools, options.output)
         built = [sdist]
         for python in options.pythons:
-            wheel = _wheel(tools, sdist, python, work / python, environment, cuda=False)
-            built.append(_repaired(tools, wheel, options.output))
+            wheel = _wheel(tools, sdist, python, work / python, environment, bool(options.cuda))
             if options.cuda:
-                environment["CUDAARCHS"] = options.architectures
-                folder = work / f"{python}-cuda"
-                both = _wheel(tools, sdist, python, folder, environment, cuda=True)
-                gpus = gpu_wheel(both, work, options.cuda)
-                built.append(_repaired(tools, gpus, options.output))
+                gpus = gpu_wheel(wheel, work, options.cuda)
+                built.append(_repaired(tools, gpus, options))
+                wheel = cpu_wheel(wheel, work)
+            built.append(_repaired(tools, wheel, options))
         return _check(tools, built)
 
 
@@ -122,17 +122,19 @@ def _wheel(
     return wheel
 
 
-def _repaired(tools: pathlib.Path, wheel: pathlib.Path, output: pathlib.Path) -> pathlib.Path:
+def _repaired(
+    tools: pathlib.Path, wheel: pathlib.Path, options: argparse.Namespace
+) -> pathlib.Path:
     """Gives a wheel the tag of the systems on which it runs, as far as auditwheel agrees."""
     environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"}
     with tempfile.TemporaryDirectory() as folder:
-        command = [tools / "auditwheel", "repair", "--plat", _PLATFORM, "-w", folder, wheel]
+        command = [tools / "auditwheel", "repair", "--plat", options.platform, "-w", folder, wheel]
         ended = subprocess.run(command, env=environment, capture_output=True, text=True)
         if ended.returncode:
             print(ended.stderr.strip(), file=sys.stderr)
-            raise SystemExit(f"{wheel.name} does not run on {_PLATFORM}: see --help")
+            raise SystemExit(f"{wheel.name} does not run on {options.platform}: see --help")
         (repaired,) = pathlib.Path(folder).glob("*.whl")
-        return pathlib.Path(shutil.move(repaired, output / repaired.name))
+        return pathlib.Path(shutil.move(repaired, options.output / repaired.name))
 
 
 def gpu_wheel(both: pathlib.Path, folder: pathlib.Path, cuda: str) -> pathlib.Path:
@@ -174,8 +176,29 @@ def gpu_wheel(both: pathlib.Path, folder: pathlib.Path, cuda: str) -> pathlib.Pa
     for each in project["license-files"]:
         files[f"{info}/licenses/{each}"] = (_ROOT / each).read_bytes()
     files[f"{info}/METADATA"] = "\n".join(metadata).encode() + b"\n"
+    return _write_wheel(folder / f"{name}-{version}-{tag}.whl", info, files, modes)
+
+
+def cpu_wheel(both: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+    """Makes the wheel for CPUs from a wheel that has all modules, which saves compiling it.
+
+    Args:
+      both: a wheel of jax_cxl that was built with CUDA.
+      folder: where to put the wheel.
+    """
+    with zipfile.ZipFile(both) as archive:
+        names = [each for each in archive.namelist() if not each.startswith(_FOR_GPUS)]
+        (record,) = (each for each in names if each.endswith(".dist-info/RECORD"))
+        names.remove(record)
+        files = {each: archive.read(each) for each in names}
+        modes = {each: archive.getinfo(each).external_attr for each in names}
+    return _write_wheel(folder / both.name, record.partition("/")[0], files, modes)
+
+
+def _write_wheel(
+    path: pathlib.Path, info: str, files: dict[str, bytes], modes: Mapping[str, int]
+) -> pathlib.Path:
     files[f"{info}/RECORD"] = _record(files, info)
-    path = folder / f"{name}-{version}-{tag}.whl"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for each, content in files.items():
             entry = zipfile.ZipInfo(each, (1980, 1, 1, 0, 0, 0))

@@ -4,7 +4,8 @@
 
 For each version of Python and of JAX, the newest JAX among them, an environment gets the wheel that
 suits it and no compiler. The tests run from a copy of the folder tests/, so that they import the
-installed package. The table goes to docs/start/compatibility.md.
+installed package. Then the wheel for GPUs is installed beside it, if there is one, and its module
+imported. The table goes to docs/start/compatibility.md.
 """
 
 import argparse
@@ -27,7 +28,7 @@ _VERSIONS = {
     "3.12": ("0.10.2", "0.11.2", ""),
     "3.13": ("0.10.2", "0.11.2", ""),
 }
-_NEEDED = ("absl-py", "hypothesis", "jax_cxl[store]", "pytest", "pytest-timeout", "pyyaml")
+_NEEDED = ("absl-py", "hypothesis", "jax_cxl[store]", "optax", "pytest", "pytest-timeout", "pyyaml")
 # The parts of the tests that need no compiler, and show each engine of a wheel: the operations, and
 # jobs that start, replace collectives and save snapshots.
 _TESTS = (
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         for jax in _VERSIONS[python]:
             rows.append(_try(options.dist.resolve(), python, jax, options.tests))
             print(rows[-1], flush=True)
-    _write(rows, options.tests)
+    _write(rows, options.dist, options.tests)
     return int(any("failed" in row or "error" in row for row in rows))
 
 
@@ -79,13 +80,29 @@ def _try(dist: pathlib.Path, python: str, jax: str, tests: Sequence[str]) -> str
             print("\n".join(lines[-40:]), file=sys.stderr)
         wheel = _ask(interpreter, _WHICH_WHEEL)
         versions = _ask(interpreter, "import jax, sys; print(jax.__version__)")
-    return f"| {python} | {versions} | `{wheel}` | {_counts(lines[-1])} |"
+        ran = _counts(lines[-1]) + _with_gpu_wheels(dist, python, interpreter)
+    return f"| {python} | {versions} | `{wheel}` | {ran} |"
+
+
+def _with_gpu_wheels(dist: pathlib.Path, python: str, interpreter: pathlib.Path) -> str:
+    """Returns what came of the wheels for GPUs that suit this Python."""
+    tag = "cp311-cp311" if python == "3.11" else "cp312-abi3"
+    ran = ""
+    for wheel in sorted(dist.glob("jax_cxl_cuda*.whl")):
+        if f"-{tag}-" in wheel.name:
+            # Without the packages of CUDA, which only a machine with GPUs needs.
+            command = ["uv", "pip", "install", "-q", "--python", interpreter, "--no-deps", wheel]
+            subprocess.run(command, check=True)
+            ended = subprocess.run([interpreter, "-c", "import jax_cxl._cuda"])
+            name = wheel.name.partition("-")[0]
+            ran += f"; `{name}` {'failed to import' if ended.returncode else 'imported'}"
+    return ran
 
 
 _WHICH_WHEEL = """
 import importlib.metadata
 text = importlib.metadata.distribution("jax_cxl").read_text("WHEEL")
-print(*sorted(line.split(" ")[1] for line in text.splitlines() if line.startswith("Tag: "))[:1])
+print(*sorted(line.split(" ")[1] for line in text.splitlines() if line.startswith("Tag: "))[-1:])
 """
 
 
@@ -99,8 +116,9 @@ def _counts(summary: str) -> str:
     return ", ".join(re.findall(r"\d+ (?:passed|failed|skipped|errors?)", summary)) or "error"
 
 
-def _write(rows: Sequence[str], tests: Sequence[str]) -> None:
+def _write(rows: Sequence[str], dist: pathlib.Path, tests: Sequence[str]) -> None:
     date = datetime.date.today().isoformat()
+    files = [*dist.glob("*.whl"), *dist.glob("*.tar.gz")]
     table = [
         f"The wheels of {date}, each in a fresh environment without a compiler, on CPUs:",
         "",
@@ -109,6 +127,10 @@ def _write(rows: Sequence[str], tests: Sequence[str]) -> None:
         *rows,
         "",
         f"The tests were {', '.join(f'`tests/{each}`' for each in tests)}.",
+        "",
+        "| file | MB |",
+        "|---|---|",
+        *(f"| `{path.name}` | {path.stat().st_size / 1e6:.2f} |" for path in sorted(files)),
     ]
     page = _PAGE.read_text()
     before, _, rest = page.partition(_BEGIN)

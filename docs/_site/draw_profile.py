@@ -42,7 +42,7 @@ def main(folder: pathlib.Path, picture: pathlib.Path) -> None:
             axis.annotate(each["name"], (start, row + 0.3), fontsize=9, rotation=12)
         axis.set_yticks(range(len(threads)), threads)
         axis.set_ylim(-0.5, len(threads))
-        axis.margins(x=0.06)
+        axis.margins(x=0.1)
         axis.set_title(f"process {process.name}", loc="left", fontsize=10)
         axis.grid(axis="x", alpha=0.3)
     axes[-1].set_xlabel("ms since the first operation of the step, by each process's own clock")

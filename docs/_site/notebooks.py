@@ -25,7 +25,18 @@ def _cell(cell: dict[str, Any]) -> str:
     source = "".join(cell["source"])
     if cell["cell_type"] == "markdown":
         return source
-    return "\n\n".join([f"```python\n{source}\n```", *map(_output, cell["outputs"])])
+    return "\n\n".join([f"```python\n{source}\n```", *map(_output, _joined(cell["outputs"]))])
+
+
+def _joined(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Makes one output of what a cell has written in several parts."""
+    joined: list[dict[str, Any]] = []
+    for output in outputs:
+        if joined and "name" in output and output["name"] == joined[-1].get("name"):
+            joined[-1] = {**joined[-1], "text": [*joined[-1]["text"], *output["text"]]}
+        else:
+            joined.append(output)
+    return joined
 
 
 def _output(output: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from absl.testing import absltest
 from tables import StoreCase, random_rows
 
+import jax_cxl
 from jax_cxl._commands.status import status
 
 
@@ -81,6 +82,15 @@ class StatusTest(StoreCase):
         (reader,) = self.tables(self.where)["other"]["readers"]
         self.assertEqual(reader["rows"], 0)
         other.close()
+
+    def test_stores_of_several_devices_have_no_tables(self):
+        two = f"file:{self.folder}/one,{self.folder}/two?size=64MiB"
+        halves = f"file:{self.folder}/halves?size=64MiB&devices=2"
+        stores = [jax_cxl.Store(where) for where in (two, halves)]
+        for store in stores:
+            store.publish("no table", {"a": np.zeros(3)})
+        code, _, problems = _run(str(os.getpid()))
+        self.assertEqual((code, problems), (2, f"status: no job or table found on {os.getpid()}\n"))
 
     def test_a_store_without_tables_or_that_is_damaged(self):
         self.store.publish("no table", {"a": np.zeros(3)})

@@ -72,7 +72,7 @@ class AnalysisTest(parameterized.TestCase):
         self.assertEqual(list(blamed), [1])
         self.assertIn("rank 1 (pid 1001 on host a) is in no collective", blamed[1])
         self.assertEmpty(other)
-        words = "culprit: " if failed else "the others wait for "
+        words = "culprit: " if failed else "the others wait: "
         self.assertEqual(analysis.verdicts(job), [words + blamed[1]])
 
     def test_the_chain_is_followed_to_its_end(self):

@@ -49,8 +49,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "-w", "--warmup_iters", type=number(0), default=0, metavar="K", help="calls before, untimed"
     )
-    group.add_argument("-o", "--op", choices=_OPS, help="as --ops")
-    group.add_argument("-d", "--datatype", choices=_TYPES, help="as --dtype")
+    for short, long, metavar, choices, ours in (
+        ("-o", "--op", "OP", _OPS, "--ops"),
+        ("-d", "--datatype", "TYPE", _TYPES, "--dtype"),
+    ):
+        words = f"as {ours}: {', '.join(choices)}"
+        group.add_argument(short, long, metavar=metavar, choices=choices, help=words)
 
 
 def translate(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:

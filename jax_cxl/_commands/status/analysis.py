@@ -284,4 +284,4 @@ def sentences(job: Job) -> list[str]:
 def verdicts(job: Job) -> list[str]:
     """Returns a sentence for each culprit, or late rank of a healthy job."""
     lines = [f"culprit: {why}" for why in job.culprits.values()]
-    return lines + [f"the others wait for {why}" for why in job.late.values()]
+    return lines + [f"the others wait: {why}" for why in job.late.values()]

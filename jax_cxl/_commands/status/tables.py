@@ -1,8 +1,10 @@
 """Finds stores with tables, and who takes how many rows of them."""
 
+import contextlib
 import dataclasses
 import os
 import stat
+import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -89,8 +91,18 @@ def _open_in(pids: Iterable[int]) -> list[str]:
     return [
         f"shm:{path.removeprefix(_SHM)}" if path.startswith(_SHM) else f"file:{path}"
         for path in paths
-        if _has_store(path)
+        if _has_store(path) and not _has_several_devices(path)
     ]
+
+
+def _has_several_devices(path: str) -> bool:
+    """Returns whether a file says that its store has several devices, and so no tables."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        for offset in layout.SUPERBLOCK_OFFSETS:
+            file.seek(offset)
+            with contextlib.suppress(ValueError, struct.error):
+                return layout.Superblock.from_bytes(file.read(layout.PAGE_BYTES)).num_devices > 1
+    return False
 
 
 def read(stores: Sequence[str]) -> tuple[list[Table], list[str]]:

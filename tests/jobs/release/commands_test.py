@@ -19,9 +19,8 @@ _ROOT = pathlib.Path(__file__).parents[3]
 sys.path.insert(0, str(_ROOT / "release"))
 
 import addresses  # noqa: E402
-import version  # noqa: E402
-
 import build  # noqa: E402
+import version  # noqa: E402
 
 _FILES = {*addresses.FILES, "CHANGELOG.md"}
 _TEXT = {".md", ".py", ".toml", ".yml", ".yaml", ".cff", ".cfg", ".txt"}
@@ -126,8 +125,8 @@ class VersionTest(_CopyTest):
             version.make(self.copy, text, "2026-12-01")
 
 
-class GpuWheelTest(absltest.TestCase):
-    """The wheel for GPUs, from a wheel that has all modules."""
+class SplitWheelTest(absltest.TestCase):
+    """The wheels for GPUs and for CPUs, from a wheel that has all modules."""
 
     def setUp(self):
         super().setUp()
@@ -140,6 +139,7 @@ class GpuWheelTest(absltest.TestCase):
                 archive.writestr(name, f"content of {name}")
             wheel = "Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp312-abi3-linux_x86_64\n"
             archive.writestr("jax_cxl-0.1.0.dist-info/WHEEL", wheel)
+            archive.writestr("jax_cxl-0.1.0.dist-info/RECORD", "of all modules")
 
     def test_pip_installs_it_beside_the_other_wheel(self):
         modules = ["jax_cxl/_cuda.abi3.so", "jax_cxl/_nccl/libnccl.so.2"]
@@ -156,13 +156,30 @@ class GpuWheelTest(absltest.TestCase):
                 archive.read("jax_cxl_cuda13-0.1.0.dist-info/licenses/LICENSE"),
                 (_ROOT / "LICENSE").read_bytes(),
             )
-            for line in archive.read("jax_cxl_cuda13-0.1.0.dist-info/RECORD").decode().splitlines():
-                name, digest, size = line.split(",")
-                if digest:
-                    content = archive.read(name)
-                    found = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode()
-                    self.assertEqual(digest, f"sha256={found.rstrip('=')}")
-                    self.assertEqual(int(size), len(content))
+            self.check_record(archive, "jax_cxl_cuda13-0.1.0.dist-info")
+
+    def test_the_other_wheel_has_the_rest(self):
+        self.write("jax_cxl/_cuda.abi3.so", "jax_cxl/_nccl/libnccl.so.2", "jax_cxl/_nccl/run.py")
+        folder = self.folder / "made"
+        folder.mkdir()
+        made = build.cpu_wheel(self.wheel, folder)
+        self.assertEqual(made.name, self.wheel.name)
+        with zipfile.ZipFile(made) as archive:
+            names = [n for n in archive.namelist() if ".dist-info" not in n]
+            rest = ["jax_cxl/_nccl/run.py", "jax_cxl/__init__.py", "jax_cxl/_core.abi3.so"]
+            self.assertEqual(names, rest)
+            self.check_record(archive, "jax_cxl-0.1.0.dist-info")
+
+    def check_record(self, archive, info):
+        lines = archive.read(f"{info}/RECORD").decode().splitlines()
+        self.assertCountEqual([line.split(",")[0] for line in lines], archive.namelist())
+        for line in lines:
+            name, digest, size = line.split(",")
+            if digest:
+                content = archive.read(name)
+                found = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode()
+                self.assertEqual(digest, f"sha256={found.rstrip('=')}")
+                self.assertEqual(int(size), len(content))
 
     def test_refuses_a_wheel_without_the_module(self):
         self.write("jax_cxl/_cuda.abi3.so")
