@@ -56,7 +56,7 @@ class EntryPointTest(absltest.TestCase):
     def test_the_import_says_that_the_variable_has_no_effect(self):
         # Without the metadata of an installation, as on PYTHONPATH.
         program = (
-            "import importlib.metadata as m; m.entry_points = lambda **_: [];"
+            "import importlib.metadata as m; m.Distribution.discover = lambda **_: iter([]);"
             "import jax_cxl; import jax_cxl"
         )
         ended = subprocess.run(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib import metadata
 from unittest import mock
 
 import pytest
@@ -199,7 +200,9 @@ class DistributedTest(LaunchTestCase):
     def test_replaces_no_collectives_where_jax_does_not_find_the_entry_point(self):
         arguments = ["--replace-collectives", str(PROGRAMS / "jitted_sum.py")]
         with (
-            mock.patch("importlib.metadata.entry_points", return_value=()),
+            mock.patch(
+                "importlib.metadata.distribution", side_effect=metadata.PackageNotFoundError
+            ),
             mock.patch("sys.stderr", io.StringIO()) as stderr,
             self.assertRaises(SystemExit),
         ):
