@@ -2,6 +2,8 @@
 
 import logging
 import os
+import pathlib
+import sys
 
 from jax_cxl._job import variables
 
@@ -13,15 +15,14 @@ def wanted() -> bool:
 
 def is_installed() -> bool:
     """Returns whether JAX finds the entry point in this environment."""
-    # The import takes a quarter of the launcher's time, so it stands here.
+    # Where pip installs it. importlib.metadata knows more places, but its import takes a quarter of
+    # the launcher's time.
+    for folder in map(pathlib.Path, sys.path):
+        for file in folder.glob("jax_cxl-*.dist-info/entry_points.txt"):
+            return "[jax_plugins]" in file.read_text().split()
     from importlib import metadata
 
-    try:
-        # Of this package alone: to read the entry points of all packages takes 30 ms.
-        entry_points = metadata.distribution("jax_cxl").entry_points
-    except metadata.PackageNotFoundError:
-        return False
-    return any(entry_points.select(group="jax_plugins", name="jax_cxl"))
+    return any(p.name == "jax_cxl" for p in metadata.entry_points(group="jax_plugins"))
 
 
 def absent() -> str:
