@@ -14,7 +14,6 @@ through the pool.
 """
 
 import importlib
-import importlib.metadata
 import importlib.util
 import os
 from typing import TYPE_CHECKING, Any
@@ -111,7 +110,7 @@ def __getattr__(name: str) -> Any:
     if name == _native.MODULE and (problem := _native.problem()):
         raise ImportError(problem)
     if name == "__version__":
-        return importlib.metadata.version("jax_cxl")
+        return importlib.import_module("importlib.metadata").version("jax_cxl")
     if name == "__all__":
         return sorted([*_MODULES, "lax", *importlib.import_module("jax_cxl.ops").__all__])
     if name == "lax":

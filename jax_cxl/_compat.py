@@ -248,7 +248,8 @@ def register_compiler_hook(platform: str, hook: Callable[[bytes], bytes | None])
       hook: takes a serialized HloModuleProto; returns another, or None to keep it.
     """
     try:
-        from jax.extend import xla
+        # `jax.extend.xla` exports this module, but `jax.extend` imports Pallas.
+        from jax._src import xla_transform as xla
     except ImportError as error:
         raise ImportError(
             f"jax_cxl needs a hook in XLA's compiler that jax {jax.__version__} does not have:"

@@ -67,8 +67,9 @@ Result<std::unique_ptr<Pool>> Pool::TryCreate(const PoolSpec& spec,
   CXL_RETURN_IF_ERROR(pool->Interpose());
   CXL_ASSIGN_OR_RETURN(const uint64_t token, RandomToken());
   CXL_RETURN_IF_ERROR(pool->TakeMemory(pieces, token));
-  // Only now: Prefault may store to the pages.
-  if (spec.medium->allocates()) {
+  // Only now: Prefault may store to the pages. In /dev/shm, the reserved space
+  // is memory already. To clear it here would delay the start of all ranks.
+  if (spec.medium->allocates() && spec.medium->shared()) {
     CXL_RETURN_IF_ERROR(Prefault(pool->mapped_, pool->total_bytes_));
   }
   for (PoolFile& file : pool->files_) file.KeepSize();

@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 
 from jax_cxl import _core, errors
-from jax_cxl._job import lateness
 
 # Seconds from one look to the next one.
 INTERVAL = 60.0
@@ -56,6 +55,9 @@ def _look(stopped: threading.Event, fd: int, offset: int, members: Sequence[int]
     before: set[int] = set()
     warned: set[int] = set()
     while not stopped.wait(INTERVAL):
+        # Only now: a job that lasts less than a minute does not need it.
+        from jax_cxl._job import lateness
+
         with contextlib.suppress(errors.CxlError):
             job_record = _core.read_job_record(fd, offset, "the pool")
             records = [job_record.rank(rank, _CALLS) for rank in members]

@@ -8,17 +8,20 @@ import functools
 import logging
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from jax_cxl import _compat, errors
 from jax_cxl._job.counts import counts
 from jax_cxl._takeover import entry_layout, find, match, rewrite
 from jax_cxl._takeover.config import Config
 from jax_cxl._takeover.decisions import Decisions
-from jax_cxl._takeover.early import Early
 from jax_cxl._takeover.hlo.module import Instruction, Module
 from jax_cxl._takeover.match import NotTakenError
 from jax_cxl._takeover.schedule import barriers
 from jax_cxl._takeover.world import World
+
+if TYPE_CHECKING:
+    from jax_cxl._takeover.early import Early
 
 # The beginning of the error of the strict mode.
 STRICT = "jax_cxl.replace_collectives(strict=True):"
@@ -57,7 +60,12 @@ def transform(
     world = functools.cache(world)
     taken = 0
     obstacle = entry_layout.obstacle(module)
-    early = Early(module) if module.is_scheduled and early_bytes is not None else None
+    early = None
+    if module.is_scheduled and early_bytes is not None:
+        # Modules for CPUs are not scheduled yet: their programs start sooner without this import.
+        from jax_cxl._takeover.early import Early
+
+        early = Early(module)
     for found in find.collectives(module):
         taken += _exchange(module, found, world(), strict, decisions, early, obstacle)
     # JAX 0.10.2 drops the donation of arguments when a hook changes a module, so a module in which
@@ -78,7 +86,7 @@ def _exchange(
     world: World,
     strict: bool,
     decisions: Decisions,
-    early: Early | None,
+    early: "Early | None",
     obstacle: str,
 ) -> bool:
     """Takes over one collective. Returns whether it was taken over."""

@@ -19,7 +19,7 @@ from jax_cxl._job.setting import Setting
 from jax_cxl._takeover.world import World
 
 # How often the thread looks whether there are devices, in seconds.
-_POLL_SECONDS = 0.02
+_POLL_SECONDS = 0.002
 
 
 class _Starter:

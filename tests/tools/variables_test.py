@@ -56,8 +56,8 @@ class EntryPointTest(absltest.TestCase):
     def test_the_import_says_that_the_variable_has_no_effect(self):
         # Without the metadata of an installation, as on PYTHONPATH.
         program = (
-            "import importlib.metadata as m; m.entry_points = lambda **_: [];"
-            "import jax_cxl; import jax_cxl"
+            "import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p];"
+            f"sys.path.insert(0, {str(_ROOT)!r}); import jax_cxl; import jax_cxl"
         )
         ended = subprocess.run(
             [sys.executable, "-c", program],

@@ -31,7 +31,10 @@ from jax_cxl._job.launched import environment as launch_environment
 from jax_cxl._job.launched.board import ENDED, RUNS
 from jax_cxl._job.meeting import making_devices
 
-_POLL_SECONDS = 0.02
+# A process looks again after the first pause, then after pauses that grow to the longest one: the
+# others usually come within milliseconds.
+_FIRST_PAUSE = 0.001
+_LONGEST_PAUSE = 0.02
 _ADVICE = " All processes have to start again."
 _T = TypeVar("_T")
 
@@ -51,6 +54,7 @@ def await_ranks(timeout: float) -> None:
         return
     launch_environment.note_connecting()
     deadline = time.monotonic() + timeout
+    pause = _FIRST_PAUSE
     while missing := board.ranks(RUNS) + board.ranks(ENDED):
         if ended := board.ranks(ENDED):
             raise errors.NotInitializedError(
@@ -63,7 +67,8 @@ def await_ranks(timeout: float) -> None:
                 f" JAX_CXL_CONNECT_TIMEOUT = {timeout:g} s. All ranks have to call it, before they"
                 " use a device; raise that time if ranks start so far apart"
             )
-        time.sleep(_POLL_SECONDS)
+        time.sleep(pause)
+        pause = _longer(pause)
 
 
 def begin(awaited: Sequence[int] | None, timeout: float) -> None:
@@ -126,6 +131,7 @@ def wait_for(look: Callable[[], _T | None], timeout: float, problem: Callable[[]
         After `timeout` seconds, the error is `problem`.
     """
     deadline = time.monotonic() + timeout
+    pause = _FIRST_PAUSE
     while True:
         if _ends is not None:
             raise errors.NotInitializedError(f"its program ended before that ({_ends})")
@@ -141,7 +147,12 @@ def wait_for(look: Callable[[], _T | None], timeout: float, problem: Callable[[]
             return found
         if time.monotonic() > deadline:
             raise errors.NotInitializedError(problem if isinstance(problem, str) else problem())
-        time.sleep(_POLL_SECONDS)
+        time.sleep(pause)
+        pause = _longer(pause)
+
+
+def _longer(pause: float) -> float:
+    return min(2 * pause, _LONGEST_PAUSE)
 
 
 @contextlib.contextmanager
