@@ -1,12 +1,14 @@
 """Saves versions of one name, together with the other processes of the job."""
 
 import concurrent.futures
+import functools
 import json
 import secrets
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import jax
 
@@ -22,6 +24,21 @@ from jax_cxl._store.writing import fence, saving, streaming
 from jax_cxl._store.writing.save_agreement import SaveAgreement
 
 _POLL_SECONDS = 0.002
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _one_thread(
+    method: Callable[Concatenate["Publisher", P], R],
+) -> Callable[Concatenate["Publisher", P], R]:
+    """Lets one thread at a time call these methods of a publisher."""
+
+    @functools.wraps(method)
+    def call(self: "Publisher", *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return call
 
 
 class Publisher:
@@ -52,6 +69,8 @@ class Publisher:
         """
         self._section, self._problem = section, problem
         self._shared, self._advice = shared, advice
+        self._lock = threading.RLock()
+        self._closed = False
         self._threads = concurrent.futures.ThreadPoolExecutor(1, "jax_cxl store")
         self._flattener = flatten.Flattener(whole=shared)
         # For the last tree: its description, the description of this process, and what it writes.
@@ -78,6 +97,7 @@ class Publisher:
     def section(self, section: Section) -> None:
         self._section, self._problem = section, None
 
+    @_one_thread
     def save(self, version: int | None, tree: Any, *, copy: bool) -> int:
         """Saves a tree while the program continues; returns the version. See `Snapshots.save`."""
 
@@ -95,6 +115,7 @@ class Publisher:
 
         return self._save(version, flat, batches)
 
+    @_one_thread
     def stream(
         self, version: int | None, describe: Callable[[tuple[int, ...]], flatten.Flat]
     ) -> streaming.Stream:
@@ -132,6 +153,10 @@ class Publisher:
         batches_of: Callable[[flatten.Flat, saving.Selection], Iterable[saving.Batch]],
     ) -> int:
         """Saves a tree whose arrays `batches_of` returns, perhaps later."""
+        if self._section is not None:
+            self._section.devices.check_opener()
+        if self._closed:
+            raise errors.StoreError(f"{self.section.text} was closed: open it again to save to it")
         together = self._agreement or self.agree("save")
         try:
             together.meet()
@@ -176,11 +201,13 @@ class Publisher:
         self._saving = self._threads.submit(work.run)
         return version
 
+    @_one_thread
     def wait(self, timeout: float | None = None) -> None:
         """Waits until the last save is a valid version. See `Snapshots.wait`."""
         timeout = arguments.timeout(timeout)
         if self._saving is None:
             return
+        self.section.devices.check_opener()
         if self._agreement is None:
             self._saving.result()
             raise errors.StoreError(
@@ -194,11 +221,15 @@ class Publisher:
             self._give_up(self._agreement, error)
             raise
 
+    @_one_thread
     def close(self) -> None:
         """Waits until this process has written its part of the last save.
 
         Another job may save under the name afterwards, if all other parts have been written too.
         """
+        if self._section is not None and self._section.devices.is_inherited:
+            return  # The parent saves.
+        self._closed = True
         try:
             if self._saving is not None:
                 self._saving.result()
