@@ -337,6 +337,31 @@ class ThreadsTest(harness.StoreTest):
             publish(store, "a", X + 2)
             np.testing.assert_array_equal(store.read("a").tree["x"], X + 2)
 
+    @parameterized.parameters("_begun", "_first", "take", "next_number")
+    def test_an_interrupt_leaves_a_name_that_can_be_published(self, step):
+        def interrupt():
+            raise KeyboardInterrupt
+
+        for moment in ("before", "after"):
+            with self.open() as store:
+                interrupted = once(fence, step, **{moment: interrupt})
+                with interrupted, self.assertRaises(KeyboardInterrupt):
+                    store.publish("a", {"x": X})
+                publish(store, "a", X + 1)
+                np.testing.assert_array_equal(store.read("a").tree["x"], X + 1)
+                store.delete("a")
+
+    @parameterized.parameters(1, 2)
+    def test_a_store_that_was_closed_after_an_error_lets_others_publish(self, errors):
+        with self.open() as store:
+            publish(store, "a", X)
+            for _ in range(errors):
+                with self.assertRaises(TypeError):
+                    store.publish("a", {"x": object()})
+        with self.open() as other:
+            publish(other, "a", X + 1)
+            np.testing.assert_array_equal(other.read("a").tree["x"], X + 1)
+
     def test_copies_of_views_that_cannot_be_made(self):
         with self.open() as store:
             publish(store, "a", X)

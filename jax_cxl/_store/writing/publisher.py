@@ -82,6 +82,7 @@ class Publisher:
         self.last = 0
         self._agreed = 0  # value of `last` when the processes agreed
         self._incarnation = 0  # last claim of the section when the processes agreed
+        self._own_claim: fence.Claim | None = None  # the last one that this process has written
         self._base = 0  # number of the version from which they have continued; 0: none
         self._newest = 0  # number of the newest valid version; 0: none
 
@@ -182,7 +183,7 @@ class Publisher:
             selection = self._select(flat, description, together.own)
             flat = flatten.Flat(description, flat.arrays, flat.values)
             batches = batches_of(flat, selection)
-        except Exception as error:
+        except BaseException as error:  # also Ctrl-C, for which the other processes must not wait
             self._give_up(together, error)
             raise
         self.last, self._version = number, version
@@ -235,8 +236,7 @@ class Publisher:
                 self._saving.result()
         finally:
             self._threads.shutdown()
-        together, section = self._agreement, self._section
-        claim = section.claim if section and together and together.own == 0 else None
+        claim, section = self._own_claim, self._section
         if claim and section and (not self._saving or validity.complete(section, self.last)):
             claim.release(section)
 
@@ -307,7 +307,7 @@ class Publisher:
                         " End that job, or publish under another name"
                     )
                 state = self._incarnation, together.token, self.last, self._base
-                claim = fence.take(section, *state)
+                claim = self._own_claim = fence.take(section, *state)
             except errors.CxlError as error:
                 problem = error
         raise_first(together.writers, problem, "could not save")
@@ -386,7 +386,7 @@ class Publisher:
         token = self._agreement.token if self._agreement else 0
         return record is not None and (record.number, record.token) == (self.last, token)
 
-    def _give_up(self, together: SaveAgreement, error: Exception) -> None:
+    def _give_up(self, together: SaveAgreement, error: BaseException) -> None:
         """Tells the others why this process cannot save. All agree again before the next save."""
         if isinstance(error, fence.OvertakenError):
             self._overtaken = error
@@ -432,7 +432,7 @@ def raise_first(writers: Sequence[int], problem: Exception | None, what: str) ->
             raise make(f"process {process} {what}: {name}: {rest}")
 
 
-def in_words(problem: Exception | None) -> str:
+def in_words(problem: BaseException | None) -> str:
     """Returns an error in words, "" if there is none."""
     return f"{type(problem).__name__}: {problem}" if problem is not None else ""
 
