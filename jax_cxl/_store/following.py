@@ -110,9 +110,9 @@ def read(devices: Devices, name: str, wanted: Wanted) -> Version:
     tried: set[int] = set()
     while left := [records for records in found if records[0].number not in tried]:
         records = left[0]
-        tried.add(records[0].number)
         with leased(section, records) as there:
             if there:
+                tried.add(records[0].number)
                 try:
                     return _build(section, records, wanted)
                 except errors.StoreError as error:
@@ -166,17 +166,18 @@ def publisher_of(section: Section) -> str | None:
 @contextmanager
 def leased(section: Section, records: Records) -> Iterator[bool]:
     """Keeps a version while it is read; yields whether it is still there."""
-    lease = section.devices.sessions.add_lease(catalog.lease_of(section.entry, records[0].number))
+    sessions = section.devices.sessions
+    lease = sessions.add_lease(catalog.lease_of(section.entry, records[0].number))
     try:
         yield is_there(section, records)
     finally:
-        section.devices.sessions.remove_lease(lease)
+        sessions.remove_lease(lease)
 
 
 def is_there(section: Section, records: Records) -> bool:
     """Returns whether a version that has been leased can be read."""
     now = validity.version(section, records[0].number)
-    return now == records and catalog.is_current(section.devices, section.entry)
+    return now == records and catalog.stays(section.devices, section.entry)
 
 
 def candidates(devices: Devices, name: str, wanted: Wanted) -> tuple[Section, list[Records]]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import threading
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Self
@@ -15,6 +16,7 @@ from jax_cxl._store.memory import catalog, layout, opening
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import validity
 from jax_cxl._store.trees import flatten, sizes
+from jax_cxl._store.writing import fence
 from jax_cxl._store.writing.publisher import Publisher, raise_first
 
 
@@ -68,6 +70,7 @@ class Store:
         arguments.check_where(where)
         self._devices = opening.open_devices(where, parity)
         self._publishers: dict[str, Publisher] = {}
+        self._making = threading.RLock()  # held by the thread that makes or deletes a name
 
     def __enter__(self) -> Self:
         return self
@@ -114,7 +117,13 @@ class Store:
         """
         flattener = flatten.Flattener(whole=True)
         publisher = self._publisher(name, lambda writers: flattener.flatten(tree, writers), keep)
-        return publisher.save(version, tree, copy=copy)
+        try:
+            return publisher.save(version, tree, copy=copy)
+        except errors.StoreError:
+            if not catalog.is_current(self._devices, publisher.section.entry):
+                # It was deleted. The next call makes the name again.
+                self._publishers.pop(name, None)
+            raise
 
     def flush(self, name: str, timeout: float | None = None) -> None:
         """Waits until the last version of a name that this job has published is complete.
@@ -223,10 +232,14 @@ class Store:
           StoreError: there is no such name, another process reads it, or another living job
             publishes it.
         """
-        publisher = self._publishers.pop(catalog.check_name(name), None)
-        if publisher is None:
-            self._delete(name)
-            return
+        with self._making:
+            publisher = self._publishers.pop(catalog.check_name(name), None)
+            if publisher is None:
+                self._delete(name)
+            else:
+                self._delete_together(name, publisher)
+
+    def _delete_together(self, name: str, publisher: Publisher) -> None:
         publisher.close()
         writers = agreement.processes()
         problem: Exception | None = None
@@ -245,11 +258,7 @@ class Store:
             raise errors.StoreError(
                 f"{self._devices.where!r} has no {name!r}; store.list() has all names"
             )
-        if (who := following.publisher_of(section)) is not None:
-            raise errors.StoreError(
-                f"{section.text} cannot be deleted: {who} publishes it. Close its store first"
-            )
-        catalog.delete(self._devices, section.entry)
+        fence.delete(section)
 
     def close(self) -> None:
         """Waits until this process has written its parts of what it publishes."""
@@ -276,15 +285,18 @@ class Store:
           more_blocks: blocks that each version may take besides the tree.
           again: whether to begin as a new job does, because a process may be new.
         """
+        self._devices.check_opener()
         if again and (old := self._publishers.pop(name, None)) is not None:
             with contextlib.suppress(Exception):  # An earlier call has raised it.
                 old.close()
-        publisher = self._publishers.get(name) if isinstance(name, str) else None
-        if publisher is None:
-            section = self._create(name, describe, keep, more_blocks)
-            publisher = Publisher(section, shared=True, advice=_advice(section))
-            self._publishers[name] = publisher
-        elif keep is not None:
+        with self._making:
+            publisher = self._publishers.get(name) if isinstance(name, str) else None
+            if publisher is None:
+                section = self._create(name, describe, keep, more_blocks)
+                publisher = Publisher(section, shared=True, advice=_advice(section))
+                self._publishers[name] = publisher
+                return publisher
+        if keep is not None:
             _check_keep(publisher.section, keep)
         return publisher
 
@@ -300,7 +312,7 @@ class Store:
         needed = 0
         writers = tuple(agreement.processes())
         try:
-            name = catalog.check_name(name)
+            name = catalog.check_new_name(name)
             if keep is not None:
                 arguments.check_keep(keep)
             flat = describe(writers)
@@ -324,14 +336,16 @@ class Store:
                     f"a name and a keep with checksums {each[1:]}" for each in (told[0], other)
                 ]
                 raise agreement.mismatch(writers, (0, side), texts, "publish different names")
+        section: Section | None = None
         if writers[0] == jax.process_index():
             try:
                 size = max(needed for needed, *_ in told)
-                catalog.create(self._devices, name, kept, size)
+                entry = catalog.create(self._devices, name, kept, size)
+                section = Section(self._devices, entry, "version")
             except errors.CxlError as error:
                 problem = error
         raise_first(writers, problem, "could not publish")
-        section = Section.find(self._devices, name)
+        section = section or Section.find(self._devices, name)
         if section is None:
             problem = errors.StoreError(
                 f"{self._devices.where!r} is not the same memory on processes {writers[0]} and"

@@ -1,6 +1,7 @@
 """Arrays over the memory of a store, without a copy."""
 
 import threading
+import weakref
 from typing import Any, Self
 
 import jax
@@ -87,7 +88,9 @@ class _Held:
 
     def __init__(self, section: Section, records: Records, lease: _core.Lease):
         self._section = section
-        self._lease = lease
+        # A child that was forked has sessions of its own.
+        self._sessions, self._lease = section.devices.sessions, lease
+        weakref.finalize(self, self._sessions.remove_lease, lease).atexit = False
         self.reader = Reader(section, records)
         self._checked: set[str] = set()
         self._lock = threading.Lock()
@@ -107,15 +110,12 @@ class _Held:
         sessions.remove_lease(lease)
         return None
 
-    def __del__(self) -> None:
-        self._section.devices.sessions.remove_lease(self._lease)
-
     def check(self) -> None:
         """Checks that the lease held all the time."""
-        if not self._section.devices.sessions.holds(self._lease):
+        if not self._sessions.holds(self._lease):
             raise errors.StoreError(
-                f"{self.what} may have been overwritten, because this process stood still: open a"
-                " new view, and compute again what was computed from this one"
+                f"{self.what} may have been overwritten, because this process stood still, or was"
+                " forked since: open a new view, and compute again what was computed from this one"
             )
 
     def leaf(self, path: str) -> leaves.Leaf:

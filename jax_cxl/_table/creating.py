@@ -1,5 +1,6 @@
 """Writes a new table into a store, a block at a time."""
 
+import contextlib
 import math
 import secrets
 from collections.abc import Iterator, Sequence
@@ -83,6 +84,13 @@ def _new_section(
     # A process may try to remove what it takes for incomplete.
     lease = sessions.add_lease(catalog.lease_of(section.entry, NUMBER))
     try:
+        # Another process may have been faster, with another size, or may have removed it.
+        has = section.entry.end - section.entry.start
+        if has < size or not catalog.stays(devices, section.entry):
+            raise errors.StoreError(
+                f"{section.text} is just being made by another process: wait, and"
+                " open it by Table.open"
+            )
         fence.take_alone(section)
         if validity.all_valid(section):
             raise errors.StoreError(
@@ -94,7 +102,8 @@ def _new_section(
             section.claim.release(section)
         sessions.remove_lease(lease)
         if not validity.all_valid(section):
-            _remove_incomplete(devices, name)
+            with contextlib.suppress(errors.StoreError):  # An error is on its way already.
+                _remove_incomplete(devices, name)
 
 
 def _remove_incomplete(devices: Devices, name: str) -> None:
@@ -105,16 +114,19 @@ def _remove_incomplete(devices: Devices, name: str) -> None:
     if section is None:
         return
     catalog.check_kind(devices, section.entry, 0)
+
+    def refused() -> str | None:
+        if validity.all_valid(section):
+            return "another process has just made it: open it by Table.open"
+        who = fence.owner(section)
+        return f"{who} is just making it: wait, and open it by Table.open" if who else None
+
     if validity.all_valid(section):
         raise errors.StoreError(
             f"{section.text} exists already: open it by Table.open, or delete it first by"
             " store.delete"
         )
-    if (who := fence.owner(section)) is not None:
-        raise errors.StoreError(
-            f"{section.text} is just being made by {who}: wait, and open it by Table.open"
-        )
-    catalog.delete(devices, section.entry)
+    catalog.delete(devices, section.entry, refused)
 
 
 def _save(

@@ -84,7 +84,7 @@ class Table(Taking, Training):
                  [ 0, 81]], dtype=int32)
         """
         devices = opening.devices_of(store)
-        name = catalog.check_name(name)
+        name = catalog.check_new_name(name)
         given = sources.of(rows, shape, dtype, tensor)
         if trained:
             if scales is not None:

@@ -36,6 +36,10 @@ void StoresBeforeLoads() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
+// Also a lease that a child process has copied from its parent has a number
+// that no other lease has.
+std::atomic<uint64_t> leases_made = 0;
+
 uint64_t RandomIdentity(std::random_device& random) {
   return (uint64_t{random()} << 32 | random()) | 1;
 }
@@ -50,6 +54,10 @@ Sessions::Sessions(const PersistentMemory& memory, std::vector<int> devices,
       expiry_(expiry) {}
 
 Sessions::~Sessions() {
+  if (getpid() != creator_) {
+    (void)beating_.release();
+    return;
+  }
   StopBeating();
   if (slot_ < 0) return;
   if (LoadMax(slot_, offsetof(SessionSlot, identity)) != identity_) return;
@@ -169,8 +177,9 @@ Result<Sessions::Own> Sessions::Enter() {
     identity_ = identity;
     last_beat_ = SinceBoot();
     leased_.fill(0);
+    numbers_.fill(0);
     stopping_ = false;
-    beating_ = StartOwnThread([this] { Beat(); });
+    beating_->thread = StartOwnThread([this] { Beat(); });
     return Own{slot_, identity_};
   }
   return Error(Code::kResourceExhausted, "all ", kMaxSessions,
@@ -195,7 +204,7 @@ void Sessions::Beat() {
     StoreCounts();
     (void)Store(slot_, offsetof(SessionSlot, heartbeat), ++heartbeat_);
     last_beat_ = SinceBoot();
-    stop_.wait_for(lock, kBeat, [this] { return stopping_; });
+    beating_->stop.wait_for(lock, kBeat, [this] { return stopping_; });
   }
 }
 
@@ -220,13 +229,18 @@ void Sessions::StopBeating() {
     std::lock_guard lock(mutex_);
     stopping_ = true;
   }
-  stop_.notify_all();
-  if (beating_.joinable()) beating_.join();
+  beating_->stop.notify_all();
+  if (beating_->thread.joinable()) beating_->thread.join();
 }
 
 Result<Sessions::Lease> Sessions::AddLease(uint64_t what) {
   CXL_RETURN_IF_ERROR(Enter().status());
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  while (slot_ < 0) {  // Another process has taken the slot since.
+    lock.unlock();
+    CXL_RETURN_IF_ERROR(Enter().status());
+    lock.lock();
+  }
   const auto free = std::find(leased_.begin(), leased_.end(), 0);
   if (free == leased_.end())
     return Error(Code::kResourceExhausted, "this process already reads ",
@@ -238,14 +252,16 @@ Result<Sessions::Lease> Sessions::AddLease(uint64_t what) {
   CXL_RETURN_IF_ERROR(
       Store(slot_, offsetof(SessionSlot, leases) + 8 * index, what));
   leased_[index] = what;
-  return Lease{index, epoch_};
+  numbers_[index] = ++leases_made;
+  return Lease{index, epoch_, numbers_[index]};
 }
 
 void Sessions::RemoveLease(const Lease& lease) {
+  if (getpid() != creator_) return;  // It is the parent's.
   std::lock_guard lock(mutex_);
-  if (slot_ < 0 || leased_[lease.index] == 0) return;
+  if (slot_ < 0 || numbers_[lease.index] != lease.number) return;
   (void)Store(slot_, offsetof(SessionSlot, leases) + 8 * lease.index, 0);
-  leased_[lease.index] = 0;
+  leased_[lease.index] = numbers_[lease.index] = 0;
 }
 
 void Sessions::Count(uint64_t what, const std::atomic<uint64_t>* word) {
@@ -254,8 +270,10 @@ void Sessions::Count(uint64_t what, const std::atomic<uint64_t>* word) {
 }
 
 bool Sessions::Holds(const Lease& lease) {
+  if (getpid() != creator_) return false;
   std::lock_guard lock(mutex_);
-  return slot_ >= 0 && epoch_ == lease.epoch && !StoodStill();
+  return slot_ >= 0 && numbers_[lease.index] == lease.number &&
+         epoch_ == lease.epoch && !StoodStill();
 }
 
 Result<std::vector<Sessions::Holder>> Sessions::HoldersOf(uint64_t what) {
@@ -307,19 +325,19 @@ Status Sessions::Lock(double timeout_s) {
     CXL_RETURN_IF_ERROR(Store(own.slot, offsetof(SessionSlot, choosing), 0));
     for (int slot = 0; slot < kMaxSessions; ++slot)
       if (slot != own.slot)
-        CXL_RETURN_IF_ERROR(WaitFor(slot, ticket, deadline));
+        CXL_RETURN_IF_ERROR(WaitFor(slot, own.slot, ticket, deadline));
     return OkStatus();
   }();
   if (!status.ok()) Unlock();
   return status;
 }
 
-Status Sessions::WaitFor(int slot, uint64_t ticket,
+Status Sessions::WaitFor(int slot, int own, uint64_t ticket,
                          Clock::time_point deadline) {
   while (true) {
     const uint64_t theirs = LoadMax(slot, offsetof(SessionSlot, ticket));
     const bool first =
-        theirs == 0 || theirs > ticket || (theirs == ticket && slot > slot_);
+        theirs == 0 || theirs > ticket || (theirs == ticket && slot > own);
     if (first && LoadMax(slot, offsetof(SessionSlot, choosing)) == 0) {
       // It may have taken a ticket since.
       if (LoadMax(slot, offsetof(SessionSlot, ticket)) == theirs)

@@ -1,6 +1,9 @@
 #ifndef JAX_CXL_POOL_PERSISTENT_SESSIONS_H_
 #define JAX_CXL_POOL_PERSISTENT_SESSIONS_H_
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -8,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -45,7 +49,8 @@ static_assert(sizeof(SessionSlot) == 512);
 // others if its heartbeat stops for `kExpiry`. A process that was stopped for
 // half of this time treats its own leases as lost.
 //
-// Thread-safe.
+// Thread-safe. A child process that was forked has no leases, and needs an
+// object of its own to enter.
 class Sessions {
  public:
   using Clock = std::chrono::steady_clock;
@@ -56,8 +61,9 @@ class Sessions {
       kMaxSessions * (sizeof(SessionSlot) + kMaxLeases * sizeof(uint64_t));
 
   struct Lease {
-    int index;       // in the slot
-    uint64_t epoch;  // how often this process had lost its leases
+    int index;        // in the slot
+    uint64_t epoch;   // how often this process had lost its leases
+    uint64_t number;  // no other lease of this process has it
   };
 
   struct Holder {
@@ -116,6 +122,11 @@ class Sessions {
     Clock::time_point since;
   };
 
+  struct Beating {
+    std::condition_variable stop;
+    std::thread thread;
+  };
+
   uint64_t OffsetOf(int slot, size_t field) const;
   uint64_t CountOffset(int slot, int lease) const;
   Status Store(int slot, size_t field, uint64_t value) const;
@@ -129,7 +140,8 @@ class Sessions {
   void StoreCount(int lease, uint64_t count);  // requires mutex_
   bool IsLiving(int slot, const SessionSlot& read);
   Result<bool> TryToTake(int slot, uint64_t identity);
-  Status WaitFor(int slot, uint64_t ticket, Clock::time_point deadline);
+  Status WaitFor(int slot, int own, uint64_t ticket,
+                 Clock::time_point deadline);
   void Beat();
   void StopBeating();
   bool StoodStill() const;  // requires mutex_
@@ -138,19 +150,21 @@ class Sessions {
   const std::vector<int> devices_;
   const uint64_t offset_;
   const Clock::duration expiry_;
+  const pid_t creator_ = getpid();
 
   std::mutex enter_mutex_;
   std::mutex mutex_;
-  std::condition_variable stop_;
-  std::thread beating_;
+  // A child process has no such thread, and cannot destroy this.
+  std::unique_ptr<Beating> beating_ = std::make_unique<Beating>();
   bool stopping_ = false;
   int slot_ = -1;
   uint64_t identity_ = 0;
   uint64_t heartbeat_ = 0;
   std::chrono::nanoseconds last_beat_{0};  // also counts while the host sleeps
   uint64_t epoch_ = 0;
-  std::array<uint64_t, kMaxLeases> leased_{};  // as in the slot
-  std::array<uint64_t, kMaxLeases> counts_{};  // as in the memory
+  std::array<uint64_t, kMaxLeases> leased_{};   // as in the slot
+  std::array<uint64_t, kMaxLeases> numbers_{};  // of the leases
+  std::array<uint64_t, kMaxLeases> counts_{};   // as in the memory
   std::map<uint64_t, const std::atomic<uint64_t>*> counters_;
 
   std::mutex lock_mutex_;  // held while this process has the lock

@@ -59,6 +59,41 @@ TEST_P(SessionsTest, OthersSeeALeaseWhileItIsHeld) {
   EXPECT_TRUE(writer.HoldersOf(7)->empty());
 }
 
+TEST_P(SessionsTest, ALeaseThatIsRemovedTwiceTakesNoOtherAway) {
+  const auto memory = Memory(), other = Memory();
+  Sessions reader(*memory, {0}, kTable), writer(*other, {0}, kTable);
+  const auto first = reader.AddLease(7);
+  ASSERT_TRUE(first.ok());
+  reader.RemoveLease(*first);
+  const auto second = reader.AddLease(8);
+  ASSERT_TRUE(second.ok());
+  ASSERT_EQ(first->index, second->index);
+  reader.RemoveLease(*first);
+  EXPECT_FALSE(reader.Holds(*first));
+  EXPECT_TRUE(reader.Holds(*second));
+  EXPECT_EQ(writer.HoldersOf(8)->size(), 1u);
+}
+
+TEST_P(SessionsTest, AChildEndsNoSessionOfItsParent) {
+  const auto memory = Memory(), other = Memory();
+  auto session = std::make_unique<Sessions>(*memory, std::vector{0}, kTable);
+  Sessions writer(*other, {0}, kTable);
+  const auto lease = session->AddLease(7);
+  ASSERT_TRUE(lease.ok());
+  std::this_thread::sleep_for(10ms);  // The thread waits for its next beat.
+  const pid_t child = fork();
+  if (child == 0) {
+    session->RemoveLease(*lease);
+    if (session->Holds(*lease)) _exit(1);
+    session.reset();
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(writer.HoldersOf(7)->size(), 1u);
+}
+
 TEST_P(SessionsTest, OthersSeeTheCountOfALease) {
   const auto memory = Memory(), other = Memory();
   Sessions reader(*memory, {0}, kTable), writer(*other, {0}, kTable);

@@ -17,6 +17,7 @@ from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import examining, repair, restoring, validity
 from jax_cxl._store.reading.validity import Records
+from jax_cxl._store.writing import fence
 
 _DESCRIPTION = """\
 Shows and changes what is in a store of jax_cxl.Store or jax_cxl.Snapshots, without the jobs that
@@ -249,7 +250,7 @@ def _delete(options: argparse.Namespace) -> int:
     for section in (
         _sections(devices) if options.name is None else [_section(devices, options.name)]
     ):
-        catalog.delete(devices, section.entry)
+        fence.delete(section)
         print(f"deleted {_text.printable(section.entry.name)}")
     if options.name is not None:
         return 0

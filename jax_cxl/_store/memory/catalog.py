@@ -1,10 +1,16 @@
-"""The catalog: which names a store has, and where the section of each name is."""
+"""The catalog: which names a store has, and where the section of each name is.
+
+An entry never changes while its name exists. To delete a name, a process first stores a word in its
+section, and then looks for leases and claims. A process that leases or claims a section does so
+first, and looks for this word then. So one of them sees the other, and a deletion that is refused
+hides the name from nobody.
+"""
 
 import dataclasses
 import secrets
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
 
@@ -84,6 +90,19 @@ def check_name(name: object) -> str:
     return name
 
 
+def check_new_name(name: object) -> str:
+    """Returns a name for data.
+
+    Raises:
+      TypeError, ValueError: as `check_name`, or names like this one are those of residuals, which
+        any process deletes that finds nobody who uses them.
+    """
+    name = check_name(name)
+    if name.startswith(RESIDUALS):
+        raise ValueError(f"name={name!r} must not begin with {RESIDUALS!r}: choose another name")
+    return name
+
+
 def entries(devices: Devices) -> list[Entry]:
     """Returns the entries of all names, by name."""
     found = [entry for entry in _newest(devices).values() if entry.name]
@@ -100,6 +119,24 @@ def is_current(devices: Devices, entry: Entry) -> bool:
     found = [_read(devices, device, entry.slot) for device in devices.mirrors]
     newest = max(filter(None, found), key=lambda other: other.generation, default=None)
     return newest == entry
+
+
+def has(devices: Devices, entry: Entry) -> bool:
+    """Returns whether the catalog has an entry, by a look at one word of it."""
+    return any(devices.load_word(d, entry.offset) == entry.identity for d in devices.mirrors)
+
+
+def stays(devices: Devices, entry: Entry) -> bool:
+    """Returns whether nobody deletes a section, which this process has leased or claimed before."""
+    ending = geometry_of(devices, entry).ending
+    if not any(devices.load_word(device, ending) for device in devices.mirrors):
+        return is_current(devices, entry)
+    with locked(devices):
+        # The process that was about to delete it has been refused, or was killed.
+        current = is_current(devices, entry)
+        if current:
+            _store_ending(devices, entry, 0)
+        return current
 
 
 def check_kind(devices: Devices, entry: Entry, keep: int) -> None:
@@ -148,30 +185,53 @@ def create(devices: Devices, name: str, keep: int, size: int | None) -> Entry:
         identity = secrets.randbits(63) | 1
         generation = slots[slot].generation + 1 if slot in slots else 1
         entry = Entry(identity, slot, generation, start, end, keep, time.time(), name)
+        devices.sessions.check_locked()
         _erase(devices, geometry_of(devices, entry))
         _write(devices, entry)
         return entry
 
 
-def delete(devices: Devices, entry: Entry) -> None:
+def delete(
+    devices: Devices, entry: Entry, refused: Callable[[], str | None] = lambda: None
+) -> None:
     """Takes an entry away if nobody reads its section.
 
+    Args:
+      devices: the memory.
+      entry: the entry.
+      refused: returns why else it must stay, or None. It is called when no process begins to read
+        or to write any more.
+
     Raises:
-      StoreError: a process reads it.
+      StoreError: a process reads it, or it must stay.
     """
     with locked(devices):
         if not is_current(devices, entry):
             return
-        freed = dataclasses.replace(entry, generation=entry.generation + 1, name="")
-        _write(devices, freed)
-        # No process begins to read from now on.
-        for area in range(entry.keep + 1):
-            if readers := holders(devices, entry, area):
-                _write(devices, dataclasses.replace(entry, generation=entry.generation + 2))
-                raise errors.StoreError(
-                    f"{entry.name!r} of {devices.where!r} cannot be deleted: {readers[0]} reads it."
-                    " Close its view or table first, or end that process"
-                )
+        _store_ending(devices, entry, 1)
+        try:
+            for area in range(entry.keep + 1):
+                if readers := holders(devices, entry, area):
+                    why = (
+                        f"{readers[0]} reads it. Close its view or table first, or end that process"
+                    )
+                    raise _cannot_delete(devices, entry, why)
+            if why := refused():
+                raise _cannot_delete(devices, entry, why)
+        except BaseException:
+            _store_ending(devices, entry, 0)
+            raise
+        _write(devices, dataclasses.replace(entry, generation=entry.generation + 1, name=""))
+
+
+def _cannot_delete(devices: Devices, entry: Entry, why: str) -> errors.StoreError:
+    return errors.StoreError(f"{entry.name!r} of {devices.where!r} cannot be deleted: {why}")
+
+
+def _store_ending(devices: Devices, entry: Entry, value: int) -> None:
+    devices.sessions.check_locked()
+    for device in devices.mirrors:
+        devices.store_word(device, geometry_of(devices, entry).ending, value)
 
 
 def copy_to(devices: Devices, blank: Sequence[int]) -> None:

@@ -4,6 +4,7 @@ import ctypes
 import dataclasses
 import functools
 import logging
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +31,6 @@ class Devices:
       coherent: whether the caches of hosts are kept coherent.
       blank: devices without a superblock, in memory with parity. They are lost, or were replaced.
       lost: devices whose paths are lost.
-      sessions: the processes that use the memory.
     """
 
     where: str
@@ -41,11 +41,40 @@ class Devices:
     lost: set[int] = dataclasses.field(default_factory=set)
 
     def __post_init__(self) -> None:
-        # This process takes a slot with its first lease or claim.
-        self.sessions = _core.Sessions(self.core, self.mirrors, layout.SESSIONS_OFFSET)
+        self._opener = self._process = os.getpid()
+        self._sessions = self._new_sessions()
         self._copies: Any = None
         # Threads may need the copies at the same time, and CUDA registers memory only once.
         self._creating_copies = threading.Lock()
+
+    @property
+    def sessions(self) -> _core.Sessions:
+        """The processes that use the memory. A child that was forked has a session of its own."""
+        if os.getpid() != self._process:
+            self._process = os.getpid()
+            self._sessions = self._new_sessions()
+        return self._sessions
+
+    def _new_sessions(self) -> _core.Sessions:
+        # This process takes a slot with its first lease or claim.
+        return _core.Sessions(self.core, self.mirrors, layout.SESSIONS_OFFSET)
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether a parent has opened the memory, and this process was forked since."""
+        return os.getpid() != self._opener
+
+    def check_opener(self) -> None:
+        """Checks that this process may publish, which needs threads and claims of its own.
+
+        Raises:
+          StoreError: a parent has opened the memory.
+        """
+        if self.is_inherited:
+            raise errors.StoreError(
+                f"process {self._opener} opened {self.where!r}, and this process was forked since:"
+                " a child can read, but to write it has to open the store itself"
+            )
 
     @property
     def count(self) -> int:

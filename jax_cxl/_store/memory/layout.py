@@ -5,7 +5,8 @@ processes that use the memory (cc/pool/persistent/sessions.h). The catalog comes
 place of the section of each name (`catalog.py`). Sections take the rest.
 
 A section begins with the claims of the jobs that wrote to it (`fence.py`), the numbers of the saves
-that they have begun, and an announcement for each process that can write (`announcements.py`). The
+that they have begun, a word that says that a process is about to delete the section
+(`catalog.py`), and an announcement for each process that can write (`announcements.py`). The
 rest of it is divided into `keep + 1` equal areas, one for each version that stays and one more. An
 area begins with a record for each process. Rows of blocks follow; `stripes.py` says which blocks a
 row has.
@@ -144,6 +145,11 @@ class Geometry:
     def begun(self, claim: int) -> int:
         """Returns where the number is that the owner of a claim has begun to save."""
         return self.start + PAGE_BYTES + claim * BEGUN_BYTES
+
+    @property
+    def ending(self) -> int:
+        """Where the word is that says that a process is deleting the section, or was."""
+        return self.begun(NUM_CLAIMS)
 
     def announcement(self, writer: int) -> int:
         """Returns where the announcement of a writer begins."""

@@ -367,6 +367,9 @@ def _threads() -> concurrent.futures.ThreadPoolExecutor:
     return concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1), "jax_cxl restore")
 
 
+os.register_at_fork(after_in_child=_threads.cache_clear)  # A child does not have the threads.
+
+
 def _aligned(size: int) -> np.ndarray:
     """Returns memory that XLA can use as it is, without a copy."""
     raw = np.empty(size + 64, np.uint8)

@@ -37,6 +37,10 @@ class OvertakenError(errors.StoreError):
     """Another job has begun to save under the same name, so this job saves no more."""
 
 
+class DeletedError(OvertakenError):
+    """The name was deleted, so this job saves no more."""
+
+
 class OwnedError(errors.StoreError):
     """Another living job saves under the name."""
 
@@ -119,8 +123,12 @@ class Claim:
         """Checks that no other job has claimed the memory since.
 
         Raises:
-          OvertakenError: another job has claimed it.
+          OvertakenError: another job has claimed it, or the name was deleted.
         """
+        if section.devices.is_inherited:
+            raise OvertakenError(f"the parent of this process saves to {section.text}")
+        if not catalog.has(section.devices, section.entry):
+            raise _deleted(section)
         page = section.devices.read(device, section.geometry.claims, layout.PAGE_BYTES)
         incarnations = page.view(np.uint64)[:: layout.CLAIM_BYTES // 8]
         if incarnations[self.slot] == self.incarnation == incarnations.max():
@@ -148,6 +156,8 @@ def newest(section: Section) -> int:
 
 def owner(section: Section) -> str | None:
     """Returns which process made the last claim, None if that process has ended."""
+    if not catalog.has(section.devices, section.entry):
+        return None  # The memory may be that of another name.
     # A job writes two claims. The complete one has `first` > 0.
     claims = _all_claims(section)
     last = max(claims, key=lambda claim: (claim.incarnation, claim.first), default=None)
@@ -168,14 +178,18 @@ def take(section: Section, expected: int, token: int, last: int, base: int) -> C
       base: number of the version from which the job continues; 0: none.
 
     Raises:
-      OvertakenError: another job has claimed the section since.
+      OvertakenError: another job has claimed the section since, or the name was deleted.
     """
     before = _all_claims(section)
     session, identity = section.devices.sessions.enter()
     slot = _free_slot(before, token)
     intent = Claim(expected + 1, token, 0, _NOTHING, slot, session, identity)
+    if not catalog.has(section.devices, section.entry):
+        raise _deleted(section)
     if all(other.incarnation <= expected for other in before):
         intent.write(section, section.devices.usable)
+        if not catalog.stays(section.devices, section.entry):
+            raise _deleted(section)
         # No other job begins a write from now on. So look only now at what it has written.
         others = [other for other in _all_claims(section) if other.token != token]
         alone = validity.last_number(section) <= last
@@ -203,6 +217,7 @@ def take_alone(section: Section) -> None:
 
     Raises:
       OwnedError: another process has it.
+      OvertakenError: the table was deleted.
     """
     with catalog.locked(section.devices):
         if who := owner(section):
@@ -215,8 +230,29 @@ def take_alone(section: Section) -> None:
         token = secrets.randbits(63) | 1
         slot = _free_slot(claims, token)
         claim = Claim(incarnation, token, 1, _NOTHING, slot, session, identity)
+        # Nobody deletes the section while this process has the lock.
+        if not catalog.has(section.devices, section.entry):
+            raise _deleted(section)
         claim.write(section, section.devices.usable)
     section.claim = claim
+
+
+def delete(section: Section) -> None:
+    """Deletes a name that no other living process publishes or reads.
+
+    Raises:
+      StoreError: a process does.
+    """
+
+    def refused() -> str | None:
+        who = owner(section)
+        return f"{who} publishes it. Close its store first" if who else None
+
+    catalog.delete(section.devices, section.entry, refused)
+
+
+def _deleted(section: Section) -> DeletedError:
+    return DeletedError(f"{section.text} was deleted, so this job does not save to it")
 
 
 def next_number(

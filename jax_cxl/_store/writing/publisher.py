@@ -1,12 +1,14 @@
 """Saves versions of one name, together with the other processes of the job."""
 
 import concurrent.futures
+import functools
 import json
 import secrets
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import jax
 
@@ -22,6 +24,21 @@ from jax_cxl._store.writing import fence, saving, streaming
 from jax_cxl._store.writing.save_agreement import SaveAgreement
 
 _POLL_SECONDS = 0.002
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _one_thread(
+    method: Callable[Concatenate["Publisher", P], R],
+) -> Callable[Concatenate["Publisher", P], R]:
+    """Lets one thread at a time call these methods of a publisher."""
+
+    @functools.wraps(method)
+    def call(self: "Publisher", *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return call
 
 
 class Publisher:
@@ -52,6 +69,8 @@ class Publisher:
         """
         self._section, self._problem = section, problem
         self._shared, self._advice = shared, advice
+        self._lock = threading.RLock()
+        self._closed = False
         self._threads = concurrent.futures.ThreadPoolExecutor(1, "jax_cxl store")
         self._flattener = flatten.Flattener(whole=shared)
         # For the last tree: its description, the description of this process, and what it writes.
@@ -63,6 +82,7 @@ class Publisher:
         self.last = 0
         self._agreed = 0  # value of `last` when the processes agreed
         self._incarnation = 0  # last claim of the section when the processes agreed
+        self._own_claim: fence.Claim | None = None  # the last one that this process has written
         self._base = 0  # number of the version from which they have continued; 0: none
         self._newest = 0  # number of the newest valid version; 0: none
 
@@ -78,6 +98,7 @@ class Publisher:
     def section(self, section: Section) -> None:
         self._section, self._problem = section, None
 
+    @_one_thread
     def save(self, version: int | None, tree: Any, *, copy: bool) -> int:
         """Saves a tree while the program continues; returns the version. See `Snapshots.save`."""
 
@@ -95,6 +116,7 @@ class Publisher:
 
         return self._save(version, flat, batches)
 
+    @_one_thread
     def stream(
         self, version: int | None, describe: Callable[[tuple[int, ...]], flatten.Flat]
     ) -> streaming.Stream:
@@ -132,6 +154,10 @@ class Publisher:
         batches_of: Callable[[flatten.Flat, saving.Selection], Iterable[saving.Batch]],
     ) -> int:
         """Saves a tree whose arrays `batches_of` returns, perhaps later."""
+        if self._section is not None:
+            self._section.devices.check_opener()
+        if self._closed:
+            raise errors.StoreError(f"{self.section.text} was closed: open it again to save to it")
         together = self._agreement or self.agree("save")
         try:
             together.meet()
@@ -157,7 +183,7 @@ class Publisher:
             selection = self._select(flat, description, together.own)
             flat = flatten.Flat(description, flat.arrays, flat.values)
             batches = batches_of(flat, selection)
-        except Exception as error:
+        except BaseException as error:  # also Ctrl-C, for which the other processes must not wait
             self._give_up(together, error)
             raise
         self.last, self._version = number, version
@@ -176,11 +202,13 @@ class Publisher:
         self._saving = self._threads.submit(work.run)
         return version
 
+    @_one_thread
     def wait(self, timeout: float | None = None) -> None:
         """Waits until the last save is a valid version. See `Snapshots.wait`."""
         timeout = arguments.timeout(timeout)
         if self._saving is None:
             return
+        self.section.devices.check_opener()
         if self._agreement is None:
             self._saving.result()
             raise errors.StoreError(
@@ -195,18 +223,21 @@ class Publisher:
             self._give_up(self._agreement, error)
             raise
 
+    @_one_thread
     def close(self) -> None:
         """Waits until this process has written its part of the last save.
 
         Another job may save under the name afterwards, if all other parts have been written too.
         """
+        if self._section is not None and self._section.devices.is_inherited:
+            return  # The parent saves.
+        self._closed = True
         try:
             if self._saving is not None:
                 self._saving.result()
         finally:
             self._threads.shutdown()
-        together, section = self._agreement, self._section
-        claim = section.claim if section and together and together.own == 0 else None
+        claim, section = self._own_claim, self._section
         if claim and section and (not self._saving or validity.complete(section, self.last)):
             claim.release(section)
 
@@ -277,7 +308,7 @@ class Publisher:
                         " End that job, or publish under another name"
                     )
                 state = self._incarnation, together.token, self.last, self._base
-                claim = fence.take(section, *state)
+                claim = self._own_claim = fence.take(section, *state)
             except errors.CxlError as error:
                 problem = error
         raise_first(together.writers, problem, "could not save")
@@ -356,7 +387,7 @@ class Publisher:
         token = self._agreement.token if self._agreement else 0
         return record is not None and (record.number, record.token) == (self.last, token)
 
-    def _give_up(self, together: SaveAgreement, error: Exception) -> None:
+    def _give_up(self, together: SaveAgreement, error: BaseException) -> None:
         """Tells the others why this process cannot save. All agree again before the next save."""
         if isinstance(error, fence.OvertakenError):
             self._overtaken = error
@@ -402,7 +433,7 @@ def raise_first(writers: Sequence[int], problem: Exception | None, what: str) ->
             raise make(f"process {process} {what}: {name}: {rest}")
 
 
-def in_words(problem: Exception | None) -> str:
+def in_words(problem: BaseException | None) -> str:
     """Returns an error in words, "" if there is none."""
     return f"{type(problem).__name__}: {problem}" if problem is not None else ""
 

@@ -106,7 +106,7 @@ class SaveAgreement:
         )
         return claim.chosen(self._section)
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """Tells the other processes that this process cannot save."""
         # The memory may be the reason.
         with contextlib.suppress(errors.PoolError, errors.StoreError, ValueError):

@@ -105,7 +105,7 @@ class Ring:
                 ) from error
             lease = self._devices.sessions.add_lease(catalog.lease_of(entry, 0))
             # Another process may have thought that nobody needs it.
-            if catalog.is_current(self._devices, entry):
+            if catalog.stays(self._devices, entry):
                 return entry, lease
             self._devices.sessions.remove_lease(lease)
 
@@ -124,6 +124,4 @@ def _give_back(
     natives.clear()  # Waits for programs.
     with contextlib.suppress(errors.CxlError):
         devices.sessions.remove_lease(lease)
-        # Attempts to delete it have given the entry other generations.
-        if (current := catalog.find(devices, entry.name)) is not None:
-            catalog.delete(devices, current)
+        catalog.delete(devices, entry)
