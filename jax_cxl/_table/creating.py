@@ -117,9 +117,9 @@ def _remove_incomplete(devices: Devices, name: str) -> None:
 
     def refused() -> str | None:
         if validity.all_valid(section):
-            return "another process has just made it: open it by Table.open"
+            return "it has just been made by another process: open it by Table.open"
         who = fence.owner(section)
-        return f"{who} is just making it: wait, and open it by Table.open" if who else None
+        return f"it is just being made by {who}: wait, and open it by Table.open" if who else None
 
     if validity.all_valid(section):
         raise errors.StoreError(
