@@ -77,7 +77,8 @@ _ERRORS = (
     *("NotInitializedError", "PeerLostError", "PoolError", "StoreError"),
     "StoreTimeoutError",
 )
-# The modules of the public names. All other public names are operations, or `lax`.
+# The modules of the public names. All other public names are operations, or `lax`. The reductions
+# are here because their modules are imported sooner than those of all operations.
 _MODULES = dict.fromkeys(_ERRORS, "jax_cxl.errors") | {
     "Future": "jax_cxl._lowering.start_done.future",
     "MoeHandle": "jax_cxl.ops.moe.handle",
@@ -94,8 +95,14 @@ _MODULES = dict.fromkeys(_ERRORS, "jax_cxl.errors") | {
     "make_mesh": "jax_cxl._job.mesh",
     "offload": "jax_cxl._tier.offload",
     "offload_residuals": "jax_cxl._tier.residuals.offloading",
+    "pand": "jax_cxl.ops.reductions.idempotent",
+    "pmax": "jax_cxl.ops.reductions.idempotent",
+    "pmean": "jax_cxl.ops.reductions.pmean",
+    "pmin": "jax_cxl.ops.reductions.idempotent",
     "pooled": "jax_cxl._tier.pooled",
+    "por": "jax_cxl.ops.reductions.idempotent",
     "prefetch": "jax_cxl._tier.offload",
+    "psum": "jax_cxl.ops.reductions.psum",
     "regroup": "jax_cxl._job.regroup",
     "replace_collectives": "jax_cxl._takeover.replace",
     "run": "jax_cxl._commands.launch.run",
@@ -112,7 +119,7 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("jax_cxl")
     if name == "__all__":
-        return sorted([*_MODULES, "lax", *importlib.import_module("jax_cxl.ops").__all__])
+        return sorted({*_MODULES, "lax", *importlib.import_module("jax_cxl.ops").__all__})
     if name == "lax":
         return importlib.import_module("jax_cxl.lax")
     if name in _MODULES:

@@ -13,8 +13,8 @@ from typing import Any
 
 from jax import lax as _lax
 
-from jax_cxl import ops
-from jax_cxl.ops import (
+from jax_cxl.ops import public
+from jax_cxl.ops.public import (
     all_gather as all_gather,
     all_to_all as all_to_all,
     pargmax as pargmax,
@@ -33,7 +33,7 @@ from jax_cxl.ops import (
     ragged_all_to_all as ragged_all_to_all,
 )
 
-_OURS = globals().keys() & vars(ops)["__all__"]
+_OURS = globals().keys() & vars(public)["__all__"]
 # Type checkers see the names above, and through __getattr__ the names of jax.lax.
 __all__ = sorted({*_OURS, *(name for name in dir(_lax) if not name.startswith("_"))})
 
