@@ -9,7 +9,8 @@ checked: its tag by auditwheel, its use of the stable ABI by abi3audit, its desc
 
 The tag manylinux_2_28 needs a C library and a compiler that are as old, such as those of
 AlmaLinux 8. Elsewhere `--zig` compiles by Zig's clang, which has the symbols of that C library. It
-does not compile CUDA. `--platform` asks for another tag, for wheels that only try out a release.
+does not compile CUDA, whose headers refuse Zig's C++ library. `--platform` asks for another tag,
+for wheels that only try out a release.
 """
 
 import argparse

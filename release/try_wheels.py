@@ -63,8 +63,9 @@ def _try(dist: pathlib.Path, python: str, jax: str, tests: Sequence[str]) -> str
         subprocess.run(["uv", "venv", "-q", "--python", python, folder / "venv"], check=True)
         wanted = [f"jax=={jax}"] if jax else ["jax"]
         install = ["uv", "pip", "install", "-q", "--python", interpreter, "--find-links", dist]
-        # Never from sources, which would need a compiler.
-        install += ["--only-binary", "jax_cxl", *_NEEDED, *wanted]
+        # Never from sources, which would need a compiler, and never an earlier wheel of the same
+        # version, which uv may have kept.
+        install += ["--only-binary", "jax_cxl", "--refresh-package", "jax_cxl", *_NEEDED, *wanted]
         subprocess.run(install, check=True)
         shutil.copytree(_ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("*.so"))
         for each in ("examples", "benchmarks", "pyproject.toml", "README.md", "docs"):

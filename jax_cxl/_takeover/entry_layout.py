@@ -30,8 +30,12 @@ def obstacle(module: Module) -> str:
 
 def keep(module: Module) -> None:
     """Writes the information that XLA would lose into the entry computation."""
-    for _, instruction, wanted in list(_lost(module)):
+    lost = list(_lost(module))
+    for _, instruction, wanted in lost:
         module.entry.set_shape(instruction.id, wanted)
+    # The instruction that computes a result names no memory space. Since JAX 0.11 XLA fails if
+    # that result has the memory of an argument whose space is named.
+    module.forget_donations({each.parameter for what, each, _ in lost if what == "argument"})
 
 
 def _lost(module: Module) -> Iterator[tuple[str, Instruction, bytes]]:

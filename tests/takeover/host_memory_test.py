@@ -90,6 +90,11 @@ CASES = {
     "argument_on_host": (lambda x: to_device(x) - to_device(x).sum(), HOST, {}),
     "in_shardings": (lambda x: to_device(x) - to_device(x).sum(), HOST, {"in_shardings": HOST}),
     "donated": (lambda x: to_host(to_device(x) - to_device(x).sum()), HOST, {"donate_argnums": 0}),
+    "donated_one_of_two": (
+        lambda x: (to_host(to_device(x) - to_device(x).sum()), to_device(x).sum()),
+        HOST,
+        {"donate_argnums": 0},
+    ),
     "offloaded": (jax.value_and_grad(offloaded), DEVICE, {}),
     "computed_on_host": (computed_on_host, DEVICE, {}),
     "computed_on_host_to_host": (computed_on_host, DEVICE, {"out_shardings": HOST}),

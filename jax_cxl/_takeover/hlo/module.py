@@ -246,6 +246,16 @@ class Module:
         entries = Message(self._proto.blob(_ALIASES)).messages(1)
         return [tuple(entry.integers(1)) for entry in entries]
 
+    def forget_donations(self, arguments: set[int]) -> None:
+        """Gives results memory of their own, not that of these arguments."""
+        aliases = Message(self._proto.blob(_ALIASES))
+        entries = aliases.messages(1)
+        aliases.clear(1)
+        for entry in entries:
+            if entry.get(2) not in arguments:
+                aliases.add(1, entry)
+        self._proto.set(_ALIASES, aliases)
+
     @property
     def entry(self) -> Computation:
         """The computation that runs first."""
