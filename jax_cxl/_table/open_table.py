@@ -6,6 +6,7 @@ import numpy as np
 
 from jax_cxl import errors
 from jax_cxl._store import views
+from jax_cxl._table import sources
 from jax_cxl._table.columns import Column, TableStats
 from jax_cxl._table.trained import region
 
@@ -97,6 +98,7 @@ class OpenTable:
           A dict with "rows", and with "scales" or the arrays of the state.
         """
         rows = self.shape[0]
+        sources.check_no_mask(ids)
         at = np.arange(rows) if ids is None else np.asarray(ids)
         if at.ndim != 1 or not np.issubdtype(at.dtype, np.integer):
             raise ValueError(f"ids must be a vector of integers, got {at.dtype}{list(at.shape)}")

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import operator
 import os
 import struct
 from collections.abc import Iterable, Iterator
@@ -79,7 +80,8 @@ def of(rows: Any, shape: Any = None, dtype: Any = None, tensor: str | None = Non
     elif isinstance(rows, Iterable):
         if shape is None or dtype is None:
             raise ValueError("an iterator of blocks of rows needs shape and dtype")
-        source = Source(tuple(shape), np.dtype(dtype), (np.asarray(block) for block in rows))
+        shape = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
+        source = Source(shape, np.dtype(dtype), map(_block, rows))
     else:
         raise TypeError(
             f"rows={type(rows).__name__} must be an array, an iterator of blocks, or the path of a"
@@ -127,7 +129,23 @@ def _check(source: Source, shape: Any, dtype: Any) -> None:
         )
 
 
+def _block(rows: Any) -> np.ndarray:
+    check_no_mask(rows)
+    return np.asarray(rows)
+
+
+def check_no_mask(array: Any) -> None:
+    """Refuses arrays of which NumPy would forget that elements are missing.
+
+    Raises:
+      TypeError: the array has a mask.
+    """
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError("a table has no masks: pass array.filled(...) in the place of this array")
+
+
 def _of_array(array: Any) -> Source:
+    check_no_mask(array)
     if isinstance(array, jax.Array):
         if jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended):
             raise TypeError("a table cannot have typed PRNG keys: pass jax.random.key_data(keys)")

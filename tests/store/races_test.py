@@ -5,7 +5,9 @@ import contextlib
 import copy
 import gc
 import os
+import signal
 import threading
+import time
 import warnings
 from unittest import mock
 
@@ -49,26 +51,27 @@ def once(where, name, *, before=lambda: None, after=lambda: None):
         patched.stop()
 
 
+def in_thread(act):
+    """Begins to do something; returns a function that waits, and returns result or error."""
+    done = []
+
+    def run():
+        try:
+            done.append(act())
+        except Exception as error:
+            done.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+
+    def result():
+        thread.join(60)
+        return done[0]
+
+    return result
+
+
 class RacesTest(harness.StoreTest):
-    def in_thread(self, act):
-        """Begins to do something; returns a function that waits, and returns result or error."""
-        done = []
-
-        def run():
-            try:
-                done.append(act())
-            except Exception as error:
-                done.append(error)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-
-        def result():
-            thread.join(60)
-            return done[0]
-
-        return result
-
     def test_a_deletion_that_is_refused_hides_the_name_from_nobody(self):
         with self.open() as store:
             publish(store, "a", X)
@@ -77,8 +80,8 @@ class RacesTest(harness.StoreTest):
 
         def look():
             self.assertEqual([of.name for of in reader.list()], ["a"])
-            reads.append(self.in_thread(lambda: reader.read("a").tree["x"].tobytes()))
-            reads.append(self.in_thread(lambda: reader.wait("a", timeout=9)))
+            reads.append(in_thread(lambda: reader.read("a").tree["x"].tobytes()))
+            reads.append(in_thread(lambda: reader.wait("a", timeout=9)))
 
         with (
             once(catalog, "holders", before=look),
@@ -219,7 +222,7 @@ class RacesTest(harness.StoreTest):
         def blocks():
             with once(validity, "all_valid", after=wait):
                 remove = lambda: creating._remove_incomplete(other._devices, "t")  # noqa: E731
-                removing.append(self.in_thread(remove))
+                removing.append(in_thread(remove))
                 looked.wait(30)
             yield rows
 
@@ -241,7 +244,7 @@ class RacesTest(harness.StoreTest):
                     rings._delete_abandoned(other._devices)
 
             began = threading.Event()
-            deleting.append(self.in_thread(delete))
+            deleting.append(in_thread(delete))
             began.wait(30)
 
         ring = rings.Ring(own._devices, 1 << 20, "residuals")
@@ -361,6 +364,26 @@ class ThreadsTest(harness.StoreTest):
         with self.open() as other:
             publish(other, "a", X + 1)
             np.testing.assert_array_equal(other.read("a").tree["x"], X + 1)
+
+    def test_an_interrupt_while_another_process_has_the_lock(self):
+        own, other = self.open(), self.open()
+        locked, waits = threading.Event(), threading.Event()
+
+        def hold():
+            with catalog.locked(other._devices):
+                locked.set()
+                waits.wait(30)
+                time.sleep(0.1)
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+        held = in_thread(hold)
+        locked.wait(30)
+        with self.assertRaises(KeyboardInterrupt), once(catalog, "locked", before=waits.set):
+            catalog.create(own._devices, "a", 2, 1 << 23)
+        held()
+        for store in (other, own):
+            publish(store, "b", X)
+            store.delete("b")
 
     def test_copies_of_views_that_cannot_be_made(self):
         with self.open() as store:

@@ -215,6 +215,32 @@ class StoreTest(StoreCase):
         rows = random_rows((100, 3), "float32")
         self.assert_bits(self.create(rows).take([99]), rows[99:])
 
+    def test_masks_are_refused(self):
+        rows = random_rows((100, 3), "float32")
+        masked = np.ma.array(rows, mask=rows > 0)
+        like = {"shape": rows.shape, "dtype": rows.dtype}
+        for source, options in ((masked, {}), (iter([masked]), like)):
+            with self.assertRaisesRegex(TypeError, "no masks"):
+                self.create(source, **options)
+        table = self.create(rows, trained=True)
+        ids = np.ma.array([1, 2], mask=[True, False])
+        with self.assertRaisesRegex(TypeError, "no masks"):
+            table.read(ids)
+        with self.assertRaisesRegex(TypeError, "no masks"):
+            table.add(ids, rows[:2])
+        with self.assertRaisesRegex(TypeError, "no masks"):
+            table.add([1, 2], masked[:2])
+
+    @parameterized.parameters(((100.0, 3),), ("100",), (np.array([100.0, 3.0]),))
+    def test_shapes_have_whole_numbers(self, shape):
+        rows = random_rows((100, 3), "float32")
+        with self.assertRaisesRegex(TypeError, "cannot be interpreted as an integer"):
+            self.create(iter([rows]), shape=shape, dtype=rows.dtype)
+        self.assert_bits(
+            self.create(iter([rows]), shape=np.array([100, 3]), dtype=rows.dtype).take([99]),
+            rows[99:],
+        )
+
     def test_a_table_that_is_being_made_is_refused(self):
         rows = random_rows((100, 3), "float32")
 

@@ -307,6 +307,7 @@ Result<std::optional<Sessions::Holder>> Sessions::Living(int slot,
 
 Status Sessions::Lock(double timeout_s) {
   lock_mutex_.lock();
+  locking_ = std::this_thread::get_id();
   const auto deadline =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(
                          std::chrono::duration<double>(timeout_s));
@@ -355,6 +356,7 @@ Status Sessions::WaitFor(int slot, int own, uint64_t ticket,
 }
 
 void Sessions::Unlock() {
+  if (locking_.load() != std::this_thread::get_id()) return;
   {
     std::lock_guard lock(mutex_);
     if (slot_ >= 0) {
@@ -362,6 +364,7 @@ void Sessions::Unlock() {
       (void)Store(slot_, offsetof(SessionSlot, ticket), 0);
     }
   }
+  locking_ = std::thread::id();
   lock_mutex_.unlock();
 }
 

@@ -111,6 +111,7 @@ class Sessions {
   // Waits until this process has the lock. Lamport's bakery algorithm: each
   // process takes a ticket, and the lowest ticket goes first.
   Status Lock(double timeout_s);
+  // Does nothing if this thread does not have the lock.
   void Unlock();
   // Fails if this process may have lost the lock because it was stopped.
   Status CheckLocked();
@@ -168,6 +169,7 @@ class Sessions {
   std::map<uint64_t, const std::atomic<uint64_t>*> counters_;
 
   std::mutex lock_mutex_;  // held while this process has the lock
+  std::atomic<std::thread::id> locking_{};
   uint64_t locked_epoch_ = 0;
 
   std::mutex seen_mutex_;

@@ -268,11 +268,13 @@ def geometry_of(devices: Devices, entry: Entry) -> layout.Geometry:
 @contextmanager
 def locked(devices: Devices) -> Iterator[None]:
     """Holds the lock for rare changes, such as those of the catalog."""
-    devices.sessions.lock(_LOCK_SECONDS)
+    sessions = devices.sessions
     try:
+        # Ctrl-C may be raised when this call returns.
+        sessions.lock(_LOCK_SECONDS)
         yield
     finally:
-        devices.sessions.unlock()
+        sessions.unlock()
 
 
 def _newest(devices: Devices) -> dict[int, Entry]:

@@ -3,6 +3,8 @@
 import jax
 import numpy as np
 
+from jax_cxl._table import sources
+
 # The first updates of all rows are summed together, up to this many a row; the rest row by row.
 _LEVELS = 64
 
@@ -12,8 +14,10 @@ def local(x: object) -> np.ndarray:
 
     Raises:
       ValueError: it is divided along another dimension.
+      TypeError: it has a mask.
     """
     if not isinstance(x, jax.Array) or x.is_fully_addressable:
+        sources.check_no_mask(x)
         return np.asarray(x)
     shards = {}
     for shard in x.addressable_shards:
