@@ -11,9 +11,8 @@ Three programs take turns. Each is started by the launcher on two processes, and
                 `JAX_CXL_REPLACE_COLLECTIVES=1`
 
 A row of the results has the medians over the turns of each part, in ms, and of the whole time
-relative to gloo in the same turn. A part ends when the later rank has finished it. The programs find
-the sources of jax_cxl compiled to bytecode, as pip leaves them: a job before the first turn compiles
-them.
+relative to gloo in the same turn. A part ends when the later rank has finished it. The sources of
+jax_cxl have been compiled to bytecode, as by pip: a job before the first turn does this.
 """
 
 import argparse

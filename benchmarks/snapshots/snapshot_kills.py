@@ -140,7 +140,7 @@ def _run(seed: int, options: argparse.Namespace) -> tuple[str, int, list[dict[st
 def _kill_whole_jobs(
     seed: int, kills: int, arguments: list[str], environment: dict[str, str], processes: int
 ) -> tuple[subprocess.CompletedProcess[str], int]:
-    """Kills a job with its launcher several times, at random instants; returns the last one, ended."""
+    """Kills a job with its launcher several times, at random instants; returns the last job."""
     rng = random.Random(seed)
     options = {"processes": processes, "environment": environment}
     died = 0

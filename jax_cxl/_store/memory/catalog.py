@@ -212,10 +212,8 @@ def delete(
         try:
             for area in range(entry.keep + 1):
                 if readers := holders(devices, entry, area):
-                    why = (
-                        f"{readers[0]} reads it. Close its view or table first, or end that process"
-                    )
-                    raise _cannot_delete(devices, entry, why)
+                    advice = "Close its view or table first, or end that process"
+                    raise _cannot_delete(devices, entry, f"{readers[0]} reads it. {advice}")
             if why := refused():
                 raise _cannot_delete(devices, entry, why)
         except BaseException:
