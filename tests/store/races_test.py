@@ -177,6 +177,21 @@ class RacesTest(harness.StoreTest):
         stopped.close()
         other.close()
 
+    def test_the_slower_of_two_jobs_publishes_a_name_when_the_other_has_ended(self):
+        faster, slower = self.open(), self.open()
+        with (
+            once(fence, "take", before=lambda: publish(faster, "a", X)),
+            self.assertRaisesRegex(jax_cxl.StoreError, "another job has begun"),
+        ):
+            publish(slower, "a", X + 1)
+        with self.assertRaisesRegex(jax_cxl.StoreError, f"process {os.getpid()} .* publishes"):
+            publish(slower, "a", X + 2)
+        faster.close()
+        publish(slower, "a", X + 3)
+        self.assertEqual(slower.list()[0].versions[:2], (1, 0))
+        np.testing.assert_array_equal(slower.read("a").tree["x"], X + 3)
+        slower.close()
+
     def test_a_table_that_another_process_took_for_abandoned(self):
         making, other = self.open(), self.open()
 

@@ -389,7 +389,8 @@ class Publisher:
 
     def _give_up(self, together: SaveAgreement, error: BaseException) -> None:
         """Tells the others why this process cannot save. All agree again before the next save."""
-        if isinstance(error, fence.OvertakenError):
+        # A job that could not claim a name may publish it when the other job has ended.
+        if isinstance(error, fence.OvertakenError) and (self.section.claim or not self._shared):
             self._overtaken = error
         together.fail(error)
         self._agreement = None
