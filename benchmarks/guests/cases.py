@@ -12,11 +12,16 @@ _STATUS = "python -m jax_cxl status"
 _MODES = ("flush", "uncached", "coherent")
 
 
-def short(session: Session) -> None:
-    """One job: results, equal names, clocks apart, a second job, status, a pause, a death."""
+def boot(session: Session) -> bool:
+    """Boots both guests; returns whether they run."""
     with session.case("boot of two kernels that share one device") as details:
         details.append(session.boot())
-    if not session.rows[-1].passed:
+    return session.rows[-1].passed
+
+
+def short(session: Session) -> None:
+    """One job: results, equal names, clocks apart, a second job, status, a pause, a death."""
+    if not boot(session):
         return
     pools = " ".join(f"'{POOL}?coherence={mode}'" for mode in (*_MODES, "flush"))
     for number, offset in ((0, -100), (1, 40)):
@@ -143,8 +148,17 @@ def long(session: Session) -> None:
             )
             session.wait_pair(scripts, "sum 2")
             details.append("jax_cxl.initialize connected the processes")
+    stores(session)
+    with session.case("doctor and clean on both hosts") as details:
+        for host in (0, 1):
+            session.expect(host, "python -m jax_cxl doctor", DEVICE)
+            session.expect(host, "python -m jax_cxl clean", "nothing to remove")
+        details.append("no problem found")
+
+
+def stores(session: Session) -> None:
+    """Stores on the device, which nothing else uses. They give it back to pools at the end."""
     with session.case("a table that one host changes, and the other host reads") as details:
-        # Nothing uses the device now. The store gives it back to pools at the end.
         store = f"{POOL}?coherence=flush"
         session.expect(0, f"python -m jax_cxl store format '{store}' --yes", "parity=0")
         scripts = session.start_pair(f"python programs/table.py {{process}} '{store}'")
@@ -160,11 +174,6 @@ def long(session: Session) -> None:
         session.expect(0, f"python -m jax_cxl store check '{store}'", "weights")
         session.expect(0, f"python -m jax_cxl store delete '{store}'", "may be used for a pool")
         details.append(re.search(r"READ (.*): right", "".join(outputs))[1])
-    with session.case("doctor and clean on both hosts") as details:
-        for host in (0, 1):
-            session.expect(host, "python -m jax_cxl doctor", DEVICE)
-            session.expect(host, "python -m jax_cxl clean", "nothing to remove")
-        details.append("no problem found")
 
 
 def _start_loop(session: Session) -> list[int]:

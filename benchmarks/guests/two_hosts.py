@@ -2,6 +2,7 @@
 
     python benchmarks/guests/two_hosts.py              # the short set of cases
     python benchmarks/guests/two_hosts.py --all
+    python benchmarks/guests/two_hosts.py --stores         # the cases with stores and tables alone
     python benchmarks/guests/two_hosts.py --cxl        # a CXL type-3 device
     python benchmarks/guests/two_hosts.py --json=FILE  # keeps the table
 
@@ -33,6 +34,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--all", action="store_true", help="all cases, not the short set")
+    parser.add_argument("--stores", action="store_true", help="the cases with stores alone")
     parser.add_argument("--cxl", action="store_true", help="a CXL device in place of an NVDIMM")
     parser.add_argument("--cache", type=pathlib.Path, default=_CACHE, help="folder of the guests")
     parser.add_argument(
@@ -59,9 +61,13 @@ def main() -> int:
     bench.prepare()
     running = session.Session(bench)
     try:
-        cases.short(running)
-        if options.all:
-            cases.long(running)
+        if options.stores:
+            if cases.boot(running):
+                cases.stores(running)
+        else:
+            cases.short(running)
+            if options.all:
+                cases.long(running)
     except (session.CaseFailed, RuntimeError) as error:
         running.rows.append(session.Row("the run", False, 0.0, str(error)))
         print(error, file=sys.stderr)
@@ -78,7 +84,7 @@ def main() -> int:
 def _report(running: session.Session, seconds: int, options: argparse.Namespace) -> dict:
     import jax
 
-    flags = [name for name in ("all", "cxl") if getattr(options, name)]
+    flags = [name for name in ("all", "stores", "cxl") if getattr(options, name)]
     return {
         "command": " ".join(
             ["python benchmarks/guests/two_hosts.py", *(f"--{name}" for name in flags)]
