@@ -14,9 +14,10 @@ ROOT = _HERE.parents[1]
 # What the guests' disk has besides Debian's smallest set.
 _PACKAGES = (
     *("ndctl", "daxctl", "kmod", "iproute2", "procps", "libstdc++6", "libgomp1", "libffi8"),
-    *("libssl3", "libsqlite3-0", "libbz2-1.0", "liblzma5", "zlib1g", "libuuid1", "util-linux"),
+    *("libssl3", "libsqlite3-0", "libbz2-1.0", "liblzma5", "zlib1g", "libuuid1", "libexpat1"),
+    "util-linux",
 )
-_DISTRIBUTIONS = ("jax", "jaxlib", "optax", "absl-py", "rich")
+_DISTRIBUTIONS = ("jax", "jaxlib", "optax", "absl-py", "rich", "xxhash")
 # Modules that the kernel needs before it has a disk.
 _BOOT_MODULES = ("virtio_pci", "virtio_blk", "crc32c_generic", "crc32c-intel", "ext4")
 _TOOLS = {
