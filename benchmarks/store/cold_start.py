@@ -142,26 +142,20 @@ def main(_: list[str]) -> None:
     if _WAY.value:
         _process()
         return
-    runs = {}
+    rows, totals = [], set()
     for way in _WAYS:
         kept = _prepare(way)
         try:
-            runs[way] = [_run(way) for _ in range(_TURNS.value)]
+            runs = [_run(way) for _ in range(_TURNS.value)]
         finally:
             kept.unlink()
-    assert len({run["total"] for of in runs.values() for run in of}) == 1
-    rows = []
-    for way, found in runs.items():
-        seconds = [round(run["seconds"], 3) for run in found]
-        rows.append(
-            {
-                "way": way,
-                "seconds": seconds,
-                "median": statistics.median(seconds),
-                "pss_gib": round(statistics.median(run["pss"] for run in found) / 2**30, 2),
-            }
-        )
+        totals |= {run["total"] for run in runs}
+        seconds = [round(run["seconds"], 3) for run in runs]
+        pss = statistics.median(run["pss"] for run in runs)
+        row = {"way": way, "seconds": seconds, "median": statistics.median(seconds)}
+        rows.append(row | {"pss_gib": round(pss / 2**30, 2)})
         print(json.dumps(rows[-1]), flush=True)
+    assert len(totals) == 1
     if _JSON.value:
         pathlib.Path(_JSON.value).write_text(json.dumps(rows, indent=1))
 
