@@ -6,7 +6,8 @@ All processes start to read at once. `seconds` is the time until the last proces
 JAX on a CPU device and has read every byte of them once. `pss` is the memory of all processes
 together, in which each page counts once, with the pages of the store or of the page cache that they
 use. The file is in the page cache already. The store and the file do not exist at the same time,
-because the machine needs memory for one model of each process besides.
+because the machine needs memory for one model of each process besides. The store takes three times
+the memory of the model, for its versions.
 
     view          arrays over the memory of the store
     read          arrays of each process's own, from the store
@@ -32,11 +33,11 @@ _PROCESSES = flags.DEFINE_integer("processes", 4, "processes")
 _TURNS = flags.DEFINE_integer("turns", 3, "how often each way is measured")
 _FILES = flags.DEFINE_string("files", tempfile.gettempdir(), "folder for the file")
 _JSON = flags.DEFINE_string("json", None, "file for the results")
+_WAYS = flags.DEFINE_list("ways", ["view", "read", "safetensors"], "ways to measure")
 _WAY = flags.DEFINE_enum("way", None, ["view", "read", "safetensors"], "set by this program")
 _FOLDER = flags.DEFINE_string("folder", None, "set by this program")
 _RANK = flags.DEFINE_integer("rank", 0, "set by this program")
 
-_WAYS = ("view", "read", "safetensors")
 _NAME = "cold_start"
 
 
@@ -143,7 +144,7 @@ def main(_: list[str]) -> None:
         _process()
         return
     rows, totals = [], set()
-    for way in _WAYS:
+    for way in _WAYS.value:
         kept = _prepare(way)
         try:
             runs = [_run(way) for _ in range(_TURNS.value)]
