@@ -1,74 +1,22 @@
 """Processes that change a store at the same time, in the orders of steps that are rare."""
 
-import concurrent.futures
-import contextlib
-import copy
 import gc
 import os
-import signal
 import threading
-import time
-import warnings
 from unittest import mock
 
 import numpy as np
 import store_harness as harness
 from absl.testing import absltest, parameterized
+from interleaved import X, in_thread, once, publish
 
 import jax_cxl
 from jax_cxl._store import following
 from jax_cxl._store.memory import catalog, layout
 from jax_cxl._store.reading import validity
-from jax_cxl._store.writing import fence, publisher
+from jax_cxl._store.writing import fence
 from jax_cxl._table import creating
 from jax_cxl._tier.residuals import rings
-
-X = np.arange(300_000)
-
-
-def publish(store, name, x):
-    store.publish(name, {"x": x})
-    store.flush(name)
-
-
-@contextlib.contextmanager
-def once(where, name, *, before=lambda: None, after=lambda: None):
-    """Does something else before or after the next call of a function."""
-    old = getattr(where, name)
-
-    def call(*args, **kwargs):
-        patched.stop()
-        before()
-        result = old(*args, **kwargs)
-        after()
-        return result
-
-    patched = mock.patch.object(where, name, call)
-    patched.start()
-    try:
-        yield
-    finally:
-        patched.stop()
-
-
-def in_thread(act):
-    """Begins to do something; returns a function that waits, and returns result or error."""
-    done = []
-
-    def run():
-        try:
-            done.append(act())
-        except Exception as error:
-            done.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-
-    def result():
-        thread.join(60)
-        return done[0]
-
-    return result
 
 
 class RacesTest(harness.StoreTest):
@@ -304,180 +252,6 @@ class RacesTest(harness.StoreTest):
                 publish(store, "good", np.full_like(X, version))
             view.check()
             np.testing.assert_array_equal(view.tree["x"], X)
-
-
-class ThreadsTest(harness.StoreTest):
-    def run_all(self, *acts):
-        """Runs functions at the same time."""
-        with concurrent.futures.ThreadPoolExecutor(len(acts)) as threads:
-            for done in [threads.submit(act) for act in acts]:
-                done.result()
-
-    def test_threads_publish_one_name(self):
-        made = {}
-        stop = threading.Event()
-
-        def publishing(first):
-            def act():
-                for value in range(first, first + 8):
-                    version = store.publish("a", {"x": np.full_like(X, value)})
-                    self.assertNotIn(version, made)
-                    made[version] = value
-
-            return act
-
-        def read():
-            while not stop.is_set():
-                with contextlib.suppress(jax_cxl.StoreError):
-                    x = store.read("a").tree["x"]
-                    self.assertTrue(np.all(x == x[0]))
-
-        def publish_all():
-            self.run_all(*(publishing(first) for first in (0, 100, 200)))
-            stop.set()
-
-        with self.open() as store, self.assertNoLogs("jax_cxl", "WARNING"):
-            self.run_all(publish_all, read, read)
-            store.flush("a")
-            version, tree = store.read("a")
-            self.assertLen(made, 24)
-            self.assertEqual(version, 23)
-            np.testing.assert_array_equal(tree["x"], made[23])
-
-    def test_a_thread_deletes_a_name_that_another_one_publishes(self):
-        with self.open() as store:
-            publish(store, "a", X)
-            with (
-                once(publisher.Publisher, "save", before=lambda: store.delete("a")),
-                self.assertRaisesRegex(jax_cxl.StoreError, "was closed"),
-            ):
-                publish(store, "a", X + 1)
-            publish(store, "a", X + 2)
-            np.testing.assert_array_equal(store.read("a").tree["x"], X + 2)
-
-    @parameterized.parameters("_begun", "_first", "take", "next_number")
-    def test_an_interrupt_leaves_a_name_that_can_be_published(self, step):
-        def interrupt():
-            raise KeyboardInterrupt
-
-        for moment in ("before", "after"):
-            with self.open() as store:
-                interrupted = once(fence, step, **{moment: interrupt})
-                with interrupted, self.assertRaises(KeyboardInterrupt):
-                    store.publish("a", {"x": X})
-                publish(store, "a", X + 1)
-                np.testing.assert_array_equal(store.read("a").tree["x"], X + 1)
-                store.delete("a")
-
-    @parameterized.parameters(1, 2)
-    def test_a_store_that_was_closed_after_an_error_lets_others_publish(self, errors):
-        with self.open() as store:
-            publish(store, "a", X)
-            for _ in range(errors):
-                with self.assertRaises(TypeError):
-                    store.publish("a", {"x": object()})
-        with self.open() as other:
-            publish(other, "a", X + 1)
-            np.testing.assert_array_equal(other.read("a").tree["x"], X + 1)
-
-    def test_an_interrupt_while_another_process_has_the_lock(self):
-        own, other = self.open(), self.open()
-        locked, waits = threading.Event(), threading.Event()
-
-        def hold():
-            with catalog.locked(other._devices):
-                locked.set()
-                waits.wait(30)
-                time.sleep(0.1)
-                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-
-        held = in_thread(hold)
-        locked.wait(30)
-        with self.assertRaises(KeyboardInterrupt), once(catalog, "locked", before=waits.set):
-            catalog.create(own._devices, "a", 2, 1 << 23)
-        held()
-        for store in (other, own):
-            publish(store, "b", X)
-            store.delete("b")
-
-    def test_copies_of_views_that_cannot_be_made(self):
-        with self.open() as store:
-            publish(store, "a", X)
-            view = store.view("a")
-            with mock.patch("sys.unraisablehook") as unraisable, self.assertRaises(TypeError):
-                copy.deepcopy(view)
-            gc.collect()
-            unraisable.assert_not_called()
-            view.check()
-
-
-class ForkedTest(harness.StoreTest):
-    def child(self, act):
-        """Returns whether a function returns True in a child process."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # JAX warns, because it has threads.
-            pid = os.fork()
-        if pid == 0:
-            status = 1
-            with contextlib.suppress(BaseException):
-                status = 0 if act() else 2
-                gc.collect()
-            os._exit(status)
-        _, status = os.waitpid(pid, 0)
-        return os.waitstatus_to_exitcode(status) == 0
-
-    def test_a_child_reads_and_takes_no_lease_of_its_parent(self):
-        with self.open() as store, self.open() as reader:
-            publish(store, "a", X)
-            views = [reader.view("a")]
-
-            def act():
-                for _ in range(3):
-                    if reader.read("a").tree["x"].tobytes() != X.tobytes():
-                        return False
-                with reader.view("a") as own:
-                    own.check()
-                views.pop()
-                return not views
-
-            self.assertTrue(self.child(act))
-            for version in range(5):
-                publish(store, "a", np.full_like(X, version))
-            views[0].check()
-            np.testing.assert_array_equal(views[0].tree["x"], X)
-
-    def test_a_view_of_the_parent_is_not_the_childs(self):
-        with self.open() as store:
-            publish(store, "a", X)
-            view = store.view("a")
-
-            def act():
-                with self.assertRaisesRegex(jax_cxl.StoreError, "was forked since"):
-                    view.check()
-                return True
-
-            self.assertTrue(self.child(act))
-
-    def test_a_child_publishes_nothing_in_the_place_of_its_parent(self):
-        with self.open() as store:
-            publish(store, "a", X)
-
-            def act():
-                for name in "ab":
-                    with self.assertRaisesRegex(jax_cxl.StoreError, "this process was forked"):
-                        store.publish(name, {"x": X})
-                with self.assertRaisesRegex(jax_cxl.StoreError, "this process was forked"):
-                    store.flush("a")
-                store.close()
-                return True
-
-            store.publish("a", {"x": X})
-            self.assertTrue(self.child(act))
-            with self.open() as other, self.assertRaisesRegex(jax_cxl.StoreError, "publishes"):
-                publish(other, "a", X + 1)
-            publish(store, "a", X + 2)
-            self.assertEqual([of.name for of in store.list()], ["a"])
-            np.testing.assert_array_equal(store.read("a").tree["x"], X + 2)
 
 
 if __name__ == "__main__":
