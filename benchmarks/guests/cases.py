@@ -158,22 +158,28 @@ def long(session: Session) -> None:
 
 def stores(session: Session) -> None:
     """Stores on the device, which nothing else uses. They give it back to pools at the end."""
-    with session.case("a table that one host changes, and the other host reads") as details:
-        store = f"{POOL}?coherence=flush"
-        session.expect(0, f"python -m jax_cxl store format '{store}' --yes", "parity=0")
-        scripts = session.start_pair(f"python programs/table.py {{process}} '{store}'")
-        outputs = session.wait_pair(scripts, "right", seconds=900)
-        session.expect(0, f"python -m jax_cxl status '{store}'", "table trained in .* 0 readers")
-        session.expect(0, f"python -m jax_cxl store delete '{store}'", "may be used for a pool")
-        details.append(re.search(r"\d+ takes saw .* steps", "".join(outputs))[0])
-    with session.case("a store in which one host publishes, and the other host reads") as details:
-        store = f"{POOL}?coherence=flush"
-        session.expect(0, f"python -m jax_cxl store format '{store}' --yes", "parity=0")
-        scripts = session.start_pair(f"python programs/store.py {{process}} '{store}'")
-        outputs = session.wait_pair(scripts, "right", seconds=900)
-        session.expect(0, f"python -m jax_cxl store check '{store}'", "weights")
-        session.expect(0, f"python -m jax_cxl store delete '{store}'", "may be used for a pool")
-        details.append(re.search(r"READ (.*): right", "".join(outputs))[1])
+    for case, program, (command, said), found in (
+        (
+            "a table that one host changes, and the other host reads",
+            "table.py",
+            ("status", "table trained in .* 0 readers"),
+            r"(\d+ takes saw .* steps)",
+        ),
+        (
+            "a store in which one host publishes, and the other host reads",
+            "store.py",
+            ("store check", "weights"),
+            r"READ (.*): right",
+        ),
+    ):
+        with session.case(case) as details:
+            store = f"'{POOL}?coherence=flush'"
+            session.expect(0, f"python -m jax_cxl store format {store} --yes", "parity=0")
+            scripts = session.start_pair(f"python programs/{program} {{process}} {store}")
+            outputs = session.wait_pair(scripts, "right", seconds=900)
+            session.expect(0, f"python -m jax_cxl {command} {store}", said)
+            session.expect(0, f"python -m jax_cxl store delete {store}", "may be used for a pool")
+            details.append(re.search(found, "".join(outputs))[1])
 
 
 def _start_loop(session: Session) -> list[int]:

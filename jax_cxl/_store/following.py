@@ -22,7 +22,7 @@ from jax_cxl._store.reading.restoring import Known, Reader
 from jax_cxl._store.reading.validity import Records
 from jax_cxl._store.trees import leaves, names
 from jax_cxl._store.writing import fence
-from jax_cxl._store.writing.publisher import raise_first
+from jax_cxl._store.writing.problems import raise_first
 
 _POLL_SECONDS = 0.001
 

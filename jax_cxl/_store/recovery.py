@@ -8,7 +8,8 @@ from jax_cxl import errors
 from jax_cxl._store import agreement
 from jax_cxl._store.reading.restoring import Reader
 from jax_cxl._store.reading.validity import Records
-from jax_cxl._store.writing.publisher import Publisher, in_words
+from jax_cxl._store.writing.problems import in_words
+from jax_cxl._store.writing.publisher import Publisher
 
 Result = TypeVar("Result")
 

@@ -17,7 +17,8 @@ from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import validity
 from jax_cxl._store.trees import flatten, sizes
 from jax_cxl._store.writing import fence
-from jax_cxl._store.writing.publisher import Publisher, raise_first
+from jax_cxl._store.writing.problems import raise_first
+from jax_cxl._store.writing.publisher import Publisher
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ import jax_cxl
 from jax_cxl import errors
 from jax_cxl._store import agreement
 from jax_cxl._store.trees import flatten
-from jax_cxl._store.writing import save_agreement
+from jax_cxl._store.writing import fence, problems, save_agreement
 from jax_cxl._store.writing.announcements import Announcement
 
 COUNT = 3
@@ -151,6 +151,13 @@ class SnapshotsTest(Case):
 
         of_others = errors.StoreError, "process 1 cannot restore_latest: TypeError: keep="
         self.all_raise(run, of_others, (TypeError, "keep="), of_others)
+
+    def test_a_deletion_is_the_same_error_on_all(self):
+        def run(own):
+            problem = fence.DeletedError("it was deleted") if own == 1 else None
+            problems.raise_first(range(COUNT), problem, "could not save")
+
+        self.all_raise(run, *[(fence.DeletedError, "it was deleted")] * COUNT)
 
     def first_raises(self, found, kind, text):
         """Asserts that a process raises an error, and the others the same or that it did."""

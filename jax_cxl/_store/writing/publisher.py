@@ -20,7 +20,7 @@ from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import validity
 from jax_cxl._store.trees import collector, flatten, replicas, sizes
 from jax_cxl._store.trees.description import Description
-from jax_cxl._store.writing import fence, saving, streaming
+from jax_cxl._store.writing import fence, problems, saving, streaming
 from jax_cxl._store.writing.save_agreement import SaveAgreement
 
 _POLL_SECONDS = 0.002
@@ -265,11 +265,11 @@ class Publisher:
             # A process that was lost may have begun a save that no other process has.
             last = max(last, validity.last_number(self._section))
             claimed = fence.newest(self._section)
-        words = json.dumps([operation, str(geometry), in_words(problem)]).encode()
+        words = json.dumps([operation, str(geometry), problems.in_words(problem)]).encode()
         told = agreement.gather([last, secrets.randbits(63) | 1, claimed, zlib.crc32(words)])
         writers = tuple(agreement.processes())
         if problem is not None or len({words for *_, words in told}) > 1:
-            _raise_disagreement(agreement.gather_bytes(words), writers, problem)
+            problems.raise_disagreement(agreement.gather_bytes(words), writers, problem)
         lasts, tokens, claims, _ = zip(*told, strict=True)
         self.last = self._agreed = max(lasts)
         section = self.section
@@ -297,7 +297,7 @@ class Publisher:
           together: what the processes have agreed on.
           problem: why this process cannot use the section.
         """
-        raise_first(together.writers, problem, "could not save")
+        problems.raise_first(together.writers, problem, "could not save")
         section = self.section
         claim = None
         if together.own == 0:
@@ -311,7 +311,7 @@ class Publisher:
                 claim = self._own_claim = fence.take(section, *state)
             except errors.CxlError as error:
                 problem = error
-        raise_first(together.writers, problem, "could not save")
+        problems.raise_first(together.writers, problem, "could not save")
         fields = claim.numbers() if claim else (0,) * fence.Claim.NUM_FIELDS
         section.claim = fence.Claim(*agreement.gather(fields)[0])
 
@@ -411,46 +411,3 @@ class Publisher:
             selection = saving.Selection(agreed, placement, own)
             last = self._selection = description, flat.description, selection
         return last[2]
-
-
-def raise_first(writers: Sequence[int], problem: Exception | None, what: str) -> None:
-    """Raises on all processes if one has a problem. All processes call it.
-
-    Args:
-      writers: indices of the processes.
-      problem: the problem of this process.
-      what: what a process with a problem could not do.
-
-    Raises:
-      The problem of this process, or a StoreError with that of another.
-    """
-    texts = agreement.gather_bytes(in_words(problem).encode())
-    if problem is not None:
-        raise problem
-    for process, text in zip(writers, texts, strict=True):
-        if text:
-            name, _, rest = text.decode(errors="replace").partition(": ")
-            make = fence.OvertakenError if name == "OvertakenError" else errors.StoreError
-            raise make(f"process {process} {what}: {name}: {rest}")
-
-
-def in_words(problem: BaseException | None) -> str:
-    """Returns an error in words, "" if there is none."""
-    return f"{type(problem).__name__}: {problem}" if problem is not None else ""
-
-
-def _raise_disagreement(
-    texts: Sequence[bytes], writers: Sequence[int], problem: Exception | None
-) -> None:
-    """Raises the error for processes of which one cannot go on, or does something else."""
-    told = [json.loads(text) for text in texts]
-    if problem is not None:
-        raise problem
-    for process, (operation, _, text) in zip(writers, told, strict=True):
-        if text:
-            raise errors.StoreError(f"process {process} cannot {operation}: {text}")
-    other = next(number for number, of in enumerate(told) if of != told[0])
-    sides = [told[0][:2], told[other][:2]]
-    field = 0 if sides[0][0] != sides[1][0] else 1
-    what = "call different operations" if field == 0 else "have different memory"
-    raise agreement.mismatch(writers, (0, other), [side[field] for side in sides], what)

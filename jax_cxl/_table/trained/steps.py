@@ -25,7 +25,7 @@ from jax_cxl import errors
 from jax_cxl._store import agreement
 from jax_cxl._store.memory import checksum
 from jax_cxl._store.writing import fence
-from jax_cxl._store.writing.publisher import raise_first
+from jax_cxl._store.writing.problems import raise_first
 from jax_cxl._table.columns import Column
 from jax_cxl._table.trained import merging
 from jax_cxl._table.trained.region import Entry, Region

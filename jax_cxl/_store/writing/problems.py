@@ -1,0 +1,54 @@
+"""Errors of one process of a job, which all of its processes raise."""
+
+import json
+from collections.abc import Sequence
+
+from jax_cxl import errors
+from jax_cxl._store import agreement
+from jax_cxl._store.writing import fence
+
+# Errors after which a publisher ends. It has to end on all processes.
+_KINDS = {kind.__name__: kind for kind in (fence.OvertakenError, fence.DeletedError)}
+
+
+def raise_first(writers: Sequence[int], problem: Exception | None, what: str) -> None:
+    """Raises on all processes if one has a problem. All processes call it.
+
+    Args:
+      writers: indices of the processes.
+      problem: the problem of this process.
+      what: what a process with a problem could not do.
+
+    Raises:
+      The problem of this process, or a StoreError with that of another.
+    """
+    texts = agreement.gather_bytes(in_words(problem).encode())
+    if problem is not None:
+        raise problem
+    for process, text in zip(writers, texts, strict=True):
+        if text:
+            name, _, rest = text.decode(errors="replace").partition(": ")
+            kind = _KINDS.get(name, errors.StoreError)
+            raise kind(f"process {process} {what}: {name}: {rest}")
+
+
+def in_words(problem: BaseException | None) -> str:
+    """Returns an error in words, "" if there is none."""
+    return f"{type(problem).__name__}: {problem}" if problem is not None else ""
+
+
+def raise_disagreement(
+    texts: Sequence[bytes], writers: Sequence[int], problem: Exception | None
+) -> None:
+    """Raises the error for processes of which one cannot go on, or does something else."""
+    told = [json.loads(text) for text in texts]
+    if problem is not None:
+        raise problem
+    for process, (operation, _, text) in zip(writers, told, strict=True):
+        if text:
+            raise errors.StoreError(f"process {process} cannot {operation}: {text}")
+    other = next(number for number, of in enumerate(told) if of != told[0])
+    sides = [told[0][:2], told[other][:2]]
+    field = 0 if sides[0][0] != sides[1][0] else 1
+    what = "call different operations" if field == 0 else "have different memory"
+    raise agreement.mismatch(writers, (0, other), [side[field] for side in sides], what)
