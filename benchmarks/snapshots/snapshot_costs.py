@@ -109,7 +109,7 @@ class Ours:
             for shard in array.addressable_shards:
                 source, target = shard.data.unsafe_buffer_pointer(), devices.core.base + offset
                 ordinal = shard.device.local_hardware_id
-                under_way.append(copies.start(ordinal, source, target, shard.data.nbytes))
+                under_way.append(copies.start(ordinal, [(source, target, shard.data.nbytes)]))
                 offset += shard.data.nbytes
         for copy in under_way:
             copies.wait(copy)
@@ -142,7 +142,7 @@ class Ours:
         class Noted:
             """The object that copies, with notes of the first start and of the last end."""
 
-            def start(self, *arguments: int) -> int:
+            def start(self, *arguments: Any) -> int:
                 if "first copy started" not in done:
                     note("first copy started")
                 number: int = copies.start(*arguments)

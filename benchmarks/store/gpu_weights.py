@@ -163,16 +163,12 @@ def _only_copy(store: Any, tree: Any) -> None:
     """Copies the arrays of a tree into the memory of the store, as `publish` does, and no more."""
     devices = store._devices  # the memory under the store
     copies = devices.copies
-    chunk = 16 << 20
     numbers = []
     at = devices.core.base + (1 << 30)
     for shard in itertools.chain(*zip(*(x.addressable_shards for x in tree.values()), strict=True)):
-        start = shard.data.unsafe_buffer_pointer()
-        for offset in range(0, shard.data.nbytes, chunk):
-            size = min(chunk, shard.data.nbytes - offset)
-            device = shard.device.local_hardware_id
-            numbers.append(copies.start(device, start + offset, at, size))
-            at += size
+        copy = shard.data.unsafe_buffer_pointer(), at, shard.data.nbytes
+        numbers.append(copies.start(shard.device.local_hardware_id, [copy]))
+        at += shard.data.nbytes
     for number in numbers:
         copies.wait(number)
 

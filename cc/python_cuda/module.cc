@@ -3,10 +3,12 @@
 // it.
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -139,23 +141,29 @@ NB_MODULE(_cuda, m) {
           "`memory` keeps [base, base + bytes) mapped.")
       .def(
           "start",
-          [](comm::DeviceCopies& self, int device, uintptr_t from, uintptr_t to,
-             uint64_t bytes) {
-            return ValueOrRaise(
-                self.Start(device, reinterpret_cast<const void*>(from),
-                           reinterpret_cast<std::byte*>(to), bytes));
+          [](comm::DeviceCopies& self, int device,
+             const std::vector<std::array<uintptr_t, 3>>& copies) {
+            std::vector<comm::DeviceCopies::Copy> all;
+            for (const auto& [from, to, bytes] : copies)
+              all.push_back({reinterpret_cast<const std::byte*>(from),
+                             reinterpret_cast<std::byte*>(to), bytes});
+            nb::gil_scoped_release release;
+            auto number = self.Start(device, all);
+            nb::gil_scoped_acquire acquire;
+            return ValueOrRaise(std::move(number));
           },
-          "Starts a copy from a device; returns its number.", "device"_a,
-          "source"_a, "target"_a, "bytes"_a)
+          "Starts copies from a device, each from an address to an address "
+          "with a number of bytes; returns a number for wait.",
+          "device"_a, "copies"_a)
       .def(
           "wait",
-          [](comm::DeviceCopies& self, uint64_t copy) {
+          [](comm::DeviceCopies& self, uint64_t number) {
             nb::gil_scoped_release release;
-            const Status status = self.Wait(copy);
+            const Status status = self.Wait(number);
             nb::gil_scoped_acquire acquire;
             RaiseIfError(status);
           },
-          "Waits for a copy.", "copy"_a)
+          "Waits for the copies of a start.", "number"_a)
       .def(
           "checksums",
           [](comm::DeviceCopies& self, int device,

@@ -2,6 +2,7 @@
 
 import collections
 import concurrent.futures
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,10 +11,11 @@ import jax
 from jax_cxl._store import agreement
 from jax_cxl._store.reading import rebuilding
 from jax_cxl._store.reading.restoring import Reader
+from jax_cxl._tier import copying
 from jax_cxl._tier.arrays import Spec
 
-_AHEAD = 2  # Groups that are fetched while another group is updated.
-_THREADS = 2  # One group is copied while the copies of another are checked.
+_AHEAD = 2  # Groups that the host reads, or that GPUs have not checked, beside one in use.
+_THREADS = 2
 
 
 def fetch(reader: Reader, specs: Sequence[Spec], writers: Sequence[int]) -> list[Any]:
@@ -37,7 +39,11 @@ def fetch(reader: Reader, specs: Sequence[Spec], writers: Sequence[int]) -> list
 
 
 class Ahead:
-    """Fetches groups of arrays one after another, a few groups ahead of their use."""
+    """Fetches groups of arrays one after another, a few groups ahead of their use.
+
+    The host reads and checks arrays in threads. Arrays that GPUs can copy are copied by a program
+    before the program that uses them, and are checked while the next groups are copied.
+    """
 
     def __init__(self, reader: Reader, groups: Sequence[Sequence[Spec]]):
         """Begins with the first groups."""
@@ -45,20 +51,66 @@ class Ahead:
         self._writers = agreement.processes()
         self._left = collections.deque(groups)
         self._threads = concurrent.futures.ThreadPoolExecutor(_THREADS, "jax_cxl fetch")
-        self._under_way: collections.deque[concurrent.futures.Future[list[Any]]] = (
-            collections.deque()
-        )
+        self._under_way: collections.deque[_Group] = collections.deque()
+        self._checks: collections.deque[concurrent.futures.Future[None]] = collections.deque()
 
     def __iter__(self) -> Iterator[list[Any]]:
-        """Yields the arrays of each group, which the caller owns."""
+        """Yields the arrays of each group.
+
+        The caller owns those that the host has read. Those that GPUs copied must not be donated.
+
+        Raises:
+          StoreError: an array is damaged. Groups after it may have been yielded.
+        """
         try:
             while self._left or self._under_way:
                 while self._left and len(self._under_way) <= _AHEAD:
-                    specs = self._left.popleft()
-                    self._under_way.append(
-                        self._threads.submit(fetch, self._reader, specs, self._writers)
-                    )
-                yield self._under_way.popleft().result()
+                    self._under_way.append(self._begin(self._left.popleft()))
+                yield self._finish(self._under_way.popleft())
+            self._wait_for_checks(0)
         finally:
             self._left.clear()
             self._threads.shutdown(cancel_futures=True)
+
+    def _begin(self, specs: Sequence[Spec]) -> "_Group":
+        sources = [copying.find(self._reader, spec) for spec in specs]
+        of_host = [spec for spec, source in zip(specs, sources, strict=True) if source is None]
+        read = self._threads.submit(fetch, self._reader, of_host, self._writers)
+        return _Group(specs, sources, read)
+
+    def _finish(self, group: "_Group") -> list[Any]:
+        """Returns the arrays of a group, some of which GPUs are still copying."""
+        of_gpus = [
+            (spec, source)
+            for spec, source in zip(group.specs, group.sources, strict=True)
+            if source is not None
+        ]
+        copies: list[Any] = []
+        if of_gpus:
+            self._wait_for_checks(_AHEAD)
+            specs, sources = zip(*of_gpus, strict=True)
+            copies = copying.start(sources, specs)
+            check = self._threads.submit(copying.check, self._reader, sources, copies)
+            self._checks.append(check)
+        read, copied = iter(group.read.result()), iter(copies)
+        return [next(read if source is None else copied) for source in group.sources]
+
+    def _wait_for_checks(self, most: int) -> None:
+        """Waits until all groups but `most` have been checked."""
+        while len(self._checks) > most:
+            self._checks.popleft().result()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Group:
+    """A group of arrays that is being fetched.
+
+    Attributes:
+      specs: the arrays.
+      sources: for each, what GPUs copy; None if the host reads it.
+      read: what the host has read.
+    """
+
+    specs: Sequence[Spec]
+    sources: Sequence[copying.Source | None]
+    read: "concurrent.futures.Future[list[Any]]"

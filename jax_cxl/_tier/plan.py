@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jax_cxl._store.trees import flatten
 from jax_cxl._store.trees.description import Description
-from jax_cxl._tier import arrays, dataflow, separation
+from jax_cxl._tier import arrays, copying, dataflow, separation
 from jax_cxl._tier.arrays import Spec
 
 STEP = "['step']"  # name in the store
@@ -131,6 +131,8 @@ class Plan:
             for number, (name, x) in enumerate(arrays.named("state", state))
         ]
         self.groups = self._grouped()
+        # GPUs check what they fetch while programs use it.
+        self._donates_fetched = not copying.may_copy(self.stored[0].sharding)
         self._compilations: dict[Any, Any] = {}  # by what decides about them
         self._made_programs: dict[Any, _Program] = {}
         self._described: dict[tuple[int, ...], Description] = {}
@@ -212,7 +214,7 @@ class Plan:
           group: the group.
           params: all parameters.
           grads: all gradients.
-          fetched: what was read from the store; its memory is used again.
+          fetched: what was read from the store. On CPUs its memory is used again.
           shared: the leaves of the state that stay on the devices.
           scalars: what `scalars` returned.
 
@@ -264,10 +266,11 @@ class Plan:
 
     def _is_donated(self, variable: int) -> bool:
         count = len(self.params)
-        if variable < count:
-            return self._options.master is not None or self._options.donate
+        if variable < count and self._options.master is None:
+            return self._options.donate
         state = variable - 2 * count
-        return 0 <= state < len(self.state) and state not in self.shared
+        fetched = variable < count or (0 <= state < len(self.state) and state not in self.shared)
+        return fetched and self._donates_fetched
 
     def _values(
         self,

@@ -24,19 +24,19 @@ class Copies:
         self.checked = 0  # blocks
         self.wrong_copy = -1  # number of the copy after which a byte of its target is changed
 
-    def start(self, ordinal, source, target, size):
+    def start(self, ordinal, copies):
         del ordinal
         with self._lock:
             number = next(self._numbers)
-            self._started[number] = (target, source, size)
+            self._started[number] = copies
             self.most_under_way = max(self.most_under_way, len(self._started))
             return number
 
     def wait(self, number):
         with self._lock:
             for earlier in [n for n in self._started if n <= number]:
-                target, source, size = self._started.pop(earlier)
-                ctypes.memmove(target, source, size)
+                for source, target, size in self._started.pop(earlier):
+                    ctypes.memmove(target, source, size)
                 if earlier == self.wrong_copy:
                     ctypes.c_uint8.from_address(target + size // 2).value ^= 1
 
@@ -53,11 +53,11 @@ class _BytesOnGpu(shard_bytes.DeviceBytes):
         self.ordinal = device.id
 
 
-def _hold(ranges, copy):
+def _hold(ranges, copy, owned=False):
     return [
         _BytesOnGpu(array, start)
         if isinstance(array, jax.Array)
-        else shard_bytes.hold([(array, start, end)], copy)[0]
+        else shard_bytes.hold([(array, start, end)], copy, owned)[0]
         for array, start, end in ranges
     ]
 
@@ -75,7 +75,7 @@ def arrays_on_gpus():
 def reads_on_gpus():
     array = dlpack.array
     with (
-        mock.patch.object(on_gpus, "_is_gpu", lambda _: True),
+        mock.patch.object(on_gpus, "is_gpu", lambda _: True),
         mock.patch.object(dlpack, "array", lambda *args: array(*args[:4], None, args[5])),
     ):
         yield

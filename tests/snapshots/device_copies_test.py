@@ -90,10 +90,10 @@ class DeviceCopiesTest(parameterized.TestCase):
         copies, gpu_of = host_as_gpu.Copies(), {}
         start = copies.start
 
-        def record(ordinal, source, target, size):
+        def record(ordinal, of_chunk):
             with copies._lock:
-                gpu_of[target] = ordinal
-            return start(ordinal, source, target, size)
+                gpu_of.update({target: ordinal for _, target, _ in of_chunk})
+            return start(ordinal, of_chunk)
 
         copies.start = record
         # Each device has 12 MiB of the first array, and 5.5 MiB of the second one.

@@ -13,7 +13,7 @@ from absl.testing import absltest, parameterized
 
 import jax_cxl
 from jax_cxl._store.memory import layout
-from jax_cxl._store.reading import on_gpus
+from jax_cxl._tier import copying
 
 _MIB = 1 << 20
 # A layer of `_params` has 8,580 bytes of state with two moments, so that each layer is a group.
@@ -266,7 +266,9 @@ class PooledTest(_Test):
         copies = host_as_gpu.Copies()
         store = self.store(paths)
         store._devices._copies = copies
-        read = self.enter_context(absltest.mock.patch.object(on_gpus, "run", wraps=on_gpus.run))
+        started = self.enter_context(
+            absltest.mock.patch.object(copying, "start", wraps=copying.start)
+        )
         self.enter_context(host_as_gpu.reads_on_gpus())
         self.enter_context(host_as_gpu.arrays_on_gpus())
         rng = np.random.default_rng(0)
@@ -284,14 +286,24 @@ class PooledTest(_Test):
         for a, b in zip(params, plain, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5)
         optimizer.wait()
-        # With several paths the host reads.
-        self.assertEqual(sum(len(call.args[0]) for call in read.call_args_list) > 6, paths == 1)
+        # Two moments of two arrays in three steps. With several paths the host reads.
+        count = sum(len(call.args[0]) for call in started.call_args_list)
+        self.assertEqual(count, 12 if paths == 1 else 0)
         self.assertGreater(copies.checked, 0)
         restored, _ = optimizer.restore_latest(params)
         self.assert_same(restored, params)
         if paths > 1:
             return
         # What arrives on a GPU is compared with the checksums.
+        kept, right = [jnp.copy(p) for p in params], copies.checksums
+        state = optimizer.restore_latest(params)[1]
+        copies.checksums = lambda _, blocks, size: [size] * len(blocks)
+        with self.assertRaisesRegex(jax_cxl.StoreError, "block .* is damaged"):
+            optimizer.step(params, [jnp.sin(p) for p in params], state)
+        copies.checksums = right
+        params, state = optimizer.restore_latest(kept)
+        self.assertEqual(state.step, 3)
+        self.assert_same(params, kept)
         copies.checksums = lambda _, blocks, size: [size] * len(blocks)
         with self.assertRaisesRegex(jax_cxl.StoreError, "block .* is damaged"):
             optimizer.restore_latest(params)

@@ -51,6 +51,6 @@ class _Writes:
         line = self._put(words.view(np.uint32)).block_until_ready()  # JAX has no uint64 by default.
         target = self._pool.check_word_address(index)
         source = line.unsafe_buffer_pointer()
-        self._copies.wait(self._copies.start(self._ordinal, source, target, _CACHE_LINE))
+        self._copies.wait(self._copies.start(self._ordinal, [(source, target, _CACHE_LINE)]))
         if write_back:
             self._pool.write_back_check_word(index)

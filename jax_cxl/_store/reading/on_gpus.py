@@ -82,7 +82,7 @@ def find(
     """
     dtype = leaves.dtype_of(leaf.dtype)
     shape = tuple(end - start for start, end in index)
-    if not _is_gpu(sharding) or not _can_copy(reader, leaf, shape, dtype):
+    if not is_gpu(sharding) or not _can_copy(reader, leaf, shape, dtype):
         return None
     found: list[pieces.Piece] = []
     places: list[tuple[int, int]] = []
@@ -164,35 +164,54 @@ def _groups(copies: Sequence[Copy]) -> Iterator[list[Copy]]:
 
 def _finish(copies: list[Copy], made: list[list[jax.Array]]) -> None:
     """Checks the pieces of copies, and puts the parts together."""
-    reader = copies[0].reader
+    for copy, arrays in zip(copies, made, strict=True):
+        copy.made = arrays[0]
+        if copy.plan is not None:
+            copy.made = arranging.arrange(copy.plan, copy.places, arrays)
+    check(copies[0].reader, copies, made)
+
+
+def check(reader: Reader, copies: Sequence[Copy], made: Sequence[Sequence[jax.Array]]) -> None:
+    """Waits until pieces have been copied, and compares the checksums of all their blocks.
+
+    Args:
+      reader: the version that was copied.
+      copies: what was copied.
+      made: the pieces of each copy on its GPU. They have not been donated.
+
+    Raises:
+      StoreError: a block is damaged.
+    """
     edges: dict[int, set[int]] = {}
-    by_gpu: dict[int, list[tuple[int, int, int]]] = {}
+    by_gpu: dict[int, list[tuple[int, np.ndarray, np.ndarray]]] = {}
     for copy, arrays in zip(copies, made, strict=True):
         for piece, array in zip(copy.pieces, arrays, strict=True):
             (device,) = array.devices()
             start = array.block_until_ready().unsafe_buffer_pointer()
-            by_gpu.setdefault(platforms.CUDA.ordinal(device), []).extend(
-                (piece.writer, block, start + at) for block, at in piece.whole
+            whole = np.array(piece.whole, np.int64).reshape(-1, 2)
+            by_gpu.setdefault(platforms.CUDA.ordinal(device), []).append(
+                (piece.writer, whole[:, 0], start + whole[:, 1])
             )
             edges.setdefault(piece.writer, set()).update(piece.edges)
-        copy.made = arrays[0]
-        if copy.plan is not None:
-            copy.made = arranging.arrange(copy.plan, copy.places, arrays)
-    check = functools.partial(_check, reader)
-    for _ in _threads().map(check, by_gpu.keys(), by_gpu.values()):
+    of_gpu = functools.partial(_check, reader)
+    for _ in _threads().map(of_gpu, by_gpu.keys(), by_gpu.values()):
         pass  # Raises the error of a thread.
     for writer, some in edges.items():
         reader.check_blocks(writer, sorted(some))
 
 
-def _check(reader: Reader, ordinal: int, blocks: Sequence[tuple[int, int, int]]) -> None:
-    """Lets a GPU check blocks: of each the writer, the number, and the address of the copy."""
+def _check(
+    reader: Reader, ordinal: int, pieces: Sequence[tuple[int, np.ndarray, np.ndarray]]
+) -> None:
+    """Lets a GPU check pieces: of each the writer, the blocks, and the addresses of the copies."""
     copier = reader.stripes[0].section.devices.copies
-    addresses = [address for _, _, address in blocks]
-    found = copier.checksums(ordinal, addresses, layout.BLOCK_BYTES)
-    for (writer, block, _), checksum in zip(blocks, found, strict=True):
-        if checksum != reader.table(writer)[block]:
-            raise reader.stripes[writer].damaged(block)
+    addresses = np.concatenate([at for _, _, at in pieces]).tolist()
+    found = np.array(copier.checksums(ordinal, addresses, layout.BLOCK_BYTES), np.uint64)
+    for writer, blocks, _ in pieces:
+        wrong = blocks[found[: len(blocks)] != reader.table(writer)[blocks]]
+        if len(wrong):
+            raise reader.stripes[writer].damaged(int(wrong[0]))
+        found = found[len(blocks) :]
 
 
 @functools.cache
@@ -201,7 +220,8 @@ def _threads() -> concurrent.futures.ThreadPoolExecutor:
 
 
 @functools.lru_cache(1024)
-def _is_gpu(sharding: jax.sharding.Sharding) -> bool:
+def is_gpu(sharding: jax.sharding.Sharding) -> bool:
+    """Whether a sharding with one device is the memory of a GPU."""
     device: Any
     (device,) = sharding.device_set
     if sharding.memory_kind not in (None, device.default_memory().kind):

@@ -117,7 +117,7 @@ class _Building:
     def put(
         self,
         leaf: leaves.Leaf,
-        to: "_Place",
+        to: "Place",
         parts: Sequence[Any],
         weak_type: bool,
         committed: bool,
@@ -196,7 +196,7 @@ class _Source:
             return self.reader.read_local(self.leaf, index, self.writers.index(self.own))
         return self.reader.read_same(self.leaf, index)
 
-    def parts(self, to: "_Place", copies: list[on_gpus.Copy]) -> list[np.ndarray | on_gpus.Copy]:
+    def parts(self, to: "Place", copies: list[on_gpus.Copy]) -> list[np.ndarray | on_gpus.Copy]:
         """Returns the parts of the array for the devices of this process.
 
         Args:
@@ -301,13 +301,13 @@ def _on_devices(like: Any, leaf: leaves.Leaf, source: _Source, building: _Buildi
     sharding: Any = getattr(like, "sharding", None)
     weak_type = bool(getattr(like, "weak_type", False))
     committed = sharding is not None and bool(getattr(like, "committed", True))
-    to = _place(sharding or building.default_sharding, leaf.shape, source.own)
+    to = place_of(sharding or building.default_sharding, leaf.shape, source.own)
     parts = source.parts(to, building.copies)
     return lambda: building.put(leaf, to, parts, weak_type, committed)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Place:
+class Place:
     """Where an array goes.
 
     Attributes:
@@ -324,7 +324,8 @@ class _Place:
 
 
 @functools.lru_cache(1024)
-def _place(sharding: Any, shape: tuple[int, ...], own: int) -> _Place:
+def place_of(sharding: Any, shape: tuple[int, ...], own: int) -> Place:
+    """Returns where an array goes in this process, whose index is `own`."""
     shards = []
     indices = sharding.addressable_devices_indices_map(shape)
     for device, slices in indices.items():
@@ -332,4 +333,4 @@ def _place(sharding: Any, shape: tuple[int, ...], own: int) -> _Place:
         where = jax.sharding.SingleDeviceSharding(device, memory_kind=sharding.memory_kind)
         shards.append((index, where))
     of_this_process = all(device.process_index == own for device in sharding.device_set)
-    return _Place(sharding, shards, list(indices), of_this_process)
+    return Place(sharding, shards, list(indices), of_this_process)

@@ -45,6 +45,7 @@ class Reader:
       records: records of these processes.
       stripes: the blocks of these processes.
       directory: its bytes.
+      found: what callers keep about the areas of versions of this form. `follow` shares it.
     """
 
     @collector.paused()
@@ -96,6 +97,7 @@ class Reader:
         self._parts: dict[tuple[str, int], list[place.Part]] = {}
         for part in placement.parts:
             self._parts.setdefault((found[part.leaf].name, part.shard), []).append(part)
+        self.found: dict[Any, Any] = {}
         self._tables: dict[int, np.ndarray] = {}
         self._blocks: OrderedDict[tuple[int, int], np.ndarray] = OrderedDict()
         self._lock = threading.Lock()

@@ -298,12 +298,12 @@ class Selection:
             into.setdefault(what.leaf, []).append((what, position))
         self._chosen: _Chosen | None = None  # the last one
 
-    def hold(self, arrays: Mapping[int, Any], copy: bool) -> Batch:
+    def hold(self, arrays: Mapping[int, Any], copy: bool, owned: bool = False) -> Batch:
         """Holds the bytes of some leaves.
 
         Args:
           arrays: the leaves, by their numbers.
-          copy: as for `shard_bytes.hold`.
+          copy, owned: as for `shard_bytes.hold`.
         """
         numbers = sorted(arrays)
         if self._chosen is None or self._chosen.leaves != numbers:
@@ -319,7 +319,7 @@ class Selection:
             ranges = [(held[shard], part.start, part.end) for part, shard in parts]
             sums = hold_sums([held[shard] for _, shard in copies])
             return Batch(
-                list(zip((part for part, _ in parts), hold(ranges, copy), strict=True)),
+                list(zip((part for part, _ in parts), hold(ranges, copy, owned), strict=True)),
                 list(zip((of for of, _ in copies), sums, strict=True)),
             )
         views = list(map(view, held))

@@ -90,7 +90,7 @@ def view(array: Any) -> np.ndarray:
 Range = tuple[Any, int, int]
 
 
-def hold(ranges: Sequence[Range], copy: bool) -> list[HostBytes | DeviceBytes]:
+def hold(ranges: Sequence[Range], copy: bool, owned: bool = False) -> list[HostBytes | DeviceBytes]:
     """Holds some bytes of arrays.
 
     Args:
@@ -98,6 +98,8 @@ def hold(ranges: Sequence[Range], copy: bool) -> list[HostBytes | DeviceBytes]:
         the byte after the last one. The values need not have been computed.
       copy: whether to take a copy of what is in a GPU's memory. Otherwise a program to which the
         array is donated fails while the object in the result lives.
+      owned: whether nobody else has the arrays, so that nobody donates them. Without a copy this
+        function waits for values on GPUs otherwise.
     """
     held: list[HostBytes | DeviceBytes | None] = []
     to_copy: dict[Any, list[int]] = {}
@@ -109,7 +111,7 @@ def hold(ranges: Sequence[Range], copy: bool) -> list[HostBytes | DeviceBytes]:
             to_copy.setdefault(device, []).append(number)
             held.append(None)
         else:
-            held.append(DeviceBytes(array, start, array.__dlpack__()))
+            held.append(DeviceBytes(array, start, None if owned else array.__dlpack__()))
     # One program for each GPU: a program for each array would take longer to start than the copies.
     for numbers in to_copy.values():
         chosen = [ranges[number] for number in numbers]

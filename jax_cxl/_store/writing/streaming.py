@@ -36,7 +36,7 @@ class Stream:
 
         Args:
           arrays: arrays by the numbers of their leaves, which follow the leaves before them. Their
-            values need not have been computed. They must not be donated afterwards.
+            values need not have been computed. Nobody may donate them afterwards.
 
         Raises:
           Exception: what has stopped the thread that saves.
@@ -45,7 +45,7 @@ class Stream:
         expected = list(range(self._next, self._next + len(numbers)))
         assert numbers == expected, f"leaves {numbers} are written, not {expected}"
         self._next += len(numbers)
-        batch = self._selection.hold(arrays, False)
+        batch = self._selection.hold(arrays, copy=False, owned=True)
         with self._changed:
             self._changed.wait_for(lambda: len(self._batches) < _WAITING or self._stopped)
             if self._stopped:

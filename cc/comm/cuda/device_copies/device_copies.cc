@@ -10,6 +10,14 @@
 #include "cc/engine/cuda/executor.h"
 
 namespace jax_cxl::comm {
+namespace {
+
+// Bytes that a stream copies in its turn. It is long enough for full speed. It
+// is short, because copies of the program, for example of a loss, wait until it
+// ends.
+constexpr uint64_t kTurnBytes = 16 << 20;
+
+}  // namespace
 
 Result<std::unique_ptr<DeviceCopies>> DeviceCopies::Create(
     std::byte* base, uint64_t bytes, const std::vector<int>& devices) {
@@ -21,6 +29,9 @@ Result<std::unique_ptr<DeviceCopies>> DeviceCopies::Create(
   for (int device : devices) {
     const CurrentDevice current(device);
     CopyQueue& queue = made->queues_[device];
+    CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+        cudaEventCreateWithFlags(&queue.last, cudaEventDisableTiming),
+        "make an event"));
     for (cudaStream_t* stream :
          {&queue.streams[0], &queue.streams[1], &queue.checksums})
       CXL_RETURN_IF_ERROR(cuda::CudaStatus(
@@ -39,54 +50,68 @@ DeviceCopies::~DeviceCopies() {
       cudaStreamSynchronize(stream);
       cudaStreamDestroy(stream);
     }
+    if (queue.last != nullptr) cudaEventDestroy(queue.last);
   }
-  for (auto& [copy, event] : under_way_) cudaEventDestroy(event);
+  for (auto& [number, event] : under_way_) cudaEventDestroy(event);
   for (const Exchange& exchange : unused_) cudaFreeHost(exchange.words);
 }
 
-Result<uint64_t> DeviceCopies::Start(int device, const void* from,
-                                     std::byte* to, uint64_t bytes) {
-  const auto offset = static_cast<uint64_t>(to - base_);
+Result<uint64_t> DeviceCopies::Start(int device,
+                                     const std::vector<Copy>& copies) {
   std::lock_guard lock(mutex_);
   const auto queue = queues_.find(device);
-  if (queue == queues_.end() || bytes > bytes_ || offset > bytes_ - bytes)
-    return Error(Code::kInvalidArgument, "a copy of ", bytes, " bytes to ",
-                 offset, " from device ", device,
-                 " is outside the memory; please report this to jax_cxl");
+  if (queue == queues_.end() ||
+      !std::ranges::all_of(copies,
+                           [&](const Copy& copy) { return IsInside(copy); }))
+    return Error(Code::kInvalidArgument, copies.size(), " copies from device ",
+                 device,
+                 " are outside the memory; please report this to jax_cxl");
   const CurrentDevice current(device);
-  cudaEvent_t event = nullptr;
+  cudaEvent_t end = nullptr;
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-      cudaEventCreateWithFlags(&event,
+      cudaEventCreateWithFlags(&end,
                                cudaEventBlockingSync | cudaEventDisableTiming),
       "make an event"));
-  const auto before = under_way_.find(queue->second.last);
-  std::swap(queue->second.streams[0], queue->second.streams[1]);
-  const cudaStream_t stream = queue->second.streams[0];
-  if (before != under_way_.end())
-    CXL_RETURN_IF_ERROR(
-        cuda::CudaStatus(cudaStreamWaitEvent(stream, before->second, 0),
-                         "wait for the copy before"));
-  queue->second.last = next_;
-  under_way_[next_] = event;
+  under_way_[next_] = end;
+  for (const Copy& copy : copies)
+    CXL_RETURN_IF_ERROR(cuda::CudaStatus(Enqueue(queue->second, copy),
+                                         "start a copy from a device"));
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-      cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream),
-      "copy from a device"));
-  CXL_RETURN_IF_ERROR(
-      cuda::CudaStatus(cudaEventRecord(event, stream), "record an event"));
+      cudaEventRecord(end, queue->second.streams[0]), "record an event"));
   return next_++;
 }
 
-Status DeviceCopies::Wait(uint64_t copy) {
+bool DeviceCopies::IsInside(const Copy& copy) const {
+  const auto offset = static_cast<uint64_t>(copy.to - base_);
+  return copy.bytes <= bytes_ && offset <= bytes_ - copy.bytes;
+}
+
+cudaError_t DeviceCopies::Enqueue(CopyQueue& queue, const Copy& copy) {
+  for (uint64_t done = 0; done < copy.bytes; done += kTurnBytes) {
+    std::swap(queue.streams[0], queue.streams[1]);
+    const cudaStream_t stream = queue.streams[0];
+    const uint64_t bytes = std::min(kTurnBytes, copy.bytes - done);
+    cudaError_t error = cudaStreamWaitEvent(stream, queue.last, 0);
+    if (error == cudaSuccess)
+      error = cudaMemcpyAsync(copy.to + done, copy.from + done, bytes,
+                              cudaMemcpyDeviceToHost, stream);
+    if (error == cudaSuccess) error = cudaEventRecord(queue.last, stream);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+Status DeviceCopies::Wait(uint64_t number) {
   cudaEvent_t event = nullptr;
   {
     std::lock_guard lock(mutex_);
-    const auto found = under_way_.find(copy);
+    const auto found = under_way_.find(number);
     if (found == under_way_.end()) return OkStatus();
     event = found->second;
     under_way_.erase(found);
   }
   const Status status =
-      cuda::CudaStatus(cudaEventSynchronize(event), "wait for a copy");
+      cuda::CudaStatus(cudaEventSynchronize(event), "wait for copies");
   cudaEventDestroy(event);
   return status;
 }

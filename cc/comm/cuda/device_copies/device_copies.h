@@ -30,14 +30,17 @@ class DeviceCopies {
   DeviceCopies(const DeviceCopies&) = delete;
   DeviceCopies& operator=(const DeviceCopies&) = delete;
 
-  // Starts a copy. The copies of one device run one after another, and copies
-  // of the program can run between them. Returns the number of the copy, for
-  // Wait.
-  Result<uint64_t> Start(int device, const void* from, std::byte* to,
-                         uint64_t bytes);
-  // Waits, without spinning, until a copy has ended. Call it once for each
-  // copy.
-  Status Wait(uint64_t copy);
+  struct Copy {
+    const std::byte* from;
+    std::byte* to;
+    uint64_t bytes;
+  };
+  // Starts copies. The copies of one device run one after another, and copies
+  // of the program can run between them. Returns a number for Wait.
+  Result<uint64_t> Start(int device, const std::vector<Copy>& copies);
+  // Waits, without spinning, until all copies of a Start have ended. Call it
+  // once for each Start.
+  Status Wait(uint64_t number);
 
   // Returns the checksum, by XXH3 with 64 bits, of each of some blocks of
   // `bytes` bytes in a device's memory. The device computes them; this thread
@@ -54,7 +57,7 @@ class DeviceCopies {
   // engine can choose another copy in between.
   struct CopyQueue {
     std::array<cudaStream_t, 2> streams = {};
-    uint64_t last = 0;  // number of the last copy
+    cudaEvent_t last = nullptr;  // the end of the last copy
     cudaStream_t checksums = nullptr;
   };
 
@@ -67,6 +70,8 @@ class DeviceCopies {
   };
 
   DeviceCopies() = default;
+  bool IsInside(const Copy& copy) const;
+  static cudaError_t Enqueue(CopyQueue& queue, const Copy& copy);
   Result<Exchange> Borrow(size_t count);
 
   std::unique_ptr<PoolRegistration> registration_;
@@ -74,7 +79,7 @@ class DeviceCopies {
   uint64_t bytes_ = 0;
   std::mutex mutex_;
   std::map<int, CopyQueue> queues_;            // by device
-  std::map<uint64_t, cudaEvent_t> under_way_;  // by copy
+  std::map<uint64_t, cudaEvent_t> under_way_;  // by number
   std::vector<Exchange> unused_;
   uint64_t next_ = 0;
 };

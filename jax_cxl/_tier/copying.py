@@ -1,0 +1,94 @@
+"""Copies arrays of a store to GPUs by compiled programs, which need few calls of Python.
+
+The checksums are compared afterwards, so programs must not take the memory of the copies.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from jax_cxl import _compat
+from jax_cxl._store.reading import on_gpus, rebuilding
+from jax_cxl._store.reading.restoring import Reader
+from jax_cxl._store.trees import leaves
+from jax_cxl._tier.arrays import Spec
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """An array of a store that GPUs can copy.
+
+    Attributes:
+      array: the array in `pinned_host` memory: it is the memory of the store.
+      copies: the parts of the GPUs of this process, in the order of its shards.
+    """
+
+    array: jax.Array
+    copies: Sequence[on_gpus.Copy]
+
+
+def may_copy(sharding: jax.sharding.Sharding) -> bool:
+    """Whether arrays with a sharding are on GPUs, which may copy them."""
+    device = next(iter(sharding.addressable_devices))
+    return on_gpus.is_gpu(
+        jax.sharding.SingleDeviceSharding(device, memory_kind=sharding.memory_kind)
+    )
+
+
+def find(reader: Reader, spec: Spec) -> Source | None:
+    """Returns an array of a version; None if the host has to read it, or to put it together."""
+    # The versions of a form lie at the same places of a few areas.
+    key = reader.stripes[0].offset(0), spec
+    if key not in reader.found:
+        reader.found[key] = _find(reader, spec)
+    found: Source | None = reader.found[key]
+    return found
+
+
+def _find(reader: Reader, spec: Spec) -> Source | None:
+    leaf = reader.leaves.get(spec.name)
+    if leaf is None or leaf.key or leaf.shape != spec.shape:
+        return None
+    if leaves.dtype_of(leaf.dtype) != spec.dtype:
+        return None
+    place = rebuilding.place_of(spec.sharding, spec.shape, jax.process_index())
+    copies = [on_gpus.find(reader, leaf, index, where) for index, where in place.shards]
+    parts = []
+    for copy in copies:
+        if copy is None or copy.plan is not None:
+            return None
+        parts += copy.sources()
+    sharding = spec.sharding.with_memory_kind(str(parts[0].sharding.memory_kind))
+    array = jax.make_array_from_single_device_arrays(spec.shape, sharding, parts)
+    return Source(array, [copy for copy in copies if copy is not None])
+
+
+def start(sources: Sequence[Source], specs: Sequence[Spec]) -> list[jax.Array]:
+    """Starts to copy arrays to their GPUs; returns the copies."""
+    made = _program(tuple(spec.sharding for spec in specs))([each.array for each in sources])
+    return [
+        _compat.array_like(x, False, spec.committed) for x, spec in zip(made, specs, strict=True)
+    ]
+
+
+def check(reader: Reader, sources: Sequence[Source], made: Sequence[jax.Array]) -> None:
+    """Waits for copies, and compares their checksums.
+
+    Raises:
+      StoreError: a block is damaged.
+    """
+    parts = [[part] for x in made for part in _compat.arrays_of_devices(x)]
+    on_gpus.check(reader, [copy for each in sources for copy in each.copies], parts)
+
+
+@functools.lru_cache(256)
+def _program(shardings: tuple[Any, ...]) -> Any:
+    def copy(arrays: list[jax.Array]) -> list[jax.Array]:
+        return [jax.device_put(x, to) for x, to in zip(arrays, on_devices, strict=True)]
+
+    kinds = [next(iter(each.device_set)).default_memory().kind for each in shardings]
+    on_devices = [each.with_memory_kind(kind) for each, kind in zip(shardings, kinds, strict=True)]
+    return jax.jit(copy)
