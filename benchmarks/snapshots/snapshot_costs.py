@@ -125,9 +125,8 @@ class Ours:
             start = shard.data.unsafe_buffer_pointer()
             addresses = by_gpu.setdefault(shard.device.local_hardware_id, [])
             addresses += [start + block for block in blocks]
-        for ordinal, addresses in by_gpu.items():
-            copies = self._snapshots._publisher.section.devices.copies
-            copies.checksums(ordinal, addresses, layout.BLOCK_BYTES)
+        copies = self._snapshots._publisher.section.devices.copies
+        copies.checksums(list(by_gpu.items()), layout.BLOCK_BYTES)
 
     def phases(self, step: int, state: Any) -> dict[str, float]:
         """Saves, and returns how many seconds after the start each part of the save was done."""
@@ -152,8 +151,8 @@ class Ours:
                 copies.wait(number)
                 note("last copy ended")
 
-            def checksums(self, *arguments: Any) -> list[int]:
-                checksums: list[int] = copies.checksums(*arguments)
+            def checksums(self, *arguments: Any) -> list[list[int]]:
+                checksums: list[list[int]] = copies.checksums(*arguments)
                 note("checksums computed")
                 return checksums
 

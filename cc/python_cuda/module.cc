@@ -4,6 +4,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -13,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cc/base/status.h"
@@ -166,15 +168,20 @@ NB_MODULE(_cuda, m) {
           "Waits for the copies of a start.", "number"_a)
       .def(
           "checksums",
-          [](comm::DeviceCopies& self, int device,
-             const std::vector<uint64_t>& blocks, uint64_t bytes) {
+          [](comm::DeviceCopies& self,
+             const std::vector<std::pair<int, std::vector<uint64_t>>>& blocks,
+             uint64_t bytes) {
             nb::gil_scoped_release release;
-            auto checksums = self.Checksums(device, blocks, bytes);
+            std::vector<comm::DeviceCopies::Blocks> of_devices;
+            for (const auto& [device, addresses] : blocks)
+              of_devices.push_back({device, addresses});
+            auto checksums = self.Checksums(of_devices, bytes);
             nb::gil_scoped_acquire acquire;
             return ValueOrRaise(std::move(checksums));
           },
-          "Returns the checksum of each block in a device's memory.",
-          "device"_a, "blocks"_a, "bytes"_a);
+          "Takes devices, each with the addresses of blocks in its memory. "
+          "Returns the checksums of the blocks of each device.",
+          "blocks"_a, "bytes"_a);
 
   BindTables(m);
   BindResiduals(m);

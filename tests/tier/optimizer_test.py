@@ -296,15 +296,19 @@ class PooledTest(_Test):
             return
         # What arrives on a GPU is compared with the checksums.
         kept, right = [jnp.copy(p) for p in params], copies.checksums
+
+        def wrong(blocks, size):
+            return [[size] * len(of_gpu) for _, of_gpu in blocks]
+
         state = optimizer.restore_latest(params)[1]
-        copies.checksums = lambda _, blocks, size: [size] * len(blocks)
+        copies.checksums = wrong
         with self.assertRaisesRegex(jax_cxl.StoreError, "block .* is damaged"):
             optimizer.step(params, [jnp.sin(p) for p in params], state)
         copies.checksums = right
         params, state = optimizer.restore_latest(kept)
         self.assertEqual(state.step, 3)
         self.assert_same(params, kept)
-        copies.checksums = lambda _, blocks, size: [size] * len(blocks)
+        copies.checksums = wrong
         with self.assertRaisesRegex(jax_cxl.StoreError, "block .* is damaged"):
             optimizer.restore_latest(params)
 

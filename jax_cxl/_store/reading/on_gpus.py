@@ -1,6 +1,5 @@
 """Reads parts of arrays into GPUs: copy engines copy from the memory, and GPUs check the copies."""
 
-import concurrent.futures
 import dataclasses
 import functools
 import math
@@ -45,6 +44,12 @@ class Copy:
     sharding: jax.sharding.Sharding
     made: jax.Array = dataclasses.field(init=False)
 
+    @functools.cached_property
+    def ordinal(self) -> int:
+        """Ordinal of the GPU in this process."""
+        (gpu,) = self.sharding.device_set
+        return platforms.CUDA.ordinal(gpu)
+
     @property
     def nbytes(self) -> int:
         """Bytes of all pieces."""
@@ -53,13 +58,13 @@ class Copy:
     def sources(self) -> list[jax.Array]:
         """Returns the pieces in `pinned_host` memory: they are the memory itself."""
         # In the memory of the same GPU, because JAX copies more slowly from that of another.
-        (gpu,) = self.sharding.device_set
-        ordinal = platforms.CUDA.ordinal(gpu)
         devices = self.reader.stripes[0].section.devices
         _ = devices.copies  # This registers the memory.
         return [
             jax.dlpack.from_dlpack(
-                dlpack.array(devices.core, each.at, each.shape, self.dtype, ordinal, self.reader)
+                dlpack.array(
+                    devices.core, each.at, each.shape, self.dtype, self.ordinal, self.reader
+                )
             )
             for each in self.pieces
         ]
@@ -183,40 +188,27 @@ def check(reader: Reader, copies: Sequence[Copy], made: Sequence[Sequence[jax.Ar
       StoreError: a block is damaged.
     """
     edges: dict[int, set[int]] = {}
-    by_gpu: dict[int, list[tuple[int, np.ndarray, np.ndarray]]] = {}
+    by_gpu: dict[int, tuple[list[pieces.Piece], list[np.ndarray]]] = {}
     for copy, arrays in zip(copies, made, strict=True):
         for piece, array in zip(copy.pieces, arrays, strict=True):
-            (device,) = array.devices()
             start = array.block_until_ready().unsafe_buffer_pointer()
-            whole = np.array(piece.whole, np.int64).reshape(-1, 2)
-            by_gpu.setdefault(platforms.CUDA.ordinal(device), []).append(
-                (piece.writer, whole[:, 0], start + whole[:, 1])
-            )
+            of_gpu, addresses = by_gpu.setdefault(copy.ordinal, ([], []))
+            of_gpu.append(piece)
+            addresses.append(start + piece.whole[:, 1])
             edges.setdefault(piece.writer, set()).update(piece.edges)
-    of_gpu = functools.partial(_check, reader)
-    for _ in _threads().map(of_gpu, by_gpu.keys(), by_gpu.values()):
-        pass  # Raises the error of a thread.
+    copier = reader.stripes[0].section.devices.copies
+    wanted = [(gpu, np.concatenate(at).tolist()) for gpu, (_, at) in by_gpu.items()]
+    checksums = copier.checksums(wanted, layout.BLOCK_BYTES)
+    for (of_gpu, _), values in zip(by_gpu.values(), checksums, strict=True):
+        found = np.array(values, np.uint64)
+        for piece in of_gpu:
+            blocks = piece.whole[:, 0]
+            wrong = blocks[found[: len(blocks)] != reader.table(piece.writer)[blocks]]
+            if len(wrong):
+                raise reader.stripes[piece.writer].damaged(int(wrong[0]))
+            found = found[len(blocks) :]
     for writer, some in edges.items():
         reader.check_blocks(writer, sorted(some))
-
-
-def _check(
-    reader: Reader, ordinal: int, pieces: Sequence[tuple[int, np.ndarray, np.ndarray]]
-) -> None:
-    """Lets a GPU check pieces: of each the writer, the blocks, and the addresses of the copies."""
-    copier = reader.stripes[0].section.devices.copies
-    addresses = np.concatenate([at for _, _, at in pieces]).tolist()
-    found = np.array(copier.checksums(ordinal, addresses, layout.BLOCK_BYTES), np.uint64)
-    for writer, blocks, _ in pieces:
-        wrong = blocks[found[: len(blocks)] != reader.table(writer)[blocks]]
-        if len(wrong):
-            raise reader.stripes[writer].damaged(int(wrong[0]))
-        found = found[len(blocks) :]
-
-
-@functools.cache
-def _threads() -> concurrent.futures.ThreadPoolExecutor:
-    return concurrent.futures.ThreadPoolExecutor(8, "jax_cxl check")  # a GPU each
 
 
 @functools.lru_cache(1024)

@@ -1,6 +1,7 @@
 """Finds bytes of saved shards in the memory: pieces that lie together."""
 
 import dataclasses
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -18,14 +19,15 @@ class Piece:
       writer: whose blocks have them.
       at: device of the memory, and offset.
       shape: their shape.
-      whole: blocks that are in the piece, and where they begin in it, in bytes.
+      whole: the blocks that are in the piece: a row for each, with its number and where it begins
+        in the piece, in bytes.
       edges: blocks of which it has a part.
     """
 
     writer: int
     at: tuple[int, int]
     shape: tuple[int, ...]
-    whole: list[tuple[int, int]]
+    whole: np.ndarray
     edges: set[int]
 
 
@@ -59,7 +61,7 @@ def _together(
         writer,
         (device, offset + inside),
         ((end - begin) // itemsize,),
-        [(each, each * size - begin) for each in whole],
+        _rows((each, each * size - begin) for each in whole),
         set(range(block, layout.blocks(end))) - set(whole),
     )
     return [piece], (0, (start - begin) // itemsize)
@@ -79,8 +81,12 @@ def _striped(
         whole[own.place(block)[0]].append((block, (block // count - first) * size))
     shape = ((last - first) * size // itemsize,)
     pieces = [
-        Piece(writer, (device, own.offset(first)), shape, whole[device], set())
+        Piece(writer, (device, own.offset(first)), shape, _rows(whole[device]), set())
         for device in range(count)
     ]
     skip = (start - first * count * size) // itemsize
     return pieces, (own.place(first * count)[0], skip)
+
+
+def _rows(blocks: Iterable[tuple[int, int]]) -> np.ndarray:
+    return np.array(list(blocks), np.int64).reshape(-1, 2)

@@ -16,9 +16,8 @@ from jax_cxl._store.memory import checksum, layout, stripes
 from jax_cxl._store.trees import place
 from jax_cxl._store.writing.shard_bytes import DeviceBytes, HostBytes
 
-# Bytes that are started and published together. Python needs about 0.2 ms for a chunk, and a GPU
-# copies this in 1.2 ms.
-_CHUNK_BYTES = 64 << 20
+# Bytes that are copied, checked and published together. Python needs some 0.5 ms for a chunk.
+_CHUNK_BYTES = 256 << 20
 # Each GPU has several chunks under way, so that its copy engine never waits for Python.
 _CHUNKS_UNDER_WAY = 2
 
@@ -33,30 +32,15 @@ def write_data(own: stripes.Stripes, batches: Iterable[Any], table: np.ndarray) 
       batches: the parts that it writes, in order (`saving.Batch`).
       table: array for the checksum of each block of data.
     """
-    devices = own.section.devices
-    finished: list[concurrent.futures.Future[None]] = []
-    on_host = np.ones(len(table), bool)
-
-    def of_batches() -> Iterator[Sequence[Part]]:
-        for batch in batches:
-            for ordinal, runs in _in_one_array(batch.parts).items():
-                work = functools.partial(_checksums_on_device, devices.copies, ordinal, runs, table)
-                finished.append(_threads().submit(work))
-                for run in runs:
-                    on_host[run.first : run.first + run.count] = False
-            yield batch.parts
-
     rows = own.section.geometry.blocks_per_row
     chunk = max(rows, _CHUNK_BYTES // layout.BLOCK_BYTES // rows * rows) * layout.BLOCK_BYTES
+    parts = (batch.parts for batch in batches)
     room = threading.Semaphore(_CHUNKS_UNDER_WAY * jax.local_device_count())
-    for of_chunk in _chunks(
-        _pieces(own, of_batches(), chunk, len(table) * layout.BLOCK_BYTES), chunk
-    ):
-        blocks = range(of_chunk[0].start // layout.BLOCK_BYTES, layout.blocks(of_chunk[-1].end))
+    finished: list[concurrent.futures.Future[None]] = []
+    for pieces in _chunks(_pieces(own, parts, chunk, len(table) * layout.BLOCK_BYTES), chunk):
         room.acquire()
-        copies = _begin(own, of_chunk)
-        held = [piece.held for piece in of_chunk]  # It lives until it has been copied.
-        finished.append(_threads().submit(_finish, own, table, on_host, blocks, copies, held, room))
+        copies = _begin(own, pieces)
+        finished.append(_threads().submit(_finish, own, table, pieces, copies, room))
     for future in finished:
         future.result()
 
@@ -77,53 +61,6 @@ def _begin(own: stripes.Stripes, pieces: Sequence["_Piece"]) -> list[int]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Run:
-    """Blocks that follow each other in the memory of a GPU, all in one array.
-
-    Attributes:
-      first: the first block.
-      count: how many blocks.
-      held: the array.
-      start: the position of the first block in `held`.
-    """
-
-    first: int
-    count: int
-    held: DeviceBytes
-    start: int
-
-
-def _in_one_array(parts: Sequence[Part]) -> dict[int, list[_Run]]:
-    """Returns, by the ordinal of the GPU, the blocks whose checksums a GPU can compute."""
-    found: dict[int, list[_Run]] = {}
-    for part, held in parts:
-        first = layout.blocks(part.offset)
-        count = (part.offset + part.end - part.start) // layout.BLOCK_BYTES - first
-        start = first * layout.BLOCK_BYTES - part.offset
-        if count > 0 and isinstance(held, DeviceBytes):
-            found.setdefault(held.ordinal, []).append(_Run(first, count, held, start))
-    return found
-
-
-def _checksums_on_device(
-    copier: Any, ordinal: int, runs: Sequence[_Run], table: np.ndarray
-) -> None:
-    """Lets a GPU compute the checksums of blocks of its arrays, and writes them into the table.
-
-    A restore compares them with what the copies wrote. So it also finds errors of the copies.
-    """
-    addresses: list[int] = []
-    for run in runs:
-        first = run.held.address() + run.start
-        addresses += range(first, first + run.count * layout.BLOCK_BYTES, layout.BLOCK_BYTES)
-    checksums = copier.checksums(ordinal, addresses, layout.BLOCK_BYTES)
-    done = 0
-    for run in runs:
-        table[run.first : run.first + run.count] = checksums[done : done + run.count]
-        done += run.count
-
-
-@dataclasses.dataclass(frozen=True)
 class _Piece:
     """Bytes that lie together on a device of the memory.
 
@@ -139,13 +76,17 @@ class _Piece:
     held: HostBytes | DeviceBytes | None = None
     first: int = 0
 
+    def address(self) -> int:
+        """Waits until the values have been computed; returns their address on a GPU."""
+        assert isinstance(self.held, DeviceBytes)
+        return self.held.address() + self.first
+
     def copy(self, own: stripes.Stripes) -> tuple[int, int, int]:
         """Returns what a GPU copies: an address, the address of the target, and the bytes."""
-        assert isinstance(self.held, DeviceBytes)
         block, inside = divmod(self.start, layout.BLOCK_BYTES)
         device, offset = own.place(block)
         target = own.section.devices.core.address(device, offset + inside)
-        return self.held.address() + self.first, target, self.end - self.start
+        return self.address(), target, self.end - self.start
 
     def write(self, own: stripes.Stripes) -> None:
         """Writes bytes of the host."""
@@ -221,26 +162,52 @@ def _cut(start: int, end: int, unit: int, also: int) -> Iterator[tuple[int, int]
 def _finish(
     own: stripes.Stripes,
     table: np.ndarray,
-    on_host: np.ndarray,
-    blocks: range,
+    pieces: list[_Piece],
     copies: Sequence[int],
-    held: list[Any],
     room: threading.Semaphore,
 ) -> None:
-    """Waits for the copies of some whole rows of blocks, and publishes the blocks.
+    """Waits for the copies of whole rows of blocks, computes checksums, and publishes the blocks.
 
-    Then it computes the checksums of the blocks of which `on_host` is true.
+    `pieces` is emptied: the arrays live until they have been copied.
     """
+    blocks = range(pieces[0].start // layout.BLOCK_BYTES, layout.blocks(pieces[-1].end))
     try:
+        on_host = _checksums_on_gpus(own, pieces, blocks, table)
         for copy in copies:
             own.section.devices.copies.wait(copy)
     finally:
-        held.clear()
+        pieces.clear()
         room.release()
     for device, offset, count in own.runs(blocks):
         own.section.devices.publish_device_writes(device, offset, count * layout.BLOCK_BYTES)
-    for block in blocks.start + np.flatnonzero(on_host[blocks.start : blocks.stop]):
-        table[block] = checksum.of(_view(own, int(block)))
+    for block in on_host:
+        table[block] = checksum.of(_view(own, block))
+
+
+def _checksums_on_gpus(
+    own: stripes.Stripes, pieces: Sequence[_Piece], blocks: range, table: np.ndarray
+) -> list[int]:
+    """Lets GPUs compute the checksums of blocks that lie in one array; returns the other blocks.
+
+    A restore compares them with what the copies wrote. So it also finds errors of the copies.
+    """
+    found: dict[int, tuple[list[int], list[int]]] = {}
+    for piece in pieces:
+        first, last = layout.blocks(piece.start), piece.end // layout.BLOCK_BYTES
+        if first < last and isinstance(piece.held, DeviceBytes):
+            numbers, addresses = found.setdefault(piece.held.ordinal, ([], []))
+            start = piece.address() + first * layout.BLOCK_BYTES - piece.start
+            numbers += range(first, last)
+            addresses += (start + n * layout.BLOCK_BYTES for n in range(last - first))
+    of_gpus = [(ordinal, addresses) for ordinal, (_, addresses) in found.items()]
+    if not of_gpus:
+        return list(blocks)
+    checksums = own.section.devices.copies.checksums(of_gpus, layout.BLOCK_BYTES)
+    computed: set[int] = set()
+    for (numbers, _), values in zip(found.values(), checksums, strict=True):
+        table[numbers] = values
+        computed.update(numbers)
+    return [block for block in blocks if block not in computed]
 
 
 def views(own: stripes.Stripes, first: int, count: int) -> Iterator[np.ndarray]:

@@ -116,39 +116,52 @@ Status DeviceCopies::Wait(uint64_t number) {
   return status;
 }
 
-Result<std::vector<uint64_t>> DeviceCopies::Checksums(
-    int device, const std::vector<uint64_t>& blocks, uint64_t bytes) {
-  const auto queue = queues_.find(device);
+Result<std::vector<std::vector<uint64_t>>> DeviceCopies::Checksums(
+    const std::vector<Blocks>& of_devices, uint64_t bytes) {
+  std::vector<Exchange> started;
+  for (const Blocks& blocks : of_devices) {
+    CXL_ASSIGN_OR_RETURN(const Exchange exchange,
+                         StartChecksums(blocks, bytes));
+    started.push_back(exchange);
+  }
+  std::vector<std::vector<uint64_t>> checksums;
+  for (size_t n = 0; n < started.size(); ++n) {
+    const Exchange& exchange = started[n];
+    CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaEventSynchronize(exchange.end),
+                                         "compute checksums"));
+    const size_t count = of_devices[n].addresses.size();
+    const uint64_t* results = exchange.words + count;
+    checksums.emplace_back(results, results + count);
+    cudaEventDestroy(exchange.end);
+    std::lock_guard lock(mutex_);
+    unused_.push_back({.words = exchange.words, .count = exchange.count});
+  }
+  return checksums;
+}
+
+// After an error the device may still write, so the memory is given up.
+Result<DeviceCopies::Exchange> DeviceCopies::StartChecksums(
+    const Blocks& blocks, uint64_t bytes) {
+  const auto queue = queues_.find(blocks.device);
   if (queue == queues_.end() || bytes == 0 || bytes % xxh3::kStepBytes != 0 ||
-      std::ranges::any_of(blocks, [](uint64_t at) { return at % 16 != 0; }))
+      std::ranges::any_of(blocks.addresses,
+                          [](uint64_t at) { return at % 16 != 0; }))
     return Error(
         Code::kInvalidArgument, "cannot compute checksums of blocks of ", bytes,
-        " bytes on device ", device, "; please report this to jax_cxl");
-  const CurrentDevice current(device);
+        " bytes on device ", blocks.device, "; please report this to jax_cxl");
+  const CurrentDevice current(blocks.device);
   const cudaStream_t stream = queue->second.checksums;
-  if (blocks.empty()) return std::vector<uint64_t>();
-  CXL_ASSIGN_OR_RETURN(const Exchange exchange, Borrow(2 * blocks.size()));
-  std::ranges::copy(blocks, exchange.words);
-  uint64_t* results = exchange.words + blocks.size();
-  cudaEvent_t end = nullptr;
+  const size_t count = blocks.addresses.size();
+  CXL_ASSIGN_OR_RETURN(Exchange exchange, Borrow(2 * count));
+  std::ranges::copy(blocks.addresses, exchange.words);
   cudaError_t error = cudaEventCreateWithFlags(
-      &end, cudaEventBlockingSync | cudaEventDisableTiming);
-  const auto run = [&](auto enqueue) {
-    if (error == cudaSuccess) error = enqueue();
-  };
-  run([&] {
-    return cuda::LaunchBlockChecksums(exchange.words, blocks.size(), bytes,
-                                      results, stream);
-  });
-  run([&] { return cudaEventRecord(end, stream); });
-  run([&] { return cudaEventSynchronize(end); });
-  if (end != nullptr) cudaEventDestroy(end);
-  // After an error the device may still write, so the memory is given up.
+      &exchange.end, cudaEventBlockingSync | cudaEventDisableTiming);
+  if (error == cudaSuccess && count > 0)
+    error = cuda::LaunchBlockChecksums(exchange.words, count, bytes,
+                                       exchange.words + count, stream);
+  if (error == cudaSuccess) error = cudaEventRecord(exchange.end, stream);
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(error, "compute checksums"));
-  std::vector<uint64_t> checksums(results, results + blocks.size());
-  std::lock_guard lock(mutex_);
-  unused_.push_back(exchange);
-  return checksums;
+  return exchange;
 }
 
 Result<DeviceCopies::Exchange> DeviceCopies::Borrow(size_t count) {

@@ -42,13 +42,16 @@ class DeviceCopies {
   // once for each Start.
   Status Wait(uint64_t number);
 
-  // Returns the checksum, by XXH3 with 64 bits, of each of some blocks of
-  // `bytes` bytes in a device's memory. The device computes them; this thread
-  // waits without spinning. The addresses are multiples of 16, `bytes` is a
-  // multiple of 1 KiB. Does not wait for copies.
-  Result<std::vector<uint64_t>> Checksums(int device,
-                                          const std::vector<uint64_t>& blocks,
-                                          uint64_t bytes);
+  struct Blocks {
+    int device;
+    std::vector<uint64_t> addresses;  // multiples of 16
+  };
+  // Returns, for each device, the checksum of each of some blocks of `bytes`
+  // bytes in its memory, by XXH3 with 64 bits. All devices compute at once;
+  // this thread waits without spinning. `bytes` is a multiple of 1 KiB. Does
+  // not wait for copies.
+  Result<std::vector<std::vector<uint64_t>>> Checksums(
+      const std::vector<Blocks>& of_devices, uint64_t bytes);
 
  private:
   // The copy engine prefers the next copy of a stream to copies of other
@@ -67,11 +70,13 @@ class DeviceCopies {
   struct Exchange {
     uint64_t* words = nullptr;
     size_t count = 0;
+    cudaEvent_t end = nullptr;  // of the computation
   };
 
   DeviceCopies() = default;
   bool IsInside(const Copy& copy) const;
   static cudaError_t Enqueue(CopyQueue& queue, const Copy& copy);
+  Result<Exchange> StartChecksums(const Blocks& blocks, uint64_t bytes);
   Result<Exchange> Borrow(size_t count);
 
   std::unique_ptr<PoolRegistration> registration_;
