@@ -53,6 +53,8 @@ Communicator::~Communicator() {
     watched.communicators.erase(this);
     StopWatching();
   }
+  // After Abort, a thread that waits for other ranks leaves soon.
+  std::lock_guard lock(mutex_);
   device_.reset();
   job_.reset();
 }
@@ -163,7 +165,7 @@ void Communicator::Abort() {
   const Status status =
       Error(Code::kPeerLost, "rank ", rank_, " has aborted the communicator");
   SetStatus(status);
-  job_->peers()->GiveUp(rank_, status);
+  job_->endpoint()->Abort(status);
   device_->Abort();
 }
 
