@@ -23,6 +23,7 @@
 
 #include "cc/nccl/communicator.h"
 #include "cc/nccl/interface/abi.h"
+#include "cc/nccl/interface/results.h"
 #include "cc/nccl/job.h"
 
 namespace jax_cxl::nccl {
@@ -269,6 +270,9 @@ TEST(CommunicatorTest, AMismatchEndsBothRanksWithBothCalls) {
     EXPECT_NE(message.find("of 2 float32"), std::string::npos) << message;
     EXPECT_NE(message.find("of 3 float32"), std::string::npos) << message;
   }
+  // The calls failed on another thread, and ncclGetLastError tells of them too.
+  const std::string last = LastError();
+  EXPECT_NE(last.find("of 3 float32"), std::string::npos) << last;
 }
 
 TEST(CommunicatorTest, WithoutBlocking) {
