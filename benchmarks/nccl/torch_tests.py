@@ -52,7 +52,8 @@ _SELECTION = [
 _MODULES = list(dict.fromkeys(re.match(r"\w+", each)[0] for each in _SELECTION))
 # What test_distributed_spawn asks for. Each test has a TEMP_DIR of its own.
 _SPAWN = {"BACKEND": "nccl", "WORLD_SIZE": "2", "TEMP_DIR": tempfile.gettempdir()}
-_ERROR = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b.*|jax_cxl nccl: error.*")
+_ERROR = re.compile(r"[\w.]*(Error|Exception|Interrupt): |jax_cxl nccl: error")
+_LOG = re.compile(r"^[A-Z]\d{4} \S+ \d+ \S+\]")  # what PyTorch writes before each line of a log
 _SKIPPED = re.compile(r"^(OK|NO TESTS RAN) \(skipped=", re.MULTILINE)
 _MOST_TEXT = 400
 
@@ -87,16 +88,18 @@ def _selected(only: str) -> list[str]:
 
 def _error(output: str) -> str:
     """Returns the last error in the output of a test, with the lines that explain it."""
-    lines = output.splitlines()
-    at = max((i for i, line in enumerate(lines) if _ERROR.match(line)), default=None)
-    if at is None:
-        return " | ".join([line for line in lines if line.strip()][-2:])[-_MOST_TEXT:]
-    text = [lines[at]]
-    for line in lines[at + 1 : at + 6]:
-        if not line.strip() or line.startswith(("---", "===", "Exception raised from")):
+    lines = [line for line in map(_bare, output.splitlines()) if line]
+    at = max((i for i, line in enumerate(lines) if _ERROR.match(line)), default=len(lines) - 2)
+    text = []
+    for line in lines[max(at, 0) : at + 6]:
+        if line.startswith(("---", "===", "Exception raised from", "To execute this test")):
             break
-        text.append(line.strip())
+        text.append(line)
     return " | ".join(text)[:_MOST_TEXT]
+
+
+def _bare(line: str) -> str:
+    return _LOG.sub("", line).strip()
 
 
 def _outcome(status: int, output: str) -> Result:
@@ -184,7 +187,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=280, help="for all tests (280)")
     parser.add_argument("--limit", type=float, default=60, help="seconds of a test (60)")
     parser.add_argument(
-        "--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 4), help="tests at a time"
+        "--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 3), help="tests at a time"
     )
     options = parser.parse_args()
     deadline = time.monotonic() + options.seconds
