@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "cc/nccl/interface/results.h"
 #include "cc/nccl/interface/settings.h"
 
 namespace jax_cxl::nccl {
@@ -53,6 +54,8 @@ Communicator::~Communicator() {
     watched.communicators.erase(this);
     StopWatching();
   }
+  // After Abort, a thread that waits for other ranks leaves soon.
+  std::lock_guard lock(mutex_);
   device_.reset();
   job_.reset();
 }
@@ -86,7 +89,9 @@ Status Communicator::Open(Result<std::unique_ptr<Job>> met) {
 void Communicator::OpenLater(std::function<Status()> open) {
   opening_ = true;
   opener_ = std::thread([this, open = std::move(open)] {
-    SetStatus(open());
+    const Status status = open();
+    SetStatus(status);
+    if (!status.ok()) NoteError(status);
     opening_ = false;
   });
 }
@@ -143,6 +148,7 @@ void Communicator::Fail(const Status& status) {
     std::lock_guard lock(status_mutex_);
     if (!status_.ok()) return;
     status_ = status;
+    NoteError(status);
   }
   std::fprintf(stderr, "jax_cxl nccl: error on rank %d: %s\n", rank_,
                status.message().c_str());
@@ -163,7 +169,7 @@ void Communicator::Abort() {
   const Status status =
       Error(Code::kPeerLost, "rank ", rank_, " has aborted the communicator");
   SetStatus(status);
-  job_->peers()->GiveUp(rank_, status);
+  job_->endpoint()->Abort(status);
   device_->Abort();
 }
 

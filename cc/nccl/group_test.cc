@@ -23,6 +23,7 @@
 
 #include "cc/nccl/communicator.h"
 #include "cc/nccl/interface/abi.h"
+#include "cc/nccl/interface/results.h"
 #include "cc/nccl/job.h"
 
 namespace jax_cxl::nccl {
@@ -145,15 +146,28 @@ Result<std::unique_ptr<Device>> MakeModel(Job* job, const std::atomic<bool>&) {
   return std::unique_ptr<Device>(std::make_unique<ModelDevice>(job));
 }
 
+// A device whose peers never open the channels for sends.
+class LonelyDevice final : public ModelDevice {
+ public:
+  using ModelDevice::ModelDevice;
+  Result<bool> TryConnectPair(int, int) override {
+    waits = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    return false;
+  }
+  inline static std::atomic<bool> waits = false;
+};
+
 // Ranks of one communicator, all in this process.
-std::vector<std::unique_ptr<Communicator>> MakeRanks(int size) {
+std::vector<std::unique_ptr<Communicator>> MakeRanks(
+    int size, const MakeDevice& make_device = MakeModel) {
   const PoolToken token = *RandomPoolToken();
   std::vector<std::unique_ptr<Communicator>> ranks;
   Group group;
   group.Start();
   for (int rank = 0; rank < size; ++rank) {
-    ranks.push_back(
-        std::make_unique<Communicator>(token, rank, size, 0, true, MakeModel));
+    ranks.push_back(std::make_unique<Communicator>(token, rank, size, 0, true,
+                                                   make_device));
     EXPECT_TRUE(
         group.AddOpening([raw = ranks.back().get()] { return raw->Open(); })
             .ok());
@@ -256,6 +270,9 @@ TEST(CommunicatorTest, AMismatchEndsBothRanksWithBothCalls) {
     EXPECT_NE(message.find("of 2 float32"), std::string::npos) << message;
     EXPECT_NE(message.find("of 3 float32"), std::string::npos) << message;
   }
+  // The calls failed on another thread, and ncclGetLastError tells of them too.
+  const std::string last = LastError();
+  EXPECT_NE(last.find("of 3 float32"), std::string::npos) << last;
 }
 
 TEST(CommunicatorTest, WithoutBlocking) {
@@ -298,6 +315,48 @@ TEST(CommunicatorTest, AbortWhileTheRanksMeet) {
   zero.OpenLater([&] { return zero.Open(); });
   zero.Abort();
   EXPECT_EQ(zero.status().code(), Code::kFailedPrecondition);
+}
+
+void AwaitTrue(const std::function<bool()>& holds) {
+  for (int i = 0; i < 500 && !holds(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  ASSERT_TRUE(holds());
+}
+
+// As the watchdog of PyTorch does.
+TEST(CommunicatorTest, AbortWhileAnotherThreadWaitsForAPeer) {
+  auto ranks = MakeRanks(2, [](Job* job, const std::atomic<bool>&) {
+    return Result<std::unique_ptr<Device>>(std::make_unique<LonelyDevice>(job));
+  });
+  LonelyDevice::waits = false;
+  Status status;
+  std::thread receiver([&] {
+    int value = 0;
+    status = Group::OfThisThread().Add(
+        ranks[0].get(),
+        {Verb::kRecv, nullptr, &value, 1, kInt32, 0, 1, nullptr});
+  });
+  AwaitTrue([] { return LonelyDevice::waits.load(); });
+  ranks[0]->Abort();
+  ranks[0].reset();
+  receiver.join();
+  EXPECT_EQ(status.code(), Code::kPeerLost);
+}
+
+TEST(CommunicatorTest, AbortWhileAnotherThreadAsksTheRanks) {
+  auto ranks = MakeRanks(2);
+  std::atomic<bool> asks = false;
+  Status status;
+  std::thread asker([&] {
+    std::lock_guard lock(ranks[0]->mutex());
+    asks = true;
+    status = ranks[0]->job()->AllGather(std::vector<std::byte>(1)).status();
+  });
+  AwaitTrue([&] { return asks.load(); });
+  ranks[0]->Abort();
+  ranks[0].reset();
+  asker.join();
+  EXPECT_EQ(status.code(), Code::kPeerLost);
 }
 
 TEST(CommunicatorTest, AbortIsAnErrorOfTheOtherRanks) {

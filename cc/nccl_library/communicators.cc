@@ -13,6 +13,7 @@
 
 #include "cc/nccl/group.h"
 #include "cc/nccl/interface/abi.h"
+#include "cc/nccl/interface/config.h"
 #include "cc/nccl/interface/results.h"
 #include "cc/nccl/interface/settings.h"
 #include "cc/nccl/interface/split.h"
@@ -29,7 +30,7 @@ bool ForwardsAll() {
 }
 
 Status Init(void** communicator, int size, const NcclUniqueId& id, int rank,
-            const NcclConfig* config) {
+            const Config& config) {
   CXL_RETURN_IF_ERROR(TheSettings().status);
   if (communicator == nullptr || size < 1 || rank < 0 || rank >= size)
     return Error(Code::kInvalidArgument, "there is no rank ", rank,
@@ -45,14 +46,14 @@ Status Init(void** communicator, int size, const NcclUniqueId& id, int rank,
   return Group::OfThisThread().AddOpening([opening] { return Open(opening); });
 }
 
-NcclResult ReportOpened(const Status& status, const NcclConfig* config) {
+NcclResult ReportOpened(const Status& status, const Config& config) {
   const NcclResult result = Report(status);
-  return result == kSuccess && !IsBlocking(config) ? kInProgress : result;
+  return result == kSuccess && !config.blocking() ? kInProgress : result;
 }
 
 // Makes the communicator of this rank's color.
 Status Split(Communicator* parent, int color, int key, void** communicator,
-             const NcclConfig* config) {
+             const Config& config) {
   *communicator = nullptr;
   if (parent->in_progress())
     return Error(Code::kInvalidArgument,
@@ -75,7 +76,7 @@ Status Split(Communicator* parent, int color, int key, void** communicator,
 }
 
 Status Shrink(Communicator* parent, std::span<const int> excluded,
-              void** communicator, const NcclConfig* config, int flags) {
+              void** communicator, const Config& config, int flags) {
   *communicator = nullptr;
   std::vector<int> survivors;
   int rank = -1;
@@ -129,7 +130,7 @@ JAX_CXL_NCCL_API int ncclCommInitRank(void** communicator, int size,
     return JAX_CXL_NCCL_FORWARD("ncclCommInitRank", communicator, size, id,
                                 rank);
   }
-  return Report(Init(communicator, size, id, rank, nullptr));
+  return Report(Init(communicator, size, id, rank, Config(nullptr)));
 }
 
 JAX_CXL_NCCL_API int ncclCommInitRankConfig(void** communicator, int size,
@@ -140,7 +141,8 @@ JAX_CXL_NCCL_API int ncclCommInitRankConfig(void** communicator, int size,
     return JAX_CXL_NCCL_FORWARD("ncclCommInitRankConfig", communicator, size,
                                 id, rank, config);
   }
-  return ReportOpened(Init(communicator, size, id, rank, config), config);
+  const Config copy(config);
+  return ReportOpened(Init(communicator, size, id, rank, copy), copy);
 }
 
 JAX_CXL_NCCL_API int ncclCommInitRankScalable(void** communicator, int size,
@@ -153,7 +155,8 @@ JAX_CXL_NCCL_API int ncclCommInitRankScalable(void** communicator, int size,
                                 rank, ids_count, ids, config);
   }
   if (ids_count < 1 || ids == nullptr) return kInvalidArgument;
-  return ReportOpened(Init(communicator, size, ids[0], rank, config), config);
+  const Config copy(config);
+  return ReportOpened(Init(communicator, size, ids[0], rank, copy), copy);
 }
 
 JAX_CXL_NCCL_API int ncclCommInitAll(void** communicators, int count,
@@ -172,7 +175,7 @@ JAX_CXL_NCCL_API int ncclCommInitAll(void** communicators, int count,
   Status status;
   for (int rank = 0; rank < count && status.ok(); ++rank) {
     cudaSetDevice(devices == nullptr ? rank : devices[rank]);
-    status = Init(&communicators[rank], count, id, rank, nullptr);
+    status = Init(&communicators[rank], count, id, rank, Config(nullptr));
   }
   cudaSetDevice(*before);
   if (!status.ok()) group.Discard();
@@ -188,10 +191,11 @@ JAX_CXL_NCCL_API int ncclCommSplit(void* parent, int color, int key,
     return JAX_CXL_NCCL_FORWARD("ncclCommSplit", parent, color, key,
                                 communicator, config);
   if (communicator == nullptr) return kInvalidArgument;
+  const Config copy(config);
   return ReportOpened(Group::OfThisThread().AddOpening([=] {
-    return Split(ours, color, key, communicator, config);
+    return Split(ours, color, key, communicator, copy);
   }),
-                      config);
+                      copy);
 }
 
 JAX_CXL_NCCL_API int ncclCommShrink(void* parent, int* excluded, int count,
@@ -204,10 +208,11 @@ JAX_CXL_NCCL_API int ncclCommShrink(void* parent, int* excluded, int count,
   if (communicator == nullptr || count < 1 || excluded == nullptr)
     return kInvalidArgument;
   const std::vector<int> ranks(excluded, excluded + count);
+  const Config copy(config);
   return ReportOpened(Group::OfThisThread().AddOpening([=] {
-    return Shrink(ours, ranks, communicator, config, flags);
+    return Shrink(ours, ranks, communicator, copy, flags);
   }),
-                      config);
+                      copy);
 }
 
 JAX_CXL_NCCL_API int ncclCommFinalize(void* communicator) {

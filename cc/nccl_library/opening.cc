@@ -38,12 +38,12 @@ Status OpenReal(const Opening& opening, Job* job) {
   CXL_RETURN_IF_ERROR(StatusOfReal(result, "ncclGetUniqueId"));
   std::memcpy(&id, ids.data(), sizeof(id));
   cudaSetDevice(opening.ordinal);  // openings of a group have threads
-  result = opening.config == nullptr
+  result = opening.config.get() == nullptr
                ? JAX_CXL_NCCL_FORWARD("ncclCommInitRank", opening.communicator,
                                       opening.size, id, opening.rank)
                : JAX_CXL_NCCL_FORWARD("ncclCommInitRankConfig",
                                       opening.communicator, opening.size, id,
-                                      opening.rank, opening.config);
+                                      opening.rank, opening.config.get());
   return StatusOfReal(result, "ncclCommInitRank");
 }
 
@@ -58,11 +58,6 @@ Result<int> CurrentOrdinal() {
     return ordinal;
   return Error(Code::kFailedPrecondition, "there is no GPU that CUDA can use: ",
                cudaGetErrorString(cudaGetLastError()));
-}
-
-bool IsBlocking(const NcclConfig* config) {
-  return config == nullptr || config->magic != kConfigMagic ||
-         config->blocking != 0;
 }
 
 void Announce(int rank) {
@@ -90,7 +85,7 @@ Status Open(const Opening& opening) {
   *opening.communicator = nullptr;
   auto communicator = std::make_unique<Communicator>(
       opening.token, opening.rank, opening.size, opening.ordinal,
-      IsBlocking(opening.config),
+      opening.config.blocking(),
       [ordinal = opening.ordinal, &settings](Job* met,
                                              const std::atomic<bool>& cancel) {
         return CudaDevice::Make(met, ordinal, settings, cancel);

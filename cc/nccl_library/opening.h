@@ -3,7 +3,7 @@
 
 #include "cc/base/status.h"
 #include "cc/nccl/communicator.h"
-#include "cc/nccl/interface/abi.h"
+#include "cc/nccl/interface/config.h"
 #include "cc/nccl/interface/unique_id.h"
 
 namespace jax_cxl::nccl {
@@ -14,15 +14,12 @@ struct Opening {
   int rank = 0;
   int size = 0;
   int ordinal = 0;  // of the CUDA device
-  const NcclConfig* config = nullptr;
+  Config config;
   void** communicator = nullptr;  // where the program wants it
 };
 
 // Returns the CUDA device of the calling thread. Fails if there is no GPU.
 Result<int> CurrentOrdinal();
-
-// Returns false if the program asks for a communicator that never blocks.
-bool IsBlocking(const NcclConfig* config);
 
 // Makes a communicator whose ranks meet in the pool. If all of them are in one
 // host, makes one of the real library instead. With Hosts::kProcesses it blocks

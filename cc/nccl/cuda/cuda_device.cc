@@ -14,6 +14,7 @@
 #include "cc/comm/cuda/device_connection.h"
 #include "cc/engine/cuda/executor.h"
 #include "cc/engine/cuda/flagged/flagged.h"
+#include "cc/nccl/facts.h"
 
 namespace jax_cxl::nccl {
 namespace {
@@ -32,11 +33,16 @@ constexpr uint64_t kPairSalt = 0x70616972;
 constexpr uint32_t kMostPairBlocks = 32;
 constexpr uint32_t kPairThreads = 256;  // in each direction
 
-// What the ranks tell each other before they open channels.
-struct Facts {
-  int32_t multiprocessors = 0;
-  char problem[508] = {};  // zero-terminated; empty: none
-};
+// Finds out what the other ranks have to know of a GPU.
+Status Describe(int ordinal, Facts* facts) {
+  cudaDeviceProp properties;
+  CXL_RETURN_IF_ERROR(CudaStatus(cudaGetDeviceProperties(&properties, ordinal),
+                                 "cudaGetDeviceProperties"));
+  facts->multiprocessors = properties.multiProcessorCount;
+  static_assert(sizeof(facts->gpu) == sizeof(properties.uuid));
+  std::memcpy(facts->gpu, &properties.uuid, sizeof(facts->gpu));
+  return OkStatus();
+}
 
 std::vector<cudaStream_t> StreamsOf(std::span<const Transfer> transfers) {
   std::vector<cudaStream_t> streams;
@@ -95,28 +101,16 @@ Status CudaDevice::Agree() {
       job_->pool()->base(), job_->pool()->total_bytes(), {ordinal_});
   Status problem = registered.status();
   if (registered.ok()) registration_ = *std::move(registered);
-  if (problem.ok())
-    problem = CudaStatus(
-        cudaDeviceGetAttribute(&mine.multiprocessors,
-                               cudaDevAttrMultiProcessorCount, ordinal_),
-        "cudaDeviceGetAttribute");
+  if (problem.ok()) problem = Describe(ordinal_, &mine);
   if (problem.ok()) problem = CudaStatus(cuda::Preload(), "loading kernels");
   if (problem.ok())
     problem = CudaStatus(cuda::PreloadFlagged(), "loading kernels");
   problem.message().copy(mine.problem, sizeof(mine.problem) - 1);
   CXL_ASSIGN_OR_RETURN(const std::vector<std::byte> blocks,
                        job_->AllGather(std::as_bytes(std::span(&mine, 1))));
-  int least = mine.multiprocessors;
-  for (int rank = 0; rank < job_->size(); ++rank) {
-    Facts facts;
-    std::memcpy(&facts, blocks.data() + rank * sizeof(facts), sizeof(facts));
-    facts.problem[sizeof(facts.problem) - 1] = '\0';
-    if (facts.problem[0] != '\0')
-      return Error(Code::kUnimplemented, "the GPU of rank ", rank,
-                   " cannot use the pool: ", facts.problem,
-                   ". Set JAX_CXL_NCCL_HOSTS=machines to use NCCL itself");
-    least = std::min(least, facts.multiprocessors);
-  }
+  std::vector<Facts> facts(job_->size());
+  std::memcpy(facts.data(), blocks.data(), blocks.size());
+  CXL_ASSIGN_OR_RETURN(const int least, LeastMultiprocessors(facts));
   // The blocks of all transfers that run side by side have to fit on the
   // device at the same time, with room for other kernels.
   const int budget = std::max(2, least * 3 / 4);

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <limits>
 #include <map>
 #include <string>
 
+#include "cc/nccl/interface/config.h"
 #include "cc/nccl/interface/real_library.h"
 #include "cc/nccl/interface/settings.h"
 #include "cc/nccl/interface/split.h"
@@ -93,6 +96,28 @@ TEST(RealLibraryTest, SearchFolders) {
             (Folders{"/site/torch/lib/../nvidia/nccl/lib", "/opt/x",
                      "/site/torch/lib"}));
   EXPECT_EQ(SearchFolders("", "a"), Folders());
+}
+
+TEST(ConfigTest, OutlivesTheProgramsOwn) {
+  struct Longer {
+    NcclConfig first = {sizeof(Longer), kConfigMagic, 22800, 0};
+    int later = 7;
+  } given;
+  const Config config(&given.first);
+  given = {{0, 0, 0, 1}, 0};
+  EXPECT_FALSE(config.blocking());
+  EXPECT_EQ(reinterpret_cast<const Longer*>(config.get())->later, 7);
+}
+
+TEST(ConfigTest, BlocksUnlessTheProgramSaysOtherwise) {
+  EXPECT_TRUE(Config(nullptr).blocking());
+  EXPECT_EQ(Config(nullptr).get(), nullptr);
+  const NcclConfig undefined = {sizeof(NcclConfig), kConfigMagic, 22800,
+                                std::numeric_limits<int>::min()};
+  EXPECT_TRUE(Config(&undefined).blocking());
+  const NcclConfig unknown = {size_t{1} << 40, 1, 2, 0};
+  EXPECT_TRUE(Config(&unknown).blocking());
+  EXPECT_EQ(Config(&unknown).get()->magic, 1);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "cc/nccl/interface/results.h"
 
 #include <cstdio>
+#include <mutex>
 #include <string>
 
 #include "cc/nccl/interface/settings.h"
@@ -8,9 +9,14 @@
 namespace jax_cxl::nccl {
 namespace {
 
-std::string& LastText() {
-  thread_local std::string text;
-  return text;
+struct LastText {
+  std::mutex mutex;
+  std::string text;
+};
+
+LastText& TheLastText() {
+  static auto& last = *new LastText;
+  return last;
 }
 
 }  // namespace
@@ -58,14 +64,26 @@ const char* ErrorString(int result) {
   }
 }
 
+void NoteError(const Status& status) {
+  LastText& last = TheLastText();
+  std::lock_guard lock(last.mutex);
+  last.text = status.message();
+}
+
 NcclResult Report(const Status& status) {
   if (status.ok()) return kSuccess;
-  LastText() = status.message();
+  NoteError(status);
   if (TheSettings().warns)
     std::fprintf(stderr, "jax_cxl nccl: %s\n", status.message().c_str());
   return ResultOf(status);
 }
 
-const char* LastError() { return LastText().c_str(); }
+const char* LastError() {
+  thread_local std::string text;
+  LastText& last = TheLastText();
+  std::lock_guard lock(last.mutex);
+  text = last.text;
+  return text.c_str();
+}
 
 }  // namespace jax_cxl::nccl

@@ -13,9 +13,13 @@ NcclResult ResultOf(const Status& status);
 // Returns the text of ncclGetErrorString.
 const char* ErrorString(int result);
 
-// The error of this thread's last failed call, for ncclGetLastError. Also
-// prints the error on stderr if NCCL_DEBUG asks for warnings.
+// Notes an error for ncclGetLastError. As in NCCL, the last error of the
+// process counts: the thread of PyTorch that asks is not the one whose call
+// failed.
+void NoteError(const Status& status);
+// Notes the error, and prints it on stderr if NCCL_DEBUG asks for warnings.
 NcclResult Report(const Status& status);
+// Returns the last error, or "". The text stays until this thread calls again.
 const char* LastError();
 
 }  // namespace jax_cxl::nccl

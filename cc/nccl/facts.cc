@@ -1,0 +1,32 @@
+#include "cc/nccl/facts.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <string_view>
+
+namespace jax_cxl::nccl {
+
+Result<int> LeastMultiprocessors(std::span<const Facts> ranks) {
+  int least = ranks[0].multiprocessors;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const Facts& facts = ranks[rank];
+    const std::string_view problem(
+        facts.problem, strnlen(facts.problem, sizeof(facts.problem)));
+    if (!problem.empty())
+      return Error(Code::kUnimplemented, "the GPU of rank ", rank,
+                   " cannot use the pool: ", problem,
+                   ". Set JAX_CXL_NCCL_HOSTS=machines to use NCCL itself");
+    for (size_t other = 0; other < rank; ++other)
+      if (std::ranges::equal(ranks[other].gpu, facts.gpu))
+        return Error(Code::kFailedPrecondition, "ranks ", other, " and ", rank,
+                     " have the same GPU. Give each rank another one: call "
+                     "cudaSetDevice (in PyTorch torch.cuda.set_device) with "
+                     "the rank's number on this machine, or set "
+                     "CUDA_VISIBLE_DEVICES");
+    least = std::min(least, facts.multiprocessors);
+  }
+  return least;
+}
+
+}  // namespace jax_cxl::nccl

@@ -1,0 +1,25 @@
+#ifndef JAX_CXL_NCCL_FACTS_H_
+#define JAX_CXL_NCCL_FACTS_H_
+
+#include <cstdint>
+#include <span>
+
+#include "cc/base/status.h"
+
+namespace jax_cxl::nccl {
+
+// What the ranks of a communicator tell each other of their GPUs before they
+// open channels.
+struct Facts {
+  int32_t multiprocessors = 0;
+  uint8_t gpu[16] = {};    // its UUID
+  char problem[492] = {};  // zero-terminated; empty: none
+};
+
+// Returns the least number of multiprocessors, or why the ranks cannot make a
+// communicator. All ranks get the same result.
+Result<int> LeastMultiprocessors(std::span<const Facts> ranks);
+
+}  // namespace jax_cxl::nccl
+
+#endif  // JAX_CXL_NCCL_FACTS_H_

@@ -1,0 +1,51 @@
+#include "cc/nccl/facts.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+namespace jax_cxl::nccl {
+namespace {
+
+Facts FactsOf(int multiprocessors, uint8_t gpu) {
+  Facts facts;
+  facts.multiprocessors = multiprocessors;
+  facts.gpu[15] = gpu;
+  return facts;
+}
+
+TEST(FactsTest, TheSmallestGpuCounts) {
+  const std::vector<Facts> ranks = {FactsOf(132, 1), FactsOf(58, 2),
+                                    FactsOf(132, 3)};
+  const Result<int> least = LeastMultiprocessors(ranks);
+  ASSERT_TRUE(least.ok()) << least.status().message();
+  EXPECT_EQ(*least, 58);
+}
+
+TEST(FactsTest, RanksWithOneGpuAreNamed) {
+  const std::vector<Facts> ranks = {FactsOf(132, 1), FactsOf(132, 2),
+                                    FactsOf(132, 1)};
+  const Status status = LeastMultiprocessors(ranks).status();
+  EXPECT_EQ(status.code(), Code::kFailedPrecondition);
+  EXPECT_NE(status.message().find("ranks 0 and 2 have the same GPU"),
+            std::string::npos)
+      << status.message();
+}
+
+// Such a rank may not know its GPU.
+TEST(FactsTest, AProblemComesBeforeTheGpus) {
+  std::vector<Facts> ranks = {FactsOf(132, 0), FactsOf(0, 0)};
+  std::snprintf(ranks[1].problem, sizeof(ranks[1].problem), "no memory");
+  const Status status = LeastMultiprocessors(ranks).status();
+  EXPECT_EQ(status.code(), Code::kUnimplemented);
+  EXPECT_NE(status.message().find("the GPU of rank 1 cannot use the pool: no "
+                                  "memory"),
+            std::string::npos)
+      << status.message();
+}
+
+}  // namespace
+}  // namespace jax_cxl::nccl
