@@ -160,6 +160,28 @@ JAX_CXL_NCCL_API int ncclRecv(void* output, size_t count, int type, int peer,
                               communicator, stream);
 }
 
+// PyTorch ignores the result. A sum with an operation that nobody has set could
+// be the plain sum, so this sets one that no collective takes.
+JAX_CXL_NCCL_API int ncclRedOpCreatePreMulSum(int* reduction, void* scalar,
+                                              int type, int residence,
+                                              void* communicator) {
+  if (Ours(communicator) == nullptr)
+    return JAX_CXL_NCCL_FORWARD("ncclRedOpCreatePreMulSum", reduction, scalar,
+                                type, residence, communicator);
+  if (reduction != nullptr) *reduction = kNoOp;
+  return Report(Error(Code::kUnimplemented,
+                      "ncclRedOpCreatePreMulSum: a communicator that goes "
+                      "through the pool has no premultiplied sum. Scale the "
+                      "data before the call, or set "
+                      "JAX_CXL_NCCL_HOSTS=machines to use NCCL itself"));
+}
+
+JAX_CXL_NCCL_API int ncclRedOpDestroy(int reduction, void* communicator) {
+  if (Ours(communicator) == nullptr)
+    return JAX_CXL_NCCL_FORWARD("ncclRedOpDestroy", reduction, communicator);
+  return kSuccess;  // None was made.
+}
+
 JAX_CXL_NCCL_EXPORT(ncclGroupStart)
 JAX_CXL_NCCL_EXPORT(ncclGroupEnd)
 JAX_CXL_NCCL_EXPORT(ncclGroupSimulateEnd)
@@ -174,5 +196,7 @@ JAX_CXL_NCCL_EXPORT(ncclGather)
 JAX_CXL_NCCL_EXPORT(ncclScatter)
 JAX_CXL_NCCL_EXPORT(ncclSend)
 JAX_CXL_NCCL_EXPORT(ncclRecv)
+JAX_CXL_NCCL_EXPORT(ncclRedOpCreatePreMulSum)
+JAX_CXL_NCCL_EXPORT(ncclRedOpDestroy)
 
 }  // namespace jax_cxl::nccl

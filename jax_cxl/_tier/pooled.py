@@ -85,10 +85,10 @@ class Pooled:
     def step(self, params: Any, grads: Any, state: PooledState) -> tuple[Any, PooledState]:
         """Updates parameters.
 
-        The state of a group of parameters comes from the store while the group before it is
-        updated, and the new state of that goes back at the same time. The previous state stays
-        whole until the new state is. This function returns when the last update has been started,
-        and the last groups are written while the program continues.
+        The state of each group of parameters comes from the store, and the new state of previous
+        groups goes back at the same time. The previous state stays whole until the new state is.
+        This function returns when the last update has been started, and the last groups are
+        written while the program continues.
 
         Args:
           params: the parameters. Their memory is used again, unless `donate` is False.

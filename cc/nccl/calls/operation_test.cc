@@ -58,6 +58,7 @@ TEST(OperationTest, Refuses) {
   EXPECT_EQ(code(AllReduceOf(-1, kSum)), Code::kInvalidArgument);
   EXPECT_EQ(code(AllReduceOf(7, 5)), Code::kUnimplemented);
   EXPECT_EQ(code(AllReduceOf(7, -1)), Code::kUnimplemented);
+  EXPECT_EQ(code(AllReduceOf(7, kNoOp)), Code::kUnimplemented);
   Operation wrong = AllReduceOf(7, kSum);
   wrong.input = nullptr;
   EXPECT_EQ(code(wrong), Code::kInvalidArgument);

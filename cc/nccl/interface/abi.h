@@ -20,6 +20,7 @@ enum NcclResult : int {
 };
 
 enum NcclOp : int { kSum, kProd, kMax, kMin, kAvg, kNumOps };
+inline constexpr int kNoOp = 0x7fffffff;  // ncclMaxRedOp: no reduction has it
 
 inline constexpr int kNumNcclTypes = 12;
 inline constexpr int kSplitNoColor = -1;
