@@ -32,9 +32,10 @@ class Source:
 
 def may_copy(sharding: jax.sharding.Sharding) -> bool:
     """Whether arrays with a sharding are on GPUs, which may copy them."""
-    device = next(iter(sharding.addressable_devices))
-    return on_gpus.is_gpu(
-        jax.sharding.SingleDeviceSharding(device, memory_kind=sharding.memory_kind)
+    kind = sharding.memory_kind
+    return any(
+        on_gpus.is_gpu(jax.sharding.SingleDeviceSharding(device, memory_kind=kind))
+        for device in sharding.addressable_devices
     )
 
 
@@ -61,6 +62,8 @@ def _find(reader: Reader, spec: Spec) -> Source | None:
         if copy is None or copy.plan is not None:
             return None
         parts += copy.sources()
+    if not parts:
+        return None
     sharding = spec.sharding.with_memory_kind(str(parts[0].sharding.memory_kind))
     array = jax.make_array_from_single_device_arrays(spec.shape, sharding, parts)
     return Source(array, [copy for copy in copies if copy is not None])
