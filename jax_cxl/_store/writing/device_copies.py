@@ -6,7 +6,7 @@ import functools
 import itertools
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,8 +16,10 @@ from jax_cxl._store.memory import checksum, layout, stripes
 from jax_cxl._store.trees import place
 from jax_cxl._store.writing.shard_bytes import DeviceBytes, HostBytes
 
-# Bytes that are copied, checked and published together. Python needs some 0.5 ms for a chunk.
+# Bytes that are copied and checked together. Python needs some 0.5 ms for a chunk.
 _CHUNK_BYTES = 256 << 20
+# Blocks that a thread works on, if the host has to.
+_HOST_BLOCKS = 16
 # Each GPU has several chunks under way, so that its copy engine never waits for Python.
 _CHUNKS_UNDER_WAY = 2
 
@@ -40,8 +42,10 @@ def write_data(own: stripes.Stripes, batches: Iterable[Any], table: np.ndarray) 
     for pieces in _chunks(_pieces(own, parts, chunk, len(table) * layout.BLOCK_BYTES), chunk):
         room.acquire()
         copies = _begin(own, pieces)
-        finished.append(_threads().submit(_finish, own, table, pieces, copies, room))
-    for future in finished:
+        finished.append(
+            _threads().submit(_finish, own, table, pieces, copies, room, finished.append)
+        )
+    for future in finished:  # A future may add more, before it is done.
         future.result()
 
 
@@ -165,10 +169,12 @@ def _finish(
     pieces: list[_Piece],
     copies: Sequence[int],
     room: threading.Semaphore,
+    add: Callable[[concurrent.futures.Future[None]], None],
 ) -> None:
     """Waits for the copies of whole rows of blocks, computes checksums, and publishes the blocks.
 
-    `pieces` is emptied: the arrays live until they have been copied.
+    `pieces` is emptied: the arrays live until they have been copied. `add` takes work that other
+    threads go on with.
     """
     blocks = range(pieces[0].start // layout.BLOCK_BYTES, layout.blocks(pieces[-1].end))
     try:
@@ -178,15 +184,26 @@ def _finish(
     finally:
         pieces.clear()
         room.release()
+    if own.section.devices.coherent and not on_host:
+        _publish(own, table, blocks, on_host)
+        return
+    for start in range(blocks.start, blocks.stop, _HOST_BLOCKS):
+        some = range(start, min(start + _HOST_BLOCKS, blocks.stop))
+        add(_threads().submit(_publish, own, table, some, on_host))
+
+
+def _publish(own: stripes.Stripes, table: np.ndarray, blocks: range, on_host: set[int]) -> None:
+    """Publishes blocks, and computes the checksums of those that no GPU has computed."""
     for device, offset, count in own.runs(blocks):
         own.section.devices.publish_device_writes(device, offset, count * layout.BLOCK_BYTES)
-    for block in on_host:
-        table[block] = checksum.of(_view(own, block))
+    for block in blocks:
+        if block in on_host:
+            table[block] = checksum.of(_view(own, block))
 
 
 def _checksums_on_gpus(
     own: stripes.Stripes, pieces: Sequence[_Piece], blocks: range, table: np.ndarray
-) -> list[int]:
+) -> set[int]:
     """Lets GPUs compute the checksums of blocks that lie in one array; returns the other blocks.
 
     A restore compares them with what the copies wrote. So it also finds errors of the copies.
@@ -200,14 +217,14 @@ def _checksums_on_gpus(
             numbers += range(first, last)
             addresses += (start + n * layout.BLOCK_BYTES for n in range(last - first))
     of_gpus = [(ordinal, addresses) for ordinal, (_, addresses) in found.items()]
+    rest = set(blocks)
     if not of_gpus:
-        return list(blocks)
+        return rest
     checksums = own.section.devices.copies.checksums(of_gpus, layout.BLOCK_BYTES)
-    computed: set[int] = set()
     for (numbers, _), values in zip(found.values(), checksums, strict=True):
         table[numbers] = values
-        computed.update(numbers)
-    return [block for block in blocks if block not in computed]
+        rest.difference_update(numbers)
+    return rest
 
 
 def views(own: stripes.Stripes, first: int, count: int) -> Iterator[np.ndarray]:
