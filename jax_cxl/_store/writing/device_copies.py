@@ -18,7 +18,7 @@ from jax_cxl._store.writing.shard_bytes import DeviceBytes, HostBytes
 
 # Bytes that are copied and checked together. Python needs some 0.5 ms for a chunk.
 _CHUNK_BYTES = 256 << 20
-# Blocks that a thread works on, if the host has to.
+# Blocks that a thread publishes at a time, where the host has to write lines back or to check.
 _HOST_BLOCKS = 16
 # Each GPU has several chunks under way, so that its copy engine never waits for Python.
 _CHUNKS_UNDER_WAY = 2
