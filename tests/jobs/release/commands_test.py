@@ -208,6 +208,9 @@ class DocumentsTest(absltest.TestCase):
             (command,) = re.findall(r"release/build\.py .*", text)
             for extra in extras:
                 self.assertIn(f"--cuda {extra.removeprefix('cuda')}", command, document)
+        for extra in extras:
+            own = f"jax_cxl_{extra}=={project['version']}"
+            self.assertIn(own, project["optional-dependencies"][extra])
 
     def test_citation_has_what_the_format_requires(self):
         citation = yaml.safe_load((_ROOT / "CITATION.cff").read_text())
