@@ -4,6 +4,7 @@ import base64
 import contextlib
 import hashlib
 import io
+import os
 import pathlib
 import re
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import tomllib
 import zipfile
+from unittest import mock
 
 import yaml
 from absl.testing import absltest, parameterized
@@ -196,6 +198,24 @@ class BuildTest(absltest.TestCase):
         with self.assertRaisesRegex(SystemExit, "build --sdist"):
             build._sdist(tools, tools)
         self.assertIn("no such header", shown.getvalue())
+
+    def test_refuses_an_abi3_wheel_with_a_module_of_one_version(self):
+        folder = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
+        for module in ("_core.abi3.so", "_core.cpython-312-x86_64-linux-gnu.so"):
+            with zipfile.ZipFile(folder / "x-1-cp312-abi3-linux_x86_64.whl", "w") as archive:
+                archive.writestr(f"jax_cxl/{module}", "")
+            wrong = "cpython" in module
+            with self.assertRaises(SystemExit) if wrong else contextlib.nullcontext():
+                build._check_names(folder / "x-1-cp312-abi3-linux_x86_64.whl")
+
+    def test_refuses_an_nvcc_of_another_version(self):
+        folder = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
+        (folder / "nvcc").write_text("#!/bin/sh\necho Cuda compilation tools, release 13.0\n")
+        (folder / "nvcc").chmod(0o755)
+        with mock.patch.dict(os.environ, {"PATH": f"{folder}:{os.environ['PATH']}"}):
+            build._check_compiler("13")
+            with self.assertRaisesRegex(SystemExit, "--cuda 12 needs nvcc 12"):
+                build._check_compiler("12")
 
 
 class DocumentsTest(absltest.TestCase):
