@@ -3,7 +3,7 @@
     python bazel/check_includes.py
 
 Bazel finds a wrong include when it compiles the file. This finds it for all files in a second, and
-also an include of a folder that only another folder's `deps` name.
+also an include of a folder that only another folder's `deps` name, and a folder without rules.
 """
 
 import ast
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _INCLUDE = re.compile(r'^#include "(cc/[^"]+)/[^/"]+"', re.MULTILINE)
+_SOURCES = (".h", ".cc", ".cu", ".cuh")
 _OF_TESTS = ("_test.cc", "_benchmark.cc")
 
 
@@ -41,7 +42,7 @@ def _wrong(build: pathlib.Path) -> Iterator[str]:
     own = build.parent.relative_to(_ROOT).as_posix()
     library = {own} | named.get("deps", set()) | named.get("headers", set())
     for file in sorted(build.parent.iterdir()):
-        if file.suffix not in (".h", ".cc", ".cu", ".cuh"):
+        if file.suffix not in _SOURCES:
             continue
         tests = named.get("test_deps", set()) if file.name.endswith(_OF_TESTS) else set()
         for folder in _INCLUDE.findall(file.read_text()):
@@ -52,6 +53,10 @@ def _wrong(build: pathlib.Path) -> Iterator[str]:
 def main() -> int:
     """Prints what is wrong. Returns 1 if anything is."""
     wrong = [line for build in sorted(_ROOT.glob("cc/**/BUILD.bazel")) for line in _wrong(build)]
+    folders = {file.parent for file in _ROOT.glob("cc/**/*") if file.suffix in _SOURCES}
+    for folder in sorted(folders):
+        if not (folder / "BUILD.bazel").exists():
+            wrong.append(f"{folder.relative_to(_ROOT)} has no BUILD.bazel")
     for line in wrong:
         print(line)
     return int(bool(wrong))

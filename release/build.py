@@ -51,6 +51,8 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if options.zig and options.cuda:
         parser.error("--zig does not compile CUDA")
+    if options.cuda:
+        _check_compiler(options.cuda)
     options.output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         work = pathlib.Path(name)
@@ -226,8 +228,24 @@ def _check(tools: pathlib.Path, built: list[pathlib.Path]) -> int:
     for path in built:
         print(f"{path.stat().st_size / 1e6:6.2f} MB  {path.name}")
         if "-abi3-" in path.name:
+            _check_names(path)
             commands.append([tools / "abi3audit", "--strict", "--summary", path])
     return max(subprocess.run(command).returncode for command in commands)
+
+
+def _check_names(wheel: pathlib.Path) -> None:
+    """Refuses modules that only one version of Python loads, which abi3audit does not."""
+    with zipfile.ZipFile(wheel) as archive:
+        if names := [each for each in archive.namelist() if ".cpython-" in each]:
+            raise SystemExit(f"{wheel.name} has {names}, which do not use the stable ABI")
+
+
+def _check_compiler(cuda: str) -> None:
+    """Refuses an nvcc of another version than the one in the name of the wheel."""
+    command = ["nvcc", "--version"]
+    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    if f"release {cuda}." not in found:
+        raise SystemExit(f"--cuda {cuda} needs nvcc {cuda}; on PATH is\n{found}")
 
 
 if __name__ == "__main__":

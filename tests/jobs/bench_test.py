@@ -314,11 +314,13 @@ class NcclTestsTest(parameterized.TestCase):
                 "-d",
                 "half",
             ]
-            run = _bench(*nccl, "--repeats", "1", "--json", str(results))
+            run = _bench(*nccl, "--json", str(results))
             self.assertEqual(run.returncode, 0, run.stderr)
             rows = json.loads(results.read_text())["results"]
         self.assertEqual([row["bytes"] for row in rows], [8, 64, 512])
         self.assertEqual({(row["op"], row["dtype"]) for row in rows}, {("psum", "float16")})
+        for row in rows:
+            self.assertEqual(row["time_us"]["min"], row["time_us"]["max"], "more than one sample")
         self.assertEqual({row["wrong"] for row in rows}, {0})
 
     @parameterized.parameters(

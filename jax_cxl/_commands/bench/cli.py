@@ -242,9 +242,8 @@ def _parse(arguments: list[str]) -> tuple[argparse.ArgumentParser, argparse.Name
     parser.add_argument(
         "--repeats",
         type=option_types.whole_number(1),
-        default=7,
         metavar="R",
-        help="samples per row (default: 7)",
+        help="samples per row (default: 7, with -n 1)",
     )
     parser.add_argument(
         "--calls",

@@ -45,7 +45,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     step = group.add_mutually_exclusive_group()
     step.add_argument("-f", "--stepfactor", type=number(2), metavar="F", help="each size times F")
     step.add_argument("-i", "--stepbytes", type=size, metavar="SIZE", help="each size plus SIZE")
-    group.add_argument("-n", "--iters", type=number(1), metavar="K", help="as --calls")
+    group.add_argument("-n", "--iters", type=number(1), metavar="K", help="calls that are timed")
     group.add_argument(
         "-w", "--warmup_iters", type=number(0), default=0, metavar="K", help="calls before, untimed"
     )
@@ -58,7 +58,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def translate(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Sets --sizes, --calls, --ops and --dtype from the options of nccl-tests."""
+    """Sets --sizes, --calls, --repeats, --ops and --dtype from the options of nccl-tests."""
     given = (options.minbytes, options.maxbytes, options.stepfactor, options.stepbytes)
     if any(each is not None for each in given):
         try:
@@ -67,6 +67,9 @@ def translate(parser: argparse.ArgumentParser, options: argparse.Namespace) -> N
             parser.error(str(error))
     if options.iters is not None:
         options.calls = options.iters
+    if options.repeats is None:
+        # nccl-tests takes one sample: the mean of all calls.
+        options.repeats = 7 if options.iters is None else 1
     if options.op is not None:
         options.ops = [_OPS[options.op]]
     if options.datatype is not None:

@@ -4,6 +4,7 @@ import base64
 import contextlib
 import hashlib
 import io
+import os
 import pathlib
 import re
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import tomllib
 import zipfile
+from unittest import mock
 
 import yaml
 from absl.testing import absltest, parameterized
@@ -197,6 +199,24 @@ class BuildTest(absltest.TestCase):
             build._sdist(tools, tools)
         self.assertIn("no such header", shown.getvalue())
 
+    def test_refuses_an_abi3_wheel_with_a_module_of_one_version(self):
+        folder = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
+        for module in ("_core.abi3.so", "_core.cpython-312-x86_64-linux-gnu.so"):
+            with zipfile.ZipFile(folder / "x-1-cp312-abi3-linux_x86_64.whl", "w") as archive:
+                archive.writestr(f"jax_cxl/{module}", "")
+            wrong = "cpython" in module
+            with self.assertRaises(SystemExit) if wrong else contextlib.nullcontext():
+                build._check_names(folder / "x-1-cp312-abi3-linux_x86_64.whl")
+
+    def test_refuses_an_nvcc_of_another_version(self):
+        folder = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
+        (folder / "nvcc").write_text("#!/bin/sh\necho Cuda compilation tools, release 13.0\n")
+        (folder / "nvcc").chmod(0o755)
+        with mock.patch.dict(os.environ, {"PATH": f"{folder}:{os.environ['PATH']}"}):
+            build._check_compiler("13")
+            with self.assertRaisesRegex(SystemExit, "--cuda 12 needs nvcc 12"):
+                build._check_compiler("12")
+
 
 class DocumentsTest(absltest.TestCase):
     def test_the_workflow_builds_each_wheel_that_an_extra_installs(self):
@@ -208,6 +228,9 @@ class DocumentsTest(absltest.TestCase):
             (command,) = re.findall(r"release/build\.py .*", text)
             for extra in extras:
                 self.assertIn(f"--cuda {extra.removeprefix('cuda')}", command, document)
+        for extra in extras:
+            own = f"jax_cxl_{extra}=={project['version']}"
+            self.assertIn(own, project["optional-dependencies"][extra])
 
     def test_citation_has_what_the_format_requires(self):
         citation = yaml.safe_load((_ROOT / "CITATION.cff").read_text())
