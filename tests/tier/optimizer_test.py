@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import time
 
 import host_as_gpu
 import jax
@@ -13,6 +14,7 @@ from absl.testing import absltest, parameterized
 
 import jax_cxl
 from jax_cxl._store.memory import layout
+from jax_cxl._store.writing import saving
 from jax_cxl._tier import copying
 
 _MIB = 1 << 20
@@ -350,6 +352,20 @@ class RefusedTest(_Test):
             updates, state = jax.jit(update.update)(grads, state, plain)
             plain = optax.apply_updates(plain, updates)
         self.assertEqual(losses, expected)
+
+    def test_a_state_that_is_being_written(self):
+        store, params, run = self.store(), _params(), saving.Save.run
+
+        def late(save):
+            time.sleep(0.5)
+            run(save)
+
+        self.enter_context(absltest.mock.patch.object(saving.Save, "run", late))
+        optimizer = self.pooled(_OPTIMIZERS["adamw"], store)
+        optimizer.init(params)
+        for again in (optimizer, self.pooled(_OPTIMIZERS["adamw"], store)):
+            with self.assertRaisesRegex(jax_cxl.StoreError, "has a state already"):
+                again.init(params)
 
     def test_wrong_calls(self):
         store = self.store()
