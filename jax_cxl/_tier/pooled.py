@@ -1,5 +1,6 @@
 """Optimizers whose state lives in a store."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -72,6 +73,8 @@ class Pooled:
         plan = self._plan_of(params)
         flat = jax.tree.leaves(params)
         publisher = self._opened(plan)
+        with contextlib.suppress(errors.StoreError):  # What has failed has left no state.
+            publisher.wait()  # until the state of an earlier call is whole
         if validity.all_valid(publisher.section):
             raise errors.StoreError(
                 f"{publisher.section.text} has a state already: continue from it with"
