@@ -184,12 +184,20 @@ def process_count() -> int:
     return _distributed.global_state.num_processes or 1
 
 
-def key_value(key: str) -> str | None:
-    """Returns the value of a key in the coordination service, None if the key has none."""
+def key_value(key: str, milliseconds: int = 0) -> str | None:
+    """Returns the value of a key in the coordination service, None if the key has none.
+
+    Args:
+      key: its name.
+      milliseconds: for how long to wait for a value.
+    """
+    client = coordination_client()
     try:
-        return coordination_client().key_value_try_get(key)
+        if milliseconds:
+            return client.blocking_key_value_get(key, milliseconds)
+        return client.key_value_try_get(key)
     except jax.errors.JaxRuntimeError as error:
-        if "NOT_FOUND" in str(error):
+        if "NOT_FOUND" in str(error) or "DEADLINE_EXCEEDED" in str(error):
             return None
         raise
 

@@ -1,10 +1,8 @@
 """How many of XLA's collectives were taken over."""
 
-import dataclasses
 from collections import Counter
 
 
-@dataclasses.dataclass
 class Counts:
     """Collectives in the programs that this process has compiled.
 
@@ -13,8 +11,9 @@ class Counts:
       left: how many XLA executes although they were supposed to run through the pool, by reason.
     """
 
-    taken: Counter[str] = dataclasses.field(default_factory=Counter)
-    left: Counter[str] = dataclasses.field(default_factory=Counter)
+    def __init__(self) -> None:
+        self.taken: Counter[str] = Counter()
+        self.left: Counter[str] = Counter()
 
 
 counts = Counts()

@@ -1,10 +1,9 @@
 """The platforms whose devices can be ranks, and their differences."""
 
-import dataclasses
 import functools
 import importlib
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -20,8 +19,7 @@ docs/cuda.md has the details.
 To communicate between CPU devices instead, set JAX_PLATFORMS=cpu."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Platform:
+class Platform(NamedTuple):
     """A kind of device.
 
     Attributes:

@@ -5,8 +5,8 @@ setting never runs under another. It belongs to the process, not to a thread, be
 the compiler hook in a thread of its own.
 """
 
-import dataclasses
 import os
+from typing import NamedTuple
 
 import jax
 
@@ -17,8 +17,7 @@ from jax_cxl._job import variables
 EARLY_BYTES = 256 << 20
 
 
-@dataclasses.dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """How collectives are taken over.
 
     Attributes:

@@ -1,6 +1,6 @@
 """Builds the instructions that replace another instruction."""
 
-import dataclasses
+from typing import NamedTuple
 
 from jax_cxl._takeover.hlo import shape as shapes
 from jax_cxl._takeover.hlo.module import Computation, Instruction
@@ -10,8 +10,7 @@ from jax_cxl._takeover.hlo.wire import Message
 _TYPED_FFI = 4
 
 
-@dataclasses.dataclass(frozen=True)
-class Value:
+class Value(NamedTuple):
     """An array that an instruction computes."""
 
     id: int
@@ -60,20 +59,20 @@ class Builder:
         """Returns values concatenated along the first dimension, which is their outermost."""
         first = values[0].shape
         rows = sum(value.shape.dimensions[0] for value in values)
-        shape = dataclasses.replace(first, dimensions=(rows, *first.dimensions[1:]))
+        shape = first._replace(dimensions=(rows, *first.dimensions[1:]))
         return self.emit("concatenate", shape, values, dimensions=[0])
 
     def row(self, value: Value, row: int) -> Value:
         """Returns one row of the first dimension, without this dimension."""
         sizes = value.shape.dimensions
-        one = dataclasses.replace(value.shape, dimensions=(1, *sizes[1:]))
+        one = value.shape._replace(dimensions=(1, *sizes[1:]))
         sliced = self.emit("slice", one, [value])
         proto = self._new[-1].proto
         for start, limit in [(row, row + 1), *((0, size) for size in sizes[1:])]:
             part = Message().add(1, start).add(2, limit).add(3, 1)
             proto.add(Instruction.SLICES, part)
         order = tuple(d - 1 for d in value.shape.minor_to_major if d != 0)
-        inner = dataclasses.replace(one, dimensions=sizes[1:], minor_to_major=order)
+        inner = one._replace(dimensions=sizes[1:], minor_to_major=order)
         return self.bitcast(sliced, inner)
 
     def call(

@@ -1,7 +1,6 @@
 """The attributes of jax_cxl's custom calls, which XLA keeps as text."""
 
-import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,8 +9,7 @@ _NO_SITE = "site = -1 : i64"
 _LINE = 'line = ""'
 
 
-@dataclasses.dataclass(frozen=True)
-class Config:
+class Config(NamedTuple):
     """The attributes of one call."""
 
     text: str

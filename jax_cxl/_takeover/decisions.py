@@ -1,9 +1,6 @@
 """What the hook decided about the collectives of one program, for `jax_cxl.explain`."""
 
-import dataclasses
 
-
-@dataclasses.dataclass
 class Decisions:
     """The decisions, by the names of the collectives' instructions.
 
@@ -12,5 +9,6 @@ class Decisions:
       in_levels: the collectives that were taken over and run in levels.
     """
 
-    left: dict[str, str] = dataclasses.field(default_factory=dict)
-    in_levels: set[str] = dataclasses.field(default_factory=set)
+    def __init__(self) -> None:
+        self.left: dict[str, str] = {}
+        self.in_levels: set[str] = set()

@@ -5,7 +5,7 @@ XLA wraps a collective that runs beside other work into an `async-start`. On GPU
   GPUs.
 """
 
-import dataclasses
+from typing import NamedTuple
 
 from jax_cxl._lowering.contract import Op
 from jax_cxl._takeover.hlo.module import Computation, Instruction, Module
@@ -32,8 +32,7 @@ OPS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """A collective.
 
     Attributes:

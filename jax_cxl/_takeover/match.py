@@ -1,6 +1,6 @@
 """Translates a collective instruction of XLA into a collective of the pool."""
 
-import dataclasses
+from typing import NamedTuple
 
 from jax_cxl._lowering.contract import Op, ReduceOp
 from jax_cxl._takeover.find import OPS, Found
@@ -30,8 +30,7 @@ class NotTakenError(Exception):
     """XLA executes the instruction itself, on all ranks. The text has the reason."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Collective:
+class Collective(NamedTuple):
     """A collective of XLA.
 
     Attributes:

@@ -4,7 +4,7 @@ The start becomes calls of `jax_cxl_start`, and the done becomes calls of `jax_c
 same places of the schedule. So the same operations overlap with the collective.
 """
 
-import dataclasses
+from typing import NamedTuple
 
 from jax_cxl._lowering import contract
 from jax_cxl._takeover.build import Builder, Value
@@ -18,8 +18,7 @@ from jax_cxl._takeover.schedule import memory
 _TOKEN = Shape("uint32", (1,), (0,))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Started:
+class _Started(NamedTuple):
     """A call of `jax_cxl_start`.
 
     Attributes:
@@ -93,7 +92,7 @@ class PairBuilder(Builder):
         self._put()
         done = _DoneBuilder(self._computation, self._done)
         # The last result has the id of the old start.
-        numbered = [dataclasses.replace(s.result, id=s.number.id) for s in self._started]
+        numbered = [s.result._replace(id=s.number.id) for s in self._started]
         parts = [
             done.done(started.operand, result)
             for started, result in zip(self._started, numbered, strict=True)

@@ -151,8 +151,8 @@ def _one(context: _Context, operand: Value, result: Shape) -> Value:
         result_shape = result_shape.with_outermost(dimension)
     # Operand and result have the dimensions in the same order, so that blocks are equal.
     order = (result_shape if op is Op.REDUCE_SCATTER else operand_shape).minor_to_major
-    operand_shape = dataclasses.replace(operand_shape, minor_to_major=order)
-    result_shape = dataclasses.replace(result_shape, minor_to_major=order)
+    operand_shape = operand_shape._replace(minor_to_major=order)
+    result_shape = result_shape._replace(minor_to_major=order)
     dtype = operand_shape.dtype
     carrier = carriers.of(dtype, op, collective.reduce_op)
     if collective.reduce_op in (ReduceOp.MIN, ReduceOp.MAX) and dtype.startswith("complex"):
@@ -215,8 +215,8 @@ def _ragged(context: _Context, operands: list[Value]) -> Value:
     if rows.shape.dtype not in DTYPES:
         raise NotTakenError(f"{rows.shape.dtype} values are packed several to a byte")
     table = builder.concatenate([builder.bitcast(c, c.shape.stacked(1)) for c in columns])
-    rows = builder.copy(rows, dataclasses.replace(rows.shape, minor_to_major=default))
-    output = builder.copy(output, dataclasses.replace(output.shape, minor_to_major=default))
+    rows = builder.copy(rows, rows.shape._replace(minor_to_major=default))
+    output = builder.copy(output, output.shape._replace(minor_to_major=default))
     counts: Any = (
         rows.shape.dimensions[0],
         output.shape.dimensions[0],

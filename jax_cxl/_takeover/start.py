@@ -6,7 +6,6 @@ XLA makes the devices in all processes together.
 """
 
 import atexit
-import dataclasses
 import threading
 
 import jax
@@ -126,8 +125,7 @@ def world(wanted: Setting) -> World:
     here = devices()
     if running is None:
         return here
-    return dataclasses.replace(
-        here,
+    return here._replace(
         rank_of=running.rank_of_device,
         generation=running.generation,
         local=local,

@@ -171,7 +171,7 @@ def _theirs(
     try:
         groups = match.devices(module, found)
         ranks = max(map(len, groups), default=0)
-        local = not dataclasses.replace(world, local=False).wants(groups)
+        local = not world._replace(local=False).wants(groups)
         if all(len(set(group)) < 2 for group in groups):
             why = "no data move: each group has one device"
         elif local and not (how and how.local):

@@ -1,13 +1,12 @@
 """Which rank and which process each device is."""
 
-import dataclasses
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from jax_cxl._takeover.hlo.groups import Groups
 
 
-@dataclasses.dataclass(frozen=True)
-class World:
+class World(NamedTuple):
     """The devices of a job.
 
     Attributes:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
+import jaxlib.version
 
 from jax_cxl import _compat, errors
 from jax_cxl._job import process_identity
@@ -135,6 +136,9 @@ def wait_for(look: Callable[[], _T | None], timeout: float, problem: Callable[[]
     while True:
         if _ends is not None:
             raise errors.NotInitializedError(f"its program ended before that ({_ends})")
+        # Each look is a call of the coordination service. Usually the first one finds the value.
+        if (found := look()) is not None:
+            return found
         try:
             check_others()
         except errors.NotInitializedError:
@@ -143,12 +147,17 @@ def wait_for(look: Callable[[], _T | None], timeout: float, problem: Callable[[]
             if (found := look()) is None:
                 raise
             return found
-        if (found := look()) is not None:
-            return found
         if time.monotonic() > deadline:
             raise errors.NotInitializedError(problem if isinstance(problem, str) else problem())
         time.sleep(pause)
         pause = _longer(pause)
+
+
+def wait_for_value(key: str, timeout: float, problem: str) -> str:
+    """Waits until a key has a value, and returns it. `wait_for` says which errors it raises."""
+    # The service answers as soon as there is a value, sooner than a pause would end.
+    wait = round(_LONGEST_PAUSE * 1000)
+    return wait_for(lambda: _compat.key_value(key, wait), timeout, problem)
 
 
 def _longer(pause: float) -> float:
@@ -190,14 +199,11 @@ def _post(failure: str | None, code: str | None = None) -> None:
 
 
 def _versions() -> str:
-    return ", ".join(f"{package} {_version(package)}" for package in ("jax_cxl", "jax", "jaxlib"))
-
-
-def _version(package: str) -> str:
     try:
-        return importlib.metadata.version(package)
+        ours = importlib.metadata.version("jax_cxl")
     except importlib.metadata.PackageNotFoundError:
-        return "of a folder of sources"
+        ours = "of a folder of sources"
+    return f"jax_cxl {ours}, jax {jax.__version__}, jaxlib {jaxlib.version.__version__}"
 
 
 def _check_versions() -> None:

@@ -167,8 +167,9 @@ def _meet(
                 client.key_value_set(f"{key}/pool", json.dumps(place))
         else:
             assert client is not None
-            text = _wait(
-                lambda: _compat.key_value(f"{key}/pool"),
+            text = arrival.wait_for_value(
+                f"{key}/pool",
+                _compat.MEETING_TIMEOUT_MS / 1000,
                 f"process {processes[0]} has not created the pool",
             )
             place = json.loads(text)
@@ -197,7 +198,16 @@ def _await_registered(key: str, client: Any, processes: Sequence[int]) -> None:
     client.key_value_set(f"{key}/registered/{jax.process_index()}", "")
 
     def all_registered() -> bool | None:
-        return len(client.key_value_dir_get(f"{key}/registered/")) == len(processes) or None
+        entries = client.key_value_dir_get(f"{key}/registered/")
+        come = {int(name.rpartition("/")[2]) for name, _ in entries}
+        # The service answers as soon as the process comes, sooner than a pause would end.
+        return (
+            all(
+                process in come or _compat.key_value(f"{key}/registered/{process}", 20) is not None
+                for process in processes
+            )
+            or None
+        )
 
     _wait(all_registered, "not all processes have come to the pool")
 

@@ -25,8 +25,8 @@ def agree(tuning: _core.Tuning, meeting: str, process: int, first: int = 0) -> N
         client.key_value_set(key, json.dumps([mine, early]), allow_overwrite=True)
         return
     theirs, theirs_early = json.loads(
-        arrival.wait_for(
-            lambda: _compat.key_value(key),
+        arrival.wait_for_value(
+            key,
             _compat.MEETING_TIMEOUT_MS / 1000,
             f"process {first} did not publish its tuning table",
         )

@@ -1,14 +1,13 @@
 """The kinds of pool memory. cc/pool/media opens them; docs/extending/pool_memory.md adds one."""
 
-import dataclasses
 import os
 import pathlib
+from typing import NamedTuple
 
 _SHARED_OPTIONS = ("size", "offset", "coherence", "gpu_writes")
 
 
-@dataclasses.dataclass(frozen=True)
-class Medium:
+class Medium(NamedTuple):
     """A kind of memory.
 
     Attributes:

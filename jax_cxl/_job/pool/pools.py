@@ -5,12 +5,11 @@ The *place* of a pool is a dictionary that becomes JSON. It has the values that 
 """
 
 import contextlib
-import dataclasses
 import logging
 import os
 import secrets
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -19,8 +18,7 @@ from jax_cxl._job import configuration, platforms
 from jax_cxl._job.pool import media, pool_uri
 
 
-@dataclasses.dataclass(frozen=True)
-class Meeting:
+class Meeting(NamedTuple):
     """The ranks that have met in a pool.
 
     Attributes:

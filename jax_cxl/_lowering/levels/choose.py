@@ -1,8 +1,7 @@
 """Lowering of the collectives that have levels: they run in levels, or as one call."""
 
-import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -127,8 +126,7 @@ def _split(
 _step_p = _compat.Primitive("level")
 
 
-@dataclasses.dataclass(frozen=True)
-class _Across:
+class _Across(NamedTuple):
     """Runs or starts the steps between processes.
 
     Attributes:
@@ -154,8 +152,7 @@ class _Across:
         return {"op": op, "ranks": groups, "root": root, **own}
 
 
-@dataclasses.dataclass(frozen=True)
-class _Started:
+class _Started(NamedTuple):
     """A started step between processes: its operand, its unfinished result, its token."""
 
     x: Any

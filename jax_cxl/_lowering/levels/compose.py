@@ -19,10 +19,9 @@ A long collective works in chunks. While the pool moves chunks, the processes co
     across            | chunk 0       | chunk 1       | chunk 2 |
 """
 
-import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
 import numpy as np
@@ -43,8 +42,7 @@ class Started(Protocol):
         """Returns the result. The wait comes after the computation of the pytree `after`."""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Steps:
+class _Steps(NamedTuple):
     """The steps of a collective.
 
     Attributes:
@@ -61,8 +59,7 @@ class _Steps:
     arrange: Callable[[Any, tuple[int, ...]], Any] = lambda y, shape: y
 
 
-@dataclasses.dataclass(frozen=True)
-class Levels:
+class Levels(NamedTuple):
     """Runs collectives in levels.
 
     Attributes:

@@ -1,13 +1,12 @@
 """How the ranks of a group are spread over processes."""
 
-import dataclasses
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 
-@dataclasses.dataclass(frozen=True)
-class Split:
+class Split(NamedTuple):
     """Groups of ranks as a grid: a row for each process, with the same number of ranks in each row.
 
     Attributes:

@@ -1,8 +1,8 @@
 """Which devices take part in a collective: XLA's notations of replica groups, and its modes."""
 
-import dataclasses
 import itertools
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,8 +14,7 @@ _GROUPS, _DEVICE_LIST, _IOTA, _MESH_AXES = 49, 87, 92, 93
 Groups = list[list[int]]
 
 
-@dataclasses.dataclass(frozen=True)
-class DeviceAssignment:
+class DeviceAssignment(NamedTuple):
     """Which device executes which replica and partition of a module.
 
     Attributes:

@@ -1,7 +1,7 @@
 """Shapes of arrays: element types, dimensions, layouts."""
 
-import dataclasses
 import math
+from typing import NamedTuple
 
 from jax_cxl._takeover.hlo.wire import Message
 
@@ -47,8 +47,7 @@ DTYPES = {
 _NUMBERS = {name: number for number, name in DTYPES.items()}
 
 
-@dataclasses.dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """Shape of an array in memory.
 
     Attributes:
@@ -71,19 +70,18 @@ class Shape:
     def with_outermost(self, dimension: int) -> "Shape":
         """The same shape in the layout with this dimension outermost."""
         others = tuple(d for d in self.minor_to_major if d != dimension)
-        return dataclasses.replace(self, minor_to_major=(*others, dimension))
+        return self._replace(minor_to_major=(*others, dimension))
 
     def stacked(self, n: int) -> "Shape":
         """The shape of `n` such arrays, stacked along a new first dimension."""
-        return dataclasses.replace(
-            self,
+        return self._replace(
             dimensions=(n, *self.dimensions),
             minor_to_major=(*(d + 1 for d in self.minor_to_major), 0),
         )
 
     def of(self, dtype: str) -> "Shape":
         """The same shape with another element type."""
-        return dataclasses.replace(self, dtype=dtype)
+        return self._replace(dtype=dtype)
 
     def encode(self) -> Message:
         """Returns the shape as a ShapeProto."""
