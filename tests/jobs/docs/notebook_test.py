@@ -7,7 +7,6 @@ import re
 import tempfile
 from unittest import mock
 
-import pytest
 from absl.testing import absltest
 
 try:
@@ -31,8 +30,6 @@ class NotebookTest(absltest.TestCase):
             if cell.cell_type == "code":
                 ast.parse(re.sub(r"(?m)^%.*", "", cell.source))
 
-    # It starts seven jobs, as the tests of `jax_cxl.run` do.
-    @pytest.mark.long
     def test_first_program(self):
         notebook = nbformat.read(_NOTEBOOKS / "first_program.ipynb", as_version=4)
         for cell in notebook.cells:
