@@ -205,7 +205,8 @@ class IncoherentTest(parameterized.TestCase):
 class _Copies:
     """Is used like DeviceCopies, but the processor copies."""
 
-    def start(self, device, source, target, size):
+    def start(self, device, copies):
+        ((source, target, size),) = copies
         ctypes.memmove(target, source, size)
         return device + 7
 
