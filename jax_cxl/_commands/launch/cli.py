@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A signal that is ignored, as under nohup, stays ignored.
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     signals = [s for s in numbers if signal.getsignal(s) != signal.SIG_IGN]
-    # Signals wait until both processes have their handlers.
+    # Signals wait until both processes are ready for them.
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     processes.become_subreaper()
     strangers = processes.descendants()
@@ -131,10 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             sys.stderr.flush()
             os._exit(status)
-    for number in signals:
-        signal.signal(number, lambda received, _: os.kill(child, received))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    status = _wait(child, signals)
     if status < 0:
         print(f"jax_cxl.launch: the supervisor was killed by signal {-status}", file=sys.stderr)
         status = 128 - status
@@ -143,6 +140,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         processes.send(left, signal.SIGKILL)
         time.sleep(0.02)
     return status
+
+
+def _wait(child: int, signals: Sequence[signal.Signals]) -> int:
+    """Passes signals on to a child until it ends; returns its exit code.
+
+    The signals stay blocked. A handler would be late for a signal that comes just before waitpid,
+    which then waits for the child.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        received = signal.sigwait([*signals, signal.SIGCHLD])
+        if received != signal.SIGCHLD:
+            os.kill(child, received)
 
 
 def _parse(arguments: Sequence[str] | None) -> supervisor.Job:

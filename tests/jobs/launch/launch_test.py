@@ -337,6 +337,12 @@ class EndTest(LaunchTestCase):
             launcher.communicate(timeout=30)
         self.assertEqual(launcher.returncode, 130)
 
+    # A handler beside waitpid missed a signal in 500 to 3,500 rounds.
+    @pytest.mark.long
+    def test_no_signal_is_missed(self):
+        command = [sys.executable, str(PROGRAMS / "two_signals.py"), "8000"]
+        subprocess.run(command, check=True, timeout=120)
+
     def test_a_signal_ends_a_job_whose_output_nobody_reads(self):
         with self.start("--grace=0.5", "flood.py") as launcher:
             assert launcher.stdout is not None
