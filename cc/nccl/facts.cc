@@ -20,7 +20,7 @@ Result<int> LeastMultiprocessors(std::span<const Facts> ranks) {
     for (size_t other = 0; other < rank; ++other)
       if (std::ranges::equal(ranks[other].gpu, facts.gpu))
         return Error(Code::kFailedPrecondition, "ranks ", other, " and ", rank,
-                     " have the same GPU. Give each rank another one: call "
+                     " have the same GPU. Give each rank its own GPU: call "
                      "cudaSetDevice (in PyTorch torch.cuda.set_device) with "
                      "the rank's number on this machine, or set "
                      "CUDA_VISIBLE_DEVICES");

@@ -8,7 +8,7 @@
 
 namespace jax_cxl::nccl {
 
-// What the ranks of a communicator tell each other of their GPUs before they
+// What the ranks of a communicator tell each other about their GPUs before they
 // open channels.
 struct Facts {
   int32_t multiprocessors = 0;

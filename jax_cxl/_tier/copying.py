@@ -1,6 +1,6 @@
-"""Copies arrays of a store to GPUs by compiled programs, which need few calls of Python.
+"""Copies arrays of a store to GPUs by compiled programs, so that Python makes few calls.
 
-The checksums are compared afterwards, so programs must not take the memory of the copies.
+Checksums are compared after the copies are in use, so programs must not donate the copies.
 """
 
 import dataclasses

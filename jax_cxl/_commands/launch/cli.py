@@ -145,8 +145,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _wait(child: int, signals: Sequence[signal.Signals]) -> int:
     """Passes signals on to a child until it ends; returns its exit code.
 
-    The signals stay blocked. A handler would be late for a signal that comes just before waitpid,
-    which then waits for the child.
+    The signals stay blocked, and sigwait takes them. With handlers, a signal that comes just before
+    waitpid blocks would not be passed on until the child ends.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     while True:

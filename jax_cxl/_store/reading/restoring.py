@@ -45,7 +45,7 @@ class Reader:
       records: records of these processes.
       stripes: the blocks of these processes.
       directory: its bytes.
-      found: what callers keep about the areas of versions of this form. `follow` shares it.
+      found: what callers have found in versions of this form. `follow` shares it.
     """
 
     @collector.paused()

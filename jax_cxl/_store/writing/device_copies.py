@@ -16,7 +16,7 @@ from jax_cxl._store.memory import checksum, layout, stripes
 from jax_cxl._store.trees import place
 from jax_cxl._store.writing.shard_bytes import DeviceBytes, HostBytes
 
-# Bytes that are copied and checked together. Python needs some 0.5 ms for a chunk.
+# Bytes that are copied and checked together. Python spends about 0.5 ms on a chunk.
 _CHUNK_BYTES = 256 << 20
 # Blocks that a thread publishes at a time, where the host has to write lines back or to check.
 _HOST_BLOCKS = 16
