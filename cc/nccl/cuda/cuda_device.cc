@@ -14,6 +14,7 @@
 #include "cc/comm/cuda/device_connection.h"
 #include "cc/engine/cuda/executor.h"
 #include "cc/engine/cuda/flagged/flagged.h"
+#include "cc/engine/cuda/transfers/transfers.h"
 #include "cc/nccl/facts.h"
 
 namespace jax_cxl::nccl {
@@ -65,7 +66,6 @@ CudaDevice::CudaDevice(Job* job, int ordinal, const Settings& settings)
   options_.slot_bytes = comm::KernelSlotBytes(options_, static_cast<int>(size));
   pair_options_ = options_;
   pair_options_.channel_salt = kPairSalt;
-  pair_options_.flagged_bytes = 0;
   pair_options_.num_slots = kPairSlots;
   const uint64_t channels = std::max<uint64_t>(2 * (size - 1), 2);
   pair_options_.slot_bytes = std::clamp(
@@ -105,6 +105,8 @@ Status CudaDevice::Agree() {
   if (problem.ok()) problem = CudaStatus(cuda::Preload(), "loading kernels");
   if (problem.ok())
     problem = CudaStatus(cuda::PreloadFlagged(), "loading kernels");
+  if (problem.ok())
+    problem = CudaStatus(cuda::PreloadTransfers(), "loading kernels");
   problem.message().copy(mine.problem, sizeof(mine.problem) - 1);
   CXL_ASSIGN_OR_RETURN(const std::vector<std::byte> blocks,
                        job_->AllGather(std::as_bytes(std::span(&mine, 1))));
@@ -115,7 +117,7 @@ Status CudaDevice::Agree() {
   // device at the same time, with room for other kernels.
   const int budget = std::max(2, least * 3 / 4);
   const int distances = std::clamp(
-      job_->size() - 1, 1, std::min<int>(cuda::kMostCountedCalls, budget) / 2);
+      job_->size() - 1, 1, std::min<int>(cuda::kMostTransfers, budget) / 2);
   most_transfers_ = 2 * distances;
   pair_options_.shape.blocks = std::bit_floor(std::min(
       static_cast<uint32_t>(budget / most_transfers_), kMostPairBlocks));
@@ -188,7 +190,7 @@ Status CudaDevice::Enqueue(const Collective& collective, Stream stream) {
 Status CudaDevice::SendAndReceive(std::span<const Transfer> transfers) {
   CurrentDevice current(ordinal_);
   RelaxedCapture relaxed;
-  std::vector<cuda::DeviceCall> calls;
+  std::vector<cuda::DeviceTransfer> calls;
   for (const Transfer& transfer : transfers) {
     CountedChannel& channel = *pairs_[{transfer.source, transfer.destination}];
     comm::Call call = CallOf(transfer, job_->rank());
@@ -196,12 +198,14 @@ Status CudaDevice::SendAndReceive(std::span<const Transfer> transfers) {
     if (call.output == nullptr)
       call.output = const_cast<std::byte*>(call.input);
     CXL_ASSIGN_OR_RETURN(const CountedCall counted, channel.Prepare(call, 0));
-    calls.push_back(counted.device);
+    calls.push_back({counted.device, counted.plan->plan.flagged
+                                         ? static_cast<uint32_t>(transfer.bytes)
+                                         : 0});
   }
   const std::vector<cudaStream_t> streams = StreamsOf(transfers);
   CXL_RETURN_IF_ERROR(order_.Before(streams));
   CXL_RETURN_IF_ERROR(
-      CudaStatus(cuda::LaunchCounted(calls, pair_options_.shape, streams[0]),
+      CudaStatus(cuda::LaunchTransfers(calls, pair_options_.shape, streams[0]),
                  "launching sends and receives"));
   return order_.After(streams);
 }

@@ -97,14 +97,10 @@ Result<const CountedPlan*> CountedChannel::PlanFor(const Call& call,
   key.append(call.name);
   if (const CountedPlan* found = plans_->Find(key)) return found;
   const plan::Request& request = call.request;
-  // In kernels with flags, each thread puts a part of the input before it
-  // writes the same part of the output, except in an all-to-all.
-  const bool safe = !shift || request.op != plan::Op::kAllToAll;
-  if (safe) {
-    CXL_ASSIGN_OR_RETURN(const std::optional<cuda::GpuPlan> gpu_plan,
-                         MakeFlaggedPlan(request, options_.flagged_bytes));
-    if (gpu_plan) return plans_->Store(key, *gpu_plan, true, record);
-  }
+  CXL_ASSIGN_OR_RETURN(const std::optional<cuda::GpuPlan> short_plan,
+                       MakeFlaggedPlan(request, options_.flagged_bytes));
+  if (short_plan && (!shift || cuda::ShortIsRightInPlace(*shift, *short_plan)))
+    return plans_->Store(key, *short_plan, true, record);
   CXL_ASSIGN_OR_RETURN(cuda::GpuPlan gpu_plan,
                        MakeSlotPlan(request, connection_, SlotUse::kKernels));
   if (shift)
@@ -137,7 +133,7 @@ cudaError_t CountedChannel::Launch(const CountedCall& call,
                                    cudaStream_t stream) const {
   const StoredPlan& stored = call.plan->plan;
   if (!stored.flagged)
-    return cuda::LaunchCounted({&call.device, 1}, options_.shape, stream);
+    return cuda::LaunchCounted(call.device, options_.shape, stream);
   return cuda::LaunchFlagged(
       call.device,
       {stored.host_sending, stored.host_receiving, connection_.members().data(),

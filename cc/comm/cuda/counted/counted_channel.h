@@ -55,9 +55,9 @@ class CountedChannel {
   // is lost.
   Result<bool> TryConnect();
 
-  // Makes a call ready for Launch or cuda::LaunchCounted. `divisor` divides the
-  // results of a reduction; 0: none. Requires a connected channel, and a call
-  // that moves data.
+  // Makes a call ready for Launch or cuda::LaunchTransfers. `divisor` divides
+  // the results of a reduction; 0: none. Requires a connected channel, and a
+  // call that moves data.
   Result<CountedCall> Prepare(const Call& call, uint32_t divisor);
 
   // Enqueues a call.
