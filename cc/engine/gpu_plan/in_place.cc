@@ -14,13 +14,13 @@ bool WritesOutput(const DeviceStep& step) {
          step.kind == DeviceStepKind::kReduceToBoth;
 }
 
-// Bytes of the input that steps of one kind read or write. In a short message,
-// thread t moves units t, t + threads, ... of all steps of a kind together.
+// Bytes of the input that a step reads or writes. In a short message, thread t
+// moves units t, t + threads, ... of all steps of a kind together.
 struct Part {
   int64_t first;
   int64_t last;
-  uint64_t unit;
-  int turn;  // a thread does the steps kind by kind
+  int64_t unit_0;  // where unit 0 would be
+  int turn;        // a thread does the steps kind by kind
 };
 
 struct Parts {
@@ -30,12 +30,12 @@ struct Parts {
 // Adds the parts of all steps of a kind.
 void AddParts(const std::vector<DeviceStep>& steps, DeviceStepKind kind,
               int64_t shift, int turn, Parts* parts) {
-  uint64_t unit = 0;
+  int64_t units = 0;  // bytes of the earlier steps' units
   for (const DeviceStep& step : steps) {
     if (step.kind != kind) continue;
     const auto bytes = static_cast<int64_t>(step.bytes);
     const auto part = [&](int64_t first) {
-      return Part{first, first + bytes, unit, turn};
+      return Part{first, first + bytes, first - units, turn};
     };
     const auto from = static_cast<int64_t>(
         kind == DeviceStepKind::kReduce ? step.input_from : step.from);
@@ -45,15 +45,15 @@ void AddParts(const std::vector<DeviceStep>& steps, DeviceStepKind kind,
       parts->read.push_back(part(from));
     if (kind != DeviceStepKind::kPut && !stays)
       parts->written.push_back(part(to));
-    unit += flagged::NumUnits(step.bytes);
+    units += static_cast<int64_t>(flagged::NumUnits(step.bytes) *
+                                  flagged::kUnitBytes);
   }
 }
 
 // Returns true if each thread reads what it overwrites, and does so before.
 bool Precedes(const Part& read, const Part& written) {
   if (read.last <= written.first || written.last <= read.first) return true;
-  return read.turn <= written.turn && read.first == written.first &&
-         read.unit == written.unit;
+  return read.turn <= written.turn && read.unit_0 == written.unit_0;
 }
 
 }  // namespace

@@ -170,7 +170,7 @@ Result<GpuPlan> MakeShort(Op op, int num_ranks, int rank, uint64_t count) {
 // The ways in which NCCL lets buffers overlap.
 TEST(InPlaceTest, ThreadsOfShortMessagesReadFirst) {
   for (int num_ranks : {2, 3, 5}) {
-    for (uint64_t count : {1, 16, 1000}) {
+    for (uint64_t count : {1, 16, 1000, 1024}) {
       for (int rank = 0; rank < num_ranks; ++rank) {
         const auto own = static_cast<int64_t>(rank * count);
         const bool root = rank == 0;

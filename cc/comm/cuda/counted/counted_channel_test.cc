@@ -14,6 +14,7 @@
 
 #include "cc/comm/cuda/pool_registration.h"
 #include "cc/engine/cuda/flagged/flagged.h"
+#include "cc/engine/cuda/transfers/transfers.h"
 #include "cc/testing/cuda/device_world.h"
 #include "cc/testing/world/world.h"
 
@@ -36,6 +37,7 @@ class Pair {
       Use(rank);
       OkOrDie(cuda::CudaStatus(cuda::Preload(), "loading"));
       OkOrDie(cuda::CudaStatus(cuda::PreloadFlagged(), "loading"));
+      OkOrDie(cuda::CudaStatus(cuda::PreloadTransfers(), "loading"));
       OkOrDie(plans_[rank].Open());
       channels_[rank] = std::make_unique<CountedChannel>(
           &world_.pool(rank), &world_.peers(rank), options,
@@ -66,22 +68,40 @@ class Pair {
   // Enqueues an all-reduce in place.
   void AllReduce(int rank, int32_t* data, uint64_t count,
                  uint32_t divisor = 0) {
+    const Call call = MakeCall(plan::Op::kAllReduce, rank, data, count);
+    Use(rank);
+    const CountedCall counted = OrDie(channels_[rank]->Prepare(call, divisor));
+    OkOrDie(channels_[rank]->Launch(counted, streams_[rank]));
+  }
+
+  // Enqueues a send from rank 0 to rank 1.
+  void Send(int rank, int32_t* data, uint64_t count) {
+    const Call call = MakeCall(plan::Op::kBroadcast, rank, data, count);
+    Use(rank);
+    const CountedCall counted = OrDie(channels_[rank]->Prepare(call, 0));
+    const bool flagged = counted.plan->plan.flagged;
+    const cuda::DeviceTransfer transfer = {
+        counted.device,
+        flagged ? static_cast<uint32_t>(count * sizeof(int32_t)) : 0};
+    OkOrDie(cuda::LaunchTransfers({&transfer, 1}, channels_[rank]->shape(),
+                                  streams_[rank]));
+  }
+
+ private:
+  static Call MakeCall(plan::Op op, int rank, int32_t* data, uint64_t count) {
     Call call;
     call.name = "test";
     call.dtype = DType::kInt32;
-    call.request.op = plan::Op::kAllReduce;
+    call.request.op = op;
     call.request.num_ranks = kRanks;
     call.request.rank = rank;
     call.request.count = count;
     call.request.element_bytes = sizeof(int32_t);
     call.input = reinterpret_cast<const std::byte*>(data);
     call.output = reinterpret_cast<std::byte*>(data);
-    Use(rank);
-    const CountedCall counted = OrDie(channels_[rank]->Prepare(call, divisor));
-    OkOrDie(channels_[rank]->Launch(counted, streams_[rank]));
+    return call;
   }
 
- private:
   World world_;
   std::unique_ptr<PoolRegistration> registration_;
   std::array<CountedPlans, kRanks> plans_;
@@ -110,8 +130,9 @@ struct Data {
                             pair->stream(rank)));
     OkOrDie(cudaStreamSynchronize(pair->stream(rank)));
   }
-  // Counts the elements that are not twice i % 1000, plus `first`.
-  uint64_t Wrong(int rank, int32_t first, int32_t divisor = 1) {
+  // Counts the elements that are not `times` i % 1000, plus `first`.
+  uint64_t Wrong(int rank, int32_t first, int32_t divisor = 1,
+                 int32_t times = 2) {
     std::vector<int32_t> values(count);
     pair->Use(rank);
     OkOrDie(cudaMemcpyAsync(values.data(), on_device[rank],
@@ -121,7 +142,8 @@ struct Data {
     uint64_t wrong = 0;
     for (uint64_t i = 0; i < count; ++i)
       wrong +=
-          values[i] != (first + 2 * static_cast<int32_t>(i % 1000)) / divisor;
+          values[i] !=
+          (first + times * static_cast<int32_t>(i % 1000)) / divisor;
     return wrong;
   }
 
@@ -150,6 +172,23 @@ TEST_F(CountedChannelTest, FlagsBeginAnew) {
       pair.AllReduce(rank, data.on_device[rank], data.count);
     for (int rank = 0; rank < kRanks; ++rank)
       EXPECT_EQ(data.Wrong(rank, 20 * turn + 1), 0) << turn;
+  }
+}
+
+// Short and long sends take turns.
+TEST_F(CountedChannelTest, FlagsOfSendsBeginAnew) {
+  DeviceOptions options;
+  options.first_flagged_round = (uint64_t{1} << 32) - 4;
+  Pair pair(options);
+  Data small(&pair, 5000), large(&pair, 300001);
+  for (int turn = 0; turn < 12; ++turn) {
+    for (Data* data : {&small, &large}) {
+      for (int rank = 0; rank < kRanks; ++rank) data->Set(rank, turn - rank);
+      for (int rank = 0; rank < kRanks; ++rank)
+        pair.Send(rank, data->on_device[rank], data->count);
+      for (int rank = 0; rank < kRanks; ++rank)
+        EXPECT_EQ(data->Wrong(rank, turn, 1, 1), 0) << turn;
+    }
   }
 }
 
