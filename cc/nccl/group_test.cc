@@ -50,7 +50,9 @@ class ModelDevice : public Device {
   Status Enqueue(const Collective& collective, Stream) override {
     std::vector<int32_t> members(job_->size());
     std::iota(members.begin(), members.end(), 0);
-    Push({{members, collective.call}});
+    comm::Call call = collective.call;
+    if (collective.factor) call.input = Multiplied(collective);
+    Push({{members, call}});
     return OkStatus();
   }
   Status SendAndReceive(std::span<const Transfer> transfers) override {
@@ -84,6 +86,19 @@ class ModelDevice : public Device {
  private:
   // Calls that run side by side.
   using Step = std::vector<std::pair<std::vector<int32_t>, comm::Call>>;
+
+  // Returns the products of the input, which are of float32, and the factor.
+  const std::byte* Multiplied(const Collective& collective) {
+    float factor = 0;
+    std::memcpy(&factor, &collective.factor->bits, sizeof(factor));
+    std::vector<std::byte>& bytes =
+        sent_.emplace_back(plan::InputBytes(collective.call.request));
+    std::memcpy(bytes.data(), collective.call.input, bytes.size());
+    auto* values = reinterpret_cast<float*>(bytes.data());
+    for (size_t i = 0; i < bytes.size() / sizeof(float); ++i)
+      values[i] *= factor;
+    return bytes.data();
+  }
 
   void Push(Step step) {
     std::lock_guard lock(mutex_);
@@ -132,7 +147,7 @@ class ModelDevice : public Device {
 
   Job* job_;
   std::map<std::vector<int32_t>, uint64_t> calls_;
-  std::deque<std::vector<std::byte>> sent_;
+  std::deque<std::vector<std::byte>> sent_;  // also products
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Step> steps_;
@@ -204,6 +219,30 @@ TEST(GroupTest, CollectivesOfSeveralRanksOfOneThread) {
     EXPECT_EQ(out[rank], (std::vector<float>{6, 30}));
     EXPECT_EQ(gathered[rank], (std::vector<float>{1, 0, 2, 10, 3, 20}));
   }
+}
+
+// PyTorch makes a reduction for each call, and destroys it before the group
+// ends. Ranks have different factors.
+TEST(GroupTest, PremultipliedSums) {
+  constexpr int kSize = 3;
+  auto ranks = MakeRanks(kSize);
+  std::vector<float> values(kSize, 1);
+  Group group;
+  group.Start();
+  for (int rank = 0; rank < kSize; ++rank) {
+    Reductions& reductions = ranks[rank]->reductions();
+    const float factor = 0.5f + rank;
+    const Result<int> number =
+        reductions.Add(&factor, kFloat32, kScalarHostImmediate);
+    ASSERT_TRUE(number.ok()) << number.status().message();
+    ExpectOk(group.Add(ranks[rank].get(),
+                       {Verb::kAllReduce, &values[rank], &values[rank], 1,
+                        kFloat32, *number, 0, nullptr}));
+    ExpectOk(reductions.Remove(*number));
+  }
+  ExpectOk(group.End());
+  for (auto& rank : ranks) ExpectOk(rank->Finalize());
+  EXPECT_EQ(values, std::vector<float>(kSize, 4.5f));
 }
 
 // Each rank sends to all ranks, itself too, as programs without all-to-all do.

@@ -7,6 +7,7 @@
 #include "cc/engine/cuda/counted.cuh"
 #include "cc/engine/cuda/device_call.h"
 #include "cc/engine/cuda/device_memory.cuh"
+#include "cc/engine/cuda/multiply.cuh"
 #include "cc/engine/cuda/progress.cuh"
 #include "cc/engine/cuda/reduce.cuh"
 #include "cc/engine/cuda/row_moves.cuh"
@@ -21,6 +22,7 @@ enum class CallKind {
   kCollective,
   kRows,      // an operation that moves rows
   kTransfer,  // only copies
+  kPremultiplied,
 };
 
 // Moves this warp's vectors of a range.
@@ -158,17 +160,25 @@ __device__ inline bool RingReleased(const DeviceCall& call, const Shape& shape,
 
 // --- data warps: these return false in the same case ---
 
-__device__ inline void Send(const DeviceCall& call, DataWarp& warp,
-                            const DeviceStep& step) {
+template <CallKind kind>
+__device__ void Send(const DeviceCall& call, DataWarp& warp,
+                     const DeviceStep& step) {
   const std::byte* from = call.input + step.from;
   const auto load = [&](uint64_t i, uint64_t valid) {
     return LoadLocal(from + i, valid);
   };
+  constexpr bool premultiplied = kind == CallKind::kPremultiplied;
+  // Applied where a vector is stored, after the loads of several have started.
+  const auto product = [&](uint4 v) {
+    if constexpr (premultiplied) return Multiply(call, v);
+    return v;
+  };
   if (step.kind == DeviceStepKind::kPut) {
     std::byte* to =
         call.members[call.self].slots[SlotOf(call, step.round)] + step.to;
-    MoveVectors(warp, VectorsOf(call, step.to, step.bytes), step.bytes, load,
-                [&](uint64_t i, uint4 v, uint64_t) { StoreSlot(to + i, v); });
+    MoveVectors(
+        warp, VectorsOf(call, step.to, step.bytes), step.bytes, load,
+        [&](uint64_t i, uint4 v, uint64_t) { StoreSlot(to + i, product(v)); });
     return;
   }
   std::byte* to = call.output + step.to;
@@ -176,8 +186,12 @@ __device__ inline void Send(const DeviceCall& call, DataWarp& warp,
     StoreLocal(to + i, v, valid);
   };
   const StripeVectors vectors = VectorsOf(call, 0, step.bytes);
-  if (step.kind == DeviceStepKind::kCopy && from != to)  // not in place
-    MoveVectors(warp, vectors, step.bytes, load, store);
+  // In place there is nothing to copy.
+  if (step.kind == DeviceStepKind::kCopy && (premultiplied || from != to))
+    MoveVectors(warp, vectors, step.bytes, load,
+                [&](uint64_t i, uint4 v, uint64_t valid) {
+                  store(i, product(v), valid);
+                });
   if (step.kind == DeviceStepKind::kZero)
     MoveVectors(
         warp, vectors, step.bytes,
@@ -209,7 +223,7 @@ __device__ void Receive(const DeviceCall& call, DataWarp& warp,
       task.to_slot =
           call.members[call.self].slots[SlotOf(call, step.to_round)] +
           step.to_slot;
-    Reduce(task);
+    Reduce<kind == CallKind::kPremultiplied>(task);
     warp.Rotate(vectors.size());
   }
 }
@@ -257,7 +271,7 @@ __device__ bool RunSteps(const DeviceCall& call, const DeviceRows& rows,
       if constexpr (sending && kind == CallKind::kRows)
         moved += SendRows(call, rows, warp, step);
       else if constexpr (sending)
-        Send(call, warp, step);
+        Send<kind>(call, warp, step);
       else if constexpr (kind == CallKind::kRows)
         moved += ReceiveRows(call, rows, warp, step);
       else

@@ -14,6 +14,7 @@
 #include "cc/comm/cuda/device_connection.h"
 #include "cc/engine/cuda/executor.h"
 #include "cc/engine/cuda/flagged/flagged.h"
+#include "cc/engine/cuda/premultiplied/premultiplied.h"
 #include "cc/engine/cuda/transfers/transfers.h"
 #include "cc/nccl/facts.h"
 
@@ -106,6 +107,8 @@ Status CudaDevice::Agree() {
   if (problem.ok())
     problem = CudaStatus(cuda::PreloadFlagged(), "loading kernels");
   if (problem.ok())
+    problem = CudaStatus(cuda::PreloadPremultiplied(), "loading kernels");
+  if (problem.ok())
     problem = CudaStatus(cuda::PreloadTransfers(), "loading kernels");
   problem.message().copy(mine.problem, sizeof(mine.problem) - 1);
   CXL_ASSIGN_OR_RETURN(const std::vector<std::byte> blocks,
@@ -178,8 +181,9 @@ Status CudaDevice::Enqueue(const Collective& collective, Stream stream) {
   const comm::Call& call = collective.call;
   CurrentDevice current(ordinal_);
   RelaxedCapture relaxed;
-  CXL_ASSIGN_OR_RETURN(const CountedCall counted,
-                       channel_->Prepare(call, collective.divisor));
+  CXL_ASSIGN_OR_RETURN(
+      const CountedCall counted,
+      channel_->Prepare(call, collective.divisor, collective.factor));
   const std::vector<cudaStream_t> streams = {static_cast<cudaStream_t>(stream)};
   CXL_RETURN_IF_ERROR(order_.Before(streams));
   CXL_RETURN_IF_ERROR(CudaStatus(channel_->Launch(counted, streams[0]),
