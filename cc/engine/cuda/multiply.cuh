@@ -26,21 +26,9 @@ __device__ __forceinline__ uint4 MultiplyAs(const DeviceCall& call,
   return product.Result();
 }
 
-// Multiplies elements of the types that have no ReduceStep of their own. Uses
-// the functions that fold them, so that nvcc compiles no others.
-__device__ inline uint4 MultiplyAny(const DeviceCall& call, uint4 elements) {
-  Operands operands;
-  operands.values[0] = elements;
-  operands.values[1] = RepeatedFactor(call);
-  operands.count = 2;
-  return WithElementType(call.dtype, [&]<typename Type>() {
-    return FoldInAs<Type>(ReduceOp::kProd, /*divisor=*/0, operands,
-                          /*first=*/true);
-  });
-}
-
-// Multiplies 16 bytes of elements. It is not inlined, because unrolled loops
-// call it.
+// Multiplies 16 bytes of elements. Those that have no ReduceStep of their own
+// take the functions that fold them, so that nvcc compiles no others. It is not
+// inlined, because unrolled loops call it.
 __device__ __noinline__ inline uint4 Multiply(const DeviceCall& call,
                                               uint4 elements) {
   switch (call.dtype) {
@@ -51,8 +39,16 @@ __device__ __noinline__ inline uint4 Multiply(const DeviceCall& call,
     case DType::kFloat16:
       return MultiplyAs<NarrowFloat<cpu::Float16>>(call, elements);
     default:
-      return MultiplyAny(call, elements);
+      break;
   }
+  Operands operands;
+  operands.values[0] = elements;
+  operands.values[1] = RepeatedFactor(call);
+  operands.count = 2;
+  return WithElementType(call.dtype, [&]<typename Type>() {
+    return FoldInAs<Type>(ReduceOp::kProd, /*divisor=*/0, operands,
+                          /*first=*/true);
+  });
 }
 
 }  // namespace jax_cxl::cuda

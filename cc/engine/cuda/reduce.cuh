@@ -169,7 +169,7 @@ __device__ __noinline__ void ReduceStepOfAny(const ReduceTask& task) {
       LoadSources(task, step, first, self, bytes, offset, values);
       if constexpr (premultiplied)
         MultiplyOwn(
-            self - first, [&](uint4 v) { return MultiplyAny(*task.call, v); },
+            self - first, [&](uint4 v) { return Multiply(*task.call, v); },
             values);
 #pragma unroll
       for (int k = 0; k < kUnroll; ++k) {
