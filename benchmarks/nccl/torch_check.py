@@ -91,6 +91,7 @@ def check_reductions(this: Rank) -> None:
 def check_premultiplied(this: Rank) -> None:
     """Sums whose inputs each rank multiplies by a factor of its own, also from a graph."""
     make = dist._make_nccl_premul_sum
+    # Not bfloat16: PyTorch passes a factor of float32 for it, of which NCCL reads two bytes.
     for dtype in (torch.float16, torch.float32, torch.float64):
         factors = [torch.tensor([0.5 * (r + 1)], dtype=dtype) for r in range(this.size)]
         mine = factors[this.rank]

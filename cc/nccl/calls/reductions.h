@@ -17,8 +17,8 @@ namespace jax_cxl::nccl {
 class Reductions {
  public:
   // Makes a premultiplied sum of elements of a type (ncclDataType_t), and
-  // returns its number. `residence` (ncclScalarResidence_t) says who reads
-  // `scalar`: this function, or the device in each call.
+  // returns its number. `residence` (ncclScalarResidence_t): whether this
+  // function reads `scalar`, or the device in each call.
   Result<int> Add(const void* scalar, int type, int residence);
 
   // The other functions fail with kInvalidArgument if there is no such sum.
