@@ -66,6 +66,7 @@ CudaDevice::CudaDevice(Job* job, int ordinal, const Settings& settings)
   // Only kernels execute these calls.
   options_.slot_bytes = comm::KernelSlotBytes(options_, static_cast<int>(size));
   pair_options_ = options_;
+  pair_options_.flagged_slot_bytes = plan::kFlaggedBytes;  // there are many
   pair_options_.channel_salt = kPairSalt;
   pair_options_.num_slots = kPairSlots;
   const uint64_t channels = std::max<uint64_t>(2 * (size - 1), 2);

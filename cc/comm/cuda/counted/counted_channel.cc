@@ -104,7 +104,7 @@ Result<const CountedPlan*> CountedChannel::PlanFor(const Call& call,
   const plan::Request& request = call.request;
   if (!premultiplied) {  // short messages have no factors
     CXL_ASSIGN_OR_RETURN(const std::optional<cuda::GpuPlan> short_plan,
-                         MakeFlaggedPlan(request, options_.flagged_bytes));
+                         MakeFlaggedPlan(request, options_.flagged_slot_bytes));
     if (short_plan &&
         (!shift || cuda::ShortIsRightInPlace(*shift, *short_plan)))
       return plans_->Store(key, *short_plan, true, record);

@@ -137,8 +137,8 @@ __device__ inline bool BeginAnew(const Task& task, Shared& shared,
     if (threadIdx.x < 32) done = AwaitReleased(*call, shared, round);
     if (__syncthreads_or(!done)) return false;
     auto* vectors = reinterpret_cast<uint4*>(mine.vectors);
-    for (uint32_t i = threadIdx.x; i < sizeof(mine.vectors) / sizeof(uint4);
-         i += blockDim.x)
+    const uint64_t bytes = FlaggedRingBytes(call->flagged_slot_bytes);
+    for (uint32_t i = threadIdx.x; i < bytes / sizeof(uint4); i += blockDim.x)
       vectors[i] = make_uint4(0, 0, 0, 0);
     __syncthreads();
     if (threadIdx.x == 0) {
