@@ -128,8 +128,10 @@ Status Job::AwaitRanks(const Settings& settings,
                      "/dev/shm");
       std::this_thread::sleep_for(kMeetingPoll);
     }
-    const ProcessIdentity process =
-        pool_->coherence().AcquireCopy(pool_->rank_page(rank)->info).process;
+    const pool::RankInfo info =
+        pool_->coherence().AcquireCopy(pool_->rank_page(rank)->info);
+    device_of_.push_back(info.device_id);
+    const ProcessIdentity& process = info.process;
     const auto same = std::ranges::find_if(
         processes, [&](const ProcessIdentity& each) {
           return std::memcmp(&each, &process, sizeof(each)) == 0;
