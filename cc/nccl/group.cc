@@ -92,13 +92,16 @@ Status ForAll(std::span<Running> parts,
 
 // Returns the steps of a communicator's collectives.
 Result<std::vector<std::pair<LevelStep, Stream>>> StepsOf(
-    const std::vector<std::pair<Collective, Operation>>& collectives,
+    std::vector<std::pair<Collective, Operation>> collectives,
     const Levels* levels) {
   std::vector<std::pair<LevelStep, Stream>> steps;
-  for (const auto& [collective, operation] : collectives) {
+  steps.reserve(collectives.size());
+  for (auto& [collective, operation] : collectives) {
     const plan::Request& request = collective.call.request;
     if (levels == nullptr || !RunsInLevels(operation, request, *levels)) {
-      steps.push_back({{.collective = collective}, operation.stream});
+      LevelStep step;
+      step.collective = std::move(collective);
+      steps.emplace_back(std::move(step), operation.stream);
       continue;
     }
     CXL_ASSIGN_OR_RETURN(std::vector<LevelStep> made,
@@ -114,7 +117,7 @@ bool IsInside(const Running& part, size_t index) {
          part.steps[index].first.kind == LevelStep::Kind::kInside;
 }
 
-Status LaunchBetween(const Running& part, size_t index) {
+Status LaunchInPool(const Running& part, size_t index) {
   if (index >= part.steps.size() || IsInside(part, index)) return OkStatus();
   const auto& [step, stream] = part.steps[index];
   Device* device = part.communicator->device();
@@ -124,14 +127,14 @@ Status LaunchBetween(const Running& part, size_t index) {
 }
 
 bool AreAlike(const LevelStep& one, const LevelStep& other) {
-  return std::ranges::equal(
-      one.operations, other.operations,
-      [](const Operation& left, const Operation& right) {
-        return std::tie(left.verb, left.count, left.type, left.reduction,
-                        left.root) == std::tie(right.verb, right.count,
-                                               right.type, right.reduction,
-                                               right.root);
-      });
+  return std::ranges::equal(one.operations, other.operations,
+                            [](const Operation& left, const Operation& right) {
+                              return std::tie(left.verb, left.count, left.type,
+                                              left.reduction, left.root) ==
+                                     std::tie(right.verb, right.count,
+                                              right.type, right.reduction,
+                                              right.root);
+                            });
 }
 
 // Launches a step of the real NCCL of all parts at once. One after another,
@@ -173,9 +176,8 @@ Status LaunchCollectives(std::span<Running> parts) {
   size_t most = 0;
   for (const Running& part : parts) most = std::max(most, part.steps.size());
   for (size_t index = 0; index < most; ++index) {
-    CXL_RETURN_IF_ERROR(ForAll(parts, [&](const Running& part) {
-      return LaunchBetween(part, index);
-    }));
+    CXL_RETURN_IF_ERROR(ForAll(
+        parts, [&](const Running& part) { return LaunchInPool(part, index); }));
     CXL_RETURN_IF_ERROR(LaunchInside(parts, index));
   }
   return OkStatus();
@@ -287,9 +289,8 @@ Status Group::Run() {
         Batches batches,
         MakeBatches(each.transfers, communicator->rank(), communicator->size(),
                     communicator->device()->most_transfers()));
-    CXL_ASSIGN_OR_RETURN(
-        auto steps,
-        StepsOf(each.collectives, communicator->device()->levels()));
+    CXL_ASSIGN_OR_RETURN(auto steps, StepsOf(std::move(each.collectives),
+                                             communicator->device()->levels()));
     parts.push_back({communicator, std::move(steps), std::move(batches),
                      std::unique_lock(communicator->mutex())});
   }

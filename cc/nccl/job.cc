@@ -132,8 +132,8 @@ Status Job::AwaitRanks(const Settings& settings,
         pool_->coherence().AcquireCopy(pool_->rank_page(rank)->info);
     device_of_.push_back(info.device_id);
     const ProcessIdentity& process = info.process;
-    const auto same = std::ranges::find_if(
-        processes, [&](const ProcessIdentity& each) {
+    const auto same =
+        std::ranges::find_if(processes, [&](const ProcessIdentity& each) {
           return std::memcmp(&each, &process, sizeof(each)) == 0;
         });
     process_of_.push_back(static_cast<int>(same - processes.begin()));

@@ -113,8 +113,8 @@ T Reduced(int reduction, T left, T right) {
 
 // The outputs of all ranks.
 template <typename T>
-std::vector<std::vector<T>> Expected(const Operation& operation,
-                                     const std::vector<std::vector<T>>& inputs) {
+std::vector<std::vector<T>> Expected(
+    const Operation& operation, const std::vector<std::vector<T>>& inputs) {
   const size_t size = inputs.size();
   std::vector<std::vector<T>> outputs(size);
   if (operation.verb == Verb::kAllGather) {
@@ -123,8 +123,7 @@ std::vector<std::vector<T>> Expected(const Operation& operation,
         output.insert(output.end(), input.begin(), input.end());
     return outputs;
   }
-  if (operation.verb == Verb::kBroadcast)
-    return {size, inputs[operation.root]};
+  if (operation.verb == Verb::kBroadcast) return {size, inputs[operation.root]};
   std::vector<T> sum = inputs[0];
   for (size_t rank = 1; rank < size; ++rank)
     for (size_t i = 0; i < sum.size(); ++i)
@@ -198,11 +197,10 @@ TEST_P(LevelsTest, AllOperations) {
     for (bool thread_of_rank : {false, true}) {
       for (int reduction : {kSum, kAvg, kMin})
         for (Verb verb : {Verb::kAllReduce, Verb::kReduceScatter})
-          Check<float>(
-              &job,
-              {verb, nullptr, nullptr, count, kTypeFloat32, reduction, 0,
-               nullptr},
-              in_place, thread_of_rank);
+          Check<float>(&job,
+                       {verb, nullptr, nullptr, count, kTypeFloat32, reduction,
+                        0, nullptr},
+                       in_place, thread_of_rank);
       for (int reduction : {kProd, kMax})
         Check<int32_t>(&job,
                        {Verb::kAllReduce, nullptr, nullptr, count, kTypeInt32,

@@ -338,7 +338,18 @@ Status CudaDevice::Check(comm::Clock::time_point now) {
   std::lock_guard lock(watched_mutex_);
   for (CountedChannel* channel : watched_)
     CXL_RETURN_IF_ERROR(channel->Check(now));
-  return inner_ == nullptr ? OkStatus() : inner_->Check();
+  return levels_ ? CheckInside() : OkStatus();
+}
+
+// A kernel of NCCL does not tell which rank it waits for.
+Status CudaDevice::CheckInside() {
+  CXL_RETURN_IF_ERROR(inner_->Check());
+  CurrentDevice current(ordinal_);
+  RelaxedCapture relaxed;
+  if (!order_.pending()) return OkStatus();
+  for (int rank = 0; rank < job_->size(); ++rank)
+    CXL_RETURN_IF_ERROR(job_->peers()->GaveUp(rank));
+  return OkStatus();
 }
 
 void CudaDevice::Abort() {

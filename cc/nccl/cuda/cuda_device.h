@@ -42,7 +42,9 @@ class CudaDevice : public Device {
   Status Enqueue(const Collective& collective, Stream stream) override;
   Status SendAndReceive(std::span<const Transfer> transfers) override;
   Status Copy(const Transfer& transfer) override;
-  const Levels* levels() const override { return levels_ ? &*levels_ : nullptr; }
+  const Levels* levels() const override {
+    return levels_ ? &*levels_ : nullptr;
+  }
   Status EnqueueBetween(const Collective& collective, Stream stream) override;
   Status BeginInside(Stream stream) override;
   Status EndInside(Stream stream) override;
@@ -58,6 +60,7 @@ class CudaDevice : public Device {
   Status OpenLevels(const std::atomic<bool>& cancel);
   Status OpenLevels(const Places& places, const NcclUniqueId& id);
   Result<std::vector<LevelsOffer>> Exchange(const LevelsOffer& mine);
+  Status CheckInside();
   Status AwaitConnected(comm::CountedChannel* channel,
                         const std::atomic<bool>& cancel);
   Status Launch(comm::CountedChannel* channel, const Collective& collective,

@@ -18,8 +18,7 @@ namespace {
 using Processes = std::vector<int>;
 
 TEST(PlacesTest, ConsecutiveRanks) {
-  const std::optional<Places> places =
-      PlacesOf(Processes{0, 0, 0, 1, 1, 1}, 4);
+  const std::optional<Places> places = PlacesOf(Processes{0, 0, 0, 1, 1, 1}, 4);
   ASSERT_TRUE(places.has_value());
   EXPECT_EQ(places->processes, 2);
   EXPECT_EQ(places->per_process, 3);

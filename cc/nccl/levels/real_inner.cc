@@ -55,10 +55,9 @@ const Functions& TheFunctions() {
 Status InnerStatus(int result, const char* function) {
   if (result == kSuccess) return OkStatus();
   const Code code = result == kRemoteError ? Code::kPeerLost : Code::kInternal;
-  return Error(code, function,
-               " of NCCL, between the GPUs of this process, failed: ",
-               ErrorString(result),
-               ". JAX_CXL_NCCL_LEVELS=never uses only the pool");
+  return Error(
+      code, function, " of NCCL, between the GPUs of this process, failed: ",
+      ErrorString(result), ". JAX_CXL_NCCL_LEVELS=never uses only the pool");
 }
 
 }  // namespace
@@ -106,10 +105,10 @@ Status RealInner::Add(const Operation& operation) {
                               communicator, o.stream),
           "ncclReduceScatter");
     case Verb::kReduce:
-      return InnerStatus(real.reduce(o.input, o.output, o.count, o.type,
-                                     o.reduction, o.root, communicator,
-                                     o.stream),
-                         "ncclReduce");
+      return InnerStatus(
+          real.reduce(o.input, o.output, o.count, o.type, o.reduction, o.root,
+                      communicator, o.stream),
+          "ncclReduce");
     case Verb::kAllGather:
       return InnerStatus(real.all_gather(o.input, o.output, o.count, o.type,
                                          communicator, o.stream),
@@ -126,11 +125,9 @@ Status RealInner::Add(const Operation& operation) {
 Status RealInner::Check() {
   if (communicator_ == nullptr) return OkStatus();
   int error = kSuccess;
-  const int result =
-      TheFunctions().get_async_error(communicator_, &error);
+  const int result = TheFunctions().get_async_error(communicator_, &error);
   CXL_RETURN_IF_ERROR(InnerStatus(result, "ncclCommGetAsyncError"));
-  return error == kInProgress ? OkStatus()
-                              : InnerStatus(error, "a collective");
+  return error == kInProgress ? OkStatus() : InnerStatus(error, "a collective");
 }
 
 void RealInner::Abort() {

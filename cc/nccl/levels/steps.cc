@@ -11,7 +11,7 @@ namespace {
 // Where parts begin, if the buffers begin there.
 constexpr uint64_t kPartAlignment = 256;
 
-constexpr int kBytes = 1;        // ncclUint8
+constexpr int kBytes = 1;         // ncclUint8
 constexpr int kFirstFloat8 = 10;  // older versions of NCCL do not have them
 
 // Makes the steps of one operation.
@@ -135,9 +135,9 @@ class Maker {
     const bool at_root =
         operation_.root / places_.per_process == places_.process;
     if (at_root)
-      Inside({Move(Verb::kBroadcast,
-                   places_.place == root ? Input(0) : Output(0), Output(0),
-                   parts, root)});
+      Inside(
+          {Move(Verb::kBroadcast, places_.place == root ? Input(0) : Output(0),
+                Output(0), parts, root)});
     CXL_RETURN_IF_ERROR(Between(Copy(Verb::kBroadcast, mine, mine, part)));
     if (!at_root) Inside({Move(Verb::kAllGather, mine, Output(0), part)});
     return All(parts);
@@ -185,14 +185,14 @@ class Maker {
 
   Status AllGather() {
     return ForEachChunk([&](uint64_t first, uint64_t count) -> Status {
-      CXL_RETURN_IF_ERROR(Between(
-          Copy(Verb::kAllGather, Input(first), Scratch(0), count)));
+      CXL_RETURN_IF_ERROR(
+          Between(Copy(Verb::kAllGather, Input(first), Scratch(0), count)));
       std::vector<Operation> inside;
       for (int process = 0; process < places_.processes; ++process) {
         std::byte* const block = Scratch(process * count);
         if (count == operation_.count) {
-          inside.push_back(Move(Verb::kAllGather, block,
-                                Output(Block(process, 0)), count));
+          inside.push_back(
+              Move(Verb::kAllGather, block, Output(Block(process, 0)), count));
           continue;
         }
         for (int place = 0; place < places_.per_process; ++place)

@@ -27,8 +27,8 @@ struct Levels {
 // in the same order, and all ranks of a place have the same collectives.
 struct LevelStep {
   enum class Kind : uint8_t {
-    kAll,     // `collective` of all ranks
-    kInside,  // `operations` of the ranks of the process, which start together
+    kAll,      // `collective` of all ranks
+    kInside,   // `operations` of the ranks of the process, which start together
     kBetween,  // `collective` of the ranks with the same place
   };
   Kind kind = Kind::kAll;

@@ -64,8 +64,8 @@ class ModelDevice : public Device {
     return inner_ == nullptr ? nullptr : &levels_;
   }
   Status EnqueueBetween(const Collective& collective, Stream) override {
-    bytes_between += collective.call.request.count *
-                     collective.call.request.element_bytes;
+    bytes_between +=
+        collective.call.request.count * collective.call.request.element_bytes;
     PushCollective(RanksOfPlace(levels_.places), collective);
     return OkStatus();
   }

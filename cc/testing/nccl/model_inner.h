@@ -49,9 +49,8 @@ class ModelProcess {
     if (++come_[number] == size_) {
       Execute(ranks);
       changed_.notify_all();
-    } else if (!changed_.wait_for(lock, std::chrono::seconds(10), [&] {
-                 return come_[number] == size_;
-               })) {
+    } else if (!changed_.wait_for(lock, std::chrono::seconds(10),
+                                  [&] { return come_[number] == size_; })) {
       return Error(Code::kDeadlineExceeded, "NCCL's kernel would hang");
     }
     return OkStatus();
@@ -82,9 +81,9 @@ class ModelProcess {
     };
     std::vector<std::byte> sum(input(0), input(0) + bytes);
     for (int rank = 1; rank < size_; ++rank)
-      ranks[0].type == 7 ? Combine<float>(ranks[0].reduction, sum, input(rank))
-                         : Combine<int32_t>(ranks[0].reduction, sum,
-                                            input(rank));
+      ranks[0].type == 7
+          ? Combine<float>(ranks[0].reduction, sum, input(rank))
+          : Combine<int32_t>(ranks[0].reduction, sum, input(rank));
     return sum;
   }
 
