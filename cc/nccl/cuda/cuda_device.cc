@@ -35,7 +35,7 @@ constexpr int kPairSlots = 4;
 constexpr uint64_t kPairSalt = 0x70616972;
 constexpr uint32_t kMostPairBlocks = 32;
 constexpr uint32_t kPairThreads = 256;  // in each direction
-// The rings of two processes take 16 MiB of a rank's memory, and sends half.
+// The ring of two processes takes 12 MiB of a rank's memory, and sends half.
 constexpr uint64_t kLevelsRankBytes = uint64_t{64} << 20;
 constexpr uint64_t kLevelsScratchBytes = uint64_t{32} << 20;
 
@@ -97,6 +97,7 @@ CudaDevice::~CudaDevice() {
   // Kernels use the objects destroyed below. After Abort they end soon.
   static_cast<void>(order_.Drain());
   inner_.reset();
+  scratch_.reset();
   pairs_.clear();
   between_.reset();
   channel_.reset();
