@@ -4,10 +4,10 @@
         python benchmarks/nccl/levels_check.py --processes=2 --gpus=2
 
 One thread of a process calls NCCL for all of its GPUs in groups. Then each GPU has a thread, which
-also captures a call in a CUDA graph that runs three times. Inputs are small integers, so that every
-result is exact. Prints a line of JSON for each part, and ends with 1 if a value was wrong. Then come
-jobs in which a process is killed, a process aborts, and the settings differ. Without LD_PRELOAD only
-the values are checked, with NCCL itself.
+also captures a call in a CUDA graph that runs three times. Inputs are small integers, so that
+every result is exact. Prints a line of JSON for each part, and ends with 1 if a value was wrong.
+Then come jobs in which a process is killed, a process aborts, and the settings differ. Without
+LD_PRELOAD only the values are checked, with NCCL itself.
 
 Needs PyTorch, for memory of the GPUs.
 """
