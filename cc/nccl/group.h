@@ -24,6 +24,8 @@ class Group {
 
   void Start() { ++depth_; }
   bool open() const { return depth_ > 0; }
+  // Returns true if the next End runs the calls.
+  bool outermost() const { return depth_ == 1; }
 
   // Checks the arguments at once, and executes the call at the end of the
   // group.
@@ -46,7 +48,7 @@ class Group {
  private:
   struct Work {
     Communicator* communicator = nullptr;
-    std::vector<std::pair<Collective, Stream>> collectives;
+    std::vector<std::pair<Collective, Operation>> collectives;
     std::vector<Transfer> transfers;
   };
 

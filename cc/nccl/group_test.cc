@@ -1,7 +1,6 @@
 // Sanitizers: address
 
-// Communicators and groups, with a modelled device: the CPU engine executes the
-// calls of each rank, one after another, on host memory.
+// Communicators and groups, with a modelled device.
 
 #include "cc/nccl/group.h"
 
@@ -9,14 +8,9 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <cstring>
-#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
-#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,137 +19,12 @@
 #include "cc/nccl/interface/abi.h"
 #include "cc/nccl/interface/results.h"
 #include "cc/nccl/job.h"
+#include "cc/testing/nccl/model_device.h"
 
 namespace jax_cxl::nccl {
 namespace {
 
 constexpr int kFloat32 = 7, kInt32 = 2;
-
-class ModelDevice : public Device {
- public:
-  explicit ModelDevice(Job* job) : job_(job), worker_([this] { Work(); }) {}
-  ~ModelDevice() override {
-    {
-      std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    changed_.notify_all();
-    worker_.join();
-  }
-
-  Status OpenPair(int, int) override { return OkStatus(); }
-  Result<bool> TryConnectPair(int, int) override { return true; }
-  int most_transfers() const override { return 2; }
-
-  Status Enqueue(const Collective& collective, Stream) override {
-    std::vector<int32_t> members(job_->size());
-    std::iota(members.begin(), members.end(), 0);
-    comm::Call call = collective.call;
-    if (collective.factor) call.input = Multiplied(collective);
-    Push({{members, call}});
-    return OkStatus();
-  }
-  Status SendAndReceive(std::span<const Transfer> transfers) override {
-    Step step;
-    for (const Transfer& transfer : transfers) {
-      comm::Call call = CallOf(transfer, job_->rank());
-      if (call.output == nullptr) {
-        sent_.emplace_back(transfer.bytes);
-        call.output = sent_.back().data();
-      }
-      step.push_back({{transfer.source, transfer.destination}, call});
-    }
-    Push(std::move(step));
-    return OkStatus();
-  }
-  Status Copy(const Transfer& transfer) override {
-    std::memcpy(transfer.output, transfer.input, transfer.bytes);
-    return OkStatus();
-  }
-  Status Drain() override {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return steps_.empty() && !working_; });
-    return status_;
-  }
-  Status Check(comm::Clock::time_point) override {
-    std::lock_guard lock(mutex_);
-    return status_;
-  }
-  void Abort() override {}
-
- private:
-  // Calls that run side by side.
-  using Step = std::vector<std::pair<std::vector<int32_t>, comm::Call>>;
-
-  // Returns the products of the input, which are of float32, and the factor.
-  const std::byte* Multiplied(const Collective& collective) {
-    float factor = 0;
-    std::memcpy(&factor, &collective.factor->bits, sizeof(factor));
-    std::vector<std::byte>& bytes =
-        sent_.emplace_back(plan::InputBytes(collective.call.request));
-    std::memcpy(bytes.data(), collective.call.input, bytes.size());
-    auto* values = reinterpret_cast<float*>(bytes.data());
-    for (size_t i = 0; i < bytes.size() / sizeof(float); ++i)
-      values[i] *= factor;
-    return bytes.data();
-  }
-
-  void Push(Step step) {
-    std::lock_guard lock(mutex_);
-    steps_.push_back(std::move(step));
-    changed_.notify_all();
-  }
-
-  void Work() {
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      changed_.wait(lock, [&] { return stop_ || !steps_.empty(); });
-      if (steps_.empty()) return;
-      Step step = std::move(steps_.front());
-      steps_.pop_front();
-      working_ = true;
-      lock.unlock();
-      const Status status = Run(step);
-      lock.lock();
-      working_ = false;
-      if (status_.ok()) status_ = status;
-      changed_.notify_all();
-    }
-  }
-
-  Status Run(const Step& step) {
-    std::mutex mutex;
-    std::condition_variable done;
-    size_t left = step.size();
-    Status first;
-    const auto end = [&](const Status& status) {
-      std::lock_guard lock(mutex);
-      if (first.ok()) first = status;
-      if (--left == 0) done.notify_all();
-    };
-    for (const auto& [members, call] : step) {
-      auto copy = std::make_unique<comm::Call>(call);
-      copy->identity = (uint64_t{1} << 32) + ++calls_[members];
-      copy->done = end;
-      if (auto status = job_->endpoint()->StartCall(members, std::move(copy)))
-        end(*status);
-    }
-    std::unique_lock lock(mutex);
-    done.wait(lock, [&] { return left == 0; });
-    return first;
-  }
-
-  Job* job_;
-  std::map<std::vector<int32_t>, uint64_t> calls_;
-  std::deque<std::vector<std::byte>> sent_;  // also products
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Step> steps_;
-  bool working_ = false;
-  bool stop_ = false;
-  Status status_;
-  std::thread worker_;
-};
 
 Result<std::unique_ptr<Device>> MakeModel(Job* job, const std::atomic<bool>&) {
   return std::unique_ptr<Device>(std::make_unique<ModelDevice>(job));

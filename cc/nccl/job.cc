@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -114,8 +115,7 @@ Job::~Job() {
 Status Job::AwaitRanks(const Settings& settings,
                        const std::atomic<bool>& cancel) {
   const Clock::time_point deadline = DeadlineOf(settings);
-  const ProcessIdentity self = ThisProcess();
-  in_one_process_ = true;
+  std::vector<ProcessIdentity> processes;
   for (int rank = 0; rank < size_; ++rank) {
     while (!comm::Registered(*pool_, rank)) {
       if (cancel) return Canceled();
@@ -128,10 +128,18 @@ Status Job::AwaitRanks(const Settings& settings,
                      "/dev/shm");
       std::this_thread::sleep_for(kMeetingPoll);
     }
-    const ProcessIdentity process =
-        pool_->coherence().AcquireCopy(pool_->rank_page(rank)->info).process;
-    in_one_process_ &= std::memcmp(&process, &self, sizeof(self)) == 0;
+    const pool::RankInfo info =
+        pool_->coherence().AcquireCopy(pool_->rank_page(rank)->info);
+    device_of_.push_back(info.device_id);
+    const ProcessIdentity& process = info.process;
+    const auto same =
+        std::ranges::find_if(processes, [&](const ProcessIdentity& each) {
+          return std::memcmp(&each, &process, sizeof(each)) == 0;
+        });
+    process_of_.push_back(static_cast<int>(same - processes.begin()));
+    if (same == processes.end()) processes.push_back(process);
   }
+  num_processes_ = static_cast<int>(processes.size());
   return OkStatus();
 }
 

@@ -40,8 +40,13 @@ class Job {
   comm::Peers* peers() { return peers_.get(); }
   comm::Endpoint* endpoint() { return endpoint_.get(); }
 
+  // Returns a number for the process of each rank, in the order in which the
+  // processes come first.
+  const std::vector<int>& process_of() const { return process_of_; }
+  // Returns the CUDA device of each rank, as its process numbers it.
+  const std::vector<int>& device_of() const { return device_of_; }
   // Returns true if all ranks are in this process.
-  bool in_one_process() const { return in_one_process_; }
+  bool in_one_process() const { return num_processes_ == 1; }
 
   // Returns the blocks of all ranks, in their order. Every rank gives a block
   // of the same size. Blocks until all ranks have come.
@@ -53,7 +58,9 @@ class Job {
 
   int rank_ = 0;
   int size_ = 0;
-  bool in_one_process_ = false;
+  int num_processes_ = 0;
+  std::vector<int> process_of_;
+  std::vector<int> device_of_;
   uint64_t gathers_ = 0;
   std::unique_ptr<pool::Pool> pool_;
   std::unique_ptr<comm::Peers> peers_;

@@ -33,11 +33,15 @@ JAX_CXL_NCCL_API int ncclGroupStart() {
   return kSuccess;
 }
 
+// The real library's group ends first: calls in levels have groups of it of
+// their own, which would only start with this one.
 JAX_CXL_NCCL_API int ncclGroupEnd() {
+  NcclResult forwarded = kSuccess;
+  if (real_group && Group::OfThisThread().outermost()) {
+    forwarded = JAX_CXL_NCCL_FORWARD("ncclGroupEnd");
+    real_group = false;
+  }
   const NcclResult result = Report(Group::OfThisThread().End());
-  if (!real_group || Group::OfThisThread().open()) return result;
-  const NcclResult forwarded = JAX_CXL_NCCL_FORWARD("ncclGroupEnd");
-  real_group = false;
   return result == kSuccess ? forwarded : result;
 }
 

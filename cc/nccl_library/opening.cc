@@ -47,6 +47,14 @@ Status OpenReal(const Opening& opening, Job* job) {
   return StatusOfReal(result, "ncclCommInitRank");
 }
 
+// When processes have several GPUs is known only later.
+std::string LevelsText(const Settings& settings) {
+  if (settings.levels_bytes == kNoLevels) return "";
+  return "; between processes with several GPUs each, collectives from " +
+         std::to_string(settings.levels_bytes) +
+         " bytes up use NCCL inside the processes (JAX_CXL_NCCL_LEVELS)";
+}
+
 }  // namespace
 
 Result<int> CurrentOrdinal() {
@@ -73,7 +81,8 @@ void Announce(int rank) {
       : settings.hosts == Hosts::kProcesses
           ? "collectives of NCCL between processes go through a pool in "
             "/dev/shm, those in one process to NCCL "
-            "(JAX_CXL_NCCL_HOSTS=processes)"
+            "(JAX_CXL_NCCL_HOSTS=processes)" +
+                LevelsText(settings)
           : "all collectives go to NCCL, because /dev/shm does not connect "
             "machines; JAX_CXL_NCCL_HOSTS=all lets GPUs of this machine "
             "communicate through it";

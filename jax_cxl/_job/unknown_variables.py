@@ -13,7 +13,7 @@ _PREFIX = "JAX_CXL_"
 # The tests and benchmarks of a checkout read these, and all that begin with JAX_CXL_TEST_.
 _OF_A_CHECKOUT = ("CI_PYTHONS", "GPU_COMPILER", "MPI", "PYTHON", "WHEEL")
 # libnccl.so.2 reads these (cc/nccl/interface/settings.cc).
-_OF_NCCL = ("NCCL_HOSTS", "NCCL_LIBRARY", "NCCL_RANK_BYTES")
+_OF_NCCL = ("NCCL_HOSTS", "NCCL_LEVELS", "NCCL_LIBRARY", "NCCL_RANK_BYTES")
 
 
 def known() -> set[str]:

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <numeric>
 #include <string>
@@ -16,7 +17,9 @@
 #include "cc/engine/cuda/flagged/flagged.h"
 #include "cc/engine/cuda/premultiplied/premultiplied.h"
 #include "cc/engine/cuda/transfers/transfers.h"
+#include "cc/nccl/cuda/inner_gpus.h"
 #include "cc/nccl/facts.h"
+#include "cc/nccl/levels/real_inner.h"
 
 namespace jax_cxl::nccl {
 namespace {
@@ -34,6 +37,9 @@ constexpr int kPairSlots = 4;
 constexpr uint64_t kPairSalt = 0x70616972;
 constexpr uint32_t kMostPairBlocks = 32;
 constexpr uint32_t kPairThreads = 256;  // in each direction
+// The ring of two processes takes 12 MiB of a rank's memory, and sends half.
+constexpr uint64_t kLevelsRankBytes = uint64_t{64} << 20;
+constexpr uint64_t kLevelsScratchBytes = uint64_t{32} << 20;
 
 // Finds out what the other ranks have to know of a GPU.
 Status Describe(int ordinal, Facts* facts) {
@@ -59,7 +65,7 @@ std::vector<cudaStream_t> StreamsOf(std::span<const Transfer> transfers) {
 }  // namespace
 
 CudaDevice::CudaDevice(Job* job, int ordinal, const Settings& settings)
-    : job_(job), ordinal_(ordinal) {
+    : job_(job), ordinal_(ordinal), settings_(settings) {
   const uint64_t size = job->size();
   options_.timeout_s = settings.timeout_s;
   options_.warn_after_s = settings.warn_after_s;
@@ -92,7 +98,10 @@ CudaDevice::~CudaDevice() {
   RelaxedCapture relaxed;
   // Kernels use the objects destroyed below. After Abort they end soon.
   static_cast<void>(order_.Drain());
+  inner_.reset();
+  scratch_.reset();
   pairs_.clear();
+  between_.reset();
   channel_.reset();
 }
 
@@ -135,8 +144,92 @@ Status CudaDevice::Open(const std::atomic<bool>& cancel) {
   std::vector<int32_t> members(job_->size());
   std::iota(members.begin(), members.end(), 0);
   CXL_ASSIGN_OR_RETURN(channel_, MakeChannel(members, options_));
+  CXL_RETURN_IF_ERROR(AwaitConnected(channel_.get(), cancel));
+  return OpenLevels(cancel);
+}
+
+Result<std::vector<LevelsOffer>> CudaDevice::Exchange(const LevelsOffer& mine) {
+  CXL_ASSIGN_OR_RETURN(const std::vector<std::byte> blocks,
+                       job_->AllGather(std::as_bytes(std::span(&mine, 1))));
+  std::vector<LevelsOffer> offers(job_->size());
+  std::memcpy(offers.data(), blocks.data(), blocks.size());
+  return offers;
+}
+
+// Without levels, the communicator uses only the pool.
+Status CudaDevice::OpenLevels(const std::atomic<bool>& cancel) {
+  if (settings_.hosts != Hosts::kProcesses) return OkStatus();
+  const std::optional<Places> places =
+      PlacesOf(job_->process_of(), job_->rank());
+  if (!places) return OkStatus();
+  LevelsOffer mine = {.least_bytes = settings_.levels_bytes};
+  const int first = places->process * places->per_process;
+  if (mine.least_bytes != kNoLevels) {
+    Status problem = CheckPeerAccess(
+        ordinal_,
+        std::span(job_->device_of()).subspan(first, places->per_process));
+    if (problem.ok() && settings_.rank_bytes < kLevelsRankBytes)
+      problem = Error(Code::kResourceExhausted, "JAX_CXL_NCCL_RANK_BYTES is ",
+                      settings_.rank_bytes, ", less than ", kLevelsRankBytes);
+    if (problem.ok() && places->place == 0) {
+      const Result<NcclUniqueId> id = RealInner::NewId();
+      problem = id.status();
+      if (id.ok()) mine.id = *id;
+    }
+    mine.SetProblem(problem);
+  }
+  CXL_ASSIGN_OR_RETURN(std::vector<LevelsOffer> offers, Exchange(mine));
+  CXL_RETURN_IF_ERROR(CheckSettings(offers));
+  if (mine.least_bytes == kNoLevels) return OkStatus();
+  Status problem = ProblemOf(offers);
+  if (problem.ok()) {
+    mine.SetProblem(OpenLevels(*places, offers[first].id));
+    CXL_ASSIGN_OR_RETURN(offers, Exchange(mine));
+    problem = ProblemOf(offers);
+  }
+  if (problem.ok()) {
+    CXL_RETURN_IF_ERROR(AwaitConnected(between_.get(), cancel));
+    const Levels levels = {*places, mine.least_bytes, scratch_.get(),
+                           kLevelsScratchBytes, inner_.get()};
+    CXL_RETURN_IF_ERROR(ConnectInner(levels));
+    levels_ = levels;
+  } else {
+    inner_.reset();
+  }
+  if (job_->rank() == 0 &&
+      (settings_.informs || (settings_.warns && !problem.ok())))
+    std::fprintf(
+        stderr, "jax_cxl nccl: communicator of %d ranks in %d processes: %s\n",
+        job_->size(), places->processes,
+        problem.ok()
+            ? ("collectives from " + std::to_string(mine.least_bytes) +
+               " bytes up run in levels (JAX_CXL_NCCL_LEVELS)")
+                  .c_str()
+            : ("no collectives in levels, because of " + problem.message())
+                  .c_str());
+  return OkStatus();
+}
+
+Status CudaDevice::OpenLevels(const Places& places, const NcclUniqueId& id) {
+  // First, because the other ranks of the process wait for it.
+  CXL_ASSIGN_OR_RETURN(std::unique_ptr<Inner> inner,
+                       RealInner::Open(id, places.per_process, places.place));
+  {
+    std::lock_guard lock(watched_mutex_);
+    inner_ = std::move(inner);
+  }
+  CXL_ASSIGN_OR_RETURN(scratch_,
+                       comm::AllocateDevice<std::byte>(kLevelsScratchBytes));
+  comm::DeviceOptions options = options_;
+  options.slot_bytes = comm::KernelSlotBytes(options, places.processes);
+  CXL_ASSIGN_OR_RETURN(between_, MakeChannel(RanksOfPlace(places), options));
+  return OkStatus();
+}
+
+Status CudaDevice::AwaitConnected(CountedChannel* channel,
+                                  const std::atomic<bool>& cancel) {
   for (;;) {
-    CXL_ASSIGN_OR_RETURN(const bool connected, channel_->TryConnect());
+    CXL_ASSIGN_OR_RETURN(const bool connected, channel->TryConnect());
     if (connected) return OkStatus();
     if (cancel)
       return Error(Code::kFailedPrecondition,
@@ -179,15 +272,36 @@ Result<bool> CudaDevice::TryConnectPair(int source, int destination) {
 }
 
 Status CudaDevice::Enqueue(const Collective& collective, Stream stream) {
+  return Launch(channel_.get(), collective, stream);
+}
+
+Status CudaDevice::EnqueueBetween(const Collective& collective, Stream stream) {
+  return Launch(between_.get(), collective, stream);
+}
+
+Status CudaDevice::BeginInside(Stream stream) {
+  CurrentDevice current(ordinal_);
+  RelaxedCapture relaxed;
+  return order_.Before({static_cast<cudaStream_t>(stream)});
+}
+
+Status CudaDevice::EndInside(Stream stream) {
+  CurrentDevice current(ordinal_);
+  RelaxedCapture relaxed;
+  return order_.After({static_cast<cudaStream_t>(stream)});
+}
+
+Status CudaDevice::Launch(CountedChannel* channel, const Collective& collective,
+                          Stream stream) {
   const comm::Call& call = collective.call;
   CurrentDevice current(ordinal_);
   RelaxedCapture relaxed;
   CXL_ASSIGN_OR_RETURN(
       const CountedCall counted,
-      channel_->Prepare(call, collective.divisor, collective.factor));
+      channel->Prepare(call, collective.divisor, collective.factor));
   const std::vector<cudaStream_t> streams = {static_cast<cudaStream_t>(stream)};
   CXL_RETURN_IF_ERROR(order_.Before(streams));
-  CXL_RETURN_IF_ERROR(CudaStatus(channel_->Launch(counted, streams[0]),
+  CXL_RETURN_IF_ERROR(CudaStatus(channel->Launch(counted, streams[0]),
                                  "launching a collective"));
   return order_.After(streams);
 }
@@ -234,12 +348,28 @@ Status CudaDevice::Check(comm::Clock::time_point now) {
   std::lock_guard lock(watched_mutex_);
   for (CountedChannel* channel : watched_)
     CXL_RETURN_IF_ERROR(channel->Check(now));
+  return levels_ ? CheckInside() : OkStatus();
+}
+
+// A kernel of NCCL does not tell which rank it waits for.
+Status CudaDevice::CheckInside() {
+  CXL_RETURN_IF_ERROR(inner_->Check());
+  CurrentDevice current(ordinal_);
+  RelaxedCapture relaxed;
+  if (!order_.pending()) return OkStatus();
+  for (int rank = 0; rank < job_->size(); ++rank)
+    CXL_RETURN_IF_ERROR(job_->peers()->GaveUp(rank));
   return OkStatus();
 }
 
 void CudaDevice::Abort() {
   std::lock_guard lock(watched_mutex_);
   for (CountedChannel* channel : watched_) channel->Abort();
+  if (inner_ == nullptr) return;
+  // Waits for its kernels, some of which wait for those of the channels.
+  CurrentDevice current(ordinal_);
+  RelaxedCapture relaxed;
+  inner_->Abort();
 }
 
 }  // namespace jax_cxl::nccl

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -12,11 +13,15 @@
 #include "cc/comm/cuda/counted/counted_channel.h"
 #include "cc/comm/cuda/counted/counted_plans.h"
 #include "cc/comm/cuda/device_connection.h"
+#include "cc/comm/cuda/device_memory.h"
 #include "cc/comm/cuda/pool_registration.h"
 #include "cc/nccl/cuda/stream_order.h"
 #include "cc/nccl/device.h"
 #include "cc/nccl/interface/settings.h"
 #include "cc/nccl/job.h"
+#include "cc/nccl/levels/inner.h"
+#include "cc/nccl/levels/offer.h"
+#include "cc/nccl/levels/steps.h"
 
 namespace jax_cxl::nccl {
 
@@ -37,6 +42,12 @@ class CudaDevice : public Device {
   Status Enqueue(const Collective& collective, Stream stream) override;
   Status SendAndReceive(std::span<const Transfer> transfers) override;
   Status Copy(const Transfer& transfer) override;
+  const Levels* levels() const override {
+    return levels_ ? &*levels_ : nullptr;
+  }
+  Status EnqueueBetween(const Collective& collective, Stream stream) override;
+  Status BeginInside(Stream stream) override;
+  Status EndInside(Stream stream) override;
   Status Drain() override;
   Status Check(comm::Clock::time_point now) override;
   void Abort() override;
@@ -45,11 +56,21 @@ class CudaDevice : public Device {
   CudaDevice(Job* job, int ordinal, const Settings& settings);
   Status Open(const std::atomic<bool>& cancel);
   Status Agree();
+  // Agrees with the other ranks on whether collectives run in levels.
+  Status OpenLevels(const std::atomic<bool>& cancel);
+  Status OpenLevels(const Places& places, const NcclUniqueId& id);
+  Result<std::vector<LevelsOffer>> Exchange(const LevelsOffer& mine);
+  Status CheckInside();
+  Status AwaitConnected(comm::CountedChannel* channel,
+                        const std::atomic<bool>& cancel);
+  Status Launch(comm::CountedChannel* channel, const Collective& collective,
+                Stream stream);
   Result<std::unique_ptr<comm::CountedChannel>> MakeChannel(
       const std::vector<int32_t>& members, const comm::DeviceOptions& options);
 
   Job* job_;
   const int ordinal_;
+  const Settings& settings_;
   comm::DeviceOptions options_;       // of collectives
   comm::DeviceOptions pair_options_;  // of sends and receives
   int most_transfers_ = 2;
@@ -57,11 +78,15 @@ class CudaDevice : public Device {
   comm::CountedPlans plans_;
   StreamOrder order_;
   std::unique_ptr<comm::CountedChannel> channel_;
+  std::optional<Levels> levels_;
+  std::unique_ptr<comm::CountedChannel> between_;  // ranks of the same place
+  comm::DeviceMemory<std::byte> scratch_;
   // By source and destination.
   std::map<std::pair<int, int>, std::unique_ptr<comm::CountedChannel>> pairs_;
 
   std::mutex watched_mutex_;
   std::vector<comm::CountedChannel*> watched_;
+  std::unique_ptr<Inner> inner_;
 };
 
 }  // namespace jax_cxl::nccl

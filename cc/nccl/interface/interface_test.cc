@@ -27,6 +27,7 @@ TEST(SettingsTest, Defaults) {
   const Settings settings = Read({{"JAX_CXL_POOL", "dax:/dev/dax0.0"}});
   EXPECT_TRUE(settings.status.ok()) << settings.status.message();
   EXPECT_EQ(settings.hosts, Hosts::kMachines);
+  EXPECT_EQ(settings.levels_bytes, 8 << 20);
   EXPECT_FALSE(settings.warns);
 }
 
@@ -34,11 +35,14 @@ TEST(SettingsTest, Reads) {
   const Settings settings = Read({{"JAX_CXL_NCCL_HOSTS", "processes"},
                                   {"JAX_CXL_TIMEOUT", "2.5"},
                                   {"JAX_CXL_NCCL_RANK_BYTES", "33554432"},
+                                  {"JAX_CXL_NCCL_LEVELS", "1e6"},
                                   {"NCCL_DEBUG", "INFO"}});
   EXPECT_TRUE(settings.status.ok()) << settings.status.message();
   EXPECT_EQ(settings.hosts, Hosts::kProcesses);
   EXPECT_EQ(settings.timeout_s, 2.5);
   EXPECT_EQ(settings.rank_bytes, 32 << 20);
+  EXPECT_EQ(settings.levels_bytes, 1'000'000);
+  EXPECT_EQ(Read({{"JAX_CXL_NCCL_LEVELS", "never"}}).levels_bytes, kNoLevels);
   EXPECT_TRUE(settings.warns && settings.informs);
 }
 
@@ -47,6 +51,8 @@ TEST(SettingsTest, Refuses) {
   for (const char* wrong : {"0", "-1", "5s", "nan", "inf"})
     EXPECT_FALSE(Read({{"JAX_CXL_TIMEOUT", wrong}}).status.ok()) << wrong;
   EXPECT_FALSE(Read({{"JAX_CXL_NCCL_RANK_BYTES", "1"}}).status.ok());
+  for (const char* wrong : {"0", "-1", "8MiB", "off", "nan"})
+    EXPECT_FALSE(Read({{"JAX_CXL_NCCL_LEVELS", wrong}}).status.ok()) << wrong;
   EXPECT_FALSE(
       Read({{"JAX_CXL_NCCL_HOSTS", "all"}, {"JAX_CXL_POOL", "dax:/dev/dax0.0"}})
           .status.ok());

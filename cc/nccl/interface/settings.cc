@@ -30,6 +30,21 @@ Status ReadNumber(const char* name, const std::string& text, double least,
   return OkStatus();
 }
 
+Status ReadLevels(const std::string& text, uint64_t* bytes) {
+  if (text.empty()) return OkStatus();
+  if (text == "never") {
+    *bytes = kNoLevels;
+    return OkStatus();
+  }
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (*end != '\0' || !(value >= 1 && value <= 1e15))
+    return Error(Code::kInvalidArgument, "JAX_CXL_NCCL_LEVELS is '", text,
+                 "'; write never, or a number of bytes from 1 to 1e15");
+  *bytes = static_cast<uint64_t>(value);
+  return OkStatus();
+}
+
 // Pools of files and devices hold one job at a time, and each communicator of
 // this library is a job.
 Status CheckPool(const std::string& uri, Hosts hosts) {
@@ -61,6 +76,9 @@ Settings ReadSettings(const std::function<std::string(const char*)>& variable) {
   read("JAX_CXL_TIMEOUT", 0.001, 1e9, &settings.timeout_s);
   read("JAX_CXL_WARN_AFTER", 0.001, 1e9, &settings.warn_after_s);
   settings.rank_bytes = static_cast<uint64_t>(rank_bytes);
+  if (settings.status.ok())
+    settings.status =
+        ReadLevels(variable("JAX_CXL_NCCL_LEVELS"), &settings.levels_bytes);
   if (settings.status.ok())
     settings.status = CheckPool(variable("JAX_CXL_POOL"), settings.hosts);
   return settings;

@@ -17,12 +17,17 @@ enum class Hosts {
   kAll,  // each GPU: every communicator goes through the pool
 };
 
+// The value of Settings::levels_bytes for JAX_CXL_NCCL_LEVELS=never.
+inline constexpr uint64_t kNoLevels = ~uint64_t{0};
+
 // The settings of this library. The environment gives them, because a program
 // that calls NCCL knows nothing of them.
 struct Settings {
   Hosts hosts = Hosts::kMachines;  // JAX_CXL_NCCL_HOSTS
   std::string library;             // JAX_CXL_NCCL_LIBRARY: the real NCCL
   uint64_t rank_bytes = uint64_t{64} << 20;  // JAX_CXL_NCCL_RANK_BYTES
+  // JAX_CXL_NCCL_LEVELS: from how many bytes collectives run in levels.
+  uint64_t levels_bytes = uint64_t{8} << 20;
   // JAX_CXL_TIMEOUT. Longer than jax_cxl's, because programs let ranks wait for
   // a checkpoint, and watch NCCL themselves.
   double timeout_s = 1800;

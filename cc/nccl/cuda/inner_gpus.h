@@ -1,0 +1,24 @@
+#ifndef JAX_CXL_NCCL_CUDA_INNER_GPUS_H_
+#define JAX_CXL_NCCL_CUDA_INNER_GPUS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "cc/base/status.h"
+#include "cc/nccl/levels/steps.h"
+
+// The GPUs of one process in collectives in levels.
+namespace jax_cxl::nccl {
+
+// Returns why the GPU cannot access the memory of the others, or OK.
+Status CheckPeerAccess(int ordinal, std::span<const int> ordinals);
+
+// Runs each kind of step inside once, on the current device. NCCL connects GPUs
+// in the first operation. It allocates memory then, which may wait for kernels
+// that wait for other GPUs.
+Status ConnectInner(const Levels& levels);
+
+}  // namespace jax_cxl::nccl
+
+#endif  // JAX_CXL_NCCL_CUDA_INNER_GPUS_H_

@@ -1,0 +1,62 @@
+#ifndef JAX_CXL_NCCL_LEVELS_STEPS_H_
+#define JAX_CXL_NCCL_LEVELS_STEPS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/nccl/calls/operation.h"
+#include "cc/nccl/levels/inner.h"
+#include "cc/nccl/levels/places.h"
+
+namespace jax_cxl::nccl {
+
+// How one rank of a communicator runs collectives in levels.
+struct Levels {
+  Places places;
+  // From this size of the larger buffer on. The same on all ranks.
+  uint64_t least_bytes = 0;
+  // Memory of the device for steps between others. The same bytes on all ranks.
+  std::byte* scratch = nullptr;
+  uint64_t scratch_bytes = 0;
+  Inner* inner = nullptr;
+};
+
+// A step of a collective. All ranks of a process have the same kinds of steps
+// in the same order, and all ranks of a place have the same collectives.
+struct LevelStep {
+  enum class Kind : uint8_t {
+    kAll,      // `collective` of all ranks
+    kInside,   // `operations` of the ranks of the process, which start together
+    kBetween,  // `collective` of the ranks with the same place
+  };
+  Kind kind = Kind::kAll;
+  Collective collective;
+  std::vector<Operation> operations;
+};
+
+// Returns true if the operation runs in levels. `request` is the operation's.
+// All ranks get the same result.
+bool RunsInLevels(const Operation& operation, const plan::Request& request,
+                  const Levels& levels);
+
+// Returns the steps of an operation that runs in levels:
+//
+//   all_reduce      reduce-scatter inside, all-reduce of a part between, and
+//                   all-gather inside, in the output
+//   broadcast       broadcast in the process of the root, broadcast of a part
+//                   between, and all-gather inside the other processes
+//   reduce_scatter  reductions inside into the scratch, and reduce-scatter
+//                   between
+//   all_gather      all-gather between into the scratch, and all-gathers inside
+//
+// Parts are equal and aligned. All ranks execute the elements that remain in
+// one more step. Fails as MakeCollective does.
+Result<std::vector<LevelStep>> LevelSteps(const Operation& operation,
+                                          const plan::Request& request,
+                                          const Levels& levels);
+
+}  // namespace jax_cxl::nccl
+
+#endif  // JAX_CXL_NCCL_LEVELS_STEPS_H_
