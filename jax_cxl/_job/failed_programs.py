@@ -31,7 +31,7 @@ _threads: set[threading.Thread] = set()
 
 def install() -> None:
     """Begins to watch the host callbacks of JAX."""
-    _compat.watch_callbacks(_on_callback_failure)
+    _compat.dispatch.watch_callbacks(_on_callback_failure)
     atexit.register(_stop)
 
 
@@ -59,7 +59,7 @@ def _on_callback_failure(error: BaseException) -> None:
     may have to wait for a device of this process whose collective waits for the failed one.
     """
     reason = f"{type(error).__name__}: {error}"
-    if _compat.starts_program_over_processes():
+    if _compat.dispatch.starts_program_over_processes():
         _tell(reason)
         return
     arrays = [array for array in _arrays() if not array.is_ready()]

@@ -89,7 +89,7 @@ def _default_fill(dtype: np.dtype) -> Any:
 
 
 # Operand: ids of any shape, int32 or int64. The result has a row for each.
-table_take_p = _compat.Primitive("table_take")
+table_take_p = _compat.tracing.Primitive("table_take")
 
 
 def _abstract_eval(ids, *, column, mode, fill, dtype):

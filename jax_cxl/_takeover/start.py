@@ -58,8 +58,8 @@ class _Starter:
     def _run(self) -> None:
         try:
             # Another thread makes the devices. If it fails, there is nothing to start.
-            while not _compat.has_backend():
-                if self._ends.wait(_POLL_SECONDS) and not _compat.has_backend():
+            while not _compat.backends.made():
+                if self._ends.wait(_POLL_SECONDS) and not _compat.backends.made():
                     return
             if jax.process_count() > 1:
                 lifecycle.ensure_started()

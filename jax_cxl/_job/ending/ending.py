@@ -51,7 +51,7 @@ def wait_for_survivors() -> None:
 
     Call it while the runtime runs.
     """
-    if launch_environment.launched() or not _compat.hosts_service():
+    if launch_environment.launched() or not _compat.distributed.hosts_service():
         return
     others = set(range(jax.device_count())) - set(pools.local_ranks())
     survivors = {rank for rank in others if not _core.rank_lost(rank)}
@@ -71,5 +71,5 @@ def _ends(rank: int) -> bool:
 
 def leave_jax() -> None:
     """Leaves the coordination service without the lost processes."""
-    if not launch_environment.launched() and _compat.coordination_client() is not None:
-        _compat.leave_without_barrier()
+    if not launch_environment.launched() and _compat.distributed.client() is not None:
+        _compat.distributed.leave_without_barrier()

@@ -123,7 +123,7 @@ def _split(
 
 
 # The step between processes of a collective of GPUs in levels.
-_step_p = _compat.Primitive("level")
+_step_p = _compat.tracing.Primitive("level")
 
 
 class _Across(NamedTuple):

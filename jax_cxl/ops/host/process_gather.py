@@ -109,7 +109,7 @@ def _exchange(
     if len(ranks) == 1:
         return {me: mine}
     number = _called[generation] = _called.get(generation, 0) + 1
-    client = _compat.coordination_client()
+    client = _compat.distributed.client()
     folder = f"jax_cxl/process_gather/{generation}/"
     client.key_value_set(f"{folder}{number}/{me}", json.dumps(mine))
     found: dict[int, dict[str, Any]] = {}
