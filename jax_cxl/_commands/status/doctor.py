@@ -77,7 +77,7 @@ def _findings(options: argparse.Namespace) -> Iterator[Finding]:
         yield from memory_check.check_device(options.device)
     else:
         for check in _CHECKS:
-            yield from check(max(options.ranks, 1))
+            yield from check(options.ranks)
 
 
 def check_jax(ranks: int) -> Iterator[Finding]:

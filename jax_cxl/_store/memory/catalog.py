@@ -63,13 +63,12 @@ class Entry:
         name = self.name.encode()
         numbers = (self.identity, self.slot, self.generation, self.start, self.end, self.keep)
         data = self._FORMAT.pack(*numbers, self.created, len(name)) + name
-        data = data.ljust(layout.ENTRY_BYTES - 8, b"\0")
-        return data + struct.pack("<Q", checksum.of(data))
+        return checksum.seal(data, layout.ENTRY_BYTES)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self | None:
         """Reads an entry. Returns None if the bytes are not one, or are damaged."""
-        if struct.unpack("<Q", data[-8:])[0] != checksum.of(data[:-8]):
+        if not checksum.is_sealed(data):
             return None
         *fields, size = cls._FORMAT.unpack_from(data)
         fields.append(data[cls._FORMAT.size :][:size].decode(errors="replace"))
