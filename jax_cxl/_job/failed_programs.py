@@ -5,9 +5,9 @@ collectives that this rank never starts, so this rank tells them (cc/comm/health
 up if the program has not failed on them too.
 
 A program in one process does not concern other ranks. XLA does not name the failed program, but the
-  program's results are arrays whose values are errors. So this module looks for such arrays among
-  the arrays that span several processes. If a program fails while JAX starts it, there are no
-  results yet, so the module watches the start itself.
+program's results are arrays whose values are errors. So this module looks for such arrays among
+the arrays that span several processes. If a program fails while JAX starts it, there are no
+results yet, so the module watches the start itself.
 """
 
 import atexit

@@ -41,7 +41,7 @@ class Column:
     """Rows of a table, as a program names them.
 
     Columns of one table with the same number are equal, even if the table was opened twice.
-    Compiled programs keep a column, and so the memory that it reads.
+    A compiled program keeps its columns alive, and with them the memory that they read.
 
     Attributes:
       rows: how many rows there are.

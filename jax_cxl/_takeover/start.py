@@ -17,7 +17,7 @@ from jax_cxl._job.meeting import arrival
 from jax_cxl._job.setting import Setting
 from jax_cxl._takeover.world import World
 
-# How often the thread looks whether there are devices, in seconds.
+# How often the thread checks whether there are devices, in seconds.
 _POLL_SECONDS = 0.002
 
 

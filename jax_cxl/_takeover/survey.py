@@ -54,7 +54,7 @@ class Program:
 
     Attributes:
       name: its name in XLA, such as "jit_step".
-      collectives: in the order in which they stand in the program.
+      collectives: in the order of the program.
     """
 
     name: str

@@ -17,8 +17,8 @@ enum class Hosts {
   kAll,  // each GPU: every communicator goes through the pool
 };
 
-// The settings of this library. The environment gives them, because a program
-// that calls NCCL knows nothing of them.
+// The settings of this library. They come from the environment, because a
+// program that calls NCCL does not know them.
 struct Settings {
   Hosts hosts = Hosts::kMachines;  // JAX_CXL_NCCL_HOSTS
   std::string library;             // JAX_CXL_NCCL_LIBRARY: the real NCCL

@@ -52,7 +52,7 @@ class Rank:
         return self.stuck or (calls[-1] if calls else None)
 
     def progress(self) -> tuple[str, str]:
-        """Returns texts about its last call: which call, its stage, and how long it is in it."""
+        """Describes its last call: which call it is, and how long it has been in its stage."""
         call = self.last_call
         if call is None:
             return "none", ""

@@ -1,9 +1,9 @@
 """How a program ends after it has lost a process.
 
 At exit JAX waits at a barrier until all processes of the job end. A lost process never arrives, and
-  JAX aborts the program after a minute or more. So the survivors leave JAX's coordination service
-  without that barrier. Process 0, which hosts the service, leaves last, because JAX aborts the
-  other processes when the service ends.
+JAX aborts the program after a minute or more. So the survivors leave JAX's coordination service
+without that barrier. Process 0, which hosts the service, leaves last, because JAX aborts the
+other processes when the service ends.
 
 Under `python -m jax_cxl.launch` the launcher ends the ranks.
 """

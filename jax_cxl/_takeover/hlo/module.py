@@ -328,7 +328,7 @@ class Module:
         return self._computation(self._positions[number])
 
     def place(self, computation: Computation, instruction: Instruction) -> tuple[int, int]:
-        """Returns where an instruction stands in the module."""
+        """Returns where an instruction is in the module."""
         return self._positions[computation.id], computation.position(instruction)
 
     def drop(self, number: int) -> None:

@@ -1,8 +1,8 @@
 """How many bytes of memory the results of a computation's instructions take.
 
 Memory that is counted in another computation, or that belongs to arguments, is not counted again.
-  Otherwise the estimate for XLA's own order would be too large, and early starts would use the
-  difference.
+Otherwise the estimate for XLA's own order would be too large, and early starts would use the
+difference.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

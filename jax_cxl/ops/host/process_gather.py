@@ -21,7 +21,7 @@ from jax_cxl._job import lifecycle
 from jax_cxl.ops.host import meeting_point
 from jax_cxl.ops.rooted.gather import gather
 
-# What a process sends in one collective, at most. It bounds the memory of the root.
+# The most bytes that a process sends in one collective. This bounds the memory of the root.
 _PART_BYTES = 16 << 20
 
 # How many gathers this process has called, by generation.
