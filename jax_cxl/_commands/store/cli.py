@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         "export",
         _export,
         "write a version as an orbax checkpoint, or as a safetensors file",
-        "orbax.checkpoint.StandardCheckpointer restores the checkpoint. Nodes of other types than"
+        "orbax.checkpoint.StandardCheckpointer restores the checkpoint. Nodes of types other than"
         " dict and list become dicts by the names of their fields, and typed PRNG keys become their"
         " key data (jax.random.wrap_key_data makes keys of them). The tree must fit into the memory"
         " of this host.",

@@ -26,7 +26,7 @@ def field(op: Op, on_gpus: bool) -> str:
     """Returns the field of the tuning table (cc/comm/call/tuning.h) for a collective.
 
     The field has the size in bytes from which the collective runs in levels if the program does not
-      choose.
+    choose.
     """
     return f"{'gpu_' if on_gpus else ''}levels_{op.name.lower()}_bytes"
 

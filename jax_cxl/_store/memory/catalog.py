@@ -2,8 +2,8 @@
 
 An entry never changes while its name exists. To delete a name, a process first stores a word in its
 section, and then looks for leases and claims. A process that leases or claims a section does so
-first, and looks for this word then. So one of them sees the other, and a deletion that is refused
-hides the name from nobody.
+first, and then looks for this word. So one of them sees the other, and a refused deletion hides the
+name from nobody.
 """
 
 import dataclasses

@@ -46,7 +46,8 @@ class Sizes:
         self._computation, self._instructions = computation, instructions
         self._position, self._memory, self._starts = position, memory, starts
         self._dones = {start: done for done, start in starts.items()}
-        # Parts of results in the memory of arguments, or of the result of a loop or a branch.
+        # Results that need no memory of their own, because they are in that of an argument, or of
+        # the result of a loop or a branch.
         self._counted: set[Name] = set()
         donated = {part[:1] for part in module.donated}
         for part, i in self._outputs(computation.root):
