@@ -250,7 +250,7 @@ def _spread(values: list[float]) -> dict[str, float]:
 
 
 def _ratios(ones: list[float], others: list[float]) -> dict[str, float]:
-    """Returns how many times as long the first took as the second in a turn, over all turns."""
+    """Returns the spread over the turns of the ratio of the first time to the second."""
     return _spread([one / other for one, other in zip(ones, others, strict=True)])
 
 

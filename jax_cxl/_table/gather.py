@@ -64,7 +64,7 @@ def take(column: Column, ids: Any, mode: Mode, fill_value: Any = None) -> Any:
 
 
 def checked_ids(column: Column, ids: Any) -> Any:
-    """Returns ids as int32 or int64, without a change of what they name.
+    """Returns ids as int32 or int64, which name the same rows.
 
     Raises:
       TypeError: they are not integers, or JAX lacks the dtype of the rows.
