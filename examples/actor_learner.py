@@ -1,4 +1,4 @@
-"""Reinforcement learning in small: a learner and two actors, which are jobs of their own.
+"""Reinforcement learning on a small scale: a learner and two actors, each a job of its own.
 
     python examples/actor_learner.py
 

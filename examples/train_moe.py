@@ -2,16 +2,16 @@
 
     python -m jax_cxl.launch -n 2 examples/train_moe.py --exchange=dispatch --plot=loss.png
 
-Each layer has --experts perceptrons, which lie on the devices in equal parts, and a router chooses
+Each layer has --experts perceptrons, spread evenly over the devices, and a router chooses
 --choices of them for each token. `--exchange` chooses how tokens get there and back
 (experts/exchanges.py):
 
     dispatch   jax_cxl.moe_dispatch and moe_combine
-    halves     the same for two micro-batches, one of which computes while the other one
-               communicates (experts/microbatches.py); capacity holds for each of them
-    ragged     two jax_cxl.ragged_all_to_all; the losses are those of dispatch
+    halves     the same for two micro-batches: while one computes, the other communicates
+               (experts/microbatches.py); each has the whole capacity
+    ragged     two jax_cxl.ragged_all_to_all; the same losses as dispatch
     dense      two jax_cxl.all_to_all with an equal share of each expert's rows for every device
-    dense-lax  the same by jax.lax, over Gloo or NCCL; the losses are those of dense
+    dense-lax  the same with jax.lax, over Gloo or NCCL; the same losses as dense
 
 With `--place_every=N` the experts change places after every N steps, so that devices have equal
 loads and few tokens cross between devices (experts/placement.py).

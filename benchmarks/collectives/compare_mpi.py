@@ -1,4 +1,4 @@
-"""Compares the engine without JAX with MPI libraries: the same loop, in turns, in one run.
+"""Compares the engine without JAX with MPI libraries: the same loop, in one run.
 
     python benchmarks/collectives/compare_mpi.py build/dev/bench_engine_benchmark --json mpi.json
 

@@ -1,4 +1,4 @@
-"""Measures latency with more ranks than cores: the benchmarks with 2 and with 4 ranks, in turns.
+"""Measures latency with more ranks than cores: benchmarks with 2 and 4 ranks take turns.
 
     python benchmarks/collectives/rank_scaling.py build/dev/bench_engine_benchmark --json r.json
 

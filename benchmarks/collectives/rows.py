@@ -1,4 +1,4 @@
-"""Measures take_rows and ragged_all_to_all beside dense all_to_alls of the same tokens, in turns.
+"""Measures take_rows, ragged_all_to_all and dense all_to_alls of the same tokens, which take turns.
 
     python -m jax_cxl.launch -n 2 benchmarks/collectives/rows.py --json=rows.json
 

@@ -27,7 +27,7 @@ class Verdicts:
         """Returns the largest numbers that any process has found."""
         if jax.process_count() == 1:
             return mine
-        client = _compat.coordination_client()
+        client = _compat.distributed.client()
         client.key_value_set(f"fuzz/{key}/{jax.process_index()}", json.dumps(mine))
         result: dict[str, int] = {}
         for process in range(jax.process_count()):

@@ -1,4 +1,4 @@
-"""Stages that try settings in turns, and print a table of the times."""
+"""Stages in which settings take turns. They print a table of the times."""
 
 import json
 import pathlib

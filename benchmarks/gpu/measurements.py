@@ -36,7 +36,7 @@ _ALL_BYTES = ("all_reduce", "broadcast", "reduce")
 
 
 def flush(suite: Suite) -> Record:
-    """Runs the C++ benchmark on pools of all kinds of coherence, in turns, and the bound."""
+    """Runs the C++ benchmark on pools of all kinds, which take turns, and the bound."""
     text, _ = suite.run(
         str(suite.build / "cuda_flush_bound_benchmark"), "--threads=3,4", "--turns=3"
     )
@@ -114,7 +114,7 @@ def bench(
 
 
 def rows(suite: Suite) -> Record:
-    """Checks and measures take_rows and ragged_all_to_all beside dense exchanges, in turns."""
+    """Checks and measures take_rows and ragged_all_to_all and dense exchanges, which take turns."""
     small = () if suite.platform == "cuda" else ("--tokens=128,1024", "--width=64")
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "rows.json"
@@ -161,7 +161,7 @@ def several(limit: int) -> str:
 
 
 def jit_training(suite: Suite) -> Record:
-    """Measures jax.jit alone: NCCL through memory of the host, and the pool, in turns."""
+    """Measures jax.jit alone: NCCL through memory of the host and the pool take turns."""
     return {"results": jit_steps(suite, (several(4), *SEPARATE), "--repeats=7")}
 
 

@@ -119,7 +119,7 @@ def _release(cxl: bool) -> list[str]:
 
 
 def _backports(target: pathlib.Path) -> list[str]:
-    """Returns apt's options that let it see backports, without a change of this machine."""
+    """Returns apt's options that let it see backports, without changing this machine."""
     sources = target / "sources.list"
     mirror = _mirror()
     keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"

@@ -18,8 +18,8 @@ all, the ratios of the turns, the share of the collectives that is hidden behind
 on CPUs, the copy bound: how long copying the bytes that go through the pool takes in the same
 turns.
 
-On CPUs compilation is measured in turns too: of the example's step, on all ranks at once, and of a
-program without collectives, where the hook only searches the bytes of the module once.
+On CPUs the ways also take turns at compilation: of the example's step, on all ranks at once, and of
+a program without collectives, where the hook only searches the bytes of the module once.
 
 Flags of the example change its sizes. `--programs` chooses programs. On GPUs NCCL communicates as
 its variables say, for example through memory of the host with NCCL_P2P_DISABLE=1.
@@ -250,7 +250,7 @@ def _spread(values: list[float]) -> dict[str, float]:
 
 
 def _ratios(ones: list[float], others: list[float]) -> dict[str, float]:
-    """Returns how many times as long the first took as the second in a turn, over all turns."""
+    """Returns the spread over the turns of the ratio of the first time to the second."""
     return _spread([one / other for one, other in zip(ones, others, strict=True)])
 
 

@@ -153,7 +153,7 @@ def _run(way: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Runs the ways in turns."""
+    """Runs the ways, which take turns."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--width", type=int, default=2048)

@@ -65,7 +65,7 @@ class Stages:
 
 
 def pool_bytes(op: str, total_bytes: int, gpus: int) -> int:
-    """Size of the call of each group through the pool, as nccl-tests counts."""
+    """Size of the call of each group through the pool, as nccl-tests counts it."""
     return total_bytes if op == "all_to_all" else max(1, total_bytes // gpus)
 
 

@@ -53,7 +53,7 @@ def _speed(path: pathlib.Path) -> None:
     plotting.legend(figure, axes[0][0])
     figure.supylabel("bus bandwidth, GB/s (modelled)")
     figure.suptitle(
-        f"Modelled: {setting.hosts} hosts, {setting.cards} cards; sizes as nccl-tests counts"
+        f"Modelled: {setting.hosts} hosts, {setting.cards} cards; sizes as nccl-tests counts them"
     )
     plotting.save(figure, path, dpi=75)
 
@@ -87,5 +87,5 @@ def _hosts(path: pathlib.Path) -> None:
         axis.grid(alpha=0.3)
     plotting.legend(figure, axes[0])
     axes[0].set_ylabel("ms (modelled)")
-    figure.suptitle("Modelled: 256 MiB as nccl-tests counts, by number of hosts")
+    figure.suptitle("Modelled: 256 MiB as nccl-tests counts them, by number of hosts")
     plotting.save(figure, path, dpi=75)

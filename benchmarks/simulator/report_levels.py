@@ -191,7 +191,7 @@ def _pays(numbers: tuple[int, ...]) -> str:
     header = ("levels are faster", "links, inside", *(f"{n} hosts" for n in numbers))
     first, *_, last = study.sizes(numbers[0])
     sizes = f"{bytes_text(first)} to {bytes_text(last)}"
-    return f"""The last table has the sizes at which levels are faster, of sizes from {sizes}
+    return f"""The last table shows the sizes at which levels are faster, of sizes from {sizes}
 (64 MiB for more than 8 hosts), each four times the previous size. Short calls are slower in levels,
 because NCCL's calls inside the hosts cost time. For flat calls of many ranks
 [the model is faster than the engine](#what-the-model-leaves-out), so levels may be faster at

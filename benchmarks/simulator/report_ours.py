@@ -102,7 +102,7 @@ The last two columns show what causes them. In the variant "cards never unequal"
 card that is as fast as all cards together. This changes little. In the variant "reads and writes
 apart", no read waits for writes that share a card's rate. This removes the losses. The cause is
 that ranks in step all write at the same time, and write nothing in the rest of a round, although a
-card could serve reads and writes then.
+card can then serve reads and writes.
 
 {markdown(header, [row for n in rows for row in rows[n]])}"""
 

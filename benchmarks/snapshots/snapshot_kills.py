@@ -70,7 +70,7 @@ def main() -> int:
 
 
 def _phases(events: list[dict[str, float]]) -> dict[str, list[float]]:
-    """Returns the median and the maximum of the seconds of each phase after a death."""
+    """Returns the median and the longest time of each phase after a death, in seconds."""
     moments = ("died", "error", "regrouped", "restored", "stepped")
     names = ("until the error", "regroup", "restore", "compile and step")
     seconds = {

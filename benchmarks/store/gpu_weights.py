@@ -160,7 +160,7 @@ def _process() -> None:
 
 
 def _only_copy(store: Any, tree: Any) -> None:
-    """Copies the arrays of a tree into the memory of the store, as `publish` does, and no more."""
+    """Copies the arrays of a tree into the memory of the store, and does nothing else."""
     devices = store._devices  # the memory under the store
     copies = devices.copies
     numbers = []

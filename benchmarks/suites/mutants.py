@@ -8,7 +8,7 @@ lowering, the store or the takeover, in a copy of the checkout. First the tests 
 run that execute the changed statement, for all mutants. Then the tests of jobs of that part
 run for each mutant that survived. The command prints each survivor with its difference.
 A survivor is either equivalent, or a test is missing. Those that a person judged to be equivalent
-stand in mutation/equivalent.toml.
+are in mutation/equivalent.toml.
 
 DIR keeps the copies, which test executes which line, and the results as cosmic-ray's sessions
 (`cr-report DIR/tests.sqlite`, `cr-report DIR/jobs.sqlite`). The same command continues a run that

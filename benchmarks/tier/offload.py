@@ -167,7 +167,7 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
 def _ways(
     options: argparse.Namespace, optimizer: Any, zero: Any, folder: str, parameters: int
 ) -> dict[str, Any]:
-    """Returns, for each way, functions that begin, make a step, and wait for the end of it."""
+    """Returns three functions for each way: one begins, one makes a step, one waits for its end."""
     import jax
     import optax
 

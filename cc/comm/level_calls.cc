@@ -14,7 +14,7 @@ namespace {
 // Number of bytes that a part inside one process copies at a time. It is small
 // enough that the bytes read and written stay in the second-level cache.
 constexpr uint64_t kPieceBytes = uint64_t{128} << 10;
-// How often the watcher looks whether the job has failed.
+// How often the watcher checks whether the job has failed.
 constexpr auto kWatchInterval = std::chrono::milliseconds(50);
 
 }  // namespace

@@ -231,40 +231,46 @@ void AwaitTrue(const std::function<bool()>& holds) {
   ASSERT_TRUE(holds());
 }
 
-// As the watchdog of PyTorch does.
+// Aborts and destroys a rank while another thread waits in it, as PyTorch's
+// watchdog does.
+void ExpectAbortEnds(std::unique_ptr<Communicator> rank,
+                     const std::function<Status(Communicator*)>& wait,
+                     const std::function<bool()>& waits) {
+  Status status;
+  std::thread waiting([&] { status = wait(rank.get()); });
+  AwaitTrue(waits);
+  rank->Abort();
+  rank.reset();
+  waiting.join();
+  EXPECT_EQ(status.code(), Code::kPeerLost);
+}
+
 TEST(CommunicatorTest, AbortWhileAnotherThreadWaitsForAPeer) {
   auto ranks = MakeRanks(2, [](Job* job, const std::atomic<bool>&) {
     return Result<std::unique_ptr<Device>>(std::make_unique<LonelyDevice>(job));
   });
   LonelyDevice::waits = false;
-  Status status;
-  std::thread receiver([&] {
-    int value = 0;
-    status = Group::OfThisThread().Add(
-        ranks[0].get(),
-        {Verb::kRecv, nullptr, &value, 1, kInt32, 0, 1, nullptr});
-  });
-  AwaitTrue([] { return LonelyDevice::waits.load(); });
-  ranks[0]->Abort();
-  ranks[0].reset();
-  receiver.join();
-  EXPECT_EQ(status.code(), Code::kPeerLost);
+  int value = 0;
+  ExpectAbortEnds(
+      std::move(ranks[0]),
+      [&](Communicator* rank) {
+        return Group::OfThisThread().Add(
+            rank, {Verb::kRecv, nullptr, &value, 1, kInt32, 0, 1, nullptr});
+      },
+      [] { return LonelyDevice::waits.load(); });
 }
 
 TEST(CommunicatorTest, AbortWhileAnotherThreadAsksTheRanks) {
   auto ranks = MakeRanks(2);
   std::atomic<bool> asks = false;
-  Status status;
-  std::thread asker([&] {
-    std::lock_guard lock(ranks[0]->mutex());
-    asks = true;
-    status = ranks[0]->job()->AllGather(std::vector<std::byte>(1)).status();
-  });
-  AwaitTrue([&] { return asks.load(); });
-  ranks[0]->Abort();
-  ranks[0].reset();
-  asker.join();
-  EXPECT_EQ(status.code(), Code::kPeerLost);
+  ExpectAbortEnds(
+      std::move(ranks[0]),
+      [&](Communicator* rank) {
+        std::lock_guard lock(rank->mutex());
+        asks = true;
+        return rank->job()->AllGather(std::vector<std::byte>(1)).status();
+      },
+      [&] { return asks.load(); });
 }
 
 TEST(CommunicatorTest, AbortIsAnErrorOfTheOtherRanks) {

@@ -31,8 +31,8 @@ constexpr uint64_t SlotOfBlock(uint64_t round, uint64_t block,
 
 inline constexpr uint32_t kGpuBlocks = 64;
 
-// Chooses the largest units for which each rank's part of a slot starts with
-// the first block.
+// Chooses the largest units such that block 0 has the first unit of each rank's
+// part of a slot.
 Stripes GpuStripes(uint64_t slot_bytes, int num_devices, int num_ranks,
                    uint32_t num_blocks);
 

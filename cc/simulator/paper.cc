@@ -147,7 +147,8 @@ class Paper {
     }
   }
 
-  // Returns how many chunks after the first one a reader of a broadcast starts.
+  // Returns how many chunks a reader of a broadcast is apart from the first
+  // reader.
   int Distance(int rank) const {
     if (request_.op != Op::kBroadcast || !overlaps()) return 0;
     const int reader = (rank - request_.root + n_) % n_ - 1;

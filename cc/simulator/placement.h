@@ -9,8 +9,8 @@
 
 namespace jax_cxl::sim {
 
-// Returns the stripes of a kernel of the CUDA engine. Large groups have smaller
-// units, and very large ones fewer blocks.
+// Returns how a kernel of the CUDA engine divides its data into stripes. In
+// large groups the units are smaller, and very large groups have fewer blocks.
 plan::Stripes KernelStripes(uint64_t slot_bytes, int cards, int num_ranks);
 
 // The cards on which the bytes of slots lie. Slot s of rank r lies on card (r *

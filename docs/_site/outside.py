@@ -26,7 +26,7 @@ _DOCUMENTS = {
     "CODE_OF_CONDUCT.md": "code_of_conduct.md",
 }
 _LANGUAGES = {".py": "python", ".sh": "bash", ".cc": "cpp", ".h": "cpp", ".c": "c", ".yaml": "yaml"}
-# The text of a link may wrap over lines, and its target may stand in the next line.
+# The text of a link may wrap over lines, and its target may be in the next line.
 _LINK = re.compile(r"(?<!\\)(!?\[(?:[^\]\n]|\n(?!\s*\n))*\]\(\s*)([^()\s]+)(\))")
 _FENCE = re.compile(r"\s*(```|~~~)")
 

@@ -107,7 +107,7 @@ def plot(path: str, title: str, train: Curve, held_out: Curve, bigram: float) ->
     steps, losses = np.asarray(train).T
     axes.plot(steps, losses, color=_COLOR, linewidth=0.8, alpha=0.4, label="train, each batch")
     steps, losses = np.asarray(held_out).T
-    # The last value stands in the legend, because curves would cross a label beside its point.
+    # The last value is in the legend, because curves would cross a label beside its point.
     label = f"held-out, {losses[-1]:.2f} at the end"
     axes.plot(steps, losses, color=_COLOR, marker="o", markersize=4, label=label)
     axes.axhline(bigram, color="gray", linestyle="--", label=f"byte pairs counted: {bigram:.2f}")

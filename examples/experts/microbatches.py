@@ -97,7 +97,7 @@ class _Layers:
             dispatch1 = _combine_start(ct_rows1, handle1)
             layer0, ct_rows0, ct_weights0 = pulls0.experts(dispatch1.tie(ct_y0))
             of_matrices.append(layer0 + layer1)
-            # Short calls would wait for a move of rows that is under way: they stand between two.
+            # Short calls come between two moves: they would wait for a move that is under way.
             ct_tokens1, ct_weights0, ct_weights1 = lax.optimization_barrier(
                 (dispatch1.done(after=(layer0, ct_rows0)), ct_weights0, ct_weights1)
             )

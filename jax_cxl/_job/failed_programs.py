@@ -5,9 +5,9 @@ collectives that this rank never starts, so this rank tells them (cc/comm/health
 up if the program has not failed on them too.
 
 A program in one process does not concern other ranks. XLA does not name the failed program, but the
-  program's results are arrays whose values are errors. So this module looks for such arrays among
-  the arrays that span several processes. If a program fails while JAX starts it, there are no
-  results yet, so the module watches the start itself.
+program's results are arrays whose values are errors. So this module looks for such arrays among
+the arrays that span several processes. If a program fails while JAX starts it, there are no
+results yet, so the module watches the start itself.
 """
 
 import atexit
@@ -31,7 +31,7 @@ _threads: set[threading.Thread] = set()
 
 def install() -> None:
     """Begins to watch the host callbacks of JAX."""
-    _compat.watch_callbacks(_on_callback_failure)
+    _compat.dispatch.watch_callbacks(_on_callback_failure)
     atexit.register(_stop)
 
 
@@ -59,7 +59,7 @@ def _on_callback_failure(error: BaseException) -> None:
     may have to wait for a device of this process whose collective waits for the failed one.
     """
     reason = f"{type(error).__name__}: {error}"
-    if _compat.starts_program_over_processes():
+    if _compat.dispatch.starts_program_over_processes():
         _tell(reason)
         return
     arrays = [array for array in _arrays() if not array.is_ready()]

@@ -1,8 +1,8 @@
 """Finds stragglers: ranks that the other ranks wait for.
 
 The rank that joins a call last waits the least in the call. The difference between its wait and the
-  second shortest wait is the time that the other ranks lost because of this rank alone. Each rank
-  measures its wait with its own clock, so clocks of different hosts need not agree.
+second shortest wait is the time that the other ranks lost because of this rank alone. Each rank
+measures its wait with its own clock, so clocks of different hosts need not agree.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """The programs that this process lowers, and the source lines of their collectives.
 
 The handlers number the collectives of a program in the order in which XLA makes their custom calls
-  (cc/ffi/call/program_sites.h). So the handlers have to know when XLA has loaded the whole program.
+(cc/ffi/call/program_sites.h). So the handlers have to know when XLA has loaded the whole program.
 """
 
 import os
@@ -64,15 +64,20 @@ def note_site(ctx: Any, attributes: dict[str, Any]) -> None:
 
 def _site(ctx: Any) -> str | None:
     """Returns the line from which the user calls the collective that is being lowered."""
-    for frame in _compat.user_frames(ctx):
-        if not frame.file_name.startswith(_PACKAGE):
+    for frame in _compat.frames.user_frames(ctx):
+        if not is_own_file(frame.file_name):
             return f"{_short(frame.file_name)}:{frame.start_line} ({frame.function_name})"
     # Without jit JAX runs each operation at once, inside the user's call, and records no frames.
     # JAX reuses the program for later calls from other lines.
-    for file, line, function in _compat.running_frames():
-        if not file.startswith(_PACKAGE):
+    for file, line, function in _compat.frames.running_frames():
+        if not is_own_file(file):
             return f"{_short(file)}:{line} ({function}), the first such call without jit"
     return None
+
+
+def is_own_file(file: str) -> bool:
+    """Whether a source file belongs to this package."""
+    return file.startswith(_PACKAGE)
 
 
 def _short(path: str) -> str:
@@ -90,7 +95,7 @@ def listen() -> None:
 
 
 def _on_duration(event: str, duration_secs: float, **_: str | int) -> None:
-    if event != _compat.BACKEND_COMPILE_EVENT:
+    if event != _compat.compilation.BACKEND_COMPILE_EVENT:
         return
     # The event does not reliably name the program. But the thread that lowered the program also
     # compiles it. This thread loads none of its other programs now, so completing them all is safe.

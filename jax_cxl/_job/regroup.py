@@ -14,7 +14,7 @@ With `rejoin`, step 2 also waits for successors of the lost processes, and the r
 tells them where the new pool is (successor_tickets.py).
 
 If another process dies meanwhile, there is another attempt, or the new pool reports the death. The
-  survivors never hang.
+survivors never hang.
 """
 
 import functools

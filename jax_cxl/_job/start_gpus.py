@@ -78,12 +78,12 @@ def _exchange(meeting: str, text: str) -> list[str]:
     """Returns the texts of all processes."""
     if jax.process_count() == 1:
         return [text]
-    client = _compat.coordination_client()
+    client = _compat.distributed.client()
     client.key_value_set(f"{meeting}/pool_obstacle/{jax.process_index()}", text or "none")
     texts = [
         arrival.wait_for(
-            functools.partial(_compat.key_value, f"{meeting}/pool_obstacle/{process}"),
-            _compat.MEETING_TIMEOUT_MS / 1000,
+            functools.partial(_compat.distributed.key_value, f"{meeting}/pool_obstacle/{process}"),
+            arrival.TIMEOUT_SECONDS,
             f"process {process} has not said whether its GPUs reach the pool",
         )
         for process in range(jax.process_count())

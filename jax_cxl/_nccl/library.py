@@ -38,7 +38,7 @@ def real_path() -> pathlib.Path | None:
     """Returns NVIDIA's library in the wheel that is installed, None if there is no wheel.
 
     Without a wheel, this package's library searches for NVIDIA's as the process's dynamic loader
-      does.
+    does.
     """
     try:
         spec = importlib.util.find_spec("nvidia.nccl")

@@ -292,5 +292,7 @@ def _by_name(tree: Any) -> dict[str, Any]:
 def _is_over_processes(like: Any) -> bool:
     sharding = getattr(like, "sharding", None)
     return (
-        sharding is not None and _compat.process_count() > 1 and not sharding.is_fully_addressable
+        sharding is not None
+        and _compat.distributed.process_count() > 1
+        and not sharding.is_fully_addressable
     )

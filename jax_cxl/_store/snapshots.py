@@ -65,7 +65,7 @@ class Snapshots:
             arguments.check_layout(where, keep, parity)
             section = _open(where, keep, parity)
         except Exception as error:
-            if _compat.process_count() == 1:
+            if _compat.distributed.process_count() == 1:
                 raise
             problem = error
         self._publisher = Publisher(section, problem, shared=False, advice=_advice(section))

@@ -41,7 +41,7 @@ class Column:
     """Rows of a table, as a program names them.
 
     Columns of one table with the same number are equal, even if the table was opened twice.
-    Compiled programs keep a column, and so the memory that it reads.
+    A compiled program keeps its columns alive, and with them the memory that they read.
 
     Attributes:
       rows: how many rows there are.
@@ -77,22 +77,20 @@ class Column:
         self.row_bytes = math.prod(self.row_shape) * dtype.itemsize
         self._devices = devices
         self._keeps = keeps
-        self._words, self._rows_of_part = words
         self._cache_rows = cache_rows
         self._cached: list[Any] = []  # native columns with a cache
         self._on_gpus: Any = None
-        self.native: _core.TableColumn | None = _core.TableColumn(
-            devices.core,
-            table=self.identity,
-            number=self.number,
-            address=address,
-            rows=self.rows,
-            row_bytes=self.row_bytes,
-            words=self._words,
-            rows_of_part=self._rows_of_part,
-            timeout=configuration.from_environment().timeout,
-        )
-        self._address = address
+        self._fields: dict[str, Any] = {
+            "table": self.identity,
+            "number": self.number,
+            "address": address,
+            "rows": self.rows,
+            "row_bytes": self.row_bytes,
+            "words": words[0],
+            "rows_of_part": words[1],
+            "timeout": configuration.from_environment().timeout,
+        }
+        self.native: _core.TableColumn | None = _core.TableColumn(devices.core, **self._fields)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Column) and self._key == other._key
@@ -141,7 +139,7 @@ class Column:
                 self.native.make_cache(self._cache_rows)
                 self._cached.append(self.native)
         elif self._on_gpus is None:
-            if self._words and self._devices.core.coherence == "flush":
+            if self._fields["words"] and self._devices.core.coherence == "flush":
                 raise errors.StoreError(
                     "GPUs cannot take rows of a trained table in memory with coherence=flush: their"
                     " host would have to drop cache lines before each read. Use coherent memory, or"
@@ -149,14 +147,7 @@ class Column:
                 )
             _ = self._devices.copies  # registers the memory
             self._on_gpus = platforms.CUDA.load().TableColumn(
-                table=self.identity,
-                number=self.number,
-                address=self._address,
-                rows=self.rows,
-                row_bytes=self.row_bytes,
-                words=self._words,
-                rows_of_part=self._rows_of_part,
-                timeout=configuration.from_environment().timeout,
+                **self._fields,
                 taken=self.native.taken_address,
                 cache_rows=self._cache_rows,
                 devices=[platforms.CUDA.ordinal(device) for device in jax.local_devices()],

@@ -64,7 +64,7 @@ def take(column: Column, ids: Any, mode: Mode, fill_value: Any = None) -> Any:
 
 
 def checked_ids(column: Column, ids: Any) -> Any:
-    """Returns ids as int32 or int64, without a change of what they name.
+    """Returns ids as int32 or int64, which name the same rows.
 
     Raises:
       TypeError: they are not integers, or JAX lacks the dtype of the rows.
@@ -89,7 +89,7 @@ def _default_fill(dtype: np.dtype) -> Any:
 
 
 # Operand: ids of any shape, int32 or int64. The result has a row for each.
-table_take_p = _compat.Primitive("table_take")
+table_take_p = _compat.tracing.Primitive("table_take")
 
 
 def _abstract_eval(ids, *, column, mode, fill, dtype):

@@ -20,9 +20,6 @@ class Value(NamedTuple):
 class Builder:
     """Collects the instructions that replace one instruction."""
 
-    # Whether one call has to take the place of each array's collective.
-    calls_only = False
-
     def __init__(self, computation: Computation, old: Instruction) -> None:
         self._computation = computation
         self._old = old

@@ -1,9 +1,9 @@
 """Keeps the memory spaces of a program's arguments and results.
 
 XLA takes the layouts of arguments and results of a module that a hook returns from the entry
-  computation. Before XLA schedules a module for CPUs, only the module itself shows which of them
-  lie in host memory. Without this code, XLA would lose that information and return arrays in the
-  memory of the device.
+computation. Before XLA schedules a module for CPUs, only the module itself shows which of them
+lie in host memory. Without this code, XLA would lose that information and return arrays in the
+memory of the device.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
 """Finds the collectives of a module, including those that XLA has put into separate computations.
 
 XLA wraps a collective that runs beside other work into an `async-start`. On GPUs of one NVLink
-  domain, it turns a small collective into a fusion, whose kernel reads the memory of the other
-  GPUs.
+domain, it turns a small collective into a fusion, whose kernel reads the memory of the other
+GPUs.
 """
 
 from typing import NamedTuple

@@ -10,7 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from jax_cxl import _compat, errors
+from jax_cxl import errors
+from jax_cxl._job import lowered_programs
 from jax_cxl._job.counts import counts
 from jax_cxl._takeover import entry_layout, find, match, rewrite
 from jax_cxl._takeover.config import Config
@@ -138,7 +139,7 @@ def _number(module: Module) -> None:
             if not config.is_new:
                 continue
             if not config.has_line:
-                config = config.at(module.source_line(call, _compat.is_own_file))
+                config = config.at(module.source_line(call, lowered_programs.is_own_file))
             call.proto.set(Instruction.BACKEND_CONFIG, config.numbered(site).text)
             computation.touch(call)
             site += 1

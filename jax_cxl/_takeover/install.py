@@ -26,8 +26,8 @@ def install() -> None:
     with _lock:
         if _installed:
             return
-        _compat.register_compiler_hook(platform, _on_module)
-        _compat.extend_cache_key(_cache_key)
+        _compat.compilation.register_compiler_hook(platform, _on_module)
+        _compat.compilation.extend_cache_key(_cache_key)
         program_errors.add_source(_strictness)
         program_errors.install()
         _installed = True

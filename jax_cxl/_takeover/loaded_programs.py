@@ -19,7 +19,7 @@ _OURS = b"jax_cxl_"
 @functools.cache
 def install() -> None:
     """Prepares the process for each program with collectives of jax_cxl that it loads."""
-    _compat.around_loading(_load)
+    _compat.compilation.around_loading(_load)
 
 
 def _load(serialized: bytes, devices: Sequence[int] | None, load: Callable[[], Any]) -> Any:

@@ -15,7 +15,7 @@ _REDUCTIONS = {
     "and": ReduceOp.AND,
     "or": ReduceOp.OR,
 }
-# For bools. XLA's add and multiply are `or` and `and` of them.
+# For bools, XLA's add and multiply are `or` and `and`.
 _LOGICAL = {
     "add": ReduceOp.OR,
     "or": ReduceOp.OR,

@@ -38,8 +38,6 @@ class PairBuilder(Builder):
     The module has been scheduled, and its layouts are fixed, so only calls may be added.
     """
 
-    calls_only = True
-
     def __init__(self, computation: Computation, start: Instruction) -> None:
         super().__init__(computation, start)
         self._done = _done_of(computation, start)

@@ -37,13 +37,13 @@ def initialize() -> None:
     from jax_cxl._takeover import loaded_programs
 
     loaded_programs.install()
-    _compat.before_compilation(_check_all_replace_alike)
+    _compat.compilation.before_compilation(_check_all_replace_alike)
     try:
         _apply_variables()
     except ValueError as error:
         # JAX logs what an entry point raises, and continues. This process would then not replace
         # what the others replace.
-        _compat.before_compilation(functools.partial(_raise, str(error)))
+        _compat.compilation.before_compilation(functools.partial(_raise, str(error)))
         raise
 
 
@@ -76,7 +76,7 @@ def _log_programs() -> None:
     if configuration.from_environment().log == "info":
         information.begin()
         survey.listen(survey.log)
-        _compat.before_compilation(install.install)
+        _compat.compilation.before_compilation(install.install)
 
 
 @functools.cache

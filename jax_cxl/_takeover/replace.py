@@ -78,7 +78,7 @@ class replace_collectives(contextlib.ContextDecorator):
 
     def start(self) -> "replace_collectives":
         """Makes this the setting."""
-        _compat.before_compilation(_install)
+        _compat.compilation.before_compilation(_install)
         self._before.append(setting.current())
         setting.context.set_global(self._setting)
         return self

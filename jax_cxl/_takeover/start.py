@@ -17,7 +17,7 @@ from jax_cxl._job.meeting import arrival
 from jax_cxl._job.setting import Setting
 from jax_cxl._takeover.world import World
 
-# How often the thread looks whether there are devices, in seconds.
+# How often the thread checks whether there are devices, in seconds.
 _POLL_SECONDS = 0.002
 
 
@@ -58,8 +58,8 @@ class _Starter:
     def _run(self) -> None:
         try:
             # Another thread makes the devices. If it fails, there is nothing to start.
-            while not _compat.has_backend():
-                if self._ends.wait(_POLL_SECONDS) and not _compat.has_backend():
+            while not _compat.backends.made():
+                if self._ends.wait(_POLL_SECONDS) and not _compat.backends.made():
                     return
             if jax.process_count() > 1:
                 lifecycle.ensure_started()

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable
 
 import jax
 
-from jax_cxl import _compat
-from jax_cxl._job import setting
+from jax_cxl._job import lowered_programs, setting
 from jax_cxl._lowering import contract
 from jax_cxl._takeover import find, match
 from jax_cxl._takeover.decisions import Decisions
@@ -55,7 +54,7 @@ class Program:
 
     Attributes:
       name: its name in XLA, such as "jit_step".
-      collectives: in the order in which they stand in the program.
+      collectives: in the order of the program.
     """
 
     name: str
@@ -137,13 +136,13 @@ def of_module(
     module = Module(data)
     rows = []
     for found in find.collectives(module):
-        line = module.source_line(found.instruction, _compat.is_own_file)
+        line = module.source_line(found.instruction, lowered_programs.is_own_file)
         place = module.place(found.computation, found.outer)
         rows.append((place, _theirs(module, found, world, how, decisions, line)))
     for computation in module.with_any(_OURS):
         for instruction in computation.with_any(_OURS):
             if instruction.proto.text(Instruction.TARGET).encode() in _OURS:
-                line = module.source_line(instruction, _compat.is_own_file)
+                line = module.source_line(instruction, lowered_programs.is_own_file)
                 rows.append((module.place(computation, instruction), _ours(instruction, line)))
     return Program(module.name, tuple(row for _, row in sorted(rows, key=operator.itemgetter(0))))
 

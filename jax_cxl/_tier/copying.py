@@ -73,7 +73,7 @@ def start(sources: Sequence[Source], specs: Sequence[Spec]) -> list[jax.Array]:
     """Starts to copy arrays to their GPUs; returns the copies."""
     made = _program(tuple(spec.sharding for spec in specs))([each.array for each in sources])
     return [
-        _compat.array_like(x, False, spec.committed) for x, spec in zip(made, specs, strict=True)
+        _compat.arrays.like(x, False, spec.committed) for x, spec in zip(made, specs, strict=True)
     ]
 
 
@@ -83,7 +83,7 @@ def check(reader: Reader, sources: Sequence[Source], made: Sequence[jax.Array]) 
     Raises:
       StoreError: a block is damaged.
     """
-    parts = [[part] for x in made for part in _compat.arrays_of_devices(x)]
+    parts = [[part] for x in made for part in _compat.arrays.of_devices(x)]
     on_gpus.check(reader, [copy for each in sources for copy in each.copies], parts)
 
 

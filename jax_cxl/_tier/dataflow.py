@@ -114,7 +114,7 @@ class _Inliner:
         known |= zip(jaxpr.constvars, map(Constant, constants), strict=True)
 
         def operand(atom: Any) -> Operand:
-            return Constant(atom.val) if isinstance(atom, _compat.Literal) else known[atom]
+            return Constant(atom.val) if isinstance(atom, _compat.tracing.Literal) else known[atom]
 
         for each in jaxpr.eqns:
             operands = tuple(map(operand, each.invars))

@@ -72,8 +72,8 @@ def all_gather(
     if not axes:
         return x
     groups = named_axis.groups_of("all_gather", axes, axis_index_groups)
-    invariant = _compat.check_vma() and to == "invarying"
-    if _compat.check_vma() and to == "reduced":
+    invariant = _compat.tracing.check_vma() and to == "invarying"
+    if _compat.tracing.check_vma() and to == "reduced":
         raise NotImplementedError(
             "jax_cxl.all_gather does not support to='reduced': use to='invarying', or"
             " jax.lax.all_gather."
@@ -103,7 +103,7 @@ def all_gather(
 
 
 # Inserts dimension `dim` of size `size`; `tiled` is a reshape around it.
-all_gather_p = _compat.Primitive("all_gather")
+all_gather_p = _compat.tracing.Primitive("all_gather")
 
 
 def _abstract_eval(x, *, axes, groups, size, dim, invariant, levels):

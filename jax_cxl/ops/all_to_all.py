@@ -100,7 +100,7 @@ def all_to_all(
 
 # Removes dimension `split` and then inserts `concat`, both of size `size`; `tiled` is a
 # reshape around it.
-all_to_all_p = _compat.Primitive("all_to_all")
+all_to_all_p = _compat.tracing.Primitive("all_to_all")
 
 
 def _abstract_eval(x, *, axes, groups, size, split, concat, levels):

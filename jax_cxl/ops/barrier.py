@@ -65,7 +65,7 @@ def barrier(
     return jax.tree.unflatten(structure, barrier_p.bind(*leaves, axes=axes))
 
 
-barrier_p = _compat.Primitive("barrier")
+barrier_p = _compat.tracing.Primitive("barrier")
 barrier_p.multiple_results = True
 
 

@@ -58,7 +58,7 @@ def ppermute(
 
 
 # `sources[r]` is the index from which index r receives, -1 for none.
-ppermute_p = _compat.Primitive("ppermute")
+ppermute_p = _compat.tracing.Primitive("ppermute")
 
 
 def sources_of(name: str, axes: named_axis.Axes, perm: Any) -> tuple[int, ...]:

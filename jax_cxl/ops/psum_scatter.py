@@ -99,7 +99,7 @@ def psum_scatter(
 
 
 # Removes dimension `dim` of size `size`; `tiled` is a reshape around it.
-psum_scatter_p = _compat.Primitive("psum_scatter")
+psum_scatter_p = _compat.tracing.Primitive("psum_scatter")
 
 
 def _abstract_eval(x, *, axes, groups, size, dim, levels):

@@ -115,7 +115,7 @@ def ragged_all_to_all(
 # `elements` exchanges, operand and output have the rows of all elements, one after another. The
 # table then has an entry of each element in place of each entry, and counts rows within the element
 # (cc/plan/slices.h).
-ragged_all_to_all_p = _compat.Primitive("ragged_all_to_all")
+ragged_all_to_all_p = _compat.tracing.Primitive("ragged_all_to_all")
 
 
 def _bind(operand, output, table, *, axes, groups, size, elements):

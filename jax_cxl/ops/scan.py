@@ -102,7 +102,7 @@ def _scan(primitive, x, axis_name, op, reverse):
 
 
 def _make_primitive(name: str, *, exclusive: bool) -> Any:
-    primitive = _compat.Primitive(name)
+    primitive = _compat.tracing.Primitive(name)
     plan = Op.EXSCAN if exclusive else Op.SCAN
 
     def abstract_eval(x, *, axes, op, reverse):

@@ -96,7 +96,7 @@ def _check_rows(table, indices, size):
 
 
 # Operands: the table, int32 indices and, optionally, which rows are published.
-take_rows_p = _compat.Primitive("take_rows")
+take_rows_p = _compat.tracing.Primitive("take_rows")
 
 
 def _bind(*operands, axes, groups, size):

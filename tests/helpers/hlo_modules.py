@@ -56,7 +56,7 @@ def all_reduce(groups, extra="channel_id=1, use_global_device_ids=true"):
 
 
 def check_pairs(test, after, starts):
-    """Checks that starts stand before the work and dones behind it, and nothing else is there."""
+    """Checks that starts come before the work and dones after it, and nothing else is there."""
     entry = after[after.index("ENTRY") :]
     targets = re.findall(r'custom_call_target="(jax_cxl_\w+)"| negate\(', entry)
     test.assertEqual(targets, ["jax_cxl_start"] * starts + [""] + ["jax_cxl_done"] * starts)

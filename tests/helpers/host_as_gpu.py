@@ -14,7 +14,7 @@ from jax_cxl._store.writing import saving, shard_bytes
 
 
 class Copies:
-    """Copies when somebody waits, as late as a GPU may; one after the other."""
+    """Makes a copy only when somebody waits for it, as late as a GPU may, and one at a time."""
 
     def __init__(self):
         self._started = {}

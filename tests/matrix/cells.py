@@ -123,7 +123,10 @@ def _compiles_quickly(cell: Cell) -> bool:
 
 
 def _run_batch(cells: list[Cell], check_vma: bool, options: dict[str, Any]) -> dict[int, str]:
-    """Runs cells in one program; if XLA refuses that, in one an operation, then in one each."""
+    """Runs all cells in one program.
+
+    If XLA refuses that program, it runs a program for each operation, and then one for each cell.
+    """
 
     def place(cell: Cell) -> tuple[str, tuple[int, ...]]:
         return cell.dtype, cell.operation.shape

@@ -38,7 +38,7 @@ class OrderOfAxesTest(parameterized.TestCase):
         )
 
     def test_another_order_is_as_in_jax_lax_of_this_version(self):
-        if _compat.refuses_other_orders_of_axes():
+        if _compat.tracing.refuses_other_orders_of_axes():
             with self.assertRaisesRegex(ValueError, "is not in the order of the mesh"):
                 self.run_over(("j", "i"), jax_cxl)
             with self.assertRaises(RuntimeError):
@@ -50,8 +50,8 @@ class OrderOfAxesTest(parameterized.TestCase):
 
     def test_newer_versions_count_in_the_order_that_is_given(self):
         with (
-            mock.patch.object(_compat, "refuses_other_orders_of_axes", return_value=False),
-            mock.patch.object(_compat, "sorts_axes_of_ppermute", return_value=False),
+            mock.patch.object(_compat.tracing, "refuses_other_orders_of_axes", return_value=False),
+            mock.patch.object(_compat.tracing, "sorts_axes_of_ppermute", return_value=False),
         ):
             found = self.run_over(("j", "i"), jax_cxl)
         # Rank (i, j) is 2 j + i in this order, and its value is 4 i + j.
@@ -59,7 +59,7 @@ class OrderOfAxesTest(parameterized.TestCase):
 
     def test_newer_versions_refuse_another_order_by_default(self):
         with (
-            mock.patch.object(_compat, "refuses_other_orders_of_axes", return_value=True),
+            mock.patch.object(_compat.tracing, "refuses_other_orders_of_axes", return_value=True),
             self.assertRaisesRegex(ValueError, r"not in the order of the mesh, \('i', 'j'\)"),
         ):
             self.run_over(("j", "i"), jax_cxl)

@@ -29,7 +29,7 @@ _INNER_SIZE = 37
 
 
 def _delayed(x, spins):
-    """Returns x after `spins` turns of a loop that XLA cannot drop."""
+    """Returns x after `spins` iterations of a loop that XLA cannot drop."""
     turned = lax.fori_loop(0, spins, lambda i, y: y + 1, spins)
     # Exact: 0 times a finite number.
     return x + (0 * turned).astype(x.dtype)

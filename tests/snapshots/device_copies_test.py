@@ -1,5 +1,6 @@
 """Saves of arrays on GPUs, with the host in the place of GPUs: the order of copies and checks."""
 
+import types
 from unittest import mock
 
 import host_as_gpu
@@ -8,8 +9,11 @@ import numpy as np
 import places
 import pytest
 from absl.testing import absltest, parameterized
+from hypothesis import given, settings, strategies as st
 
 import jax_cxl
+from jax_cxl._store.memory import layout
+from jax_cxl._store.trees import place
 from jax_cxl._store.writing import device_copies, shard_bytes
 
 
@@ -33,6 +37,76 @@ class FormatTest(absltest.TestCase):
             self.assertEqual(shard_bytes._is_row_major(array), expected)
         array.format.layout = None
         self.assertTrue(shard_bytes._is_row_major(array))
+
+
+class _OnGpu(shard_bytes.DeviceBytes):
+    """The bytes of an array, each of which has a number of its own."""
+
+    def __init__(self, ordinal, numbers):
+        self.ordinal, self.numbers = ordinal, numbers
+
+
+class _OnHost:
+    def __init__(self, numbers):
+        self.numbers = numbers
+
+
+_ALIGN, _BLOCK = 64, 256  # A block of the memory has a MiB.
+
+
+@st.composite
+def _batches(draw):
+    """Returns batches of arrays as a process writes them, and the number of each byte."""
+    number, offset, numbers = 1, 0, [np.zeros(0, int)]
+    batches = []
+    sizes = st.integers(1, 200) | st.integers(1, 5000) | st.integers(1, 12).map(_BLOCK.__mul__)
+    for of_batch in draw(st.lists(st.lists(sizes, max_size=5), max_size=5)):
+        batches.append([])
+        for size in of_batch:
+            held = np.arange(number, number + size)
+            number += size
+            gpu = draw(st.sampled_from([None, 0, 1, 2]))
+            first = draw(st.integers(0, 3)) * 1000  # in the shard that it is a part of
+            part = place.Part(0, 0, 0, 0, first, first + size, offset)
+            batches[-1].append((part, _OnHost(held) if gpu is None else _OnGpu(gpu, held)))
+            numbers += [held, np.zeros(-size % _ALIGN, int)]
+            offset += size + -size % _ALIGN
+    total = layout.blocks(offset) * layout.BLOCK_BYTES
+    numbers.append(np.zeros(total - offset, int))
+    return batches, np.concatenate(numbers)
+
+
+class ChunksTest(absltest.TestCase):
+    @mock.patch.object(layout, "BLOCK_BYTES", _BLOCK)
+    @settings(max_examples=60, deadline=None, derandomize=True, database=None)
+    @given(_batches(), st.sampled_from([(1, 1), (3, 3), (2, 1), (4, 3)]), st.integers(1, 4))
+    def test_each_byte_is_copied_once(self, made, form, rows_of_chunk):
+        batches, expected = made
+        num_devices, blocks_per_row = form
+        geometry = types.SimpleNamespace(num_devices=num_devices, blocks_per_row=blocks_per_row)
+        own = types.SimpleNamespace(section=types.SimpleNamespace(geometry=geometry))
+        row = blocks_per_row * _BLOCK
+        chunk = rows_of_chunk * row
+        total = len(expected)
+        copied = np.full(total, -1)
+        pieces = device_copies._pieces(own, batches, chunk, total)
+        for of_chunk in device_copies._chunks(pieces, chunk):
+            start, end = of_chunk[0].start, of_chunk[-1].end
+            self.assertLessEqual(end - start, chunk)
+            self.assertEqual(start % row, 0)
+            self.assertTrue(end % row == 0 or end == total)
+            at = start
+            for piece in of_chunk:
+                self.assertEqual(piece.start, at)
+                at = piece.end
+                if num_devices > 1:  # The next block is on another device.
+                    self.assertEqual(piece.start // _BLOCK, (at - 1) // _BLOCK)
+                self.assertTrue((copied[piece.start : at] == -1).all())
+                size = at - piece.start
+                copied[piece.start : at] = (
+                    piece.held.numbers[piece.first : piece.first + size] if piece.held else 0
+                )
+        np.testing.assert_array_equal(copied, expected)
 
 
 class DeviceCopiesTest(parameterized.TestCase):

@@ -44,7 +44,9 @@ class Processes:
                     lost_rank=lambda of: min(self.lost.intersection(of), default=None),
                 )
             )
-            stack.enter_context(mock.patch.object(_compat, "process_count", lambda: self._count))
+            stack.enter_context(
+                mock.patch.object(_compat.distributed, "process_count", lambda: self._count)
+            )
             stack.enter_context(mock.patch.object(jax, "process_index", lambda: self._own.index))
             yield
 

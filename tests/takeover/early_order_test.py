@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 
 def violations(nodes, positions):
-    """Returns the pairs of instructions that stand in the wrong order, or are missing."""
+    """Returns the pairs of instructions that are in the wrong order, or are missing."""
     place = {position: i for i, position in enumerate(positions)}
     return [
         (before, position)
@@ -134,7 +134,7 @@ def layers(count, prefetched):
 
     Args:
       count: number of layers.
-      prefetched: whether the start of a gather stands before the layer before, or else after it.
+      prefetched: whether the start of a gather comes before the previous layer, or else after it.
     """
     nodes, pairs = [Node(movable=True)], []
     for _ in range(count):

@@ -20,7 +20,7 @@ class DispatchErrorsTest(absltest.TestCase):
         def raises(_):
             raise error
 
-        jitted = _compat.jitted_function_type()
+        jitted = _compat.dispatch.jitted_function_type()
         _core.translate_dispatch_errors(jitted, raises)
         self.addCleanup(_core.translate_dispatch_errors, jitted, program_errors._make)
 

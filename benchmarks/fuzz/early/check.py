@@ -142,7 +142,7 @@ def _moved(old: Computation, new: Computation) -> tuple[int, int]:
 
 
 def disagreements(here: str, there: str, names: dict[str, str]) -> list[str]:
-    """Returns where the collectives of another process stand in another order.
+    """Returns where another process has its collectives in another order.
 
     Args:
       here: the module of a process.

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from fuzz.early.text import Index, Instruction, Module, leaves
 
-# An array: the instruction that computes it, and where it stands in the instruction's result.
+# An array: the instruction that computes it, and its place in the instruction's result.
 Value = tuple[str, Index]
 
 VIEWS = ("tuple", "get-tuple-element", "bitcast", "opt-barrier", "add-dependency", "parameter")
@@ -38,7 +38,7 @@ class Values:
         self._unite_all()
 
     def value(self, name: str, index: Index = ()) -> Value:
-        """Returns the value that stands at a place of an instruction's result."""
+        """Returns the value at a place of an instruction's result."""
         while True:
             following = self._same.get((name, index)) or self._forwarded(name, index)
             if following is None:

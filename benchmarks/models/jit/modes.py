@@ -51,7 +51,7 @@ def compiling(mode: str) -> Iterator[None]:
         yield
     finally:
         if removed:
-            _compat.register_compiler_hook(platform, install._on_module)
+            _compat.compilation.register_compiler_hook(platform, install._on_module)
 
 
 @contextlib.contextmanager

@@ -47,7 +47,7 @@ def report(mutants: Mapping[str, MutationSpec], by_tests: Results, by_jobs: Resu
         print(f"\n{outcome(by_tests[name])}{jobs}: {name}\n{by_tests[name].diff}")
     for name in (*of_tests, *of_jobs):
         if judged.Change.of(mutants[name], by_tests[name]) in equivalent:
-            print(f"\nfell, but stands in mutation/equivalent.toml: {name}")
+            print(f"\nfell, but is in mutation/equivalent.toml: {name}")
     others = len(of_tests) + len(of_jobs) + len(lived)
     print(
         f"\n{len(ran)} mutants, {len(ran) - others} of them equivalent. Of the other {others},"

@@ -1,6 +1,6 @@
 // Times the CUDA engine without JAX. Each rank has one GPU, and all ranks are
 // in this process. Beside each operation and size, it measures the bound that
-// the links set, in the same run. Settings are measured in turns.
+// the links set, in the same run. The settings take turns.
 //
 //   device_benchmark [--ranks=2] [--ops=all_gather,psum]
 //                    [--sizes=4096,1048576] [--coherence=coherent,flush,memory]
@@ -115,8 +115,8 @@ class Benchmark {
     double cores = 0;  // average number of cores that the library's threads use
   };
 
-  // `started` calls are under way at a time, as if a program had started them.
-  // 0: calls are not started, but block.
+  // Keeps `started` calls under way at a time, as a program with start and done
+  // does. With 0, each call blocks.
   Times TimeCalls(DeviceWorld& world, plan::Op op, uint64_t count, int started,
                   int repeats) {
     std::vector<int32_t> members(ranks_);

@@ -15,7 +15,7 @@
 // `written` is what the host does to lines that its GPU has written: it writes
 // them back; it drops them, which writes them back too; or it leaves them, as
 // with gpu_writes=memory. `alone_us` is the time of the copies without such
-// threads through the ring that suits them best, measured in turns with
+// threads through the ring that suits them best, measured alternately with
 // `time_us`, and `times_alone` is the bound. `gpu_lines_gbps` is what the
 // threads of one GPU processed in `time_us`.
 

@@ -15,11 +15,11 @@ namespace jax_cxl::comm {
 // members, so no call may be on its way to a device then, and later calls need
 // new addresses.
 //
-// A host announces each call before it enqueues it, and then looks whether a
+// A host announces each call before it enqueues it, and then checks whether a
 // member is taking its memory. A member first says that it takes its memory,
-// and then looks whether all members have finished the same calls and announced
-// no others. So at least one of two hosts that do this at the same time sees
-// the other (docs/decisions/0026-memory-of-groups.md).
+// and then checks whether all members have finished the same calls and
+// announced no others. So at least one of two hosts that do this at the same
+// time sees the other (docs/decisions/0026-memory-of-groups.md).
 //
 // One thread at a time may call Announce and TryTake, and another thread the
 // other functions.

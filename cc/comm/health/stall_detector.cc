@@ -18,7 +18,7 @@ constexpr auto kStallTime = std::chrono::milliseconds(100);
 // rank may have begun its next beat before this rank saw the others.
 constexpr uint64_t kBeatsAfter = 2;
 
-// The call with every detail in which two ranks' versions of it may differ.
+// Describes the call with every detail on which two ranks may disagree.
 std::string FullText(const UnmatchedCall& unmatched) {
   std::ostringstream text;
   text << DescribeText(*unmatched.call) << " among ranks";

@@ -33,8 +33,8 @@ class CountedCalls {
   // the calls before `finished` are done. The recorder gets the time of this
   // call of Advance.
   void Advance(uint64_t started, uint64_t finished);
-  // Skips the calls before `place`: those without a record get none, and
-  // recorded calls count as finished. Call it before Record.
+  // Skips the calls before `place`: recorded calls count as finished, and the
+  // others are never recorded. Call it before Record.
   void SkipTo(uint64_t place);
 
  private:

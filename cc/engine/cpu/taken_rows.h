@@ -69,7 +69,7 @@ class TakenRows {
     return tables_data() + (to - rows_end);
   }
 
-  // Bytes that follow each other in most copies, at least.
+  // Most copies have at least this many consecutive bytes.
   uint64_t copy_bytes() const { return copy_bytes_; }
   uint64_t taken_bytes() const { return taken_bytes_; }
   uint64_t published_bytes() const { return published_bytes_; }

@@ -165,8 +165,7 @@ __device__ __forceinline__ auto WithElementType(DType dtype,
   return visit.template operator()<E8M0>();
 }
 
-// The elements of a `Raw`, 16 bytes or less, and the fold of several such
-// operands.
+// Folds operands of at most 16 bytes, each a `Raw` with several elements.
 template <typename Type, typename Raw = uint4>
 class ElementFold {
  public:

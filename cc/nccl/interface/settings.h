@@ -20,8 +20,8 @@ enum class Hosts {
 // The value of Settings::levels_bytes for JAX_CXL_NCCL_LEVELS=never.
 inline constexpr uint64_t kNoLevels = ~uint64_t{0};
 
-// The settings of this library. The environment gives them, because a program
-// that calls NCCL knows nothing of them.
+// The settings of this library. They come from the environment, because a
+// program that calls NCCL does not know them.
 struct Settings {
   Hosts hosts = Hosts::kMachines;  // JAX_CXL_NCCL_HOSTS
   std::string library;             // JAX_CXL_NCCL_LIBRARY: the real NCCL

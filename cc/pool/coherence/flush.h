@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <string_view>
 
-// Cache line instructions, chosen once from what CPUID reports. On other
-// processors than x86, these functions do nothing and `FlushSupported` returns
+// Cache line instructions, chosen once from what CPUID reports. On processors
+// other than x86, these functions do nothing and `FlushSupported` returns
 // false.
 namespace jax_cxl::pool {
 

@@ -33,7 +33,7 @@ class Medium {
   // Returns the medium with this name. Fails with kInvalidArgument.
   static Result<const Medium*> Find(std::string_view name);
 
-  // What stands before the colon of a pool URI.
+  // What comes before the colon of a pool URI.
   virtual std::string_view name() const = 0;
   // Returns true if other jobs, including jobs on other hosts, can open the
   // memory. Their heartbeats then decide who may take it, and memory may

@@ -21,8 +21,8 @@ struct alignas(16) DeviceHandle {
 struct GetError {
   static constexpr uint64_t kOtherRing = ~uint64_t{0};
 
-  // 0: none. Otherwise the bytes of the values since the one that was
-  // overwritten, or kOtherRing.
+  // 0 if there is no error. Otherwise kOtherRing, or how many bytes the ring
+  // took from the overwritten value on.
   uint64_t since = 0;
 };
 

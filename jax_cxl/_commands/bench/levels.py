@@ -1,10 +1,10 @@
 """Times collectives over all devices in levels, as one call, and as the table chooses.
 
 The measured ways take turns, so that a slow moment of the machine affects all of them. `bytes`
-  counts the bytes that a process writes to the pool in one collective, from `jax_cxl.stats()`. The
-  way `copies` is a bound for collectives whose operand and result have the same size: the devices
-  of a process read and write the same number of bytes, by plain copies between their buffers. The
-  way `lax` is the collective of `jax.lax` over the same axes, by Gloo or NCCL.
+counts the bytes that a process writes to the pool in one collective, from `jax_cxl.stats()`. The
+way `copies` is a bound for collectives whose operand and result have the same size: the devices
+of a process read and write the same number of bytes, by plain copies between their buffers. The
+way `lax` is the collective of `jax.lax` over the same axes, by Gloo or NCCL.
 """
 
 import argparse

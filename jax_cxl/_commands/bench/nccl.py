@@ -1,7 +1,7 @@
 """Collectives of `jax.lax` between GPUs, which NCCL runs.
 
 `jax.lax` has no gather, scatter or reduce to one rank. The benchmark measures the collective of all
-  ranks that a user would write instead. It moves more data than necessary.
+ranks that a user would write instead. It moves more data than necessary.
 """
 
 from collections.abc import Callable

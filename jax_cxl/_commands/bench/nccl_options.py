@@ -1,7 +1,7 @@
 """The options of nccl-tests: `-b 8 -e 256M -f 2 -n 20 -w 5 -o all_reduce -d float`.
 
 Each option means the same as in nccl-tests, with two differences: `-o` names the operation, because
-  nccl-tests has one program for each operation; and sums are the only reductions.
+nccl-tests has one program for each operation; and sums are the only reductions.
 """
 
 import argparse

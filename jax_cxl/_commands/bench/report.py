@@ -89,7 +89,7 @@ def machine(load_before: float) -> dict[str, Any]:
 
 
 def header(load_before: float, command: str, mpi: str | None = None) -> dict[str, Any]:
-    """Returns the head of a results file, which stands before the results."""
+    """Returns the head of a results file, which comes before the results."""
     return {
         "machine": machine(load_before),
         "command": command,

@@ -259,7 +259,7 @@ def _measure_levels(tuned: dict[str, int], options: argparse.Namespace) -> tuple
 
 
 def level_limits(rows: list[dict], on_gpus: bool) -> dict[str, int]:
-    """Returns from how many bytes each collective is faster in levels by more than the margin.
+    """Returns the size from which each collective is faster in levels by more than the margin.
 
     Args:
       rows: of jax_cxl/_commands/bench/levels.py.

@@ -56,7 +56,7 @@ class World:
 
     def _map(self, size: int) -> mmap.mmap:
         """Maps memory without a name, so that no file remains, however the run ends."""
-        client = _compat.coordination_client()
+        client = _compat.distributed.client()
         if self.rank == 0:
             fd = os.memfd_create("jax_cxl.bench")
             os.ftruncate(fd, size)

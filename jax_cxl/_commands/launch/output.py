@@ -167,12 +167,12 @@ class Source:
         return self._prefix + text[: self.sink.room(self._prefix)].encode()
 
 
-def sinks(stdout: int = 1, stderr: int = 2) -> tuple[Sink, Sink]:
+def sinks() -> tuple[Sink, Sink]:
     """Returns the sinks of the two streams: the same sink twice if both are the same terminal."""
     # A terminal that cannot erase a line is treated like a file.
     capable = os.environ.get("TERM", "dumb") != "dumb"
-    first, second = (Sink(fd, capable and os.isatty(fd)) for fd in (stdout, stderr))
-    one_terminal = first.terminal and second.terminal and _device(stdout) == _device(stderr)
+    first, second = (Sink(fd, capable and os.isatty(fd)) for fd in (1, 2))
+    one_terminal = first.terminal and second.terminal and _device(1) == _device(2)
     # Two sinks on one terminal would not know where the other sink has left the cursor.
     return first, first if one_terminal else second
 

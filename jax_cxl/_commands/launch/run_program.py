@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 
+from jax_cxl._commands import option_types
 from jax_cxl._job import variables
 from jax_cxl._job.launched import entry_point
 from jax_cxl._nccl import library
@@ -22,11 +23,10 @@ A name that ends in .py is a script for this Python."""
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the command. It returns only if the program cannot be started."""
-    parser = argparse.ArgumentParser(
-        prog="python -m jax_cxl run",
+    parser = option_types.command(
+        "run",
+        _DESCRIPTION,
         usage="%(prog)s [--nccl] [--hosts HOSTS] [--replace-collectives] PROGRAM ...",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--nccl",

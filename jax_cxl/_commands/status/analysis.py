@@ -52,7 +52,7 @@ class Rank:
         return self.stuck or (calls[-1] if calls else None)
 
     def progress(self) -> tuple[str, str]:
-        """Returns texts about its last call: which call, its stage, and how long it is in it."""
+        """Describes its last call: which call it is, and how long it has been in its stage."""
         call = self.last_call
         if call is None:
             return "none", ""
@@ -100,13 +100,8 @@ class Job:
     late: dict[int, str]
 
 
-def watch(copy: Callable[[], "_core.JobRecord"], calls: int = ALL_CALLS) -> Job:
-    """Reads a job, which may run on several hosts.
-
-    Args:
-      copy: copies the pool.
-      calls: how many of the last calls of each rank to read.
-    """
+def watch(copy: Callable[[], "_core.JobRecord"]) -> Job:
+    """Reads a job, which may run on several hosts; `copy` copies the pool."""
     first = copy()
     others = [
         rank
@@ -114,14 +109,14 @@ def watch(copy: Callable[[], "_core.JobRecord"], calls: int = ALL_CALLS) -> Job:
         if not process_identity.on_this_kernel(first.rank(rank, 0))
     ]
     if not others:
-        return read(first, calls)
+        return read(first)
     time.sleep(_WATCH_SECONDS)
     second = copy()
     beaten = {
         rank: second.rank(rank, 0)["heartbeat"] - first.rank(rank, 0)["heartbeat"]
         for rank in others
     }
-    return read(second, calls, beaten)
+    return read(second, beaten=beaten)
 
 
 def read(

@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
     except ValueError as error:
         parser.error(str(error))
     if options.device is None:
-        print("\nFor a bug report, copy the rest (look first whether something in it is secret):\n")
+        print("\nFor a bug report, copy the rest (check first that nothing in it is secret):\n")
         print("\n".join(bug_report.lines(findings, os.environ)))
     return int(any(finding.level == "problem" for finding in findings))
 
@@ -77,7 +77,7 @@ def _findings(options: argparse.Namespace) -> Iterator[Finding]:
         yield from memory_check.check_device(options.device)
     else:
         for check in _CHECKS:
-            yield from check(max(options.ranks, 1))
+            yield from check(options.ranks)
 
 
 def check_jax(ranks: int) -> Iterator[Finding]:

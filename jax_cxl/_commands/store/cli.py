@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         "export",
         _export,
         "write a version as an orbax checkpoint, or as a safetensors file",
-        "orbax.checkpoint.StandardCheckpointer restores the checkpoint. Nodes of other types than"
+        "orbax.checkpoint.StandardCheckpointer restores the checkpoint. Nodes of types other than"
         " dict and list become dicts by the names of their fields, and typed PRNG keys become their"
         " key data (jax.random.wrap_key_data makes keys of them). The tree must fit into the memory"
         " of this host.",
@@ -94,7 +94,11 @@ def _parser() -> argparse.ArgumentParser:
         " 'snapshots', which is the default.",
     )
     _add_version(command, "one more than the newest, or 0")
-    _add_keep(command)
+    command.add_argument(
+        "--keep",
+        type=option_types.whole_number(2),
+        help="how many versions stay if the name is new (default: 2)",
+    )
     _add_parity(command, " in new memory")
     command = add(
         "delete",
@@ -128,14 +132,6 @@ def _add_version(command: argparse.ArgumentParser, default: str) -> None:
         "--version",
         type=option_types.whole_number(0),
         help=f"version, or step (default: {default})",
-    )
-
-
-def _add_keep(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--keep",
-        type=option_types.whole_number(2),
-        help="how many versions stay if the name is new (default: 2)",
     )
 
 

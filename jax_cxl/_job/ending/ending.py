@@ -1,9 +1,9 @@
 """How a program ends after it has lost a process.
 
 At exit JAX waits at a barrier until all processes of the job end. A lost process never arrives, and
-  JAX aborts the program after a minute or more. So the survivors leave JAX's coordination service
-  without that barrier. Process 0, which hosts the service, leaves last, because JAX aborts the
-  other processes when the service ends.
+JAX aborts the program after a minute or more. So the survivors leave JAX's coordination service
+without that barrier. Process 0, which hosts the service, leaves last, because JAX aborts the
+other processes when the service ends.
 
 Under `python -m jax_cxl.launch` the launcher ends the ranks.
 """
@@ -51,7 +51,7 @@ def wait_for_survivors() -> None:
 
     Call it while the runtime runs.
     """
-    if launch_environment.launched() or not _compat.hosts_service():
+    if launch_environment.launched() or not _compat.distributed.hosts_service():
         return
     others = set(range(jax.device_count())) - set(pools.local_ranks())
     survivors = {rank for rank in others if not _core.rank_lost(rank)}
@@ -71,5 +71,5 @@ def _ends(rank: int) -> bool:
 
 def leave_jax() -> None:
     """Leaves the coordination service without the lost processes."""
-    if not launch_environment.launched() and _compat.coordination_client() is not None:
-        _compat.leave_without_barrier()
+    if not launch_environment.launched() and _compat.distributed.client() is not None:
+        _compat.distributed.leave_without_barrier()

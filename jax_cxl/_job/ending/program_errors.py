@@ -56,8 +56,8 @@ def add_source(find: Callable[[str], Failure | None]) -> None:
 def install() -> None:
     """Makes errors of collectives in compiled programs instances of jax_cxl's classes."""
     failed_programs.install()
-    _compat.make_runtime_errors(_make)
-    _core.translate_dispatch_errors(_compat.jitted_function_type(), _make)
+    _compat.dispatch.make_runtime_errors(_make)
+    _core.translate_dispatch_errors(_compat.dispatch.jitted_function_type(), _make)
 
 
 def _make(text: str) -> BaseException | None:

@@ -32,6 +32,10 @@ from jax_cxl._job.launched import environment as launch_environment
 from jax_cxl._job.launched.board import ENDED, RUNS
 from jax_cxl._job.meeting import making_devices
 
+# How long processes wait for each other at start-up. This is long enough for a process that
+# compiles or loads data before it first communicates.
+TIMEOUT_SECONDS = 300
+
 # A process looks again after the first pause, then after pauses that grow to the longest one: the
 # others usually come within milliseconds.
 _FIRST_PAUSE = 0.001
@@ -87,7 +91,7 @@ def begin(awaited: Sequence[int] | None, timeout: float) -> None:
     _attempt += 1
     if not _several():
         return
-    _expected = set(range(_compat.process_count()) if awaited is None else awaited)
+    _expected = set(range(_compat.distributed.process_count()) if awaited is None else awaited)
     _post(None)
 
     def missing() -> list[int]:
@@ -105,7 +109,7 @@ def begin(awaited: Sequence[int] | None, timeout: float) -> None:
 
     deadline = time.monotonic() + timeout
     with telling_failures():
-        if not _compat.has_backend():
+        if not _compat.backends.made():
             # Make the devices now: JAX makes them in all processes together, and a process that
             # has yet to lower its first collective may already wait for this one.
             wait_for(lambda: making_devices.announced() >= set(missing()) or None, timeout, problem)
@@ -157,7 +161,7 @@ def wait_for_value(key: str, timeout: float, problem: str) -> str:
     """Waits until a key has a value, and returns it. `wait_for` says which errors it raises."""
     # The service answers as soon as there is a value, sooner than a pause would end.
     wait = round(_LONGEST_PAUSE * 1000)
-    return wait_for(lambda: _compat.key_value(key, wait), timeout, problem)
+    return wait_for(lambda: _compat.distributed.key_value(key, wait), timeout, problem)
 
 
 def _longer(pause: float) -> float:
@@ -182,8 +186,8 @@ def telling_failures(begins: bool = False) -> Any:
 
 
 def _several() -> bool:
-    client = _compat.coordination_client()
-    several = client is not None and _compat.process_count() > 1
+    client = _compat.distributed.client()
+    several = client is not None and _compat.distributed.process_count() > 1
     return several and not launch_environment.restarts_lost()
 
 
@@ -193,8 +197,10 @@ def _post(failure: str | None, code: str | None = None) -> None:
     who |= {"pid_namespace": process_identity.pid_namespace(), "failure": failure, "code": code}
     who |= {"versions": _versions()}
     with contextlib.suppress(jax.errors.JaxRuntimeError):  # The service may be gone.
-        _compat.coordination_client().key_value_set(
-            f"{_folder(_attempt)}{_compat.process_id()}", json.dumps(who), allow_overwrite=True
+        _compat.distributed.client().key_value_set(
+            f"{_folder(_attempt)}{_compat.distributed.process_id()}",
+            json.dumps(who),
+            allow_overwrite=True,
         )
 
 
@@ -222,7 +228,7 @@ def _check_versions() -> None:
 
 
 def _arrivals(attempt: int) -> dict[int, dict[str, Any]]:
-    entries = _compat.coordination_client().key_value_dir_get(_folder(attempt))
+    entries = _compat.distributed.client().key_value_dir_get(_folder(attempt))
     return {int(key.rpartition("/")[2]): json.loads(text) for key, text in entries}
 
 
@@ -243,7 +249,7 @@ def check_others() -> None:
     # identifies the process.
     before = {p: who | {"failure": None} for p, who in _arrivals(_attempt - 1).items()}
     for process, who in sorted((before | _arrivals(_attempt)).items()):
-        if process == _compat.process_id() or process not in _expected:
+        if process == _compat.distributed.process_id() or process not in _expected:
             continue
         here = process_identity.pid_means_the_same(who)
         ended = here and process_identity.start_of(who["pid"]) != who["start"]

@@ -18,7 +18,7 @@ def connect(connect_timeout: float) -> None:
     if not jax.distributed.is_initialized():
         _initialize_distributed(connect_timeout)
     if launch_environment.succeeds_process_0():
-        _compat.forget_topology()
+        _compat.distributed.forget_topology()
 
 
 def _initialize_distributed(connect_timeout: float) -> None:
@@ -26,7 +26,7 @@ def _initialize_distributed(connect_timeout: float) -> None:
     if not launch_environment.launched() and not several:
         return
     check_open_files(_FILES)
-    if not _compat.has_backend():
+    if not _compat.backends.made():
         arrival.await_ranks(connect_timeout)
     try:
         jax.distributed.initialize()

@@ -25,11 +25,13 @@ def announce(replaces: bool) -> None:
     Args:
       replaces: whether `JAX_CXL_REPLACE_COLLECTIVES` replaces the collectives of this process.
     """
-    client = _compat.coordination_client()
-    if client is not None and _compat.process_count() > 1:
+    client = _compat.distributed.client()
+    if client is not None and _compat.distributed.process_count() > 1:
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # The service may be gone.
             client.key_value_set(
-                f"{_FOLDER}{_compat.process_id()}", str(int(replaces)), allow_overwrite=True
+                f"{_FOLDER}{_compat.distributed.process_id()}",
+                str(int(replaces)),
+                allow_overwrite=True,
             )
 
 
@@ -49,18 +51,18 @@ def check_replacement(replaces: bool) -> None:
     Raises:
       MismatchError: another process has announced the opposite, or does not have jax_cxl.
     """
-    client = _compat.coordination_client()
-    if client is None or _compat.process_count() == 1:
+    client = _compat.distributed.client()
+    if client is None or _compat.distributed.process_count() == 1:
         return
     try:
         announcements = _announcements()
     except jax.errors.JaxRuntimeError:  # The service may be gone.
         return
-    everyone = range(_compat.process_count())
+    everyone = range(_compat.distributed.process_count())
     others = [process for process in everyone if announcements.get(process, False) != replaces]
     if not others:
         return
-    mine, theirs = [_compat.process_id()], others
+    mine, theirs = [_compat.distributed.process_id()], others
     with_it, without = (mine, theirs) if replaces else (theirs, mine)
     raise errors.MismatchError(
         f"{variables.REPLACE_COLLECTIVES} is set in {_names(with_it)} and not in {_names(without)}:"
@@ -70,7 +72,7 @@ def check_replacement(replaces: bool) -> None:
 
 
 def _announcements() -> dict[int, bool]:
-    entries = _compat.coordination_client().key_value_dir_get(_FOLDER)
+    entries = _compat.distributed.client().key_value_dir_get(_FOLDER)
     return {int(key.rpartition("/")[2]): value == "1" for key, value in entries}
 
 

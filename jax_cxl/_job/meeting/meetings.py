@@ -141,7 +141,7 @@ def _any_failed(key: str, processes: Sequence[int]) -> bool:
     The ranks may then have launched a program a different number of times. Calls are matched by
     these numbers, so the ranks need newly compiled programs.
     """
-    client = _compat.coordination_client()
+    client = _compat.distributed.client()
     client.key_value_set(f"{key}/failed/{jax.process_index()}", str(int(_past.failed)))
 
     def told() -> list[str] | None:
@@ -158,7 +158,7 @@ def _meet(
     processes: Sequence[int],
 ) -> _core.Pool:
     """Maps the pool in these processes. Returns once all their ranks have registered in it."""
-    client = _compat.coordination_client() if len(processes) > 1 else None
+    client = _compat.distributed.client() if len(processes) > 1 else None
     first = jax.process_index() == processes[0]
     try:
         if first:
@@ -169,7 +169,7 @@ def _meet(
             assert client is not None
             text = arrival.wait_for_value(
                 f"{key}/pool",
-                _compat.MEETING_TIMEOUT_MS / 1000,
+                arrival.TIMEOUT_SECONDS,
                 f"process {processes[0]} has not created the pool",
             )
             place = json.loads(text)
@@ -203,7 +203,8 @@ def _await_registered(key: str, client: Any, processes: Sequence[int]) -> None:
         # The service answers as soon as the process comes, sooner than a pause would end.
         return (
             all(
-                process in come or _compat.key_value(f"{key}/registered/{process}", 20) is not None
+                process in come
+                or _compat.distributed.key_value(f"{key}/registered/{process}", 20) is not None
                 for process in processes
             )
             or None
@@ -226,4 +227,4 @@ def _ranks_of(processes: Sequence[int]) -> list[int]:
 
 
 def _wait(look: Callable[[], Any], problem: str) -> Any:
-    return arrival.wait_for(look, _compat.MEETING_TIMEOUT_MS / 1000, problem)
+    return arrival.wait_for(look, arrival.TIMEOUT_SECONDS, problem)

@@ -15,7 +15,7 @@ def agree(tuning: _core.Tuning, meeting: str, process: int, first: int = 0) -> N
       MismatchError: they differ.
       ValueError: `JAX_CXL_EARLY_BYTES` is malformed.
     """
-    client = _compat.coordination_client()
+    client = _compat.distributed.client()
     mine = tuning_table.table(tuning)
     early_bytes = setting.early_bytes()
     early = {variables.EARLY_BYTES: "off" if early_bytes is None else early_bytes}
@@ -27,7 +27,7 @@ def agree(tuning: _core.Tuning, meeting: str, process: int, first: int = 0) -> N
     theirs, theirs_early = json.loads(
         arrival.wait_for_value(
             key,
-            _compat.MEETING_TIMEOUT_MS / 1000,
+            arrival.TIMEOUT_SECONDS,
             f"process {first} did not publish its tuning table",
         )
     )

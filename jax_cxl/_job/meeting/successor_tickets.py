@@ -26,6 +26,7 @@ from jax_cxl import _compat, _core, errors
 from jax_cxl._job import platforms
 from jax_cxl._job.launched import environment as launch_environment
 from jax_cxl._job.launched.board import FINISHED
+from jax_cxl._job.meeting import arrival
 from jax_cxl._job.pool import pool_uri, pools
 
 POLL_SECONDS = 0.02
@@ -79,7 +80,7 @@ def join(
       generation: the generation of the runtime that this process had, -1 for none.
       failed: whether a rank of that runtime gave up.
     """
-    deadline = time.monotonic() + _compat.MEETING_TIMEOUT_MS / 1000
+    deadline = time.monotonic() + arrival.TIMEOUT_SECONDS
     created: _core.Pool | None = None
     while True:
         ticket = f"{generation}.{failed:d}.{secrets.token_hex(8)}"
@@ -89,7 +90,7 @@ def join(
             _check(deadline, "no process has answered")
             if jax.process_index() == 0:
                 created = _begin(spec, platform) or created
-            text = _compat.key_value(f"{_ANSWERS}{ticket}")
+            text = _compat.distributed.key_value(f"{_ANSWERS}{ticket}")
         decision = json.loads(text)
         place, members = decision["place"], decision["members"]
         pool = created or pools.attach(place)
@@ -150,4 +151,4 @@ def _check(deadline: float, problem: str) -> None:
 
 
 def _client() -> Any:
-    return _compat.coordination_client()
+    return _compat.distributed.client()

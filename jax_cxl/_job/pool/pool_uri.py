@@ -5,12 +5,12 @@
     dax:/dev/dax0.0,/dev/dax1.0?offset=2MiB          CXL memory, one or more devices
 
 `size` and `offset` apply to each path. `devices` splits each path into that many parts, as if each
-  were a device of its own. `coherence` names how stores reach the other hosts: `coherent` (the
-  default of shm and file), `uncached`, or `flush` (that of dax). A job whose processes run under
-  several kernels has to name the coherence, even if it is `coherent`. `gpu_writes=memory`, with
-  `flush`, says that writes of a GPU do not stay in a cache of its host (DDIO is off, or the writes
-  do not allocate), so that the host need not write them back. `keep=on-failure`, for shm, keeps the
-  pool of a failed job for `python -m jax_cxl status`.
+were a device of its own. `coherence` names how stores reach the other hosts: `coherent` (the
+default of shm and file), `uncached`, or `flush` (that of dax). A job whose processes run under
+several kernels has to name the coherence, even if it is `coherent`. `gpu_writes=memory`, with
+`flush`, says that writes of a GPU do not stay in a cache of its host (DDIO is off, or the writes
+do not allocate), so that the host need not write them back. `keep=on-failure`, for shm, keeps the
+pool of a failed job for `python -m jax_cxl status`.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """Pools that several processes share: one process creates a pool, the others attach to it.
 
 The *place* of a pool is a dictionary that becomes JSON. It has the values that another process
-  needs to attach to the pool. If there is no pool, it has the error instead.
+needs to attach to the pool. If there is no pool, it has the error instead.
 """
 
 import contextlib

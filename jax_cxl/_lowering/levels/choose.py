@@ -32,7 +32,7 @@ def collective(
     """Lowers a collective. It runs in levels if that is faster or if `levels` is True.
 
     The arguments are those of `lowering.collective`, and the argument `levels` of the public
-      functions.
+    functions.
 
     Between CPU devices a collective in levels is one call (cc/comm/level_calls.h). Between GPUs it
     is a composition (compose.py). Its start (`x_start`) returns a complete result, because a future
@@ -123,7 +123,7 @@ def _split(
 
 
 # The step between processes of a collective of GPUs in levels.
-_step_p = _compat.Primitive("level")
+_step_p = _compat.tracing.Primitive("level")
 
 
 class _Across(NamedTuple):

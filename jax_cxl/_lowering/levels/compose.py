@@ -13,7 +13,7 @@ their processes.
 So each process sends a byte through the pool once, and not once for each of its ranks.
 
 A long collective works in chunks. While the pool moves chunks, the processes combine the chunks
-  that follow, then distribute the chunks that have arrived:
+that follow, then distribute the chunks that have arrived:
 
     inside   before 0 | before 1 | before 2 | after 0 | after 1 | after 2
     across            | chunk 0       | chunk 1       | chunk 2 |

@@ -10,7 +10,7 @@ class Split(NamedTuple):
     """Groups of ranks as a grid: a row for each process, with the same number of ranks in each row.
 
     Attributes:
-      at: where the ranks of the grid stand in their group, an array of shape (processes, ranks of a
+      at: the places of the grid's ranks in their group, an array of shape (processes, ranks of a
         process). It is the same in all groups.
       inside: groups of ranks that share a process, one in each row.
       across: groups of ranks, one of each process, that have the same place in their processes.

@@ -26,18 +26,18 @@ def field(op: Op, on_gpus: bool) -> str:
     """Returns the field of the tuning table (cc/comm/call/tuning.h) for a collective.
 
     The field has the size in bytes from which the collective runs in levels if the program does not
-      choose.
+    choose.
     """
     return f"{'gpu_' if on_gpus else ''}levels_{op.name.lower()}_bytes"
 
 
 def chunks(op: Op, num_bytes: int, grid: tuple[int, int], chunk_bytes: int) -> int:
-    """Returns into how many chunks a collective between GPUs is divided.
+    """Returns how many chunks a collective between GPUs is divided into.
 
     Args:
       op: the collective.
       num_bytes: bytes of a rank's operand.
-      grid: the numbers of processes of a group and of its ranks in each process.
+      grid: how many processes the group has, and how many ranks in each process.
       chunk_bytes: the fewest bytes of a chunk.
     """
     processes, per_process = grid

@@ -27,11 +27,7 @@ def register(primitive: Any, other_axis: Callable, own_axis: Callable) -> None:
             if d is None:
                 return primitive.bind(x, **params), None
             return other_axis(x, d, **params)
-        if params.get("groups") is not None:
-            raise NotImplementedError(
-                f"jax_cxl.{primitive.name}: axis_index_groups do not work over the axis"
-                f" {axis_data.name!r} of jax.vmap. Leave the groups out, or use a mesh axis."
-            )
+        _refuse_groups(primitive, params.get("groups"), axis_data.name)
         if len(axes) > 1:
             raise NotImplementedError(
                 f"jax_cxl.{primitive.name} over {axes}, of which {axis_data.name!r} is"
@@ -55,11 +51,7 @@ def register_reduction(primitive: Any, reduce: Callable, unmapped: Callable) -> 
         (x,), (d,) = operands, dims
         if axis_data.name not in axes:
             return primitive.bind(x, axes=axes, groups=groups, **params), d
-        if groups is not None:
-            raise NotImplementedError(
-                f"jax_cxl.{primitive.name}: axis_index_groups do not work over the axis"
-                f" {axis_data.name!r} of jax.vmap. Leave the groups out, or use a mesh axis."
-            )
+        _refuse_groups(primitive, groups, axis_data.name)
         x = (
             unmapped(x, axis_data.size)
             if d is None
@@ -69,6 +61,14 @@ def register_reduction(primitive: Any, reduce: Callable, unmapped: Callable) -> 
         return (primitive.bind(x, axes=rest, groups=None, **params) if rest else x), None
 
     batching.fancy_primitive_batchers[primitive] = rule
+
+
+def _refuse_groups(primitive: Any, groups: Any, axis: Any) -> None:
+    if groups is not None:
+        raise NotImplementedError(
+            f"jax_cxl.{primitive.name}: axis_index_groups do not work over the axis {axis!r} of"
+            " jax.vmap. Leave the groups out, or use a mesh axis."
+        )
 
 
 def to_front(x: Any, d: int | None, size: int) -> Any:

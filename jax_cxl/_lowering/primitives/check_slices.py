@@ -18,7 +18,7 @@ from jax_cxl._job import lifecycle, platforms
 from jax_cxl._lowering import contract
 
 # Takes tables of shape (..., ranks, 4, entries), and any values, and returns all of them.
-_check_slices_p = _compat.Primitive("check_slices")
+_check_slices_p = _compat.tracing.Primitive("check_slices")
 _check_slices_p.multiple_results = True
 
 

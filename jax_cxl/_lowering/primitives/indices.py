@@ -1,8 +1,8 @@
 """Converts arrays of indices, offsets and sizes, for all operations.
 
 The integer dtype of a user's array may be narrower than the numbers that an operation compares it
-  with, or wider than the int32 that an operation computes with. These functions are the only
-  conversions of such arrays. None of them wraps a value around.
+with, or wider than the int32 that an operation computes with. These functions are the only
+conversions of such arrays. None of them wraps a value around.
 """
 
 from typing import Any

@@ -53,13 +53,13 @@ def permuted_axes_of(op: str, axis_name: Any) -> Axes:
     if not all(axis in names for axis in axes):
         return axes
     in_mesh_order = tuple(sorted(axes, key=names.index))
-    if axes != in_mesh_order and _compat.refuses_other_orders_of_axes():
+    if axes != in_mesh_order and _compat.tracing.refuses_other_orders_of_axes():
         raise ValueError(
             f"jax_cxl.{op}: axis_name={axes} is not in the order of the mesh, {in_mesh_order}. As"
             " with jax.lax, `with jax.raise_on_ppermute_sort_diff(False):` allows it; ranks then"
             " count in the order that is given."
         )
-    return in_mesh_order if _compat.sorts_axes_of_ppermute() else axes
+    return in_mesh_order if _compat.tracing.sorts_axes_of_ppermute() else axes
 
 
 def check_bound(op: str, axis: Hashable) -> None:
@@ -86,7 +86,7 @@ def check_bound(op: str, axis: Hashable) -> None:
             f"Found an unbound axis name: {axis}. To fix this, please call jax_cxl.{op}"
             f" under `jax.shard_map` over a mesh with this axis.{where}"
         ) from None
-    if axis in _compat.forbidden_axes():
+    if axis in _compat.tracing.forbidden_axes():
         raise ValueError(
             f"jax_cxl.{op}: JAX forbids collectives over axis {axis!r} here. Move the call out of"
             " this function."
@@ -124,7 +124,7 @@ def manual(axes: Axes) -> Axes:
 
 def varying(x: Any) -> frozenset:
     """Returns the axes over which x varies. Without check_vma there are none."""
-    return jax.typeof(x).manual_axis_type.varying if _compat.check_vma() else frozenset()
+    return jax.typeof(x).manual_axis_type.varying if _compat.tracing.check_vma() else frozenset()
 
 
 def check_summed(x: Any, axes: Axes) -> None:
@@ -140,7 +140,7 @@ def check_summed(x: Any, axes: Axes) -> None:
 
 def vary(x: Any, axes: Axes) -> Any:
     """Casts x to vary over `axes`, as `jax.lax` does before every collective."""
-    if not _compat.check_vma():
+    if not _compat.tracing.check_vma():
         return x
     check_summed(x, axes)
     known = varying(x)
@@ -150,7 +150,7 @@ def vary(x: Any, axes: Axes) -> Any:
 
 def bind_reduction(primitive: Any, x: Any, axes: Axes, groups: Groups, levels: bool | None) -> Any:
     """Binds a primitive with the parameters `axes`, `groups`, `invariant` and `levels`."""
-    if not _compat.check_vma() or groups is not None:
+    if not _compat.tracing.check_vma() or groups is not None:
         # The results of different groups differ, so they stay varying.
         return primitive.bind(
             vary(x, axes), axes=axes, groups=groups, invariant=False, levels=levels
@@ -202,7 +202,7 @@ def abstract_result(op: str, x: Any, axes: Axes, *, shape=None, invariant=False)
     effects = {effect(op, axis) for axis in axes}
     dtypes.check_dtype(op, x.dtype)
     vma = x.manual_axis_type
-    if _compat.check_vma() and not set(manual(axes)) <= vma.varying:
+    if _compat.tracing.check_vma() and not set(manual(axes)) <= vma.varying:
         raise ValueError(
             f"jax_cxl.{op} needs an array that varies over {axes}, got one that varies"
             f" over {sorted(map(str, vma.varying))}. Cast it with jax.lax.pcast(x,"
@@ -217,4 +217,4 @@ def abstract_result(op: str, x: Any, axes: Axes, *, shape=None, invariant=False)
 def effect(op: str, axis: Hashable) -> Any:
     """Returns the effect by which an equation depends on a bound axis."""
     check_bound(op, axis)
-    return _compat.NamedAxisEffect(axis)
+    return _compat.tracing.NamedAxisEffect(axis)

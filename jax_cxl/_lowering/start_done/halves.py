@@ -36,11 +36,11 @@ from jax_cxl._lowering import contract
 from jax_cxl._lowering.primitives import local_lowering, lowering
 
 # *xs -> y, token: starts the collective `collective.bind(*xs, **params)`.
-start_p = _compat.Primitive("start")
+start_p = _compat.tracing.Primitive("start")
 # *xs, y, token, *after -> y, where `operands` is the number of xs
-done_p = _compat.Primitive("done")
+done_p = _compat.tracing.Primitive("done")
 # token, *h -> h
-tie_p = _compat.Primitive("tie")
+tie_p = _compat.tracing.Primitive("tie")
 start_p.multiple_results = tie_p.multiple_results = True
 
 # The calls that start something -> the calls that wait for it.

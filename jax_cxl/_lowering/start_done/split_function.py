@@ -51,7 +51,7 @@ def start(function: Callable, *arguments: Any) -> tuple[list[Pending], list[Any]
     pending, awaited, rest = [], [], []
     late: set[Any] = set()
     for equation in jaxpr.eqns:
-        if any(isinstance(v, _compat.Var) and v in late for v in equation.invars):
+        if any(isinstance(v, _compat.tracing.Var) and v in late for v in equation.invars):
             late.update(equation.outvars)
             rest.append(equation)
         elif halves.startable(equation):
@@ -64,7 +64,9 @@ def start(function: Callable, *arguments: Any) -> tuple[list[Pending], list[Any]
             _evaluate(known, equation)
 
     needed = [v for equation in rest for v in equation.invars] + list(jaxpr.outvars)
-    others = list(dict.fromkeys(v for v in needed if isinstance(v, _compat.Var) and v in known))
+    others = list(
+        dict.fromkeys(v for v in needed if isinstance(v, _compat.tracing.Var) and v in known)
+    )
 
     def finish(results, values):
         environment = dict(zip(awaited, results, strict=True))
@@ -77,7 +79,7 @@ def start(function: Callable, *arguments: Any) -> tuple[list[Pending], list[Any]
 
 
 def _read(environment: dict[Any, Any], variable: Any) -> Any:
-    return variable.val if isinstance(variable, _compat.Literal) else environment[variable]
+    return variable.val if isinstance(variable, _compat.tracing.Literal) else environment[variable]
 
 
 def _evaluate(environment: dict[Any, Any], equation: Any) -> None:

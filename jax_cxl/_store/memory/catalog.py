@@ -2,8 +2,8 @@
 
 An entry never changes while its name exists. To delete a name, a process first stores a word in its
 section, and then looks for leases and claims. A process that leases or claims a section does so
-first, and looks for this word then. So one of them sees the other, and a deletion that is refused
-hides the name from nobody.
+first, and then looks for this word. So one of them sees the other, and a refused deletion hides the
+name from nobody.
 """
 
 import dataclasses
@@ -63,13 +63,12 @@ class Entry:
         name = self.name.encode()
         numbers = (self.identity, self.slot, self.generation, self.start, self.end, self.keep)
         data = self._FORMAT.pack(*numbers, self.created, len(name)) + name
-        data = data.ljust(layout.ENTRY_BYTES - 8, b"\0")
-        return data + struct.pack("<Q", checksum.of(data))
+        return checksum.seal(data, layout.ENTRY_BYTES)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self | None:
         """Reads an entry. Returns None if the bytes are not one, or are damaged."""
-        if struct.unpack("<Q", data[-8:])[0] != checksum.of(data[:-8]):
+        if not checksum.is_sealed(data):
             return None
         *fields, size = cls._FORMAT.unpack_from(data)
         fields.append(data[cls._FORMAT.size :][:size].decode(errors="replace"))

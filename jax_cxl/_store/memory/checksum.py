@@ -1,6 +1,7 @@
 """The checksum of snapshots: XXH3 of 64 bits, by the library xxhash."""
 
 import functools
+import struct
 from typing import Any
 
 from jax_cxl import errors
@@ -14,6 +15,17 @@ def of(data: Any) -> int:
     """
     digest: int = _xxhash().xxh3_64_intdigest(data)
     return digest
+
+
+def seal(data: bytes, size: int) -> bytes:
+    """Returns an entry of a table: data, zeros, and the checksum of both at the end."""
+    data = data.ljust(size - 8, b"\0")
+    return data + struct.pack("<Q", of(data))
+
+
+def is_sealed(entry: bytes) -> bool:
+    """Whether an entry ends with its checksum."""
+    return struct.unpack("<Q", entry[-8:])[0] == of(entry[:-8])
 
 
 @functools.cache

@@ -75,8 +75,7 @@ class Superblock:
         """Returns the page."""
         fields = (self.parity, self.num_devices, self.device, BLOCK_BYTES)
         data = self._FORMAT.pack(MAGIC, _VERSION, *fields, self.device_bytes)
-        page = data.ljust(PAGE_BYTES - 8, b"\0")
-        return page + struct.pack("<Q", checksum.of(page))
+        return checksum.seal(data, PAGE_BYTES)
 
     @classmethod
     def from_bytes(cls, page: bytes) -> Self:
@@ -88,7 +87,7 @@ class Superblock:
         """
         magic, version, parity, devices, device, block, size = cls._FORMAT.unpack_from(page)
         # Compute the checksum with the right magic, because the magic itself may be damaged.
-        intact = struct.unpack("<Q", page[-8:])[0] == checksum.of(MAGIC + page[8:-8])
+        intact = checksum.is_sealed(MAGIC + page[8:])
         if magic != MAGIC and not intact:
             raise ValueError("it holds something that is not a store of jax_cxl")
         if magic != MAGIC or not intact:

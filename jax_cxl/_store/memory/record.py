@@ -58,13 +58,12 @@ class Record:
     def to_bytes(self) -> bytes:
         """Returns the record. Its first word is the number."""
         *fields, sums = dataclasses.astuple(self)
-        data = self._FORMAT.pack(*fields, *sums).ljust(RECORD_BYTES - 8, b"\0")
-        return data + struct.pack("<Q", checksum.of(data))
+        return checksum.seal(self._FORMAT.pack(*fields, *sums), RECORD_BYTES)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self | None:
         """Reads a record. Returns None if the bytes are not a record, or are damaged."""
-        if struct.unpack("<Q", data[-8:])[0] != checksum.of(data[:-8]):
+        if not checksum.is_sealed(data):
             return None
         fields = cls._FORMAT.unpack_from(data)
         record = cls(*(*fields[:-REPLICA_SUMS], fields[-REPLICA_SUMS:]))

@@ -128,12 +128,12 @@ class _Building:
           leaf: the array.
           to: where it goes.
           parts: the part of each device: a NumPy array, or what its GPU has copied.
-          weak_type, committed: as for `_compat.array_like`.
+          weak_type, committed: as for `_compat.arrays.like`.
         """
         form = leaf.shape, leaf.dtype, to.sharding, weak_type
         aval = self._avals.get(form)
         if aval is not None and not any(isinstance(part, on_gpus.Copy) for part in parts):
-            return _compat.put(aval, to.sharding, parts, to.devices, committed)
+            return _compat.arrays.put(aval, to.sharding, parts, to.devices, committed)
         # JAX checks the first array of each form.
         arrays = [
             part.made if isinstance(part, on_gpus.Copy) else _on_device(part, where)
@@ -143,7 +143,7 @@ class _Building:
         made: jax.Array = jax.make_array_from_single_device_arrays(
             leaf.shape, to.sharding, arrays, dtype=dtype
         )
-        made = _compat.array_like(made, weak_type, committed)
+        made = _compat.arrays.like(made, weak_type, committed)
         if parts:
             self._avals[form] = made.aval
         return made
@@ -156,7 +156,7 @@ class _Building:
 
 def _on_device(part: np.ndarray, where: jax.sharding.SingleDeviceSharding) -> jax.Array:
     aval = jax.core.ShapedArray(part.shape, part.dtype)
-    return _compat.put(aval, where, [part], list(where.device_set), True)
+    return _compat.arrays.put(aval, where, [part], list(where.device_set), True)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -37,15 +37,13 @@ class Announcement:
         """Returns the announcement. Its first word is the attempt."""
         text = self.problem.encode()[: self._TEXT_BYTES]
         numbers = (self.attempt, self.token, self.tree, self.details)
-        data = (self._FORMAT.pack(*numbers, len(text)) + text).ljust(
-            layout.ANNOUNCEMENT_BYTES - 8, b"\0"
-        )
-        return data + struct.pack("<Q", checksum.of(data))
+        data = self._FORMAT.pack(*numbers, len(text)) + text
+        return checksum.seal(data, layout.ANNOUNCEMENT_BYTES)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self | None:
         """Reads an announcement. Returns None if the bytes are not one."""
-        if struct.unpack("<Q", data[-8:])[0] != checksum.of(data[:-8]):
+        if not checksum.is_sealed(data):
             return None
         *fields, size = cls._FORMAT.unpack_from(data)
         text = data[cls._FORMAT.size : cls._FORMAT.size + size].decode(errors="replace")

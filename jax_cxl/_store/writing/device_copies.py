@@ -18,7 +18,7 @@ from jax_cxl._store.writing.shard_bytes import DeviceBytes, HostBytes
 
 # Bytes that are copied and checked together. Python spends about 0.5 ms on a chunk.
 _CHUNK_BYTES = 256 << 20
-# Blocks that a thread publishes at a time, where the host has to write lines back or to check.
+# If the host has to write lines back or to check blocks, a thread publishes this many at a time.
 _HOST_BLOCKS = 16
 # Each GPU has several chunks under way, so that its copy engine never waits for Python.
 _CHUNKS_UNDER_WAY = 2

@@ -77,13 +77,12 @@ class Claim:
 
     def to_bytes(self) -> bytes:
         """Returns the entry. Its first word is the incarnation."""
-        data = self._FORMAT.pack(*self.numbers()).ljust(layout.CLAIM_BYTES - 8, b"\0")
-        return data + struct.pack("<Q", checksum.of(data))
+        return checksum.seal(self._FORMAT.pack(*self.numbers()), layout.CLAIM_BYTES)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self | None:
         """Reads an entry. Returns None if the bytes are not an entry, or are damaged."""
-        if struct.unpack("<Q", data[-8:])[0] != checksum.of(data[:-8]):
+        if not checksum.is_sealed(data):
             return None
         claim = cls(*cls._FORMAT.unpack_from(data))
         return claim if claim.incarnation else None

@@ -161,7 +161,7 @@ class SaveAgreement:
         return found if found and found.token == self.token else None
 
     def _untold(self, told: dict[int, Any]) -> list[int]:
-        """Adds the announcements that have come to `told`; returns the processes without one."""
+        """Adds to `told` the announcements that have arrived; returns the processes without one."""
         missing = []
         for writer in self._others():
             found = None if writer in told else self._of(writer)

@@ -312,7 +312,7 @@ class Selection:
         held = [
             arrays[leaf]
             if position == _ITSELF
-            else _compat.arrays_of_devices(arrays[leaf])[position]
+            else _compat.arrays.of_devices(arrays[leaf])[position]
             for leaf, position in self._chosen.shards
         ]
         if self.on_device:

@@ -149,7 +149,7 @@ def hold_sums(arrays: Sequence[jax.Array]) -> list[HostBytes | DeviceSum]:
 
 @jax.jit
 def _sums(arrays: list[jax.Array]) -> list[jax.Array]:
-    """Returns a checksum of each array: two sums of its words, each times a number of its place."""
+    """Returns a checksum of each array: two sums of its words, weighted by their positions."""
     return [_sum(array) for array in arrays]
 
 

@@ -190,13 +190,12 @@ class Entry:
 
     def to_bytes(self) -> bytes:
         """Returns the entry. Its first word is the step."""
-        data = self._FORMAT.pack(*dataclasses.astuple(self)).ljust(_ENTRY_BYTES - 8, b"\0")
-        return data + struct.pack("<Q", checksum.of(data))
+        return checksum.seal(self._FORMAT.pack(*dataclasses.astuple(self)), _ENTRY_BYTES)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self | None:
         """Reads an entry; returns None if the bytes are not an entry."""
-        if struct.unpack("<Q", data[-8:])[0] != checksum.of(data[:-8]):
+        if not checksum.is_sealed(data):
             return None
         return cls(*cls._FORMAT.unpack_from(data))
 

@@ -23,9 +23,8 @@ class Instruction:
     DIMENSIONS, SLICES = 14, 17
     DYNAMIC_SLICE_SIZES = 20
     CHANNEL_ID, TARGET, ID, OPERANDS, CONTROL_PREDECESSORS, CALLED = 26, 28, 35, 36, 37, 38
-    SHARDING, BACKEND_CONFIG, PAIRS, CONSTRAIN_LAYOUT, OPERAND_SHAPES = 40, 43, 52, 56, 57
-    HAS_SIDE_EFFECT, FRONTEND_ATTRIBUTES, GLOBAL_IDS, ALIASING = 65, 68, 71, 74
-    API_VERSION = 77
+    BACKEND_CONFIG, PAIRS, CONSTRAIN_LAYOUT, OPERAND_SHAPES = 43, 52, 56, 57
+    HAS_SIDE_EFFECT, GLOBAL_IDS, ALIASING, API_VERSION = 65, 71, 74, 77
 
     def __init__(self, proto: Message) -> None:
         self.proto = proto
@@ -329,7 +328,7 @@ class Module:
         return self._computation(self._positions[number])
 
     def place(self, computation: Computation, instruction: Instruction) -> tuple[int, int]:
-        """Returns where an instruction stands in the module."""
+        """Returns where an instruction is in the module."""
         return self._positions[computation.id], computation.position(instruction)
 
     def drop(self, number: int) -> None:

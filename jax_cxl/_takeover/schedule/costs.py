@@ -1,7 +1,7 @@
 """Estimates how long instructions take on a GPU, from their shapes alone.
 
 Only the ratios of the estimates matter, and they may be rough. The estimates must not be measured
-  on the machine that compiles the program, because all ranks have to reach the same order.
+on the machine that compiles the program, because all ranks have to reach the same order.
 """
 
 import math

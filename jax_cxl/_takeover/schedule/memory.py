@@ -1,8 +1,8 @@
 """Which results of a computation may share memory, and which instructions write into it.
 
 A module shows how its instructions depend on each other. It does not show which instructions write
-  into the memory of an operand. In XLA's own order, all instructions that read the old contents
-  come before such a write. Any other order must preserve that.
+into the memory of an operand. In XLA's own order, all instructions that read the old contents
+come before such a write. Any other order must preserve that.
 """
 
 import functools

@@ -125,7 +125,7 @@ class Clock:
         """Returns the time from which an instruction can run without waiting for a collective.
 
         Returns 0 if it waits for no collective, or if the instruction and those that it needs
-          cannot be deferred.
+        cannot be deferred.
         """
         until = 0.0
         seen, stack = set(), [position]

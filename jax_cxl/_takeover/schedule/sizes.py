@@ -1,8 +1,8 @@
 """How many bytes of memory the results of a computation's instructions take.
 
 Memory that is counted in another computation, or that belongs to arguments, is not counted again.
-  Otherwise the estimate for XLA's own order would be too large, and early starts would use the
-  difference.
+Otherwise the estimate for XLA's own order would be too large, and early starts would use the
+difference.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +46,8 @@ class Sizes:
         self._computation, self._instructions = computation, instructions
         self._position, self._memory, self._starts = position, memory, starts
         self._dones = {start: done for done, start in starts.items()}
-        # Parts of results in the memory of arguments, or of the result of a loop or a branch.
+        # Results that need no memory of their own, because they are in that of an argument, or of
+        # the result of a loop or a branch.
         self._counted: set[Name] = set()
         donated = {part[:1] for part in module.donated}
         for part, i in self._outputs(computation.root):

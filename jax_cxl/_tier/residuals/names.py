@@ -13,7 +13,7 @@ from jax_cxl import _compat
 def named(jaxpr: Any, calls: int = 1) -> Iterator[tuple[str, Any, int]]:
     """Yields name and type of each named value, and how many times the function computes it."""
     for eqn in jaxpr.eqns:
-        if (name := _compat.checkpoint_name_of(eqn)) is not None:
+        if (name := _compat.checkpoint.name_of(eqn)) is not None:
             yield name, eqn.outvars[0].aval, calls
         inner = calls * eqn.params["length"] if eqn.primitive.name == "scan" else calls
         for each in _inner(eqn):
@@ -40,7 +40,7 @@ def replace(jaxpr: Any, replaced: Callable[[Any, str], Any]) -> Any:
 
     eqns = []
     for eqn in jaxpr.eqns:
-        if (name := _compat.checkpoint_name_of(eqn)) is not None:
+        if (name := _compat.checkpoint.name_of(eqn)) is not None:
             eqns.append(replaced(eqn, name))
         elif any(True for _ in _inner(eqn)):
             eqns.append(eqn.replace(params={key: of(x) for key, x in eqn.params.items()}))

@@ -59,7 +59,7 @@ def _split(saveable, unknown, _, eqn):
     if unknown[0]:
         return None, eqn, [True], [True], []
     (x,), (out,), value = eqn.invars, eqn.outvars, eqn.params["value"]
-    if _compat.is_saveable(saveable(eqn.primitive, x.aval, **eqn.params)):
+    if _compat.checkpoint.is_saveable(saveable(eqn.primitive, x.aval, **eqn.params)):
         return eqn, None, [False], [False], []
     *_, handle_aval = _put_avals(x.aval, value=value)
     handle = core.Var(handle_aval)
@@ -203,4 +203,4 @@ ad.primitive_jvps[get_p] = _get_jvp
 batching.primitive_batchers[offload_p] = _offload_batch
 batching.primitive_batchers[put_p] = _refuse_batch
 batching.primitive_batchers[get_p] = _refuse_batch
-_compat.register_checkpoint_rule(offload_p, _split)
+_compat.checkpoint.register_rule(offload_p, _split)

@@ -29,9 +29,9 @@ def wait(name: str, timeout: float | None) -> None:
     what = f"barrier {name!r}"
     number = _reached[running.generation] = _reached.get(running.generation, 0) + 1
     folder = f"jax_cxl/barrier/{running.generation}/"
-    me = _compat.process_id()
+    me = _compat.distributed.process_id()
     who = {"number": number, "last": what, "pid": os.getpid(), "host": socket.gethostname()}
-    client = _compat.coordination_client()
+    client = _compat.distributed.client()
     client.key_value_set(f"{folder}{me}", json.dumps(who), allow_overwrite=True)
 
     def late() -> dict[int, dict[str, Any]]:

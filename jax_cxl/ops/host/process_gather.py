@@ -21,7 +21,7 @@ from jax_cxl._job import lifecycle
 from jax_cxl.ops.host import meeting_point
 from jax_cxl.ops.rooted.gather import gather
 
-# What a process sends in one collective, at most. It bounds the memory of the root.
+# The most bytes that a process sends in one collective. This bounds the memory of the root.
 _PART_BYTES = 16 << 20
 
 # How many gathers this process has called, by generation.
@@ -109,7 +109,7 @@ def _exchange(
     if len(ranks) == 1:
         return {me: mine}
     number = _called[generation] = _called.get(generation, 0) + 1
-    client = _compat.coordination_client()
+    client = _compat.distributed.client()
     folder = f"jax_cxl/process_gather/{generation}/"
     client.key_value_set(f"{folder}{number}/{me}", json.dumps(mine))
     found: dict[int, dict[str, Any]] = {}

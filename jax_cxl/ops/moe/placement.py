@@ -70,7 +70,7 @@ def _solve(counts: np.ndarray, slack: float) -> np.ndarray:
     """Returns the rank of each expert.
 
     The variables of the program are, at e * ranks + r, whether expert e is on rank r, and the
-      largest load.
+    largest load.
     """
     try:
         from scipy import optimize, sparse  # type: ignore[import-untyped]

@@ -125,7 +125,7 @@ _REDUCTIONS: dict[Any, ReduceOp] = {}
 
 
 def _make_primitive(name: str, reduce_op: ReduceOp, reduce: Callable) -> Any:
-    primitive = _compat.Primitive(name)
+    primitive = _compat.tracing.Primitive(name)
     _REDUCTIONS[primitive] = reduce_op
 
     def abstract_eval(x, *, axes, groups, invariant, levels):

@@ -69,7 +69,7 @@ def psum(
     return jax.tree.map(total, x)
 
 
-psum_p = _compat.Primitive("psum")
+psum_p = _compat.tracing.Primitive("psum")
 
 
 def _times(leaf: Any, size: int) -> Any:

@@ -58,7 +58,7 @@ def broadcast(
     )
 
 
-broadcast_p = _compat.Primitive("broadcast")
+broadcast_p = _compat.tracing.Primitive("broadcast")
 
 
 def _abstract_eval(x, *, axes, root, levels):

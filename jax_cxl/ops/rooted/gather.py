@@ -66,7 +66,7 @@ def gather(
 
 # Inserts dimension `dim` of size `size`. The result is undefined on all ranks except the
 # root.
-gather_p = _compat.Primitive("gather_to_root")
+gather_p = _compat.tracing.Primitive("gather_to_root")
 
 
 def _abstract_eval(x, *, axes, root, size, dim):

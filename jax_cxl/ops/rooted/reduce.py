@@ -50,7 +50,7 @@ def reduce(x: Any, axis_name: Hashable | Sequence[Hashable], *, root: int = 0) -
 
 
 # The result is undefined on all ranks except the root.
-reduce_p = _compat.Primitive("reduce_to_root")
+reduce_p = _compat.tracing.Primitive("reduce_to_root")
 
 
 def _abstract_eval(x, *, axes, root):

@@ -71,7 +71,7 @@ def scatter(
 
 
 # Removes dimension `dim` of size `size`.
-scatter_p = _compat.Primitive("scatter_from_root")
+scatter_p = _compat.tracing.Primitive("scatter_from_root")
 
 
 def _abstract_eval(x, *, axes, root, size, dim):

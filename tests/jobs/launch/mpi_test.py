@@ -140,7 +140,7 @@ class LaunchersTest(parameterized.TestCase):
     )
     @pytest.mark.sample(2)
     def test_a_program_runs_unchanged(self, library, command):
-        # A script stands between the launcher and the program.
+        # There is a script between the launcher and the program.
         program = ("sh", "-c", '"$0" "$1"; exit $?', sys.executable, job.PROGRAMS / "under_mpi.py")
         variables = mpi_libraries.environment(library)
         ended = subprocess.run(

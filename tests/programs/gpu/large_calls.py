@@ -69,7 +69,7 @@ def operations(ranks, count):
         *("scatter", count),
         *(lambda x: jax_cxl.scatter(x, "i", root=1, tiled=True), of_root(mine)),
     )
-    # What other ranks than the root get is not defined.
+    # What ranks other than the root get is not defined.
     yield (
         *("gather", len(part)),
         *(lambda x: jax_cxl.gather(x, "i", root=0, tiled=True), gathered),

@@ -37,7 +37,7 @@ def raises(kinds, text, function, *arguments):
 
 
 def check_disagreements(snapshots, on, step):
-    """Saves trees that must be refused on all processes; every next save works."""
+    """Saves trees that must be refused on all processes; the save after each of them works."""
     odd = on.rank == on.processes - 1
     good = {"w": on.sharded("d"), "n": on.rank * 0}
 

@@ -28,7 +28,7 @@ def _delay(stage: str) -> None:
     def slow(*arguments, **options):
         _reached.set()
         with contextlib.suppress(jax.errors.JaxRuntimeError):
-            _compat.coordination_client().blocking_key_value_get("nobody sets this", 1000)
+            _compat.distributed.client().blocking_key_value_get("nobody sets this", 1000)
         return original(*arguments, **options)
 
     setattr(owner, name, slow)

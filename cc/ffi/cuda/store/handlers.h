@@ -9,8 +9,7 @@
 extern "C" {
 // Rows of a table (cc/ffi/store/table.h). It waits for the GPU in mode "error".
 XLA_FFI_Error* jax_cxl_cuda_table(XLA_FFI_CallFrame* frame);
-// Starts a call that takes rows, and waits for it, as start and done of a
-// collective do.
+// The start and the done of a call that takes rows, as for collectives.
 XLA_FFI_Error* jax_cxl_cuda_start_table(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* jax_cxl_cuda_table_done(XLA_FFI_CallFrame* frame);
 // Residuals (cc/ffi/store/residuals.h).

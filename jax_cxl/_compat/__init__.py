@@ -1,0 +1,43 @@
+"""What this package takes from JAX's private modules: a module for each thing that it needs.
+
+All of them are imported, and look for the names that they need, when this package is imported: a
+version of JAX without one of them fails there, not in the first call. The names have been the same
+since JAX 0.10.
+
+Four other places follow JAX or XLA, and may need a change for a new version:
+
+* `_job/launched/detect.py` adds cluster environments to `jax._src.clusters`, when JAX imports them;
+* `_commands/launch/coordinator.py` starts the coordination service of `jaxlib._jax`;
+* `_takeover/hlo/module.py` has the field numbers of XLA's protocol buffers;
+* `_takeover/config.py` writes attributes as MLIR prints them.
+"""
+
+import jax
+
+try:
+    from jax_cxl._compat import (
+        arrays,
+        backends,
+        checkpoint,
+        compilation,
+        dispatch,
+        distributed,
+        frames,
+        tracing,
+    )
+except (ImportError, AttributeError) as error:
+    raise ImportError(
+        f"jax_cxl does not work with jax {jax.__version__}: {error}. It is tested with jax 0.10"
+        " to 0.12: install one of these, or a newer jax_cxl."
+    ) from error
+
+__all__ = [
+    "arrays",
+    "backends",
+    "checkpoint",
+    "compilation",
+    "dispatch",
+    "distributed",
+    "frames",
+    "tracing",
+]

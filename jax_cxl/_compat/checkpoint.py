@@ -1,0 +1,31 @@
+"""The rules by which `jax.checkpoint` splits functions into two passes."""
+
+from collections.abc import Callable
+from typing import Any
+
+from jax._src.ad_checkpoint import name_p as _name_p
+from jax._src.interpreters import partial_eval as _partial_eval
+
+_partial_eval.partial_eval_jaxpr_custom_rules, _partial_eval.Saveable  # noqa: B018
+
+
+def name_of(eqn: Any) -> str | None:
+    """Returns the name that `checkpoint_name` gives to the result of an equation, None if none."""
+    return eqn.params["name"] if eqn.primitive is _name_p else None
+
+
+def register_rule(primitive: Any, rule: Callable[..., Any]) -> None:
+    """Sets how `jax.checkpoint` splits an equation into a forward and a backward pass.
+
+    Args:
+      primitive: the primitive of the equation.
+      rule: takes the policy, two lists of bools (which operands the forward pass lacks, which the
+        backward pass has) and the equation. Returns the equation of each pass or None, the same
+        two lists for results, and the variables that the forward pass keeps for the backward pass.
+    """
+    _partial_eval.partial_eval_jaxpr_custom_rules[primitive] = rule
+
+
+def is_saveable(decision: Any) -> bool:
+    """Whether a policy of `jax.checkpoint` keeps a value on the device."""
+    return decision is True or isinstance(decision, type(_partial_eval.Saveable))

@@ -1,0 +1,103 @@
+"""When JAX compiles or loads a program, the hook in XLA's compiler, and the compilation cache."""
+
+import functools
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax._src import cache_key as _cache_key
+from jax._src.dispatch import BACKEND_COMPILE_EVENT as BACKEND_COMPILE_EVENT
+from jax._src.lib import xla_client as _xla_client
+
+_cache_key.get, _xla_client.Client.deserialize_executable  # noqa: B018
+
+
+def register_compiler_hook(platform: str, hook: Callable[[bytes], bytes | None]) -> None:
+    """Registers a hook for each module that XLA compiles for a platform, after partitioning.
+
+    Args:
+      platform: "cpu" or "gpu"; its backend must be there.
+      hook: takes a serialized HloModuleProto; returns another, or None to keep it.
+    """
+    try:
+        # `jax.extend.xla` exports this module, but `jax.extend` imports Pallas.
+        from jax._src import xla_transform as xla
+    except ImportError as error:
+        raise ImportError(
+            f"jax_cxl needs a hook in XLA's compiler that jax {jax.__version__} does not have:"
+            f" {error}. Install jax 0.10.2 or newer."
+        ) from error
+    # On CPUs the hook runs before the scheduler, because XLA would drop instructions that the hook
+    # adds to a scheduled module. On GPUs it runs after the scheduler, which has placed starts and
+    # dones so that collectives overlap with other work.
+    stage = (
+        xla.PipelineStage.PRE_SCHEDULER if platform == "cpu" else xla.PipelineStage.POST_SCHEDULER
+    )
+    xla.register_hlo_module_transformation(
+        hook, name="jax_cxl", stage=stage, platforms="cpu" if platform == "cpu" else "cuda"
+    )
+
+
+def extend_cache_key(part: Callable[[list[int]], str]) -> None:
+    """Extends the keys of the persistent compilation cache.
+
+    Args:
+      part: returns the addition to the key of a program, "" for none, from the ids of the program's
+        devices in the program's order. On GPUs JAX's own key does not have this order.
+    """
+    other = _cache_key.get
+
+    @functools.wraps(other)
+    def get(module: Any, devices: Any, *arguments: Any, **options: Any) -> str:
+        key: str = other(module, devices, *arguments, **options)
+        addition = part([device.id for device in devices.flat])
+        if not addition:
+            return key
+        return f"{key}-{hashlib.sha256(addition.encode()).hexdigest()[:32]}"
+
+    _cache_key.get = get
+
+
+def around_loading(
+    load: Callable[[bytes, Sequence[int] | None, Callable[[], Any]], Any],
+) -> None:
+    """Lets `load` load serialized programs, from files or from the persistent compilation cache.
+
+    Args:
+      load: takes the serialized program, the ids of the devices for which it is loaded in the
+        program's order (None if JAX does not say), and a function that loads it.
+    """
+    client: Any = _xla_client.Client
+    other = client.deserialize_executable
+
+    @functools.wraps(other)
+    def deserialize(self: Any, serialized: bytes, *arguments: Any, **options: Any) -> Any:
+        devices = options.get("executable_devices", arguments[0] if arguments else None)
+        ids = None if devices is None else [device.id for device in devices]
+        return load(serialized, ids, lambda: other(self, serialized, *arguments, **options))
+
+    client.deserialize_executable = deserialize
+
+
+# JAX records this event when it has lowered a program. The thread that records it then compiles
+# the program.
+_LOWERED_EVENT = "/jax/core/compile/jaxpr_to_mlir_module_duration"
+_before_compilation: list[Callable[[], None]] = []
+
+
+def before_compilation(prepare: Callable[[], None]) -> None:
+    """Calls `prepare` before each compilation, in the thread that compiles. Devices exist by then.
+
+    This function may be called at any time, even while JAX makes its backends.
+    """
+    if not _before_compilation:
+        jax.monitoring.register_event_duration_secs_listener(_on_duration)
+    if prepare not in _before_compilation:
+        _before_compilation.append(prepare)
+
+
+def _on_duration(event: str, duration_secs: float, **_: str | int) -> None:
+    if event == _LOWERED_EVENT:
+        for prepare in _before_compilation:
+            prepare()

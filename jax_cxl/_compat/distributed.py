@@ -1,0 +1,72 @@
+"""The coordination service of `jax.distributed`, and its key-value store."""
+
+import ctypes
+from typing import Any
+
+import jax
+from jax._src import distributed as _distributed
+
+_distributed.global_state.client  # noqa: B018
+
+
+def client() -> Any:
+    """The client of JAX's coordination service; None without `jax.distributed`."""
+    return _distributed.global_state.client
+
+
+def process_id() -> int:
+    """The number of this process in `jax.distributed`. Unlike `jax.process_index`, it makes no
+    backend.
+    """
+    return _distributed.global_state.process_id
+
+
+def process_count() -> int:
+    """The number of processes in `jax.distributed`. Unlike `jax.process_count`, it makes no
+    backend.
+    """
+    return _distributed.global_state.num_processes or 1
+
+
+def key_value(key: str, milliseconds: int = 0) -> str | None:
+    """Returns the value of a key in the coordination service, None if the key has none.
+
+    Args:
+      key: its name.
+      milliseconds: for how long to wait for a value.
+    """
+    service = client()
+    try:
+        if milliseconds:
+            return service.blocking_key_value_get(key, milliseconds)
+        return service.key_value_try_get(key)
+    except jax.errors.JaxRuntimeError as error:
+        if "NOT_FOUND" in str(error) or "DEADLINE_EXCEEDED" in str(error):
+            return None
+        raise
+
+
+def hosts_service() -> bool:
+    """Whether this process hosts the coordination service."""
+    return _distributed.global_state.service is not None
+
+
+def leave_without_barrier() -> None:
+    """Lets the program end without JAX's barrier at exit, after a process has died.
+
+    At that barrier JAX waits for all processes. If a process does not arrive, JAX aborts this one.
+    """
+    state: Any = _distributed.global_state
+    for held in (state.client, state.service):
+        # The destructor would also wait at the barrier, so keep the object alive.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
+    state.client = state.service = state.preemption_sync_manager = None
+
+
+def forget_topology() -> None:
+    """Deletes the list of all devices from the coordination service.
+
+    A restarted process 0 publishes this list again, and XLA does not overwrite the list of the
+    first process 0. The other processes have read the list, and do not read it again.
+    """
+    client().key_value_delete("cpu:global_topology/cpu")

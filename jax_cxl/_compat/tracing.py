@@ -1,0 +1,41 @@
+"""Primitives, and what JAX knows about named axes while it traces.
+
+`jax.extend`, which exports some of these classes, imports Pallas: that took a third of the time of
+importing jax_cxl.
+"""
+
+from jax._src import config as _config
+from jax._src.core import (
+    Literal as Literal,
+    NamedAxisEffect as NamedAxisEffect,
+    Primitive as Primitive,
+    Var as Var,
+)
+
+_config._check_vma.value  # noqa: B018
+
+
+def check_vma() -> bool:
+    """Whether the function being traced runs under `shard_map(check_vma=True)`."""
+    return _config._check_vma.value
+
+
+def forbidden_axes() -> tuple:
+    """Returns the axes over which `no_collectives` (absent in JAX 0.10) forbids communication."""
+    state = getattr(_config, "no_collectives", None)
+    return tuple(state.value or ()) if state is not None else ()
+
+
+def sorts_axes_of_ppermute() -> bool:
+    """Whether `jax.lax.ppermute` counts ranks in the mesh's order, not in that of `axis_name`.
+
+    JAX 0.10 does. Later versions count ranks in the order of the given axes. They refuse an order
+    that differs from the order of the mesh, unless `jax_raise_on_ppermute_sort_diff` is off.
+    """
+    return not hasattr(_config, "raise_on_ppermute_sort_diff")
+
+
+def refuses_other_orders_of_axes() -> bool:
+    """Whether `jax.lax.ppermute` refuses axes that are not in the order of the mesh."""
+    option = getattr(_config, "raise_on_ppermute_sort_diff", None)
+    return option is not None and bool(option.value)
