@@ -126,6 +126,22 @@ class Library:
         )
         return part
 
+    def premultiplied_sum(
+        self, factor: int, dtype: str, comm: ctypes.c_void_p | None, *, on_device: bool
+    ) -> int:
+        """Returns a reduction that multiplies by what the address `factor` has.
+
+        Args:
+          factor: the address, in memory of the device or of the host.
+          dtype: of the factor and of the data.
+          comm: the communicator that has the reduction.
+          on_device: whether each call reads the factor. Otherwise this function does.
+        """
+        made = ctypes.c_int()
+        where = (ctypes.byref(made), ctypes.c_void_p(factor))
+        self.call("ncclRedOpCreatePreMulSum", *where, TYPES[dtype], int(not on_device), comm)
+        return made.value
+
     @contextlib.contextmanager
     def group(self) -> Iterator[None]:
         """Makes the calls inside one group."""

@@ -68,7 +68,7 @@ for gpus in "${@:-2}"; do
   done
   if [[ -n ${ALL_TYPES:-} ]]; then
     for program in all_reduce reduce_scatter reduce; do
-      for op in sum prod max min avg; do  # not mulsum, which the pool does not have
+      for op in sum prod max min avg mulsum; do
         run pool "$program" -b 64 -e 1M -f 16 -n 1 -w 0 -d all -o "$op"
       done
     done

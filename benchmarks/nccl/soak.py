@@ -30,6 +30,7 @@ _CALLS = (
     *("ncclAlltoAll", "ncclGather", "ncclScatter", "ncclSend"),
 )
 _REDUCES = ("ncclAllReduce", "ncclReduceScatter", "ncclReduce")
+_PREMULTIPLIED = ("factor", "device factor")
 _MANY_IN = ("ncclReduceScatter", "ncclAlltoAll", "ncclScatter")
 _MANY_OUT = ("ncclAllGather", "ncclAlltoAll", "ncclGather")
 
@@ -76,6 +77,11 @@ class _Rank:
         index = self.torch.arange(call.count * blocks, device="cuda")
         return ((index + 3 * rank + call.seed) % 5 + 1).to(getattr(self.torch, call.dtype))
 
+    def factor(self, call: _Call, rank: int) -> Any:
+        """What a member of a premultiplied sum multiplies by. Replays change it in the device."""
+        turn = call.seed if call.op == "device factor" else 0
+        return self.torch.tensor([(rank + turn) % 3 + 1], dtype=getattr(self.torch, call.dtype))
+
     def expected(self, call: _Call) -> Any:
         """What this rank receives, or None."""
         torch, ranks = self.torch, call.comm.ranks
@@ -84,13 +90,16 @@ class _Rank:
         if call.name in ("ncclReduce", "ncclGather") and me != call.root:
             return None
         if call.name in _REDUCES:
+            if call.op in _PREMULTIPLIED:
+                pairs = zip(sent, ranks, strict=True)
+                sent = [x * self.factor(call, rank).to(x.device) for x, rank in pairs]
             wide = torch.stack([x.double() for x in sent])
             total = {
                 "sum": lambda: wide.sum(0),
                 "prod": lambda: wide.prod(0),
                 "max": lambda: wide.max(0).values,
                 "min": lambda: wide.min(0).values,
-            }[call.op]().to(sent[0].dtype)
+            }["sum" if call.op in _PREMULTIPLIED else call.op]().to(sent[0].dtype)
             return total.chunk(len(ranks))[me] if call.name == "ncclReduceScatter" else total
         if call.name == "ncclBroadcast":
             return sent[call.root]
@@ -102,8 +111,15 @@ class _Rank:
             return torch.cat([x.chunk(len(ranks))[me] for x in sent])
         return torch.cat(sent)
 
-    def enqueue(self, call: _Call, source: Any, target: Any) -> None:
-        """Calls NCCL's function on the current stream."""
+    def enqueue(self, call: _Call, source: Any, target: Any, factor: Any) -> None:
+        """Calls NCCL's function on the current stream.
+
+        Args:
+          call: what to do.
+          source: what this rank sends.
+          target: what it receives.
+          factor: of a premultiplied sum, in memory of the device.
+        """
         me, size = call.comm.ranks.index(self.rank), len(call.comm.ranks)
         send, receive = (ctypes.c_void_p(x.data_ptr()) for x in (source, target))
         how: tuple[Any, ...] = (ctypes.c_size_t(call.count), TYPES[call.dtype])
@@ -113,11 +129,21 @@ class _Rank:
             self.nccl.call("ncclSend", send, *how, (me + 1) % size, *end)
             self.nccl.call("ncclRecv", receive, *how, (me - 1) % size, *end)
             return
-        if call.name in _REDUCES:
+        made = None
+        if call.name in _REDUCES and call.op in _PREMULTIPLIED:
+            on_device = call.op == "device factor"
+            scalar = factor if on_device else self.factor(call, self.rank)
+            made = self.nccl.premultiplied_sum(
+                scalar.data_ptr(), call.dtype, call.comm.handle, on_device=on_device
+            )
+            how += (made,)
+        elif call.name in _REDUCES:
             how += (SUMS[call.op],)
         if call.name in ("ncclReduce", "ncclBroadcast", "ncclGather", "ncclScatter"):
             how += (call.root,)
         self.nccl.call(call.name, send, receive, *how, *end)
+        if made is not None:
+            self.nccl.call("ncclRedOpDestroy", made, call.comm.handle)
 
     def buffers(self, call: _Call, *, in_place: bool) -> tuple[Any, Any]:
         """Returns memory of the right sizes for what a call sends and receives."""
@@ -136,16 +162,18 @@ class _Rank:
         """Makes the calls as one group, at once or from a graph that is replayed."""
         mine = [call for call in calls if self.rank in call.comm.ranks]
         memory = [self.buffers(call, in_place=in_place) for call in mine]
+        factors = [self.factor(call, self.rank).cuda() for call in mine]
 
         def enqueue() -> None:
             with self.nccl.group():
-                for call, (source, target) in zip(mine, memory, strict=True):
-                    self.enqueue(call, source, target)
+                for call, (source, target), factor in zip(mine, memory, factors, strict=True):
+                    self.enqueue(call, source, target, factor)
             for call in mine:
                 self.nccl.wait(call.comm.handle)
 
         def fill() -> None:
-            for call, (source, target) in zip(mine, memory, strict=True):
+            for call, (source, target), factor in zip(mine, memory, factors, strict=True):
+                factor.copy_(self.factor(call, self.rank))
                 if target is not source:
                     target.fill_(99)
                 source.copy_(self.values(call, self.rank))
@@ -203,7 +231,7 @@ class _Rank:
         for _ in range(batches):
             calls = []
             for _ in range(pick.choice((1, 1, 2, 4))):
-                op = pick.choice(list(SUMS))
+                op = pick.choice([*SUMS, *_PREMULTIPLIED])
                 narrow = op == "prod"  # products of four values reach 625
                 dtype = pick.choice(["int32", "int64", "float32"] if narrow else list(TYPES))
                 comm = pick.choice([self.world, *parts])

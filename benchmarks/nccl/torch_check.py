@@ -88,6 +88,47 @@ def check_reductions(this: Rank) -> None:
                     )
 
 
+def check_premultiplied(this: Rank) -> None:
+    """Sums whose inputs each rank multiplies by a factor of its own, also from a graph."""
+    make = dist._make_nccl_premul_sum
+    # Not bfloat16: PyTorch passes a factor of float32 for it, of which NCCL reads two bytes.
+    for dtype in (torch.float16, torch.float32, torch.float64):
+        factors = [torch.tensor([0.5 * (r + 1)], dtype=dtype) for r in range(this.size)]
+        mine = factors[this.rank]
+        scale = torch.stack(factors).cuda()
+        for name, op in (("number", make(float(mine))), ("tensor", make(mine.cuda()))):
+            for count in (1, 1000, 65537, 300001):
+                value = this.data(this.rank, count, dtype)
+                dist.all_reduce(value, op)
+                want = _fold(scale * this.all(count, dtype), "sum")
+                this.expect(f"all_reduce by a {name} {dtype} {count}", value, want)
+                value = this.data(this.rank, count, dtype)
+                dist.reduce(value, 1, op)
+                if this.rank == 1:
+                    this.expect(f"reduce by a {name} {dtype} {count}", value, want)
+                whole = this.data(this.rank, count * this.size, dtype)
+                part = whole.chunk(this.size)[this.rank]  # in place
+                dist.reduce_scatter_tensor(part, whole, op)
+                want = _fold(scale * this.all(count * this.size, dtype), "sum")
+                want = want.chunk(this.size)[this.rank]
+                this.expect(f"reduce_scatter by a {name} {dtype} {count}", part, want)
+    factor = torch.ones(1, device="cuda")
+    value = torch.empty(5000, device="cuda")
+    op = make(factor)
+    dist.all_reduce(value.zero_(), op)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        dist.all_reduce(value, op)
+    for turn in range(10):
+        factor.fill_(turn - 0.5 * this.rank)
+        value.copy_(this.data(this.rank, 5000, torch.float32, turn))
+        graph.replay()
+        scale = torch.tensor([[turn - 0.5 * r] for r in range(this.size)], device="cuda")
+        want = _fold(scale * this.all(5000, torch.float32, turn), "sum")
+        this.expect("premultiplied all_reduce of a graph", value, want)
+
+
 def check_moves(this: Rank) -> None:
     size, rank = this.size, this.rank
     for count in _COUNTS:
@@ -228,7 +269,8 @@ def _main(rank: int, size: int, place: str, arguments: argparse.Namespace) -> No
     this = Rank(rank, size)
     this.say(started_s=round(time.perf_counter() - begin, 2))
     if arguments.check:
-        for check in (check_moves, check_reductions, check_groups, check_graphs):
+        checks = (check_moves, check_reductions, check_premultiplied, check_groups, check_graphs)
+        for check in checks:
             check(this)
             this.say(checked=check.__name__, wrong=this.wrong)
     if arguments.time:

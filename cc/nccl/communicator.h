@@ -14,6 +14,7 @@
 
 #include "cc/base/status.h"
 #include "cc/nccl/calls/operation.h"
+#include "cc/nccl/calls/reductions.h"
 #include "cc/nccl/device.h"
 #include "cc/nccl/interface/abi.h"
 #include "cc/nccl/interface/unique_id.h"
@@ -58,6 +59,7 @@ class Communicator {
   bool blocking() const { return blocking_; }
   const PoolToken& token() const { return token_; }
   const MakeDevice& make_device() const { return make_device_; }
+  Reductions& reductions() { return reductions_; }
   Job* job() { return job_.get(); }
   // Null unless the communicator is open.
   Device* device() { return device_.get(); }
@@ -90,6 +92,7 @@ class Communicator {
   const int ordinal_;
   const bool blocking_;
   const MakeDevice make_device_;
+  Reductions reductions_;
 
   std::mutex mutex_;
   std::unique_ptr<Job> job_;

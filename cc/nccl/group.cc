@@ -212,8 +212,9 @@ Status Group::Add(Communicator* communicator, const Operation& operation) {
       WorkOf(communicator).transfers.push_back(transfer);
       return OkStatus();
     }
-    CXL_ASSIGN_OR_RETURN(Collective collective,
-                         MakeCollective(operation, rank, size));
+    CXL_ASSIGN_OR_RETURN(
+        Collective collective,
+        MakeCollective(operation, rank, size, communicator->reductions()));
     if (operation.count == 0) return OkStatus();
     WorkOf(communicator)
         .collectives.emplace_back(std::move(collective), operation);

@@ -90,6 +90,30 @@ TEST(GroupTest, CollectivesOfSeveralRanksOfOneThread) {
   }
 }
 
+// PyTorch makes a reduction for each call, and destroys it before the group
+// ends. Ranks have different factors.
+TEST(GroupTest, PremultipliedSums) {
+  constexpr int kSize = 3;
+  auto ranks = MakeRanks(kSize);
+  std::vector<float> values(kSize, 1);
+  Group group;
+  group.Start();
+  for (int rank = 0; rank < kSize; ++rank) {
+    Reductions& reductions = ranks[rank]->reductions();
+    const float factor = 0.5f + rank;
+    const Result<int> number =
+        reductions.Add(&factor, kFloat32, kScalarHostImmediate);
+    ASSERT_TRUE(number.ok()) << number.status().message();
+    ExpectOk(group.Add(ranks[rank].get(),
+                       {Verb::kAllReduce, &values[rank], &values[rank], 1,
+                        kFloat32, *number, 0, nullptr}));
+    ExpectOk(reductions.Remove(*number));
+  }
+  ExpectOk(group.End());
+  for (auto& rank : ranks) ExpectOk(rank->Finalize());
+  EXPECT_EQ(values, std::vector<float>(kSize, 4.5f));
+}
+
 // Each rank sends to all ranks, itself too, as programs without all-to-all do.
 TEST(GroupTest, SendsAndReceivesInNestedGroups) {
   constexpr int kSize = 3;

@@ -164,26 +164,25 @@ JAX_CXL_NCCL_API int ncclRecv(void* output, size_t count, int type, int peer,
                               communicator, stream);
 }
 
-// PyTorch ignores the result. A sum with an operation that nobody has set could
-// be the plain sum, so this sets one that no collective takes.
 JAX_CXL_NCCL_API int ncclRedOpCreatePreMulSum(int* reduction, void* scalar,
                                               int type, int residence,
                                               void* communicator) {
-  if (Ours(communicator) == nullptr)
+  Communicator* ours = Ours(communicator);
+  if (ours == nullptr)
     return JAX_CXL_NCCL_FORWARD("ncclRedOpCreatePreMulSum", reduction, scalar,
                                 type, residence, communicator);
-  if (reduction != nullptr) *reduction = kNoOp;
-  return Report(Error(Code::kUnimplemented,
-                      "ncclRedOpCreatePreMulSum: a communicator that goes "
-                      "through the pool has no premultiplied sum. Scale the "
-                      "data before the call, or set "
-                      "JAX_CXL_NCCL_HOSTS=machines to use NCCL itself"));
+  if (reduction == nullptr) return kInvalidArgument;
+  const Result<int> number = ours->reductions().Add(scalar, type, residence);
+  // PyTorch ignores an error. A number that nobody has set could be the plain
+  // sum's.
+  *reduction = number.ok() ? *number : kNoOp;
+  return Report(number.status());
 }
 
 JAX_CXL_NCCL_API int ncclRedOpDestroy(int reduction, void* communicator) {
-  if (Ours(communicator) == nullptr)
-    return JAX_CXL_NCCL_FORWARD("ncclRedOpDestroy", reduction, communicator);
-  return kSuccess;  // None was made.
+  if (Communicator* ours = Ours(communicator))
+    return Report(ours->reductions().Remove(reduction));
+  return JAX_CXL_NCCL_FORWARD("ncclRedOpDestroy", reduction, communicator);
 }
 
 JAX_CXL_NCCL_EXPORT(ncclGroupStart)

@@ -43,14 +43,14 @@ Geometry GpuGeometry(int num_devices, int num_ranks, uint64_t slot_bytes) {
   return geometry;
 }
 
-Geometry FlaggedGeometry(int num_ranks) {
+Geometry FlaggedGeometry(int num_ranks, uint64_t slot_bytes) {
   Geometry geometry;
-  geometry.slot_bytes = kFlaggedBytes;
+  geometry.slot_bytes = slot_bytes;
   geometry.num_slots = kFlaggedSlots;
   // Reading everything takes up to twice the bytes, but crosses the link once
   // instead of twice.
   geometry.all_read_bytes =
-      std::min(kFlaggedBytes, (uint64_t{256} << 10) / num_ranks);
+      std::min(slot_bytes, kFlaggedSlotsAt55GBps * slot_bytes / num_ranks);
   return geometry;
 }
 

@@ -46,11 +46,12 @@ Geometry GpuGeometry(int num_devices, int num_ranks,
                      uint64_t slot_bytes = kGpuSlotBytes);
 
 // Short messages use a ring of their own, whose data carry flags
-// (cc/engine/cuda/flagged/flagged.h). Each call takes one round of it, with
-// slots of this size.
+// (cc/engine/cuda/flagged/flagged.h). Each call takes one round of it. A slot
+// holds kFlaggedBytes of data, or more where memory allows.
 inline constexpr uint64_t kFlaggedBytes = uint64_t{64} << 10;
+inline constexpr uint64_t kMostFlaggedBytes = uint64_t{256} << 10;
 inline constexpr int kFlaggedSlots = 4;
-Geometry FlaggedGeometry(int num_ranks);
+Geometry FlaggedGeometry(int num_ranks, uint64_t slot_bytes = kFlaggedBytes);
 
 // Each flag is as large as the data it belongs to, so messages double in size.
 inline constexpr int kFlaggedExpansion = 2;
@@ -60,8 +61,9 @@ inline constexpr int kFlaggedExpansion = 2;
 // blocks of all ranks take at most `most` bytes together, and so do the input
 // and output of a rank. Faster links allow a larger `most`.
 bool IsFlagged(const Request& request, uint64_t most);
-inline constexpr uint64_t kFlaggedAt20GBps = uint64_t{64} << 10;   // modelled
-inline constexpr uint64_t kFlaggedAt55GBps = uint64_t{256} << 10;  // measured
+inline constexpr uint64_t kFlaggedAt20GBps = uint64_t{64} << 10;  // modelled
+// In slots; measured with links of 55 GB/s.
+inline constexpr uint64_t kFlaggedSlotsAt55GBps = 4;
 
 }  // namespace jax_cxl::plan
 

@@ -99,7 +99,7 @@ struct Setting {
     options.copy_engine_bytes = std::stoull(copy_engine);
     options.kernel_slot_bytes = std::stoull(Split(kernel_slots, 'x')[0]);
     options.kernel_min_chunk_bytes = std::stoull(Split(kernel_slots, 'x')[1]);
-    options.flagged_bytes = std::stoull(flagged);
+    options.flagged_slot_bytes = std::stoull(flagged);
     options.gpu_writes_memory = coherence == "memory";
     options.flush_threads = std::stoi(flush_threads);
     options.flush_piece_bytes = std::stoull(flush_pieces);

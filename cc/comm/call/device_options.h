@@ -30,8 +30,9 @@ struct DeviceOptions : WaitTimes {
   // round.
   uint64_t kernel_slot_bytes = 0;
   uint64_t kernel_min_chunk_bytes = uint64_t{512} << 10;
-  // See plan::IsFlagged. 0: no flags at all.
-  uint64_t flagged_bytes = plan::kFlaggedAt55GBps;
+  // The data of a slot for short messages (see plan::FlaggedGeometry), if
+  // memory allows. 0: no flags at all.
+  uint64_t flagged_slot_bytes = plan::kMostFlaggedBytes;
   // Tests start shortly before flags start again.
   uint64_t first_flagged_round = 0;
   // Tells channels of the same members apart.

@@ -168,8 +168,9 @@ Result<const StoredPlan*> DeviceChannel::StoredPlanFor(
     return plans_->Store(key, gpu_plan, flagged, std::move(relayed), stream);
   };
   if (!path.copies()) {
-    CXL_ASSIGN_OR_RETURN(const std::optional<cuda::GpuPlan> gpu_plan,
-                         MakeFlaggedPlan(call.request, options_.flagged_bytes));
+    CXL_ASSIGN_OR_RETURN(
+        const std::optional<cuda::GpuPlan> gpu_plan,
+        MakeFlaggedPlan(call.request, options_.flagged_slot_bytes));
     if (gpu_plan) return store(*gpu_plan, true);
   }
   CXL_ASSIGN_OR_RETURN(const cuda::GpuPlan gpu_plan,

@@ -102,7 +102,7 @@ void DeviceChannel::OpenRings() {
   for (int member = 0; member < members_count(); ++member)
     rings.push_back(&connection_.control(member)->flagged);
   rings_.emplace(connection_.doorbells(), std::move(rings),
-                 connection_.group().self);
+                 connection_.group().self, connection_.flagged_slot_bytes());
   rings_->DropPeers();
 }
 

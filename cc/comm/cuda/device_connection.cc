@@ -72,6 +72,8 @@ DeviceConnection::DeviceConnection(pool::Pool* pool, const Peers* peers,
       group_(std::move(group)),
       key_(HashGroup(group_.members) ^ kDeviceKey ^ options.channel_salt),
       doorbells_(pool->coherence(), pool->epoch()),
+      flagged_slot_bytes_(static_cast<uint32_t>(options.flagged_slot_bytes)),
+      control_bytes_(cuda::DeviceControlBytes(options.flagged_slot_bytes)),
       found_(group_.members.size()),
       members_(group_.members.size()),
       members_in_pairs_(group_.members.size()),
@@ -112,15 +114,14 @@ Status DeviceConnection::Open(Arena* arena, Recorder* recorder,
                  ": communicate along several mesh axes in turn");
   plan::Geometry slots = geometry(SlotUse::kCopies);
   slots.num_slots = geometry(SlotUse::kKernels).num_slots;
-  CXL_ASSIGN_OR_RETURN(place_,
-                       AllocateChannel(*pool_, arena, group_, key_, slots,
-                                       sizeof(cuda::DeviceControl)));
+  CXL_ASSIGN_OR_RETURN(place_, AllocateChannel(*pool_, arena, group_, key_,
+                                               slots, control_bytes_));
   place_.first = incarnation;
   InitializeWords();
   const int rank = group_.members[group_.self];
   const Result<int> entry = EnterChannel(pool_, doorbells_, rank, place_);
   if (!entry.ok()) {
-    FreeChannel(*pool_, arena, rank, place_, sizeof(cuda::DeviceControl));
+    FreeChannel(*pool_, arena, rank, place_, control_bytes_);
     return entry.status();
   }
   entry_ = *entry;
@@ -131,7 +132,7 @@ Status DeviceConnection::Open(Arena* arena, Recorder* recorder,
 void DeviceConnection::Close(Arena* arena) {
   const int rank = group_.members[group_.self];
   CloseChannel(pool_, doorbells_, rank, entry_);
-  FreeChannel(*pool_, arena, rank, place_, sizeof(cuda::DeviceControl));
+  FreeChannel(*pool_, arena, rank, place_, control_bytes_);
 }
 
 // Streams compare words as numbers that wrap around. Without this job's epoch,
@@ -155,10 +156,9 @@ Result<bool> DeviceConnection::Connect() {
     // The part of an earlier incarnation: the member does not know yet that it
     // has ended.
     if (!found || found->place.first != place_.first) return false;
-    CXL_ASSIGN_OR_RETURN(
-        const ChannelMemory memory,
-        LocateChannel(*pool_, found->place, place_, sizeof(cuda::DeviceControl),
-                      peers_->Name(rank)));
+    CXL_ASSIGN_OR_RETURN(const ChannelMemory memory,
+                         LocateChannel(*pool_, found->place, place_,
+                                       control_bytes_, peers_->Name(rank)));
     auto* control = reinterpret_cast<cuda::DeviceControl*>(memory.control);
     cuda::MemberView& view = members_[member];
     view.send = control->send;

@@ -62,6 +62,7 @@ class DeviceConnection {
     return geometries_[static_cast<int>(use)];
   }
   const cuda::Stripes& stripes() const { return stripes_; }
+  uint32_t flagged_slot_bytes() const { return flagged_slot_bytes_; }
   const pool::Doorbells& doorbells() const { return doorbells_; }
 
   // Addresses in this process. Null until connected.
@@ -97,6 +98,8 @@ class DeviceConnection {
   pool::Doorbells doorbells_;
   std::array<plan::Geometry, kNumSlotUses> geometries_;
   cuda::Stripes stripes_;
+  const uint32_t flagged_slot_bytes_;
+  const uint64_t control_bytes_;
   pool::ChannelPlace place_ = {};  // of this member's part
   int entry_ = -1;                 // of this member's directory
   std::vector<FoundChannel> found_;

@@ -22,6 +22,16 @@ Status PermuteAlone(const Call& call, cudaStream_t stream) {
   return cuda::CudaStatus(error, "a permutation without peers");
 }
 
+// Returns true if rings for longer short messages take little of a rank's
+// memory.
+bool HasLargeArena(const pool::Pool& pool) {
+  constexpr uint64_t kMostParts = 16;
+  uint64_t bytes = 0;
+  for (int extent = 0; extent < pool.num_extents(); ++extent)
+    bytes += pool.arena(extent, 0).bytes;
+  return kMostParts * cuda::FlaggedRingBytes(plan::kMostFlaggedBytes) <= bytes;
+}
+
 }  // namespace
 
 DeviceEndpoint::DeviceEndpoint(pool::Pool* pool, Peers* peers, Endpoint* host,
@@ -59,6 +69,10 @@ Status DeviceEndpoint::Open() {
                                          ? options_.flush_threads
                                          : DefaultFlushThreads(/*gpus=*/1),
                                      options_.flush_piece_bytes);
+  // A relay knows slots of this size only.
+  if (relay_ != nullptr || !HasLargeArena(*pool_))
+    options_.flagged_slot_bytes =
+        std::min(options_.flagged_slot_bytes, plan::kFlaggedBytes);
   // High priority, so that a collective gets its few blocks before computation
   // does.
   int least = 0, greatest = 0;

@@ -44,7 +44,7 @@ TEST_F(DeviceEndpointTest, LargeCalls) {
 // Without flags, even barriers and the shortest calls use blocks and doorbells.
 TEST_F(DeviceEndpointTest, ShortCallsWithoutFlags) {
   Setting setting{3, 64 << 10, 3, 1, 8};
-  setting.flagged_bytes = 0;
+  setting.flagged_slot_bytes = 0;
   RunSoak(14, setting, 300, 64 << 10);
 }
 
@@ -64,14 +64,14 @@ TEST_F(DeviceEndpointTest, ManyMoreShortCallsThanFlags) {
 // parts of slots.
 TEST_F(DeviceEndpointTest, PoolsOfSeveralDevices) {
   Setting setting{4, 64 << 10, 0, 6, 16};
-  setting.flagged_bytes = 0;
+  setting.flagged_slot_bytes = 0;
   RunSoak(18, setting, 300, 1 << 20);
   setting = {3, 256 << 10, 0, 3, 32};
   RunSoak(19, setting, 300, 1 << 20);
   if (CountDevices() < 2) return;
   for (uint64_t copy_engine_bytes : {4000, 400000}) {
     setting = {2, 64 << 10, 3, 3, 32, true, StartMode::kStartAndDone};
-    setting.flagged_bytes = 0;
+    setting.flagged_slot_bytes = 0;
     setting.copy_engine_bytes = copy_engine_bytes;
     RunSoak(20, setting, 300, 1 << 20);
   }

@@ -9,13 +9,14 @@
 namespace jax_cxl::comm {
 
 Result<std::optional<cuda::GpuPlan>> MakeFlaggedPlan(
-    const plan::Request& request, uint64_t flagged_bytes) {
-  if (plan::MovesRows(request.op) || flagged_bytes == 0 ||
-      !plan::IsFlagged(request, flagged_bytes))
+    const plan::Request& request, uint64_t slot_bytes) {
+  if (plan::MovesRows(request.op) || slot_bytes == 0 ||
+      !plan::IsFlagged(request, plan::kFlaggedSlotsAt55GBps * slot_bytes))
     return std::optional<cuda::GpuPlan>();
   CXL_ASSIGN_OR_RETURN(
       const plan::Plan plan,
-      plan::MakePlan(request, plan::FlaggedGeometry(request.num_ranks)));
+      plan::MakePlan(request,
+                     plan::FlaggedGeometry(request.num_ranks, slot_bytes)));
   CXL_ASSIGN_OR_RETURN(
       cuda::GpuPlan gpu_plan,
       cuda::MakeGpuPlan(plan, request.rank, cuda::Stripes{1, 16}));
@@ -44,6 +45,7 @@ cuda::DeviceCall MakeDeviceCall(const Call& call, const StoredPlan& gpu_plan,
   device.num_slots = static_cast<uint32_t>(connection.geometry(use).num_slots);
   device.unit_bytes = connection.stripes().unit_bytes;
   device.slot_step = connection.stripes().slot_step;
+  device.flagged_slot_bytes = connection.flagged_slot_bytes();
   device.rounds = gpu_plan.rounds;
   device.rounds_ahead =
       RoundsAhead(call.request, gpu_plan.rounds, gpu_plan.bytes_published);

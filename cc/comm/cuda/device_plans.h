@@ -18,9 +18,9 @@
 namespace jax_cxl::comm {
 
 // Returns no plan if the call is too long for flags, or if it moves rows.
-// `flagged_bytes` is that of DeviceOptions.
+// `slot_bytes` is DeviceOptions::flagged_slot_bytes.
 Result<std::optional<cuda::GpuPlan>> MakeFlaggedPlan(
-    const plan::Request& request, uint64_t flagged_bytes);
+    const plan::Request& request, uint64_t slot_bytes);
 
 // Returns the plan of a call whose data go through the slots.
 Result<cuda::GpuPlan> MakeSlotPlan(const plan::Request& request,

@@ -1,5 +1,6 @@
 #include "cc/comm/relay/flagged_rings.h"
 
+#include <cstddef>
 #include <cstring>
 
 #include "cc/comm/call/backoff.h"
@@ -9,16 +10,18 @@ namespace jax_cxl::comm {
 void FlaggedRings::DropPeers() const {
   for (int member = 0; member < num_members(); ++member)
     if (member != self_)
-      doorbells_.coherence().AcquirePayload(rings_[member],
-                                            sizeof(*rings_[member]));
+      doorbells_.coherence().AcquirePayload(
+          rings_[member],
+          offsetof(cuda::FlaggedControl, vectors) + vectors_bytes_);
 }
 
 bool FlaggedRings::BeginAnew(uint64_t round,
                              const std::function<bool()>& go_on) const {
   if (!Await(round, go_on)) return false;
   cuda::FlaggedControl& mine = ring(self_);
-  std::memset(mine.vectors, 0, sizeof(mine.vectors));
-  doorbells_.coherence().PublishPayload(mine.vectors, sizeof(mine.vectors));
+  std::byte* vectors = mine.vectors[0];
+  std::memset(vectors, 0, vectors_bytes_);
+  doorbells_.coherence().PublishPayload(vectors, vectors_bytes_);
   doorbells_.Ring(&mine.released, round + 1);
   if (!Await(round + 1, go_on)) return false;
   DropPeers();

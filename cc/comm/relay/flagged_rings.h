@@ -14,10 +14,14 @@ namespace jax_cxl::comm {
 // (cc/engine/gpu_plan/flagged_ring.h) of a channel's members.
 class FlaggedRings {
  public:
-  // `rings` has an element per member.
+  // `rings` has an element per member, with slots of `slot_bytes`.
   FlaggedRings(const pool::Doorbells& doorbells,
-               std::vector<cuda::FlaggedControl*> rings, int self)
-      : doorbells_(doorbells), rings_(std::move(rings)), self_(self) {}
+               std::vector<cuda::FlaggedControl*> rings, int self,
+               uint64_t slot_bytes = plan::kFlaggedBytes)
+      : doorbells_(doorbells),
+        rings_(std::move(rings)),
+        self_(self),
+        vectors_bytes_(cuda::FlaggedRingBytes(slot_bytes)) {}
 
   cuda::FlaggedControl& ring(int member) const { return *rings_[member]; }
   int num_members() const { return static_cast<int>(rings_.size()); }
@@ -40,6 +44,7 @@ class FlaggedRings {
   const pool::Doorbells doorbells_;
   const std::vector<cuda::FlaggedControl*> rings_;
   const int self_;
+  const uint64_t vectors_bytes_;
 };
 
 }  // namespace jax_cxl::comm

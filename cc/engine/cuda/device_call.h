@@ -93,6 +93,12 @@ struct DeviceCall {
   DeviceScratch* scratch = nullptr;
   uint64_t timeout_ns = 0;  // of one wait
   uint32_t divisor = 0;     // of the results of a reduction; 0: none
+  uint32_t flagged_slot_bytes = plan::kFlaggedBytes;
+  // A premultiplied sum (premultiplied/premultiplied.h): the bytes of the
+  // factor, which is in device memory or, if `factor_at` is null, in `factor`.
+  uint32_t factor_bytes = 0;  // 0: another call
+  const void* factor_at = nullptr;
+  uint64_t factor = 0;
 
   // A call that is numbered on the device also has these fields. The kernel
   // sets base_round, call and hash from DeviceScratch::position.

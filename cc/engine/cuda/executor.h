@@ -3,7 +3,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <span>
 #include <string_view>
 
 #include "cc/base/status.h"
@@ -27,16 +26,13 @@ cudaError_t Launch(const DeviceCall& call, const Shape& shape,
 cudaError_t LaunchRows(const DeviceCall& call, const Shape& shape,
                        const DeviceRows& rows, cudaStream_t stream);
 
-// Enqueues calls of different channels (at most kMostCountedCalls), which run
-// side by side in one kernel, with `shape.blocks` blocks each. Their numbers
-// live in the memory of the device (DeviceScratch::position), so that the graph
-// of a stream capture can execute the kernel any number of times. The device
-// also writes the channels' journals.
+// Enqueues a call whose numbers live in the memory of the device
+// (DeviceScratch::position), so that the graph of a stream capture can execute
+// the kernel any number of times. The device also writes the channel's journal.
 //
 // Such a call does not stop the device if it cannot complete. It waits until
 // the host raises DeviceStatus::abort, and then leaves an undefined result.
-inline constexpr size_t kMostCountedCalls = 14;
-cudaError_t LaunchCounted(std::span<const DeviceCall> calls, const Shape& shape,
+cudaError_t LaunchCounted(const DeviceCall& call, const Shape& shape,
                           cudaStream_t stream);
 
 // Enqueues a wait until all members have finished the calls before this one.

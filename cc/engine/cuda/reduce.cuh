@@ -7,6 +7,7 @@
 #include "cc/engine/cuda/device_memory.cuh"
 #include "cc/engine/cuda/element_types.cuh"
 #include "cc/engine/cuda/fold.cuh"
+#include "cc/engine/cuda/multiply.cuh"
 #include "cc/engine/cuda/stripes.cuh"
 
 // Reductions directly from the peers' slots. They use the functions of the CPU
@@ -84,6 +85,18 @@ __device__ __forceinline__ void LoadSources(
   }
 }
 
+// Multiplies this rank's own operand among the loaded ones.
+template <int kUnroll, typename Product>
+__device__ __forceinline__ void MultiplyOwn(
+    int own, const Product& product, uint4 (&values)[kSources][kUnroll]) {
+#pragma unroll
+  for (int s = 0; s < kSources; ++s) {
+    if (s != own) continue;
+#pragma unroll
+    for (int k = 0; k < kUnroll; ++k) values[s][k] = product(values[s][k]);
+  }
+}
+
 __device__ __forceinline__ void StoreResult(const ReduceTask& task,
                                             uint32_t offset, uint4 result,
                                             uint32_t valid) {
@@ -91,7 +104,7 @@ __device__ __forceinline__ void StoreResult(const ReduceTask& task,
   if (task.to_slot != nullptr) StoreSlot(task.to_slot + offset, result);
 }
 
-template <typename Type>
+template <typename Type, bool premultiplied>
 __device__ __noinline__ void ReduceStep(const ReduceTask& task) {
   constexpr int kUnroll = ElementFold<Type>::kRegisterBytes <= 32 ? 2 : 1;
 
@@ -109,6 +122,10 @@ __device__ __noinline__ void ReduceStep(const ReduceTask& task) {
     FindOffsets(task, base, size, bytes, offset);
     for (int first = step.first; first < step.last; first += kSources) {
       LoadSources(task, step, first, self, bytes, offset, values);
+      if constexpr (premultiplied)
+        MultiplyOwn(
+            self - first,
+            [&](uint4 v) { return MultiplyAs<Type>(*task.call, v); }, values);
 #pragma unroll
       for (int s = 0; s < kSources; ++s) {
         if (first + s >= step.last) break;
@@ -133,7 +150,8 @@ __device__ __noinline__ void ReduceStep(const ReduceTask& task) {
 }
 
 // Reduces elements of the types that have no ReduceStep of their own.
-__device__ __noinline__ inline void ReduceStepOfAny(const ReduceTask& task) {
+template <bool premultiplied>
+__device__ __noinline__ void ReduceStepOfAny(const ReduceTask& task) {
   constexpr int kUnroll = 2;
 
   const DeviceStep& step = *task.step;
@@ -149,6 +167,10 @@ __device__ __noinline__ inline void ReduceStepOfAny(const ReduceTask& task) {
     for (int first = step.first; first < step.last; first += kSources) {
       uint4 values[kSources][kUnroll];
       LoadSources(task, step, first, self, bytes, offset, values);
+      if constexpr (premultiplied)
+        MultiplyOwn(
+            self - first, [&](uint4 v) { return Multiply(*task.call, v); },
+            values);
 #pragma unroll
       for (int k = 0; k < kUnroll; ++k) {
         for (int s = 0; s < kSources; ++s) operands[k].values[s] = values[s][k];
@@ -168,16 +190,17 @@ __device__ __noinline__ inline void ReduceStepOfAny(const ReduceTask& task) {
 
 // The types of gradients have loops of their own. If all types had such loops,
 // nvcc would need minutes for each architecture.
+template <bool premultiplied = false>
 __device__ __forceinline__ void Reduce(const ReduceTask& task) {
   switch (task.call->dtype) {
     case DType::kFloat32:
-      return ReduceStep<Float<float>>(task);
+      return ReduceStep<Float<float>, premultiplied>(task);
     case DType::kBfloat16:
-      return ReduceStep<NarrowFloat<cpu::Bfloat16>>(task);
+      return ReduceStep<NarrowFloat<cpu::Bfloat16>, premultiplied>(task);
     case DType::kFloat16:
-      return ReduceStep<NarrowFloat<cpu::Float16>>(task);
+      return ReduceStep<NarrowFloat<cpu::Float16>, premultiplied>(task);
     default:
-      return ReduceStepOfAny(task);
+      return ReduceStepOfAny<premultiplied>(task);
   }
 }
 

@@ -1,6 +1,7 @@
 #ifndef JAX_CXL_ENGINE_GPU_PLAN_CHANNEL_WORDS_H_
 #define JAX_CXL_ENGINE_GPU_PLAN_CHANNEL_WORDS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -45,7 +46,8 @@ struct alignas(pool::kInterferenceBytes) JournalEntry {
 };
 static_assert(sizeof(JournalEntry) == pool::kInterferenceBytes);
 
-// A member's ring for short messages (see flagged.h).
+// A member's ring for short messages (see flagged.h). Slots lie one after
+// another. If they are larger than kFlaggedBytes, more memory follows.
 inline constexpr int kFlaggedSlots = plan::kFlaggedSlots;
 struct alignas(pool::kInterferenceBytes) FlaggedControl {
   uint64_t released;              // a doorbell word: rounds
@@ -71,9 +73,18 @@ struct DeviceControl {
   // Number of rounds of finished calls, which all blocks have released.
   pool::Doorbell ended;
   JournalEntry journal[kJournal];
-  FlaggedControl flagged;
   HostWords host;
+  FlaggedControl flagged;  // the last: its size varies
 };
+
+// Bytes of the slots of a ring for short messages.
+constexpr uint64_t FlaggedRingBytes(uint64_t slot_bytes) {
+  return kFlaggedSlots * plan::kFlaggedExpansion * slot_bytes;
+}
+constexpr uint64_t DeviceControlBytes(uint64_t flagged_slot_bytes) {
+  return offsetof(DeviceControl, flagged.vectors) +
+         FlaggedRingBytes(std::max(flagged_slot_bytes, plan::kFlaggedBytes));
+}
 
 // The addresses of one member's part of a channel, for the devices of this
 // process.

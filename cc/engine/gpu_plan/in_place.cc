@@ -1,5 +1,10 @@
 #include "cc/engine/gpu_plan/in_place.h"
 
+#include <algorithm>
+#include <vector>
+
+#include "cc/engine/gpu_plan/flagged_ring.h"
+
 namespace jax_cxl::cuda {
 namespace {
 
@@ -7,6 +12,48 @@ bool WritesOutput(const DeviceStep& step) {
   return step.kind == DeviceStepKind::kGet ||
          step.kind == DeviceStepKind::kReduce ||
          step.kind == DeviceStepKind::kReduceToBoth;
+}
+
+// Bytes of the input that a step reads or writes. In a short message, thread t
+// moves units t, t + threads, ... of all steps of a kind together.
+struct Part {
+  int64_t first;
+  int64_t last;
+  int64_t unit_0;  // where unit 0 would be
+  int turn;        // a thread does the steps kind by kind
+};
+
+struct Parts {
+  std::vector<Part> read, written;
+};
+
+// Adds the parts of all steps of a kind.
+void AddParts(const std::vector<DeviceStep>& steps, DeviceStepKind kind,
+              int64_t shift, int turn, Parts* parts) {
+  int64_t units = 0;  // bytes of the earlier steps' units
+  for (const DeviceStep& step : steps) {
+    if (step.kind != kind) continue;
+    const auto bytes = static_cast<int64_t>(step.bytes);
+    const auto part = [&](int64_t first) {
+      return Part{first, first + bytes, first - units, turn};
+    };
+    const auto from = static_cast<int64_t>(
+        kind == DeviceStepKind::kReduce ? step.input_from : step.from);
+    const int64_t to = static_cast<int64_t>(step.to) + shift;
+    const bool stays = kind == DeviceStepKind::kCopy && from == to;
+    if (kind != DeviceStepKind::kGet && kind != DeviceStepKind::kZero && !stays)
+      parts->read.push_back(part(from));
+    if (kind != DeviceStepKind::kPut && !stays)
+      parts->written.push_back(part(to));
+    units += static_cast<int64_t>(flagged::NumUnits(step.bytes) *
+                                  flagged::kUnitBytes);
+  }
+}
+
+// Returns true if each thread reads what it overwrites, and does so before.
+bool Precedes(const Part& read, const Part& written) {
+  if (read.last <= written.first || written.last <= read.first) return true;
+  return read.turn <= written.turn && read.unit_0 == written.unit_0;
 }
 
 }  // namespace
@@ -36,6 +83,19 @@ Status OrderInPlace(int64_t shift, const Stripes& stripes, GpuPlan* gpu_plan) {
     }
   }
   return OkStatus();
+}
+
+bool ShortIsRightInPlace(int64_t shift, const GpuPlan& gpu_plan) {
+  Parts parts;
+  AddParts(gpu_plan.sending, DeviceStepKind::kPut, shift, 0, &parts);
+  AddParts(gpu_plan.sending, DeviceStepKind::kCopy, shift, 1, &parts);
+  AddParts(gpu_plan.sending, DeviceStepKind::kZero, shift, 2, &parts);
+  AddParts(gpu_plan.receiving, DeviceStepKind::kGet, shift, 3, &parts);
+  AddParts(gpu_plan.receiving, DeviceStepKind::kReduce, shift, 4, &parts);
+  return std::ranges::all_of(parts.written, [&](const Part& written) {
+    return std::ranges::all_of(
+        parts.read, [&](const Part& read) { return Precedes(read, written); });
+  });
 }
 
 }  // namespace jax_cxl::cuda

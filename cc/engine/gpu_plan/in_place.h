@@ -16,6 +16,11 @@ namespace jax_cxl::cuda {
 // blocks put and write the same byte.
 Status OrderInPlace(int64_t shift, const Stripes& stripes, GpuPlan* gpu_plan);
 
+// Returns true if a short message (flagged_ring.h) is right for such a call.
+// Its threads do not wait for each other, so each thread must overwrite only
+// what it has read itself.
+bool ShortIsRightInPlace(int64_t shift, const GpuPlan& gpu_plan);
+
 }  // namespace jax_cxl::cuda
 
 #endif  // JAX_CXL_ENGINE_GPU_PLAN_IN_PLACE_H_

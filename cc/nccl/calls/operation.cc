@@ -5,16 +5,11 @@
 #include <string_view>
 
 #include "cc/base/dtype.h"
+#include "cc/nccl/calls/types.h"
 #include "cc/nccl/interface/abi.h"
 
 namespace jax_cxl::nccl {
 namespace {
-
-constexpr std::array<DType, kNumNcclTypes> kTypes = {
-    DType::kInt8,     DType::kUint8,        DType::kInt32,
-    DType::kUint32,   DType::kInt64,        DType::kUint64,
-    DType::kFloat16,  DType::kFloat32,      DType::kFloat64,
-    DType::kBfloat16, DType::kFloat8E4M3Fn, DType::kFloat8E5M2};
 
 struct VerbTraits {
   std::string_view name;
@@ -40,10 +35,7 @@ const VerbTraits& TraitsOf(Verb verb) {
 
 Status CheckArguments(const Operation& operation, int size) {
   const std::string_view name = TraitsOf(operation.verb).name;
-  if (operation.type < 0 || operation.type >= kNumNcclTypes)
-    return Error(Code::kInvalidArgument, name, ": there is no data type ",
-                 operation.type, "; ncclDataType_t has 0 to ",
-                 kNumNcclTypes - 1);
+  CXL_RETURN_IF_ERROR(CheckType(name, operation.type));
   if (operation.root < 0 || operation.root >= size)
     return Error(Code::kInvalidArgument, name, ": there is no rank ",
                  operation.root, " in a communicator of ", size, " ranks");
@@ -66,7 +58,7 @@ Status CheckBuffers(const Operation& operation, bool reads, bool writes) {
 }
 
 Status SetReduction(const Operation& operation, int size,
-                    Collective* collective) {
+                    const Reductions& reductions, Collective* collective) {
   switch (operation.reduction) {
     case kAvg:
       collective->divisor = static_cast<uint32_t>(size);
@@ -84,19 +76,19 @@ Status SetReduction(const Operation& operation, int size,
       collective->call.reduce_op = ReduceOp::kMin;
       return OkStatus();
     default:
-      return Error(Code::kUnimplemented, TraitsOf(operation.verb).name,
-                   ": this communicator goes through the pool, which has sum, "
-                   "prod, max, min and avg, but no reduction ",
-                   operation.reduction,
-                   ". Scale the data before the call, or set "
-                   "JAX_CXL_NCCL_HOSTS=machines to use NCCL itself");
+      collective->call.reduce_op = ReduceOp::kSum;
+      CXL_ASSIGN_OR_RETURN(
+          collective->factor,
+          reductions.Find(TraitsOf(operation.verb).name, operation.reduction,
+                          operation.type));
+      return OkStatus();
   }
 }
 
 }  // namespace
 
 Result<Collective> MakeCollective(const Operation& operation, int rank,
-                                  int size) {
+                                  int size, const Reductions& reductions) {
   CXL_RETURN_IF_ERROR(CheckArguments(operation, size));
   const VerbTraits& traits = TraitsOf(operation.verb);
   const bool root = operation.root == rank;
@@ -119,8 +111,9 @@ Result<Collective> MakeCollective(const Operation& operation, int rank,
   call.input = static_cast<const std::byte*>(operation.input);
   call.output = static_cast<std::byte*>(operation.output);
   if (plan::Reduces(traits.op)) {
-    CXL_RETURN_IF_ERROR(SetReduction(operation, size, &collective));
+    CXL_RETURN_IF_ERROR(SetReduction(operation, size, reductions, &collective));
     if (collective.divisor > 0) call.name += " (avg)";
+    if (collective.factor) call.name += " (premultiplied)";
   }
   return collective;
 }

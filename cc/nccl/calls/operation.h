@@ -3,9 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "cc/base/status.h"
 #include "cc/comm/call/call.h"
+#include "cc/comm/call/factor.h"
+#include "cc/nccl/calls/reductions.h"
 
 namespace jax_cxl::nccl {
 
@@ -43,13 +46,14 @@ struct Operation {
 struct Collective {
   comm::Call call;
   uint32_t divisor = 0;
+  std::optional<comm::Factor> factor;  // of a premultiplied sum
 };
 
 // Returns the collective of a rank of `size`. Fails with kInvalidArgument if
-// NCCL does not have such a call, and with kUnimplemented for a reduction of
-// the user's own.
+// NCCL does not have such a call, or if `reductions`, those of the
+// communicator, do not have its reduction.
 Result<Collective> MakeCollective(const Operation& operation, int rank,
-                                  int size);
+                                  int size, const Reductions& reductions);
 
 // One direction of communication between two ranks.
 struct Transfer {

@@ -13,6 +13,7 @@ namespace {
 
 constexpr int kRanks = 4, kRank = 1;
 float buffer[64];
+const Reductions kNone;
 
 Operation AllReduceOf(int type, int reduction) {
   return {Verb::kAllReduce, buffer, buffer, 3, type, reduction, 0, nullptr};
@@ -25,7 +26,8 @@ TEST(OperationTest, NumbersOfNccl) {
       DType::kFloat16,  DType::kFloat32,      DType::kFloat64,
       DType::kBfloat16, DType::kFloat8E4M3Fn, DType::kFloat8E5M2};
   for (int type = 0; type < kNumNcclTypes; ++type) {
-    const auto made = MakeCollective(AllReduceOf(type, kMin), kRank, kRanks);
+    const auto made =
+        MakeCollective(AllReduceOf(type, kMin), kRank, kRanks, kNone);
     ASSERT_TRUE(made.ok()) << made.status().message();
     EXPECT_EQ(made->call.dtype, types[type]);
     EXPECT_EQ(made->call.request.element_bytes, DTypeBytes(types[type]));
@@ -33,7 +35,7 @@ TEST(OperationTest, NumbersOfNccl) {
   const ReduceOp ops[] = {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMax,
                           ReduceOp::kMin, ReduceOp::kSum};
   for (int op = 0; op < kNumOps; ++op) {
-    const auto made = MakeCollective(AllReduceOf(7, op), kRank, kRanks);
+    const auto made = MakeCollective(AllReduceOf(7, op), kRank, kRanks, kNone);
     ASSERT_TRUE(made.ok()) << made.status().message();
     EXPECT_EQ(made->call.reduce_op, ops[op]);
     EXPECT_EQ(made->divisor, op == kAvg ? kRanks : 0);
@@ -41,8 +43,9 @@ TEST(OperationTest, NumbersOfNccl) {
 }
 
 TEST(OperationTest, OtherRootAndCount) {
-  const auto made = MakeCollective(
-      {Verb::kScatter, nullptr, buffer, 5, 7, 0, 3, nullptr}, kRank, kRanks);
+  const auto made =
+      MakeCollective({Verb::kScatter, nullptr, buffer, 5, 7, 0, 3, nullptr},
+                     kRank, kRanks, kNone);
   ASSERT_TRUE(made.ok()) << made.status().message();
   EXPECT_EQ(made->call.request.op, plan::Op::kScatter);
   EXPECT_EQ(made->call.request.root, 3);
@@ -52,13 +55,13 @@ TEST(OperationTest, OtherRootAndCount) {
 
 TEST(OperationTest, Refuses) {
   const auto code = [](const Operation& operation) {
-    return MakeCollective(operation, kRank, kRanks).status().code();
+    return MakeCollective(operation, kRank, kRanks, kNone).status().code();
   };
   EXPECT_EQ(code(AllReduceOf(12, kSum)), Code::kInvalidArgument);
   EXPECT_EQ(code(AllReduceOf(-1, kSum)), Code::kInvalidArgument);
-  EXPECT_EQ(code(AllReduceOf(7, 5)), Code::kUnimplemented);
-  EXPECT_EQ(code(AllReduceOf(7, -1)), Code::kUnimplemented);
-  EXPECT_EQ(code(AllReduceOf(7, kNoOp)), Code::kUnimplemented);
+  EXPECT_EQ(code(AllReduceOf(7, 5)), Code::kInvalidArgument);
+  EXPECT_EQ(code(AllReduceOf(7, -1)), Code::kInvalidArgument);
+  EXPECT_EQ(code(AllReduceOf(7, kNoOp)), Code::kInvalidArgument);
   Operation wrong = AllReduceOf(7, kSum);
   wrong.input = nullptr;
   EXPECT_EQ(code(wrong), Code::kInvalidArgument);
@@ -76,7 +79,7 @@ TEST(OperationTest, Refuses) {
 TEST(OperationTest, BuffersOfTheRootAlone) {
   const auto ok = [](Verb verb, const void* input, void* output, int rank) {
     return MakeCollective({verb, input, output, 1, 7, 0, 0, nullptr}, rank,
-                          kRanks)
+                          kRanks, kNone)
         .ok();
   };
   EXPECT_TRUE(ok(Verb::kReduce, buffer, nullptr, 1));

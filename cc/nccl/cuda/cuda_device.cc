@@ -15,6 +15,8 @@
 #include "cc/comm/cuda/device_connection.h"
 #include "cc/engine/cuda/executor.h"
 #include "cc/engine/cuda/flagged/flagged.h"
+#include "cc/engine/cuda/premultiplied/premultiplied.h"
+#include "cc/engine/cuda/transfers/transfers.h"
 #include "cc/nccl/cuda/inner_gpus.h"
 #include "cc/nccl/facts.h"
 #include "cc/nccl/levels/real_inner.h"
@@ -70,8 +72,8 @@ CudaDevice::CudaDevice(Job* job, int ordinal, const Settings& settings)
   // Only kernels execute these calls.
   options_.slot_bytes = comm::KernelSlotBytes(options_, static_cast<int>(size));
   pair_options_ = options_;
+  pair_options_.flagged_slot_bytes = plan::kFlaggedBytes;  // there are many
   pair_options_.channel_salt = kPairSalt;
-  pair_options_.flagged_bytes = 0;
   pair_options_.num_slots = kPairSlots;
   const uint64_t channels = std::max<uint64_t>(2 * (size - 1), 2);
   pair_options_.slot_bytes = std::clamp(
@@ -114,6 +116,10 @@ Status CudaDevice::Agree() {
   if (problem.ok()) problem = CudaStatus(cuda::Preload(), "loading kernels");
   if (problem.ok())
     problem = CudaStatus(cuda::PreloadFlagged(), "loading kernels");
+  if (problem.ok())
+    problem = CudaStatus(cuda::PreloadPremultiplied(), "loading kernels");
+  if (problem.ok())
+    problem = CudaStatus(cuda::PreloadTransfers(), "loading kernels");
   problem.message().copy(mine.problem, sizeof(mine.problem) - 1);
   CXL_ASSIGN_OR_RETURN(const std::vector<std::byte> blocks,
                        job_->AllGather(std::as_bytes(std::span(&mine, 1))));
@@ -124,7 +130,7 @@ Status CudaDevice::Agree() {
   // device at the same time, with room for other kernels.
   const int budget = std::max(2, least * 3 / 4);
   const int distances = std::clamp(
-      job_->size() - 1, 1, std::min<int>(cuda::kMostCountedCalls, budget) / 2);
+      job_->size() - 1, 1, std::min<int>(cuda::kMostTransfers, budget) / 2);
   most_transfers_ = 2 * distances;
   pair_options_.shape.blocks = std::bit_floor(std::min(
       static_cast<uint32_t>(budget / most_transfers_), kMostPairBlocks));
@@ -216,6 +222,7 @@ Status CudaDevice::OpenLevels(const Places& places, const NcclUniqueId& id) {
                        comm::AllocateDevice<std::byte>(kLevelsScratchBytes));
   comm::DeviceOptions options = options_;
   options.slot_bytes = comm::KernelSlotBytes(options, places.processes);
+  options.flagged_slot_bytes = plan::kFlaggedBytes;  // its calls are long
   CXL_ASSIGN_OR_RETURN(between_, MakeChannel(RanksOfPlace(places), options));
   return OkStatus();
 }
@@ -290,8 +297,9 @@ Status CudaDevice::Launch(CountedChannel* channel, const Collective& collective,
   const comm::Call& call = collective.call;
   CurrentDevice current(ordinal_);
   RelaxedCapture relaxed;
-  CXL_ASSIGN_OR_RETURN(const CountedCall counted,
-                       channel->Prepare(call, collective.divisor));
+  CXL_ASSIGN_OR_RETURN(
+      const CountedCall counted,
+      channel->Prepare(call, collective.divisor, collective.factor));
   const std::vector<cudaStream_t> streams = {static_cast<cudaStream_t>(stream)};
   CXL_RETURN_IF_ERROR(order_.Before(streams));
   CXL_RETURN_IF_ERROR(CudaStatus(channel->Launch(counted, streams[0]),
@@ -302,7 +310,7 @@ Status CudaDevice::Launch(CountedChannel* channel, const Collective& collective,
 Status CudaDevice::SendAndReceive(std::span<const Transfer> transfers) {
   CurrentDevice current(ordinal_);
   RelaxedCapture relaxed;
-  std::vector<cuda::DeviceCall> calls;
+  std::vector<cuda::DeviceTransfer> calls;
   for (const Transfer& transfer : transfers) {
     CountedChannel& channel = *pairs_[{transfer.source, transfer.destination}];
     comm::Call call = CallOf(transfer, job_->rank());
@@ -310,12 +318,14 @@ Status CudaDevice::SendAndReceive(std::span<const Transfer> transfers) {
     if (call.output == nullptr)
       call.output = const_cast<std::byte*>(call.input);
     CXL_ASSIGN_OR_RETURN(const CountedCall counted, channel.Prepare(call, 0));
-    calls.push_back(counted.device);
+    calls.push_back({counted.device, counted.plan->plan.flagged
+                                         ? static_cast<uint32_t>(transfer.bytes)
+                                         : 0});
   }
   const std::vector<cudaStream_t> streams = StreamsOf(transfers);
   CXL_RETURN_IF_ERROR(order_.Before(streams));
   CXL_RETURN_IF_ERROR(
-      CudaStatus(cuda::LaunchCounted(calls, pair_options_.shape, streams[0]),
+      CudaStatus(cuda::LaunchTransfers(calls, pair_options_.shape, streams[0]),
                  "launching sends and receives"));
   return order_.After(streams);
 }

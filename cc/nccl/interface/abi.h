@@ -23,6 +23,8 @@ enum NcclOp : int { kSum, kProd, kMax, kMin, kAvg, kNumOps };
 inline constexpr int kNoOp = 0x7fffffff;  // ncclMaxRedOp: no reduction has it
 
 inline constexpr int kNumNcclTypes = 12;
+inline constexpr int kScalarDevice = 0;
+inline constexpr int kScalarHostImmediate = 1;
 inline constexpr int kSplitNoColor = -1;
 inline constexpr int kShrinkAbort = 1;
 

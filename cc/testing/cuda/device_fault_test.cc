@@ -144,7 +144,7 @@ TEST_F(DeviceEndpointTest, MismatchOfCopies) {
 TEST_F(DeviceEndpointTest, TwoRootsFailInTheNextCall) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   DeviceOptions by_blocks;
-  by_blocks.flagged_bytes = 0;
+  by_blocks.flagged_slot_bytes = 0;
   for (const DeviceOptions& options :
        {DeviceOptions{}, by_blocks, AllByTheCopyEngines()}) {
     EXPECT_EXIT(RunTwoRoots(100, options), testing::ExitedWithCode(0),

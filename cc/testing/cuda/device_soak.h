@@ -197,7 +197,7 @@ struct Setting {
   bool direct = true;
   StartMode mode = StartMode::kEnqueue;
   uint64_t copy_engine_bytes = uint64_t{12} << 20;
-  uint64_t flagged_bytes = DeviceOptions().flagged_bytes;
+  uint64_t flagged_slot_bytes = DeviceOptions().flagged_slot_bytes;
   uint64_t first_flagged_round = 0;
   pool::CoherenceMode coherence = pool::ChosenCoherence();
   bool gpu_writes_memory = false;
@@ -212,7 +212,7 @@ inline DeviceOptions OptionsOf(const Setting& setting) {
   options.copy_engine_bytes_aside = setting.copy_engine_bytes / 4;
   options.warn_after_s = 5;
   options.timeout_s = 20;
-  options.flagged_bytes = setting.flagged_bytes;
+  options.flagged_slot_bytes = setting.flagged_slot_bytes;
   options.first_flagged_round = setting.first_flagged_round;
   options.gpu_writes_memory = setting.gpu_writes_memory;
   return options;

@@ -152,10 +152,10 @@ Region RegionMap::FindInDeviceControl(uint64_t inside, bool word) {
   if (inside < offsetof(DeviceControl, ended)) return Region::kReleased;
   if (inside < offsetof(DeviceControl, journal)) return Region::kEnded;
   if (inside >= sizeof(DeviceControl)) return Region::kOther;
-  if (inside >= offsetof(DeviceControl, host)) return Region::kHostWord;
   if (inside >= offsetof(DeviceControl, flagged.vectors))
     return Region::kFlagged;
   if (inside >= offsetof(DeviceControl, flagged)) return Region::kFlaggedWords;
+  if (inside >= offsetof(DeviceControl, host)) return Region::kHostWord;
   inside -= offsetof(DeviceControl, journal);
   return word && inside % sizeof(cuda::JournalEntry) == 0 ? Region::kNameReady
                                                           : Region::kName;

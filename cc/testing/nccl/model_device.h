@@ -108,12 +108,26 @@ class ModelDevice : public Device {
 
   void PushCollective(std::vector<int32_t> members,
                       const Collective& collective) {
-    const Calls calls = {{std::move(members), collective.call}};
+    Calls calls = {{std::move(members), collective.call}};
+    if (collective.factor) calls[0].second.input = Multiplied(collective);
     Push([this, calls, divisor = collective.divisor] {
       const Status status = Run(calls);
       if (divisor > 0) Divide(calls[0].second, divisor);
       return status;
     });
+  }
+
+  // Returns the products of the input, which are of float32, and the factor.
+  const std::byte* Multiplied(const Collective& collective) {
+    float factor = 0;
+    std::memcpy(&factor, &collective.factor->bits, sizeof(factor));
+    std::vector<std::byte>& bytes =
+        sent_.emplace_back(plan::InputBytes(collective.call.request));
+    std::memcpy(bytes.data(), collective.call.input, bytes.size());
+    auto* values = reinterpret_cast<float*>(bytes.data());
+    for (size_t i = 0; i < bytes.size() / sizeof(float); ++i)
+      values[i] *= factor;
+    return bytes.data();
   }
 
   static void Divide(const comm::Call& call, uint32_t divisor) {
@@ -173,7 +187,7 @@ class ModelDevice : public Device {
   std::unique_ptr<ModelInner> inner_;
   std::vector<std::byte> scratch_;
   std::map<std::vector<int32_t>, uint64_t> calls_;
-  std::deque<std::vector<std::byte>> sent_;
+  std::deque<std::vector<std::byte>> sent_;  // also products
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<Status()>> steps_;

@@ -7,20 +7,24 @@
 #include "cc/comm/cuda/device_channel_reading.h"
 #include "cc/comm/cuda/device_plans.h"
 #include "cc/engine/cuda/flagged/flagged.h"
+#include "cc/engine/cuda/premultiplied/premultiplied.h"
 #include "cc/engine/gpu_plan/in_place.h"
 
 namespace jax_cxl::comm {
 namespace {
 
-pool::CallDescriptor DescribeCounted(const Call& call, uint32_t divisor) {
+// A mean and a premultiplied sum are other calls than a sum.
+pool::CallDescriptor DescribeCounted(const Call& call, uint32_t divisor,
+                                     bool premultiplied) {
   pool::CallDescriptor descriptor = Describe(call);
-  descriptor.details += divisor;  // a mean is another call than a sum
+  descriptor.details += divisor + (uint64_t{premultiplied} << 32);
   return descriptor;
 }
 
-cuda::JournalEntry RecordOf(const Call& call, uint32_t divisor) {
+cuda::JournalEntry RecordOf(const Call& call, uint32_t divisor,
+                            bool premultiplied) {
   cuda::JournalEntry record = {};
-  record.descriptor = DescribeCounted(call, divisor);
+  record.descriptor = DescribeCounted(call, divisor, premultiplied);
   call.name.copy(record.name, sizeof(record.name) - 1);
   return record;
 }
@@ -86,8 +90,9 @@ Status CountedChannel::FinishConnecting() {
 }
 
 Result<const CountedPlan*> CountedChannel::PlanFor(const Call& call,
-                                                   uint32_t divisor) {
-  const cuda::JournalEntry record = RecordOf(call, divisor);
+                                                   uint32_t divisor,
+                                                   bool premultiplied) {
+  const cuda::JournalEntry record = RecordOf(call, divisor, premultiplied);
   const std::optional<int64_t> shift = ShiftInPlace(call);
   const uint64_t channel = connection_.key();
   std::string key(reinterpret_cast<const char*>(&channel), sizeof(channel));
@@ -97,13 +102,12 @@ Result<const CountedPlan*> CountedChannel::PlanFor(const Call& call,
   key.append(call.name);
   if (const CountedPlan* found = plans_->Find(key)) return found;
   const plan::Request& request = call.request;
-  // In kernels with flags, each thread puts a part of the input before it
-  // writes the same part of the output, except in an all-to-all.
-  const bool safe = !shift || request.op != plan::Op::kAllToAll;
-  if (safe) {
-    CXL_ASSIGN_OR_RETURN(const std::optional<cuda::GpuPlan> gpu_plan,
-                         MakeFlaggedPlan(request, options_.flagged_bytes));
-    if (gpu_plan) return plans_->Store(key, *gpu_plan, true, record);
+  if (!premultiplied) {  // short messages have no factors
+    CXL_ASSIGN_OR_RETURN(const std::optional<cuda::GpuPlan> short_plan,
+                         MakeFlaggedPlan(request, options_.flagged_slot_bytes));
+    if (short_plan &&
+        (!shift || cuda::ShortIsRightInPlace(*shift, *short_plan)))
+      return plans_->Store(key, *short_plan, true, record);
   }
   CXL_ASSIGN_OR_RETURN(cuda::GpuPlan gpu_plan,
                        MakeSlotPlan(request, connection_, SlotUse::kKernels));
@@ -113,9 +117,10 @@ Result<const CountedPlan*> CountedChannel::PlanFor(const Call& call,
   return plans_->Store(key, gpu_plan, false, record);
 }
 
-Result<CountedCall> CountedChannel::Prepare(const Call& call,
-                                            uint32_t divisor) {
-  CXL_ASSIGN_OR_RETURN(const CountedPlan* plan, PlanFor(call, divisor));
+Result<CountedCall> CountedChannel::Prepare(
+    const Call& call, uint32_t divisor, const std::optional<Factor>& factor) {
+  CXL_ASSIGN_OR_RETURN(const CountedPlan* plan,
+                       PlanFor(call, divisor, factor.has_value()));
   CountedCall counted;
   counted.plan = plan;
   counted.device =
@@ -127,6 +132,11 @@ Result<CountedCall> CountedChannel::Prepare(const Call& call,
   device.scratch = scratch_.get();
   device.timeout_ns = ~uint64_t{0};  // the host decides
   device.divisor = divisor;
+  if (factor) {
+    device.factor_bytes = call.request.element_bytes;
+    device.factor_at = factor->at;
+    device.factor = factor->bits;
+  }
   device.descriptor_hash = plan->descriptor_hash;
   device.record = plan->record;
   device.journal = own_control()->journal;
@@ -136,8 +146,10 @@ Result<CountedCall> CountedChannel::Prepare(const Call& call,
 cudaError_t CountedChannel::Launch(const CountedCall& call,
                                    cudaStream_t stream) const {
   const StoredPlan& stored = call.plan->plan;
+  if (call.device.factor_bytes > 0)
+    return cuda::LaunchPremultiplied(call.device, options_.shape, stream);
   if (!stored.flagged)
-    return cuda::LaunchCounted({&call.device, 1}, options_.shape, stream);
+    return cuda::LaunchCounted(call.device, options_.shape, stream);
   return cuda::LaunchFlagged(
       call.device,
       {stored.host_sending, stored.host_receiving, connection_.members().data(),

@@ -13,6 +13,7 @@
 
 #include "cc/base/status.h"
 #include "cc/comm/call/call.h"
+#include "cc/comm/call/factor.h"
 #include "cc/comm/cuda/counted/counted_plans.h"
 #include "cc/comm/cuda/device_connection.h"
 #include "cc/comm/cuda/device_memory.h"
@@ -55,10 +56,11 @@ class CountedChannel {
   // is lost.
   Result<bool> TryConnect();
 
-  // Makes a call ready for Launch or cuda::LaunchCounted. `divisor` divides the
-  // results of a reduction; 0: none. Requires a connected channel, and a call
-  // that moves data.
-  Result<CountedCall> Prepare(const Call& call, uint32_t divisor);
+  // Makes a call ready for Launch or cuda::LaunchTransfers. `divisor` divides
+  // the results of a reduction; 0: none. `factor` is that of a premultiplied
+  // sum. Requires a connected channel, and a call that moves data.
+  Result<CountedCall> Prepare(const Call& call, uint32_t divisor,
+                              const std::optional<Factor>& factor = {});
 
   // Enqueues a call.
   cudaError_t Launch(const CountedCall& call, cudaStream_t stream) const;
@@ -73,7 +75,8 @@ class CountedChannel {
 
  private:
   Status FinishConnecting();
-  Result<const CountedPlan*> PlanFor(const Call& call, uint32_t divisor);
+  Result<const CountedPlan*> PlanFor(const Call& call, uint32_t divisor,
+                                     bool premultiplied);
   Status CheckCalls(Clock::time_point now, uint64_t finished);
   void RecordStarted(uint64_t finished);
   Call CallAt(uint64_t place) const;

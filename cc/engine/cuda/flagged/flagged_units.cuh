@@ -71,7 +71,9 @@ struct UnitVectors {
 
   // `at` is a byte offset in the slot.
   __device__ UnitVectors(const Task& task, int member, uint64_t at) {
-    std::byte* slot = task.rings[member]->vectors[SlotOf(task.call)];
+    std::byte* slot = task.rings[member]->vectors[0] +
+                      SlotOf(task.call) * plan::kFlaggedExpansion *
+                          task.call.flagged_slot_bytes;
     low = slot + LowVector(at / kUnitBytes);
     high = slot + HighVector(at / kUnitBytes);
   }

@@ -1,0 +1,188 @@
+#ifndef JAX_CXL_ENGINE_CUDA_FLAGGED_FLAGGED_CALL_CUH_
+#define JAX_CXL_ENGINE_CUDA_FLAGGED_FLAGGED_CALL_CUH_
+
+#include <cstdint>
+
+#include "cc/engine/cuda/block.cuh"
+#include "cc/engine/cuda/counted.cuh"
+#include "cc/engine/cuda/device_memory.cuh"
+#include "cc/engine/cuda/flagged/flagged_peers.cuh"
+#include "cc/engine/cuda/flagged/flagged_reduce.cuh"
+#include "cc/engine/cuda/flagged/flagged_units.cuh"
+#include "cc/engine/cuda/progress.cuh"
+
+// A short message (flagged.h), as the threads of a block execute it. Besides
+// the warps that move data, one warp watches the peers' words.
+namespace jax_cxl::cuda::flagged {
+
+__device__ inline bool Get(const Task& task, Shared& shared,
+                           const Units& units) {
+  const DeviceCall& call = task.call;
+  const ShortStep& step = units.step();
+  const UnitVectors vectors(task, step.first, step.from + units.i());
+  Wait wait(call, shared);
+  for (;;) {
+    const Arriving arriving(vectors);
+    if (arriving.Has(FlagOf(call))) {
+      StoreLocal(call.output + step.to + units.i(), arriving.Data(),
+                 units.left());
+      return true;
+    }
+    if (!wait.GoOn(step.first)) return false;
+  }
+}
+
+// The work of all data threads after the puts.
+__device__ inline bool Receive(const Task& task, Shared& shared) {
+  const DeviceCall& call = task.call;
+  const auto sending = [&](DeviceStepKind kind) {
+    return Units(task.sending, call.num_sending, kind);
+  };
+  const auto receiving = [&](DeviceStepKind kind) {
+    return Units(task.receiving, call.num_receiving, kind);
+  };
+  for (Units u = sending(DeviceStepKind::kCopy); u.has(); u.Next()) {
+    const std::byte* from = call.input + u.step().from + u.i();
+    std::byte* to = call.output + u.step().to + u.i();
+    if (from != to) StoreLocal(to, LoadLocal(from, u.left()), u.left());
+  }
+  for (Units u = sending(DeviceStepKind::kZero); u.has(); u.Next())
+    StoreLocal(call.output + u.step().to + u.i(), make_uint4(0, 0, 0, 0),
+               u.left());
+  for (Units u = receiving(DeviceStepKind::kGet); u.has(); u.Next())
+    if (!Get(task, shared, u)) return false;
+  for (Units u = receiving(DeviceStepKind::kReduce); u.has(); u.Next())
+    if (!Reduce(task, shared, u)) return false;
+  return true;
+}
+
+// This thread's part of the puts. It starts the first load before it knows that
+// the slot is free.
+class Puts {
+ public:
+  __device__ explicit Puts(const Task& task)
+      : task_(task),
+        units_(task.sending, task.call.num_sending, DeviceStepKind::kPut) {
+    if (units_.has()) Load();
+  }
+
+  __device__ void Run() {
+    while (units_.has()) {
+      UnitVectors(task_, task_.call.self, units_.step().to + units_.i())
+          .Store(data_, FlagOf(task_.call));
+      units_.Next();
+      if (units_.has()) Load();
+    }
+  }
+
+ private:
+  __device__ void Load() {
+    data_ = LoadLocal(task_.call.input + units_.step().from + units_.i(),
+                      units_.left());
+  }
+
+  const Task& task_;
+  Units units_;
+  uint4 data_ = {};
+};
+
+__device__ inline void Begin(const DeviceCall& call, Shared& shared) {
+  if (threadIdx.x != 0) return;
+  shared.gave_up = 0;
+  shared.released = call.scratch->flagged_released;
+}
+
+// Executes the call, once all threads of the block know `shared`. `done` is
+// false if an earlier step of the block has failed. Returns false if the call
+// cannot complete.
+template <bool counted>
+__device__ inline bool Run(const Task& task, FlaggedControl& mine,
+                           Shared& shared, Puts& puts, bool done) {
+  const DeviceCall& call = task.call;
+  const uint32_t warp = threadIdx.x / 32;
+  const bool data = warp < kThreads / 32, watches = warp == kThreads / 32;
+  if (done && shared.released + kFlaggedSlots <= call.base_round) {
+    if (watches)
+      done = AwaitReleased(call, shared, call.base_round + 1 - kFlaggedSlots);
+    done = !__syncthreads_or(!done);
+  }
+  // Only now: a peer may not have seen the old value of this word yet.
+  if (done && threadIdx.x == 0 && blockIdx.x == 0)
+    StoreWord(&mine.calls[SlotOf(call)], ExpectedCall(call));
+  if (done && data) {
+    puts.Run();
+    done = Receive(task, shared);
+  } else if (done && watches && blockIdx.x == 0) {
+    if constexpr (counted) WriteJournal(call);
+    NoteReleased(call);
+    done = AwaitCalls(task, shared);
+  }
+  return !__syncthreads_or(!done);
+}
+
+__device__ inline void StoreReleased(const DeviceCall& call,
+                                     FlaggedControl& mine) {
+  StoreWord(&mine.released, call.epoch << kValueBits | (call.base_round + 1));
+}
+
+// In place of the round whose flag would be 0, all members clear their rings,
+// as rings of hosts do (cc/comm/relay/flagged_rings.h). Called by all threads
+// of a block.
+__device__ inline bool BeginAnew(const Task& task, Shared& shared,
+                                 DeviceCall* call) {
+  FlaggedControl& mine = *task.rings[call->self];
+  const uint64_t round = call->base_round;
+  bool done = true;
+  if (blockIdx.x == 0) {
+    if (threadIdx.x < 32) done = AwaitReleased(*call, shared, round);
+    if (__syncthreads_or(!done)) return false;
+    auto* vectors = reinterpret_cast<uint4*>(mine.vectors);
+    const uint64_t bytes = FlaggedRingBytes(call->flagged_slot_bytes);
+    for (uint32_t i = threadIdx.x; i < bytes / sizeof(uint4); i += blockDim.x)
+      vectors[i] = make_uint4(0, 0, 0, 0);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      FenceSystem();
+      StoreWord(&mine.released, call->epoch << kValueBits | (round + 1));
+    }
+  } else if (threadIdx.x == 0) {
+    // The other blocks store to the same ring.
+    const volatile DeviceStatus* status = call->status;
+    while (done && ReleasedBy(*call, call->self) < round + 1)
+      done = status->abort == 0;
+  }
+  if (__syncthreads_or(!done)) return false;
+  if (threadIdx.x < 32) done = AwaitReleased(*call, shared, round + 1);
+  if (__syncthreads_or(!done)) return false;
+  if (threadIdx.x == 0) {
+    shared.released = round + 1;
+    call->base_round = round + 1;
+  }
+  __syncthreads();
+  return true;
+}
+
+// Executes a call that counts on the device (LaunchCounted in executor.h), from
+// its position on. `call` is the task's.
+__device__ inline void RunCounted(const Task& task, Shared& shared,
+                                  DeviceCall* call) {
+  const KernelProgress progress(*call);
+  FlaggedControl& mine = *task.rings[call->self];
+  Begin(*call, shared);
+  __syncthreads();
+  const bool done =
+      !BeginsAnew(call->base_round) || BeginAnew(task, shared, call);
+  Puts puts(task);
+  if (!Run</*counted=*/true>(task, mine, shared, puts, done)) {
+    if (threadIdx.x == 0) AwaitAbort(call->status);
+    return;
+  }
+  if (threadIdx.x == 0 && progress.Finish()) {
+    PassPosition(*call, /*flagged=*/true);
+    StoreReleased(*call, mine);
+  }
+}
+
+}  // namespace jax_cxl::cuda::flagged
+
+#endif  // JAX_CXL_ENGINE_CUDA_FLAGGED_FLAGGED_CALL_CUH_

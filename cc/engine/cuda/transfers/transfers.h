@@ -1,0 +1,38 @@
+#ifndef JAX_CXL_ENGINE_CUDA_TRANSFERS_TRANSFERS_H_
+#define JAX_CXL_ENGINE_CUDA_TRANSFERS_TRANSFERS_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "cc/engine/cuda/device_call.h"
+
+namespace jax_cxl::cuda {
+
+// One direction of a pair of ranks, as a call of the pair's channel: a
+// broadcast from member 0.
+struct DeviceTransfer {
+  DeviceCall call;
+  // The bytes of a short message (flagged/flagged.h); 0: the transfer goes
+  // through the slots.
+  uint32_t flagged_bytes = 0;
+};
+
+// Enqueues transfers of different channels (at most kMostTransfers), which run
+// side by side in one kernel, with `shape.blocks` blocks each. `shape` has
+// kMaxThreads threads that move data. The transfers' numbers
+// live in the memory of the device, as those of LaunchCounted (executor.h) do.
+// Kernels of their own could wait for each other: a rank may send a long
+// message before a short one, while its peer expects both at once.
+inline constexpr size_t kMostTransfers = 14;
+cudaError_t LaunchTransfers(std::span<const DeviceTransfer> transfers,
+                            const Shape& shape, cudaStream_t stream);
+
+// See executor.h.
+cudaError_t PreloadTransfers();
+
+}  // namespace jax_cxl::cuda
+
+#endif  // JAX_CXL_ENGINE_CUDA_TRANSFERS_TRANSFERS_H_
