@@ -222,6 +222,7 @@ Status CudaDevice::OpenLevels(const Places& places, const NcclUniqueId& id) {
                        comm::AllocateDevice<std::byte>(kLevelsScratchBytes));
   comm::DeviceOptions options = options_;
   options.slot_bytes = comm::KernelSlotBytes(options, places.processes);
+  options.flagged_slot_bytes = plan::kFlaggedBytes;  // its calls are long
   CXL_ASSIGN_OR_RETURN(between_, MakeChannel(RanksOfPlace(places), options));
   return OkStatus();
 }

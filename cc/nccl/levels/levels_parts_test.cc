@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cc/nccl/calls/reductions.h"
 #include "cc/nccl/interface/abi.h"
 #include "cc/nccl/interface/settings.h"
 #include "cc/nccl/levels/offer.h"
@@ -55,10 +56,14 @@ TEST(LevelsOfferTest, TheFirstProblemCounts) {
 
 TEST(LevelStepsTest, WhatRunsInLevels) {
   const Levels levels = {{2, 2, 0, 0}, /*least_bytes=*/1024, nullptr, 4096};
+  Reductions reductions;
+  const float factor = 2;
+  const int premultiplied = *reductions.Add(&factor, 7, kScalarHostImmediate);
   const auto runs = [&](Operation operation) {
     std::byte buffer[1];
     operation.input = operation.output = buffer;
-    const Result<Collective> collective = MakeCollective(operation, 0, 4, Reductions());
+    const Result<Collective> collective =
+        MakeCollective(operation, 0, 4, reductions);
     return RunsInLevels(operation, collective->call.request, levels);
   };
   EXPECT_TRUE(runs({Verb::kAllReduce, nullptr, nullptr, 256, 7, kSum}));
@@ -67,6 +72,8 @@ TEST(LevelStepsTest, WhatRunsInLevels) {
   EXPECT_TRUE(runs({Verb::kReduceScatter, nullptr, nullptr, 64, 7, kAvg}));
   EXPECT_FALSE(runs({Verb::kReduce, nullptr, nullptr, 4096, 7, kSum}));
   EXPECT_FALSE(runs({Verb::kAllToAll, nullptr, nullptr, 4096, 7}));
+  EXPECT_FALSE(
+      runs({Verb::kAllReduce, nullptr, nullptr, 4096, 7, premultiplied}));
   // Types of 8-bit floats move in levels, but are not reduced.
   EXPECT_TRUE(runs({Verb::kBroadcast, nullptr, nullptr, 4096, 11}));
   EXPECT_FALSE(runs({Verb::kAllReduce, nullptr, nullptr, 4096, 11, kSum}));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cc/nccl/calls/reductions.h"
 #include "cc/nccl/interface/abi.h"
 
 namespace jax_cxl::nccl {
@@ -92,7 +93,7 @@ class Maker {
     step.kind = LevelStep::Kind::kBetween;
     CXL_ASSIGN_OR_RETURN(
         step.collective,
-        MakeCollective(operation, places_.process, places_.processes, no_reductions_));
+        MakeCollective(operation, places_.process, places_.processes, {}));
     step.collective.call.name += " in levels";
     if (step.collective.divisor > 0)
       step.collective.divisor = static_cast<uint32_t>(places_.size());
@@ -108,7 +109,7 @@ class Maker {
         MakeCollective(Copy(operation_.verb, Input(first), Output(first),
                             operation_.count - first),
                        places_.process * places_.per_process + places_.place,
-                       places_.size(), no_reductions_));
+                       places_.size(), {}));
     steps_.push_back(std::move(step));
     return OkStatus();
   }
@@ -221,6 +222,7 @@ bool RunsInLevels(const Operation& operation, const plan::Request& request,
   switch (operation.verb) {
     case Verb::kAllReduce:
     case Verb::kReduceScatter:
+      // Not premultiplied sums, which the real NCCL does not know.
       if (operation.reduction >= kNumOps || operation.type >= kFirstFloat8)
         return false;
       break;

@@ -108,9 +108,8 @@ class ModelDevice : public Device {
 
   void PushCollective(std::vector<int32_t> members,
                       const Collective& collective) {
-    comm::Call call = collective.call;
-    if (collective.factor) call.input = Multiplied(collective);
-    const Calls calls = {{std::move(members), call}};
+    Calls calls = {{std::move(members), collective.call}};
+    if (collective.factor) calls[0].second.input = Multiplied(collective);
     Push([this, calls, divisor = collective.divisor] {
       const Status status = Run(calls);
       if (divisor > 0) Divide(calls[0].second, divisor);
@@ -188,7 +187,7 @@ class ModelDevice : public Device {
   std::unique_ptr<ModelInner> inner_;
   std::vector<std::byte> scratch_;
   std::map<std::vector<int32_t>, uint64_t> calls_;
-  std::deque<std::vector<std::byte>> sent_;
+  std::deque<std::vector<std::byte>> sent_;  // also products
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<Status()>> steps_;
