@@ -211,7 +211,6 @@ class Maker {
   const Places& places_;
   const uint64_t element_;
   const uint64_t aligned_;  // elements
-  const Reductions no_reductions_;  // only NCCL's own reductions run in levels
   std::vector<LevelStep> steps_;
 };
 
