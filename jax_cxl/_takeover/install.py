@@ -5,7 +5,6 @@ import hashlib
 import pathlib
 import re
 import threading
-from typing import Any
 
 import jax
 
@@ -56,9 +55,12 @@ def _cache_key(devices: list[int]) -> str:
     wanted = setting.current()
     if wanted is None:
         return survey.cache_key()
-    world: Any = start.world(wanted)
-    ranks = sorted(world.rank_of.items())
-    return f"{code()} {wanted} {devices} {ranks} {world.generation}{survey.cache_key()}"
+    key = f"{code()} {wanted} {devices}{survey.cache_key()}"
+    # The hook leaves other programs as they are. They do not wait for the job to start.
+    if not start.devices()._replace(local=wanted.local).wants([devices]):
+        return key
+    world = start.world(wanted)
+    return f"{key} {sorted(world.rank_of.items())} {world.generation}"
 
 
 @functools.cache

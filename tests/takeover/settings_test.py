@@ -96,6 +96,14 @@ class KeyTest(absltest.TestCase):
         )
         self.assertLen(set(keys), 4)
 
+    def test_programs_within_a_process_do_not_wait_for_the_job(self):
+        with mock.patch.object(start, "world", side_effect=AssertionError("waits")):
+            with jax_cxl.replace_collectives():
+                keys = {install._cache_key(devices) for devices in ([0], [0, 1], [1, 0])}
+            self.assertLen(keys, 3)
+            with self.assertRaisesRegex(AssertionError, "waits"):
+                self.key()
+
     def test_the_code_that_changes_programs(self):
         before = self.key()
         with mock.patch.object(install, "code", lambda: "another"):
