@@ -20,9 +20,9 @@ __device__ __forceinline__ uint64_t ChainHash(uint64_t before,
   return hash & kValueMask;
 }
 
-// Copies a call to shared memory and fills in its numbers. Called by all
-// threads of a block; ends with a barrier.
-__device__ __forceinline__ void TakePosition(const DeviceCall& given,
+// Copies a call to shared memory and fills in its numbers. Returns false if the
+// channel has stopped. Called by all threads of a block; ends with a barrier.
+__device__ __forceinline__ bool TakePosition(const DeviceCall& given,
                                              bool flagged, DeviceCall* call) {
   static_assert(sizeof(DeviceCall) % sizeof(uint32_t) == 0);
   const auto* from = reinterpret_cast<const uint32_t*>(&given);
@@ -31,13 +31,15 @@ __device__ __forceinline__ void TakePosition(const DeviceCall& given,
        i += blockDim.x)
     to[i] = from[i];
   __syncthreads();
+  bool stopped = false;
   if (threadIdx.x == 0) {
     const DevicePosition position = call->scratch->position;
+    stopped = position.stopped != 0;
     call->call = position.calls;
     call->hash = ChainHash(position.hash, call->descriptor_hash);
     call->base_round = flagged ? position.flagged_rounds : position.rounds;
   }
-  __syncthreads();
+  return !__syncthreads_or(stopped);
 }
 
 // Called by one thread, once every block has taken its position and ended.
@@ -67,10 +69,11 @@ __device__ __forceinline__ void WriteJournal(const DeviceCall& call) {
   StoreWord(&entry->ready, call.epoch << kValueBits | (call.call + 1));
 }
 
-// Waits until the host gives the call up.
-__device__ inline void AwaitAbort(const DeviceStatus* status) {
-  const volatile DeviceStatus* said = status;
+// Waits until the host gives the call up, and stops the channel.
+__device__ inline void AwaitAbort(const DeviceCall& call) {
+  const volatile DeviceStatus* said = call.status;
   while (said->abort == 0) __nanosleep(10000);
+  call.scratch->position.stopped = 1;
 }
 
 }  // namespace jax_cxl::cuda

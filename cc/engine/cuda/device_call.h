@@ -54,6 +54,9 @@ struct DevicePosition {
   uint64_t hash;  // of the descriptors of all calls so far
   uint64_t rounds;
   uint64_t flagged_rounds;
+  // A call has been given up. Its number is taken, so later calls do nothing:
+  // peers would take their words and data for those of that call.
+  uint32_t stopped;
 };
 
 // The state that the blocks of a call share, in device memory. All zero at

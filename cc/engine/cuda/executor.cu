@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
   __shared__ BlockState state;
   __shared__ DeviceCall call;
   state.Reset();
-  TakePosition(given, /*flagged=*/false, &call);
+  if (!TakePosition(given, /*flagged=*/false, &call)) return;
   RunCounted<CallKind::kCollective>(call, shape, state);
 }
 

@@ -333,7 +333,7 @@ __device__ void RunCounted(const DeviceCall& call, const Shape& shape,
   if (blockIdx.x == 0 && threadIdx.x / 32 == kControlWarps - 1)
     WriteJournal(call);
   if (__syncthreads_or(!RunWarp<kind>(call, shape, {}, state))) {
-    if (threadIdx.x == 0) AwaitAbort(call.status);
+    if (threadIdx.x == 0) AwaitAbort(call);
     return;
   }
   if (threadIdx.x == 0 && progress.Finish()) {

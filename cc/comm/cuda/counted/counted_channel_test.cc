@@ -416,6 +416,36 @@ TEST_F(CountedChannelTest, APremultipliedSumIsNotAPlainSum) {
   for (int rank = 0; rank < kRanks; ++rank) pair.channel(rank).Abort();
 }
 
+// Rank 0 gives up a call while another one is enqueued behind it. Rank 1 gets
+// the first call's data, and not those of the second.
+TEST_F(CountedChannelTest, CallsBehindAnAbortDoNothing) {
+  for (uint64_t count : {1000, 300001}) {
+    Pair pair((DeviceOptions()));
+    Data first(&pair, count), second(&pair, count - 1);
+    for (Data* data : {&first, &second})
+      for (int rank = 0; rank < kRanks; ++rank)
+        data->Set(rank, data == &first ? 0 : 7);
+    pair.AllReduce(0, first.on_device[0], first.count);
+    pair.AllReduce(0, second.on_device[0], second.count);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    pair.channel(0).Abort();
+    pair.Use(0);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    pair.AllReduce(1, first.on_device[1], first.count);
+    Status status;
+    for (int i = 0; i < 20 && status.ok(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      status = pair.channel(1).Check(Clock::now());
+    }
+    EXPECT_TRUE(status.ok()) << status.message();
+    pair.channel(1).Abort();
+    pair.Use(1);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    // A short call has put all of its data.
+    if (count == 1000) EXPECT_EQ(first.Wrong(1, 0), 0);
+  }
+}
+
 TEST_F(CountedChannelTest, AMismatchNamesBothCallsAndLeavesTheDevice) {
   Pair pair((DeviceOptions()));
   Data data(&pair, 1000);

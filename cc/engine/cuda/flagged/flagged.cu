@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads + 32, 1)
                       const __grid_constant__ AnyLists lists) {
   __shared__ Shared shared;
   __shared__ DeviceCall call;
-  TakePosition(given, /*flagged=*/true, &call);
+  if (!TakePosition(given, /*flagged=*/true, &call)) return;
   RunCounted({call, lists.rings, lists.steps, lists.steps + call.num_sending},
              shared, &call);
 }

@@ -174,7 +174,7 @@ __device__ inline void RunCounted(const Task& task, Shared& shared,
       !BeginsAnew(call->base_round) || BeginAnew(task, shared, call);
   Puts puts(task);
   if (!Run</*counted=*/true>(task, mine, shared, puts, done)) {
-    if (threadIdx.x == 0) AwaitAbort(call->status);
+    if (threadIdx.x == 0) AwaitAbort(*call);
     return;
   }
   if (threadIdx.x == 0 && progress.Finish()) {

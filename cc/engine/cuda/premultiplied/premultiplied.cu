@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
   __shared__ BlockState state;
   __shared__ DeviceCall call;
   state.Reset();
-  TakePosition(given, /*flagged=*/false, &call);
+  if (!TakePosition(given, /*flagged=*/false, &call)) return;
   if (threadIdx.x == 0) TakeFactor(&call);  // others read it after a barrier
   RunCounted<CallKind::kPremultiplied>(call, shape, state);
 }

@@ -20,7 +20,7 @@ __device__ void RunShort(const DeviceTransfer& given, DeviceCall* call) {
   __shared__ FlaggedControl* rings[2];
   if (threadIdx.x < 2)
     rings[threadIdx.x] = given.call.members[threadIdx.x].flagged;
-  TakePosition(given.call, /*flagged=*/true, call);
+  if (!TakePosition(given.call, /*flagged=*/true, call)) return;
   const bool source = call->self == 0;
   if (threadIdx.x == 0) {
     call->num_sending = source ? 1 : 0;
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
   if (transfer.flagged_bytes > 0) return RunShort(transfer, &call);
   __shared__ BlockState state;
   state.Reset();
-  TakePosition(transfer.call, /*flagged=*/false, &call);
+  if (!TakePosition(transfer.call, /*flagged=*/false, &call)) return;
   RunCounted<CallKind::kTransfer>(call, shape, state);
 }
 
