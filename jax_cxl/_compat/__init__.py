@@ -23,6 +23,7 @@ try:
         dispatch,
         distributed,
         frames,
+        programs,
         tracing,
     )
 except (ImportError, AttributeError) as error:
@@ -39,5 +40,6 @@ __all__ = [
     "dispatch",
     "distributed",
     "frames",
+    "programs",
     "tracing",
 ]

@@ -16,7 +16,7 @@ from jax_cxl._store.memory.record import Record
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.trees import flatten, leaves, place, replicas
 from jax_cxl._store.trees.description import Description
-from jax_cxl._store.writing import device_copies
+from jax_cxl._store.writing import device_copies, joining
 from jax_cxl._store.writing.shard_bytes import (
     DeviceBytes,
     DeviceSum,
@@ -297,6 +297,7 @@ class Selection:
             into: Any = self._parts if isinstance(what, place.Part) else self._copies
             into.setdefault(what.leaf, []).append((what, position))
         self._chosen: _Chosen | None = None  # the last one
+        self._joiner: joining.Joiner | None = None  # of arrays that were chosen twice
 
     def hold(self, arrays: Mapping[int, Any], copy: bool, owned: bool = False) -> Batch:
         """Holds the bytes of some leaves.
@@ -306,28 +307,38 @@ class Selection:
           copy, owned: as for `shard_bytes.hold`.
         """
         numbers = sorted(arrays)
-        if self._chosen is None or self._chosen.leaves != numbers:
-            self._chosen = self._choose(numbers)
+        is_known = self._chosen is not None and self._chosen.leaves == numbers
+        if self._chosen is None or not is_known:
+            self._chosen, self._joiner = self._choose(numbers), None
         parts, copies = self._chosen.parts, self._chosen.copies
-        held = [
-            arrays[leaf]
-            if position == _ITSELF
-            else _compat.arrays.of_devices(arrays[leaf])[position]
-            for leaf, position in self._chosen.shards
-        ]
         if self.on_device:
+            held = [_shard(arrays, *shard) for shard in self._chosen.shards]
             ranges = [(held[shard], part.start, part.end) for part, shard in parts]
             sums = hold_sums([held[shard] for _, shard in copies])
             return Batch(
                 list(zip((part for part, _ in parts), hold(ranges, copy, owned), strict=True)),
                 list(zip((of for of, _ in copies), sums, strict=True)),
             )
-        views = list(map(view, held))
+        views = self._views(arrays)
+        if is_known and self._joiner is None:
+            # The second save of such arrays: others will follow.
+            self._joiner = joining.Joiner(arrays, self._chosen.shards)
         # The thread that writes them makes the objects: there may be many.
         return Batch(
             ((part, HostBytes(views[shard], part.start, part.end)) for part, shard in parts),
             ((of, HostBytes(views[shard], 0, views[shard].nbytes)) for of, shard in copies),
         )
+
+    def _views(self, arrays: Mapping[int, Any]) -> list[np.ndarray]:
+        """Returns views of the shards that have been chosen."""
+        assert self._chosen is not None
+        views: list[Any] = [None] * len(self._chosen.shards)
+        if self._joiner is not None:
+            self._joiner.join(arrays, views)
+        for number, shard in enumerate(self._chosen.shards):
+            if views[number] is None:
+                views[number] = view(_shard(arrays, *shard))
+        return views
 
     def _choose(self, numbers: list[int]) -> "_Chosen":
         shards: dict[tuple[int, int], int] = {}
@@ -358,6 +369,12 @@ class _Chosen:
     shards: list[tuple[int, int]]
     parts: list[tuple[place.Part, int]]
     copies: list[tuple[replicas.Copy, int]]
+
+
+def _shard(arrays: Mapping[int, Any], leaf: int, position: int) -> Any:
+    """Returns the array of a device."""
+    array = arrays[leaf]
+    return array if position == _ITSELF else _compat.arrays.of_devices(array)[position]
 
 
 def _position(array: Any, index: leaves.Index, holder: int) -> int:
