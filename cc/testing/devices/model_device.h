@@ -38,7 +38,7 @@ struct ModelCall {
   ReduceOp reduce_op = ReduceOp::kSum;
 };
 
-// Does what kernels (cc/engine/cuda/executor.cu) and copy engines
+// Does what kernels (cc/engine/cuda/slot_call.cuh) and copy engines
 // (copy_engine.cu) do in calls, step by step, with the same words. Both
 // directions run at the same time, in a random order. In a series of the copy
 // engines, one direction may be in the next call while the other one is not.
