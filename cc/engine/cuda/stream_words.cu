@@ -1,23 +1,13 @@
+#include "cc/base/cuda/driver.h"
 #include "cc/engine/cuda/executor.h"
 #include "cc/engine/cuda/stream_words.h"
 
 namespace jax_cxl::cuda {
 namespace {
 
-// Finds a function of the driver, by its name and the version that cuda.h
-// declares. Without a driver, this library still loads.
 Status Find(const char* name, void** function) {
-  constexpr unsigned int kVersion = 12000;
-  cudaDriverEntryPointQueryResult result;
-#if CUDART_VERSION >= 12050
-  const cudaError_t error = cudaGetDriverEntryPointByVersion(
-      name, function, kVersion, cudaEnableDefault, &result);
-#else
-  const cudaError_t error =
-      cudaGetDriverEntryPoint(name, function, cudaEnableDefault, &result);
-#endif
-  CXL_RETURN_IF_ERROR(CudaStatus(error, name));
-  if (result == cudaDriverEntryPointSuccess) return OkStatus();
+  const cudaError_t error = FindInDriver(name, function);
+  if (error != cudaErrorNotSupported) return CudaStatus(error, name);
   return Error(Code::kUnimplemented, "the CUDA driver has no ", name,
                "; install a newer driver");
 }
