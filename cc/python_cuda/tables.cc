@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "cc/comm/cuda/current_device.h"
+#include "cc/base/cuda/current_device.h"
 #include "cc/engine/cuda/executor.h"
 #include "cc/ffi/cuda/store/device_cache.h"
 #include "cc/python/shared/caches.h"
@@ -48,7 +48,7 @@ class GpuTableColumn {
       if (cache_rows > 0)
         column_->caches[device] =
             ValueOrRaise(ffi::DeviceCache::Make(device, cache_rows, row_bytes));
-    const comm::CurrentDevice current(devices_.front());
+    const cuda::CurrentDevice current(devices_.front());
     void* stalled = nullptr;
     RaiseIfError(cuda::CudaStatus(
         cudaHostAlloc(&stalled, sizeof(uint32_t),
@@ -64,7 +64,7 @@ class GpuTableColumn {
     nb::gil_scoped_release release;
     table::Registry::Get().Remove(name_, column_.get());
     for (int device : devices_) {
-      const comm::CurrentDevice current(device);
+      const cuda::CurrentDevice current(device);
       cudaDeviceSynchronize();
     }
     cudaFreeHost(column_->stalled);

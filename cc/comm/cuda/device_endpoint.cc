@@ -4,8 +4,8 @@
 #include <chrono>
 #include <utility>
 
+#include "cc/base/cuda/current_device.h"
 #include "cc/comm/call/backoff.h"
-#include "cc/comm/cuda/current_device.h"
 #include "cc/engine/cuda/flagged/flagged.h"
 
 namespace jax_cxl::comm {
@@ -49,14 +49,14 @@ DeviceEndpoint::DeviceEndpoint(pool::Pool* pool, Peers* peers, Endpoint* host,
 
 DeviceEndpoint::~DeviceEndpoint() {
   Drain();  // Kernels use the objects destroyed below.
-  CurrentDevice current(device_);
+  cuda::CurrentDevice current(device_);
   if (own_stream_ != nullptr) cudaStreamDestroy(own_stream_);
   relay_.reset();
   channels_.clear();
 }
 
 Status DeviceEndpoint::Open() {
-  CurrentDevice current(device_);
+  cuda::CurrentDevice current(device_);
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(cuda::Preload(), "loading the kernels"));
   CXL_RETURN_IF_ERROR(
       cuda::CudaStatus(cuda::PreloadFlagged(), "loading the kernels"));
@@ -163,14 +163,14 @@ void DeviceEndpoint::Close(DeviceChannel* channel) {
 
 Status DeviceEndpoint::OpenChannel(const std::vector<int32_t>& members) {
   if (!direct_) return OkStatus();
-  CurrentDevice current(device_);
+  cuda::CurrentDevice current(device_);
   std::lock_guard lock(mutex_);
   return ChannelFor(members).status();
 }
 
 Status DeviceEndpoint::Connect(const std::vector<int32_t>& members) {
   if (!direct_) return OkStatus();
-  CurrentDevice current(device_);
+  cuda::CurrentDevice current(device_);
   std::lock_guard lock(mutex_);
   CXL_ASSIGN_OR_RETURN(DeviceChannel * channel, ChannelFor(members));
   Call call;
@@ -181,7 +181,7 @@ Status DeviceEndpoint::Connect(const std::vector<int32_t>& members) {
 
 Status DeviceEndpoint::Reserve(const plan::Request& request) {
   if (direct_) return OkStatus();
-  CurrentDevice current(device_);
+  cuda::CurrentDevice current(device_);
   std::lock_guard lock(mutex_);
   return host_path_.Reserve(request);
 }
@@ -213,14 +213,14 @@ std::optional<Status> DeviceEndpoint::StartCall(
 
 Status DeviceEndpoint::Enqueue(const std::vector<int32_t>& members,
                                const Call& call, cudaStream_t stream) {
-  CurrentDevice current(device_);
+  cuda::CurrentDevice current(device_);
   std::lock_guard lock(mutex_);
   return Route(members, call, false, stream).status();
 }
 
 Status DeviceEndpoint::EnqueueStart(const std::vector<int32_t>& members,
                                     const Call& call, cudaStream_t stream) {
-  CurrentDevice current(device_);
+  cuda::CurrentDevice current(device_);
   std::lock_guard lock(mutex_);
   CXL_RETURN_IF_ERROR(started_.Begin(call.output, stream, own_stream_));
   CXL_ASSIGN_OR_RETURN(const cudaStream_t end,
@@ -230,13 +230,13 @@ Status DeviceEndpoint::EnqueueStart(const std::vector<int32_t>& members,
 
 Status DeviceEndpoint::EnqueueDone(const void* output, void* result,
                                    uint64_t bytes, cudaStream_t stream) {
-  CurrentDevice current(device_);
+  cuda::CurrentDevice current(device_);
   std::lock_guard lock(mutex_);
   return started_.Done(output, result, bytes, stream);
 }
 
 void DeviceEndpoint::Drain() {
-  CurrentDevice current(device_);
+  cuda::CurrentDevice current(device_);
   const bool done = cudaDeviceSynchronize() == cudaSuccess;
   // Peers may need the last doorbells of the device. After an error it rings no
   // more.

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "cc/comm/cuda/current_device.h"
+#include "cc/base/cuda/current_device.h"
 
 namespace jax_cxl::comm {
 namespace {
@@ -27,7 +27,7 @@ Result<std::unique_ptr<PoolRegistration>> PoolRegistration::Create(
   std::unique_ptr<PoolRegistration> made(new PoolRegistration);
   // CUDA says of the memory that it belongs to the current device. XLA ends the
   // process if that is a device that JAX does not use.
-  const CurrentDevice current(devices.front());
+  const cuda::CurrentDevice current(devices.front());
   for (uint64_t offset = 0; offset < total; offset += kPieceBytes) {
     const uint64_t bytes = std::min(kPieceBytes, total - offset);
     std::byte* piece = base + offset;

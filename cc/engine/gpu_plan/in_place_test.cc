@@ -69,24 +69,31 @@ bool PutsComeFirst(const GpuPlan& gpu_plan, int64_t shift, uint64_t bytes) {
   return send_until(static_cast<uint32_t>(gpu_plan.sending.size()));
 }
 
+struct WayInPlace {
+  Op op;
+  int64_t shift;
+  uint64_t input;  // bytes
+};
+
+// The ways in which NCCL lets the buffers of a rank overlap.
+std::vector<WayInPlace> WaysInPlace(int num_ranks, int rank, uint64_t count) {
+  const auto own = static_cast<int64_t>(rank * count);
+  return {{Op::kAllReduce, 0, count},
+          {Op::kReduce, 0, count},
+          {Op::kBroadcast, 0, count},
+          {Op::kAllToAll, 0, num_ranks * count},
+          {Op::kAllGather, -own, count},
+          {Op::kReduceScatter, own, num_ranks * count},
+          {Op::kGather, -own, count},
+          {Op::kScatter, own, rank == 0 ? num_ranks * count : 0}};
+}
+
 TEST(InPlaceTest, NoPutReadsAResult) {
   for (int num_ranks : {2, 3, 4, 8}) {
     for (uint64_t count : {1, 1000, 100000}) {
       for (int rank = 0; rank < num_ranks; ++rank) {
-        const auto own = static_cast<int64_t>(rank * count);
-        const struct {
-          Op op;
-          int64_t shift;
-          uint64_t input;
-        } cases[] = {
-            {Op::kAllReduce, 0, count},
-            {Op::kReduce, 0, count},
-            {Op::kBroadcast, 0, count},
-            {Op::kAllToAll, 0, num_ranks * count},
-            {Op::kAllGather, -own, count},
-            {Op::kReduceScatter, own, num_ranks * count},
-        };
-        for (const auto& [op, shift, input] : cases) {
+        for (const auto& [op, shift, input] :
+             WaysInPlace(num_ranks, rank, count)) {
           const auto gpu_plan = MakeOrdered(op, num_ranks, rank, count, shift);
           ASSERT_TRUE(gpu_plan.ok())
               << plan::OpName(op) << ", " << num_ranks << " ranks, " << count
@@ -167,28 +174,12 @@ Result<GpuPlan> MakeShort(Op op, int num_ranks, int rank, uint64_t count) {
   return MakeGpuPlan(plan, rank, Stripes{1, 16});
 }
 
-// The ways in which NCCL lets buffers overlap.
 TEST(InPlaceTest, ThreadsOfShortMessagesReadFirst) {
   for (int num_ranks : {2, 3, 5}) {
     for (uint64_t count : {1, 16, 1000, 1024}) {
       for (int rank = 0; rank < num_ranks; ++rank) {
-        const auto own = static_cast<int64_t>(rank * count);
-        const bool root = rank == 0;
-        const struct {
-          Op op;
-          int64_t shift;
-          uint64_t input;
-        } cases[] = {
-            {Op::kAllReduce, 0, count},
-            {Op::kReduce, 0, count},
-            {Op::kBroadcast, 0, count},
-            {Op::kAllToAll, 0, num_ranks * count},
-            {Op::kAllGather, -own, count},
-            {Op::kReduceScatter, own, num_ranks * count},
-            {Op::kGather, -own, count},
-            {Op::kScatter, own, root ? num_ranks * count : 0},
-        };
-        for (const auto& [op, shift, input] : cases) {
+        for (const auto& [op, shift, input] :
+             WaysInPlace(num_ranks, rank, count)) {
           const auto gpu_plan = MakeShort(op, num_ranks, rank, count);
           ASSERT_TRUE(gpu_plan.ok()) << gpu_plan.status().message();
           EXPECT_TRUE(ShortIsRightInPlace(shift, *gpu_plan))

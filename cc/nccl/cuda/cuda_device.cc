@@ -11,7 +11,7 @@
 #include <string>
 #include <thread>
 
-#include "cc/comm/cuda/current_device.h"
+#include "cc/base/cuda/current_device.h"
 #include "cc/comm/cuda/device_connection.h"
 #include "cc/engine/cuda/executor.h"
 #include "cc/engine/cuda/flagged/flagged.h"
@@ -26,8 +26,8 @@ namespace {
 
 using comm::CountedCall;
 using comm::CountedChannel;
-using comm::CurrentDevice;
 using cuda::CudaStatus;
+using cuda::CurrentDevice;
 
 constexpr auto kPollInterval = std::chrono::microseconds(100);
 

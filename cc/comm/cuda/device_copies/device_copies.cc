@@ -4,7 +4,7 @@
 #include <bit>
 #include <utility>
 
-#include "cc/comm/cuda/current_device.h"
+#include "cc/base/cuda/current_device.h"
 #include "cc/engine/checksum/xxh3_lanes.h"
 #include "cc/engine/cuda/checksum/block_checksums.h"
 #include "cc/engine/cuda/executor.h"
@@ -27,7 +27,7 @@ Result<std::unique_ptr<DeviceCopies>> DeviceCopies::Create(
   CXL_ASSIGN_OR_RETURN(made->registration_,
                        PoolRegistration::Create(base, bytes, devices));
   for (int device : devices) {
-    const CurrentDevice current(device);
+    const cuda::CurrentDevice current(device);
     CopyQueue& queue = made->queues_[device];
     CXL_RETURN_IF_ERROR(cuda::CudaStatus(
         cudaEventCreateWithFlags(&queue.last, cudaEventDisableTiming),
@@ -43,7 +43,7 @@ Result<std::unique_ptr<DeviceCopies>> DeviceCopies::Create(
 
 DeviceCopies::~DeviceCopies() {
   for (auto& [device, queue] : queues_) {
-    const CurrentDevice current(device);
+    const cuda::CurrentDevice current(device);
     for (cudaStream_t stream :
          {queue.streams[0], queue.streams[1], queue.checksums}) {
       if (stream == nullptr) continue;
@@ -66,7 +66,7 @@ Result<uint64_t> DeviceCopies::Start(int device,
     return Error(Code::kInvalidArgument, copies.size(), " copies from device ",
                  device,
                  " are outside the memory; please report this to jax_cxl");
-  const CurrentDevice current(device);
+  const cuda::CurrentDevice current(device);
   cudaEvent_t end = nullptr;
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(
       cudaEventCreateWithFlags(&end,
@@ -149,7 +149,7 @@ Result<DeviceCopies::Exchange> DeviceCopies::StartChecksums(
     return Error(
         Code::kInvalidArgument, "cannot compute checksums of blocks of ", bytes,
         " bytes on device ", blocks.device, "; please report this to jax_cxl");
-  const CurrentDevice current(blocks.device);
+  const cuda::CurrentDevice current(blocks.device);
   const cudaStream_t stream = queue->second.checksums;
   const size_t count = blocks.addresses.size();
   CXL_ASSIGN_OR_RETURN(Exchange exchange, Borrow(2 * count));

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "cc/base/cuda/current_device.h"
 #include "cc/base/status.h"
-#include "cc/comm/cuda/current_device.h"
 #include "cc/comm/cuda/device_memory.h"
 #include "cc/engine/cuda/executor.h"
 #include "cc/tier/cuda/get.h"
@@ -45,7 +45,7 @@ Status Record(cudaEvent_t event, cudaStream_t stream) {
 
 Result<std::shared_ptr<DeviceRing>> DeviceRing::Create(
     uint32_t number, int device, std::vector<std::byte*> parts, uint64_t rows) {
-  const CurrentDevice current(device);
+  const cuda::CurrentDevice current(device);
   std::shared_ptr<DeviceRing> ring(
       new DeviceRing(number, device, std::move(parts), rows));
   CXL_RETURN_IF_ERROR(ring->Prepare());
@@ -84,14 +84,14 @@ void DeviceRing::Close() {
     std::lock_guard lock(rings.mutex);
     rings.all.erase({number_, device_});
   }
-  const CurrentDevice current(device_);
+  const cuda::CurrentDevice current(device_);
   std::lock_guard lock(mutex_);
   closed_ = true;
   cudaDeviceSynchronize();
 }
 
 DeviceRing::~DeviceRing() {
-  const CurrentDevice current(device_);
+  const cuda::CurrentDevice current(device_);
   cudaDeviceSynchronize();
   staging_.clear();
   for (cudaStream_t stream : {out_, in_})
@@ -108,7 +108,7 @@ std::shared_ptr<DeviceRing> DeviceRing::Find(int64_t number, int32_t device) {
 
 Status DeviceRing::Put(int32_t number, const std::byte* value, uint64_t bytes,
                        tier::DeviceHandle* handle, cudaStream_t stream) {
-  const CurrentDevice current(device_);
+  const cuda::CurrentDevice current(device_);
   std::lock_guard lock(mutex_);
   CXL_RETURN_IF_ERROR(CheckUsable());
   if (bytes == 0) return OkStatus();  // Nobody reads its handle.
@@ -147,7 +147,7 @@ Status DeviceRing::CopyOut(const tier::Handle& value, StagingBuffer& from,
 
 Status DeviceRing::Get(int32_t number, const tier::DeviceHandle* handle,
                        std::byte* value, uint64_t bytes, cudaStream_t stream) {
-  const CurrentDevice current(device_);
+  const cuda::CurrentDevice current(device_);
   std::lock_guard lock(mutex_);
   CXL_RETURN_IF_ERROR(CheckUsable());
   if (bytes == 0) return OkStatus();

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "cc/comm/cuda/current_device.h"
+#include "cc/base/cuda/current_device.h"
 #include "cc/engine/cuda/executor.h"
 #include "cc/table/column.h"
 #include "cc/table/cuda/take.h"
@@ -26,7 +26,7 @@ Result<std::unique_ptr<DeviceCache>> DeviceCache::Make(int device,
 }
 
 Status DeviceCache::Open(uint64_t row_bytes) {
-  const comm::CurrentDevice current(device_);
+  const cuda::CurrentDevice current(device_);
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(
       cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), kWhat));
   const uint64_t data = RoundUp(slots() * row_bytes);
@@ -57,7 +57,7 @@ Status DeviceCache::Open(uint64_t row_bytes) {
 }
 
 DeviceCache::~DeviceCache() {
-  const comm::CurrentDevice current(device_);
+  const cuda::CurrentDevice current(device_);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
   cudaFree(memory_);
 }
@@ -71,14 +71,14 @@ Status DeviceCache::Copy(void* to, const void* from, uint64_t bytes) {
 }
 
 Result<table::Cache::Counts> DeviceCache::counts() {
-  const comm::CurrentDevice current(device_);
+  const cuda::CurrentDevice current(device_);
   uint64_t counts[2];
   CXL_RETURN_IF_ERROR(Copy(counts, view_.counts, sizeof(counts)));
   return Counts{counts[0], counts[1]};
 }
 
 Result<std::vector<int64_t>> DeviceCache::ReadLog() {
-  const comm::CurrentDevice current(device_);
+  const cuda::CurrentDevice current(device_);
   CXL_RETURN_IF_ERROR(
       cuda::CudaStatus(cudaDeviceSynchronize(), "wait for a GPU"));
   std::vector<int64_t> log(view_.log_size);
@@ -89,7 +89,7 @@ Result<std::vector<int64_t>> DeviceCache::ReadLog() {
 
 Status DeviceCache::Fill(const table::Column& column,
                          std::span<const int64_t> rows) {
-  const comm::CurrentDevice current(device_);
+  const cuda::CurrentDevice current(device_);
   CXL_RETURN_IF_ERROR(Copy(rows_, rows.data(), rows.size_bytes()));
   // An empty slot gets the last row, which nobody finds there.
   const table::DeviceTake take = {.data = column.data,

@@ -1,17 +1,17 @@
-#include "cc/comm/cuda/current_device.h"
+#include "cc/base/cuda/current_device.h"
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include "cc/base/cuda/driver.h"
 
-namespace jax_cxl::comm {
+namespace jax_cxl::cuda {
 namespace {
 
 template <typename Function>
 Function InDriver(const char* name) {
   void* function = nullptr;
-  if (cuda::FindInDriver(name, &function) != cudaSuccess) return nullptr;
+  if (FindInDriver(name, &function) != cudaSuccess) return nullptr;
   return reinterpret_cast<Function>(function);
 }
 
@@ -43,4 +43,4 @@ CurrentDevice::~CurrentDevice() {
   if (changed_ && IsUsed(before_)) cudaSetDevice(before_);
 }
 
-}  // namespace jax_cxl::comm
+}  // namespace jax_cxl::cuda

@@ -1,7 +1,7 @@
-#ifndef JAX_CXL_COMM_CUDA_CURRENT_DEVICE_H_
-#define JAX_CXL_COMM_CUDA_CURRENT_DEVICE_H_
+#ifndef JAX_CXL_BASE_CUDA_CURRENT_DEVICE_H_
+#define JAX_CXL_BASE_CUDA_CURRENT_DEVICE_H_
 
-namespace jax_cxl::comm {
+namespace jax_cxl::cuda {
 
 // Makes a device the current device of this thread while the object lives. The
 // destructor restores the previous device, which XLA's threads rely on. But it
@@ -20,6 +20,6 @@ class CurrentDevice {
   bool changed_ = false;
 };
 
-}  // namespace jax_cxl::comm
+}  // namespace jax_cxl::cuda
 
-#endif  // JAX_CXL_COMM_CUDA_CURRENT_DEVICE_H_
+#endif  // JAX_CXL_BASE_CUDA_CURRENT_DEVICE_H_
