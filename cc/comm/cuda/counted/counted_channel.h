@@ -57,8 +57,9 @@ class CountedChannel {
   Result<bool> TryConnect();
 
   // Makes a call ready for Launch or cuda::LaunchTransfers. `divisor` divides
-  // the results of a reduction; 0: none. `factor` is that of a premultiplied
-  // sum. Requires a connected channel, and a call that moves data.
+  // the results of a reduction; 0: none. `factor` belongs to a
+  // premultiplied sum. Requires a connected channel, and a call that moves
+  // data.
   Result<CountedCall> Prepare(const Call& call, uint32_t divisor,
                               const std::optional<Factor>& factor = {});
 
