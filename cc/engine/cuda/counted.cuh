@@ -27,14 +27,15 @@ __device__ __forceinline__ bool TakePosition(const DeviceCall& given,
   static_assert(sizeof(DeviceCall) % sizeof(uint32_t) == 0);
   const auto* from = reinterpret_cast<const uint32_t*>(&given);
   auto* to = reinterpret_cast<uint32_t*>(call);
+  // The load takes longer than the copy.
+  DevicePosition position = {};
+  if (threadIdx.x == 0) position = given.scratch->position;
   for (uint32_t i = threadIdx.x; i < sizeof(DeviceCall) / sizeof(uint32_t);
        i += blockDim.x)
     to[i] = from[i];
   __syncthreads();
-  bool stopped = false;
+  const bool stopped = position.stopped != 0;
   if (threadIdx.x == 0) {
-    const DevicePosition position = call->scratch->position;
-    stopped = position.stopped != 0;
     call->call = position.calls;
     call->hash = ChainHash(position.hash, call->descriptor_hash);
     call->base_round = flagged ? position.flagged_rounds : position.rounds;

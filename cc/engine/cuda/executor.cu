@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
     if (threadIdx.x == 0) Stop(call.status);
     return;
   }
-  if (threadIdx.x == 0 && progress.Finish())
+  if (threadIdx.x == 0 && progress.Finish(kind == CallKind::kRows))
     StoreWord(call.members[call.self].ended,
               call.epoch << kValueBits | (call.base_round + call.rounds));
 }

@@ -20,8 +20,8 @@ class KernelProgress {
   }
 
   // Called by thread 0, after a barrier of the block. Returns true in the last
-  // block.
-  __device__ bool Finish() const {
+  // block. `rows` says whether the call counts the bytes of its rows.
+  __device__ bool Finish(bool rows = false) const {
     if (gridDim.x > 1) {
       __threadfence();
       uint32_t& blocks_done = call_.scratch->blocks_done;
@@ -32,9 +32,11 @@ class KernelProgress {
     const uint64_t busy_ns = busy_ns_ + NowNs() - started_ns_;
     call_.scratch->busy_ns = busy_ns;
     StoreWord(&call_.status->busy_ns, busy_ns);
-    const RowBytes& moved = call_.scratch->row_bytes;
-    StoreWord(&call_.status->row_bytes.published, LoadWord(&moved.published));
-    StoreWord(&call_.status->row_bytes.retrieved, LoadWord(&moved.retrieved));
+    if (rows) {
+      const RowBytes& moved = call_.scratch->row_bytes;
+      StoreWord(&call_.status->row_bytes.published, LoadWord(&moved.published));
+      StoreWord(&call_.status->row_bytes.retrieved, LoadWord(&moved.retrieved));
+    }
     StoreWord(&call_.status->finished, call_.call + 1);
     return true;
   }

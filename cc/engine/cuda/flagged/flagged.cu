@@ -14,19 +14,28 @@ namespace jax_cxl::cuda {
 namespace flagged {
 namespace {
 
-constexpr uint32_t kMaxBlocksUsed = 32;
+// `call` may get the numbers of `given` later.
+template <typename AnyLists>
+__device__ Task TaskOf(const DeviceCall& given, const DeviceCall& call,
+                       const AnyLists& lists) {
+  return {call,
+          lists.rings,
+          lists.steps,
+          given.num_sending,
+          lists.steps + given.num_sending,
+          given.num_receiving};
+}
 
 template <typename AnyLists>
-__global__ void __launch_bounds__(kThreads + 32, 1)
+__global__ void __launch_bounds__(kBlockThreads, 1)
     RunFlagged(const __grid_constant__ DeviceCall call,
                const __grid_constant__ AnyLists lists) {
   __shared__ Shared shared;
   const KernelProgress progress(call);
-  const Task task{call, lists.rings, lists.steps,
-                  lists.steps + call.num_sending};
+  const Task task = TaskOf(call, call, lists);
   FlaggedControl& mine = *task.rings[call.self];
   Begin(call, shared);
-  Puts puts(task);
+  Puts puts(call.input, task.sending, task.num_sending);
   __syncthreads();
   if (!Run</*counted=*/false>(task, mine, shared, puts, /*done=*/true)) {
     if (threadIdx.x == 0) Stop(call.status);
@@ -38,14 +47,16 @@ __global__ void __launch_bounds__(kThreads + 32, 1)
 
 // RunFlagged, for calls that count on the device (LaunchCounted in executor.h).
 template <typename AnyLists>
-__global__ void __launch_bounds__(kThreads + 32, 1)
+__global__ void __launch_bounds__(kBlockThreads, 1)
     RunCountedFlagged(const __grid_constant__ DeviceCall given,
                       const __grid_constant__ AnyLists lists) {
   __shared__ Shared shared;
   __shared__ DeviceCall call;
+  const Task task = TaskOf(given, call, lists);
+  Begin(given, shared);
+  Puts puts(given.input, task.sending, task.num_sending);
   if (!TakePosition(given, /*flagged=*/true, &call)) return;
-  RunCounted({call, lists.rings, lists.steps, lists.steps + call.num_sending},
-             shared, &call);
+  RunCounted(task, shared, &call, puts);
 }
 
 template <typename AnyLists>
@@ -75,9 +86,9 @@ void LaunchWith(const DeviceCall& call, const FlaggedPlan& gpu_plan,
                 cudaStream_t stream) {
   const AnyLists lists = ListsOf<AnyLists>(call, gpu_plan);
   if (call.journal == nullptr)
-    RunFlagged<<<gpu_plan.blocks, kThreads + 32, 0, stream>>>(call, lists);
+    RunFlagged<<<gpu_plan.blocks, kBlockThreads, 0, stream>>>(call, lists);
   else
-    RunCountedFlagged<<<gpu_plan.blocks, kThreads + 32, 0, stream>>>(call,
+    RunCountedFlagged<<<gpu_plan.blocks, kBlockThreads, 0, stream>>>(call,
                                                                      lists);
 }
 
@@ -107,10 +118,7 @@ uint32_t FlaggedBlocks(const GpuPlan& gpu_plan) {
     put += flagged::NumUnits(step.bytes);
   for (const DeviceStep& step : gpu_plan.receiving)
     get += flagged::NumUnits(step.bytes);
-  const uint64_t units = std::max(put, get);
-  return static_cast<uint32_t>(
-      std::clamp<uint64_t>((units + flagged::kThreads - 1) / flagged::kThreads,
-                           1, flagged::kMaxBlocksUsed));
+  return flagged::BlocksFor(std::max(put, get));
 }
 
 cudaError_t LaunchFlagged(const DeviceCall& call, const FlaggedPlan& gpu_plan,

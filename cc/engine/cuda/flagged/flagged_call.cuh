@@ -36,10 +36,10 @@ __device__ inline bool Get(const Task& task, Shared& shared,
 __device__ inline bool Receive(const Task& task, Shared& shared) {
   const DeviceCall& call = task.call;
   const auto sending = [&](DeviceStepKind kind) {
-    return Units(task.sending, call.num_sending, kind);
+    return Units(task.sending, task.num_sending, kind);
   };
   const auto receiving = [&](DeviceStepKind kind) {
-    return Units(task.receiving, call.num_receiving, kind);
+    return Units(task.receiving, task.num_receiving, kind);
   };
   for (Units u = sending(DeviceStepKind::kCopy); u.has(); u.Next()) {
     const std::byte* from = call.input + u.step().from + u.i();
@@ -56,20 +56,20 @@ __device__ inline bool Receive(const Task& task, Shared& shared) {
   return true;
 }
 
-// This thread's part of the puts. It starts the first load before it knows that
-// the slot is free.
+// This thread's part of the puts. It starts the first load before it knows the
+// number of the call, and that the slot is free.
 class Puts {
  public:
-  __device__ explicit Puts(const Task& task)
-      : task_(task),
-        units_(task.sending, task.call.num_sending, DeviceStepKind::kPut) {
-    if (units_.has()) Load();
+  __device__ Puts(const std::byte* input, const ShortStep* sending,
+                  uint32_t num_sending)
+      : input_(input), units_(sending, num_sending, DeviceStepKind::kPut) {
+    if (threadIdx.x < kThreads && units_.has()) Load();
   }
 
-  __device__ void Run() {
+  __device__ void Run(const Task& task) {
     while (units_.has()) {
-      UnitVectors(task_, task_.call.self, units_.step().to + units_.i())
-          .Store(data_, FlagOf(task_.call));
+      UnitVectors(task, task.call.self, units_.step().to + units_.i())
+          .Store(data_, FlagOf(task.call));
       units_.Next();
       if (units_.has()) Load();
     }
@@ -77,17 +77,17 @@ class Puts {
 
  private:
   __device__ void Load() {
-    data_ = LoadLocal(task_.call.input + units_.step().from + units_.i(),
-                      units_.left());
+    data_ = LoadLocal(input_ + units_.step().from + units_.i(), units_.left());
   }
 
-  const Task& task_;
+  const std::byte* input_;
   Units units_;
   uint4 data_ = {};
 };
 
+// Called by all threads, none of which waits for the load here.
 __device__ inline void Begin(const DeviceCall& call, Shared& shared) {
-  if (threadIdx.x != 0) return;
+  if (threadIdx.x != kThreads) return;
   shared.gave_up = 0;
   shared.released = call.scratch->flagged_released;
 }
@@ -101,6 +101,7 @@ __device__ inline bool Run(const Task& task, FlaggedControl& mine,
   const DeviceCall& call = task.call;
   const uint32_t warp = threadIdx.x / 32;
   const bool data = warp < kThreads / 32, watches = warp == kThreads / 32;
+  const bool notes = warp == kThreads / 32 + 1;
   if (done && shared.released + kFlaggedSlots <= call.base_round) {
     if (watches)
       done = AwaitReleased(call, shared, call.base_round + 1 - kFlaggedSlots);
@@ -110,12 +111,13 @@ __device__ inline bool Run(const Task& task, FlaggedControl& mine,
   if (done && threadIdx.x == 0 && blockIdx.x == 0)
     StoreWord(&mine.calls[SlotOf(call)], ExpectedCall(call));
   if (done && data) {
-    puts.Run();
+    puts.Run(task);
     done = Receive(task, shared);
   } else if (done && watches && blockIdx.x == 0) {
-    if constexpr (counted) WriteJournal(call);
-    NoteReleased(call);
     done = AwaitCalls(task, shared);
+  } else if (done && notes && blockIdx.x == 0) {
+    if constexpr (counted) WriteJournal(call);
+    NoteReleased(call, shared);
   }
   return !__syncthreads_or(!done);
 }
@@ -163,16 +165,13 @@ __device__ inline bool BeginAnew(const Task& task, Shared& shared,
 }
 
 // Executes a call that counts on the device (LaunchCounted in executor.h), from
-// its position on. `call` is the task's.
+// its position on, after Begin. `call` is the task's.
 __device__ inline void RunCounted(const Task& task, Shared& shared,
-                                  DeviceCall* call) {
+                                  DeviceCall* call, Puts& puts) {
   const KernelProgress progress(*call);
   FlaggedControl& mine = *task.rings[call->self];
-  Begin(*call, shared);
-  __syncthreads();
   const bool done =
       !BeginsAnew(call->base_round) || BeginAnew(task, shared, call);
-  Puts puts(task);
   if (!Run</*counted=*/true>(task, mine, shared, puts, done)) {
     if (threadIdx.x == 0) AwaitAbort(*call);
     return;

@@ -27,8 +27,11 @@ __device__ inline bool AwaitReleased(const DeviceCall& call, Shared& shared,
   });
 }
 
-// Remembers what all peers have read, for later calls. Called by a whole warp.
-__device__ inline void NoteReleased(const DeviceCall& call) {
+// Remembers what all peers have read, for later calls. Not each call does it,
+// because it crosses the link. Called by a whole warp.
+__device__ inline void NoteReleased(const DeviceCall& call,
+                                    const Shared& shared) {
+  if (shared.released + kFlaggedSlots / 2 > call.base_round) return;
   uint64_t least = ~uint64_t{0};
   for (int member = LaneInWarp(); member < call.num_members; member += 32)
     if (member != call.self) least = min(least, ReleasedBy(call, member));
@@ -44,7 +47,7 @@ __device__ inline bool AwaitCalls(const Task& task, Shared& shared) {
   const DeviceCall& call = task.call;
   uint64_t sources = 0;
   static_assert(kMaxMembers <= 64);
-  for (uint32_t at = 0; at < call.num_receiving; ++at)
+  for (uint32_t at = 0; at < task.num_receiving; ++at)
     for (int member = task.receiving[at].first;
          member < task.receiving[at].last; ++member)
       sources |= uint64_t{1} << member;

@@ -1,6 +1,7 @@
 #ifndef JAX_CXL_ENGINE_CUDA_FLAGGED_FLAGGED_UNITS_CUH_
 #define JAX_CXL_ENGINE_CUDA_FLAGGED_FLAGGED_UNITS_CUH_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -15,8 +16,17 @@
 // in the ring, and a thread's wait for a unit.
 namespace jax_cxl::cuda::flagged {
 
-// Threads of a block that move data. One more warp watches the peers.
+// Threads of a block that move data. One more warp watches the peers' calls,
+// and another one does what nothing waits for.
 inline constexpr uint32_t kThreads = 512;
+inline constexpr uint32_t kBlockThreads = kThreads + 64;
+
+// Enough blocks that each thread has little to do.
+inline uint32_t BlocksFor(uint64_t units) {
+  constexpr uint64_t kMost = 32;
+  return static_cast<uint32_t>(
+      std::clamp<uint64_t>((units + kThreads - 1) / kThreads, 1, kMost));
+}
 
 // A step of a short message, whose offsets are small. The fields have the same
 // meaning as in DeviceStep.
@@ -48,7 +58,9 @@ struct Task {
   const DeviceCall& call;
   FlaggedControl* const* rings;
   const ShortStep* sending;
+  uint32_t num_sending;
   const ShortStep* receiving;
+  uint32_t num_receiving;
 };
 
 __device__ inline uint32_t FlagOf(const DeviceCall& call) {

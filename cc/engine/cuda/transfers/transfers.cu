@@ -14,19 +14,15 @@ struct Transfers {
   DeviceTransfer transfers[most];
 };
 static_assert(sizeof(Transfers<kMostTransfers>) + sizeof(Shape) <= 4096);
+constexpr size_t kFew = 4;
 
 __device__ void RunShort(const DeviceTransfer& given, DeviceCall* call) {
   __shared__ flagged::Shared shared;
   __shared__ FlaggedControl* rings[2];
-  if (threadIdx.x < 2)
-    rings[threadIdx.x] = given.call.members[threadIdx.x].flagged;
-  if (!TakePosition(given.call, /*flagged=*/true, call)) return;
-  const bool source = call->self == 0;
-  if (threadIdx.x == 0) {
-    call->num_sending = source ? 1 : 0;
-    call->num_receiving = source ? 0 : 1;
-  }
-  __syncthreads();
+  // Not the warp that loads the position: it would wait for both.
+  const uint32_t member = threadIdx.x - (flagged::kBlockThreads - 32);
+  if (member < 2) rings[member] = given.call.members[member].flagged;
+  const bool source = given.call.self == 0;
   const flagged::ShortStep step = {
       .kind = static_cast<uint16_t>(source ? DeviceStepKind::kPut
                                            : DeviceStepKind::kGet),
@@ -36,7 +32,16 @@ __device__ void RunShort(const DeviceTransfer& given, DeviceCall* call) {
       .input_from = 0,
       .to = 0,
       .bytes = given.flagged_bytes};
-  flagged::RunCounted({*call, rings, &step, &step}, shared, call);
+  const flagged::Task task = {.call = *call,
+                              .rings = rings,
+                              .sending = &step,
+                              .num_sending = source ? 1u : 0u,
+                              .receiving = &step,
+                              .num_receiving = source ? 0u : 1u};
+  flagged::Begin(given.call, shared);
+  flagged::Puts puts(given.call.input, task.sending, task.num_sending);
+  if (!TakePosition(given.call, /*flagged=*/true, call)) return;
+  flagged::RunCounted(task, shared, call, puts);
 }
 
 // Block (x, y) is block x of transfer y.
@@ -53,12 +58,25 @@ __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
   RunCounted<CallKind::kTransfer>(call, shape, state);
 }
 
+// Fewer blocks end sooner.
+uint32_t BlocksFor(std::span<const DeviceTransfer> transfers,
+                   const Shape& shape) {
+  uint64_t most_bytes = 0;
+  for (const DeviceTransfer& transfer : transfers) {
+    if (transfer.flagged_bytes == 0) return shape.blocks;
+    most_bytes = std::max<uint64_t>(most_bytes, transfer.flagged_bytes);
+  }
+  return std::min(shape.blocks,
+                  flagged::BlocksFor(flagged::NumUnits(most_bytes)));
+}
+
 template <size_t most>
 cudaError_t LaunchMost(std::span<const DeviceTransfer> transfers,
                        const Shape& shape, cudaStream_t stream) {
   Transfers<most> given;
   std::ranges::copy(transfers, given.transfers);
-  const dim3 blocks(shape.blocks, static_cast<uint32_t>(transfers.size()));
+  const dim3 blocks(BlocksFor(transfers, shape),
+                    static_cast<uint32_t>(transfers.size()));
   Transfer<most><<<blocks, ThreadsOf(shape), 0, stream>>>(given, shape);
   return cudaGetLastError();
 }
@@ -67,18 +85,22 @@ cudaError_t LaunchMost(std::span<const DeviceTransfer> transfers,
 
 cudaError_t LaunchTransfers(std::span<const DeviceTransfer> transfers,
                             const Shape& shape, cudaStream_t stream) {
-  if (ThreadsOf(shape) < flagged::kThreads + 32)
+  if (ThreadsOf(shape) < flagged::kBlockThreads)
     return cudaErrorInvalidConfiguration;
-  return transfers.size() == 1
-             ? LaunchMost<1>(transfers, shape, stream)
+  if (transfers.size() == 1) return LaunchMost<1>(transfers, shape, stream);
+  return transfers.size() <= kFew
+             ? LaunchMost<kFew>(transfers, shape, stream)
              : LaunchMost<kMostTransfers>(transfers, shape, stream);
 }
 
 cudaError_t PreloadTransfers() {
   cudaFuncAttributes attributes;
-  const cudaError_t error = cudaFuncGetAttributes(&attributes, Transfer<1>);
-  if (error != cudaSuccess) return error;
-  return cudaFuncGetAttributes(&attributes, Transfer<kMostTransfers>);
+  cudaError_t error = cudaFuncGetAttributes(&attributes, Transfer<1>);
+  if (error == cudaSuccess)
+    error = cudaFuncGetAttributes(&attributes, Transfer<kFew>);
+  if (error == cudaSuccess)
+    error = cudaFuncGetAttributes(&attributes, Transfer<kMostTransfers>);
+  return error;
 }
 
 }  // namespace jax_cxl::cuda
