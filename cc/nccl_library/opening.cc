@@ -47,7 +47,7 @@ Status OpenReal(const Opening& opening, Job* job) {
   return StatusOfReal(result, "ncclCommInitRank");
 }
 
-// When processes have several GPUs is known only later.
+// It is not known yet whether processes have several GPUs.
 std::string LevelsText(const Settings& settings) {
   if (settings.levels_bytes == kNoLevels) return "";
   return "; between processes with several GPUs each, collectives from " +

@@ -141,8 +141,8 @@ class Trainer(abc.ABC):
         """Takes one step of the optimizer."""
         differentiate = jax.value_and_grad(self._nats, has_aux=True)
         (nats, count), gradients = differentiate(state.parameters, tokens)
-        # The gradients are sums over all rows already, also where each device computed the loss of
-        # its own rows: the transpose of a gather sums.
+        # The gradients are sums over all rows already, even where each device computed the loss of
+        # its own rows, because the transpose of a gather sums.
         nats, count = self._sum(jnp.stack([nats, count]))
         gradients = self._sum_copies(gradients)
         gradients = jax.tree.map(lambda leaf: leaf / count, gradients)

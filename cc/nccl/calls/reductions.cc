@@ -15,7 +15,7 @@ constexpr char kCreate[] = "ncclRedOpCreatePreMulSum";
 // The numbers below are for NCCL's own reductions.
 constexpr int kFirstNumber = 1 << 16;
 
-// A freed number comes again only after all others.
+// A freed number is used again only after all other numbers.
 int NextNumber() {
   static std::atomic<uint32_t> count = 0;
   return kFirstNumber + static_cast<int>(count++ % (kNoOp - kFirstNumber));

@@ -21,7 +21,7 @@ from jax_cxl._store.memory import layout
 class Devices:
     """Mapped memory.
 
-    With parity, one of its paths may be lost, also while it is in use. Reads of a lost device give
+    With parity, one of its paths may be lost, even while it is in use. Reads of a lost device give
     zeros, which no checksum fits, and writes to it do nothing.
 
     Attributes:

@@ -115,7 +115,7 @@ xffi::Error Take(cudaStream_t stream, xffi::ScratchAllocator scratch,
 // Thread-safe.
 class Aside {
  public:
-  // Returns that of the current device. It is never destroyed.
+  // Returns the object of the current device. It is never destroyed.
   static Result<Aside*> OfCurrentDevice() {
     static std::mutex mutex;
     static auto& of_devices = *new std::map<int, std::unique_ptr<Aside>>;
@@ -154,8 +154,8 @@ class Aside {
   }
 
  private:
-  // These have enough loads under way for the latency of the link, and leave
-  // most of the GPU to the computation.
+  // Enough blocks to hide the latency of the link, and few enough to leave most
+  // of the GPU to the computation.
   static constexpr uint32_t kBlocks = 32;
 
   std::mutex mutex_;
