@@ -147,7 +147,7 @@ SMALL = ("--width=64", "--heads=4", "--sequence_length=32", "--layers=2")
 _HIDES = "--xla_gpu_enable_latency_hiding_scheduler=true"
 
 
-# XLA starts a collective only when the one before is done, and merges the collectives of a layer,
+# XLA starts a collective only when the previous one is done, and merges the collectives of a layer,
 # unless these flags say otherwise. Merged ones wait for the last operand.
 SEPARATE = tuple(
     f"--xla_gpu_{kind}_combine_threshold_bytes={1 << 20}"

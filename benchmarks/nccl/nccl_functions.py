@@ -107,7 +107,8 @@ class Library:
     def split(
         self, comm: ctypes.c_void_p, color: int, key: int, *, blocking: bool
     ) -> ctypes.c_void_p:
-        """Returns the communicator of a color that is ready. All ranks of `comm` call this."""
+        """Returns the communicator of the ranks with this color, once it is ready. All ranks call
+        this."""
         part = ctypes.c_void_p()
         chosen = config(blocking=blocking)
         self.call("ncclCommSplit", comm, color, key, ctypes.byref(part), ctypes.byref(chosen))

@@ -115,7 +115,7 @@ def seconds(
     """Time in levels.
 
     Over NVLink, which takes nothing from the links to the pool, the stages of different chunks
-    overlap. Otherwise all stages need the same PCIe port of a GPU, and nothing does.
+    overlap. Otherwise all stages need the same PCIe port of a GPU, and nothing overlaps.
 
     Args:
       chunk_bytes: the fewest bytes of a chunk (`_lowering/levels/table.py`).

@@ -152,7 +152,8 @@ class Trainer(abc.ABC):
         return State(parameters, optimizer), {"train_loss": nats / count, "gradient_norm": norm}
 
     def _clip(self, gradients: Tree) -> tuple[Tree, jax.Array]:
-        """Scales the gradient down to a global norm of at most 1; also returns the norm before.
+        """Scales the gradient down to a global norm of at most 1; also returns the norm before
+        scaling.
 
         Where a device sees its shards only, `optax.clip_by_global_norm` would take their norm.
         """

@@ -133,7 +133,7 @@ def read(devices: Devices, name: str, wanted: Wanted) -> Version:
 def wait(
     devices: Devices, name: str, newer_than: int, seconds: float
 ) -> tuple[Section, list[Records]]:
-    """Waits for a version that is newer; returns all valid versions that are, the newest first.
+    """Waits for a newer version. Returns all newer versions that are valid, the newest first.
 
     Raises:
       StoreTimeoutError: none came in time.

@@ -42,7 +42,7 @@ class View:
         self.close()
 
     def check(self) -> None:
-        """Checks that the version was not overwritten, after this process stood still for long.
+        """Checks that the version was not overwritten while this process was stopped.
 
         Raises:
           StoreError: it may have been. What was computed from it has to be computed again.

@@ -26,7 +26,7 @@ class OffloadedArray:
     Attributes:
       shape: its shape.
       dtype: its dtype.
-      sharding: its sharding before, which it gets again.
+      sharding: its original sharding, which it gets again.
     """
 
     _spec: Spec
@@ -121,7 +121,7 @@ def fetch(tree: Any) -> Any:
         leaves stay as they are.
 
     Returns:
-      The tree of arrays, with their shardings before.
+      The tree of arrays, with their original shardings.
 
     Raises:
       StoreError: the arrays are damaged, or have gone because two newer trees were offloaded under

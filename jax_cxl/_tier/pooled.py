@@ -73,7 +73,8 @@ class Pooled:
         plan = self._plan_of(params)
         flat = jax.tree.leaves(params)
         publisher = self._opened(plan)
-        # A state that is being written is not seen otherwise. If it has failed, there is none.
+        # Without this wait, a state that is being written would not be found. If it has failed,
+        # there is none.
         with contextlib.suppress(errors.CxlError):
             self.wait()
         if validity.all_valid(publisher.section):

@@ -61,7 +61,7 @@ class Devices:
 
     @property
     def is_inherited(self) -> bool:
-        """Whether a parent has opened the memory, and this process was forked since."""
+        """Whether a parent has opened the memory, and this process was forked afterwards."""
         return os.getpid() != self._opener
 
     def check_opener(self) -> None:
@@ -164,7 +164,7 @@ class Devices:
             self._try(device, functools.partial(self.core.check_intact, device))
 
     def _try(self, device: int, access: Callable[[], None]) -> bool:
-        """Returns whether a device could be accessed. A device that could not is lost."""
+        """Returns whether a device could be accessed. If not, the device counts as lost."""
         if device in self.lost:
             return False
         try:

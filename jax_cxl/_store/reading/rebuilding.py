@@ -59,7 +59,8 @@ def rebuild(
       reader: the snapshot.
       writers: indices of the processes that restore.
       own: index of this process.
-      previous: leaves of the version that the reader knows, by name. They are used again.
+      previous: leaves of the version that the reader knows, by name. They are used again if they
+        have not changed.
 
     Raises:
       StoreError: a leaf is missing in the version, or has another shape or dtype, or the
@@ -109,7 +110,7 @@ class _Building:
         self._in_jax: dict[np.dtype, bool] = {}
 
     def has(self, dtype: np.dtype) -> bool:
-        """Whether JAX has a dtype: those of 64 bits only if it is told so."""
+        """Whether JAX has a dtype. It has 64-bit dtypes only if the program asks for them."""
         if dtype not in self._in_jax:
             self._in_jax[dtype] = jax.dtypes.canonicalize_dtype(dtype) == dtype
         return self._in_jax[dtype]

@@ -103,7 +103,7 @@ class Flattener:
 
 
 def _forms(found: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Returns all of the leaves that their descriptions depend on."""
+    """Returns what the descriptions of the leaves depend on."""
     arrays = {kind for kind in set(map(type, found)) if leaves.is_array_type(kind)}
     return (
         [x.aval if type(x) in arrays else _form(x) for x in found],
