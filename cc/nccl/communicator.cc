@@ -167,7 +167,8 @@ void Communicator::Abort() {
   if (opener_.joinable()) opener_.join();
   if (device_ == nullptr) return;
   const Status status =
-      Error(Code::kPeerLost, "rank ", rank_, " has aborted the communicator");
+      Error(Code::kPeerLost, "rank ", rank_,
+            " has aborted the communicator; look at the output of that rank");
   SetStatus(status);
   job_->endpoint()->Abort(status);
   device_->Abort();

@@ -65,7 +65,8 @@ Result<int> CurrentOrdinal() {
       count > 0)
     return ordinal;
   return Error(Code::kFailedPrecondition, "there is no GPU that CUDA can use: ",
-               cudaGetErrorString(cudaGetLastError()));
+               cudaGetErrorString(cudaGetLastError()),
+               "; check nvidia-smi and CUDA_VISIBLE_DEVICES");
 }
 
 void Announce(int rank) {

@@ -81,7 +81,9 @@ class Wanted:
         if version is not None:
             version = arguments.whole("version", version)
             if newer_than is not None:
-                raise ValueError("version and newer_than cannot be given together")
+                raise ValueError(
+                    "version and newer_than cannot be given together: leave one of them out"
+                )
         if newer_than is not None:
             newer_than = arguments.whole("newer_than", newer_than)
         if into is not None and not isinstance(into, Version):

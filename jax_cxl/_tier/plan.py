@@ -413,7 +413,10 @@ def _check_same(before: Any, after: Any) -> None:
     """Raises TypeError if an update changes the form of the state."""
     structures: list[Any] = [jax.tree.structure(x) for x in (before, after)]
     if structures[0] != structures[1]:
-        raise TypeError("the optimizer's update returns a state of another structure than its init")
+        raise TypeError(
+            "the optimizer's update returns a state of another structure than its init: its init"
+            " must make what its update makes"
+        )
     for (name, x), y in zip(arrays.named("state", before), jax.tree.leaves(after), strict=True):
         forms = [(x.shape, x.dtype, bool(getattr(x, "weak_type", False))) for x in (x, y)]
         if forms[0] != forms[1]:

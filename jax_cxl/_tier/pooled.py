@@ -323,7 +323,8 @@ def _check_names(reader: Reader, plan: Plan, text: str) -> None:
     if missing := sorted(expected ^ set(reader.leaves)):
         raise errors.StoreError(
             f"{text} has no state of this optimizer for these parameters: {missing[0]} is only in"
-            f" {'the store' if missing[0] in reader.leaves else 'what the optimizer needs'}"
+            f" {'the store' if missing[0] in reader.leaves else 'what the optimizer needs'}. Use"
+            " the optimizer and the parameters with which it was made, or another name"
         )
 
 

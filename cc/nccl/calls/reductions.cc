@@ -38,7 +38,8 @@ Result<int> Reductions::Add(const void* scalar, int type, int residence) {
                  "; ncclScalarDevice is ", kScalarDevice,
                  " and ncclScalarHostImmediate ", kScalarHostImmediate);
   if (scalar == nullptr)
-    return Error(Code::kInvalidArgument, kCreate, ": the scalar is null");
+    return Error(Code::kInvalidArgument, kCreate,
+                 ": the scalar is null; pass the address of the factor");
   PremultipliedSum sum = {type, {}};
   if (residence == kScalarDevice)
     sum.factor.at = scalar;
@@ -66,7 +67,8 @@ Result<comm::Factor> Reductions::Find(std::string_view function, int number,
   if (sum.type != type)
     return Error(Code::kInvalidArgument, function, ": reduction ", number,
                  " was made for ", DTypeName(kTypes[sum.type]), ", not for ",
-                 DTypeName(kTypes[type]));
+                 DTypeName(kTypes[type]),
+                 "; make a reduction for each data type");
   return sum.factor;
 }
 

@@ -75,7 +75,9 @@ class Reader:
         ]
         for own in self.stripes:
             if own.first_row + own.num_rows > section.geometry.rows:
-                raise errors.StoreError(f"the record of process {own.writer} is damaged")
+                raise errors.StoreError(
+                    f"the record of process {own.writer} is damaged: use an older version"
+                )
         self.directory = self.stripes[0].read_range(
             first.data_blocks + first.table_blocks,
             first.directory_bytes,
@@ -93,7 +95,9 @@ class Reader:
             or placement.first_row(r.writer) != r.first_row
             for r in records
         ):
-            raise errors.StoreError("records and directory do not belong together")
+            raise errors.StoreError(
+                "records and directory do not belong together: use an older version"
+            )
         self._parts: dict[tuple[str, int], list[place.Part]] = {}
         for part in placement.parts:
             self._parts.setdefault((found[part.leaf].name, part.shard), []).append(part)
@@ -344,7 +348,9 @@ def overlaps(
             found.append((number, shard, common))
             covered += math.prod(end - start for start, end in common)
     if covered != math.prod(end - start for start, end in index):
-        raise errors.StoreError(f"{leaf.name}: the shards do not cover the array")
+        raise errors.StoreError(
+            f"{leaf.name}: the shards do not cover the array: use an older version"
+        )
     return found
 
 

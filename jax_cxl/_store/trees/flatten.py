@@ -138,7 +138,7 @@ def _describe(
     for path, x in flat:
         name = jax.tree_util.keystr(path)
         if name in described:
-            raise TypeError(f"a snapshot cannot have two leaves named {name}")
+            raise TypeError(f"a snapshot cannot have two leaves named {name}: rename one of them")
         empty = _is_empty(x)
         described[name] = leaves.Leaf(name) if empty else _leaf(name, x, writers, own)
         positions.append(None if empty else count)

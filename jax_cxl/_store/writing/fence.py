@@ -125,7 +125,10 @@ class Claim:
           OvertakenError: another job has claimed it, or the name was deleted.
         """
         if section.devices.is_inherited:
-            raise OvertakenError(f"the parent of this process saves to {section.text}")
+            raise OvertakenError(
+                f"the parent of this process saves to {section.text}: let the parent save, or give"
+                " this process a place of its own"
+            )
         if not catalog.has(section.devices, section.entry):
             raise _deleted(section)
         page = section.devices.read(device, section.geometry.claims, layout.PAGE_BYTES)
@@ -221,7 +224,8 @@ def take_alone(section: Section) -> None:
     with catalog.locked(section.devices):
         if who := owner(section):
             raise OwnedError(
-                f"{who} writes to {section.text}: one job at a time does. End that job first"
+                f"{who} writes to {section.text}, and only one job at a time may. End that job"
+                " first"
             )
         claims = _all_claims(section)
         session, identity = section.devices.sessions.enter()

@@ -93,7 +93,8 @@ Status TakeOn(cudaStream_t stream, xffi::ScratchAllocator& scratch,
   const std::optional<void*> memory =
       scratch.Allocate(sizeof(Position), alignof(Position));
   if (!memory)
-    return Error(Code::kResourceExhausted, "the GPU has no memory left");
+    return Error(Code::kResourceExhausted,
+                 "take: the GPU has no memory left; free some arrays");
   auto* outside = static_cast<Position*>(*memory);
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(
       cudaMemsetAsync(outside, 0xff, sizeof(Position), stream), "take rows"));
