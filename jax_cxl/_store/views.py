@@ -114,9 +114,9 @@ class _Held:
         """Checks that the lease held all the time."""
         if not self._sessions.holds(self._lease):
             raise errors.StoreError(
-                f"{self.what} may have been overwritten, because this process was stopped for a time,"
-                " or was forked since: open a new view, and compute again what was computed from this"
-                " one"
+                f"{self.what} may have been overwritten, because this process was stopped for a"
+                " time, or was forked since: open a new view, and compute again what was computed"
+                " from this one"
             )
 
     def leaf(self, path: str) -> leaves.Leaf:
