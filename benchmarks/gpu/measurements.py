@@ -89,7 +89,7 @@ def add_ratios(rows: list[dict], bounds: list[dict]) -> None:
 def bench(
     sizes: str, baselines: str, ops: str = _OPS, repeats: int = 5, **environment: str
 ) -> Callable[[Suite], Record]:
-    """Returns a stage of collectives through JAX, beside NCCL's."""
+    """Returns a stage of collectives through JAX, compared with NCCL's."""
 
     def run(suite: Suite) -> Record:
         with tempfile.TemporaryDirectory() as folder:
@@ -194,9 +194,9 @@ def jit_steps(suite: Suite, xla_flags: Sequence[str], *flags: str) -> list[dict]
 
 
 def moe(suite: Suite) -> Record:
-    """Measures the exchange of a mixture of experts, and a training step with it, beside NCCL's.
+    """Measures the exchange of a mixture of experts, and a training step with it.
 
-    NCCL communicates through memory of the host.
+    Both are compared with NCCL, which communicates through memory of the host.
     """
     on_gpus = suite.platform == "cuda"
     exchange = ["--dtype=bfloat16", "--width=4096", "--sizes=8MiB,32MiB,128MiB"]

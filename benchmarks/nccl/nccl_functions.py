@@ -75,7 +75,7 @@ class Library:
         return error.value
 
     def wait(self, comm: ctypes.c_void_p) -> None:
-        """Waits until nothing of a communicator that does not block is in progress."""
+        """Waits until a communicator that does not block has nothing in progress."""
         while (error := self.async_error(comm)) == IN_PROGRESS:
             time.sleep(1e-4)
         if error:

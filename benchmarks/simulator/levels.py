@@ -52,7 +52,7 @@ class Stages:
 
     @property
     def overlapped(self) -> float:
-        """The pool moves chunks while the stages inside the hosts run, first all before it."""
+        """The pool moves chunks while the hosts run other stages, those before the pool first."""
         inside, pool = self.slicing, 0.0
         arrivals = []
         for _ in range(self.chunks):

@@ -66,7 +66,7 @@ class View:
         return self._held.dlpack(self._held.leaf(path), gpu=None)
 
     def close(self) -> None:
-        """Gives the version up as soon as the last of the arrays has gone."""
+        """Gives the version up as soon as the last of the arrays is gone."""
         self._held, self.tree = None, None
 
 

@@ -141,7 +141,7 @@ def check_no_mask(array: Any) -> None:
       TypeError: the array has a mask.
     """
     if isinstance(array, np.ma.MaskedArray):
-        raise TypeError("a table has no masks: pass array.filled(...) in the place of this array")
+        raise TypeError("a table has no masks: pass array.filled(...) in place of this array")
 
 
 def _of_array(array: Any) -> Source:

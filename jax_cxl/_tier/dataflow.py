@@ -97,7 +97,7 @@ def trace(function: Callable[..., Any], *arguments: Any) -> tuple[Dataflow, Any]
 
 
 class _Inliner:
-    """Collects equations, and puts those of called functions in the place of the calls."""
+    """Collects equations, and puts those of called functions in place of the calls."""
 
     def __init__(self) -> None:
         self.equations: list[Equation] = []

@@ -283,7 +283,7 @@ class Pooled:
             records = validity.complete(section, number)
             if records is None:
                 raise errors.StoreError(
-                    f"the last state has gone from {section.text}: call restore_latest or init"
+                    f"the last state is gone from {section.text}: call restore_latest or init"
                 )
             self._reader = (
                 self._reader.follow(records) if self._reader else Reader(section, records)

@@ -17,7 +17,7 @@ from jax_cxl._store.reading import restoring, validity
 
 
 class Place:
-    """Files in the place of CXL devices.
+    """Files in place of CXL devices.
 
     Attributes:
       paths: paths of the files.

@@ -170,7 +170,7 @@ def is_paired(i: Instruction) -> bool:
 
 
 def branches(conditional: Instruction) -> list[str]:
-    """Returns the branches of a conditional, in the order of its operands behind the first."""
+    """Returns the branches of a conditional, in the order of its operands after the first."""
     called = conditional.called
     if "branch_computations" in called:
         return called["branch_computations"]

@@ -78,7 +78,7 @@ std::string DefaultPath() {
 }
 
 // Looks where the framework of this process would find the library: as an
-// object that is loaded behind this one, in the search paths of the loaded
+// object that is loaded after this one, in the search paths of the loaded
 // objects (frameworks and their wheels), and in the default places.
 std::string FindPath() {
   const std::string& chosen = TheSettings().library;

@@ -193,7 +193,7 @@ class Reader:
         return out
 
     def read_local(self, leaf: leaves.Leaf, index: leaves.Index, writer: int) -> np.ndarray:
-        """Returns a part of the array that one of the processes that saved had of its own.
+        """Returns a part of the array that one saving process had for itself.
 
         Raises:
           StoreError: as `read`.
@@ -202,7 +202,7 @@ class Reader:
         return self.read(leaf, ((writer, writer + 1), *index))[0, ...]
 
     def read_same(self, leaf: leaves.Leaf, index: leaves.Index) -> np.ndarray:
-        """Returns a part of an array, of which all processes that saved must have had the same.
+        """Returns a part of an array that must have been the same in all saving processes.
 
         Raises:
           StoreError: as `read`, or their values differ.

@@ -137,7 +137,7 @@ def trained(mesh):
 def in_levels(platform):
     """Yields collectives in levels, of two processes with two GPUs each.
 
-    Yields each name, the text, and the bytes of memory beside operand and result, as a multiple of
+    Yields each name, the text, and the bytes of memory besides operand and result, as a multiple of
     the bytes of the larger of the two (None for those that a program starts).
     """
     devices = np.array(absent_gpus.devices(processes=2, gpus=2))
