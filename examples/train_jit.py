@@ -60,8 +60,8 @@ class JitTrainer(Trainer):
     """The programs see whole arrays. Shardings declare how the arrays lie on the devices.
 
     The parameters are {"outer": {name: array}, "layers": [{name: array}, ...]}, float32. A
-    tensor-parallel group shares each matrix along one dimension. The groups share what each of
-    their devices has along the other dimension, as fully sharded data parallelism does.
+    tensor-parallel group shares each matrix along one dimension. Across the groups, each device's
+    part is divided along the other dimension, as in fully sharded data parallelism.
     """
 
     def __init__(

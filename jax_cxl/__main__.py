@@ -8,7 +8,7 @@ import sys
 
 # Command -> the module whose main(arguments) runs it, and what it does.
 COMMANDS = {
-    "bench": ("jax_cxl._commands.bench.cli", "measure collectives, and baselines beside them"),
+    "bench": ("jax_cxl._commands.bench.cli", "measure collectives, and baselines to compare"),
     "clean": (
         "jax_cxl._commands.status.clean",
         "remove pools that dead jobs have left in /dev/shm",

@@ -4,8 +4,8 @@
         benchmarks/collectives/overlap.py --json overlap.json
 
 One jitted program starts a collective of 64 MiB, multiplies matrices and waits for the collective.
-In turn with it, the collective and the products run alone. The products take as long as the
-collective, which is the hardest case.
+This program takes turns with the collective alone and the products alone. The products take as long
+as the collective, which is the hardest case.
 
 A collective needs a core for its copies, and the products need another one. By default rank 0
 multiplies in one thread on the first core, and the threads of all ranks that copy share the second

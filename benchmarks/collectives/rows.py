@@ -100,7 +100,8 @@ def main():
         def many(x, *others):
             def step(carry, _):
                 x, output = carry
-                # A call gets what comes with the last call's result, so it stays in the loop.
+                # The input of a call comes from the same barrier as the previous result, so XLA
+                # cannot move the call out of the loop.
                 return jax.lax.optimization_barrier((x, body(x, *others, output))), None
 
             shape = jax.eval_shape(body, x, *others)

@@ -164,7 +164,7 @@ def _ppermute(d: _Draw):
 
 
 def _shift_and_transpose(d: _Draw):
-    """What each device does alone: the layout of its array changes."""
+    """A step that each device does alone: it changes the layout of its array."""
     order = d.rng.permutation(len(d.shape)).tolist()
 
     def oracle(xs):

@@ -151,7 +151,7 @@ def _check(program: Program, seed: int, numpy_alone: bool) -> dict[str, int]:
 
 
 def _wrong_alone(program: Program, arguments: list) -> int:
-    """Returns how many elements JAX computes otherwise than NumPy on one device."""
+    """Returns how many elements differ between JAX on one device and NumPy."""
     if program.alone is None:
         return 0
     wrong = 0

@@ -172,7 +172,7 @@ def where(d: Draw) -> Apply:
 
 
 def cast(d: Draw) -> Apply:
-    # Negative numbers as unsigned ones are not the same in NumPy.
+    # NumPy converts negative numbers to unsigned ones differently.
     dtypes = values.DTYPES if d.exact else values.REAL_DTYPES
     fitting = [t for t in dtypes if t.kind != "u" and (t.kind == "c" or d.x.dtype.kind != "c")]
     dtype = fitting[d.integer(0, len(fitting))]

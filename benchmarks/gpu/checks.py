@@ -149,7 +149,7 @@ def matrix(name: str, processes: int = 0, **environment: str) -> Callable[[Suite
 
 
 def large_flush(suite: Suite) -> Record:
-    """Checks calls by the copy engines in a pool that nobody keeps coherent."""
+    """Checks calls by the copy engines in a pool without coherence."""
     size = "--mib=4" if suite.platform == "cpu" else "--mib=256"
     text, _ = suite.launch(
         *("tests/programs/gpu/large_calls.py", size),

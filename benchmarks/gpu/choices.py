@@ -34,7 +34,7 @@ def started(suite: Suite) -> Record:
 
 
 def flush_chunks(suite: Suite) -> Record:
-    """Pools that nobody keeps coherent: rounds and blocks of kernels, beside a coherent pool."""
+    """Pools without coherence: rounds and blocks of kernels, compared with a coherent pool."""
     flags = ("--ops=all_gather,all_reduce,broadcast,reduce", "--sizes=1048576,16777216")
     coherent = _engine(suite, *flags, "--coherence=coherent")
     rows = _engine(
@@ -48,7 +48,7 @@ def flush_chunks(suite: Suite) -> Record:
 
 
 def flush_flags(suite: Suite) -> Record:
-    """Pools that nobody keeps coherent: short calls with flags, and with doorbells."""
+    """Pools without coherence: short calls with flags, and with doorbells."""
     flags = (
         "--sizes=4096,16384,32768,65536,131072",
         "--ops=all_gather,all_reduce,all_to_all,reduce",

@@ -17,9 +17,9 @@ def levels(short: bool = False) -> Callable[[Suite], Record]:
     """Returns a stage that checks and times collectives in levels on two GPUs.
 
     One process with both GPUs runs the steps inside a process. Two processes, each with both GPUs,
-    stand for two hosts of two GPUs: a GPU then has two ranks, which take turns, so that only the
-    results count, of whole arrays and in chunks. Two processes with one GPU each have no levels,
-    and must not be slower for them.
+    stand for two hosts of two GPUs. A GPU then has two ranks, which take turns, so that only the
+    results count, not the times. They are checked for whole arrays and for chunks. Two processes
+    with one GPU each run no levels, and must not be slower because of them.
 
     Args:
       short: fewer dtypes and sizes, and nothing that another part of the stage runs too.

@@ -89,7 +89,7 @@ def add_ratios(rows: list[dict], bounds: list[dict]) -> None:
 def bench(
     sizes: str, baselines: str, ops: str = _OPS, repeats: int = 5, **environment: str
 ) -> Callable[[Suite], Record]:
-    """Returns a stage of collectives through JAX, beside NCCL's."""
+    """Returns a stage of collectives through JAX, compared with NCCL's."""
 
     def run(suite: Suite) -> Record:
         with tempfile.TemporaryDirectory() as folder:
@@ -147,7 +147,7 @@ SMALL = ("--width=64", "--heads=4", "--sequence_length=32", "--layers=2")
 _HIDES = "--xla_gpu_enable_latency_hiding_scheduler=true"
 
 
-# XLA starts a collective only when the one before is done, and merges the collectives of a layer,
+# XLA starts a collective only when the previous one is done, and merges the collectives of a layer,
 # unless these flags say otherwise. Merged ones wait for the last operand.
 SEPARATE = tuple(
     f"--xla_gpu_{kind}_combine_threshold_bytes={1 << 20}"
@@ -194,9 +194,9 @@ def jit_steps(suite: Suite, xla_flags: Sequence[str], *flags: str) -> list[dict]
 
 
 def moe(suite: Suite) -> Record:
-    """Measures the exchange of a mixture of experts, and a training step with it, beside NCCL's.
+    """Measures the exchange of a mixture of experts, and a training step with it.
 
-    NCCL communicates through memory of the host.
+    Both are compared with NCCL, which communicates through memory of the host.
     """
     on_gpus = suite.platform == "cuda"
     exchange = ["--dtype=bfloat16", "--width=4096", "--sizes=8MiB,32MiB,128MiB"]

@@ -18,8 +18,9 @@ all, the ratios of the turns, the share of the collectives that is hidden behind
 on CPUs, the copy bound: how long copying the bytes that go through the pool takes in the same
 turns.
 
-On CPUs the ways also take turns at compilation: of the example's step, on all ranks at once, and of
-a program without collectives, where the hook only searches the bytes of the module once.
+On CPUs the time of compilation is measured too, in turns: of the example's step, on all ranks at
+once, and of a program without collectives, in which the hook only searches the bytes of the module
+once.
 
 Flags of the example change its sizes. `--programs` chooses programs. On GPUs NCCL communicates as
 its variables say, for example through memory of the host with NCCL_P2P_DISABLE=1.

@@ -8,9 +8,9 @@ the tokens to the experts, which do nothing, and back. examples/experts/exchange
 (two jax_cxl.all_to_all) and `dense-lax` (two jax.lax.all_to_all over Gloo, or NCCL). The last two
 are padded to 1.25 times an expert's mean share. All ways take turns.
 
-A sample is one program that runs the exchange --calls times, each with the result of the exchange
-before. XLA allocates new memory for each run of a program, and at 16 MiB touching it for the first
-time takes longer than the exchange. So a program with one exchange would measure page faults.
+A sample is one program that runs the exchange --calls times, each with the result of the previous
+exchange. XLA allocates new memory for each run of a program, and at 16 MiB touching it for the
+first time takes longer than the exchange. So a program with one exchange would measure page faults.
 `bytes_written` is what this rank wrote to the pool in one exchange, by jax_cxl.stats(). Results are
 checked against NumPy.
 

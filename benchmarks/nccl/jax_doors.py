@@ -1,4 +1,4 @@
-"""Measures a training step of JAX with each way to the pool, beside NCCL through host memory.
+"""Measures a training step of JAX with each way to the pool, and with NCCL through host memory.
 
     python benchmarks/nccl/jax_doors.py --ranks=2 --json FILE
 

@@ -75,7 +75,7 @@ class Library:
         return error.value
 
     def wait(self, comm: ctypes.c_void_p) -> None:
-        """Waits until nothing of a communicator that does not block is in progress."""
+        """Waits until a communicator that does not block has nothing in progress."""
         while (error := self.async_error(comm)) == IN_PROGRESS:
             time.sleep(1e-4)
         if error:
@@ -107,7 +107,8 @@ class Library:
     def split(
         self, comm: ctypes.c_void_p, color: int, key: int, *, blocking: bool
     ) -> ctypes.c_void_p:
-        """Returns the communicator of a color that is ready. All ranks of `comm` call this."""
+        """Returns the communicator of the ranks with this color, once it is ready. All ranks call
+        this."""
         part = ctypes.c_void_p()
         chosen = config(blocking=blocking)
         self.call("ncclCommSplit", comm, color, key, ctypes.byref(part), ctypes.byref(chosen))

@@ -89,7 +89,8 @@ def check_reductions(this: Rank) -> None:
 
 
 def check_premultiplied(this: Rank) -> None:
-    """Sums whose inputs each rank multiplies by a factor of its own, also from a graph."""
+    """Sums whose inputs each rank multiplies by a factor of its own, called directly and by a
+    graph."""
     make = dist._make_nccl_premul_sum
     # Not bfloat16: PyTorch passes a factor of float32 for it, of which NCCL reads two bytes.
     for dtype in (torch.float16, torch.float32, torch.float64):

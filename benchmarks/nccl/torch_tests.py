@@ -34,7 +34,7 @@ _WAYS = {
     "nccl": {"NCCL_P2P_DISABLE": "1"},
     "pool": {"JAX_CXL_NCCL_HOSTS": "all", "LD_PRELOAD": str(_LIBRARY), "NCCL_DEBUG": "WARN"},
 }
-# Which tests run, those that say most first.
+# Which tests run, the most informative ones first.
 _SELECTION = [
     r"test_c10d_ops_nccl\.",
     r"test_c10d_nccl\.ProcessGroupNCCLGroupTest\.(?!test_nan)",

@@ -49,9 +49,9 @@ DRAM_LOAD = 0.214 * US
 KERNEL_START = 6.6 * US
 # A load of a word that was rung long before: each step that waits makes at least one.
 KERNEL_POLL = POOL_LOAD
-# here: half of the 3.0 us that two polling kernels take for a round trip through DRAM; the store
-# and the load that it consists of each take POOL_LOAD - DRAM_LOAD longer in the pool. Less the
-# load that sees it, which is KERNEL_POLL.
+# here: half of the 3.0 us that a round trip through DRAM takes between two polling kernels. A
+# doorbell is a store and a load, and each takes POOL_LOAD - DRAM_LOAD longer in the pool. The load
+# that sees the doorbell is subtracted, because KERNEL_POLL counts it.
 KERNEL_DOORBELL = 1.5 * US + 2 * (POOL_LOAD - DRAM_LOAD) - KERNEL_POLL
 # A fence before a doorbell: what came before has arrived. Taken as long as a load.
 KERNEL_FENCE = POOL_LOAD
@@ -106,8 +106,8 @@ NCCL_RING_HOP = (2.7 * US, 4.0 * US, 14.0 * US)
 NCCL_TREE_HOP = (5.0 * US, 8.5 * US, 14.0 * US)
 NCCL_PAYLOAD = (0.5, 0.92, 1.0)
 NCCL_TREE_BANDWIDTH = 0.92
-# NCCL: of a hop inside a host, by protocol: between GPUs on NVLink, and between GPUs on PCIe, by
-# peer-to-peer copies or through the host's memory.
+# NCCL: latency of a hop inside a host, by protocol: between GPUs on NVLink, and between GPUs on
+# PCIe, by peer-to-peer copies or through the host's memory.
 NCCL_NVLINK_HOP = (0.6 * US, 1.9 * US, 3.4 * US)
 NCCL_NVLINK_TREE_HOP = (0.6 * US, 1.25 * US, 4.0 * US)
 NCCL_PCIE_HOP = (1.0 * US, 2.5 * US, 5.7 * US)
@@ -159,8 +159,8 @@ PAPER_OVER_AGGREGATE = (1.16, 4.2)
 
 # --- The model itself ----------------------------------------------------------------------------
 
-# Long calls of many ranks are not run to the end: rounds x ranks^2 that are, and the fewest
-# rounds.
-# All results for up to 12 hosts in docs/performance.md are exact but for the longest messages.
+# Long calls of many ranks are not run to the end. Limit for rounds x ranks^2 of the part that runs,
+# and the fewest rounds that run. All results for up to 12 hosts in docs/performance.md are exact,
+# except for the longest messages.
 SAMPLE_WORK = 1 << 16
 SAMPLE_ROUNDS = 192

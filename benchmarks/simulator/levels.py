@@ -52,7 +52,7 @@ class Stages:
 
     @property
     def overlapped(self) -> float:
-        """The pool moves chunks while the stages inside the hosts run, first all before it."""
+        """The pool moves chunks while the hosts run other stages, those before the pool first."""
         inside, pool = self.slicing, 0.0
         arrivals = []
         for _ in range(self.chunks):
@@ -115,7 +115,7 @@ def seconds(
     """Time in levels.
 
     Over NVLink, which takes nothing from the links to the pool, the stages of different chunks
-    overlap. Otherwise all stages need the same PCIe port of a GPU, and nothing does.
+    overlap. Otherwise all stages need the same PCIe port of a GPU, and nothing overlaps.
 
     Args:
       chunk_bytes: the fewest bytes of a chunk (`_lowering/levels/table.py`).

@@ -34,8 +34,8 @@ class Kind:
     inside: str
 
     def setting(self, hosts: int) -> model.Setting:
-        # Plans load all cards alike (the bytes of the busiest card are counted beside), so that one
-        # card as fast as all gives the same times sooner.
+        # Plans load all cards equally (the bytes of the busiest card are counted separately). So
+        # one card that is as fast as all of them gives the same times, in less time.
         return model.Setting(
             hosts=hosts,
             gpus_per_host=GPUS,

@@ -142,7 +142,8 @@ def ours(
 
     Args:
       exact: run every copy of every round, however long that takes.
-      groups: that make the call at the same time, each with the same number of GPUs of each host.
+      groups: how many groups make the call at the same time, each with the same number of GPUs of
+        each host.
     """
     members = setting.ranks // groups
     report = _simulator.simulate_plans(

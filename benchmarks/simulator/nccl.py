@@ -22,7 +22,7 @@ def seconds(
       hosts: how many there are.
       efficiency: the part of the adapters' rate that NCCL reaches.
       gpus_per_host: the ranks of a host.
-      adapters: of a host, of one GPU each or shared.
+      adapters: how many a host has. Each serves one GPU, or several share it.
     """
     ranks = hosts * gpus_per_host
     rate = c.INFINIBAND * efficiency

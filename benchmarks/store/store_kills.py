@@ -57,7 +57,7 @@ def _tree(version: int) -> dict[str, Any]:
 def _publish(where: str, rng: random.Random) -> None:
     store = jax_cxl.Store(where)
     for of in store.list():
-        assert len(of.versions) >= 1, "the last version has gone"
+        assert len(of.versions) >= 1, "the last version is gone"
     version = store.publish(_NAME, _tree(_next(store)))
     store.flush(_NAME)
     if rng.random() < 0.5:

@@ -1,11 +1,11 @@
-"""Rows of a table: `Table.take` against what else could fetch them. It checks all values.
+"""Compares `Table.take` with other ways to fetch rows of a table. It checks all values.
 
     python benchmarks/tables/gather.py [--gib=8] [--row-bytes=256,1024,4096] [--json=FILE]
 
-On GPUs, with one GPU and with 2, 4, and so on at once: against a plain CUDA kernel that gathers
-rows of the same pinned memory (it needs nvcc), against a copy of the link's rate, and against NumPy
-on the host with `device_put`. On CPUs: against `np.take` into a fresh array, and `jnp.take` of a
-resident array, for which the machine needs twice the memory of the table.
+On GPUs the other ways are a plain CUDA kernel that gathers rows of the same pinned memory (it needs
+nvcc), a copy at the rate of the link, and NumPy on the host with `device_put`. They run with one
+GPU, and with 2, 4, and so on at once. On CPUs the other ways are `np.take` into a fresh array, and
+`jnp.take` of a resident array, for which the machine needs twice the memory of the table.
 
 Both also measure rows of the next batch that are taken beside a product of matrices, and a cache of
 1/32 of the rows for ids by Zipf's law.
@@ -39,7 +39,7 @@ from jax_cxl._commands.bench import device_time, results_file
 
 _NAME = "gather_benchmark"
 _PLAIN = pathlib.Path(__file__).with_name("plain_gather.cu")
-# Sets of ids are taken one after another. All rows of them are more than caches keep.
+# Sets of ids are taken one after another. Together they have more rows than caches keep.
 _BYTES_OF_SETS = 1 << 30
 _MOST_SETS = 64
 

@@ -86,7 +86,7 @@ void TimeChecks(int ranks, int rounds) {
   const Call call = OneCall();
   std::vector<pool::CallDescriptor> others(ranks - 1, Describe(call));
   Time("checks, " + std::to_string(ranks) + " ranks", rounds, [&](int) {
-    // Makes the compiler assume that all of it may have changed.
+    // Makes the compiler assume that all operands may have changed.
     asm volatile("" : : "r"(&call), "r"(others.data()) : "memory");
     const pool::CallDescriptor mine = Describe(call);
     for (const pool::CallDescriptor& other : others)

@@ -45,8 +45,8 @@ class LevelCalls::Running {
     return process_;
   }
 
-  // One part is finished. XLA frees the buffers of a rank when its call is
-  // done, so that all calls end together.
+  // One part is finished. All calls end together, because XLA frees the buffers
+  // of a rank when the rank's call is done.
   void FinishPart(const Status& status) {
     if (NoteFinished(status)) CompleteAllBut(-1);
   }

@@ -23,7 +23,7 @@ namespace {
 
 namespace xffi = xla::ffi;
 
-// Executes a permutation in which the rank has no part but its own.
+// Executes a permutation in which the rank exchanges nothing with other ranks.
 void PermuteAlone(const comm::Call& call) {
   const uint64_t bytes = plan::OutputBytes(call.request);
   if (call.request.sources[0] < 0)

@@ -109,7 +109,7 @@ void Communicator::SetStatus(const Status& status) {
 void Communicator::StartWatching() {
   Watched& watched = TheWatched();
   std::lock_guard lock(watched.mutex);
-  // After CUDA's own function, so that it runs before that.
+  // Registered after CUDA's own exit function, so that it runs before that one.
   static const int registered = std::atexit(StopWatchingAll);
   static_cast<void>(registered);
   watched.communicators.insert(this);
@@ -167,7 +167,8 @@ void Communicator::Abort() {
   if (opener_.joinable()) opener_.join();
   if (device_ == nullptr) return;
   const Status status =
-      Error(Code::kPeerLost, "rank ", rank_, " has aborted the communicator");
+      Error(Code::kPeerLost, "rank ", rank_,
+            " has aborted the communicator; look at the output of that rank");
   SetStatus(status);
   job_->endpoint()->Abort(status);
   device_->Abort();

@@ -55,11 +55,13 @@ Status ConnectPairs(const Running& running) {
       if (connected) return OkStatus();
       CXL_RETURN_IF_ERROR(running.communicator->status());
       if (comm::Clock::now() > deadline)
-        return Error(Code::kDeadlineExceeded, "rank ", source,
-                     " sends to rank ", destination,
-                     ", but one of them has not made this call "
-                     "within ",
-                     TheSettings().timeout_s, " s (JAX_CXL_TIMEOUT)");
+        return Error(
+            Code::kDeadlineExceeded, "rank ", source, " sends to rank ",
+            destination,
+            ", but one of them has not made this call "
+            "within ",
+            TheSettings().timeout_s,
+            " s (JAX_CXL_TIMEOUT); look at what both ranks do, or raise it");
       std::this_thread::sleep_for(kPollInterval);
     }
   });
@@ -240,8 +242,9 @@ Status Group::AddOpening(std::function<Status()> open_one) {
 
 Status Group::End() {
   if (!open())
-    return Error(Code::kFailedPrecondition,
-                 "ncclGroupEnd without ncclGroupStart");
+    return Error(
+        Code::kFailedPrecondition,
+        "ncclGroupEnd without ncclGroupStart; call ncclGroupStart first");
   if (--depth_ > 0) return OkStatus();
   Status error = std::exchange(error_, OkStatus());
   std::vector<Status> statuses(openings_.size());

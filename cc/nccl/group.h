@@ -30,8 +30,8 @@ class Group {
   // Checks the arguments at once, and executes the call at the end of the
   // group.
   Status Add(Communicator* communicator, const Operation& operation);
-  // Runs at the end of the group on a thread of its own, beside the other
-  // openings. Their results are those of the group.
+  // Runs at the end of the group on a thread of its own, at the same time as
+  // the other openings. The group fails if one of them fails.
   Status AddOpening(std::function<Status()> open);
 
   // Ends the inner or the outer group. Fails with kInvalidArgument if none is

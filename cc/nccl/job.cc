@@ -37,8 +37,9 @@ Clock::time_point DeadlineOf(const Settings& settings) {
 }
 
 Status Canceled() {
-  return Error(Code::kFailedPrecondition,
-               "the communicator was aborted while its ranks met");
+  return Error(
+      Code::kFailedPrecondition,
+      "the communicator was aborted while its ranks met; make a new one");
 }
 
 // Returns the token in the header of the pool, or 0 if there is no header yet.

@@ -28,13 +28,13 @@ void JoinRealGroup() {
 
 JAX_CXL_NCCL_API int ncclGroupStart() {
   Group::OfThisThread().Start();
-  // A function of the real library may come by a way that does not join.
+  // A program may call the real library in a way that does not join its group.
   if (RealLibrary::is_loaded()) JoinRealGroup();
   return kSuccess;
 }
 
-// The real library's group ends first: calls in levels have groups of it of
-// their own, which would only start with this one.
+// End the real library's group first. Calls in levels open groups of that
+// library too, which would start only when the outer group ends.
 JAX_CXL_NCCL_API int ncclGroupEnd() {
   NcclResult forwarded = kSuccess;
   if (real_group && Group::OfThisThread().outermost()) {

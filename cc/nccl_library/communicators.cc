@@ -34,7 +34,8 @@ Status Init(void** communicator, int size, const NcclUniqueId& id, int rank,
   CXL_RETURN_IF_ERROR(TheSettings().status);
   if (communicator == nullptr || size < 1 || rank < 0 || rank >= size)
     return Error(Code::kInvalidArgument, "there is no rank ", rank,
-                 " in a communicator of ", size, " ranks");
+                 " in a communicator of ", size, " ranks; pass 0 to ",
+                 size - 1);
   const std::optional<PoolToken> token = TokenOf(id);
   if (!token)
     return Error(Code::kInvalidArgument,
@@ -56,8 +57,10 @@ Status Split(Communicator* parent, int color, int key, void** communicator,
              const Config& config) {
   *communicator = nullptr;
   if (parent->in_progress())
-    return Error(Code::kInvalidArgument,
-                 "ncclCommSplit: the communicator is not ready yet");
+    return Error(
+        Code::kInvalidArgument,
+        "ncclCommSplit: the communicator is not ready yet; call "
+        "ncclCommGetAsyncError until it no longer returns ncclInProgress");
   CXL_RETURN_IF_ERROR(parent->status());
   SplitChoice mine = {color, key, {}};
   CXL_ASSIGN_OR_RETURN(mine.token, RandomPoolToken());
@@ -87,7 +90,8 @@ Status Shrink(Communicator* parent, std::span<const int> excluded,
   }
   if (rank < 0)
     return Error(Code::kInvalidArgument, "rank ", parent->rank(),
-                 " is excluded from the communicator that it would make");
+                 " is excluded from the communicator that it would make; only "
+                 "the ranks that remain may call ncclCommShrink");
   if ((flags & kShrinkAbort) != 0) parent->Abort();
   return Open({parent->NextToken(survivors), rank,
                static_cast<int>(survivors.size()), parent->ordinal(), config,

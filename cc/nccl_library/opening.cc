@@ -47,7 +47,7 @@ Status OpenReal(const Opening& opening, Job* job) {
   return StatusOfReal(result, "ncclCommInitRank");
 }
 
-// When processes have several GPUs is known only later.
+// It is not known yet whether processes have several GPUs.
 std::string LevelsText(const Settings& settings) {
   if (settings.levels_bytes == kNoLevels) return "";
   return "; between processes with several GPUs each, collectives from " +
@@ -65,7 +65,8 @@ Result<int> CurrentOrdinal() {
       count > 0)
     return ordinal;
   return Error(Code::kFailedPrecondition, "there is no GPU that CUDA can use: ",
-               cudaGetErrorString(cudaGetLastError()));
+               cudaGetErrorString(cudaGetLastError()),
+               "; check nvidia-smi and CUDA_VISIBLE_DEVICES");
 }
 
 void Announce(int rank) {

@@ -24,7 +24,7 @@ Result<int> CurrentOrdinal();
 // Makes a communicator whose ranks meet in the pool. If all of them are in one
 // host, makes one of the real library instead. With Hosts::kProcesses it blocks
 // until the communicator is open, even if the program asks for one that never
-// blocks: only when the ranks have met it is known which library makes it.
+// blocks: which library makes it is known only when the ranks have met.
 Status Open(const Opening& opening);
 
 // Prints once where collectives go, and why.

@@ -40,8 +40,8 @@ struct Rows {
   uint64_t elements = 1;
   // ragged_all_to_all: bytes of a rank's table of slices that travel with the
   // rows; 0 if the ranks have already gathered the tables. In the addresses of
-  // a plan, the table lies behind the block in the input, and the tables of all
-  // ranks lie behind the blocks in the output.
+  // a plan, the table follows the block in the input, and the tables of all
+  // ranks follow the blocks in the output.
   uint64_t slice_bytes = 0;
 };
 

@@ -116,7 +116,7 @@ void Pool::Format(uint64_t token) {
       page->keeper.released = 0;
       page->keeper.process = ThisProcess();
     }
-    // Clear the header first: processes of an earlier job notice that.
+    // Clear the header first, because processes of an earlier job notice that.
     page->header = {};
     coherence_.PublishPayload(&page->header, sizeof(page->header));
     auto* control = reinterpret_cast<std::byte*>(page);

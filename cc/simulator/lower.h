@@ -12,7 +12,7 @@ namespace jax_cxl::sim {
 struct LowerOptions {
   // If true, calls for which plan::IsFlagged holds carry flags in their data.
   bool flags = false;
-  // The places of other calls in the slots.
+  // Where the blocks of all other calls lie in the slots.
   plan::Stripes stripes = {};
   // Groups that make the same call at the same time: member m of group g is
   // rank m * groups + g of the machine. If there are as many groups as a host

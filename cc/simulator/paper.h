@@ -31,7 +31,7 @@ enum class Variant : uint8_t {
 enum class ReaderOrder : uint8_t {
   kSame,       // all follow the root
   kRotated,    // each starts with another chunk
-  kStaggered,  // each starts one chunk after the reader before
+  kStaggered,  // each starts one chunk after the previous reader
 };
 
 struct PaperOptions {

@@ -136,7 +136,7 @@ TEST(WriteTest, RowsOutsideAreRefused) {
   EXPECT_EQ(rows, before);
 }
 
-// The lock keeps the memory until the last reader has gone.
+// The lock keeps the memory until the last reader is gone.
 TEST(RegistryTest, RemoveWaitsForReaders) {
   Registry& registry = Registry::Get();
   const Registry::Name name = {77, 1};

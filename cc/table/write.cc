@@ -15,7 +15,8 @@ Status Check(const Column& column, std::span<const int64_t> rows,
   if (column.closed || bytes != rows.size() * column.row_bytes ||
       std::ranges::any_of(rows, outside))
     return Error(Code::kInvalidArgument, rows.size(),
-                 " rows are not rows of this table, or have the wrong size");
+                 " rows are not rows of this table, or have the wrong size; "
+                 "please report this to jax_cxl");
   return OkStatus();
 }
 

@@ -141,8 +141,8 @@ class Trainer(abc.ABC):
         """Takes one step of the optimizer."""
         differentiate = jax.value_and_grad(self._nats, has_aux=True)
         (nats, count), gradients = differentiate(state.parameters, tokens)
-        # The gradients are sums over all rows already, also where each device computed the loss of
-        # its own rows: the transpose of a gather sums.
+        # The gradients are sums over all rows already, even where each device computed the loss of
+        # its own rows, because the transpose of a gather sums.
         nats, count = self._sum(jnp.stack([nats, count]))
         gradients = self._sum_copies(gradients)
         gradients = jax.tree.map(lambda leaf: leaf / count, gradients)
@@ -152,7 +152,8 @@ class Trainer(abc.ABC):
         return State(parameters, optimizer), {"train_loss": nats / count, "gradient_norm": norm}
 
     def _clip(self, gradients: Tree) -> tuple[Tree, jax.Array]:
-        """Scales the gradient down to a global norm of at most 1; also returns the norm before.
+        """Scales the gradient down to a global norm of at most 1; also returns the norm before
+        scaling.
 
         Where a device sees its shards only, `optax.clip_by_global_norm` would take their norm.
         """

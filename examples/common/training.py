@@ -293,7 +293,7 @@ def _loop(
       after_step: what to do between steps, if anything.
 
     Returns:
-      The last state, and what was measured beside the curves.
+      The last state, and what was measured besides the curves.
     """
     last_step = _STEPS.value
     # Compiled ahead, so that the speed shown is the speed of training.

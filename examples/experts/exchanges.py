@@ -140,7 +140,8 @@ def stand_in(
 
 
 def _before(chosen: jax.Array, experts: int) -> jax.Array:
-    """Returns, for each choice of this rank's tokens, how many before chose the same expert."""
+    """Returns, for each choice of this rank's tokens, how many earlier choices have the same
+    expert."""
     is_chosen = chosen.ravel()[:, None] == jnp.arange(experts)
     before = jnp.cumsum(is_chosen, 0, dtype=np.int32) - is_chosen
     return jnp.where(is_chosen, before, 0).sum(1)

@@ -48,7 +48,7 @@ class _Layers:
         x0, x1 = jnp.split(x, 2)
         saved = []
         vector = self._gather(shards[0]).done()
-        combine1: Any = None  # of the layer before
+        combine1: Any = None  # of the previous layer
         for number, layer in enumerate(matrices):
             if combine1 is not None:
                 x0 = combine1.tie(x0)

@@ -92,7 +92,7 @@ class MoeTrainer(ShardedTrainer):
         )
 
     def _draw_attention(self, key: jax.Array) -> transformer.Parameters:
-        """Draws what a layer has beside its experts."""
+        """Draws what a layer has besides its experts."""
         layer = transformer.init_layer(key, self._sizes)
         shape = (self._sizes.width, self._experts)
         router = shape[0] ** -0.5 * jax.random.normal(jax.random.fold_in(key, 0), shape)

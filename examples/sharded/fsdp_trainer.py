@@ -49,7 +49,7 @@ class ShardedTrainer(Trainer):
         return fsdp.Unit(template, self._mesh.size, self._copies)
 
     def _vector(self, *shape: int) -> jax.ShapeDtypeStruct:
-        """Returns the type of shards of all devices, of which copies have the same."""
+        """Returns the type of the shards of all devices, some of which may have equal shards."""
         return jax.ShapeDtypeStruct((*shape[:-1], shape[-1] * self._copies), jnp.float32)
 
     def _define(self, layers: Tree, check_vma: bool) -> tuple[Callable[..., Any], State]:

@@ -43,7 +43,7 @@ def run(program: Any, operands: Sequence[jax.Array]) -> Sequence[jax.Array]:
     Args:
       program: the program.
       operands: arrays whose parts are on the devices of the program, in its order. Their sizes in
-        bytes must be those of the program. Nothing else of them is compared.
+        bytes must be those of the program. Nothing else is checked.
 
     Returns:
       The result of each device.

@@ -214,7 +214,7 @@ def restart(meeting: pools.Meeting, spec: pool_uri.PoolSpec) -> None:
     """Continues in another pool, with `lock` held.
 
     Args:
-      meeting: the ranks that continue, some of this process among them, and their pool.
+      meeting: the ranks that continue, including ranks of this process, and their pool.
       spec: the pool, parsed from its URI.
     """
     global _running

@@ -88,5 +88,5 @@ def default() -> Platform:
 
 @functools.cache
 def only_cpus() -> bool:
-    """Whether JAX has only CPU devices. To ask each of 10,000 arrays takes 50 ms."""
+    """Whether JAX has only CPU devices. To ask each of 10,000 arrays instead would take 50 ms."""
     return set(_compat.backends.names()) == {"cpu"}

@@ -13,7 +13,7 @@ import jax
 from jax_cxl import _sizes
 from jax_cxl._job import variables
 
-# A small part of a GPU's memory. The example of docs/takeover.md gains nearly all with it.
+# A small part of a GPU's memory. More gains little in the example of docs/takeover.md.
 EARLY_BYTES = 256 << 20
 
 

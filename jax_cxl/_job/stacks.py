@@ -16,7 +16,7 @@ from typing import IO
 _SIGNAL = signal.SIGRTMAX - 3
 _NAME = "jax_cxl.stacks"
 _POLL_SECONDS = 0.01
-# faulthandler has written everything once nothing came for this time.
+# If nothing has come for this time, faulthandler has written everything.
 _QUIET_SECONDS = 0.05
 
 

@@ -44,7 +44,7 @@ def check_paths(parity: int, paths: Any) -> None:
 
 
 def step(value: Any) -> int:
-    """Returns a step as an int, if it is right."""
+    """Returns a step as an int, if it is valid."""
     number = whole("step", value)
     if not 0 <= number < 1 << 63:
         raise ValueError(f"step={number} must be at least 0, and less than 2**63")
@@ -61,7 +61,7 @@ def check_grows(number: int, previous: int) -> None:
 
 
 def timeout(value: Any) -> float | None:
-    """Returns a timeout in seconds, if it is right; None for the default."""
+    """Returns a timeout in seconds, if it is valid; None for the default."""
     if value is None:
         return None
     if isinstance(value, bool | str | bytes):

@@ -81,7 +81,9 @@ class Wanted:
         if version is not None:
             version = arguments.whole("version", version)
             if newer_than is not None:
-                raise ValueError("version and newer_than cannot be given together")
+                raise ValueError(
+                    "version and newer_than cannot be given together: leave one of them out"
+                )
         if newer_than is not None:
             newer_than = arguments.whole("newer_than", newer_than)
         if into is not None and not isinstance(into, Version):
@@ -133,7 +135,7 @@ def read(devices: Devices, name: str, wanted: Wanted) -> Version:
 def wait(
     devices: Devices, name: str, newer_than: int, seconds: float
 ) -> tuple[Section, list[Records]]:
-    """Waits for a version that is newer; returns all valid versions that are, the newest first.
+    """Waits for a newer version. Returns all newer versions that are valid, the newest first.
 
     Raises:
       StoreTimeoutError: none came in time.

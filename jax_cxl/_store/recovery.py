@@ -35,7 +35,7 @@ def restore(publisher: Publisher, records: Records, read: Callable[[Reader], Res
         result.append(read(Reader(publisher.section, records)))
     except Exception as error:
         problem = error
-    # A damaged version is not the end of `restore_newest`. Other errors are.
+    # `restore_newest` continues after a damaged version, but not after other errors.
     kind = 0 if problem is None else 2 - isinstance(problem, errors.StoreError)
     kinds = [kind for (kind,) in agreement.gather([kind])]
     if any(kinds):

@@ -267,7 +267,7 @@ def _rebuild(wanted: rebuilding.Wanted) -> Callable[[Reader], Any]:
 
 
 def _step(step: Any) -> int:
-    """Refuses what the default of a version would be."""
+    """Refuses None, which for a version in a store stands for the next number."""
     if step is None:
         raise TypeError("step=None must be an int, not NoneType")
     number: int = step

@@ -42,7 +42,7 @@ class Store:
     """Named, versioned trees of arrays in a memory pool.
 
     One job publishes a name. Any process of any job reads it, at any time, with any sharding,
-    without a common job, without JAX's distributed runtime, and also when the publisher has ended.
+    without a common job, without JAX's distributed runtime, and even after the publisher has ended.
     A reader sees whole versions only, and neither waits for the other.
 
     Each name has memory for `keep` versions and one more. A version that is being read is not

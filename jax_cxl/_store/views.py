@@ -42,7 +42,7 @@ class View:
         self.close()
 
     def check(self) -> None:
-        """Checks that the version was not overwritten, after this process stood still for long.
+        """Checks that the version was not overwritten while this process was stopped.
 
         Raises:
           StoreError: it may have been. What was computed from it has to be computed again.
@@ -66,7 +66,7 @@ class View:
         return self._held.dlpack(self._held.leaf(path), gpu=None)
 
     def close(self) -> None:
-        """Gives the version up as soon as the last of the arrays has gone."""
+        """Gives the version up as soon as the last of the arrays is gone."""
         self._held, self.tree = None, None
 
 
@@ -114,8 +114,9 @@ class _Held:
         """Checks that the lease held all the time."""
         if not self._sessions.holds(self._lease):
             raise errors.StoreError(
-                f"{self.what} may have been overwritten, because this process stood still, or was"
-                " forked since: open a new view, and compute again what was computed from this one"
+                f"{self.what} may have been overwritten, because this process was stopped for a"
+                " time, or was forked since: open a new view, and compute again what was computed"
+                " from this one"
             )
 
     def leaf(self, path: str) -> leaves.Leaf:

@@ -19,8 +19,8 @@ class TableStats:
     """What this process has taken of a table so far.
 
     Attributes:
-      rows_taken: rows that programs took, with those outside of the table. Rows of a table with
-        scales count twice, because each has a scale.
+      rows_taken: rows that programs took, including those outside of the table. Rows of a table
+        with scales count twice, because each has a scale.
       cache_rows: how many rows the cache of each device may have; 0: there is no cache.
       cache_wanted: rows that were looked for in caches.
       cache_found: rows that were found there.

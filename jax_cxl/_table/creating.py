@@ -81,7 +81,7 @@ def _new_section(
     _remove_incomplete(devices, name)
     section = Section(devices, catalog.create(devices, name, 0, size), "version")
     sessions = devices.sessions
-    # A process may try to remove what it takes for incomplete.
+    # Another process may take the table for an incomplete one, and try to remove it.
     lease = sessions.add_lease(catalog.lease_of(section.entry, NUMBER))
     try:
         # Another process may have been faster, with another size, or may have removed it.

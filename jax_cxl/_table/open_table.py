@@ -107,7 +107,7 @@ class OpenTable:
         return {name: column.read(at.astype(np.int64)) for name, column in self._columns.items()}
 
     def check(self) -> None:
-        """Checks that the rows were not overwritten, after this process stood still for long.
+        """Checks that the rows were not overwritten while this process was stopped.
 
         Raises:
           StoreError: they may have been. Open the table again, and compute again what was computed

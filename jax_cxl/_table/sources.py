@@ -79,7 +79,7 @@ def of(rows: Any, shape: Any = None, dtype: Any = None, tensor: str | None = Non
         source = _of_array(rows)
     elif isinstance(rows, Iterable):
         if shape is None or dtype is None:
-            raise ValueError("an iterator of blocks of rows needs shape and dtype")
+            raise ValueError("an iterator of blocks of rows needs shape and dtype: pass both")
         shape = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
         source = Source(shape, np.dtype(dtype), map(_block, rows))
     else:
@@ -141,7 +141,7 @@ def check_no_mask(array: Any) -> None:
       TypeError: the array has a mask.
     """
     if isinstance(array, np.ma.MaskedArray):
-        raise TypeError("a table has no masks: pass array.filled(...) in the place of this array")
+        raise TypeError("a table has no masks: pass array.filled(...) in place of this array")
 
 
 def _of_array(array: Any) -> Source:

@@ -57,7 +57,7 @@ class Training(OpenTable):
     def update(self, ids: Any, gradients: Any, rule: steps.Rule) -> int:
         """Changes rows of a trained table, and their state, by the rule of an optimizer.
 
-        As `add`, with a rule in the place of the sum. Only rows with a gradient change.
+        As `add`, with a rule in place of the sum. Only rows with a gradient change.
 
         Args:
           ids: as for `add`.
@@ -101,7 +101,8 @@ class Training(OpenTable):
         while (now := self.step) < step:
             if time.monotonic() > end:
                 raise errors.StoreTimeoutError(
-                    f"{self.name!r} has had step {now}, and not step {step} within {seconds:g} s"
+                    f"{self.name!r} has had step {now}, and not step {step} within {seconds:g} s:"
+                    " look at what the job that trains it does, or wait longer (timeout=)"
                 )
             time.sleep(_POLL_SECONDS)
         return now

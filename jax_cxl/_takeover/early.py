@@ -43,7 +43,7 @@ class Early:
             self._arrange(number, limit)
 
     def _arrange(self, number: int, limit: int) -> None:
-        """Moves the starts in the computations that this computation calls, then its own."""
+        """Moves the starts, first in the computations that a computation calls, then in itself."""
         if number in self._peaks:
             return
         computation = self._module.computation(number)

@@ -91,7 +91,7 @@ def _calls(module: Module) -> Iterator[str]:
 
 
 def _integers(config: str, name: str) -> list[int]:
-    """Returns an attribute that is an integer or an array, in each of the forms that MLIR writes.
+    """Returns an attribute that is an integer or an array, in any of the forms that MLIR writes.
 
     `0 : i32`, `array<i32: 0, 1>`, `dense<[0, 1]> : tensor<2xi32>`, `dense<0> : ...` and, for long
     arrays, `dense<"0x0000000001000000"> : ...`.

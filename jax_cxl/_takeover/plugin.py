@@ -41,8 +41,8 @@ def initialize() -> None:
     try:
         _apply_variables()
     except ValueError as error:
-        # JAX logs what an entry point raises, and continues. This process would then not replace
-        # what the others replace.
+        # JAX logs what an entry point raises, and continues. Then this process would not replace
+        # the collectives that the others replace.
         _compat.compilation.before_compilation(functools.partial(_raise, str(error)))
         raise
 

@@ -67,7 +67,8 @@ class _Starter:
             self._error = error
 
     def _end(self) -> None:
-        """Waits, at exit, for the start to finish: other processes may need this one for theirs."""
+        """Waits, at exit, for the start to finish, because other processes may need this one to
+        start."""
         assert self._thread is not None
         self._ends.set()
         if reason := program_ending.reason():

@@ -36,13 +36,13 @@ class Spec:
 
     @property
     def stored_struct(self) -> jax.ShapeDtypeStruct:
-        """A description of what the store has: of typed keys it has their data."""
+        """A description of what is in the store. For typed keys that is their key data."""
         struct = self.struct
         return flatten.data_of_keys(struct)[1] if leaves.is_key(struct) else struct
 
     @property
     def like(self) -> jax.ShapeDtypeStruct:
-        """What to read. Without a sharding the array is not committed to its device."""
+        """What to read. It has no sharding if the array is not committed to its device."""
         return jax.ShapeDtypeStruct(self.shape, self.dtype, sharding=self.wanted_sharding)
 
     @property
@@ -78,7 +78,7 @@ def spec_of(name: str, x: Any) -> Spec:
 
 
 def replicated_like(sharding: jax.sharding.Sharding) -> jax.sharding.Sharding:
-    """Returns the sharding of an array that all devices of a sharding have as a whole."""
+    """Returns the sharding of an array of which all devices of a sharding have a whole copy."""
     if isinstance(sharding, jax.sharding.NamedSharding):
         return jax.sharding.NamedSharding(sharding.mesh, jax.P())
     if isinstance(sharding, jax.sharding.SingleDeviceSharding):

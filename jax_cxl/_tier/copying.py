@@ -41,7 +41,7 @@ def may_copy(sharding: jax.sharding.Sharding) -> bool:
 
 def find(reader: Reader, spec: Spec) -> Source | None:
     """Returns an array of a version; None if the host has to read it, or to put it together."""
-    # The versions of a form lie at the same places of a few areas.
+    # Versions of the same form lie at the same places in a few areas.
     key = reader.stripes[0].offset(0), spec
     if key not in reader.found:
         reader.found[key] = _find(reader, spec)

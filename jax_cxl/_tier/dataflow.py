@@ -97,7 +97,7 @@ def trace(function: Callable[..., Any], *arguments: Any) -> tuple[Dataflow, Any]
 
 
 class _Inliner:
-    """Collects equations, and puts those of called functions in the place of the calls."""
+    """Collects equations, and puts those of called functions in place of the calls."""
 
     def __init__(self) -> None:
         self.equations: list[Equation] = []
@@ -182,7 +182,7 @@ class Slice:
 
 
 def _identity(value: Any) -> Any:
-    """Returns what is equal only for equal values."""
+    """Returns a key that is equal only for equal values."""
     if isinstance(value, bool | int | float | str | type(None)):
         return type(value), repr(value)
     if getattr(value, "shape", None) == () and hasattr(value, "dtype"):
@@ -197,7 +197,7 @@ def _identity(value: Any) -> Any:
 
 
 def slice_of(whole: Dataflow, outputs: Iterable[Operand], known: Iterable[int] = ()) -> Slice:
-    """Returns what computes some outputs or variables.
+    """Returns the slice that computes some outputs or variables.
 
     Args:
       whole: a function.

@@ -26,7 +26,7 @@ class OffloadedArray:
     Attributes:
       shape: its shape.
       dtype: its dtype.
-      sharding: its sharding before, which it gets again.
+      sharding: its original sharding, which it gets again.
     """
 
     _spec: Spec
@@ -65,7 +65,7 @@ class _Version:
             if section is not None and records[0].version == self.version:
                 return Reader(section, records)
         raise errors.StoreError(
-            f"the arrays that were offloaded to {self.name!r}, version {self.version}, have gone:"
+            f"the arrays that were offloaded to {self.name!r}, version {self.version}, are gone:"
             " the last two trees of a name stay. Offload each tree under a name of its own"
         )
 
@@ -91,7 +91,7 @@ def offload(tree: Any, store: Store, name: str) -> Any:
       name: a name in it. The last two trees under a name stay.
 
     Returns:
-      The tree, with an `OffloadedArray` in the place of each array, for `fetch`. `store.view`
+      The tree, with an `OffloadedArray` in place of each array, for `fetch`. `store.view`
       returns arrays over the memory instead, without a copy.
 
     Raises:
@@ -121,10 +121,10 @@ def fetch(tree: Any) -> Any:
         leaves stay as they are.
 
     Returns:
-      The tree of arrays, with their shardings before.
+      The tree of arrays, with their original shardings.
 
     Raises:
-      StoreError: the arrays are damaged, or have gone because two newer trees were offloaded under
+      StoreError: the arrays are damaged, or are gone because two newer trees were offloaded under
         the name.
       TypeError: it is called in a function that `jax.jit` traces.
     """

@@ -62,7 +62,7 @@ class _Program:
 
     Attributes:
       inputs: the variables that it takes.
-      donated: positions of inputs whose memory it uses again.
+      donated: positions of inputs whose memory it reuses.
       run: the compiled function.
     """
 
@@ -251,9 +251,9 @@ class Plan:
 
         Args:
           part: the slice.
-          specs: its outputs; more of them are scalars.
-          casts: more outputs: the first ones, as copies for the devices.
-          donate: whether it may use memory again.
+          specs: its first outputs; the others are scalars.
+          casts: its last outputs: copies of the first ones, for the devices.
+          donate: whether it may reuse memory of its inputs.
         """
         donated = tuple(
             n for n, variable in enumerate(part.inputs) if donate and self._is_donated(variable)
@@ -413,7 +413,10 @@ def _check_same(before: Any, after: Any) -> None:
     """Raises TypeError if an update changes the form of the state."""
     structures: list[Any] = [jax.tree.structure(x) for x in (before, after)]
     if structures[0] != structures[1]:
-        raise TypeError("the optimizer's update returns a state of another structure than its init")
+        raise TypeError(
+            "the optimizer's update returns a state of another structure than its init: its init"
+            " must make what its update makes"
+        )
     for (name, x), y in zip(arrays.named("state", before), jax.tree.leaves(after), strict=True):
         forms = [(x.shape, x.dtype, bool(getattr(x, "weak_type", False))) for x in (x, y)]
         if forms[0] != forms[1]:
@@ -430,8 +433,8 @@ def _form(specs: Sequence[Spec | None]) -> Any:
 def _cast(specs: Sequence[Spec]) -> Callable[..., list[Any]]:
     """Returns a function that casts arrays.
 
-    It also copies arrays that have the dtype. The store writes arrays later, and programs may take
-    the memory of parameters before.
+    It also copies arrays that have the dtype. The copy is needed because the store writes arrays
+    later, and programs may take the memory of the parameters before that.
     """
     return lambda *values: [jnp.array(x, s.dtype) for x, s in zip(values, specs, strict=True)]
 

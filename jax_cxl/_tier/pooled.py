@@ -73,7 +73,8 @@ class Pooled:
         plan = self._plan_of(params)
         flat = jax.tree.leaves(params)
         publisher = self._opened(plan)
-        # A state that is being written is not seen otherwise. If it has failed, there is none.
+        # Without this wait, a state that is being written would not be found. If it has failed,
+        # there is none.
         with contextlib.suppress(errors.CxlError):
             self.wait()
         if validity.all_valid(publisher.section):
@@ -282,7 +283,7 @@ class Pooled:
             records = validity.complete(section, number)
             if records is None:
                 raise errors.StoreError(
-                    f"the last state has gone from {section.text}: call restore_latest or init"
+                    f"the last state is gone from {section.text}: call restore_latest or init"
                 )
             self._reader = (
                 self._reader.follow(records) if self._reader else Reader(section, records)
@@ -322,7 +323,8 @@ def _check_names(reader: Reader, plan: Plan, text: str) -> None:
     if missing := sorted(expected ^ set(reader.leaves)):
         raise errors.StoreError(
             f"{text} has no state of this optimizer for these parameters: {missing[0]} is only in"
-            f" {'the store' if missing[0] in reader.leaves else 'what the optimizer needs'}"
+            f" {'the store' if missing[0] in reader.leaves else 'what the optimizer needs'}. Use"
+            " the optimizer and the parameters with which it was made, or another name"
         )
 
 

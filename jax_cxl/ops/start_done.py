@@ -104,7 +104,8 @@ def _pair(
 
     @functools.wraps(operation)
     def start(*args, **kwargs):
-        # On CPUs a future holds the result itself. The default backend decides, at tracing time.
+        # On CPUs a future holds the result itself. The default backend at tracing time decides
+        # this.
         if jax.default_backend() == "cpu":
             return Future(operation(*args, **kwargs), name)
         return futures.of(name, *halves(*args, **kwargs))

@@ -141,7 +141,7 @@ def _transpose(ct, table, indices, *published, axes, groups, size):
     if type(ct) is ad.Zero:
         return [ad.Zero(table.aval), *nothing]
     rows = table.aval.shape[0]
-    # Added up in float32 as reductions do; each rank's rows go back to it.
+    # Sum in float32, as reductions do, and return each rank's rows to it.
     at = jnp.where(indices < 0, size * rows, indices)
     wide = ct.dtype if ct.dtype.itemsize >= 4 else np.float32
     taken = jnp.zeros((size * rows, *ct.shape[1:]), wide).at[at].add(ct.astype(wide), mode="drop")

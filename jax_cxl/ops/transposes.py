@@ -1,6 +1,6 @@
 """Transposes of operations that are each other's transpose, such as all_gather and psum_scatter.
 
-They stand here because each needs the primitives of both operations. The transpose of every other
+They are here because each needs the primitives of both operations. The transpose of every other
 operation is registered beside its primitive.
 """
 

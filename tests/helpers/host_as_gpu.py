@@ -1,4 +1,4 @@
-"""The host in the place of GPUs, for tests of what the store does with arrays on GPUs."""
+"""The host in place of GPUs, for tests of what the store does with arrays on GPUs."""
 
 import contextlib
 import ctypes

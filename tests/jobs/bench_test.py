@@ -126,7 +126,7 @@ class BenchTest(parameterized.TestCase):
             op, count = ops.OPS[name], next(r["bytes"] for r in rows[::-1] if r["op"] == name) // 4
             count //= op.blocks(3)
             least = 4 * count * max(share.written for share in op.pool(3, count))
-            # Beside the rows, the choices of tokens and where their results lie.
+            # Besides the rows: the choices of tokens, and where their results lie.
             self.assertBetween(written[name], least, least + 40_000, name)
 
     @pytest.mark.long

@@ -61,7 +61,7 @@ class UsablePoolTest(InitializeTestCase):
         ranks = jax.device_count()
         rank_bytes = lifecycle.ensure_started().pool_bytes // ranks
         self.assertLessEqual(rank_bytes, 64 << 20)
-        # More than a rank has there, so it goes round its ring.
+        # More than a rank has there, so it wraps around its ring.
         count = rank_bytes + 1000
         mesh = jax_cxl.make_mesh((ranks,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
         shift = jax.shard_map(

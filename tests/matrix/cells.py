@@ -41,7 +41,7 @@ class Cell:
 def all_cells() -> Iterator[Cell]:
     """Every operation x dtype x transformation.
 
-    With and without check_vma for float32; for other dtypes in turn.
+    Cells of float32 are with and without check_vma; those of other dtypes alternate.
     """
     product = itertools.product(
         enumerate(OPERATIONS), enumerate(reference.DTYPES), enumerate(TRANSFORMATIONS)
@@ -53,9 +53,8 @@ def all_cells() -> Iterator[Cell]:
 
 
 def some_cells(sixths: Sequence[int]) -> Iterator[Cell]:
-    """Some of the six parts, numbered from 0, of some cells.
-
-    Together the parts have all of operation x transformation, of operation x dtype, and of dtype x
+    """Returns some of the six parts, numbered from 0, of a selection of cells. Together the six
+    parts have each pair of operation and transformation, of operation and dtype, and of dtype and
     transformation.
     """
     for cell in all_cells():
@@ -115,7 +114,7 @@ def run(cells: Sequence[Cell]) -> list[dict[str, Any]]:
 
 
 def _compiles_quickly(cell: Cell) -> bool:
-    """Returns whether `quick_compilation` is for that cell."""
+    """Returns whether `quick_compilation` gives right results for a cell."""
     # With its options, XLA rounds small normal numbers of float8_e5m2fnuz wrongly where it copies
     # them through float16: 3.8e-5 becomes 6.1e-5.
     wrong = (*PACKED_DTYPES, "float8_e5m2fnuz")

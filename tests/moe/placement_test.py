@@ -17,7 +17,8 @@ def load_and_crossing(counts, rank_of):
 
 
 def best(counts, slack):
-    """The smallest largest load, and with it the fewest rows that cross."""
+    """The least possible value of the largest load, and the fewest rows that cross with that
+    load."""
     ranks, experts = counts.shape
     holders = np.repeat(np.arange(ranks), experts // ranks)
     every = [np.array(p) for p in set(itertools.permutations(holders))]

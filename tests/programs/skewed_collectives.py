@@ -85,7 +85,7 @@ def main(_) -> None:
     def put(x):
         return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
 
-    # The same on every process: the seed is.
+    # These are the same on every process, because the seed is.
     rng = np.random.default_rng(_SEED.value)
     for run in range(_RUNS.value):
         # Small integers: sums are exact in any order, so NumPy's is the one right answer.

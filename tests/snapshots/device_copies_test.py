@@ -1,4 +1,4 @@
-"""Saves of arrays on GPUs, with the host in the place of GPUs: the order of copies and checks."""
+"""Saves of arrays on GPUs, with the host in place of GPUs: the order of copies and checks."""
 
 import types
 from unittest import mock

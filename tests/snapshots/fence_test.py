@@ -77,7 +77,7 @@ class FenceTest(parameterized.TestCase):
     @parameterized.parameters((1, 0, 1, False), (1, 0, 2, False), (1, 0, 1, True), (3, 1, 2, False))
     @pytest.mark.sample(3)
     def test_stop_in_each_write(self, paths, parity, saves, first_save):
-        """The next job saves some times, while a job is stopped in a write of any of its saves."""
+        """The next job saves a few times while a job is stopped in a write of any of its saves."""
         options = {"parity": parity}
         with places.place(_tree(0), paths=paths, **options) as place:
             if not first_save:

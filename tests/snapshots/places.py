@@ -17,7 +17,7 @@ from jax_cxl._store.reading import restoring, validity
 
 
 class Place:
-    """Files in the place of CXL devices.
+    """Files in place of CXL devices.
 
     Attributes:
       paths: paths of the files.
@@ -34,7 +34,8 @@ class Place:
         return jax_cxl.Snapshots(self.where, **options)
 
     def contents(self) -> list[bytes]:
-        """Returns what the files hold, but for the table of sessions, where hearts beat."""
+        """Returns what the files hold, except the table of sessions, which each heartbeat
+        changes."""
         start, end = layout.SESSIONS_OFFSET, layout.CATALOG_OFFSET
         found = (path.read_bytes() for path in self.paths)
         return [data[:start] + bytes(len(data[start:end])) + data[end:] for data in found]

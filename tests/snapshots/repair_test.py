@@ -143,7 +143,7 @@ class RepairTest(parameterized.TestCase):
             ):
                 snapshots.repair()
             self.assertIn("data of process 0", "".join(logs.output))
-            # What is left of it does not hide the one before.
+            # What is left of it does not hide the previous one.
             place.lose((lost[1] + 1) % 3)
             snapshots = place.open(parity=1)
             with self.assertLogs("jax_cxl", "WARNING"):
@@ -243,7 +243,7 @@ class LostPathTest(parameterized.TestCase):
             self.assertEqual(snapshots._publisher.section.devices.load_word(lost, 0), 0)
             self.assertLen(logs.output, 1, "said once")
             self.assertIn(name, logs.output[0])
-            # A job that comes later says it too, and makes nothing new.
+            # A later job reports it too, and creates nothing.
             with self.assertLogs("jax_cxl", "WARNING") as logs:
                 later = place.open(parity=1)
             self.assertIn(str(place.paths[lost]), logs.output[0])

@@ -160,7 +160,8 @@ class SnapshotsTest(Case):
         self.all_raise(run, *[(fence.DeletedError, "it was deleted")] * COUNT)
 
     def first_raises(self, found, kind, text):
-        """Asserts that a process raises an error, and the others the same or that it did."""
+        """Asserts that a process raises an error, and that the others raise the same or report
+        it."""
         for error in found:
             self.assertIn(type(error), (kind, errors.StoreError), repr(error))
             self.assertRegex(str(error), text)

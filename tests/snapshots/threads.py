@@ -1,4 +1,4 @@
-"""Threads in the place of the processes of a job: they start at once, where a job takes seconds.
+"""Threads in place of the processes of a job: they start at once, where a job takes seconds.
 
 Each thread opens the memory for itself, and saves NumPy arrays and Python values.
 """

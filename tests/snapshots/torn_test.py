@@ -103,7 +103,7 @@ class TornTest(parameterized.TestCase):
                 with self.assertRaises(_StoppedError):
                     # The job claims the memory, and begins the save, with its first ten writes.
                     _stop_save(snapshots, 12, 1, wait)
-                    # Without a wait, the next save says it.
+                    # Without a wait, the next save reports it.
                     snapshots.save(2, _tree(2))
                 with self.assertRaises(_StoppedError):
                     snapshots.wait()

@@ -55,7 +55,7 @@ class CacheTest(StoreCase):
         found = after.cache_found
         self.assertEqual(after.cache_wanted, 6000)
         self.assertLessEqual(found, best)
-        # Rows of one bucket may be in each other's way.
+        # The rows of one bucket compete for its slots.
         self.assertGreater(found, 0.95 * best)
         self.assertEqual(after.cache_hit_rate, found / 6000)
 

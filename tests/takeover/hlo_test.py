@@ -125,7 +125,7 @@ class WireTest(parameterized.TestCase):
             message = Message(data)
         except wire.MalformedError:
             return
-        # Numbers may be written longer than need be; what they say stays.
+        # Numbers may be encoded in more bytes than they need. Their values stay.
         self.assertEqual(list(Message(message.encode()).items()), list(message.items()))
 
     def test_shapes(self):

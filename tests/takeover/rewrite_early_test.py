@@ -44,7 +44,7 @@ LOOP = (
 
 
 class EarlyTest(parameterized.TestCase):
-    """Starts that stand earlier than XLA's scheduler has them."""
+    """Starts that come earlier than in XLA's schedule."""
 
     def order(self, body, **options):
         after = rewritten(body, strict=True, **options)

@@ -52,7 +52,7 @@ class OffloadTest(absltest.TestCase):
     def test_what_has_gone(self):
         cold = [jax_cxl.offload(self._tree(n), self.store, "tree") for n in range(4)]
         self._assert_same(jax_cxl.fetch(cold[3]), self._tree(3))
-        with self.assertRaisesRegex(jax_cxl.StoreError, "'tree', version 0, have gone"):
+        with self.assertRaisesRegex(jax_cxl.StoreError, "'tree', version 0, are gone"):
             jax_cxl.fetch(cold[0])
 
     def test_wrong_calls(self):

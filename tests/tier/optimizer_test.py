@@ -264,7 +264,7 @@ class PooledTest(_Test):
     @parameterized.parameters(1, 3)
     @pytest.mark.sample(2)
     def test_arrays_of_gpus(self, paths):
-        # The host is in the place of the GPUs: pieces of the pool, and copies that end late.
+        # The host stands in for the GPUs: pieces of the pool, and copies that end late.
         copies = host_as_gpu.Copies()
         store = self.store(paths)
         store._devices._copies = copies

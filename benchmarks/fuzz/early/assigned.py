@@ -1,7 +1,7 @@
 """Executes the final order of a program on the buffers that XLA has assigned to its values.
 
 `replay.py` derives from XLA's rules which values share memory. This module reads from XLA's dump
-where each value is, so that it also sees memory that XLA uses again.
+where each value is, so that it also sees memory that XLA reuses.
 """
 
 import pathlib

@@ -21,7 +21,7 @@ class Result:
       errors: the faults, in words.
       collectives: the starts and dones of the pool in the new order.
       moved: how many starts have other instructions before them than in XLA's order.
-      delayed: how many other instructions come after instructions that they came before.
+      delayed: how many other instructions come after an instruction that XLA puts after them.
       more: bytes by which the memory in use grows.
       xla: errors in XLA's own order.
       buffers: bytes by which the buffers grow that XLA assigns, if it has assigned any.

@@ -6,7 +6,7 @@ from typing import Any
 
 # A shape: an array's dtype and dimensions as text, or a list of shapes.
 Shape = Any
-# Where a part of a tuple stands.
+# The position of a part of a tuple.
 Index = tuple[int, ...]
 
 _LINE = re.compile(r"\s+(ROOT )?%?([\w.-]+) = ")
@@ -132,7 +132,7 @@ def instruction(line: str) -> Instruction | None:
 
 
 def leaves(shape: Shape, at: Index = ()) -> list[Index]:
-    """Returns where the arrays of a shape stand."""
+    """Returns the positions of the arrays in a shape."""
     if isinstance(shape, list):
         return [leaf for i, part in enumerate(shape) for leaf in leaves(part, (*at, i))]
     return [at]

@@ -13,8 +13,8 @@ from fuzz.early.text import Index, Instruction, Module, leaves
 Value = tuple[str, Index]
 
 VIEWS = ("tuple", "get-tuple-element", "bitcast", "opt-barrier", "add-dependency", "parameter")
-# Where a done finds its result in the result of its start: (operands, result, ...) for most, also
-# for "fusion-start", as XLA writes an async-start whose computation is one fusion.
+# Where a done finds its result in the result of its start: (operands, result, ...) for most,
+# including "fusion-start", as XLA writes an async-start whose computation is one fusion.
 _OTHER_DONES = {"async-update": (), "copy-done": (0,)}
 _OTHER_STARTS = ("copy-start", "send-start", "recv-start")
 
@@ -170,7 +170,7 @@ def is_paired(i: Instruction) -> bool:
 
 
 def branches(conditional: Instruction) -> list[str]:
-    """Returns the branches of a conditional, in the order of its operands behind the first."""
+    """Returns the branches of a conditional, in the order of its operands after the first."""
     called = conditional.called
     if "branch_computations" in called:
         return called["branch_computations"]

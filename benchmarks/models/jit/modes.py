@@ -14,8 +14,8 @@ from jax_cxl import _compat
 from jax_cxl._lowering import contract
 from jax_cxl._takeover import hook, install
 
-# XLA's own collectives; the pool's; the pool's, which on GPUs start where XLA has them start; and
-# calls that do nothing, so that results are wrong.
+# XLA's own collectives; the pool's; the pool's, but on GPUs at the places of XLA's schedule; and
+# calls that do nothing, which give wrong results.
 OWN, OURS, IN_PLACE, NOTHING = "xla", "jax_cxl", "jax_cxl_in_place", "nothing"
 _PREFIX, _EMPTY_PREFIX = b"jax_cxl_", b"nothing_"
 

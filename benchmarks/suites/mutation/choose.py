@@ -124,10 +124,11 @@ def _around(
 ) -> tuple[Collection[int], Collection[int]]:
     """Returns the lines of a function around a line, and the lines whose tests execute the line.
 
-    For a line in the body of a function, the latter are the lines of its statement. The import
-    executes other lines, in whichever test comes first. For these, they are the lines of the
-    bodies that depend on the line: of the function or class, or else of all functions. So they are
-    for a function without tests, which XLA may call in a thread that is not observed.
+    For a line in the body of a function, the second result has the lines of the line's statement.
+    All other lines are executed by the import, in whichever test comes first. For such a line, the
+    second result has the lines of the bodies that depend on it: the bodies of its function or
+    class, or else of all functions. The same is true in a function that no test seems to execute,
+    because XLA may call it in a thread that is not observed.
     """
     every = [n for n in ast.walk(module) if isinstance(n, _Function | ast.ClassDef)]
     bodies = {n for each in every if isinstance(each, _Function) for n in _body(each)}

@@ -2,7 +2,7 @@
 
     JAX_CXL_COVERING=FILE python -m pytest -p mutation.covering tests/ops
 
-Of each test function it runs four cases at most: more cases seldom execute other lines.
+It runs at most four cases of each test function, because more cases seldom execute other lines.
 
 It writes a JSON object: `seconds` has the duration of each test that passed, and `lines` has the
 numbers of the lines that each of these tests executes, by module. A line that only the import of

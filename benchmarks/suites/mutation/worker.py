@@ -26,7 +26,7 @@ _CACHE = {
 # Compiled programs have in them what these tests are about.
 _WITHOUT_CACHE = ("tests/takeover", "tests/jobs")
 
-# Most mutants fall by these tests. More test files take longer to import.
+# These tests notice most mutants. More test files take longer to import.
 _FIRST = 3
 
 _JOB_SECONDS = 900  # A limit: the tests of jobs of a part take two minutes.

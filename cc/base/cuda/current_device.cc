@@ -15,7 +15,7 @@ Function InDriver(const char* name) {
   return reinterpret_cast<Function>(function);
 }
 
-// Returns true if this process uses the device, or if the driver does not tell.
+// Returns true if this process uses the device, or if the driver cannot tell.
 bool IsUsed(int device) {
   static const auto get = InDriver<CUresult (*)(CUdevice*, int)>("cuDeviceGet");
   static const auto state =

@@ -1,5 +1,5 @@
 // Times the CUDA engine without JAX. Each rank has one GPU, and all ranks are
-// in this process. Beside each operation and size, it measures the bound that
+// in this process. For each operation and size, it also measures the bound that
 // the links set, in the same run. The settings take turns.
 //
 //   device_benchmark [--ranks=2] [--ops=all_gather,psum]

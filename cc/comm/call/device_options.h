@@ -33,7 +33,7 @@ struct DeviceOptions : WaitTimes {
   // The data of a slot for short messages (see plan::FlaggedGeometry), if
   // memory allows. 0: no flags at all.
   uint64_t flagged_slot_bytes = plan::kMostFlaggedBytes;
-  // Tests start shortly before flags start again.
+  // Tests begin shortly before the round in which flags start again at 0.
   uint64_t first_flagged_round = 0;
   // Tells channels of the same members apart.
   uint64_t channel_salt = 0;

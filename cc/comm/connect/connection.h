@@ -55,7 +55,7 @@ class Connection {
   // found. Errors: kMismatch (a member has other slots), kDataLoss (a place
   // outside the pool).
   Result<bool> Connect();
-  // Looks for the members whose part has moved. The same errors.
+  // Looks for the members whose part has moved. Errors: those of Connect.
   Status FollowMoves();
 
   // Returns the members that are not found yet.

@@ -21,8 +21,8 @@ bool TakingBack::Announce(uint64_t calls) {
     while (doorbells_.Read(&member.words->taking.word) % 2 != 0 &&
            !Taken(member))
       backoff.Pause();
-    // The memory may belong to another group by now, and then the word above
-    // too. The entry has changed before that.
+    // By now the memory, and the word that was read above, may belong to
+    // another group. In that case the entry changed first.
     if (Taken(member)) return false;
   }
   return true;

@@ -37,7 +37,7 @@ class Members {
 
   TakingBack& operator[](int member) { return *members_[member]; }
 
-  // Makes the memory that a member has taken that of a new group.
+  // Gives the memory that a member has taken to a new group.
   void Leave(int rank) {
     CloseChannel(&world_->pool(rank), doorbells(rank), rank, entries_[rank]);
     FreeChannel(world_->pool(rank), world_->endpoint(rank).arena(), rank,
@@ -185,7 +185,7 @@ TEST(TakingBackTest, HostsNeverDisagree) {
           members.Leave(self);
           break;
         }
-        // So that all members sometimes are between two calls.
+        // This way all members are sometimes between two calls.
         if (random() % 4 == 0)
           std::this_thread::sleep_for(
               std::chrono::microseconds(random() % 300));

@@ -54,15 +54,15 @@ class DeviceChannel {
   ~DeviceChannel();
 
   // Allocates this member's part, on the current device, and publishes its
-  // place. `incarnation` is that of DeviceConnection. Takes the buffers of
+  // place. `incarnation` is as in DeviceConnection::Open. Takes the buffers of
   // `spare`, of an earlier channel with as many members, if it has any. Fails
   // with kResourceExhausted if the pool has no space; the channel can then be
   // opened later.
   Status Open(Arena* arena, Recorder* recorder, uint64_t incarnation,
               DeviceBuffers* spare);
 
-  // Waits for the other members to open the channel, because of `call`.
-  // Idempotent.
+  // Waits for the other members to open the channel. Messages describe `call`,
+  // the first call. Idempotent.
   Status Connect(const Call& call);
 
   // Announces a call to the other members, before Enqueue. Returns false if one
@@ -98,7 +98,7 @@ class DeviceChannel {
   int members_count() const {
     return static_cast<int>(connection_.members().size());
   }
-  // When this channel was used last, for its owner.
+  // For the owner: when this channel was last used.
   uint64_t last_use = 0;
 
   Stats stats();
@@ -207,7 +207,7 @@ class DeviceChannel {
   uint64_t calls_ = 0;        // number of enqueued calls
   // How many of them are the first part of another call, for Stats.
   uint64_t parts_of_calls_ = 0;
-  // The last calls, of which only Check drops those that have finished.
+  // The last calls. Only Check drops the calls that have finished.
   std::deque<Enqueued> under_way_;
   std::optional<CountedCalls> recorded_;  // once open
   Stats stats_;

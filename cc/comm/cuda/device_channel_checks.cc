@@ -48,8 +48,8 @@ Status DeviceChannel::Check(Clock::time_point now) {
   uint64_t compared = journal_->compared_by_all();
   if (taking_back_) {
     taking_back_->TellFinished(finished);
-    // The journal of a member that has taken its memory has gone. All calls
-    // have finished, so the members agreed about them.
+    // The journal of a member that has taken its memory no longer exists. All
+    // calls have finished, so the members agreed about them.
     if (taking_back_->taken()) {
       status = OkStatus();
       compared = finished;
@@ -89,7 +89,7 @@ Status DeviceChannel::CheckCalls(Clock::time_point now, uint64_t finished) {
                     member < 0 ? -1 : connection_.group().members[member]);
   }
   const auto fault = static_cast<cuda::DeviceFault>(Read(status.fault));
-  // All members find this fault. So it comes before what the others say.
+  // All members find this fault, so report it before any error of the others.
   if (fault == cuda::DeviceFault::kSlices)
     return plan::SliceError(status.slice_fault);
   CXL_RETURN_IF_ERROR(waits_.Check(wait, now));

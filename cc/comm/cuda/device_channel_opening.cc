@@ -122,7 +122,7 @@ Status DeviceChannel::OpenRelay() {
   return OkStatus();
 }
 
-// The host clears the ring, once the device has ended all calls before.
+// The host clears the ring, once the device has ended all earlier calls.
 Status DeviceChannel::BeginFlagsAnew() {
   if (calls_ > 1) CXL_RETURN_IF_ERROR(RecordLast());
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaEventSynchronize(last_done_),

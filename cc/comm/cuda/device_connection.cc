@@ -153,8 +153,8 @@ Result<bool> DeviceConnection::Connect() {
     const int rank = group_.members[member];
     const std::optional<FoundChannel> found =
         FindChannel(*pool_, doorbells_, rank, key_);
-    // The part of an earlier incarnation: the member does not know yet that it
-    // has ended.
+    // This is the part of an earlier incarnation. The member does not know yet
+    // that this incarnation has ended.
     if (!found || found->place.first != place_.first) return false;
     CXL_ASSIGN_OR_RETURN(const ChannelMemory memory,
                          LocateChannel(*pool_, found->place, place_,

@@ -11,7 +11,7 @@
 namespace jax_cxl::comm {
 namespace {
 
-// Executes a permutation in which the rank has no part but its own.
+// Executes a permutation in which the rank exchanges nothing with other ranks.
 Status PermuteAlone(const Call& call, cudaStream_t stream) {
   const uint64_t bytes = plan::OutputBytes(call.request);
   const cudaError_t error =

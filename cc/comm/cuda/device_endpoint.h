@@ -29,9 +29,9 @@ namespace jax_cxl::comm {
 // and on its own stream.
 //
 // Thread-safe. Only the first call of a group blocks, until the other members
-// have opened the channel. If the pool has no memory for it, it also blocks
-// until the memory of another group is free: of the least recently used group
-// whose members have finished all calls.
+// have opened the channel. If the pool has no memory left for the group, the
+// call takes the memory of the least recently used group whose members have
+// finished all calls. It blocks until there is such a group.
 class DeviceEndpoint final : public Communicator {
  public:
   // `direct` is true if the device itself reads and writes the pool. `fail`

@@ -42,7 +42,7 @@ Status DeviceWaits::Check(const DeviceWait& wait, Clock::time_point now) {
                         now);
 }
 
-// Describes the call that another rank makes in the place of `call`.
+// Describes the call that another rank makes in place of `call`.
 std::string DeviceWaits::CallOf(const Call& call, int rank) const {
   const pool::Doorbells doorbells(pool_->coherence(), pool_->epoch());
   const std::optional<RecordedCall> found =

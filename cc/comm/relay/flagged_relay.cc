@@ -65,7 +65,7 @@ void FlaggedRelay::Begin(const RelayPlan& plan, uint64_t round) {
 bool FlaggedRelay::Advance() {
   const pool::Coherence& coherence = doorbells_.coherence();
   const cuda::FlaggedControl& mine = rings_.ring(self_);
-  // In the cache of this host, where the device's word is never old.
+  // Read this host's cache, where the device's word is never old.
   const bool read = doorbells_.Value(__atomic_load_n(
                         &mine.released, __ATOMIC_ACQUIRE)) > round_;
   const pool::Part words = {&mine, kWordBytes};

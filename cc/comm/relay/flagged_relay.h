@@ -17,9 +17,8 @@ namespace jax_cxl::comm {
 //
 //   device writes data with flags -> its host, which sees the flags too, writes
 //   the lines back
-//   device polls the lines of a peer -> its host drops these lines, again and
-//   again, from the peer's word that it has begun the call until the device has
-//   read them
+//   device polls the lines of a peer -> once the peer has begun the call, the
+//   host drops these lines, again and again, until the device has read them
 //
 // Flags tell which data are new, so no result depends on when the host does
 // this. If a line is written back late, or dropped late, its data only arrive

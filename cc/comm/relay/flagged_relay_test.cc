@@ -90,7 +90,7 @@ class FlaggedRelayTest : public testing::Test {
 TEST_F(FlaggedRelayTest, WritesBackExactlyTheDataOnceAllFlagsAreThere) {
   FlaggedRelay relay = Begin(true);
   PutAll();
-  Put(80, kRound - cuda::kFlaggedSlots);  // still the data before
+  Put(80, kRound - cuda::kFlaggedSlots);  // still the earlier data
   EXPECT_FALSE(relay.Advance());
   const RecordingCache::Ranges words = {{&rings_[0], kWords}};
   EXPECT_EQ(cache_.written_back, words);

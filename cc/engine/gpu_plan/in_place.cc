@@ -50,7 +50,8 @@ void AddParts(const std::vector<DeviceStep>& steps, DeviceStepKind kind,
   }
 }
 
-// Returns true if each thread reads what it overwrites, and does so before.
+// Returns true if each thread itself reads what it overwrites, and reads it
+// first.
 bool Precedes(const Part& read, const Part& written) {
   if (read.last <= written.first || written.last <= read.first) return true;
   return read.turn <= written.turn && read.unit_0 == written.unit_0;

@@ -23,8 +23,9 @@ xffi::Error Join(xffi::RemainingArgs operands,
     if (operand.has_error()) return operand.error();
     const size_t size = operand->size_bytes();
     if (size > room)
-      return ToFfiError(
-          Error(Code::kInternal, "joined arrays are larger than the result"));
+      return ToFfiError(Error(Code::kInternal,
+                              "joined arrays are larger than the result; "
+                              "please report this to jax_cxl"));
     std::memcpy(to, operand->untyped_data(), size);
     to += size;
     room -= size;

@@ -15,7 +15,7 @@ namespace xffi = xla::ffi;
 
 // XLA could go on meanwhile if this returned a future. But then the rest of the
 // program would run in a thread of the pool, and programs that wait there for
-// each other could leave no thread for the rows of another one.
+// each other could leave no thread for the rows of another program.
 Status TakeAll(xffi::ThreadPool& pool, const TableCall& call) {
   const table::Column& column = *call.column;
   const uint64_t count = call.request.ids.count;

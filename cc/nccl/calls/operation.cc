@@ -38,12 +38,13 @@ Status CheckArguments(const Operation& operation, int size) {
   CXL_RETURN_IF_ERROR(CheckType(name, operation.type));
   if (operation.root < 0 || operation.root >= size)
     return Error(Code::kInvalidArgument, name, ": there is no rank ",
-                 operation.root, " in a communicator of ", size, " ranks");
+                 operation.root, "; the ranks of this communicator are 0 to ",
+                 size - 1);
   const uint64_t element = DTypeBytes(kTypes[operation.type]);
   constexpr uint64_t kMostBytes = std::numeric_limits<int64_t>::max();
   if (operation.count > kMostBytes / element / size)
     return Error(Code::kInvalidArgument, name, ": ", operation.count,
-                 " elements are more than any memory holds");
+                 " elements are more than any memory holds; check the count");
   return OkStatus();
 }
 
@@ -54,7 +55,8 @@ Status CheckBuffers(const Operation& operation, bool reads, bool writes) {
                                                                 : nullptr;
   if (missing == nullptr) return OkStatus();
   return Error(Code::kInvalidArgument, TraitsOf(operation.verb).name, ": the ",
-               missing, " buffer is null");
+               missing,
+               " buffer is null; pass the address of memory of the GPU");
 }
 
 Status SetReduction(const Operation& operation, int size,

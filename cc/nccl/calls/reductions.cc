@@ -15,7 +15,7 @@ constexpr char kCreate[] = "ncclRedOpCreatePreMulSum";
 // The numbers below are for NCCL's own reductions.
 constexpr int kFirstNumber = 1 << 16;
 
-// A freed number comes again only after all others.
+// A freed number is used again only after all other numbers.
 int NextNumber() {
   static std::atomic<uint32_t> count = 0;
   return kFirstNumber + static_cast<int>(count++ % (kNoOp - kFirstNumber));
@@ -38,7 +38,8 @@ Result<int> Reductions::Add(const void* scalar, int type, int residence) {
                  "; ncclScalarDevice is ", kScalarDevice,
                  " and ncclScalarHostImmediate ", kScalarHostImmediate);
   if (scalar == nullptr)
-    return Error(Code::kInvalidArgument, kCreate, ": the scalar is null");
+    return Error(Code::kInvalidArgument, kCreate,
+                 ": the scalar is null; pass the address of the factor");
   PremultipliedSum sum = {type, {}};
   if (residence == kScalarDevice)
     sum.factor.at = scalar;
@@ -66,7 +67,8 @@ Result<comm::Factor> Reductions::Find(std::string_view function, int number,
   if (sum.type != type)
     return Error(Code::kInvalidArgument, function, ": reduction ", number,
                  " was made for ", DTypeName(kTypes[sum.type]), ", not for ",
-                 DTypeName(kTypes[type]));
+                 DTypeName(kTypes[type]),
+                 "; make a reduction for each data type");
   return sum.factor;
 }
 

@@ -66,7 +66,7 @@ int AddCandidates(dl_phdr_info* object, size_t, void* candidates) {
 }
 
 // Returns the path under which the loader finds the library by default. In a
-// namespace of its own, the loader does not take this library for it.
+// namespace of its own, the loader does not mistake this library for it.
 std::string DefaultPath() {
   void* handle = dlmopen(LM_ID_NEWLM, kName, RTLD_LAZY | RTLD_LOCAL);
   if (handle == nullptr) return "";
@@ -78,7 +78,7 @@ std::string DefaultPath() {
 }
 
 // Looks where the framework of this process would find the library: as an
-// object that is loaded behind this one, in the search paths of the loaded
+// object that is loaded after this one, in the search paths of the loaded
 // objects (frameworks and their wheels), and in the default places.
 std::string FindPath() {
   const std::string& chosen = TheSettings().library;

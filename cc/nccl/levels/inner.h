@@ -14,7 +14,7 @@ class Inner {
  public:
   virtual ~Inner() = default;
 
-  // Operations between these two calls of a thread, also those of other
+  // Operations between these two calls of a thread, including those of other
   // objects, start together. A thread that serves several ranks needs that.
   virtual Status StartGroup() = 0;
   virtual Status EndGroup() = 0;
@@ -24,7 +24,7 @@ class Inner {
 
   // Returns why operations cannot complete, or OK. Another thread calls this.
   virtual Status Check() = 0;
-  // Ends all operations. Any thread calls this once, not beside Check.
+  // Ends all operations. Any thread calls this once, but not while Check runs.
   virtual void Abort() = 0;
 };
 

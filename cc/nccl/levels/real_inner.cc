@@ -28,7 +28,7 @@ struct Functions {
     if (*function == nullptr && status.ok())
       status = library.status().ok()
                    ? Error(Code::kUnimplemented, "NCCL at ", library.path(),
-                           " does not have ", name)
+                           " does not have ", name, ": install a newer NCCL")
                    : library.status();
   }
 
@@ -97,7 +97,8 @@ Status RealInner::Add(const Operation& operation) {
   const Operation& o = operation;
   void* const communicator = communicator_;
   if (communicator == nullptr)
-    return Error(Code::kPeerLost, "the communicator has been aborted");
+    return Error(Code::kPeerLost,
+                 "the communicator has been aborted; make a new one");
   switch (operation.verb) {
     case Verb::kReduceScatter:
       return InnerStatus(
@@ -118,7 +119,8 @@ Status RealInner::Add(const Operation& operation) {
                                         o.root, communicator, o.stream),
                          "ncclBroadcast");
     default:
-      return Error(Code::kInternal, "levels have no such step");
+      return Error(Code::kInternal,
+                   "levels have no such step; please report this to jax_cxl");
   }
 }
 

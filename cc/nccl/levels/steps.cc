@@ -161,8 +161,8 @@ class Maker {
     return (process * places_.per_process + place) * operation_.count;
   }
 
-  // The blocks of a process lie side by side, so one operation serves them. Of
-  // chunks of blocks, each needs an operation of its own.
+  // The blocks of a process lie side by side, so one operation serves them. If
+  // the blocks are cut into chunks, each chunk needs an operation of its own.
   Status ReduceScatter() {
     return ForEachChunk([&](uint64_t first, uint64_t count) -> Status {
       std::vector<Operation> inside;

@@ -69,7 +69,7 @@ class PoolFile {
 
   // Fails with kDataLoss unless [offset, offset + bytes) holds only zeros, or
   // `recognized` is true because it belongs to this library. A file that would
-  // have to grow must hold only zeros, also before `offset`.
+  // have to grow must hold only zeros, even before `offset`.
   Status CheckMayTake(uint64_t offset, uint64_t bytes, bool recognized) const;
 
   // Reserves space for [offset, offset + bytes) (reserve.h). An existing file

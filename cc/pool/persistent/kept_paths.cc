@@ -21,7 +21,7 @@ constexpr uint64_t kReadBytes = uint64_t{1} << 30;
 
 bool IsFile(const KeptPath& path) { return !path.piece.is_device(); }
 
-// Reads `to.size()` bytes at `offset`. What lies behind the end is zero.
+// Reads `to.size()` bytes at `offset`. Bytes past the end are zero.
 Status ReadAt(const KeptPath& from, uint64_t offset, std::string& to) {
   std::fill(to.begin(), to.end(), '\0');
   if (IsFile(from)) {

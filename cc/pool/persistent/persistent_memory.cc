@@ -178,7 +178,8 @@ Status PersistentMemory::StoreWord(int device, uint64_t offset,
   CXL_ASSIGN_OR_RETURN(std::byte * to, Find(device, offset, sizeof(value)));
   if (offset % sizeof(value) != 0)
     return Error(Code::kInvalidArgument,
-                 "a word must start at a multiple of 8, not at ", offset);
+                 "a word must start at a multiple of 8, not at ", offset,
+                 "; please report this to jax_cxl");
   CXL_RETURN_IF_ERROR(CheckIntact(device));
   coherence_.StoreFlag(reinterpret_cast<uint64_t*>(to), value);
   return CheckIntact(device);
@@ -189,7 +190,8 @@ Result<uint64_t> PersistentMemory::LoadWord(int device, uint64_t offset) const {
                        Find(device, offset, sizeof(uint64_t)));
   if (offset % sizeof(uint64_t) != 0)
     return Error(Code::kInvalidArgument,
-                 "a word must start at a multiple of 8, not at ", offset);
+                 "a word must start at a multiple of 8, not at ", offset,
+                 "; please report this to jax_cxl");
   const uint64_t value =
       coherence_.LoadFlag(reinterpret_cast<const uint64_t*>(from));
   CXL_RETURN_IF_ERROR(CheckReadable(device));

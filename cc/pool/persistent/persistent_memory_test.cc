@@ -45,7 +45,7 @@ TEST_F(PersistentMemoryTest, StaysInFilesOfSeveralDevices) {
   }
   for (const std::string& path : spec.paths) {
     struct stat info;
-    ASSERT_EQ(stat(path.c_str(), &info), 0) << path << " has gone";
+    ASSERT_EQ(stat(path.c_str(), &info), 0) << path << " is gone";
     EXPECT_EQ(info.st_mode & 0777, 0600u) << path;
     EXPECT_EQ(static_cast<uint64_t>(info.st_size), kMiB) << path;
   }

@@ -72,8 +72,8 @@ class Sessions {
     uint64_t count = 0;  // see Count; only of a lease
   };
 
-  // The table of sessions lies at `offset` of each of `devices`, of which all
-  // have the same. `memory` outlives this object. Takes no slot yet.
+  // Each of `devices` has the same table of sessions at `offset`. `memory`
+  // outlives this object. Takes no slot yet.
   Sessions(const PersistentMemory& memory, std::vector<int> devices,
            uint64_t offset, Clock::duration expiry = kExpiry);
   // Gives the slot back.

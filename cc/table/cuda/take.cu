@@ -162,8 +162,8 @@ __global__ void __launch_bounds__(kThreads)
   if constexpr (kCached) AddCounts(take.cache, wanted, found);
 }
 
-// Copies a row as its owner left it after a step: if the step changes
-// meanwhile, once more.
+// Copies a row as its owner left it after a step. If the step changes
+// meanwhile, copies it again.
 template <typename Vector>
 __device__ void CopyWhole(const DeviceTake& take, const Slice& slice,
                           uint64_t row, uint64_t vectors, Vector* to) {

@@ -194,7 +194,7 @@ TEST_P(DeviceRowsTest, TakeRowsWritesWhatIsPublished) {
   }
 }
 
-// Rank r sends its first 50 rows to itself, and the 30 behind them to its peer.
+// Rank r sends its first 50 rows to itself, and the next 30 to its peer.
 TEST_P(DeviceRowsTest, RaggedIsOneCall) {
   DeviceWorld world(kRanks, {});
   world.OpenChannels({0, 1});

@@ -117,7 +117,7 @@ class ModelDevice : public Device {
     });
   }
 
-  // Returns the products of the input, which are of float32, and the factor.
+  // Returns the products of the input's elements (float32) and the factor.
   const std::byte* Multiplied(const Collective& collective) {
     float factor = 0;
     std::memcpy(&factor, &collective.factor->bits, sizeof(factor));

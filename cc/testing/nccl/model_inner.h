@@ -40,7 +40,7 @@ class ModelProcess {
     ++ended_[groups];
   }
 
-  // Executes operation `number` once all ranks have come with it.
+  // Executes operation `number` once all ranks have called it.
   Status Run(int number, int rank, const Operation& operation) {
     std::unique_lock lock(mutex_);
     std::vector<Operation>& ranks = operations_[number];

@@ -14,7 +14,7 @@ inline double RandomTestSeconds() {
   return seconds == nullptr ? kRandomTestSeconds : std::atof(seconds);
 }
 
-// Returns `count`, or as many times more as the test shall run longer.
+// Returns `count`, multiplied by how many times longer the test should run.
 inline int RandomTestCount(int count) {
   return static_cast<int>(count * RandomTestSeconds() / kRandomTestSeconds);
 }

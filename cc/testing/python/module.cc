@@ -26,7 +26,7 @@ NB_MODULE(_testing, m) {
               delete static_cast<pool::MakeInterposer*>(made);
             });
       },
-      "Emulated caches that nobody keeps coherent, for jax_cxl._core.interpose "
+      "Emulated caches that are not coherent, for jax_cxl._core.interpose "
       "(cc/testing/incoherent/incoherent_cache.h).",
       "seed"_a, "leave_out"_a = "");
 }

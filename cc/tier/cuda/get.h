@@ -16,7 +16,7 @@ struct alignas(16) DeviceHandle {
   int32_t device = 0;
 };
 
-// What a kernel reports that could not return a value. It is in memory of the
+// What a kernel reports if it could not return a value. It is in memory of the
 // host.
 struct GetError {
   static constexpr uint64_t kOtherRing = ~uint64_t{0};

@@ -116,7 +116,7 @@ class JaxBuffers:
         return jax.jit(jnp.copy)(array).block_until_ready()
 
 
-# Returns an operation on a rank's value. What it computes for that does not count as a call.
+# Returns an operation on a rank's value. The work to prepare it does not count as part of a call.
 Prepare = Callable[[], Callable[[Any], Any]]
 
 
@@ -206,7 +206,7 @@ class JaxBackend:
         prepare: Callable[[Shape], Prepare | None],
         calls: Callable[[int], int] | None = None,
     ):
-        """Chooses.
+        """Makes the backend.
 
         Args:
           name: name of the backend.

@@ -19,7 +19,7 @@ _BASELINES = ("gloo", "mpi", "nccl-shm", "nccl-socket", "nccl-nvlink")
 _DTYPES = ("float32", "float16", "bfloat16", "int32", "uint32", "int8", "uint8")
 
 _DESCRIPTION = """\
-Measures collectives through the pool, and baselines beside them, in the columns of nccl-tests.
+Measures collectives through the pool, and baselines to compare, in the columns of nccl-tests.
 
 Starts --ranks processes on this machine, with one CPU device or GPU each, unless it already runs
 under python -m jax_cxl.launch or mpirun. The pool is memory of this machine, unless JAX_CXL_POOL
@@ -62,7 +62,7 @@ operations on rows:
   (all tokens choose expert 0). Without a name it is uniform. Rows have up to 1,024 elements. A
   rank's buffer for the rows that it gets has room for twice the mean if the routing is uniform, and
   otherwise for the rows of all ranks; the rest is filled with zeros. benchmarks/models/moe.py
-  measures whole exchanges beside padded all_to_alls.
+  compares whole exchanges with padded all_to_alls.
 
 time on the device:
   With --platform cuda and sizes up to 1 MiB, JAX's profiler traces a sample at the end. The rows

@@ -133,7 +133,8 @@ class Case:
 
 
 def prepare(world: World, backends: list[Backend], settings: Settings) -> Iterable[Case]:
-    """Returns the cases. Compiles each when it is needed, or all before the first."""
+    """Returns the cases. Compiles each case when it is needed, or all cases before the first
+    one."""
     dtype = np.dtype(settings.dtype)
     cases = (
         _prepare(world, backends, OPS[name], size, dtype)
@@ -166,7 +167,7 @@ def measure_on_device(
 
     The kernels of a call wait for ranks that start later. So the time of a call is the shortest
     among the ranks that get data from others. Tracing slows a process down, so measure everything
-    else before.
+    else first.
     """
     traced = [case for case in cases if case.shape.bytes <= _MAX_TRACED_BYTES]
     for i, case in enumerate(traced):

@@ -69,7 +69,7 @@ class Op:
         return None if result is None else result.astype(dtype)
 
     def receives(self, ranks: int, rank: int) -> bool:
-        """Returns whether a rank waits for data of other ranks or, in a barrier, for the ranks."""
+        """Returns whether a rank waits for data of other ranks, or for the ranks in a barrier."""
         if not self.sized:
             return True
         sources = set()

@@ -20,7 +20,8 @@ def check(baselines: list[str], platform: str, dtype: str) -> None:
         )
     if platform == "cuda" and not any(map(os.path.exists, _DRIVERS)):
         raise ValueError(
-            "--platform cuda needs an NVIDIA GPU, and this machine has no driver: leave it out."
+            "--platform cuda needs an NVIDIA GPU, and this machine has no driver: leave --platform"
+            " out."
         )
     for name in baselines:
         if name.startswith("nccl-") and platform != "cuda":

@@ -19,7 +19,7 @@ _LINE = 160
 def command_line(program: str, arguments: Sequence[str]) -> str:
     """Returns a command line without this machine's folders, which mean nothing elsewhere.
 
-    It keeps only the last part of each absolute path, also after the "=" of an option.
+    It keeps only the last part of each absolute path, even after the "=" of an option.
     """
     kept = (re.sub(r"(?<![^=])/.*", lambda path: os.path.basename(path[0]), a) for a in arguments)
     return f"{program} {shlex.join(kept)}".strip()

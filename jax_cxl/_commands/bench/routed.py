@@ -17,7 +17,7 @@ NAMES = ("ragged_all_to_all", "take_rows", "moe_dispatch", "moe_combine")
 ROUTINGS = ("uniform", "skewed", "hot")
 CHOICES = 2
 _EXPERTS_PER_RANK = 4
-# Elements of a row, and the fewest rows for which rows are so long.
+# Elements of a row, and how many rows it takes for rows of this length.
 _WIDTH, _ROWS = 1024, 32
 
 
@@ -86,7 +86,8 @@ def of(routing: str, ranks: int, tokens: int) -> Routing:
     """Returns where the tokens of each rank go."""
     experts = ranks * _EXPERTS_PER_RANK
     if routing == "uniform" and tokens < _ROWS:
-        # Take turns: a few random choices may be more than a rank has room for.
+        # Choose the experts in turn: with few tokens, random choices might exceed the room of a
+        # rank.
         turns = np.arange(ranks * tokens * CHOICES, dtype=np.int32) % experts
         chosen = turns.reshape(ranks, tokens, CHOICES)
     else:
@@ -154,7 +155,7 @@ def prepare(name: str, routing: str, ranks: int, count: int, axis: str) -> Calla
 
     It also makes the handle for `moe_combine`, so that the measured calls do not include that time.
     """
-    # The command line needs the names of this module before the launcher forks, so before JAX.
+    # Not imported above: the command line imports this module before the launcher forks.
     import jax
     import jax.numpy as jnp
 

@@ -11,7 +11,7 @@ _WRITE = 4096
 # A carriage return at the end waits: a newline may follow.
 _LINE_END = re.compile(rb"\r\n|\n|\r(?=.)", re.DOTALL)
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-# All of these but colours. They move the cursor or erase, also what other ranks have written.
+# All of these but colours. They move the cursor or erase text, even text of other ranks.
 _CONTROL = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-ln-~]")
 _ERASE = b"\r\x1b[K"
 _COLOURS = (36, 33, 32, 35, 34, 31)

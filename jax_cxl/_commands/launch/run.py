@@ -98,7 +98,10 @@ def _pickled(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
     try:
         return pickler.dumps((function, arguments))
     except Exception as error:
-        raise TypeError(f"run: function and arguments cannot be pickled: {error}") from error
+        raise TypeError(
+            f"run: function and arguments cannot be pickled: {error}. Pass arguments that pickle"
+            " accepts, and create other objects inside the function"
+        ) from error
 
 
 def _is_of_this_program(function: Callable[..., Any]) -> bool:

@@ -120,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
         "repair",
         _repair,
         "restore lost paths and damaged blocks from parity",
-        "It needs a store with parity=1. First put an empty file or device in the place of a lost"
+        "It needs a store with parity=1. First put an empty file or device in place of a lost"
         " path. A lost file need not be there if size= says how large it was.",
     )
     return parser

@@ -89,5 +89,5 @@ def announce_pool(fd: int, offset: int) -> None:
       offset: the offset of the pool in the file, in bytes.
     """
     if reports is not None:
-        with contextlib.suppress(OSError):  # The supervisor has gone.
+        with contextlib.suppress(OSError):  # The supervisor is gone.
             socket.send_fds(reports, [POOL.pack(0, offset)], [fd])

@@ -245,7 +245,7 @@ def check_others() -> None:
     """
     if not _several():
         return
-    # A process may have died before it arrived in this attempt. Its arrival in the attempt before
+    # A process may have died before it arrived in this attempt. Its arrival in the previous attempt
     # identifies the process.
     before = {p: who | {"failure": None} for p, who in _arrivals(_attempt - 1).items()}
     for process, who in sorted((before | _arrivals(_attempt)).items()):

@@ -1,4 +1,5 @@
-"""The kinds of pool memory. cc/pool/media opens them; docs/extending/pool_memory.md adds one."""
+"""The kinds of pool memory. cc/pool/media opens them. docs/extending/pool_memory.md shows how to
+add one."""
 
 import os
 import pathlib

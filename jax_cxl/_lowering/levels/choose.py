@@ -178,7 +178,7 @@ def _lower_step(ctx, x, *, op, ranks, **params):
         x,
         op=op,
         ranks=np.array(ranks),
-        # Beside the step run only the steps of other chunks.
+        # Only the steps of other chunks run beside this step.
         alone=True,
         operand_blocks=0 if op.operand_blocks else None,
         result_blocks=0 if op.result_blocks else None,

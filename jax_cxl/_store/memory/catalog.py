@@ -93,8 +93,8 @@ def check_new_name(name: object) -> str:
     """Returns a name for data.
 
     Raises:
-      TypeError, ValueError: as `check_name`, or names like this one are those of residuals, which
-        any process deletes that finds nobody who uses them.
+      TypeError, ValueError: as `check_name`, or the name begins like names of residuals. Any
+        process deletes residuals that nobody uses.
     """
     name = check_name(name)
     if name.startswith(RESIDUALS):
@@ -121,12 +121,12 @@ def is_current(devices: Devices, entry: Entry) -> bool:
 
 
 def has(devices: Devices, entry: Entry) -> bool:
-    """Returns whether the catalog has an entry, by a look at one word of it."""
+    """Returns whether the catalog has an entry, from one word of it."""
     return any(devices.load_word(d, entry.offset) == entry.identity for d in devices.mirrors)
 
 
 def stays(devices: Devices, entry: Entry) -> bool:
-    """Returns whether nobody deletes a section, which this process has leased or claimed before."""
+    """Returns whether a section that this process has leased or claimed is not being deleted."""
     ending = geometry_of(devices, entry).ending
     if not any(devices.load_word(device, ending) for device in devices.mirrors):
         return is_current(devices, entry)
@@ -198,8 +198,8 @@ def delete(
     Args:
       devices: the memory.
       entry: the entry.
-      refused: returns why else it must stay, or None. It is called when no process begins to read
-        or to write any more.
+      refused: returns another reason why it must stay, or None. It is called once no process can
+        begin to read or to write.
 
     Raises:
       StoreError: a process reads it, or it must stay.

@@ -21,7 +21,7 @@ from jax_cxl._store.memory import layout
 class Devices:
     """Mapped memory.
 
-    With parity, one of its paths may be lost, also while it is in use. Reads of a lost device give
+    With parity, one of its paths may be lost, even while it is in use. Reads of a lost device give
     zeros, which no checksum fits, and writes to it do nothing.
 
     Attributes:
@@ -61,7 +61,7 @@ class Devices:
 
     @property
     def is_inherited(self) -> bool:
-        """Whether a parent has opened the memory, and this process was forked since."""
+        """Whether a parent has opened the memory, and this process was forked afterwards."""
         return os.getpid() != self._opener
 
     def check_opener(self) -> None:
@@ -164,7 +164,7 @@ class Devices:
             self._try(device, functools.partial(self.core.check_intact, device))
 
     def _try(self, device: int, access: Callable[[], None]) -> bool:
-        """Returns whether a device could be accessed. A device that could not is lost."""
+        """Returns whether a device could be accessed. If not, the device counts as lost."""
         if device in self.lost:
             return False
         try:

@@ -1,8 +1,8 @@
 """The layout of the memory of a store.
 
-Each device begins with two copies of a superblock. The table of sessions follows, which are the
-processes that use the memory (cc/pool/persistent/sessions.h). The catalog comes next, which has the
-place of the section of each name (`catalog.py`). Sections take the rest.
+Each device begins with two copies of a superblock. Then comes the table of sessions: the processes
+that use the memory (cc/pool/persistent/sessions.h). Then comes the catalog, with the place of the
+section of each name (`catalog.py`). Sections take the rest.
 
 A section begins with the claims of the jobs that wrote to it (`fence.py`), the numbers of the saves
 that they have begun, a word that says that a process is about to delete the section
@@ -142,12 +142,13 @@ class Geometry:
         return range(self.num_devices if self.parity else 1)
 
     def begun(self, claim: int) -> int:
-        """Returns where the number is that the owner of a claim has begun to save."""
+        """Returns where the number of the save lies that the owner of a claim has begun."""
         return self.start + PAGE_BYTES + claim * BEGUN_BYTES
 
     @property
     def ending(self) -> int:
-        """Where the word is that says that a process is deleting the section, or was."""
+        """Where the word lies that says that a process is deleting the section, or was deleting
+        it."""
         return self.begun(NUM_CLAIMS)
 
     def announcement(self, writer: int) -> int:

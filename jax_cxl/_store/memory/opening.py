@@ -143,7 +143,10 @@ def _check_parity(where: str, spec: pool_uri.PoolSpec, parity: int | None) -> No
     arguments.check_parity(parity or 0)
     num_devices = len(spec.paths) * spec.devices_per_path
     if parity and num_devices < 2:
-        raise ValueError(f"parity=1 needs two devices or more, and {where!r} has {num_devices}")
+        raise ValueError(
+            f"parity=1 needs two devices or more, and {where!r} has {num_devices}: name more"
+            " paths, or leave parity out"
+        )
 
 
 def _describe(block: layout.Superblock) -> str:

@@ -123,7 +123,8 @@ class Stripes:
         """Returns the error for a block whose checksum differs."""
         device, offset = self.place(block)
         return errors.StoreError(
-            f"block {block} of process {self.writer} is damaged (device {device}, offset {offset})"
+            f"block {block} of process {self.writer} is damaged (device {device}, offset {offset}):"
+            " use an older version"
         )
 
     def _check(self, block: int, expected: int, out: np.ndarray) -> None:
@@ -150,4 +151,6 @@ class Stripes:
             data = np.concatenate(parts)[:size] if parts else np.empty(0, np.uint8)
             if checksum.of(data) == expected:
                 return data
-        raise errors.StoreError(f"the {what} of process {self.writer} is damaged")
+        raise errors.StoreError(
+            f"the {what} of process {self.writer} is damaged: use an older version"
+        )

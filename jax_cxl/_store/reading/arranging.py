@@ -100,7 +100,7 @@ def arrange(
 
 
 def _elements(run: Run, device: Any, skip: Any, pieces: list[jax.Array]) -> jax.Array:
-    """Returns the elements of a run. The blocks of a row begin on the device after the previous."""
+    """Returns the elements of a run. Each row begins one device after the previous row."""
     flat = pieces[0]
     if run.pieces > 1:
         size = layout.BLOCK_BYTES // flat.dtype.itemsize

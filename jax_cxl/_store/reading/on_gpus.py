@@ -77,7 +77,7 @@ def find(
 
     Of each shard that has bytes of the part, a GPU copies the rows with these bytes. It cannot mend
     blocks by parity, and it takes lines from the caches of this host, so the host reads memory that
-    has parity or that nobody keeps coherent.
+    has parity, and memory for caches that are not coherent.
 
     Args:
       reader: the version.

@@ -59,7 +59,8 @@ def rebuild(
       reader: the snapshot.
       writers: indices of the processes that restore.
       own: index of this process.
-      previous: leaves of the version that the reader knows, by name. They are used again.
+      previous: leaves of the version that the reader knows, by name. They are used again if they
+        have not changed.
 
     Raises:
       StoreError: a leaf is missing in the version, or has another shape or dtype, or the
@@ -91,7 +92,9 @@ def by_names(asked: Sequence[str], saved: dict[str, leaves.Leaf]) -> list[leaves
     for name in asked:
         same = [saved[name]] if name in saved else by_keys.get(names.simple(name), [])
         if len(same) != 1:
-            raise errors.StoreError(f"the snapshot has no leaf {name or '(the whole tree)'}")
+            raise errors.StoreError(
+                f"the version has no leaf {name or '(the whole tree)'}: leave it out of `like`"
+            )
         found.append(same[0])
     return found
 
@@ -109,7 +112,7 @@ class _Building:
         self._in_jax: dict[np.dtype, bool] = {}
 
     def has(self, dtype: np.dtype) -> bool:
-        """Whether JAX has a dtype: those of 64 bits only if it is told so."""
+        """Whether JAX has a dtype. It has 64-bit dtypes only if the program asks for them."""
         if dtype not in self._in_jax:
             self._in_jax[dtype] = jax.dtypes.canonicalize_dtype(dtype) == dtype
         return self._in_jax[dtype]
@@ -243,14 +246,18 @@ def _restored(like: Any, leaf: leaves.Leaf, source: _Source, building: _Building
     """Reads a leaf; returns a function that returns it, after the copies were run."""
     if not leaf.dtype:
         if type(like) not in flatten.VALUES:
-            raise errors.StoreError(f"{leaf.name} is the value {leaf.value!r}, not an array")
+            raise errors.StoreError(
+                f"{leaf.name} is the value {leaf.value!r}, not an array: change `like`"
+            )
         return lambda: leaf.value
     if not hasattr(like, "shape") or not hasattr(like, "dtype"):
-        raise errors.StoreError(f"{leaf.name} is an array of {leaf.shape}, not {like!r}")
+        raise errors.StoreError(
+            f"{leaf.name} is an array of {leaf.shape}, not {like!r}: change `like`"
+        )
     if leaves.is_key(like) != bool(leaf.key):
         words = ("typed PRNG keys", "an array") if leaf.key else ("an array", "typed PRNG keys")
         raise errors.StoreError(
-            f"{leaf.name} is {words[0]} in the snapshot, and {words[1]} was asked for"
+            f"{leaf.name} is {words[0]} in the snapshot, and {words[1]} in `like`: change `like`"
         )
     key = leaf.key
     check_fits(leaf, _key_data(leaf, like) if key else like)
@@ -275,7 +282,7 @@ def _key_data(leaf: leaves.Leaf, like: Any) -> Any:
     if like.dtype != expected or impl not in (None, leaf.key):
         raise errors.StoreError(
             f"{leaf.name} has keys of {leaf.key} in the snapshot, and keys of {impl or like.dtype}"
-            " were asked for"
+            " in `like`: change `like`"
         )
     return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(like.shape, like.dtype))
 
@@ -288,11 +295,13 @@ def check_fits(leaf: leaves.Leaf, like: Any) -> None:
     """
     if like.shape != leaf.shape:
         raise errors.StoreError(
-            f"{leaf.name} has shape {leaf.shape} in the snapshot, and {like.shape} was asked for"
+            f"{leaf.name} has shape {leaf.shape} in the snapshot, and {like.shape} in `like`:"
+            " change `like`"
         )
     if like.dtype != leaves.dtype_of(leaf.dtype):
         raise errors.StoreError(
-            f"{leaf.name} is {leaf.dtype} in the snapshot, and {like.dtype} was asked for"
+            f"{leaf.name} is {leaf.dtype} in the snapshot, and {like.dtype} in `like`: change"
+            " `like`"
         )
 
 

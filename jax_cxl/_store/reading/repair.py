@@ -52,8 +52,8 @@ def repair(
         if any(told for (told,) in gather([written])):
             return Repaired(written, ())
         raise errors.StoreError(
-            f"{devices.where!r} has no parity, from which lost blocks could be made: format it with"
-            " parity=1"
+            f"{devices.where!r} has no parity, from which lost blocks could be rebuilt: format it"
+            " with parity=1"
         )
     hopeless: list[str] = []
     for section in sections:

@@ -75,7 +75,9 @@ class Reader:
         ]
         for own in self.stripes:
             if own.first_row + own.num_rows > section.geometry.rows:
-                raise errors.StoreError(f"the record of process {own.writer} is damaged")
+                raise errors.StoreError(
+                    f"the record of process {own.writer} is damaged: use an older version"
+                )
         self.directory = self.stripes[0].read_range(
             first.data_blocks + first.table_blocks,
             first.directory_bytes,
@@ -93,7 +95,9 @@ class Reader:
             or placement.first_row(r.writer) != r.first_row
             for r in records
         ):
-            raise errors.StoreError("records and directory do not belong together")
+            raise errors.StoreError(
+                "records and directory do not belong together: use an older version"
+            )
         self._parts: dict[tuple[str, int], list[place.Part]] = {}
         for part in placement.parts:
             self._parts.setdefault((found[part.leaf].name, part.shard), []).append(part)
@@ -189,7 +193,7 @@ class Reader:
         return out
 
     def read_local(self, leaf: leaves.Leaf, index: leaves.Index, writer: int) -> np.ndarray:
-        """Returns a part of the array that one of the processes that saved had of its own.
+        """Returns a part of the array that one saving process had for itself.
 
         Raises:
           StoreError: as `read`.
@@ -198,7 +202,7 @@ class Reader:
         return self.read(leaf, ((writer, writer + 1), *index))[0, ...]
 
     def read_same(self, leaf: leaves.Leaf, index: leaves.Index) -> np.ndarray:
-        """Returns a part of an array, of which all processes that saved must have had the same.
+        """Returns a part of an array that must have been the same in all saving processes.
 
         Raises:
           StoreError: as `read`, or their values differ.
@@ -344,7 +348,9 @@ def overlaps(
             found.append((number, shard, common))
             covered += math.prod(end - start for start, end in common)
     if covered != math.prod(end - start for start, end in index):
-        raise errors.StoreError(f"{leaf.name}: the shards do not cover the array")
+        raise errors.StoreError(
+            f"{leaf.name}: the shards do not cover the array: use an older version"
+        )
     return found
 
 

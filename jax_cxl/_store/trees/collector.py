@@ -12,10 +12,11 @@ _was_enabled = False  # before the first pause
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """Pauses the collector, for all threads. A decorator too.
+    """Pauses the collector, for all threads. It also works as a decorator.
 
-    A tree of thousands of leaves makes many objects. Each time there are some more, the collector
-    searches all objects of the program: a third of the time of a restore. They form no circles.
+    A tree of thousands of leaves makes many objects. They form no cycles, but the collector
+    searches all objects of the program again and again, which takes a third of the time of a
+    restore.
     """
     global _pauses, _was_enabled
     with _lock:

@@ -31,7 +31,7 @@ class Description:
 
     @functools.cached_property
     def digest(self) -> int:
-        """Checksum of all that the directory says but the Python values."""
+        """Checksum of the directory without its Python values."""
         return checksum.of(self._structure.encode())
 
     @functools.cached_property
@@ -89,7 +89,8 @@ def merge(told: Sequence[Sequence[Leaf]], writers: tuple[int, ...], whole: bool)
 
 
 def _in_one_process(row: Sequence[Leaf | None]) -> Leaf | None:
-    """Returns an array whose devices all belong to one process; None if `row` has none."""
+    """Returns the array that `row` describes if its devices all belong to one process, else
+    None."""
     leaf = next((leaf for leaf in row if leaf is not None and not leaf.local), None)
     if leaf is None or len({w for shard in leaf.shards for w in shard.writers}) != 1:
         return None

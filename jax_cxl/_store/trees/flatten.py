@@ -103,7 +103,7 @@ class Flattener:
 
 
 def _forms(found: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Returns all of the leaves that their descriptions depend on."""
+    """Returns what the descriptions of the leaves depend on."""
     arrays = {kind for kind in set(map(type, found)) if leaves.is_array_type(kind)}
     return (
         [x.aval if type(x) in arrays else _form(x) for x in found],
@@ -138,7 +138,7 @@ def _describe(
     for path, x in flat:
         name = jax.tree_util.keystr(path)
         if name in described:
-            raise TypeError(f"a snapshot cannot have two leaves named {name}")
+            raise TypeError(f"a snapshot cannot have two leaves named {name}: rename one of them")
         empty = _is_empty(x)
         described[name] = leaves.Leaf(name) if empty else _leaf(name, x, writers, own)
         positions.append(None if empty else count)

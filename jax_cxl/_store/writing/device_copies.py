@@ -173,8 +173,8 @@ def _finish(
 ) -> None:
     """Waits for the copies of whole rows of blocks, computes checksums, and publishes the blocks.
 
-    `pieces` is emptied: the arrays live until they have been copied. `add` takes work that other
-    threads go on with.
+    `pieces` is emptied: the arrays live until they have been copied. `add` takes work for other
+    threads.
     """
     blocks = range(pieces[0].start // layout.BLOCK_BYTES, layout.blocks(pieces[-1].end))
     try:
@@ -240,7 +240,7 @@ def _view(own: stripes.Stripes, block: int) -> np.ndarray:
 
 @functools.cache
 def _threads() -> concurrent.futures.ThreadPoolExecutor:
-    # These threads wait for copies. In memory that nobody keeps coherent each thread also writes
-    # lines back, a few GB/s.
+    # These threads wait for copies. In memory without coherence each thread also writes lines back,
+    # a few GB/s.
     count = max(2, min(12, (os.cpu_count() or 1) * 3 // 4))
     return concurrent.futures.ThreadPoolExecutor(count, "jax_cxl store")

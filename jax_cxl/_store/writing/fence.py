@@ -52,8 +52,8 @@ class Claim:
     Attributes:
       incarnation: a number that grows by one from job to job, from 1 on.
       token: token of the job.
-      first: number of its first save. 0: this is the entry that the job writes before it looks what
-        its predecessor has written. It writes a second entry afterwards.
+      first: number of its first save. 0: this is the entry that the job writes before it looks at
+        what its predecessor has written. It writes a second entry afterwards.
       retired: the area that the job does not use.
       slot: position of the entry in the page.
       session: slot of the session of the process that made the claim.
@@ -125,7 +125,10 @@ class Claim:
           OvertakenError: another job has claimed it, or the name was deleted.
         """
         if section.devices.is_inherited:
-            raise OvertakenError(f"the parent of this process saves to {section.text}")
+            raise OvertakenError(
+                f"the parent of this process saves to {section.text}: let the parent save, or give"
+                " this process a place of its own"
+            )
         if not catalog.has(section.devices, section.entry):
             raise _deleted(section)
         page = section.devices.read(device, section.geometry.claims, layout.PAGE_BYTES)
@@ -171,7 +174,7 @@ def take(section: Section, expected: int, token: int, last: int, base: int) -> C
 
     Args:
       section: the section.
-      expected: the last incarnation when the job looked which versions there are.
+      expected: the last incarnation when the job looked for versions.
       token: token of the job.
       last: number of the last save.
       base: number of the version from which the job continues; 0: none.
@@ -196,7 +199,7 @@ def take(section: Section, expected: int, token: int, last: int, base: int) -> C
             complete = [other for other in others if other.first]
             previous = max(complete, key=lambda other: other.incarnation, default=None)
             begun = _begun(section, previous)
-            # A job that has begun nothing leaves the area out that it left out itself.
+            # If the previous job has begun nothing, leave out the area that it left out.
             retired = begun % section.geometry.areas if begun else _retired_by(previous)
             first = _first(section, retired, max(last, begun), base)
             slot = _free_slot([*before, intent], token)
@@ -221,7 +224,8 @@ def take_alone(section: Section) -> None:
     with catalog.locked(section.devices):
         if who := owner(section):
             raise OwnedError(
-                f"{who} writes to {section.text}: one job at a time does. End that job first"
+                f"{who} writes to {section.text}, and only one job at a time may. End that job"
+                " first"
             )
         claims = _all_claims(section)
         session, identity = section.devices.sessions.enter()
@@ -257,7 +261,7 @@ def _deleted(section: Section) -> DeletedError:
 def next_number(
     section: Section, last: int, newest_valid: int, base: int
 ) -> tuple[Record | None, int] | None:
-    """Begins the next save: chooses its number, and takes the version away that is in its area.
+    """Begins the next save: chooses its number, and erases the version that is in its area.
 
     Args:
       section: the section, which this job has claimed.

@@ -362,7 +362,7 @@ class _Chosen:
       leaves: numbers of the leaves.
       shards: the arrays of this process's devices: numbers of the leaf and of the device.
       parts: the parts, each with the number of its shard.
-      copies: copies of replicated arrays, likewise.
+      copies: copies of replicated arrays, each with the number of its shard.
     """
 
     leaves: list[int]

@@ -98,8 +98,8 @@ def hold(ranges: Sequence[Range], copy: bool, owned: bool = False) -> list[HostB
         the byte after the last one. The values need not have been computed.
       copy: whether to take a copy of what is in a GPU's memory. Otherwise a program to which the
         array is donated fails while the object in the result lives.
-      owned: whether nobody else has the arrays, so that nobody donates them. Without a copy this
-        function waits for values on GPUs otherwise.
+      owned: whether nobody else has the arrays, so that nobody donates them. If others have them
+        and no copy is taken, this function waits for values on GPUs.
     """
     held: list[HostBytes | DeviceBytes | None] = []
     to_copy: dict[Any, list[int]] = {}

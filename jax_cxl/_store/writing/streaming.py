@@ -32,10 +32,10 @@ class Stream:
         self._problem: BaseException | None = None
 
     def write(self, arrays: Mapping[int, Any]) -> None:
-        """Writes the next leaves. Waits while the leaves before them wait to be written.
+        """Writes the next leaves. Waits while earlier leaves still wait to be written.
 
         Args:
-          arrays: arrays by the numbers of their leaves, which follow the leaves before them. Their
+          arrays: arrays by the numbers of their leaves, which follow the earlier leaves. Their
             values need not have been computed. Nobody may donate them afterwards.
 
         Raises:

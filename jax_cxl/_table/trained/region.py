@@ -220,7 +220,9 @@ class Region:
           StoreError: it leaves the section.
         """
         if start + plan.bytes > section.geometry.end:
-            raise errors.StoreError(f"the description of {section.text} is damaged")
+            raise errors.StoreError(
+                f"the description of {section.text} is damaged: delete the table, and make it again"
+            )
         self.section, self.plan, self.start = section, plan, start
         self._devices = section.devices
 

@@ -102,7 +102,7 @@ class Steps:
         section.claim = fence.Claim(*agreement.gather(self._together(claim))[0])
 
     def _complete(self) -> None:
-        """Copies the new rows of a step into the table that an earlier job has committed."""
+        """Copies into the table the new rows of a step that an earlier job has committed."""
         region = self._region
         step = region.committed
         if step == region.applied:

@@ -108,7 +108,7 @@ class Computation:
         return self._instructions[number]
 
     def position(self, instruction: Instruction) -> int:
-        """Returns where an instruction that XLA gave stands."""
+        """Returns the position of an instruction that XLA gave."""
         return self._position[instruction.id]
 
     def with_any(self, opcodes: "tuple[bytes, ...]") -> Iterator[Instruction]:
@@ -232,7 +232,7 @@ class Module:
 
     @functools.cached_property
     def _positions(self) -> dict[int, int]:
-        """Where the computation with each id stands."""
+        """The position of the computation with each id."""
         return {Message(blob).get(_COMPUTATION_ID): i for i, blob in enumerate(self._blobs)}
 
     @functools.cached_property

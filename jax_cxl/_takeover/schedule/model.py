@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 
 # A collective counts as over only this long after its estimated end, because the estimate may be
-# wrong. From then on, waiting for it costs nothing, and frees the memory of its operand.
+# wrong. After that a wait for it costs nothing, and frees the memory of its operand.
 MARGIN = 0.5e-3
 
 
@@ -20,11 +20,11 @@ class Node:
       seconds: how long it takes, an estimate.
       size: bytes of its result, 0 if they belong to another instruction's result.
       movable: whether it may run earlier. It writes only its own result, and waits for nothing.
-      view: whether it only names memory. It may stand anywhere before its users.
+      view: whether it only names memory. It may be anywhere before its users.
       deferrable: whether it may run later.
       parts: bytes of each part of its result, if that is a tuple.
-      names: for a view, the instructions whose results it names, and which part (None for all
-        parts); by default all of `reads`. For other instructions, the instructions whose memory
+      names: for a view, the instructions whose results it names, each with a part (None for all
+        parts); by default all of `reads`. For another instruction, the instructions whose memory
         holds its result.
       inside: bytes used by the computations that it calls, while they run.
       grown: how many of these bytes they would not use in XLA's order.

@@ -12,7 +12,7 @@ import numpy as np
 from jax_cxl._takeover.schedule.model import MARGIN, Clock, Node, Order, Pair
 from jax_cxl._takeover.schedule.usage import Usage, most_by_xla, used
 
-# Another collective starts if those before it end less than this time after the next instruction.
+# Another collective starts if the earlier ones end less than this time after the next instruction.
 # With this reserve, a wrong estimate does not leave the pool idle.
 _LEAD = 1e-3
 # How much longer than the collective the preparation of its operands may take.

@@ -21,7 +21,7 @@ def used(nodes: Sequence[Node], pairs: Sequence[Pair], positions: Sequence[int])
     starts = {pair.done: pair.start for pair in pairs}
     # For each instruction, the memory that its result names: (instruction, part of its result).
     owners: dict[int, frozenset[_Owner]] = {}
-    # The places at which the memory of a part of a result begins and ends to be in use.
+    # The places between which the memory of a part of a result is in use.
     first: dict[_Owner, int] = {}
     last: dict[_Owner, int] = {}
     for place, position in enumerate(positions):

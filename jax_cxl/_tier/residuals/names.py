@@ -21,7 +21,7 @@ def named(jaxpr: Any, calls: int = 1) -> Iterator[tuple[str, Any, int]]:
 
 
 def replace(jaxpr: Any, replaced: Callable[[Any, str], Any]) -> Any:
-    """Returns a jaxpr with other equations in the place of those that name values.
+    """Returns a jaxpr with other equations in place of those that name values.
 
     Args:
       jaxpr: the jaxpr.

@@ -23,7 +23,7 @@ class Ring:
     """The memory of some residuals, for each device of this process.
 
     The memory is taken when the first program that uses it is lowered, and given back when the last
-    of these programs has gone.
+    of these programs is gone.
 
     Attributes:
       number: the number by which programs name it.

@@ -87,7 +87,7 @@ def add_ranks(pulled: Any, handle: MoeHandle) -> Any:
     return sum(pulled[:, slot].astype(wide) for slot in range(slots)).astype(pulled.dtype)
 
 
-# --- the same, started on a GPU: these return the collectives under way ---
+# --- the same moves, started on a GPU: these return the collectives under way ---
 
 
 @jax.custom_vjp

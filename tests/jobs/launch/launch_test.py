@@ -337,7 +337,7 @@ class EndTest(LaunchTestCase):
             launcher.communicate(timeout=30)
         self.assertEqual(launcher.returncode, 130)
 
-    # A handler beside waitpid missed a signal in 500 to 3,500 rounds.
+    # With a handler and waitpid instead, a signal was missed in 500 to 3,500 rounds.
     @pytest.mark.long
     def test_no_signal_is_missed(self):
         command = [sys.executable, str(PROGRAMS / "two_signals.py"), "8000"]

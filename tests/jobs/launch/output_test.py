@@ -77,7 +77,7 @@ class OutputTest(LaunchTestCase):
     def test_a_dialogue_at_a_terminal(self):
         pid, terminal = pty.fork()
         if pid == 0:
-            # The launcher leads the terminal's session, as started from a shell.
+            # The launcher leads the terminal's session, as if it were started from a shell.
             os.environ.update({MARK: self._mark, "TERM": "xterm", "NO_COLOR": "1"})
             command = [sys.executable, "-m", "jax_cxl.launch", str(PROGRAMS / "ask.py")]
             os.execv(sys.executable, command)

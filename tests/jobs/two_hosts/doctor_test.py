@@ -203,7 +203,7 @@ class IncoherentTest(parameterized.TestCase):
 
 
 class _Copies:
-    """Is used like DeviceCopies, but the processor copies."""
+    """Takes the place of DeviceCopies. The processor does the copies."""
 
     def start(self, device, copies):
         ((source, target, size),) = copies
@@ -238,7 +238,7 @@ class GpuWriterTest(absltest.TestCase):
 
 
 class TakenMemoryTest(absltest.TestCase):
-    """A sysfs like that of a machine whose kernel has made CXL memory NUMA nodes."""
+    """A sysfs like that of a machine whose kernel has turned CXL memory into NUMA nodes."""
 
     def setUp(self):
         super().setUp()

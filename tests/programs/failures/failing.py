@@ -1,6 +1,6 @@
 """Fails in a collective because rank 1 ends, and prints the error of the others.
 
-Where the error surfaces is chosen by --surface.
+--surface chooses where the error surfaces.
 """
 
 import json

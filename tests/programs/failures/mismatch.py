@@ -172,7 +172,8 @@ def main(_) -> None:
     print("caught " + json.dumps({**caught, "rank": rank, "at": [start, time.time()]}), flush=True)
     if not caught:
         return  # Ends normally: the others learn from that.
-    # jax.distributed would wait for others at exit; they need not hear it by our end.
+    # jax.distributed would wait for the others at exit. The pause lets them find the mismatch
+    # before this process ends.
     time.sleep(1)
     os._exit(0)
 

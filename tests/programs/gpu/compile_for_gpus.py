@@ -87,7 +87,8 @@ def layers_of_experts(shards, matrices, x):
 
 
 def train(weights, x, y):
-    """A step whose parameters are sharded; XLA gathers them, and again for the gradients."""
+    """A step whose parameters are sharded. XLA gathers them, and gathers them again for the
+    gradients."""
 
     @jax.checkpoint
     def layer(w, x):
@@ -136,7 +137,7 @@ def trained(mesh):
 def in_levels(platform):
     """Yields collectives in levels, of two processes with two GPUs each.
 
-    Yields each name, the text, and the bytes of memory beside operand and result, as a multiple of
+    Yields each name, the text, and the bytes of memory besides operand and result, as a multiple of
     the bytes of the larger of the two (None for those that a program starts).
     """
     devices = np.array(absent_gpus.devices(processes=2, gpus=2))
@@ -159,8 +160,9 @@ def in_levels(platform):
         ):
             return jax.jit(program).lower(*arguments).compile()
 
-    # The number of elements, as a multiple of those in the larger buffer of the step through the
-    # pool: of a sum or a broadcast each rank of a process moves a half, and it gathers two parts.
+    # How many elements the operand has, as a multiple of the larger buffer of the step through the
+    # pool. In a sum or a broadcast, each rank of a process moves half of them. An all-gather brings
+    # the parts of two processes.
     for run, multiple, options in (
         (jax_cxl.psum, 2, {}),
         (jax_cxl.psum_scatter, 2, {"tiled": True}),

@@ -48,7 +48,7 @@ class Counts:
         self._counts = np.zeros(ROWS, np.int32)
 
     def at(self, steps: int) -> np.ndarray:
-        """Returns the counts after a number of steps, which never shrinks."""
+        """Returns the counts after a number of steps. Later calls never ask for fewer steps."""
         while self._steps < steps:
             self._steps += 1
             self._counts[_ids(self._steps)] += 1

@@ -12,9 +12,9 @@
 namespace jax_cxl::comm {
 namespace {
 
-// Bytes that a stream copies in its turn. It is long enough for full speed. It
-// is short, because copies of the program, for example of a loss, wait until it
-// ends.
+// Bytes that a stream copies in one turn. They are enough for full speed. They
+// are no more, because copies of the program, for example of a loss, wait until
+// the turn ends.
 constexpr uint64_t kTurnBytes = 16 << 20;
 
 }  // namespace

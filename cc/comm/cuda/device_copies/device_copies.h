@@ -46,8 +46,8 @@ class DeviceCopies {
     int device;
     std::vector<uint64_t> addresses;  // multiples of 16
   };
-  // Returns, for each device, the checksum of each of some blocks of `bytes`
-  // bytes in its memory, by XXH3 with 64 bits. All devices compute at once;
+  // Returns the checksums (XXH3 with 64 bits) of the given blocks of each
+  // device's memory. A block has `bytes` bytes. All devices compute at once;
   // this thread waits without spinning. `bytes` is a multiple of 1 KiB. Does
   // not wait for copies.
   Result<std::vector<std::vector<uint64_t>>> Checksums(

@@ -196,7 +196,9 @@ Status DeviceRing::StartFetch(const Staging::Fetch& fetch) {
 
 Status DeviceRing::CheckUsable() {
   if (closed_)
-    return Error(Code::kFailedPrecondition, "residuals: the ring was closed");
+    return Error(Code::kFailedPrecondition,
+                 "residuals: their ring was closed too early; please report "
+                 "this to jax_cxl");
   volatile uint64_t& since = error_[0].since;
   const uint64_t found = since;
   since = 0;

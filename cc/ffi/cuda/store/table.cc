@@ -93,7 +93,8 @@ Status TakeOn(cudaStream_t stream, xffi::ScratchAllocator& scratch,
   const std::optional<void*> memory =
       scratch.Allocate(sizeof(Position), alignof(Position));
   if (!memory)
-    return Error(Code::kResourceExhausted, "the GPU has no memory left");
+    return Error(Code::kResourceExhausted,
+                 "take: the GPU has no memory left; free some arrays");
   auto* outside = static_cast<Position*>(*memory);
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(
       cudaMemsetAsync(outside, 0xff, sizeof(Position), stream), "take rows"));
@@ -115,7 +116,7 @@ xffi::Error Take(cudaStream_t stream, xffi::ScratchAllocator scratch,
 // Thread-safe.
 class Aside {
  public:
-  // Returns that of the current device. It is never destroyed.
+  // Returns the object of the current device. It is never destroyed.
   static Result<Aside*> OfCurrentDevice() {
     static std::mutex mutex;
     static auto& of_devices = *new std::map<int, std::unique_ptr<Aside>>;
@@ -154,8 +155,8 @@ class Aside {
   }
 
  private:
-  // These have enough loads under way for the latency of the link, and leave
-  // most of the GPU to the computation.
+  // Enough blocks to hide the latency of the link, and few enough to leave most
+  // of the GPU to the computation.
   static constexpr uint32_t kBlocks = 32;
 
   std::mutex mutex_;
