@@ -58,11 +58,13 @@ __device__ __forceinline__ void StoreSlot(std::byte* address, uint4 v) {
   *reinterpret_cast<uint4*>(address) = v;
 }
 
-// The rare cases of LoadLocal and StoreLocal. They are not inlined, because
-// they would take registers from the common case.
-__device__ __noinline__ inline uint4 LoadUnaligned(const std::byte* address,
-                                                   uint32_t valid) {
+// The rare cases of LoadLocal and StoreLocal. They are inlined, because around
+// a call the registers with the loads of the common case would be saved, which
+// waits for the loads.
+__device__ __forceinline__ uint4 LoadUnaligned(const std::byte* address,
+                                               uint32_t valid) {
   uint64_t low = 0, high = 0;
+#pragma unroll 1
   for (uint32_t i = 0; i < 16 && i < valid; ++i) {
     const auto byte = static_cast<uint64_t>(address[i]);
     if (i < 8)
@@ -75,10 +77,11 @@ __device__ __noinline__ inline uint4 LoadUnaligned(const std::byte* address,
       static_cast<uint32_t>(high), static_cast<uint32_t>(high >> 32));
 }
 
-__device__ __noinline__ inline void StoreUnaligned(std::byte* address, uint4 v,
-                                                   uint32_t valid) {
+__device__ __forceinline__ void StoreUnaligned(std::byte* address, uint4 v,
+                                               uint32_t valid) {
   const uint64_t low = uint64_t{v.y} << 32 | v.x;
   const uint64_t high = uint64_t{v.w} << 32 | v.z;
+#pragma unroll 1
   for (uint32_t i = 0; i < 16 && i < valid; ++i)
     address[i] =
         static_cast<std::byte>(i < 8 ? low >> (8 * i) : high >> (8 * (i - 8)));

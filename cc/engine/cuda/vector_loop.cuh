@@ -8,11 +8,13 @@
 
 namespace jax_cxl::cuda {
 
-// A vector that a thread moves.
+// A vector that a thread moves. The value is 0 before a load that may not
+// happen. Otherwise the compiler keeps the old register through the whole
+// kernel, saves others to memory, and waits for their loads to do so.
 struct MovingVector {
   uint64_t offset;  // from the begin of the step's bytes; outside: at least
                     // their number
-  uint4 value;
+  uint4 value = {};
 };
 
 // Visits this thread's vectors of the `bytes` bytes of a step, several at a
