@@ -1,6 +1,7 @@
 """What processes agree on before they save or restore, with threads in their place."""
 
 import os
+import threading
 from unittest import mock
 
 import numpy as np
@@ -196,6 +197,24 @@ class SnapshotsTest(Case):
         *others, last = self.processes.run(run)
         self.assertIsNone(last)
         self.first_raises(others, kind, text.format("tried to save"))
+
+    @mock.patch.dict(os.environ, {"JAX_CXL_TIMEOUT": "0.3"})
+    def test_the_process_that_claimed_the_memory_has_closed_it(self):
+        closed = threading.Event()
+
+        def run(own):
+            with self.opened(own) as snapshots:
+                snapshots.save(1, tree(1, own))
+                snapshots.wait()
+                if own != 0:
+                    closed.wait()
+                    snapshots.save(2, tree(2, own))
+            closed.set()
+
+        first, *others = self.processes.run(run)
+        self.assertIsNone(first)
+        text = r"processes \[0\] have not tried to save within 0.3 s"
+        self.first_raises(others, errors.CollectiveTimeoutError, text)
 
 
 class StreamTest(Case):

@@ -93,14 +93,18 @@ class Claim:
         for device in devices:
             section.devices.write_entry(device, offset, self.to_bytes())
 
+    @property
+    def _released(self) -> Self:
+        """The entry once the process that made it saves no more."""
+        return dataclasses.replace(self, session=0, identity=0)
+
     def release(self, section: Section) -> None:
         """Says that the job saves no more, if no other job has claimed the section."""
-        released = dataclasses.replace(self, session=0, identity=0)
         offset = section.geometry.claims + self.slot * layout.CLAIM_BYTES
         with contextlib.suppress(OvertakenError):
             for device in section.devices.usable:
                 self.check(section, device)
-                section.devices.write_entry(device, offset, released.to_bytes())
+                section.devices.write_entry(device, offset, self._released.to_bytes())
         section.claim = None
 
     def begin(self, section: Section, number: int) -> None:
@@ -138,16 +142,17 @@ class Claim:
             if entry.tobytes() == self.to_bytes():
                 return
         found = _claims(page)
+        own = self, self._released  # the process that made it may have closed the store since
         for claim in found:
             if claim.incarnation > self.incarnation or (
-                claim.incarnation == self.incarnation and claim.first and claim != self
+                claim.incarnation == self.incarnation and claim.first and claim not in own
             ):
                 raise OvertakenError(
                     f"another job saves to {section.text}. It began after this job, so this job"
                     " saves no more. What the other job saves is intact. End one of the"
                     " jobs, or give each job a place of its own"
                 )
-        if self not in found:  # It is damaged, or a job of long ago woke up and overwrote it.
+        if not set(own) & set(found):  # damaged, or a job of long ago woke up and overwrote it
             self.write(section, [device])
 
 
