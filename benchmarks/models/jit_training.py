@@ -11,12 +11,12 @@ Two programs, whose collectives XLA's partitioner inserts:
 
 Each is compiled without jax_cxl's compiler hook, where JAX's Gloo or NCCL communicates, under
 `jax_cxl.replace_collectives`, and with calls that do nothing in place of the collectives, whose
-results are wrong. On GPUs there is a fourth, through the pool without early starts
-(`early_bytes=None`). They take turns, and so do the collectives of the step with nothing
-beside them, one after another, by XLA and through the pool. A row of the results has the times of
-all, the ratios of the turns, the share of the collectives that is hidden behind computation, and,
-on CPUs, the copy bound: how long copying the bytes that go through the pool takes in the same
-turns.
+results are wrong. On CPUs there is a fourth, with calls that only wait for the other ranks, and on
+GPUs one through the pool without early starts (`early_bytes=None`). They take turns, and so do the
+collectives of the step with nothing beside them, one after another, by XLA and through the pool. A
+row of the results has the times of all, the ratios of the turns, the share of the collectives that
+is hidden behind computation, and, on CPUs, the copy bound: how long copying the bytes that go
+through the pool takes in the same turns.
 
 On CPUs the time of compilation is measured too, in turns: of the example's step, on all ranks at
 once, and of a program without collectives, in which the hook only searches the bytes of the module
@@ -45,7 +45,7 @@ import numpy as np
 from absl import flags
 from common import training
 from jit import modes, programs
-from jit.modes import IN_PLACE, NOTHING, OURS, OWN
+from jit.modes import IN_PLACE, NOTHING, OURS, OWN, WAITING
 from jit.programs import Program
 
 import jax_cxl
@@ -73,8 +73,8 @@ def main() -> None:
     training.prepare(sys.argv[:1])
     load = os.getloadavg()[0]
     jax_cxl.initialize()
-    modes.prepare()
     world = World(jax.process_index(), jax.process_count())
+    modes.prepare(world)
     on_cpus = jax.default_backend() == "cpu"
     if options.compilations is None:
         options.compilations = 15 if on_cpus else 0
@@ -147,7 +147,7 @@ def _train(world: World, program: Program, turns: int) -> dict[str, Any]:
     """Returns the times of a step, and of its collectives alone, on the slowest rank."""
     on_cpus = jax.default_backend() == "cpu"
     pools = (OURS,) if on_cpus else (OURS, IN_PLACE)
-    steps = _Turns(world, program, (OWN, *pools, NOTHING))
+    steps = _Turns(world, program, (OWN, *pools, *((WAITING,) if on_cpus else ()), NOTHING))
     before = jax_cxl.stats()
     steps.run(OURS)
     after = jax_cxl.stats()
@@ -175,6 +175,8 @@ def _train(world: World, program: Program, turns: int) -> dict[str, Any]:
         "speedup": _ratios(step[OWN], step[OURS]),
         **({} if on_cpus else {"speedup_in_place": _ratios(step[OWN], step[IN_PLACE])}),
         "speedup_without_communication": _ratios(step[OWN], nothing),
+        **({"jax_cxl_over_waiting": _ratios(step[OURS], step[WAITING])} if on_cpus else {}),
+        "jax_cxl_over_nothing": _ratios(step[OURS], nothing),
         **{
             f"{mode}_hidden": round(
                 1
@@ -264,6 +266,8 @@ def _sentence(row: dict[str, Any]) -> str:
             f"without communication {row[f'{NOTHING}_ms']['median']:.2f} ms, collectives alone"
             f" {alone:.2f} ms, hidden {row[f'{OURS}_hidden']:.2f}"
         )
+        if f"{WAITING}_ms" in row:
+            more += f", only waiting {row[f'{WAITING}_ms']['median']:.2f} ms"
         if f"{IN_PLACE}_ms" in row:
             more += f", without early starts {row[f'{IN_PLACE}_ms']['median']:.2f} ms"
         if "copy_bound_ms" in row:

@@ -1,6 +1,8 @@
 """Which collectives a program gets when it is compiled."""
 
 import contextlib
+import os
+import pathlib
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -11,33 +13,39 @@ from jax.extend import xla
 
 import jax_cxl
 from jax_cxl import _compat
+from jax_cxl._commands.bench.world import World
 from jax_cxl._lowering import contract
 from jax_cxl._takeover import hook, install
 
-# XLA's own collectives; the pool's; the pool's, but on GPUs at the places of XLA's schedule; and
-# calls that do nothing, which give wrong results.
-OWN, OURS, IN_PLACE, NOTHING = "xla", "jax_cxl", "jax_cxl_in_place", "nothing"
-_PREFIX, _EMPTY_PREFIX = b"jax_cxl_", b"nothing_"
+# XLA's own collectives; the pool's; the pool's, but on GPUs at the places of XLA's schedule; calls
+# that only wait for the other ranks, on CPUs; and calls that do nothing. Results of the last two
+# are wrong.
+OWN, OURS, IN_PLACE = "xla", "jax_cxl", "jax_cxl_in_place"
+WAITING, NOTHING = "waiting", "nothing"
+_PREFIX = b"jax_cxl_"
+# The names have the same length, because a serialized module counts its bytes.
+_PREFIXES = {WAITING: b"waiting_", NOTHING: b"nothing_"}
+_TARGETS = (contract.COLLECTIVE_TARGET, contract.START_TARGET, contract.DONE_TARGET)
 
 
-def prepare() -> None:
-    """Registers the calls that do nothing. The devices must be there."""
-    targets = [
-        contract.COLLECTIVE_TARGET,
-        contract.START_TARGET,
-        contract.DONE_TARGET,
-    ]
+def prepare(world: World) -> None:
+    """Registers the calls without transport. The devices must be there."""
+    if _platform() != "cpu":
+        empty_call.register(*_renamed(NOTHING), platform="CUDA")
+        return
+    path = f"/dev/shm/jax_cxl_benchmark_{int(world.gather(os.getpid())[0])}"
     empty_call.register(
-        *(_without_transport(target.encode()).decode() for target in targets),
-        platform="cpu" if _platform() == "cpu" else "CUDA",
+        *_renamed(NOTHING), waiting=_renamed(WAITING), meeting=(path, world.rank, world.size)
     )
+    world.barrier()
+    pathlib.Path(path).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def compiling(mode: str) -> Iterator[None]:
     """Makes programs that are compiled in it use one kind of collectives."""
     if mode != OWN:
-        emptied = _emptied() if mode == NOTHING else contextlib.nullcontext()
+        emptied = _emptied(mode) if mode in _PREFIXES else contextlib.nullcontext()
         in_place = {"early_bytes": None} if mode == IN_PLACE else {}
         with emptied, jax_cxl.replace_collectives(**in_place):
             yield
@@ -55,20 +63,19 @@ def compiling(mode: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _emptied() -> Iterator[None]:
+def _emptied(mode: str) -> Iterator[None]:
     original = hook.transform
 
     def transform(*arguments: Any) -> bytes | None:
         module = original(*arguments)
-        return None if module is None else _without_transport(module)
+        return None if module is None else module.replace(_PREFIX, _PREFIXES[mode])
 
     with mock.patch.object(hook, "transform", transform):
         yield
 
 
-def _without_transport(data: bytes) -> bytes:
-    # The names have the same length, because a serialized module counts its bytes.
-    return data.replace(_PREFIX, _EMPTY_PREFIX)
+def _renamed(mode: str) -> list[str]:
+    return [target.replace(_PREFIX.decode(), _PREFIXES[mode].decode()) for target in _TARGETS]
 
 
 def _platform() -> str:
