@@ -33,8 +33,8 @@ void MeetOthers() {
 
 }  // namespace
 
-// Ranks of calls that wait meet in a file, which has zeros at first. Returns
-// false if it cannot be mapped.
+// Tells the calls that wait where the ranks meet: in a new file, which has
+// zeros at first. Returns false if it cannot be mapped.
 extern "C" bool jax_cxl_benchmark_meet(const char* path, int rank, int size) {
   const int file = open(path, O_RDWR | O_CREAT, 0600);
   const off_t bytes = static_cast<off_t>(sizeof(Count)) * size;

@@ -5,40 +5,51 @@ import os
 import pathlib
 import subprocess
 import tempfile
-from collections.abc import Iterable
 
 import jax
 
 _SOURCE = pathlib.Path(__file__).with_suffix(".cc")
 
 
-def register(
-    *targets: str,
-    waiting: Iterable[str] = (),
-    meeting: tuple[str, int, int] | None = None,
-    platform: str = "cpu",
-) -> None:
-    """Compiles empty_call.cc with c++ (or $CXX), and registers its calls.
+def register(*targets: str, platform: str = "cpu") -> None:
+    """Registers a custom call that does nothing under each of the names.
 
     Args:
-      targets: names of custom calls that do nothing.
-      waiting: names of custom calls that wait until all ranks have made as many of them.
-      meeting: for `waiting`: a new file that the ranks share, the rank, and the number of ranks.
+      targets: names of custom calls.
       platform: "cpu" or "CUDA".
     """
+    _register(_compiled().jax_cxl_benchmark_empty, targets, platform)
+
+
+def register_waiting(*targets: str, path: str, rank: int, size: int) -> None:
+    """Registers a custom call, on CPUs, that waits until all ranks have made as many of them.
+
+    Args:
+      targets: names of custom calls.
+      path: a file that does not exist yet, or that another rank has just made. Delete it once all
+        ranks have returned.
+      rank: rank of this process.
+      size: number of ranks.
+
+    Raises:
+      OSError: the file cannot be mapped.
+    """
+    library = _compiled()
+    if not library.jax_cxl_benchmark_meet(path.encode(), rank, size):
+        raise OSError(f"{path} cannot be mapped: name a file in a folder that you may write to")
+    _register(library.jax_cxl_benchmark_wait, targets, "cpu")
+
+
+def _compiled() -> ctypes.CDLL:
+    """Compiles empty_call.cc with c++ (or $CXX)."""
     with tempfile.TemporaryDirectory() as folder:
         library = f"{folder}/empty_call.so"
         command = [os.environ.get("CXX", "c++"), "-O2", "-std=c++17", "-shared", "-fPIC"]
         command += ["-isystem", jax.ffi.include_dir(), str(_SOURCE), "-o", library]
         subprocess.run(command, check=True)
-        calls = ctypes.CDLL(library)
-    if meeting is not None:
-        path, rank, size = meeting
-        if not calls.jax_cxl_benchmark_meet(path.encode(), rank, size):
-            raise OSError(f"{path} cannot be mapped: name a file that does not exist yet")
+        return ctypes.CDLL(library)
+
+
+def _register(handler: object, targets: tuple[str, ...], platform: str) -> None:
     for target in targets:
-        handler = jax.ffi.pycapsule(calls.jax_cxl_benchmark_empty)
-        jax.ffi.register_ffi_target(target, handler, platform=platform)
-    for target in waiting:
-        handler = jax.ffi.pycapsule(calls.jax_cxl_benchmark_wait)
-        jax.ffi.register_ffi_target(target, handler, platform=platform)
+        jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(handler), platform=platform)

@@ -30,15 +30,13 @@ _TARGETS = (contract.COLLECTIVE_TARGET, contract.START_TARGET, contract.DONE_TAR
 
 def prepare(world: World) -> None:
     """Registers the calls without transport. The devices must be there."""
-    if _platform() != "cpu":
-        empty_call.register(*_renamed(NOTHING), platform="CUDA")
-        return
-    path = f"/dev/shm/jax_cxl_benchmark_{int(world.gather(os.getpid())[0])}"
-    empty_call.register(
-        *_renamed(NOTHING), waiting=_renamed(WAITING), meeting=(path, world.rank, world.size)
-    )
-    world.barrier()
-    pathlib.Path(path).unlink(missing_ok=True)
+    on_cpus = _platform() == "cpu"
+    empty_call.register(*_renamed(NOTHING), platform="cpu" if on_cpus else "CUDA")
+    if on_cpus:
+        path = f"/dev/shm/jax_cxl_benchmark_{int(world.gather(os.getpid())[0])}"
+        empty_call.register_waiting(*_renamed(WAITING), path=path, rank=world.rank, size=world.size)
+        world.barrier()
+        pathlib.Path(path).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
