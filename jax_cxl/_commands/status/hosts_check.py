@@ -7,6 +7,7 @@ JSON over this connection. The stores that they check go through the memory.
 import dataclasses
 import json
 import socket
+import struct
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -141,18 +142,32 @@ def check_between_hosts(uri: str, address: str) -> Iterator[Finding]:
 def _connect(host: str, port: int) -> socket.socket:
     """Listens if `host` is "". Otherwise tries to connect until the other host listens."""
     if not host:
-        with socket.create_server(("", port)) as server:
+        with _server(port) as server:
             server.settimeout(_ANSWER_SECONDS)
             connection, _ = server.accept()
         return connection
     deadline = time.monotonic() + _ANSWER_SECONDS
     while True:
         try:
-            return socket.create_connection((host, port), timeout=_ANSWER_SECONDS)
+            connection = socket.create_connection((host, port), timeout=_ANSWER_SECONDS)
+            # Linux may choose the same port for this end. Then the process talks to itself.
+            if connection.getsockname() != connection.getpeername():
+                return connection
+            # Closed at once, so that the port is free for the server.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.close()
+            raise ConnectionRefusedError(f"nothing listens on {host}:{port}")
         except ConnectionRefusedError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
+
+
+def _server(port: int) -> socket.socket:
+    """Listens for IPv6 too: a name such as localhost may mean an address of IPv6 first."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
 
 
 class _Partner:

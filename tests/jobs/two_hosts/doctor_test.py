@@ -4,9 +4,13 @@ import concurrent.futures
 import ctypes
 import pathlib
 import queue
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+from unittest import mock
 
 import jax
 import pytest
@@ -56,6 +60,36 @@ class DeviceTest(parameterized.TestCase):
         self.assertIn("the same on both hosts (64 of 64 stores arrived)", outputs[0])
         self.assertIn("us each way", outputs[0])
         self.assertIn("run under one kernel", outputs[0])
+
+    @parameterized.parameters("127.0.0.1", "localhost")
+    def test_a_connection_to_itself_is_not_the_other_host(self, host):
+        port = two_kernels.free_port()
+        connect, sleep = socket.create_connection, time.sleep
+        servers = []
+
+        def first_to_itself(address, timeout):
+            if servers:
+                return connect(address, timeout=timeout)
+            own = connect(("127.0.0.1", port), timeout, source_address=("127.0.0.1", port))
+            servers.append(threading.Thread(target=listen))
+            return own
+
+        def listen():
+            with hosts_check._connect("", port) as connection:
+                connection.sendall(b"server")
+
+        def pause(seconds):
+            if servers[0].ident is None:
+                servers[0].start()
+            sleep(seconds)
+
+        with (
+            mock.patch.object(socket, "create_connection", first_to_itself),
+            mock.patch.object(time, "sleep", pause),
+            hosts_check._connect(host, port) as connection,
+        ):
+            self.assertEqual(connection.recv(6), b"server")
+        servers[0].join()
 
     @pytest.mark.long
     def test_hosts_that_map_different_memory(self):

@@ -27,8 +27,8 @@ __device__ inline bool AwaitReleased(const DeviceCall& call, Shared& shared,
   });
 }
 
-// Remembers what all peers have read, for later calls. Not each call does it,
-// because it crosses the link. Called by a whole warp.
+// Remembers what all peers have read, for later calls. Does it only in some
+// calls, because it crosses the link. Called by a whole warp.
 __device__ inline void NoteReleased(const DeviceCall& call,
                                     const Shared& shared) {
   if (shared.released + kFlaggedSlots / 2 > call.base_round) return;
