@@ -161,16 +161,22 @@ inline constexpr Control kControls[] = {
 
 namespace negative_controls {
 
+// How long a rank waits: `if_left_out` seconds, so that an omission is noticed
+// soon. Where nothing is left out, a rank may wait for a busy machine.
+inline double Timeout(const Incoherence& incoherence, double if_left_out) {
+  return incoherence.leave_out.empty() ? 60 : if_left_out;
+}
+
 inline std::string RunSoak(const Incoherence& incoherence, double seconds) {
   const soak::Report report =
       soak::Soak(std::numeric_limits<uint64_t>::max(), incoherence.seed,
-                 seconds, incoherence, /*timeout_s=*/1);
+                 seconds, incoherence, Timeout(incoherence, 1));
   return report.first_failure;
 }
 
 inline std::string RunDevices(const Incoherence& incoherence, double seconds) {
   return soak::DeviceSoak(incoherence.seed, seconds, incoherence,
-                          /*timeout_s=*/incoherence.adversary ? 10 : 3)
+                          Timeout(incoherence, incoherence.adversary ? 10 : 3))
       .first_failure;
 }
 
@@ -201,7 +207,7 @@ inline std::string TalkOnce(const Incoherence& incoherence, bool disagree) {
   constexpr int kSite = 80;  // more than a cache line
   const std::vector<int32_t> everyone = {0, 1, 2};
   Options options;
-  options.timeout_s = 1;
+  options.timeout_s = Timeout(incoherence, 1);
   // They outlive the world, whose destructor finishes all calls.
   std::vector<std::unique_ptr<Countdown>> countdowns;
   World world(kRanks, options, 16 << 20, 1, pool::CoherenceMode::kCoherent,
@@ -310,7 +316,8 @@ inline Outcome RunControl(Incoherence incoherence, Scenario scenario,
   close(ends[1]);
   Outcome outcome;
   pollfd ready = {ends[0], POLLIN, 0};
-  const double timeout = seconds + 10;
+  const double timeout =
+      seconds + 10 + negative_controls::Timeout(incoherence, 0);
   auto passed = [&] {
     return std::chrono::duration<double>(Clock::now() - start).count();
   };
