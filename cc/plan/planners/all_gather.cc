@@ -6,7 +6,7 @@ namespace jax_cxl::plan {
 // rounds at once. A window has more than one round only if that spreads the
 // load over the devices. Two windows of slots suffice, for the reason given at
 // Pipeline().
-Plan PlanAllGather(Planner planner) {
+uint64_t PlanAllGather(Planner& planner) {
   const uint64_t block = planner.block();
   const Chunks chunks = planner.Cut(block);
   const Turns turns = planner.TakeTurns(chunks.count);
@@ -31,14 +31,12 @@ Plan PlanAllGather(Planner planner) {
   };
   auto retrieve = [&](uint64_t w) {
     rounds(w, [&](uint64_t t) {
-      for (int i = 1; i < planner.ranks(); ++i) {
-        const int peer = planner.Peer(i);
+      for (const int peer : planner.Peers())
         planner.Get(peer, t, 0, peer * block + chunks.Begin(t), chunks.Size(t));
-      }
     });
   };
-  Pipeline((chunks.count + turns.window - 1) / turns.window, publish, retrieve);
-  return std::move(planner).Finish(chunks.count);
+  Pipeline(CeilDiv(chunks.count, turns.window), publish, retrieve);
+  return chunks.count;
 }
 
 }  // namespace jax_cxl::plan

@@ -5,18 +5,15 @@ namespace {
 
 // Every rank puts its whole block and reduces all blocks. This takes one
 // exchange, in which each rank reads (n - 1) B.
-Plan AllRead(Planner planner) {
+uint64_t AllRead(Planner& planner) {
   const Chunks chunks = planner.Cut(planner.block());
-  auto publish = [&](uint64_t t) {
-    planner.Put(t, chunks.Begin(t), 0, chunks.Size(t));
-    planner.Publish(t);
-  };
+  auto publish = [&](uint64_t t) { planner.PublishChunk(chunks, t); };
   auto retrieve = [&](uint64_t t) {
     const uint64_t at = chunks.Begin(t);
     planner.Reduce(0, planner.ranks(), t, 0, at, at, chunks.Size(t));
   };
   Pipeline(chunks.count, publish, retrieve);
-  return std::move(planner).Finish(chunks.count);
+  return chunks.count;
 }
 
 // Each chunk has a segment for each rank. One round carries the inputs of a
@@ -37,7 +34,7 @@ Plan AllRead(Planner planner) {
 // chunk. The devices would then alternate between 2n copies and n copies, which
 // delivers less to the n readers than a constant 3n / 2 copies. Inputs that are
 // put early are still published in order.
-Plan ReduceAndShare(Planner planner) {
+uint64_t ReduceAndShare(Planner& planner) {
   const int n = planner.ranks(), rank = planner.rank();
   const Chunks chunks = planner.Cut(
       planner.block(), {.parts = n,
@@ -51,11 +48,10 @@ Plan ReduceAndShare(Planner planner) {
 
   auto put_inputs = [&](uint64_t c) {
     if (c >= chunks.count) return;
-    for (int s = 0; s < n; ++s) {
-      if (s == rank) continue;
-      planner.Put(rounds.Inputs(c), chunks.Begin(c, s), s * chunks.stride,
-                  chunks.Size(c, s));
-    }
+    for (int s = 0; s < n; ++s)
+      if (s != rank)
+        planner.Put(rounds.Inputs(c), chunks.Begin(c, s), s * chunks.stride,
+                    chunks.Size(c, s));
   };
   auto publish_inputs = [&](uint64_t c) {
     if (c >= chunks.count) return;
@@ -73,11 +69,9 @@ Plan ReduceAndShare(Planner planner) {
     planner.Publish(rounds.Results(c));
   };
   auto share = [&](uint64_t c) {
-    for (int i = 1; i < n; ++i) {
-      const int s = planner.Peer(i);
+    for (const int s : planner.Peers())
       planner.Get(s, rounds.Results(c), 0, chunks.Begin(c, s),
                   chunks.Size(c, s));
-    }
   };
 
   const uint64_t ahead = rounds.ahead() ? 2 : 1;
@@ -98,19 +92,13 @@ Plan ReduceAndShare(Planner planner) {
     share(c);
     if (!rounds.ahead()) put_results(c + 1);
   }
-  return std::move(planner).Finish(rounds.Results(chunks.count - 1) + 1);
+  return rounds.Results(chunks.count - 1) + 1;
 }
 
 }  // namespace
 
-// Sharing the reduction saves (n - 1) (n - 2) / n B of reading, but costs a
-// second exchange. With two ranks it saves nothing, and for few bytes it is not
-// worth it.
-Plan PlanAllReduce(Planner planner) {
-  const bool all_read = planner.ranks() == 2 ||
-                        planner.block() <= planner.geometry().all_read_bytes;
-  return all_read ? AllRead(std::move(planner))
-                  : ReduceAndShare(std::move(planner));
+uint64_t PlanAllReduce(Planner& planner) {
+  return planner.all_read() ? AllRead(planner) : ReduceAndShare(planner);
 }
 
 }  // namespace jax_cxl::plan

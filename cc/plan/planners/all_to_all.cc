@@ -4,16 +4,15 @@ namespace jax_cxl::plan {
 
 // Round t carries chunk t of all blocks except the rank's own. The (i - 1)-th
 // part of a slot is for the i-th peer.
-Plan PlanAllToAll(Planner planner) {
+uint64_t PlanAllToAll(Planner& planner) {
   const int n = planner.ranks(), rank = planner.rank();
   const uint64_t block = planner.block();
   const Chunks chunks = planner.Cut(block, {.parts = n - 1});
   auto publish = [&](uint64_t t) {
     const uint64_t at = chunks.Begin(t), size = chunks.Size(t);
-    for (int i = 1; i < n; ++i) {
+    for (int i = 1; i < n; ++i)
       planner.Put(t, planner.Peer(i) * block + at, (i - 1) * chunks.stride,
                   size);
-    }
     planner.Publish(t);
     planner.Copy(rank * block + at, rank * block + at, size);
   };
@@ -27,7 +26,7 @@ Plan PlanAllToAll(Planner planner) {
     }
   };
   Pipeline(chunks.count, publish, retrieve);
-  return std::move(planner).Finish(chunks.count);
+  return chunks.count;
 }
 
 }  // namespace jax_cxl::plan

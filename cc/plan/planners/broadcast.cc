@@ -10,39 +10,25 @@ namespace {
 // again.
 constexpr uint64_t kWindowsTogether = 8;
 
-// Writes the gets of one reader, from chunks of the root's block.
-class Reader {
- public:
-  Reader(Planner& planner, const Chunks& chunks)
-      : planner_(planner), chunks_(chunks) {}
+// Waits for a round, or for the last one.
+void Await(Planner& planner, const Chunks& chunks, uint64_t round) {
+  planner.Await(planner.request().root, std::min(round, chunks.count - 1));
+}
 
-  void Await(uint64_t round) {
-    planner_.Await(root(), std::min(round, chunks_.count - 1));
+// Gets bytes [begin, end) of the root's block.
+void Get(Planner& planner, const Chunks& chunks, uint64_t begin, uint64_t end) {
+  while (begin < end) {
+    const uint64_t t = begin / chunks.bytes, at = begin - chunks.Begin(t);
+    const uint64_t bytes = std::min(end - begin, chunks.Size(t) - at);
+    planner.Get(planner.request().root, t, at, begin, bytes);
+    begin += bytes;
   }
-
-  // Gets bytes [begin, end) of the block.
-  void Get(uint64_t begin, uint64_t end) {
-    while (begin < end) {
-      const uint64_t t = begin / chunks_.bytes, at = begin - chunks_.Begin(t);
-      const uint64_t bytes = std::min(end - begin, chunks_.Size(t) - at);
-      planner_.Get(root(), t, at, begin, bytes);
-      begin += bytes;
-    }
-  }
-
- private:
-  int root() const { return planner_.request().root; }
-
-  Planner& planner_;
-  const Chunks& chunks_;
-};
+}
 
 void PutAll(Planner& planner, const Chunks& chunks) {
   for (uint64_t t = 0; t < chunks.count; ++t) {
-    const uint64_t at = chunks.Begin(t), size = chunks.Size(t);
-    planner.Put(t, at, 0, size);
-    planner.Publish(t);
-    planner.Copy(at, at, size);
+    planner.PublishChunk(chunks, t);
+    planner.Copy(chunks.Begin(t), chunks.Begin(t), chunks.Size(t));
   }
 }
 
@@ -67,26 +53,23 @@ Stagger StaggerOf(const Geometry& geometry) {
 
 // Every round lies on all devices, so readers follow the root closely. If there
 // are more readers than devices, readers wait for devices, not for links.
-Plan Striped(Planner planner) {
+uint64_t Striped(Planner& planner) {
   const Geometry& geometry = planner.geometry();
-  const int root = planner.request().root, n = planner.ranks();
-  const uint64_t reader = (planner.rank() - root + n) % n - 1;
-  const bool many = n - 1 > geometry.num_devices;
+  const bool many = planner.ranks() - 1 > geometry.num_devices;
   const Chunks chunks = planner.Cut(
       planner.block(), {.pipeline = (many ? 12 : 6) * kPipelineChunks});
   if (planner.is_root()) {
     PutAll(planner, chunks);
-    return std::move(planner).Finish(chunks.count);
+    return chunks.count;
   }
   const Stagger stagger = StaggerOf(geometry);
-  const uint64_t start = reader % stagger.starts * stagger.step;
+  const uint64_t start = planner.reader() % stagger.starts * stagger.step;
   const uint64_t last = stagger.step * (stagger.starts - 1);
-  Reader gets(planner, chunks);
   // Readers start apart only if the wait is short compared with the call.
   if (many && start > 0 && chunks.count >= kPipelineChunks * last)
-    gets.Await(start);
-  gets.Get(0, chunks.total);
-  return std::move(planner).Finish(chunks.count);
+    Await(planner, chunks, start);
+  Get(planner, chunks, 0, chunks.total);
+  return chunks.count;
 }
 
 }  // namespace
@@ -105,12 +88,10 @@ Plan Striped(Planner planner) {
 // These readers still drift apart, window by window. In some windows they
 // therefore also wait for the first round of the next window, which the root
 // puts once all readers have read the previous window.
-Plan PlanBroadcast(Planner planner) {
-  if (planner.striped()) return Striped(std::move(planner));
-  const int root = planner.request().root, n = planner.ranks();
+uint64_t PlanBroadcast(Planner& planner) {
+  if (planner.striped()) return Striped(planner);
   const Geometry& geometry = planner.geometry();
-  const uint64_t reader = (planner.rank() - root + n) % n - 1;
-  const uint64_t readers = n - 1;
+  const uint64_t reader = planner.reader(), readers = planner.ranks() - 1;
   const uint64_t window =
       std::min<uint64_t>(geometry.num_slots / 2, geometry.num_devices);
   const bool many = readers > window && window > 1;
@@ -121,14 +102,13 @@ Plan PlanBroadcast(Planner planner) {
                         .devices = window});
   if (planner.is_root()) {
     PutAll(planner, chunks);
-    return std::move(planner).Finish(chunks.count);
+    return chunks.count;
   }
-  Reader gets(planner, chunks);
   if (!many && chunks.count > window) {
     const uint64_t start = std::min(reader, window - 1);
-    if (start > 0) gets.Await(start);
-    gets.Get(0, chunks.total);
-    return std::move(planner).Finish(chunks.count);
+    if (start > 0) Await(planner, chunks, start);
+    Get(planner, chunks, 0, chunks.total);
+    return chunks.count;
   }
   const uint64_t lines =
       std::lcm<uint64_t>(planner.request().element_bytes, kSlotAlignment);
@@ -142,11 +122,11 @@ Plan PlanBroadcast(Planner planner) {
     const bool together =
         first / window % kWindowsTogether == kWindowsTogether - 1;
     if (many && chunks.count > 1)
-      gets.Await(first + window - (together ? 0 : 1));
-    gets.Get(middle, end);
-    gets.Get(begin, middle);
+      Await(planner, chunks, first + window - (together ? 0 : 1));
+    Get(planner, chunks, middle, end);
+    Get(planner, chunks, begin, middle);
   }
-  return std::move(planner).Finish(chunks.count);
+  return chunks.count;
 }
 
 }  // namespace jax_cxl::plan

@@ -22,6 +22,13 @@ Status Invalid(const Parts&... parts) {
   return Error(Code::kInvalidArgument, parts...);
 }
 
+template <typename T>
+Status CheckRange(Op op, const char* field, T value, T least, T most) {
+  if (value >= least && value <= most) return OkStatus();
+  return Invalid(OpName(op), ": ", field, " is ", value, ", not in [", least,
+                 ", ", most, "]");
+}
+
 Status CheckSources(const Request& request) {
   const std::vector<int32_t>& sources = request.sources;
   const int n = request.num_ranks;
@@ -95,67 +102,59 @@ Status CheckGeometry(const Geometry& geometry, int num_ranks) {
 }
 
 Status Check(const Request& request, const Geometry& geometry) {
+  const Op op = request.op;
   const int n = request.num_ranks;
-  if (static_cast<int>(request.op) >= kNumOps) {
-    return Invalid("op is ", static_cast<int>(request.op), ", there are ",
-                   kNumOps);
+  if (static_cast<int>(op) >= kNumOps) {
+    return Invalid("op is ", static_cast<int>(op), ", there are ", kNumOps);
   }
-  const std::string_view op = OpName(request.op);
-  if (n < 1 || n > kMaxRanks) {
-    return Invalid(op, ": num_ranks is ", n, ", not in [1, ", kMaxRanks, "]");
+  CXL_RETURN_IF_ERROR(CheckRange(op, "num_ranks", n, 1, kMaxRanks));
+  CXL_RETURN_IF_ERROR(CheckRange(op, "rank", request.rank, 0, n - 1));
+  if (HasRoot(op)) {
+    CXL_RETURN_IF_ERROR(CheckRange(op, "root", request.root, 0, n - 1));
   }
-  if (request.rank < 0 || request.rank >= n) {
-    return Invalid(op, ": rank is ", request.rank, ", not in [0, ", n, ")");
-  }
-  if (HasRoot(request.op) && (request.root < 0 || request.root >= n)) {
-    return Invalid(op, ": root is ", request.root, ", not in [0, ", n, ")");
-  }
-  if (request.element_bytes < 1 || request.element_bytes > 16) {
-    return Invalid(op, ": element_bytes is ", request.element_bytes,
-                   ", not in [1, 16]");
-  }
+  CXL_RETURN_IF_ERROR(
+      CheckRange(op, "element_bytes", request.element_bytes, 1u, 16u));
   if (request.count > kMaxBlockBytes / request.element_bytes) {
-    return Invalid(op, ": count is ", request.count, ", more than ",
+    return Invalid(OpName(op), ": count is ", request.count, ", more than ",
                    kMaxBlockBytes, " bytes");
   }
-  if (request.op == Op::kBarrier && request.count != 0) {
+  if (op == Op::kBarrier && request.count != 0) {
     return Invalid("barrier: count is ", request.count, ", not 0");
   }
-  if (request.op == Op::kPermute) CXL_RETURN_IF_ERROR(CheckSources(request));
-  if (MovesRows(request.op)) CXL_RETURN_IF_ERROR(CheckRows(request));
+  if (op == Op::kPermute) CXL_RETURN_IF_ERROR(CheckSources(request));
+  if (MovesRows(op)) CXL_RETURN_IF_ERROR(CheckRows(request));
   return CheckGeometry(geometry, n);
 }
 
 // A group of one rank: the rank moves its own block.
-Plan PlanAlone(Planner planner) {
+uint64_t PlanAlone(Planner& planner) {
   const Request& request = planner.request();
   if (request.op == Op::kPermute && request.sources[0] < 0) {
     planner.Zero(0, planner.block());
   } else if (request.op != Op::kExscan) {
     planner.Copy(0, 0, planner.block());
   }
-  return std::move(planner).Finish(1);
+  return 1;
 }
 
-Plan Dispatch(Planner planner) {
+uint64_t Dispatch(Planner& planner) {
   const Request& request = planner.request();
-  if (request.op == Op::kBarrier) return PlanBarrier(std::move(planner));
-  if (request.count == 0) return std::move(planner).Finish(1);
-  if (request.num_ranks == 1) return PlanAlone(std::move(planner));
-  using PlanFunction = Plan (*)(Planner);
-  static constexpr PlanFunction kPlanners[] = {
+  if (request.op == Op::kBarrier) return PlanBarrier(planner);
+  if (request.count == 0) return 1;
+  if (request.num_ranks == 1) return PlanAlone(planner);
+  static constexpr uint64_t (*kPlanners[])(Planner&) = {
 #define ROW(constant, name, planner, ...) planner,
       JAX_CXL_OPERATIONS(ROW)
 #undef ROW
   };
-  return kPlanners[static_cast<size_t>(request.op)](std::move(planner));
+  return kPlanners[static_cast<size_t>(request.op)](planner);
 }
 
 }  // namespace
 
 Result<Plan> MakePlan(const Request& request, const Geometry& geometry) {
   CXL_RETURN_IF_ERROR(Check(request, geometry));
-  const Planner planner(request, geometry);
+  Planner planner(request, geometry);
   // Every plan has at least one round for each slot that a block fills.
   const uint64_t rounds = planner.block() / geometry.slot_bytes;
   if (rounds > kMaxRounds) {
@@ -165,7 +164,7 @@ Result<Plan> MakePlan(const Request& request, const Geometry& geometry) {
                  " rounds; use larger slots (JAX_CXL_SLOT_BYTES, or a larger "
                  "size= of the pool)");
   }
-  return Dispatch(planner);
+  return planner.Finish(Dispatch(planner));
 }
 
 }  // namespace jax_cxl::plan

@@ -5,28 +5,25 @@
 namespace jax_cxl::plan {
 
 // Round t carries chunk t of each block that another rank receives.
-Plan PlanPermute(Planner planner) {
+uint64_t PlanPermute(Planner& planner) {
   const int rank = planner.rank();
   const uint64_t block = planner.block();
   const std::vector<int32_t>& sources = planner.request().sources;
   const int source = sources[rank];
-  const bool sends = source != rank && std::find(sources.begin(), sources.end(),
-                                                 rank) != sources.end();
+  const bool sends = source != rank && std::ranges::count(sources, rank) > 0;
   const Chunks chunks = planner.Cut(block);
   auto publish = [&](uint64_t t) {
-    if (!sends) return;
-    planner.Put(t, chunks.Begin(t), 0, chunks.Size(t));
-    planner.Publish(t);
+    if (sends) planner.PublishChunk(chunks, t);
   };
   auto retrieve = [&](uint64_t t) {
-    if (source < 0 || source == rank) return;
-    planner.Get(source, t, 0, chunks.Begin(t), chunks.Size(t));
+    if (source >= 0 && source != rank)
+      planner.Get(source, t, 0, chunks.Begin(t), chunks.Size(t));
   };
   Pipeline(chunks.count, publish, retrieve);
   // These come last, because no peer waits for them.
   if (source < 0) planner.Zero(0, block);
   if (source == rank) planner.Copy(0, 0, block);
-  return std::move(planner).Finish(chunks.count);
+  return chunks.count;
 }
 
 }  // namespace jax_cxl::plan

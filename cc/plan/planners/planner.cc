@@ -2,20 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
-#include <vector>
+#include <ranges>
 
 namespace jax_cxl::plan {
 namespace {
-
-constexpr uint64_t kNoRound = std::numeric_limits<uint64_t>::max();
-
-bool Continues(const Step& last, StepKind kind, uint64_t round, uint64_t from,
-               uint64_t to) {
-  return last.kind == kind && last.round == round &&
-         last.from + last.bytes == from && last.to + last.bytes == to;
-}
 
 // Returns the number of chunks with which `readers` ranks read the same bytes
 // in the least time, if each chunk lies on another device. With k chunks, each
@@ -29,29 +20,15 @@ uint64_t Spread(uint64_t bytes, uint64_t readers) {
       std::sqrt(static_cast<double>(bytes) * readers / kBytesBetweenChunks));
 }
 
-// Returns the round whose slots a step reads, or kNoRound.
-uint64_t ReadRound(const Step& step) {
-  switch (step.kind) {
-    case StepKind::kGet:
-    case StepKind::kReduce:
-    case StepKind::kReduceToSlot:
-      return step.round;
-    default:
-      return kNoRound;
-  }
+bool ReadsSlots(const Step& step) {
+  return step.kind == StepKind::kGet || step.kind == StepKind::kReduce ||
+         step.kind == StepKind::kReduceToSlot;
 }
 
-// Returns the round whose slot a step writes, or kNoRound.
-uint64_t WrittenRound(const Step& step) {
-  switch (step.kind) {
-    case StepKind::kPut:
-    case StepKind::kPutOutput:
-      return step.round;
-    case StepKind::kReduceToSlot:
-      return step.to_round;
-    default:
-      return kNoRound;
-  }
+bool WritesSlot(const Step& step, uint64_t round) {
+  if (step.kind == StepKind::kReduceToSlot) return step.to_round == round;
+  return step.round == round &&
+         (step.kind == StepKind::kPut || step.kind == StepKind::kPutOutput);
 }
 
 }  // namespace
@@ -98,115 +75,71 @@ Chunks Planner::Cut(uint64_t total, const Cutting& cutting) const {
   return chunks;
 }
 
-Step& Planner::Add(StepKind kind, uint64_t round, uint64_t bytes) {
-  Step& step = plan_.steps.emplace_back();
-  step.kind = kind;
-  step.round = round;
-  step.bytes = bytes;
-  return step;
-}
-
-void Planner::Copy(uint64_t from, uint64_t to, uint64_t bytes) {
+void Planner::Add(StepKind kind, uint64_t round, uint64_t from, uint64_t to,
+                  uint64_t bytes, int peer) {
   if (bytes == 0) return;
-  Step& step = Add(StepKind::kCopy, 0, bytes);
+  Step& step = steps_.emplace_back();
+  step.kind = kind;
+  step.peer = peer;
+  step.round = round;
   step.from = from;
   step.to = to;
-}
-
-void Planner::Zero(uint64_t to, uint64_t bytes) {
-  if (bytes == 0) return;
-  Add(StepKind::kZero, 0, bytes).to = to;
+  step.bytes = bytes;
 }
 
 void Planner::Put(uint64_t round, uint64_t from, uint64_t to, uint64_t bytes) {
-  if (bytes == 0) return;
-  if (!plan_.steps.empty() &&
-      Continues(plan_.steps.back(), StepKind::kPut, round, from, to)) {
-    plan_.steps.back().bytes += bytes;
-    return;
+  if (!steps_.empty()) {
+    Step& last = steps_.back();
+    if (last.kind == StepKind::kPut && last.round == round &&
+        last.from + last.bytes == from && last.to + last.bytes == to) {
+      last.bytes += bytes;
+      return;
+    }
   }
-  Step& step = Add(StepKind::kPut, round, bytes);
-  step.from = from;
-  step.to = to;
-}
-
-void Planner::PutOutput(uint64_t round, uint64_t from, uint64_t to,
-                        uint64_t bytes) {
-  if (bytes == 0) return;
-  Step& step = Add(StepKind::kPutOutput, round, bytes);
-  step.from = from;
-  step.to = to;
+  Add(StepKind::kPut, round, from, to, bytes);
 }
 
 void Planner::Publish(uint64_t round) {
-  if (!plan_.steps.empty() && WrittenRound(plan_.steps.back()) == round) {
+  if (!steps_.empty() && WritesSlot(steps_.back(), round))
     PublishNothing(round);
-  }
-}
-
-void Planner::PublishNothing(uint64_t round) {
-  Add(StepKind::kPublish, round, 0);
-}
-
-void Planner::Get(int peer, uint64_t round, uint64_t from, uint64_t to,
-                  uint64_t bytes) {
-  if (bytes == 0) return;
-  Step& step = Add(StepKind::kGet, round, bytes);
-  step.peer = peer;
-  step.from = from;
-  step.to = to;
-}
-
-void Planner::Await(int peer, uint64_t round) {
-  Add(StepKind::kGet, round, 0).peer = peer;
 }
 
 void Planner::Reduce(int first, int last, uint64_t round, uint64_t from,
                      uint64_t input_from, uint64_t to, uint64_t bytes) {
   if (bytes == 0) return;
-  Step& step = Add(StepKind::kReduce, round, bytes);
-  step.first = first;
-  step.last = last;
-  step.from = from;
-  step.input_from = input_from;
-  step.to = to;
+  Add(StepKind::kReduce, round, from, to, bytes);
+  steps_.back().first = first;
+  steps_.back().last = last;
+  steps_.back().input_from = input_from;
 }
 
-void Planner::ReduceToSlot(int first, int last, uint64_t round, uint64_t from,
-                           uint64_t input_from, uint64_t to_round, uint64_t to,
-                           uint64_t bytes) {
+void Planner::ReduceToSlot(uint64_t round, uint64_t from, uint64_t input_from,
+                           uint64_t to_round, uint64_t to, uint64_t bytes) {
   if (bytes == 0) return;
-  Reduce(first, last, round, from, input_from, to, bytes);
-  plan_.steps.back().kind = StepKind::kReduceToSlot;
-  plan_.steps.back().to_round = to_round;
+  Reduce(0, ranks(), round, from, input_from, to, bytes);
+  steps_.back().kind = StepKind::kReduceToSlot;
+  steps_.back().to_round = to_round;
 }
 
-Plan Planner::Finish(uint64_t rounds) && {
+Plan Planner::Finish(uint64_t rounds) const {
   // Goes through the steps in reverse, because a release depends on later
   // reads.
-  const std::vector<Step> steps = std::move(plan_.steps);
   std::vector<Step> reversed;
-  reversed.reserve(steps.size() + rounds);
+  reversed.reserve(steps_.size() + rounds);
   uint64_t read_next = rounds;  // no step from here on reads an earlier round
   auto release_before = [&reversed](uint64_t round) {
     if (round == 0) return;
-    Step& step = reversed.emplace_back();
-    step.kind = StepKind::kRelease;
-    step.round = round - 1;
+    reversed.push_back({.kind = StepKind::kRelease, .round = round - 1});
   };
-  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    const uint64_t round = ReadRound(*step);
-    if (round < read_next) {
+  for (const Step& step : std::views::reverse(steps_)) {
+    if (ReadsSlots(step) && step.round < read_next) {
       release_before(read_next);
-      read_next = round;
+      read_next = step.round;
     }
-    reversed.push_back(*step);
+    reversed.push_back(step);
   }
   release_before(read_next);
-  std::reverse(reversed.begin(), reversed.end());
-  plan_.steps = std::move(reversed);
-  plan_.rounds = rounds;
-  return std::move(plan_);
+  return {rounds, {reversed.rbegin(), reversed.rend()}};
 }
 
 }  // namespace jax_cxl::plan

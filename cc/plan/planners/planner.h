@@ -3,7 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <utility>
+#include <ranges>
+#include <vector>
 
 #include "cc/base/status.h"
 #include "cc/plan/plan.h"
@@ -79,9 +80,25 @@ class Planner {
     return geometry_.num_devices > 1 && geometry_.device_parts > 1;
   }
 
+  // Returns true if every rank reads all peers at once. Sharing the reduction
+  // saves (n - 1) (n - 2) / n B of reading, but costs a second exchange. With
+  // two ranks it saves nothing, and for few bytes it is not worth it.
+  bool all_read() const {
+    return ranks() == 2 || block_ <= geometry_.all_read_bytes;
+  }
+  // This rank's place among the root's peers: 0 for the root's successor.
+  int reader() const {
+    return (rank() - request_.root + ranks() - 1) % ranks();
+  }
+
   // The i-th peer to visit, 1 <= i < ranks. Each rank starts with its
   // successor, so that the ranks do not all read one pool device at once.
   int Peer(int i) const { return (rank() + i) % ranks(); }
+  // All peers, in this order.
+  auto Peers() const {
+    return std::views::iota(1, ranks()) |
+           std::views::transform([this](int i) { return Peer(i); });
+  }
 
   // Chooses an order of rounds that loads the devices evenly. If the number of
   // devices does not divide the number of ranks, the ranks' slots of one round
@@ -102,33 +119,51 @@ class Planner {
   // slot.
   Chunks Cut(uint64_t total, const Cutting& cutting = {}) const;
 
-  void Copy(uint64_t from, uint64_t to, uint64_t bytes);
-  void Zero(uint64_t to, uint64_t bytes);
+  void Copy(uint64_t from, uint64_t to, uint64_t bytes) {
+    Add(StepKind::kCopy, 0, from, to, bytes);
+  }
+  void Zero(uint64_t to, uint64_t bytes) {
+    Add(StepKind::kZero, 0, 0, to, bytes);
+  }
   void Put(uint64_t round, uint64_t from, uint64_t to, uint64_t bytes);
-  void PutOutput(uint64_t round, uint64_t from, uint64_t to, uint64_t bytes);
+  void PutOutput(uint64_t round, uint64_t from, uint64_t to, uint64_t bytes) {
+    Add(StepKind::kPutOutput, round, from, to, bytes);
+  }
   void Publish(uint64_t round);  // only if the round has a put
-  void PublishNothing(uint64_t round);
+  void PublishNothing(uint64_t round) {
+    steps_.push_back({.kind = StepKind::kPublish, .round = round});
+  }
+  // Puts and publishes chunk `t` of this rank's block.
+  void PublishChunk(const Chunks& chunks, uint64_t t) {
+    Put(t, chunks.Begin(t), 0, chunks.Size(t));
+    Publish(t);
+  }
   void Get(int peer, uint64_t round, uint64_t from, uint64_t to,
-           uint64_t bytes);
-  void Await(int peer, uint64_t round);  // a get of 0 bytes: only its wait
+           uint64_t bytes) {
+    Add(StepKind::kGet, round, from, to, bytes, peer);
+  }
+  void Await(int peer, uint64_t round) {  // a get of 0 bytes: only its wait
+    steps_.push_back({.kind = StepKind::kGet, .peer = peer, .round = round});
+  }
   void Reduce(int first, int last, uint64_t round, uint64_t from,
               uint64_t input_from, uint64_t to, uint64_t bytes);
-  void ReduceToSlot(int first, int last, uint64_t round, uint64_t from,
-                    uint64_t input_from, uint64_t to_round, uint64_t to,
-                    uint64_t bytes);
+  // The sources are all ranks.
+  void ReduceToSlot(uint64_t round, uint64_t from, uint64_t input_from,
+                    uint64_t to_round, uint64_t to, uint64_t bytes);
 
   // Adds each release right after the last step that reads a slot of that round
   // or an earlier one. A rank that reads nothing releases the whole call before
   // its first step, so it never delays a peer.
-  Plan Finish(uint64_t rounds) &&;
+  Plan Finish(uint64_t rounds) const;
 
  private:
-  Step& Add(StepKind kind, uint64_t round, uint64_t bytes);
+  void Add(StepKind kind, uint64_t round, uint64_t from, uint64_t to,
+           uint64_t bytes, int peer = -1);
 
   const Request& request_;
   const Geometry& geometry_;
   const uint64_t block_;
-  Plan plan_;
+  std::vector<Step> steps_;
 };
 
 // Publishes round t + 1 before it retrieves round t, so that peers find the
@@ -191,9 +226,10 @@ class TwoExchanges {
   uint64_t rounds_;  // per chunk
 };
 
-// Each planner has its own file. Preconditions: the request is valid. For all
-// but PlanBarrier, there are at least two ranks, and the count is above 0.
-#define ROW(constant, name, planner, ...) Plan planner(Planner);
+// Each planner has its own file. It adds the steps of a call, and returns the
+// number of rounds. Preconditions: the request is valid. For all but
+// PlanBarrier, there are at least two ranks, and the count is above 0.
+#define ROW(constant, name, planner, ...) uint64_t planner(Planner&);
 JAX_CXL_OPERATIONS(ROW)
 #undef ROW
 

@@ -7,16 +7,14 @@ namespace jax_cxl::plan {
 // leaves its own part of its slot empty. With two ranks, a slot could have n -
 // 1 parts instead. But chunks would then be twice as large and would not stay
 // in the processor's cache: a call took a quarter longer.
-Plan PlanReduceScatter(Planner planner) {
+uint64_t PlanReduceScatter(Planner& planner) {
   const int n = planner.ranks(), rank = planner.rank();
   const uint64_t block = planner.block();
   const Chunks chunks = planner.Cut(block, {.parts = n});
   auto publish = [&](uint64_t t) {
-    for (int i = 1; i < n; ++i) {
-      const int peer = planner.Peer(i);
+    for (const int peer : planner.Peers())
       planner.Put(t, peer * block + chunks.Begin(t), peer * chunks.stride,
                   chunks.Size(t));
-    }
     planner.Publish(t);
   };
   auto retrieve = [&](uint64_t t) {
@@ -25,7 +23,7 @@ Plan PlanReduceScatter(Planner planner) {
                    chunks.Size(t));
   };
   Pipeline(chunks.count, publish, retrieve);
-  return std::move(planner).Finish(chunks.count);
+  return chunks.count;
 }
 
 }  // namespace jax_cxl::plan

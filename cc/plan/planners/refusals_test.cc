@@ -25,12 +25,12 @@ std::string Refusal(const Request& request, const Geometry& geometry,
 TEST(RefusalsTest, WrongRequests) {
   Request request = MakeRequest(Op::kReduce, 4, 10);
   request.rank = 4;
-  EXPECT_EQ(Refusal(request, {}), "reduce: rank is 4, not in [0, 4)");
+  EXPECT_EQ(Refusal(request, {}), "reduce: rank is 4, not in [0, 3]");
   request.rank = -1;
-  EXPECT_EQ(Refusal(request, {}), "reduce: rank is -1, not in [0, 4)");
+  EXPECT_EQ(Refusal(request, {}), "reduce: rank is -1, not in [0, 3]");
 
   request = MakeRequest(Op::kReduce, 4, 10, 4, 4);
-  EXPECT_EQ(Refusal(request, {}), "reduce: root is 4, not in [0, 4)");
+  EXPECT_EQ(Refusal(request, {}), "reduce: root is 4, not in [0, 3]");
   request.op = Op::kAllReduce;  // no root to be wrong
   EXPECT_TRUE(MakePlan(request, {}).ok());
 

@@ -5,7 +5,7 @@ namespace jax_cxl::plan {
 // Round t carries chunk t of all blocks that another rank needs. Each rank
 // reduces all inputs that it needs. Passing on partial results would round more
 // than once in types that accumulate in a wider type.
-Plan PlanScan(Planner planner) {
+uint64_t PlanScan(Planner& planner) {
   const int n = planner.ranks(), rank = planner.rank();
   const bool reverse = planner.request().reverse;
   const int own = planner.request().op == Op::kScan ? 1 : 0;
@@ -15,22 +15,19 @@ Plan PlanScan(Planner planner) {
   const bool sends = reverse ? rank > 0 : rank + 1 < n;
   const Chunks chunks = planner.Cut(planner.block());
   auto publish = [&](uint64_t t) {
-    if (!sends) return;
-    planner.Put(t, chunks.Begin(t), 0, chunks.Size(t));
-    planner.Publish(t);
+    if (sends) planner.PublishChunk(chunks, t);
   };
   auto retrieve = [&](uint64_t t) {
     const uint64_t at = chunks.Begin(t), size = chunks.Size(t);
-    if (last - first > 1) {
+    if (last - first > 1)
       planner.Reduce(first, last, t, 0, at, at, size);
-    } else if (last - first == 1 && first == rank) {
+    else if (last - first == 1 && first == rank)
       planner.Copy(at, at, size);
-    } else if (last - first == 1) {
+    else if (last - first == 1)
       planner.Get(first, t, 0, at, size);
-    }
   };
   Pipeline(chunks.count, publish, retrieve);
-  return std::move(planner).Finish(chunks.count);
+  return chunks.count;
 }
 
 }  // namespace jax_cxl::plan
