@@ -2,6 +2,7 @@
 #define JAX_CXL_PLAN_OPERATIONS_H_
 
 #include <cstdint>
+#include <iterator>
 #include <string_view>
 
 // The operations, a row for each. This table determines the enumeration Op, the
@@ -54,10 +55,6 @@ enum class Op : uint8_t {
 #undef ROW
 };
 
-#define ROW(...) +1
-inline constexpr int kNumOps = 0 JAX_CXL_OPERATIONS(ROW);
-#undef ROW
-
 // A row of the table.
 struct Traits {
   std::string_view name;
@@ -67,17 +64,28 @@ struct Traits {
   Combines combines = Combines::kNo;
 };
 
-// Returns the row of an operation. For a value that is not an Op, it returns a
-// row with the name "unknown op".
-const Traits& TraitsOf(Op op);
+inline constexpr Traits kOperations[] = {
+#define ROW(constant, name, planner, input, output, root, combines) \
+  {name, Blocks::input, Blocks::output, Root::root, Combines::combines},
+    JAX_CXL_OPERATIONS(ROW)
+#undef ROW
+};
+inline constexpr int kNumOps = std::size(kOperations);
+inline constexpr Traits kUnknownOperation = {.name = "unknown op"};
 
-inline std::string_view OpName(Op op) { return TraitsOf(op).name; }
+// Returns the row of an operation, or a row for a value that is not an Op.
+constexpr const Traits& TraitsOf(Op op) {
+  const auto index = static_cast<int>(op);
+  return index < kNumOps ? kOperations[index] : kUnknownOperation;
+}
 
-// Returns true if one rank, the root, has another part than the others.
-inline bool HasRoot(Op op) { return TraitsOf(op).root != Root::kNone; }
-
-// Returns true if the operation combines elements of several ranks into one.
-inline bool Reduces(Op op) { return TraitsOf(op).combines == Combines::kYes; }
+constexpr std::string_view OpName(Op op) { return TraitsOf(op).name; }
+constexpr bool HasRoot(Op op) { return TraitsOf(op).root != Root::kNone; }
+constexpr bool Reduces(Op op) {
+  return TraitsOf(op).combines == Combines::kYes;
+}
+// take_rows and ragged_all_to_all.
+constexpr bool MovesRows(Op op) { return TraitsOf(op).output == Blocks::kRows; }
 
 }  // namespace jax_cxl::plan
 

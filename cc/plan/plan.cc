@@ -14,38 +14,21 @@ std::string_view StepKindName(StepKind kind) {
 
 uint64_t InputBytes(const Request& request) {
   const uint64_t block = request.count * request.element_bytes;
-  switch (TraitsOf(request.op).input) {
-    case Blocks::kOne:
-      break;
-    case Blocks::kEach:
-      return block * request.num_ranks;
-    case Blocks::kRows:
-      break;
-  }
-  return block;
+  const bool each = TraitsOf(request.op).input == Blocks::kEach;
+  return each ? block * request.num_ranks : block;
 }
 
 uint64_t OutputBytes(const Request& request) {
   const uint64_t block = request.count * request.element_bytes;
+  const Rows& rows = request.rows;
   switch (TraitsOf(request.op).output) {
-    case Blocks::kOne:
-      break;
     case Blocks::kEach:
       return block * request.num_ranks;
     case Blocks::kRows:
-      return request.rows.table == 0
-                 ? 0
-                 : block / request.rows.table * request.rows.taken;
+      return rows.table == 0 ? 0 : block / rows.table * rows.taken;
+    default:
+      return block;
   }
-  return block;
-}
-
-bool MovesRows(Op op) {
-  return op == Op::kTakeRows || op == Op::kRaggedAllToAll;
-}
-
-uint64_t PlannedInputBytes(const Request& request) {
-  return InputBytes(request) + request.rows.slice_bytes;
 }
 
 std::string DebugString(const Step& step) {
@@ -83,12 +66,9 @@ std::string DebugString(const Step& step) {
            << step.last << ")";
       range(" slot", step.from);
       range(" my input", step.input_from);
-      if (step.kind == StepKind::kReduceToSlot) {
+      if (step.kind == StepKind::kReduceToSlot)
         text << " -> round " << step.to_round;
-        range(" slot", step.to);
-      } else {
-        range(" -> output", step.to);
-      }
+      range(step.kind == StepKind::kReduce ? " -> output" : " slot", step.to);
       break;
   }
   return text.str();

@@ -157,12 +157,6 @@ struct Plan {
 uint64_t InputBytes(const Request& request);
 uint64_t OutputBytes(const Request& request);
 
-// Returns true for take_rows and ragged_all_to_all.
-bool MovesRows(Op op);
-
-// Returns how many bytes the steps of a plan read from the input.
-uint64_t PlannedInputBytes(const Request& request);
-
 // For messages and tests. A plan takes one line for each step.
 std::string DebugString(const Step& step);
 std::string DebugString(const Plan& plan);

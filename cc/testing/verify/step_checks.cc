@@ -13,7 +13,7 @@ bool Within(uint64_t at, uint64_t bytes, uint64_t size) {
 Status CheckStep(const Request& request, const Geometry& geometry,
                  uint64_t rounds, int rank, const Step& step) {
   const uint64_t slot = geometry.slot_bytes;
-  const uint64_t input = PlannedInputBytes(request);
+  const uint64_t input = InputBytes(request) + request.rows.slice_bytes;
   // If the operation moves rows, the steps write the whole table, like an
   // all_gather. An executor copies only the rows that its rank takes.
   const uint64_t output =
