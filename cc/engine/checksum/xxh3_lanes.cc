@@ -1,5 +1,7 @@
 #include "cc/engine/checksum/xxh3_lanes.h"
 
+#include <cstring>
+
 namespace jax_cxl::xxh3 {
 namespace {
 
@@ -30,18 +32,12 @@ constexpr std::array<Pair, kPairs> kStart = {
     Pair{0x27D4EB2F165667C5, 0x9E3779B1},
 };
 
-// Returns the 8 bytes at `offset`, the lowest first.
-uint64_t Word(size_t offset) {
-  uint64_t word = 0;
-  for (size_t i = 0; i < 8; ++i)
-    word |= uint64_t{kSecret[offset + i]} << (8 * i);
-  return word;
-}
-
 // Returns the words for a pair, if the words for the first pair begin at
 // `offset`.
 Pair Words(size_t offset, size_t pair) {
-  return {Word(offset + 16 * pair), Word(offset + 16 * pair + 8)};
+  Pair words;
+  std::memcpy(&words, &kSecret[offset + 16 * pair], sizeof(words));
+  return words;
 }
 
 }  // namespace

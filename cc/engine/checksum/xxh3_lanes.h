@@ -2,7 +2,6 @@
 #define JAX_CXL_ENGINE_CHECKSUM_XXH3_LANES_H_
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 
 #ifdef __CUDACC__

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "cc/engine/cpu/one_round.h"
 #include "cc/engine/kernels/copy.h"
 #include "cc/engine/kernels/kernels.h"
 
@@ -61,14 +62,6 @@ uint64_t RoundsBetweenPutAndReduce(const plan::Plan& plan) {
     if (step.kind == StepKind::kPut) put = step.round + 1;
     if (step.kind == StepKind::kReduce) most = std::max(most, put - step.round);
   }
-  return most;
-}
-
-uint64_t BytesPutInARound(const plan::Plan& plan) {
-  uint64_t most = 0;
-  for (const Step& step : plan.steps)
-    if (step.kind == StepKind::kPut)
-      most = std::max(most, step.to + step.bytes);
   return most;
 }
 
@@ -145,7 +138,7 @@ Execution::Execution(std::shared_ptr<const plan::Plan> plan, Rings* rings,
       past_caches_(WritesPastCaches(*plan_, rows, past_caches_bytes)) {
   if (buffers == nullptr || !PutsOwnSource(*plan_)) return;
   source_rounds_ = RoundsBetweenPutAndReduce(*plan_);
-  source_bytes_ = BytesPutInARound(*plan_);
+  source_bytes_ = PayloadBytes(*plan_);
   kept_sources_ = rings->Scratch(source_rounds_ * source_bytes_);
 }
 
@@ -173,15 +166,28 @@ Result<bool> Execution::Advance(Traffic* traffic) {
   return true;
 }
 
+void Execution::Publish(const std::byte* slot, uint64_t bytes,
+                        Traffic* traffic) {
+  rings_->doorbells().coherence().PublishPayload(slot, bytes);
+  traffic->bytes_published += bytes;
+}
+
+const std::byte* Execution::Acquire(int peer, const Step& step,
+                                    Traffic* traffic) {
+  const std::byte* slot =
+      rings_->Slot(peer, base_round_ + step.round) + step.from;
+  rings_->doorbells().coherence().AcquirePayload(slot, step.bytes);
+  traffic->bytes_retrieved += step.bytes;
+  return slot;
+}
+
 bool Execution::MoveTable(const Step& step, Traffic* traffic) {
-  const uint64_t round = base_round_ + step.round;
   if (step.kind == StepKind::kPut) {
     const std::byte* from = rows_->TableAtInput(step.from);
     if (from == nullptr) return false;
-    std::byte* slot = rings_->Slot(rings_->rank(), round) + step.to;
-    CopyToPool(slot, from, step.bytes);
-    rings_->doorbells().coherence().PublishPayload(slot, step.bytes);
-    traffic->bytes_published += step.bytes;
+    std::byte* slot = OwnSlot(step.round) + step.to;
+    CopyBytes(slot, from, step.bytes);
+    Publish(slot, step.bytes, traffic);
     return true;
   }
   if (step.kind == StepKind::kCopy)  // its own table is there
@@ -189,10 +195,7 @@ bool Execution::MoveTable(const Step& step, Traffic* traffic) {
   if (step.kind != StepKind::kGet) return false;
   std::byte* to = rows_->TableAtOutput(step.to);
   if (to == nullptr) return false;
-  const std::byte* slot = rings_->Slot(step.peer, round) + step.from;
-  rings_->doorbells().coherence().AcquirePayload(slot, step.bytes);
-  CopyFromPool(to, slot, step.bytes);
-  traffic->bytes_retrieved += step.bytes;
+  CopyBytes(to, Acquire(step.peer, step, traffic), step.bytes);
   return true;
 }
 
@@ -222,18 +225,13 @@ bool Execution::Ready(const Step& step) {
 }
 
 void Execution::Run(const Step& step, Traffic* traffic) {
-  const pool::Coherence& coherence = rings_->doorbells().coherence();
   const uint64_t round = base_round_ + step.round;
   switch (step.kind) {
     case StepKind::kCopy:
-      if (rows_ == nullptr) {
-        CopyToOutput(step.to, input_ + step.from, step.bytes);
-        break;
-      }
-      rows_->ForEachTaken(step.to, step.bytes,
-                          [&](uint64_t at, uint64_t to, uint64_t bytes) {
-                            CopyToOutput(to, input_ + step.from + at, bytes);
-                          });
+      TakenRows::ForEachTaken(
+          rows_, step, [&](uint64_t at, uint64_t to, uint64_t bytes) {
+            CopyToOutput(to, input_ + step.from + at, bytes);
+          });
       break;
     case StepKind::kZero:
       std::memset(output_ + step.to, 0, step.bytes);
@@ -254,11 +252,9 @@ void Execution::Run(const Step& step, Traffic* traffic) {
       RunReduce(step, input_ + step.input_from, output_ + step.to, traffic);
       break;
     case StepKind::kReduceToSlot: {
-      std::byte* slot =
-          rings_->Slot(rings_->rank(), base_round_ + step.to_round) + step.to;
+      std::byte* slot = OwnSlot(step.to_round) + step.to;
       RunReduce(step, input_ + step.input_from, slot, traffic);
-      coherence.PublishPayload(slot, step.bytes);
-      traffic->bytes_published += step.bytes;
+      Publish(slot, step.bytes, traffic);
       break;
     }
     case StepKind::kRelease:
@@ -273,8 +269,6 @@ void Execution::Run(const Step& step, Traffic* traffic) {
 // output's lines would be loaded into the caches and written back for bytes
 // that are not final.
 void Execution::RunInLevels(const Step& step, Traffic* traffic) {
-  const pool::Coherence& coherence = rings_->doorbells().coherence();
-  const uint64_t round = base_round_ + step.round;
   switch (step.kind) {
     case StepKind::kCopy:
       buffers_->Copy(step.from, step.to, step.bytes);
@@ -285,22 +279,17 @@ void Execution::RunInLevels(const Step& step, Traffic* traffic) {
         buffers_->Read(step.from, source, step.bytes);
         Put(step, source, traffic);
       } else {
-        std::byte* slot = rings_->Slot(rings_->rank(), round) + step.to;
+        std::byte* slot = OwnSlot(step.round) + step.to;
         buffers_->Read(step.from, slot, step.bytes);
-        coherence.PublishPayload(slot, step.bytes);
-        traffic->bytes_published += step.bytes;
+        Publish(slot, step.bytes, traffic);
       }
       break;
     case StepKind::kPutOutput:
       Put(step, buffers_->Own(step.from), traffic);
       break;
-    case StepKind::kGet: {
-      const std::byte* slot = rings_->Slot(step.peer, round) + step.from;
-      coherence.AcquirePayload(slot, step.bytes);
-      buffers_->Write(step.to, slot, step.bytes);
-      traffic->bytes_retrieved += step.bytes;
+    case StepKind::kGet:
+      buffers_->Write(step.to, Acquire(step.peer, step, traffic), step.bytes);
       break;
-    }
     case StepKind::kReduce: {
       if (kept_sources_ != nullptr) {
         std::byte* source = KeptSource(step.round, step.from);
@@ -321,31 +310,23 @@ void Execution::RunInLevels(const Step& step, Traffic* traffic) {
 }
 
 void Execution::Put(const Step& step, const std::byte* from, Traffic* traffic) {
-  std::byte* slot =
-      rings_->Slot(rings_->rank(), base_round_ + step.round) + step.to;
-  const auto put = [&](uint64_t at, uint64_t /*to*/, uint64_t bytes) {
-    CopyToPool(slot + at, from + at, bytes);
-    rings_->doorbells().coherence().PublishPayload(slot + at, bytes);
-    traffic->bytes_published += bytes;
-  };
-  if (rows_ == nullptr)
-    put(0, 0, step.bytes);
-  else
-    rows_->ForEachPublished(step.from, step.bytes, put);
+  std::byte* slot = OwnSlot(step.round) + step.to;
+  TakenRows::ForEachPublished(
+      rows_, step, [&](uint64_t at, uint64_t /*to*/, uint64_t bytes) {
+        CopyBytes(slot + at, from + at, bytes);
+        Publish(slot + at, bytes, traffic);
+      });
 }
 
 void Execution::Get(const Step& step, Traffic* traffic) {
   const std::byte* slot =
       rings_->Slot(step.peer, base_round_ + step.round) + step.from;
-  const auto get = [&](uint64_t at, uint64_t to, uint64_t bytes) {
-    rings_->doorbells().coherence().AcquirePayload(slot + at, bytes);
-    CopyToOutput(to, slot + at, bytes);
-    traffic->bytes_retrieved += bytes;
-  };
-  if (rows_ == nullptr)
-    get(0, step.to, step.bytes);
-  else
-    rows_->ForEachTaken(step.to, step.bytes, get);
+  TakenRows::ForEachTaken(
+      rows_, step, [&](uint64_t at, uint64_t to, uint64_t bytes) {
+        rings_->doorbells().coherence().AcquirePayload(slot + at, bytes);
+        CopyToOutput(to, slot + at, bytes);
+        traffic->bytes_retrieved += bytes;
+      });
 }
 
 void Execution::CopyToOutput(uint64_t to, const std::byte* from,
@@ -353,24 +334,14 @@ void Execution::CopyToOutput(uint64_t to, const std::byte* from,
   if (past_caches_)
     CopyPastCaches(output_ + to, from, bytes);
   else
-    CopyFromPool(output_ + to, from, bytes);
+    CopyBytes(output_ + to, from, bytes);
 }
 
 void Execution::RunReduce(const Step& step, const std::byte* own, std::byte* to,
                           Traffic* traffic) {
-  const pool::Coherence& coherence = rings_->doorbells().coherence();
-  const uint64_t round = base_round_ + step.round;
   sources_.clear();
-  for (int r = step.first; r < step.last; ++r) {
-    if (r == rings_->rank()) {
-      sources_.push_back(own);
-      continue;
-    }
-    const std::byte* slot = rings_->Slot(r, round) + step.from;
-    coherence.AcquirePayload(slot, step.bytes);
-    traffic->bytes_retrieved += step.bytes;
-    sources_.push_back(slot);
-  }
+  for (int r = step.first; r < step.last; ++r)
+    sources_.push_back(r == rings_->rank() ? own : Acquire(r, step, traffic));
   Reduce(dtype_, reduce_op_, sources_, to, step.bytes / DTypeBytes(dtype_));
 }
 

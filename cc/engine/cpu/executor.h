@@ -118,6 +118,13 @@ class Execution {
   std::byte* KeptSource(uint64_t round, uint64_t offset) const {
     return kept_sources_ + round % source_rounds_ * source_bytes_ + offset;
   }
+  std::byte* OwnSlot(uint64_t round) const {
+    return rings_->Slot(rings_->rank(), base_round_ + round);
+  }
+  // Passes on and counts bytes of the own slot.
+  void Publish(const std::byte* slot, uint64_t bytes, Traffic* traffic);
+  // Acquires and counts the bytes of a peer's slot that the step reads.
+  const std::byte* Acquire(int peer, const plan::Step& step, Traffic* traffic);
   void Put(const plan::Step& step, const std::byte* from, Traffic* traffic);
   void Get(const plan::Step& step, Traffic* traffic);
   void CopyToOutput(uint64_t to, const std::byte* from, uint64_t bytes);

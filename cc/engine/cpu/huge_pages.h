@@ -1,10 +1,17 @@
 #ifndef JAX_CXL_ENGINE_CPU_HUGE_PAGES_H_
 #define JAX_CXL_ENGINE_CPU_HUGE_PAGES_H_
 
-#include <cstddef>
+#include <sys/mman.h>
+
 #include <cstdint>
 
+#include "cc/pool/layout/geometry.h"
+
 namespace jax_cxl::cpu {
+
+// The size on x86-64, and on ARM with pages of 4 KiB. Where huge pages are
+// larger, Linux rounds the range.
+inline constexpr uintptr_t kHugePageBytes = uintptr_t{2} << 20;
 
 // Asks Linux to back a large output with huge pages. XLA allocates new memory
 // for large outputs, so each call touches pages for the first time. With pages
@@ -12,7 +19,14 @@ namespace jax_cxl::cpu {
 //
 // Does nothing for outputs without a whole huge page, and where Linux has no
 // huge pages. The bytes and their addresses stay as they are.
-void PreferHugePages(void* output, uint64_t bytes);
+inline void PreferHugePages(void* output, uint64_t bytes) {
+  const auto at = reinterpret_cast<uintptr_t>(output);
+  const uintptr_t begin = pool::RoundUp(at, kHugePageBytes);
+  const uintptr_t end = (at + bytes) / kHugePageBytes * kHugePageBytes;
+  if (begin >= end) return;
+  // Fails where Linux is built without huge pages.
+  (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+}
 
 }  // namespace jax_cxl::cpu
 

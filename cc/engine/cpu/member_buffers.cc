@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cc/engine/kernels/kernels.h"
+#include "cc/pool/layout/geometry.h"
 
 namespace jax_cxl::cpu {
 
@@ -23,7 +24,7 @@ MemberBuffers::MemberBuffers(std::shared_ptr<const ProcessBuffers> process,
       block_(process_->request.count * process_->request.element_bytes),
       copy_(plan::OutputBytes(process_->request) >= past_caches_bytes
                 ? CopyPastCaches
-                : CopyFromPool) {}
+                : CopyBytes) {}
 
 plan::Request MemberBuffers::RequestOf(int process) const {
   const Grid& grid = process_->grid;
@@ -43,10 +44,9 @@ plan::Request MemberBuffers::RequestOf(int process) const {
 
 // Parts begin on cache lines of their own.
 uint64_t MemberBuffers::PartBegin(int member) const {
-  const auto members = static_cast<uint64_t>(process_->grid.per_process);
-  const uint64_t even = (block_ + members - 1) / members;
-  const uint64_t part = (even + plan::kSlotAlignment - 1) /
-                        plan::kSlotAlignment * plan::kSlotAlignment;
+  const uint64_t members = process_->grid.per_process;
+  const uint64_t part =
+      pool::RoundUp((block_ + members - 1) / members, plan::kSlotAlignment);
   return std::min(member * part, block_);
 }
 
@@ -61,7 +61,7 @@ void MemberBuffers::Read(uint64_t from, std::byte* to, uint64_t bytes) const {
       Reduce(process_->dtype, process_->reduce_op, sources, to,
              size / process_->request.element_bytes);
     } else {
-      CopyToPool(to, process_->inputs[run.rank] + run.offset, size);
+      CopyBytes(to, process_->inputs[run.rank] + run.offset, size);
     }
     from += size;
     to += size;
@@ -115,26 +115,22 @@ void MemberBuffers::WriteOthers(uint64_t to, uint64_t bytes) const {
 
 MemberBuffers::Run MemberBuffers::InputRun(uint64_t from) const {
   const Grid& grid = process_->grid;
+  const uint64_t ranks = grid.per_process;
   switch (op_) {
     case Op::kAllReduce:
       return {kAll, PartBegin(member_) + from};
     case Op::kBroadcast: {
       // Only the root's process reads.
       const auto root = std::ranges::find(grid.at, process_->request.root);
-      return {static_cast<int>((root - grid.at.begin()) % grid.per_process),
+      return {static_cast<int>((root - grid.at.begin()) % ranks),
               PartBegin(member_) + from};
     }
-    case Op::kReduceScatter: {
-      const int process = static_cast<int>(from / block_);
-      return {kAll, grid.At(process, member_) * block_ + from % block_,
-              block_ - from % block_};
-    }
+    case Op::kReduceScatter:
+      return BlockRun(kAll, grid.At(from / block_, member_), from);
     case Op::kAllToAll: {
       // Blocks by (process of the target, rank of the source).
-      Run run = BlockOfRank(from);
-      const int process = static_cast<int>(from / (block_ * grid.per_process));
-      run.offset = grid.At(process, member_) * block_ + from % block_;
-      return run;
+      const uint64_t index = from / block_;
+      return BlockRun(index % ranks, grid.At(index / ranks, member_), from);
     }
     default:
       return {member_, from};
@@ -143,32 +139,21 @@ MemberBuffers::Run MemberBuffers::InputRun(uint64_t from) const {
 
 MemberBuffers::Run MemberBuffers::OutputRun(uint64_t to) const {
   const Grid& grid = process_->grid;
+  const uint64_t ranks = grid.per_process;
   switch (op_) {
     case Op::kAllReduce:
     case Op::kBroadcast:
       return {kAll, PartBegin(member_) + to};
-    case Op::kAllGather: {
-      const int process = static_cast<int>(to / block_);
-      return {kAll, grid.At(process, member_) * block_ + to % block_,
-              block_ - to % block_};
-    }
+    case Op::kAllGather:
+      return BlockRun(kAll, grid.At(to / block_, member_), to);
     case Op::kAllToAll: {
       // Blocks by (process, rank) of the source.
-      const Run run = BlockOfRank(to);
-      const int process = static_cast<int>(to / (block_ * grid.per_process));
-      return {member_, grid.At(process, run.rank) * block_ + to % block_,
-              run.bytes};
+      const uint64_t index = to / block_;
+      return BlockRun(member_, grid.At(index / ranks, index % ranks), to);
     }
     default:
       return {member_, to};
   }
-}
-
-// Returns the rank whose block contains byte `at`, if each process has a block
-// for each of its ranks.
-MemberBuffers::Run MemberBuffers::BlockOfRank(uint64_t at) const {
-  const auto ranks = static_cast<uint64_t>(process_->grid.per_process);
-  return {static_cast<int>(at / block_ % ranks), 0, block_ - at % block_};
 }
 
 }  // namespace jax_cxl::cpu

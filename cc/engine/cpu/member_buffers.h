@@ -91,7 +91,10 @@ class MemberBuffers {
   };
   Run InputRun(uint64_t from) const;
   Run OutputRun(uint64_t to) const;
-  Run BlockOfRank(uint64_t at) const;
+  // Returns the rest of block `place` from byte `at` on. All blocks are equal.
+  Run BlockRun(int rank, uint64_t place, uint64_t at) const {
+    return {rank, place * block_ + at % block_, block_ - at % block_};
+  }
   uint64_t PartBegin(int member) const;
 
   std::shared_ptr<const ProcessBuffers> process_;

@@ -14,20 +14,11 @@ using plan::StepKind;
 bool IsOneRound(const plan::Plan& plan) {
   bool retrieved = false;
   for (const Step& step : plan.steps) {
-    switch (step.kind) {
-      case StepKind::kPut:
-        if (retrieved) return false;
-        break;
-      case StepKind::kGet:
-      case StepKind::kReduce:
-        retrieved = true;
-        break;
-      case StepKind::kPutOutput:
-      case StepKind::kReduceToSlot:
-        return false;
-      default:
-        break;
-    }
+    if (step.kind == StepKind::kPutOutput ||
+        step.kind == StepKind::kReduceToSlot ||
+        (step.kind == StepKind::kPut && retrieved))
+      return false;
+    retrieved |= step.kind == StepKind::kGet || step.kind == StepKind::kReduce;
   }
   return plan.rounds == 1;
 }
@@ -57,18 +48,15 @@ void PutPayload(const plan::Plan& plan, const std::byte* input,
   for (const Step& step : plan.steps) {
     if (step.kind != StepKind::kPut) continue;
     if (rows != nullptr && rows->TableAtInput(step.from) != nullptr) {
-      CopyToPool(payload + step.to, rows->TableAtInput(step.from), step.bytes);
+      CopyBytes(payload + step.to, rows->TableAtInput(step.from), step.bytes);
       traffic->bytes_published += step.bytes;
       continue;
     }
-    const auto put = [&](uint64_t at, uint64_t /*to*/, uint64_t bytes) {
-      CopyToPool(payload + step.to + at, input + step.from + at, bytes);
-      traffic->bytes_published += bytes;
-    };
-    if (rows == nullptr)
-      put(0, 0, step.bytes);
-    else
-      rows->ForEachPublished(step.from, step.bytes, put);
+    TakenRows::ForEachPublished(
+        rows, step, [&](uint64_t at, uint64_t /*to*/, uint64_t bytes) {
+          CopyBytes(payload + step.to + at, input + step.from + at, bytes);
+          traffic->bytes_published += bytes;
+        });
   }
 }
 
@@ -77,25 +65,22 @@ Status RetrievePayloads(const plan::Plan& plan, DType dtype, ReduceOp reduce_op,
                         const std::byte* input, std::byte* output,
                         std::vector<const std::byte*>* sources,
                         Traffic* traffic, TakenRows* rows) {
-  // Copies and counts the data of a step, or the taken rows in them.
-  const auto copy = [&](const Step& step, const std::byte* from,
-                        uint64_t* count) {
-    const auto part = [&](uint64_t at, uint64_t to, uint64_t bytes) {
-      CopyFromPool(output + to, from + at, bytes);
-      *count += bytes;
-    };
-    if (rows == nullptr)
-      part(0, step.to, step.bytes);
-    else
-      rows->ForEachTaken(step.to, step.bytes, part);
+  // Copies the data of a step, or the taken rows in them. Returns the bytes.
+  const auto copy = [&](const Step& step, const std::byte* from) {
+    uint64_t copied = 0;
+    TakenRows::ForEachTaken(rows, step,
+                            [&](uint64_t at, uint64_t to, uint64_t bytes) {
+                              CopyBytes(output + to, from + at, bytes);
+                              copied += bytes;
+                            });
+    return copied;
   };
-  uint64_t copied = 0;  // bytes copied, not through the pool
   for (const Step& step : plan.steps) {
     if (rows != nullptr &&
         (step.kind == StepKind::kCopy || step.kind == StepKind::kGet)) {
       if (std::byte* table = rows->TableAtOutput(step.to)) {
         if (step.kind == StepKind::kCopy) continue;  // its own table is there
-        CopyFromPool(table, payloads[step.peer] + step.from, step.bytes);
+        CopyBytes(table, payloads[step.peer] + step.from, step.bytes);
         traffic->bytes_retrieved += step.bytes;
         continue;
       }
@@ -103,13 +88,13 @@ Status RetrievePayloads(const plan::Plan& plan, DType dtype, ReduceOp reduce_op,
     }
     switch (step.kind) {
       case StepKind::kCopy:
-        copy(step, input + step.from, &copied);
+        copy(step, input + step.from);
         break;
       case StepKind::kZero:
         std::memset(output + step.to, 0, step.bytes);
         break;
       case StepKind::kGet:
-        copy(step, payloads[step.peer] + step.from, &traffic->bytes_retrieved);
+        traffic->bytes_retrieved += copy(step, payloads[step.peer] + step.from);
         break;
       case StepKind::kReduce:
         sources->clear();

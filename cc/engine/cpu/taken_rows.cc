@@ -20,15 +20,6 @@ void Add(uint64_t from, uint64_t to, std::vector<RowRun>& runs) {
   runs.push_back({from, to, 1});
 }
 
-std::vector<RowRun> PublishedRuns(uint64_t rows,
-                                  std::span<const uint8_t> published) {
-  if (published.empty()) return {{0, 0, rows}};
-  std::vector<RowRun> runs;
-  for (uint64_t row = 0; row < rows; ++row)
-    if (published[row] != 0) Add(row, row, runs);
-  return runs;
-}
-
 // Returns runs of rows that any of the ranges holds, each row once.
 std::vector<RowRun> Union(std::vector<RowRun> ranges) {
   std::ranges::sort(ranges, {}, &RowRun::from);
@@ -95,8 +86,11 @@ TakenRows TakenRows::Of(const plan::Request& request,
   for (uint64_t g = 0; g < n * rows; ++g)
     for (; next < first[g]; ++next) Add(g % rows, places[next], runs[g / rows]);
   const uint64_t row_bytes = request.count * request.element_bytes / rows;
-  return TakenRows(row_bytes, rows, std::move(runs),
-                   PublishedRuns(rows, published));
+  std::vector<RowRun> own;
+  if (published.empty()) own.push_back({0, 0, rows});
+  for (uint64_t row = 0; row < published.size(); ++row)
+    if (published[row] != 0) Add(row, row, own);
+  return TakenRows(row_bytes, rows, std::move(runs), std::move(own));
 }
 
 TakenRows TakenRows::OfSlices(const plan::Request& request,
@@ -125,7 +119,6 @@ TakenRows TakenRows::OfSlices(const plan::Request& request,
       request.count * request.element_bytes / sizes.table;
   TakenRows rows(row_bytes, sizes.table, {}, Union(std::move(published)));
   rows.request_ = request;
-  rows.request_.rows.slice_bytes = table.size_bytes();
   rows.tables_ = std::move(tables);
   rows.taken_bytes_ = taken * row_bytes;
   rows.copy_bytes_ = rows.block_bytes_;  // most slices are long

@@ -61,12 +61,13 @@ class TakenRows {
   const std::byte* TableAtInput(uint64_t from) const {
     if (tables_.empty() || from < block_bytes_) return nullptr;
     const uint64_t rank = request_.rank, bytes = request_.rows.slice_bytes;
-    return tables_data() + rank * bytes + (from - block_bytes_);
+    return std::as_bytes(std::span(tables_)).data() + rank * bytes +
+           (from - block_bytes_);
   }
   std::byte* TableAtOutput(uint64_t to) {
     const uint64_t rows_end = block_bytes_ * request_.num_ranks;
     if (tables_.empty() || to < rows_end) return nullptr;
-    return tables_data() + (to - rows_end);
+    return std::as_writable_bytes(std::span(tables_)).data() + (to - rows_end);
   }
 
   // Most copies have at least this many consecutive bytes.
@@ -74,20 +75,25 @@ class TakenRows {
   uint64_t taken_bytes() const { return taken_bytes_; }
   uint64_t published_bytes() const { return published_bytes_; }
 
-  // Visits the taken rows in bytes [at, at + bytes) of the table, which must
-  // lie in one rank's block: visit(offset from `at`, offset in the output,
-  // bytes).
+  // Visits the bytes that a copy or a get moves, in one rank's block: those of
+  // taken rows, or all if `rows` is null. visit(offset from the first byte,
+  // offset in the output, bytes).
   template <typename Visit>
-  void ForEachTaken(uint64_t at, uint64_t bytes, const Visit& visit) const {
-    const uint64_t rank = at / block_bytes_;
-    ForEach(by_rank_[rank], at - rank * block_bytes_, bytes, visit);
+  static void ForEachTaken(const TakenRows* rows, const plan::Step& step,
+                           const Visit& visit) {
+    if (rows == nullptr) return visit(uint64_t{0}, step.to, step.bytes);
+    const uint64_t rank = step.to / rows->block_bytes_;
+    rows->ForEach(rows->by_rank_[rank], step.to - rank * rows->block_bytes_,
+                  step.bytes, visit);
   }
 
-  // Visits the published rows in bytes [at, at + bytes) of this rank's block:
-  // visit(offset from `at`, unused, bytes).
+  // Likewise, visits the bytes of published rows that a put moves: visit(offset
+  // from the first byte, unused, bytes).
   template <typename Visit>
-  void ForEachPublished(uint64_t at, uint64_t bytes, const Visit& visit) const {
-    ForEach(published_, at, bytes, visit);
+  static void ForEachPublished(const TakenRows* rows, const plan::Step& step,
+                               const Visit& visit) {
+    if (rows == nullptr) return visit(uint64_t{0}, uint64_t{0}, step.bytes);
+    rows->ForEach(rows->published_, step.from, step.bytes, visit);
   }
 
  private:
@@ -113,13 +119,6 @@ class TakenRows {
       if (from < to)
         visit(from - at, run.to * row_bytes_ + (from - begin), to - from);
     }
-  }
-
-  const std::byte* tables_data() const {
-    return reinterpret_cast<const std::byte*>(tables_.data());
-  }
-  std::byte* tables_data() {
-    return reinterpret_cast<std::byte*>(tables_.data());
   }
 
   uint64_t row_bytes_;

@@ -36,22 +36,22 @@ JAX_CXL_TARGET_AVX2 void StreamLines(std::byte* to, const std::byte* from,
 }
 
 }  // namespace
-
-void CopyPastCaches(std::byte* to, const std::byte* from, size_t bytes) {
-  if (!HasAvx2()) return CopyFromPool(to, from, bytes);
-  const size_t head = std::min(bytes, -reinterpret_cast<uintptr_t>(to) % kLine);
-  const size_t body = (bytes - head) / (2 * kLine) * (2 * kLine);
-  CopyFromPool(to, from, head);
-  StreamLines(to + head, from + head, body);
-  CopyFromPool(to + head + body, from + head + body, bytes - head - body);
-}
-
-#else
-
-void CopyPastCaches(std::byte* to, const std::byte* from, size_t bytes) {
-  CopyFromPool(to, from, bytes);
-}
-
 #endif
+
+void CopyPastCaches(std::byte* to, const std::byte* from, size_t bytes) {
+#if defined(__x86_64__)
+  if (HasAvx2()) {
+    const size_t head =
+        std::min(bytes, -reinterpret_cast<uintptr_t>(to) % kLine);
+    const size_t body = (bytes - head) / (2 * kLine) * (2 * kLine);
+    CopyBytes(to, from, head);
+    StreamLines(to + head, from + head, body);
+    to += head + body;
+    from += head + body;
+    bytes -= head + body;
+  }
+#endif
+  CopyBytes(to, from, bytes);
+}
 
 }  // namespace jax_cxl::cpu

@@ -12,12 +12,8 @@
 // kinds of stores would help only if a ring were larger than that cache.
 namespace jax_cxl::cpu {
 
-inline void CopyToPool(std::byte* to, const std::byte* from, size_t bytes) {
+inline void CopyBytes(std::byte* to, const std::byte* from, size_t bytes) {
   // memcpy must not get null pointers, even for 0 bytes.
-  if (bytes != 0) std::memcpy(to, from, bytes);
-}
-
-inline void CopyFromPool(std::byte* to, const std::byte* from, size_t bytes) {
   if (bytes != 0) std::memcpy(to, from, bytes);
 }
 

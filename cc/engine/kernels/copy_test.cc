@@ -13,7 +13,7 @@ TEST(CopyTest, CopiesExactlyTheBytes) {
   for (size_t i = 0; i < from.size(); ++i) {
     from[i] = static_cast<std::byte>(i * 7 % 251);
   }
-  for (auto copy : {&CopyToPool, &CopyFromPool, &CopyPastCaches}) {
+  for (auto copy : {&CopyBytes, &CopyPastCaches}) {
     for (size_t offset : {0, 1, 63}) {
       for (size_t bytes : {0, 1, 64, 129, 255, 4096, 4900}) {
         std::vector<std::byte> to(from.size(), std::byte{0xff});
@@ -27,8 +27,7 @@ TEST(CopyTest, CopiesExactlyTheBytes) {
 }
 
 TEST(CopyTest, NothingFromNowhere) {
-  CopyToPool(nullptr, nullptr, 0);
-  CopyFromPool(nullptr, nullptr, 0);
+  CopyBytes(nullptr, nullptr, 0);
   CopyPastCaches(nullptr, nullptr, 0);
 }
 

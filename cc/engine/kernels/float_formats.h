@@ -1,10 +1,7 @@
 #ifndef JAX_CXL_ENGINE_KERNELS_FLOAT_FORMATS_H_
 #define JAX_CXL_ENGINE_KERNELS_FLOAT_FORMATS_H_
 
-#include <algorithm>
-#include <bit>
 #include <cstdint>
-#include <limits>
 
 #include "cc/engine/kernels/reduce_targets.h"
 

@@ -1,12 +1,18 @@
 #include "cc/engine/kernels/kernels.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "cc/engine/kernels/reduce_complex.h"
-#include "cc/engine/kernels/reduce_environment.h"
 #include "cc/engine/kernels/reduce_float16.h"
 #include "cc/engine/kernels/reduce_loops.h"
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#else
+#include <cfenv>
+#endif
 
 namespace jax_cxl::cpu {
 namespace {
@@ -20,27 +26,42 @@ using Sources = std::span<const std::byte* const>;
 constexpr size_t kMaxFused = 4;
 constexpr size_t kBlockBytes = 1024;
 
-// The loops for one type and operation: [n - 2] folds n sources.
-struct FoldSet {
-  FoldFunction fold[kMaxFused - 1];
+// Sets default floating-point arithmetic while the object lives. XLA's threads
+// flush subnormals to zero, so otherwise the bits of a result would depend on
+// the thread that computed it.
+class DefaultFloatEnvironment {
+ public:
+#if defined(__x86_64__)
+  // All exceptions masked, round to nearest, subnormals kept.
+  DefaultFloatEnvironment() : saved_(_mm_getcsr()) { _mm_setcsr(0x1f80); }
+  ~DefaultFloatEnvironment() { _mm_setcsr(saved_); }
 
-  FoldFunction operator[](size_t sources) const { return fold[sources - 2]; }
+ private:
+  unsigned saved_;
+#else
+  DefaultFloatEnvironment() {
+    std::fegetenv(&saved_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultFloatEnvironment() { std::fesetenv(&saved_); }
+
+ private:
+  std::fenv_t saved_;
+#endif
 };
+
+// The loops for one type and operation: [n] folds n sources, n >= 2.
+using FoldSet = std::array<FoldFunction, kMaxFused + 1>;
 
 template <typename Format, typename Op>
 const FoldSet& FoldSetOf() {
   static const FoldSet set = {
-      {Pick<Fold<Format, Op, 2>, const std::byte* const*, std::byte*, size_t>(),
+      {nullptr, nullptr,
+       Pick<Fold<Format, Op, 2>, const std::byte* const*, std::byte*, size_t>(),
        Pick<Fold<Format, Op, 3>, const std::byte* const*, std::byte*, size_t>(),
        Pick<Fold<Format, Op, 4>, const std::byte* const*, std::byte*,
             size_t>()}};
   return set;
-}
-
-template <typename Format>
-const FoldSet& FloatFoldSet(ReduceOp op) {
-  return *WithReduction<float>(
-      op, []<typename Reduction>() { return &FoldSetOf<Format, Reduction>(); });
 }
 
 const FoldSet& Bfloat16PairFoldSet(ReduceOp op) {
@@ -50,14 +71,10 @@ const FoldSet& Bfloat16PairFoldSet(ReduceOp op) {
 }
 
 template <typename T>
-const FoldSet& IntegerFoldSet(ReduceOp op) {
+const FoldSet& NativeFoldSet(ReduceOp op) {
   return *WithReduction<T>(op, []<typename Reduction>() {
     return &FoldSetOf<Native<FoldedAs<T, Reduction>>, Reduction>();
   });
-}
-
-const FoldSet& BoolFoldSet(ReduceOp op) {
-  return IsAny(op) ? FoldSetOf<Bool, Or>() : FoldSetOf<Bool, And>();
 }
 
 // Returns the loops that fold elements of `dtype` in their own format, or null
@@ -65,35 +82,35 @@ const FoldSet& BoolFoldSet(ReduceOp op) {
 const FoldSet* DirectFoldSet(DType dtype, ReduceOp op) {
   switch (dtype) {
     case DType::kBool:
-      return &BoolFoldSet(op);
+      return IsAny(op) ? &FoldSetOf<Bool, Or>() : &FoldSetOf<Bool, And>();
     case DType::kInt8:
-      return &IntegerFoldSet<int8_t>(op);
+      return &NativeFoldSet<int8_t>(op);
     case DType::kInt16:
-      return &IntegerFoldSet<int16_t>(op);
+      return &NativeFoldSet<int16_t>(op);
     case DType::kInt32:
-      return &IntegerFoldSet<int32_t>(op);
+      return &NativeFoldSet<int32_t>(op);
     case DType::kInt64:
-      return &IntegerFoldSet<int64_t>(op);
+      return &NativeFoldSet<int64_t>(op);
     case DType::kUint8:
-      return &IntegerFoldSet<uint8_t>(op);
+      return &NativeFoldSet<uint8_t>(op);
     case DType::kUint16:
-      return &IntegerFoldSet<uint16_t>(op);
+      return &NativeFoldSet<uint16_t>(op);
     case DType::kUint32:
-      return &IntegerFoldSet<uint32_t>(op);
+      return &NativeFoldSet<uint32_t>(op);
     case DType::kUint64:
-      return &IntegerFoldSet<uint64_t>(op);
+      return &NativeFoldSet<uint64_t>(op);
     case DType::kFloat32:
-      return &FloatFoldSet<Native<float>>(op);
+      return &NativeFoldSet<float>(op);
     case DType::kFloat64:
-      return &FloatFoldSet<Native<double>>(op);
+      return &NativeFoldSet<double>(op);
     case DType::kComplex64:
       return op == ReduceOp::kSum
                  ? &FoldSetOf<Native<float>, Sum>()
-                 : &FoldSetOf<NativeComplex<float>, ComplexProd>();
+                 : &FoldSetOf<Native<Complex<float>>, ComplexProd>();
     case DType::kComplex128:
       return op == ReduceOp::kSum
                  ? &FoldSetOf<Native<double>, Sum>()
-                 : &FoldSetOf<NativeComplex<double>, ComplexProd>();
+                 : &FoldSetOf<Native<Complex<double>>, ComplexProd>();
     case DType::kFloat8E8M0Fnu:
       return op == ReduceOp::kMin ? &FoldSetOf<Native<uint8_t>, MinE8M0>()
                                   : &FoldSetOf<Native<uint8_t>, Max>();
@@ -242,8 +259,8 @@ void Reduce(DType dtype, ReduceOp op, Sources sources, std::byte* destination,
                                             count / 2);
     done = count / 2 * 2;
   }
-  ReduceWidened(ConversionFor(dtype), FloatFoldSet<Native<float>>(op),
-                element_bytes, sources, destination, done, count);
+  ReduceWidened(ConversionFor(dtype), NativeFoldSet<float>(op), element_bytes,
+                sources, destination, done, count);
 }
 
 }  // namespace jax_cxl::cpu

@@ -2,7 +2,6 @@
 #define JAX_CXL_ENGINE_KERNELS_KERNELS_H_
 
 #include <cstddef>
-#include <cstdint>
 #include <span>
 
 #include "cc/base/dtype.h"

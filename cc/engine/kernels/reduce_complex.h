@@ -35,13 +35,9 @@ struct Complex {
 };
 
 template <typename T>
-struct NativeComplex {
-  using Storage = Complex<T>;
-  JAX_CXL_INLINE static Complex<T> Widen(Complex<T> value) { return value; }
-  JAX_CXL_INLINE static Complex<T> Narrow(Complex<T> value) {
-    return {OneNan(value.re), OneNan(value.im)};
-  }
-};
+JAX_CXL_INLINE Complex<T> OneNan(Complex<T> value) {
+  return {OneNan(value.re), OneNan(value.im)};
+}
 
 // The textbook formula, which XLA uses too. It does not correct infinities as
 // C's complex multiplication does.

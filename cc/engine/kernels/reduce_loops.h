@@ -137,42 +137,27 @@ struct Fold {
 using WidenFunction = void (*)(const std::byte* from, std::byte* to,
                                size_t count);
 
-// Converts small codes at `from` to float32 at `to`.
-template <typename Small>
-struct WidenLoop {
+// Converts elements at `from` to elements of another type at `to`.
+template <typename From, typename To, To (*convert)(From)>
+struct ConvertLoop {
   JAX_CXL_INLINE static void Run(const std::byte* from, std::byte* to,
                                  size_t count) {
-    using Storage = typename Small::Storage;
     size_t i = 0;
     for (; i + kTile <= count; i += kTile) {
       JAX_CXL_INDEPENDENT
       for (size_t j = i; j < i + kTile; ++j) {
-        StoreAt(to, j, Small::Widen(LoadAt<Storage>(from, j)));
+        StoreAt(to, j, convert(LoadAt<From>(from, j)));
       }
     }
-    for (; i < count; ++i) {
-      StoreAt(to, i, Small::Widen(LoadAt<Storage>(from, i)));
-    }
+    for (; i < count; ++i) StoreAt(to, i, convert(LoadAt<From>(from, i)));
   }
 };
 
-// Converts float32 at `from` to small codes at `to`.
+// Between the codes of a small format and float32.
 template <typename Small>
-struct NarrowLoop {
-  JAX_CXL_INLINE static void Run(const std::byte* from, std::byte* to,
-                                 size_t count) {
-    size_t i = 0;
-    for (; i + kTile <= count; i += kTile) {
-      JAX_CXL_INDEPENDENT
-      for (size_t j = i; j < i + kTile; ++j) {
-        StoreAt(to, j, Small::Narrow(LoadAt<float>(from, j)));
-      }
-    }
-    for (; i < count; ++i) {
-      StoreAt(to, i, Small::Narrow(LoadAt<float>(from, i)));
-    }
-  }
-};
+using WidenLoop = ConvertLoop<typename Small::Storage, float, Small::Widen>;
+template <typename Small>
+using NarrowLoop = ConvertLoop<float, typename Small::Storage, Small::Narrow>;
 
 }  // namespace jax_cxl::cpu
 

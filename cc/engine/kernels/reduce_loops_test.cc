@@ -161,10 +161,10 @@ void CheckTargetsAgree(DType dtype, ReduceOp op) {
 }
 
 TEST(TargetsTest, NoFusedMultiplyAdd) {
-  CheckTargetsAgree<NativeComplex<float>, ComplexProd>(DType::kComplex64,
-                                                       ReduceOp::kProd);
-  CheckTargetsAgree<NativeComplex<double>, ComplexProd>(DType::kComplex128,
-                                                        ReduceOp::kProd);
+  CheckTargetsAgree<Native<Complex<float>>, ComplexProd>(DType::kComplex64,
+                                                         ReduceOp::kProd);
+  CheckTargetsAgree<Native<Complex<double>>, ComplexProd>(DType::kComplex128,
+                                                          ReduceOp::kProd);
 }
 
 TEST(TargetsTest, SameBits) {

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <type_traits>
-#include <utility>
 
 #include "cc/base/dtype.h"
 #include "cc/engine/kernels/reduce_targets.h"

@@ -1,8 +1,6 @@
 #ifndef JAX_CXL_ENGINE_KERNELS_REDUCE_TARGETS_H_
 #define JAX_CXL_ENGINE_KERNELS_REDUCE_TARGETS_H_
 
-#include <utility>
-
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -65,8 +63,6 @@ template <typename Loop, typename... Args>
 JAX_CXL_TARGET_AVX512 void RunAvx512(Args... args) {
   Loop::Run(args...);
 }
-
-#else
 
 #endif
 
