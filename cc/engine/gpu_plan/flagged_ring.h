@@ -1,6 +1,7 @@
 #ifndef JAX_CXL_ENGINE_GPU_PLAN_FLAGGED_RING_H_
 #define JAX_CXL_ENGINE_GPU_PLAN_FLAGGED_RING_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "cc/engine/gpu_plan/channel_words.h"
@@ -49,7 +50,16 @@ inline constexpr uint32_t kMaxSteps = 2 * kMaxMembers + 8;
 
 // Returns true if a short message can execute the plan: it has one round, and
 // no step depends on received data. The result is the same on all ranks.
-bool Fits(const GpuPlan& gpu_plan);
+inline bool Fits(const GpuPlan& gpu_plan) {
+  const auto to_slot = [](const DeviceStep& step) {
+    return step.kind == DeviceStepKind::kReduceToSlot ||
+           step.kind == DeviceStepKind::kReduceToBoth;
+  };
+  return gpu_plan.rounds == 1 &&
+         gpu_plan.sending.size() + gpu_plan.receiving.size() <= kMaxSteps &&
+         std::none_of(gpu_plan.receiving.begin(), gpu_plan.receiving.end(),
+                      to_slot);
+}
 
 }  // namespace jax_cxl::cuda::flagged
 

@@ -23,33 +23,6 @@ struct Part {
   int turn;        // a thread does the steps kind by kind
 };
 
-struct Parts {
-  std::vector<Part> read, written;
-};
-
-// Adds the parts of all steps of a kind.
-void AddParts(const std::vector<DeviceStep>& steps, DeviceStepKind kind,
-              int64_t shift, int turn, Parts* parts) {
-  int64_t units = 0;  // bytes of the earlier steps' units
-  for (const DeviceStep& step : steps) {
-    if (step.kind != kind) continue;
-    const auto bytes = static_cast<int64_t>(step.bytes);
-    const auto part = [&](int64_t first) {
-      return Part{first, first + bytes, first - units, turn};
-    };
-    const auto from = static_cast<int64_t>(
-        kind == DeviceStepKind::kReduce ? step.input_from : step.from);
-    const int64_t to = static_cast<int64_t>(step.to) + shift;
-    const bool stays = kind == DeviceStepKind::kCopy && from == to;
-    if (kind != DeviceStepKind::kGet && kind != DeviceStepKind::kZero && !stays)
-      parts->read.push_back(part(from));
-    if (kind != DeviceStepKind::kPut && !stays)
-      parts->written.push_back(part(to));
-    units += static_cast<int64_t>(flagged::NumUnits(step.bytes) *
-                                  flagged::kUnitBytes);
-  }
-}
-
 // Returns true if each thread itself reads what it overwrites, and reads it
 // first.
 bool Precedes(const Part& read, const Part& written) {
@@ -87,15 +60,40 @@ Status OrderInPlace(int64_t shift, const Stripes& stripes, GpuPlan* gpu_plan) {
 }
 
 bool ShortIsRightInPlace(int64_t shift, const GpuPlan& gpu_plan) {
-  Parts parts;
-  AddParts(gpu_plan.sending, DeviceStepKind::kPut, shift, 0, &parts);
-  AddParts(gpu_plan.sending, DeviceStepKind::kCopy, shift, 1, &parts);
-  AddParts(gpu_plan.sending, DeviceStepKind::kZero, shift, 2, &parts);
-  AddParts(gpu_plan.receiving, DeviceStepKind::kGet, shift, 3, &parts);
-  AddParts(gpu_plan.receiving, DeviceStepKind::kReduce, shift, 4, &parts);
-  return std::ranges::all_of(parts.written, [&](const Part& written) {
+  std::vector<Part> all_read, all_written;
+  int turn = 0;
+  // Adds the parts of all steps of a kind.
+  const auto add = [&](const std::vector<DeviceStep>& steps,
+                       DeviceStepKind kind) {
+    int64_t units = 0;  // bytes of the earlier steps' units
+    for (const DeviceStep& step : steps) {
+      if (step.kind != kind) continue;
+      const auto bytes = static_cast<int64_t>(step.bytes);
+      const auto part = [&](int64_t first) {
+        return Part{first, first + bytes, first - units, turn};
+      };
+      const auto from = static_cast<int64_t>(
+          kind == DeviceStepKind::kReduce ? step.input_from : step.from);
+      const int64_t to = static_cast<int64_t>(step.to) + shift;
+      const bool stays = kind == DeviceStepKind::kCopy && from == to;
+      if (kind != DeviceStepKind::kGet && kind != DeviceStepKind::kZero &&
+          !stays)
+        all_read.push_back(part(from));
+      if (kind != DeviceStepKind::kPut && !stays)
+        all_written.push_back(part(to));
+      units += static_cast<int64_t>(flagged::NumUnits(step.bytes) *
+                                    flagged::kUnitBytes);
+    }
+    ++turn;
+  };
+  add(gpu_plan.sending, DeviceStepKind::kPut);
+  add(gpu_plan.sending, DeviceStepKind::kCopy);
+  add(gpu_plan.sending, DeviceStepKind::kZero);
+  add(gpu_plan.receiving, DeviceStepKind::kGet);
+  add(gpu_plan.receiving, DeviceStepKind::kReduce);
+  return std::ranges::all_of(all_written, [&](const Part& written) {
     return std::ranges::all_of(
-        parts.read, [&](const Part& read) { return Precedes(read, written); });
+        all_read, [&](const Part& read) { return Precedes(read, written); });
   });
 }
 
