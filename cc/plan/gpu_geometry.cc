@@ -10,13 +10,11 @@ namespace jax_cxl::plan {
 Stripes GpuStripes(uint64_t slot_bytes, int num_devices, int num_ranks,
                    uint32_t num_blocks) {
   constexpr uint64_t kMinUnitBytes = kSlotAlignment, kMaxUnitBytes = 1024;
-  Stripes stripes;
-  stripes.num_blocks = num_blocks;
-  stripes.unit_bytes = static_cast<uint32_t>(
-      std::clamp(std::bit_floor(slot_bytes / num_ranks / num_blocks),
-                 kMinUnitBytes, kMaxUnitBytes));
-  stripes.slot_step = num_devices > 1 ? 1 : 0;
-  return stripes;
+  const uint64_t unit = std::bit_floor(slot_bytes / num_ranks / num_blocks);
+  return {.num_blocks = num_blocks,
+          .unit_bytes = static_cast<uint32_t>(
+              std::clamp(unit, kMinUnitBytes, kMaxUnitBytes)),
+          .slot_step = num_devices > 1 ? 1u : 0};
 }
 
 Geometry GpuGeometry(int num_devices, int num_ranks, uint64_t slot_bytes) {
@@ -44,14 +42,12 @@ Geometry GpuGeometry(int num_devices, int num_ranks, uint64_t slot_bytes) {
 }
 
 Geometry FlaggedGeometry(int num_ranks, uint64_t slot_bytes) {
-  Geometry geometry;
-  geometry.slot_bytes = slot_bytes;
-  geometry.num_slots = kFlaggedSlots;
   // Reading everything takes up to twice the bytes, but crosses the link once
   // instead of twice.
-  geometry.all_read_bytes =
-      std::min(slot_bytes, kFlaggedSlotsAt55GBps * slot_bytes / num_ranks);
-  return geometry;
+  return {.slot_bytes = slot_bytes,
+          .num_slots = kFlaggedSlots,
+          .all_read_bytes = std::min(
+              slot_bytes, kFlaggedSlotsAt55GBps * slot_bytes / num_ranks)};
 }
 
 bool IsFlagged(const Request& request, uint64_t most) {

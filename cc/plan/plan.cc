@@ -34,6 +34,8 @@ uint64_t OutputBytes(const Request& request) {
 std::string DebugString(const Step& step) {
   std::ostringstream text;
   text << StepKindName(step.kind);
+  if (step.kind != StepKind::kCopy && step.kind != StepKind::kZero)
+    text << " round " << step.round;
   auto range = [&](const char* what, uint64_t begin) {
     text << what << "[" << begin << ", " << begin + step.bytes << ")";
   };
@@ -48,22 +50,19 @@ std::string DebugString(const Step& step) {
     case StepKind::kPut:
     case StepKind::kPutOutput:
       range(step.kind == StepKind::kPut ? " input" : " output", step.from);
-      text << " -> round " << step.round;
-      range(" slot", step.to);
+      range(" -> slot", step.to);
       break;
     case StepKind::kPublish:
     case StepKind::kRelease:
-      text << " round " << step.round;
       break;
     case StepKind::kGet:
-      text << " round " << step.round << " rank " << step.peer;
+      text << " rank " << step.peer;
       range(" slot", step.from);
       range(" -> output", step.to);
       break;
     case StepKind::kReduce:
     case StepKind::kReduceToSlot:
-      text << " round " << step.round << " ranks [" << step.first << ", "
-           << step.last << ")";
+      text << " ranks [" << step.first << ", " << step.last << ")";
       range(" slot", step.from);
       range(" my input", step.input_from);
       if (step.kind == StepKind::kReduceToSlot)

@@ -36,6 +36,13 @@ bool SomeOverlap(const SliceTables<int64_t>& tables, uint64_t receiver) {
   return false;
 }
 
+template <typename Entry>
+std::vector<int64_t> Widen(std::span<const std::byte> slices) {
+  std::vector<Entry> entries(slices.size() / sizeof(Entry));
+  std::memcpy(entries.data(), slices.data(), slices.size());
+  return {entries.begin(), entries.end()};
+}
+
 }  // namespace
 
 Status CheckSlices(const SliceTables<int64_t>& tables) {
@@ -83,18 +90,8 @@ Status SliceError(const SliceFault& fault) {
 
 std::vector<int64_t> WideSlices(std::span<const std::byte> slices,
                                 uint32_t entry_bytes) {
-  std::vector<int64_t> wide(slices.size() / entry_bytes);
-  for (size_t i = 0; i < wide.size(); ++i) {
-    const std::byte* entry = slices.data() + i * entry_bytes;
-    if (entry_bytes == sizeof(int64_t)) {
-      std::memcpy(&wide[i], entry, sizeof(int64_t));
-    } else {
-      int32_t narrow;
-      std::memcpy(&narrow, entry, sizeof(narrow));
-      wide[i] = narrow;
-    }
-  }
-  return wide;
+  return entry_bytes == sizeof(int64_t) ? Widen<int64_t>(slices)
+                                        : Widen<int32_t>(slices);
 }
 
 }  // namespace jax_cxl::plan

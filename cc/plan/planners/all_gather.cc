@@ -13,7 +13,7 @@ uint64_t PlanAllGather(Planner& planner) {
   auto rounds = [&](uint64_t w, const auto& visit) {
     const uint64_t first = w * turns.window;
     for (uint64_t i = 0; i < turns.window; ++i) {
-      const uint64_t t = turns.Round(first, i);
+      const uint64_t t = first + (turns.start + i) % turns.window;
       if (t < chunks.count) visit(t);
     }
     return std::min(first + turns.window, chunks.count) - 1;

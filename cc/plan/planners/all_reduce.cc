@@ -12,8 +12,7 @@ uint64_t AllRead(Planner& planner) {
     const uint64_t at = chunks.Begin(t);
     planner.Reduce(0, planner.ranks(), t, 0, at, at, chunks.Size(t));
   };
-  Pipeline(chunks.count, publish, retrieve);
-  return chunks.count;
+  return Pipeline(chunks.count, publish, retrieve);
 }
 
 // Each chunk has a segment for each rank. One round carries the inputs of a

@@ -25,8 +25,7 @@ uint64_t PlanAllToAll(Planner& planner) {
                   chunks.Size(t));
     }
   };
-  Pipeline(chunks.count, publish, retrieve);
-  return chunks.count;
+  return Pipeline(chunks.count, publish, retrieve);
 }
 
 }  // namespace jax_cxl::plan

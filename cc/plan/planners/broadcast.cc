@@ -25,11 +25,12 @@ void Get(Planner& planner, const Chunks& chunks, uint64_t begin, uint64_t end) {
   }
 }
 
-void PutAll(Planner& planner, const Chunks& chunks) {
+uint64_t PutAll(Planner& planner, const Chunks& chunks) {
   for (uint64_t t = 0; t < chunks.count; ++t) {
     planner.PublishChunk(chunks, t);
     planner.Copy(chunks.Begin(t), chunks.Begin(t), chunks.Size(t));
   }
+  return chunks.count;
 }
 
 // How many rounds apart readers start, and how many different starts there are.
@@ -58,10 +59,7 @@ uint64_t Striped(Planner& planner) {
   const bool many = planner.ranks() - 1 > geometry.num_devices;
   const Chunks chunks = planner.Cut(
       planner.block(), {.pipeline = (many ? 12 : 6) * kPipelineChunks});
-  if (planner.is_root()) {
-    PutAll(planner, chunks);
-    return chunks.count;
-  }
+  if (planner.is_root()) return PutAll(planner, chunks);
   const Stagger stagger = StaggerOf(geometry);
   const uint64_t start = planner.reader() % stagger.starts * stagger.step;
   const uint64_t last = stagger.step * (stagger.starts - 1);
@@ -100,10 +98,7 @@ uint64_t PlanBroadcast(Planner& planner) {
       planner.block(), {.pipeline = many ? 8 * window : kPipelineChunks,
                         .readers = readers,
                         .devices = window});
-  if (planner.is_root()) {
-    PutAll(planner, chunks);
-    return chunks.count;
-  }
+  if (planner.is_root()) return PutAll(planner, chunks);
   if (!many && chunks.count > window) {
     const uint64_t start = std::min(reader, window - 1);
     if (start > 0) Await(planner, chunks, start);

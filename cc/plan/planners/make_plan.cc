@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <limits>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "cc/plan/planners/planner.h"

@@ -75,18 +75,6 @@ Chunks Planner::Cut(uint64_t total, const Cutting& cutting) const {
   return chunks;
 }
 
-void Planner::Add(StepKind kind, uint64_t round, uint64_t from, uint64_t to,
-                  uint64_t bytes, int peer) {
-  if (bytes == 0) return;
-  Step& step = steps_.emplace_back();
-  step.kind = kind;
-  step.peer = peer;
-  step.round = round;
-  step.from = from;
-  step.to = to;
-  step.bytes = bytes;
-}
-
 void Planner::Put(uint64_t round, uint64_t from, uint64_t to, uint64_t bytes) {
   if (!steps_.empty()) {
     Step& last = steps_.back();

@@ -6,7 +6,6 @@
 #include <ranges>
 #include <vector>
 
-#include "cc/base/status.h"
 #include "cc/plan/plan.h"
 
 // Shared by the planners. Internal to this folder.
@@ -38,11 +37,6 @@ struct Chunks {
 struct Turns {
   uint64_t window = 1;
   uint64_t start = 0;  // below `window`
-
-  // The i-th round of the window that begins with round `first`.
-  uint64_t Round(uint64_t first, uint64_t i) const {
-    return first + (start + i) % window;
-  }
 };
 
 // Requirements of Planner::Cut, besides as few chunks as possible.
@@ -158,7 +152,15 @@ class Planner {
 
  private:
   void Add(StepKind kind, uint64_t round, uint64_t from, uint64_t to,
-           uint64_t bytes, int peer = -1);
+           uint64_t bytes, int peer = -1) {
+    if (bytes == 0) return;
+    steps_.push_back({.kind = kind,
+                      .peer = peer,
+                      .round = round,
+                      .from = from,
+                      .to = to,
+                      .bytes = bytes});
+  }
 
   const Request& request_;
   const Geometry& geometry_;
@@ -169,14 +171,16 @@ class Planner {
 // Publishes round t + 1 before it retrieves round t, so that peers find the
 // data that they wait for. Two slots suffice: writing round t + 1 waits for the
 // release of round t - 1, and every rank does that before it publishes t + 1.
+// Returns `rounds`.
 template <typename PublishRound, typename RetrieveRound>
-void Pipeline(uint64_t rounds, const PublishRound& publish,
-              const RetrieveRound& retrieve) {
+uint64_t Pipeline(uint64_t rounds, const PublishRound& publish,
+                  const RetrieveRound& retrieve) {
   if (rounds > 0) publish(uint64_t{0});
   for (uint64_t t = 0; t < rounds; ++t) {
     if (t + 1 < rounds) publish(t + 1);
     retrieve(t);
   }
+  return rounds;
 }
 
 // The rounds of an operation with two exchanges per chunk: inputs, then the

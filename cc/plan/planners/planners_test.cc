@@ -270,10 +270,10 @@ TEST(PlanTest, PublishesARoundBeforeItRetrievesTheLast) {
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(DebugString(*plan),
             "2 rounds, 10 steps\n"
-            "put input[0, 256) -> round 0 slot[0, 256)\n"
+            "put round 0 input[0, 256) -> slot[0, 256)\n"
             "publish round 0\n"
             "copy input[0, 256) -> output[0, 256)\n"
-            "put input[256, 300) -> round 1 slot[0, 44)\n"
+            "put round 1 input[256, 300) -> slot[0, 44)\n"
             "publish round 1\n"
             "copy input[256, 300) -> output[256, 300)\n"
             "get round 0 rank 1 slot[0, 256) -> output[300, 556)\n"

@@ -22,8 +22,7 @@ uint64_t PlanReduceScatter(Planner& planner) {
     planner.Reduce(0, n, t, rank * chunks.stride, rank * block + at, at,
                    chunks.Size(t));
   };
-  Pipeline(chunks.count, publish, retrieve);
-  return chunks.count;
+  return Pipeline(chunks.count, publish, retrieve);
 }
 
 }  // namespace jax_cxl::plan

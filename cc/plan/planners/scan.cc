@@ -26,8 +26,7 @@ uint64_t PlanScan(Planner& planner) {
     else if (last - first == 1)
       planner.Get(first, t, 0, at, size);
   };
-  Pipeline(chunks.count, publish, retrieve);
-  return chunks.count;
+  return Pipeline(chunks.count, publish, retrieve);
 }
 
 }  // namespace jax_cxl::plan
