@@ -15,7 +15,7 @@
 
 #include "cc/base/status.h"
 #include "cc/comm/call/call.h"
-#include "cc/comm/call/options.h"
+#include "cc/comm/call/tuning.h"
 #include "cc/comm/completions.h"
 #include "cc/engine/cpu/member_buffers.h"
 

@@ -1,53 +1,49 @@
 #include "cc/comm/call/call.h"
 
 #include <cstring>
+#include <numeric>
 #include <sstream>
+#include <utility>
 
 namespace jax_cxl::comm {
 namespace {
 
-// FNV-1a over 32-bit values. The same on every host.
-class Hash {
- public:
-  void Add(uint32_t value) {
-    for (int byte = 0; byte < 4; ++byte) {
-      hash_ ^= (value >> (8 * byte)) & 0xff;
-      hash_ *= 0x100000001b3;
-    }
-  }
-  void Add(const std::vector<int32_t>& values) {
-    for (int32_t value : values) Add(static_cast<uint32_t>(value));
-  }
-  uint64_t value() const { return hash_; }
+constexpr uint64_t kHashOfNothing = 0xcbf29ce484222325;
 
- private:
-  uint64_t hash_ = 0xcbf29ce484222325;
-};
+// FNV-1a over 32-bit values. The same on every host.
+uint64_t Hash(uint64_t before, uint32_t value) {
+  uint64_t hash = before;
+  for (int bit = 0; bit < 32; bit += 8)
+    hash = (hash ^ (value >> bit & 0xff)) * 0x100000001b3;
+  return hash;
+}
 
 }  // namespace
 
 uint64_t HashGroup(const std::vector<int32_t>& members) {
-  Hash hash;
-  hash.Add(members);
-  return hash.value();
+  return std::accumulate(members.begin(), members.end(), kHashOfNothing, Hash);
 }
 
-Status Disagreement(int rank_0, const std::string& call_0, int rank_1,
-                    const std::string& call_1, uint64_t identity) {
+Status Disagreement(const Group& group, Version first, Version second,
+                    uint64_t identity) {
+  if (first.member > second.member) std::swap(first, second);
+  const int rank_0 = group.members[first.member];
+  const int rank_1 = group.members[second.member];
   return Error(Code::kMismatch, "the ranks disagree about a collective: rank ",
-               rank_0, " calls ", call_0, "; rank ", rank_1, " calls ", call_1,
-               ". ", kSamePrograms, " (call ", std::hex, identity, ")")
+               rank_0, " calls ", first.call, "; rank ", rank_1, " calls ",
+               second.call, ". ", kSamePrograms, " (call ", std::hex, identity,
+               ")")
       .With("rank_0", rank_0)
-      .With("call_0", call_0)
+      .With("call_0", first.call)
       .With("rank_1", rank_1)
-      .With("call_1", call_1);
+      .With("call_1", second.call);
 }
 
 uint64_t HashDescriptor(const pool::CallDescriptor& descriptor,
                         uint64_t before) {
   uint64_t words[sizeof(descriptor) / sizeof(uint64_t)];
   std::memcpy(words, &descriptor, sizeof(words));
-  uint64_t hash = 0xcbf29ce484222325 + before;
+  uint64_t hash = kHashOfNothing + before;
   for (uint64_t word : words) {
     hash = (hash ^ word) * 0x9e3779b97f4a7c15;
     hash ^= hash >> 29;
@@ -65,15 +61,13 @@ pool::CallDescriptor Describe(const Call& call) {
   descriptor.count = call.request.count;
   if (call.request.reverse) descriptor.flags |= pool::CallDescriptor::kReverse;
   if (call.in_levels) descriptor.flags |= pool::CallDescriptor::kInLevels;
-  Hash details;
-  details.Add(call.request.sources);
+  descriptor.details = HashGroup(call.request.sources);
   const plan::Rows& rows = call.request.rows;
   for (uint64_t value : {rows.table, rows.taken, rows.slices, rows.elements}) {
     if (value == 0) continue;
-    details.Add(static_cast<uint32_t>(value));
-    details.Add(static_cast<uint32_t>(value >> 32));
+    descriptor.details = Hash(descriptor.details, value);
+    descriptor.details = Hash(descriptor.details, value >> 32);
   }
-  descriptor.details = details.value();
   return descriptor;
 }
 
@@ -84,13 +78,11 @@ void SetSlices(Call* call, std::span<const int64_t> table) {
 }
 
 std::string DescribeText(const Call& call) {
-  std::string text = DescribeText(Describe(call), call.name);
-  if (!call.site.empty()) text += " at " + call.site;
-  return text;
+  return DescribeText(Describe(call), call.name, call.site);
 }
 
 std::string DescribeText(const pool::CallDescriptor& descriptor,
-                         const std::string& name) {
+                         const std::string& name, const std::string& site) {
   const auto op = static_cast<plan::Op>(descriptor.op);
   std::ostringstream text;
   text << name << ": " << plan::OpName(op);
@@ -101,6 +93,7 @@ std::string DescribeText(const pool::CallDescriptor& descriptor,
   if (plan::HasRoot(op)) text << ", root " << descriptor.root;
   if (descriptor.flags & pool::CallDescriptor::kReverse) text << ", reverse";
   if (descriptor.flags & pool::CallDescriptor::kInLevels) text << ", in levels";
+  if (!site.empty()) text << " at " << site;
   return text.str();
 }
 

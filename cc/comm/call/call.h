@@ -94,11 +94,16 @@ inline constexpr char kSamePrograms[] =
     "All ranks have to run the same programs, with the same shapes and in the "
     "same order";
 
-// Returns kMismatch: two ranks call different collectives where they should
-// call the same one, number `identity`. `call_0` and `call_1` are texts for the
-// user.
-Status Disagreement(int rank_0, const std::string& call_0, int rank_1,
-                    const std::string& call_1, uint64_t identity);
+// The call of one member, described for the user.
+struct Version {
+  int member;
+  std::string call;
+};
+
+// Returns kMismatch: two members call different collectives where they should
+// call the same one, number `identity`.
+Status Disagreement(const Group& group, Version first, Version second,
+                    uint64_t identity);
 
 pool::CallDescriptor Describe(const Call& call);
 
@@ -114,9 +119,8 @@ void SetSlices(Call* call, std::span<const int64_t> table);
 // Returns a text like "psum: all_reduce sum of 1024 float32 at train.py:33
 // (step)".
 std::string DescribeText(const Call& call);
-// Returns a text like "psum: all_reduce sum of 1024 float32".
 std::string DescribeText(const pool::CallDescriptor& descriptor,
-                         const std::string& name);
+                         const std::string& name, const std::string& site = "");
 
 }  // namespace jax_cxl::comm
 

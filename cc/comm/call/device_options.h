@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "cc/comm/call/options.h"
 #include "cc/comm/call/tuning.h"
 #include "cc/engine/gpu_plan/shape.h"
 #include "cc/plan/gpu_geometry.h"

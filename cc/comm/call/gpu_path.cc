@@ -2,14 +2,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <optional>
 
 namespace jax_cxl::comm {
 namespace {
-
-// Where kernels have an advantage, calls must be this many times larger before
-// they use the copy engines.
-constexpr uint64_t kLonger = 4;
 
 // A short call that runs aside joins a series of copies: a kernel would wait
 // until the computation leaves a multiprocessor free, and the calls behind it
@@ -20,13 +17,15 @@ constexpr int kMostShortCalls = 64;
 // The most blocks of a kernel that moves rows aside. A power of two.
 constexpr uint32_t kRowBlocksAside = 16;
 
-// Between two GPUs, the sizes from which copy engines are faster than kernels,
-// in units of DeviceOptions::copy_engine_bytes.
-enum class CopiesFrom : uint8_t { kNever, kQuarter, kOne, kFour };
+// Sizes in units of DeviceOptions::copy_engine_bytes. Where kernels have an
+// advantage, calls must be longer before they use the copy engines.
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kQuarter = 0.25, kOne = 1, kFour = 4;
 
 // How copy engines execute an operation.
 struct CopyRule {
-  CopiesFrom from = CopiesFrom::kNever;
+  // Between two GPUs, the size from which they are faster than kernels.
+  double from = kNever;
   GpuPath path = {1, SlotUse::kCopies};
   GpuPath longest = path;  // between two GPUs, from kFour on
 };
@@ -39,13 +38,13 @@ std::optional<CopyRule> RuleOf(plan::Op op, bool relayed) {
     case plan::Op::kAllToAll:
       // The pauses of one pipeline cost more than the delay of one chunk. With
       // a relay, the chunks of two pipelines wait for the same threads.
-      return CopyRule{.from = CopiesFrom::kOne,
+      return CopyRule{.from = kOne,
                       .longest = {relayed ? 1 : 2, SlotUse::kFewCopies}};
     case plan::Op::kAllReduce:
-      return CopyRule{.from = CopiesFrom::kOne, .path = {2, SlotUse::kCopies}};
+      return CopyRule{.from = kOne, .path = {2, SlotUse::kCopies}};
     case plan::Op::kReduceScatter:
       // Kernels need not stage operands.
-      return CopyRule{.from = CopiesFrom::kFour, .path = {2, SlotUse::kCopies}};
+      return CopyRule{.from = kFour, .path = {2, SlotUse::kCopies}};
     case plan::Op::kBroadcast:
     case plan::Op::kGather:
     case plan::Op::kScatter:
@@ -53,11 +52,9 @@ std::optional<CopyRule> RuleOf(plan::Op op, bool relayed) {
       // copies. To hide this work, more rounds must be under way. A kernel's
       // rounds are too short for that.
       if (relayed)
-        return CopyRule{.from = CopiesFrom::kQuarter,
-                        .path = {2, SlotUse::kCopies}};
+        return CopyRule{.from = kQuarter, .path = {2, SlotUse::kCopies}};
       // Kernels fill one direction nearly as well.
-      return CopyRule{.from = CopiesFrom::kFour,
-                      .longest = {1, SlotUse::kPairs}};
+      return CopyRule{.from = kFour, .longest = {1, SlotUse::kPairs}};
     case plan::Op::kReduce:
       return CopyRule{};
     default:
@@ -65,18 +62,8 @@ std::optional<CopyRule> RuleOf(plan::Op op, bool relayed) {
   }
 }
 
-bool IsLong(CopiesFrom from, uint64_t bytes, uint64_t unit) {
-  switch (from) {
-    case CopiesFrom::kNever:
-      return false;
-    case CopiesFrom::kQuarter:
-      return bytes * kLonger >= unit;
-    case CopiesFrom::kOne:
-      return bytes >= unit;
-    case CopiesFrom::kFour:
-      return bytes >= kLonger * unit;
-  }
-  return false;
+bool IsLong(double from, uint64_t bytes, uint64_t unit) {
+  return static_cast<double>(bytes) >= from * static_cast<double>(unit);
 }
 
 }  // namespace
@@ -98,7 +85,7 @@ GpuPath ChoosePath(const GpuCallFacts& call, const DeviceOptions& options) {
   if (!rule || call.bytes == 0) return {};
   if (call.striped && !call.aside) return {};
   if (call.members < call.world_size && !beside_computation &&
-      IsLong(CopiesFrom::kQuarter, call.bytes, unit))
+      IsLong(kQuarter, call.bytes, unit))
     return {};
 
   const bool two = call.members == 2;
@@ -108,7 +95,7 @@ GpuPath ChoosePath(const GpuCallFacts& call, const DeviceOptions& options) {
       !(call.aside && (joins || !IsShort(call, options))))
     return {};
 
-  const bool longest = two && IsLong(CopiesFrom::kFour, call.bytes, unit);
+  const bool longest = two && IsLong(kFour, call.bytes, unit);
   GpuPath path = longest ? rule->longest : rule->path;
   // Calls that run aside form series, in which one pipeline has few pauses.
   // Results of an all-reduce wait for its operands, so it needs two.

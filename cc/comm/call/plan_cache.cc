@@ -1,7 +1,5 @@
 #include "cc/comm/call/plan_cache.h"
 
-#include <algorithm>
-#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -14,26 +12,13 @@ namespace {
 constexpr size_t kMaxPlans = 256;
 constexpr size_t kMaxCachedSteps = 1 << 16;
 
-plan::Geometry EagerGeometry(uint64_t payload_bytes) {
-  plan::Geometry geometry;
-  geometry.slot_bytes = payload_bytes;
-  geometry.num_slots = 2;
-  geometry.all_read_bytes = std::numeric_limits<uint64_t>::max();
-  return geometry;
-}
-
 }  // namespace
 
 PlanCache::PlanCache(const plan::Geometry& geometry, uint64_t payload_bytes)
-    : geometry_(geometry), eager_(EagerGeometry(payload_bytes)) {}
-
-size_t PlanCache::HashKind::operator()(const Kind& kind) const {
-  uint64_t words[sizeof(kind.descriptor) / sizeof(uint64_t)];
-  std::memcpy(words, &kind.descriptor, sizeof(words));
-  uint64_t hash = 0;
-  for (uint64_t word : words) hash = (hash ^ word) * 0x9e3779b97f4a7c15;
-  return hash ^ (hash >> 32);
-}
+    : geometry_(geometry),
+      eager_{.slot_bytes = payload_bytes,
+             .num_slots = 2,
+             .all_read_bytes = std::numeric_limits<uint64_t>::max()} {}
 
 Result<std::shared_ptr<const CallPlan>> PlanCache::Find(const Call& call) {
   // `wanted_` keeps its vector's memory for the next call.
@@ -54,11 +39,6 @@ Result<std::shared_ptr<const CallPlan>> PlanCache::Find(const Call& call) {
     last_ = call_plan;
   }
   return call_plan;
-}
-
-void PlanCache::Clear() {
-  made_.clear();
-  last_ = nullptr;
 }
 
 Result<std::shared_ptr<const CallPlan>> PlanCache::Make(

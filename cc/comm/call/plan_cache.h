@@ -36,7 +36,10 @@ class PlanCache {
   // Returns the plan for calls like this one. Makes the plan if there is none
   // yet. Errors: those of plan::MakePlan.
   Result<std::shared_ptr<const CallPlan>> Find(const Call& call);
-  void Clear();
+  void Clear() {
+    made_.clear();
+    last_ = nullptr;
+  }
 
  private:
   struct Kind {
@@ -46,7 +49,9 @@ class PlanCache {
     bool operator==(const Kind&) const = default;
   };
   struct HashKind {
-    size_t operator()(const Kind& kind) const;
+    size_t operator()(const Kind& kind) const {
+      return HashDescriptor(kind.descriptor, 0);
+    }
   };
 
   Result<std::shared_ptr<const CallPlan>> Make(const Call& call) const;

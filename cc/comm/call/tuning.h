@@ -74,35 +74,45 @@ struct TuningField {
 
 inline constexpr uint64_t kMaxSlotBytes = uint64_t{64} << 20;
 inline constexpr std::array kTuningFields = {
-    TuningField{"slot_bytes", &Tuning::slot_bytes, 4096, kMaxSlotBytes,
-                plan::kSlotAlignment},
-    TuningField{"num_slots", &Tuning::num_slots, 2, pool::kMaxSlots},
-    TuningField{"inline_bytes", &Tuning::inline_bytes, plan::kSlotAlignment,
-                uint64_t{32} << 10, plan::kSlotAlignment},
-    TuningField{"all_read_bytes", &Tuning::all_read_bytes},
-    TuningField{"past_caches_bytes", &Tuning::past_caches_bytes},
-    TuningField{"levels_all_reduce_bytes", &Tuning::levels_all_reduce_bytes},
-    TuningField{"levels_reduce_scatter_bytes",
-                &Tuning::levels_reduce_scatter_bytes},
-    TuningField{"levels_all_gather_bytes", &Tuning::levels_all_gather_bytes},
-    TuningField{"levels_all_to_all_bytes", &Tuning::levels_all_to_all_bytes},
-    TuningField{"levels_broadcast_bytes", &Tuning::levels_broadcast_bytes},
-    TuningField{"gpu_levels_all_reduce_bytes",
-                &Tuning::gpu_levels_all_reduce_bytes},
-    TuningField{"gpu_levels_reduce_scatter_bytes",
-                &Tuning::gpu_levels_reduce_scatter_bytes},
-    TuningField{"gpu_levels_all_gather_bytes",
-                &Tuning::gpu_levels_all_gather_bytes},
-    TuningField{"gpu_levels_all_to_all_bytes",
-                &Tuning::gpu_levels_all_to_all_bytes},
-    TuningField{"gpu_levels_broadcast_bytes",
-                &Tuning::gpu_levels_broadcast_bytes},
-    TuningField{"flush_threads", &Tuning::flush_threads, 0, 16},
-    TuningField{"flush_piece_bytes", &Tuning::flush_piece_bytes, 4096,
-                kMaxSlotBytes, plan::kSlotAlignment}};
+#define FIELD(name, ...) \
+  TuningField { #name, &Tuning::name, __VA_ARGS__ }
+    FIELD(slot_bytes, 4096, kMaxSlotBytes, plan::kSlotAlignment),
+    FIELD(num_slots, 2, pool::kMaxSlots),
+    FIELD(inline_bytes, plan::kSlotAlignment, uint64_t{32} << 10,
+          plan::kSlotAlignment),
+    FIELD(all_read_bytes),
+    FIELD(past_caches_bytes),
+    FIELD(levels_all_reduce_bytes),
+    FIELD(levels_reduce_scatter_bytes),
+    FIELD(levels_all_gather_bytes),
+    FIELD(levels_all_to_all_bytes),
+    FIELD(levels_broadcast_bytes),
+    FIELD(gpu_levels_all_reduce_bytes),
+    FIELD(gpu_levels_reduce_scatter_bytes),
+    FIELD(gpu_levels_all_gather_bytes),
+    FIELD(gpu_levels_all_to_all_bytes),
+    FIELD(gpu_levels_broadcast_bytes),
+    FIELD(flush_threads, 0, 16),
+    FIELD(flush_piece_bytes, 4096, kMaxSlotBytes, plan::kSlotAlignment),
+#undef FIELD
+};
 
 // Fails with kInvalidArgument, which names the field that is out of range.
 Status CheckTuning(const Tuning& tuning);
+
+// How long a rank waits for others before it warns, and before it gives up.
+struct WaitTimes {
+  double warn_after_s = 10;
+  double timeout_s = 300;
+};
+
+// Settings of a job. They must be the same in all of its processes.
+struct Options : WaitTimes {
+  uint64_t slot_bytes = 0;  // 0: follows from the pool's size
+  int num_slots = 0;        // 0: follows from the number of pool devices
+  Tuning tuning;
+  double heartbeat_timeout_s = 5;
+};
 
 }  // namespace jax_cxl::comm
 

@@ -55,11 +55,9 @@ std::string DeviceWaits::CallOf(const Call& call, int rank) const {
 }
 
 Status DeviceWaits::Mismatch(const Call& call, int member) const {
-  const int self = group_.members[group_.self], rank = group_.members[member];
-  const std::string mine = DescribeText(call), theirs = CallOf(call, rank);
-  return group_.self < member
-             ? Disagreement(self, mine, rank, theirs, call.identity)
-             : Disagreement(rank, theirs, self, mine, call.identity);
+  return Disagreement(group_, {group_.self, DescribeText(call)},
+                      {member, CallOf(call, group_.members[member])},
+                      call.identity);
 }
 
 Status DeviceWaits::Timeout(const Call& call, int member) const {

@@ -7,7 +7,7 @@
 
 #include "cc/base/status.h"
 #include "cc/comm/call/call.h"
-#include "cc/comm/call/options.h"
+#include "cc/comm/call/tuning.h"
 #include "cc/comm/health/peers.h"
 #include "cc/comm/health/wait_monitor.h"
 #include "cc/pool/pool.h"

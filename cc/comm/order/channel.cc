@@ -1,6 +1,7 @@
 #include "cc/comm/order/channel.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "cc/base/ticks.h"
@@ -30,15 +31,15 @@ Status Channel::Open(const pool::ChannelPlace& place) {
 
 bool Channel::CanClose() const {
   if (!idle() || !open()) return false;
-  for (size_t member = 0; member < members().size(); ++member) {
+  for (int member = 0; member < std::ssize(members()); ++member) {
     const MemberBlock& block = connection_.blocks()[member];
-    if (static_cast<int>(member) == connection_.group().self) continue;
+    if (member == connection_.group().self) continue;
     // Once a member has finished all calls of this group, its word may count
     // the calls of another group. That count is larger.
     if (block.control != nullptr &&
         block.doorbells.Read(&block.control->finished.word) >= finished_)
       continue;
-    if (!peers_->Ended(RankOf(static_cast<int>(member)))) return false;
+    if (!peers_->Ended(RankOf(member))) return false;
   }
   return true;
 }
@@ -47,13 +48,6 @@ pool::ChannelPlace Channel::Close() {
   const uint64_t most = negotiation_ ? negotiation_->most() : 0;
   plan_cache_.Clear();
   return connection_.Close(std::max({rounds_, finished_, most}));
-}
-
-// Without these words no member could take memory from the group.
-void Channel::TellFinished() {
-  const MemberBlock& own = connection_.own();
-  own.doorbells.Ring(&own.control->finished.word, finished_);
-  told_finished_ = finished_;
 }
 
 Status Channel::AddCall(std::unique_ptr<Call>& call) {
@@ -74,8 +68,9 @@ Result<bool> Channel::Connect() {
   if (waiting_.empty()) return false;
   CXL_ASSIGN_OR_RETURN(const bool connected, connection_.Connect());
   if (!connected) return false;
-  negotiation_ = std::make_unique<Negotiation>(
-      connection_.blocks(), connection_.group(), connection_.payload_bytes());
+  negotiation_ =
+      std::make_unique<Negotiation>(connection_.blocks(), connection_.group(),
+                                    connection_.payload_bytes(), &traffic_);
   for (; !waiting_.empty(); waiting_.pop_front())
     negotiation_->Submit(std::move(waiting_.front()));
   return true;
@@ -85,7 +80,12 @@ Result<bool> Channel::Progress(std::vector<Finished>* finished) {
   const size_t before = finished->size();
   Result<bool> moved = TryProgress(finished);
   finished_ += finished->size() - before;
-  if (finished_ != told_finished_ && moved.ok()) TellFinished();
+  if (finished_ != told_finished_ && moved.ok()) {
+    // Without these words no member could take memory from the group.
+    const MemberBlock& own = connection_.own();
+    own.doorbells.Ring(&own.control->finished.word, finished_);
+    told_finished_ = finished_;
+  }
   at_once_ = false;
   return moved;
 }
@@ -96,8 +96,7 @@ Result<bool> Channel::TryProgress(std::vector<Finished>* finished) {
   CXL_ASSIGN_OR_RETURN(bool moved, ExchangeSubmissions(finished));
   for (;;) {
     if (!current_) {
-      bool started = false;
-      CXL_RETURN_IF_ERROR(StartNext(&started));
+      CXL_ASSIGN_OR_RETURN(const bool started, StartNext());
       if (!started) return moved;
       moved = true;
     }
@@ -114,7 +113,7 @@ Result<bool> Channel::TryProgress(std::vector<Finished>* finished) {
 
 Result<bool> Channel::ExchangeSubmissions(std::vector<Finished>* finished) {
   const size_t before = finished->size();
-  Result<bool> moved = negotiation_->ExchangeSubmissions(finished, &traffic_);
+  Result<bool> moved = negotiation_->ExchangeSubmissions(finished);
   if (finished->size() == before) return moved;
   for (size_t i = before; i < finished->size(); ++i)
     RecordStart(*(*finished)[i].call);
@@ -125,12 +124,11 @@ Result<bool> Channel::ExchangeSubmissions(std::vector<Finished>* finished) {
   return intact;
 }
 
-Status Channel::StartNext(bool* started) {
-  if (pending() == 0) return OkStatus();
+Result<bool> Channel::StartNext() {
+  if (pending() == 0) return false;
   CXL_ASSIGN_OR_RETURN(StartedCall next, negotiation_->Next(ReleasedCalls()));
-  if (next.call == nullptr) return OkStatus();
+  if (next.call == nullptr) return false;
   current_ = std::move(next.call);
-  *started = true;
   RecordStart(*current_);
   call_ends_.push_back(rounds_ + next.call_plan->plan.rounds);
   // Shares the reference count of the CallPlan.
@@ -140,7 +138,7 @@ Status Channel::StartNext(bool* started) {
       connection_.rings(), rounds_, current_->dtype, current_->reduce_op,
       current_->input, current_->output, past_caches_bytes_,
       current_->rows.get(), current_->buffers.get());
-  return OkStatus();
+  return true;
 }
 
 void Channel::RecordStart(const Call& call) {
@@ -179,11 +177,10 @@ Status Channel::CheckPeers(Clock::time_point now) {
   const std::vector<int> members = WaitingFor();
   recorder_->Wait(call->number, members.empty() ? -1 : RankOf(members[0]));
   const uint64_t steps = execution_ ? execution_->steps_done() : 0;
-  const uint64_t moved = (rounds_ << 32) + steps;
   return wait_monitor_.Check({.call = call,
                               .members = members,
                               .started = current_ != nullptr,
-                              .progress = moved,
+                              .progress = (rounds_ << 32) + steps,
                               .needed_pool_bytes = needed_pool()},
                              now);
 }
@@ -193,9 +190,7 @@ void Channel::Fail(const Status& status, std::vector<Finished>* finished) {
   execution_.reset();
   for (; !waiting_.empty(); waiting_.pop_front())
     finished->push_back({std::move(waiting_.front().call), status});
-  if (!negotiation_) return;
-  for (auto& call : negotiation_->TakePending())
-    finished->push_back({std::move(call), status});
+  if (negotiation_) negotiation_->Fail(status, finished);
 }
 
 }  // namespace jax_cxl::comm

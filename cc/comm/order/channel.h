@@ -5,8 +5,6 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "cc/base/status.h"
@@ -19,7 +17,6 @@
 #include "cc/comm/order/negotiation.h"
 #include "cc/comm/record/recorder.h"
 #include "cc/engine/cpu/executor.h"
-#include "cc/plan/plan.h"
 #include "cc/pool/pool.h"
 
 namespace jax_cxl::comm {
@@ -89,12 +86,11 @@ class Channel {
   int32_t RankOf(int member) const { return members()[member]; }
   Result<bool> Connect();
   Result<bool> ExchangeSubmissions(std::vector<Finished>* finished);
-  Status StartNext(bool* started);
+  Result<bool> StartNext();
   std::vector<int> WaitingFor() const;
   const Call* oldest() const;
   uint64_t ReleasedCalls();
   void RecordStart(const Call& call);
-  void TellFinished();
 
   pool::Pool* pool_;
   const Peers* peers_;

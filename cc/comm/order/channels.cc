@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "cc/comm/health/wait_monitor.h"
-
 namespace jax_cxl::comm {
 
 Channels::Channels(pool::Pool* pool, Peers* peers, Recorder* recorder,

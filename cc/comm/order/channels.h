@@ -9,7 +9,7 @@
 
 #include "cc/base/status.h"
 #include "cc/comm/call/call.h"
-#include "cc/comm/call/options.h"
+#include "cc/comm/call/tuning.h"
 #include "cc/comm/connect/arena.h"
 #include "cc/comm/health/peers.h"
 #include "cc/comm/order/channel.h"

@@ -31,10 +31,9 @@ void Journal::Write(const Call& call, const pool::CallDescriptor& descriptor) {
 }
 
 std::string Journal::Describe(int member, const JournalEntry& entry) const {
-  std::string text = DescribeText(entry.descriptor, PrintableText(entry.name));
-  const std::string site = ReadSite(*pool_->recorder(group_.members[member]),
-                                    entry.site, doorbells_);
-  return site.empty() ? text : text + " at " + site;
+  return DescribeText(entry.descriptor, PrintableText(entry.name),
+                      ReadSite(*pool_->recorder(group_.members[member]),
+                               entry.site, doorbells_));
 }
 
 Status Journal::Compare(uint64_t written) {
@@ -54,11 +53,8 @@ Status Journal::Compare(uint64_t written) {
       // this call.
       if (doorbells_.Read(&entry.ready) != number) continue;
       if (theirs.descriptor == mine.descriptor) continue;
-      const int rank = group_.members[self], other = group_.members[member];
-      const std::string here = Describe(self, mine);
-      const std::string there = Describe(member, theirs);
-      return self < member ? Disagreement(rank, here, other, there, number)
-                           : Disagreement(other, there, rank, here, number);
+      return Disagreement(group_, {self, Describe(self, mine)},
+                          {member, Describe(member, theirs)}, number);
     }
   }
   return OkStatus();

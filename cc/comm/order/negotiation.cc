@@ -20,10 +20,12 @@ constexpr uint64_t kMaxMatchEntries = uint64_t{1} << 18;
 }  // namespace
 
 Negotiation::Negotiation(const std::vector<MemberBlock>& blocks,
-                         const Group& group, uint64_t payload_bytes)
+                         const Group& group, uint64_t payload_bytes,
+                         cpu::Traffic* traffic)
     : blocks_(blocks),
       group_(group),
       payload_bytes_(payload_bytes),
+      traffic_(traffic),
       submissions_(blocks, group, payload_bytes) {}
 
 void Negotiation::Submit(StartedCall started) {
@@ -34,15 +36,13 @@ void Negotiation::Submit(StartedCall started) {
   ++pending_;
 }
 
-Result<bool> Negotiation::ExchangeSubmissions(std::vector<Finished>* finished,
-                                              cpu::Traffic* traffic) {
-  CXL_ASSIGN_OR_RETURN(const bool sent, SendSubmissions(finished, traffic));
-  CXL_ASSIGN_OR_RETURN(const bool read, ReadSubmissions(finished, traffic));
+Result<bool> Negotiation::ExchangeSubmissions(std::vector<Finished>* finished) {
+  CXL_ASSIGN_OR_RETURN(const bool sent, SendSubmissions(finished));
+  CXL_ASSIGN_OR_RETURN(const bool read, ReadSubmissions(finished));
   return sent || read;
 }
 
-Result<bool> Negotiation::SendSubmissions(std::vector<Finished>* finished,
-                                          cpu::Traffic* traffic) {
+Result<bool> Negotiation::SendSubmissions(std::vector<Finished>* finished) {
   bool moved = false;
   while (!unsent_.empty()) {
     CXL_ASSIGN_OR_RETURN(const bool can, submissions_.CanWrite());
@@ -54,20 +54,19 @@ Result<bool> Negotiation::SendSubmissions(std::vector<Finished>* finished,
     const CallPlan& call_plan = *match->mine.call_plan;
     if (call_plan.eager)
       cpu::PutPayload(call_plan.plan, call.input, submissions_.payload(),
-                      traffic, call.rows.get());
+                      traffic_, call.rows.get());
     const uint32_t name =
         submissions_.Write(call.identity, call, call_plan.descriptor,
                            call_plan.eager ? call_plan.payload_bytes : 0);
     CXL_RETURN_IF_ERROR(
         AddMember(match, group_.self, call_plan.descriptor, name));
     if (match->num_submitted == size())
-      CXL_RETURN_IF_ERROR(OnComplete(match, finished, traffic));
+      CXL_RETURN_IF_ERROR(OnComplete(match, finished));
   }
   return moved;
 }
 
-Result<bool> Negotiation::ReadSubmissions(std::vector<Finished>* finished,
-                                          cpu::Traffic* traffic) {
+Result<bool> Negotiation::ReadSubmissions(std::vector<Finished>* finished) {
   bool moved = false;
   for (int member = 0; member < size(); ++member) {
     if (member == group_.self) continue;
@@ -85,7 +84,7 @@ Result<bool> Negotiation::ReadSubmissions(std::vector<Finished>* finished,
           AddMember(match, member, entry.descriptor, entry.name));
       if (match->num_submitted == size()) {
         match->payloads[member] = entry.payload;
-        CXL_RETURN_IF_ERROR(OnComplete(match, finished, traffic));
+        CXL_RETURN_IF_ERROR(OnComplete(match, finished));
       } else {
         KeepPayload(match, member, entry);
       }
@@ -120,13 +119,6 @@ Negotiation::Match* Negotiation::Add(uint64_t identity) {
   return matches_.back().get();
 }
 
-void Negotiation::Remove(Match* match) {
-  auto found = std::find_if(matches_.begin(), matches_.end(),
-                            [&](const auto& r) { return r.get() == match; });
-  if (spare_.size() < kCallRing) spare_.push_back(std::move(*found));
-  matches_.erase(found);
-}
-
 Status Negotiation::CheckMemory(int member) const {
   if (matches_.size() <= kMaxMatches &&
       matches_.size() * size() <= kMaxMatchEntries)
@@ -150,25 +142,16 @@ Status Negotiation::AddMember(Match* match, int member,
     match->descriptor = descriptor;
     match->name = name;
   } else if (descriptor != match->descriptor) {
-    return DescribeDisagreement(*match, member, descriptor, name);
+    return Disagreement(
+        group_,
+        {match->first,
+         submissions_.Describe(match->first, match->descriptor, match->name)},
+        {member, submissions_.Describe(member, descriptor, name)},
+        match->identity);
   }
   match->submitted[member] = true;
   ++match->num_submitted;
   return OkStatus();
-}
-
-Status Negotiation::DescribeDisagreement(const Match& match, int member,
-                                         const pool::CallDescriptor& descriptor,
-                                         uint32_t name) const {
-  const std::string first =
-      submissions_.Describe(match.first, match.descriptor, match.name);
-  const std::string second = submissions_.Describe(member, descriptor, name);
-  const int first_rank = group_.members[match.first];
-  const int second_rank = group_.members[member];
-  return match.first < member ? Disagreement(first_rank, first, second_rank,
-                                             second, match.identity)
-                              : Disagreement(second_rank, second, first_rank,
-                                             first, match.identity);
 }
 
 void Negotiation::KeepPayload(Match* match, int member,
@@ -183,8 +166,7 @@ void Negotiation::KeepPayload(Match* match, int member,
   match->payloads[member] = kept;
 }
 
-Status Negotiation::OnComplete(Match* match, std::vector<Finished>* finished,
-                               cpu::Traffic* traffic) {
+Status Negotiation::OnComplete(Match* match, std::vector<Finished>* finished) {
   if (!match->mine.call_plan->eager) {
     if (leads()) complete_.push_back(match);
     return OkStatus();
@@ -198,7 +180,7 @@ Status Negotiation::OnComplete(Match* match, std::vector<Finished>* finished,
   }
   CXL_RETURN_IF_ERROR(cpu::RetrievePayloads(
       match->mine.call_plan->plan, call.dtype, call.reduce_op, group_.self,
-      match->payloads, call.input, call.output, &sources_, traffic,
+      match->payloads, call.input, call.output, &sources_, traffic_,
       call.rows.get()));
   finished->push_back({Take(match).call, OkStatus()});
   return OkStatus();
@@ -252,7 +234,10 @@ Result<StartedCall> Negotiation::Follow() {
 StartedCall Negotiation::Take(Match* match) {
   --pending_;
   StartedCall started = std::move(match->mine);
-  Remove(match);
+  const auto found = std::ranges::find(
+      matches_, match, [](const auto& one) { return one.get(); });
+  if (spare_.size() < kCallRing) spare_.push_back(std::move(*found));
+  matches_.erase(found);
   return started;
 }
 
@@ -290,16 +275,14 @@ std::vector<int> Negotiation::WaitingFor() const {
   return missing;
 }
 
-std::vector<std::unique_ptr<Call>> Negotiation::TakePending() {
-  std::vector<std::unique_ptr<Call>> calls;
+void Negotiation::Fail(const Status& status, std::vector<Finished>* finished) {
   for (auto& match : matches_)
     if (match->mine.call != nullptr)
-      calls.push_back(std::move(match->mine.call));
+      finished->push_back({std::move(match->mine.call), status});
   matches_.clear();
   unsent_.clear();
   complete_.clear();
   pending_ = 0;
-  return calls;
 }
 
 }  // namespace jax_cxl::comm

@@ -47,9 +47,10 @@ struct StartedCall {
 class Negotiation {
  public:
   // `blocks[m]` is the control block of member m. The vector must live as long
-  // as this object. A submission carries at most `payload_bytes`.
+  // as this object. A submission carries at most `payload_bytes`. The payloads
+  // are counted in `traffic`.
   Negotiation(const std::vector<MemberBlock>& blocks, const Group& group,
-              uint64_t payload_bytes);
+              uint64_t payload_bytes, cpu::Traffic* traffic);
 
   // See Submissions::Move. It also requires that this member has no pending
   // call, and that all members have followed all announcements.
@@ -64,8 +65,7 @@ class Negotiation {
   // Sends submissions, reads the submissions of the others, and executes eager
   // calls, which it appends to `finished`. Returns true if anything made
   // progress. Errors: kMismatch, kDataLoss, kResourceExhausted.
-  Result<bool> ExchangeSubmissions(std::vector<Finished>* finished,
-                                   cpu::Traffic* traffic);
+  Result<bool> ExchangeSubmissions(std::vector<Finished>* finished);
 
   // Returns the next call in the group's order. Returns no call until this
   // member has read that call's submissions from all members, so the member
@@ -84,8 +84,8 @@ class Negotiation {
   // That call, or null if none is pending.
   const Call* oldest() const;
 
-  // Removes and returns all pending calls, for the caller to fail them.
-  std::vector<std::unique_ptr<Call>> TakePending();
+  // Finishes all pending calls with `status`.
+  void Fail(const Status& status, std::vector<Finished>* finished);
 
  private:
   // The state of a call that some member has submitted.
@@ -109,22 +109,15 @@ class Negotiation {
   int size() const { return static_cast<int>(blocks_.size()); }
   Match* Find(uint64_t identity) const;
   Match* Add(uint64_t identity);
-  void Remove(Match* match);
   Status CheckMemory(int member) const;
   Match* OldestPending() const;
 
-  Result<bool> SendSubmissions(std::vector<Finished>* finished,
-                               cpu::Traffic* traffic);
-  Result<bool> ReadSubmissions(std::vector<Finished>* finished,
-                               cpu::Traffic* traffic);
+  Result<bool> SendSubmissions(std::vector<Finished>* finished);
+  Result<bool> ReadSubmissions(std::vector<Finished>* finished);
   Status AddMember(Match* match, int member,
                    const pool::CallDescriptor& descriptor, uint32_t name);
   void KeepPayload(Match* match, int member, const Submissions::Entry& entry);
-  Status OnComplete(Match* match, std::vector<Finished>* finished,
-                    cpu::Traffic* traffic);
-  Status DescribeDisagreement(const Match& match, int member,
-                              const pool::CallDescriptor& descriptor,
-                              uint32_t name) const;
+  Status OnComplete(Match* match, std::vector<Finished>* finished);
   Result<StartedCall> Announce(uint64_t released_calls);
   Result<StartedCall> Follow();
   // Ends a match of a call that every member has submitted.
@@ -133,6 +126,7 @@ class Negotiation {
   const std::vector<MemberBlock>& blocks_;
   Group group_;
   uint64_t payload_bytes_;
+  cpu::Traffic* traffic_;
   Submissions submissions_;
 
   Matches matches_;     // in the order of their first submission

@@ -26,8 +26,8 @@ class NegotiatingMembers {
     }
     for (int member = 0; member < size; ++member) {
       group.self = member;
-      negotiations_.push_back(
-          std::make_unique<Negotiation>(blocks_, group, kPayloadBytes));
+      negotiations_.push_back(std::make_unique<Negotiation>(
+          blocks_, group, kPayloadBytes, &traffic_));
     }
   }
 
@@ -51,8 +51,7 @@ class NegotiatingMembers {
   // Returns how many calls ExchangeSubmissions finishes.
   size_t ExchangeSubmissions(int member) {
     std::vector<Finished> finished;
-    cpu::Traffic traffic;
-    EXPECT_TRUE((*this)[member].ExchangeSubmissions(&finished, &traffic).ok());
+    EXPECT_TRUE((*this)[member].ExchangeSubmissions(&finished).ok());
     return finished.size();
   }
 
@@ -64,6 +63,7 @@ class NegotiatingMembers {
 
   std::vector<std::vector<Line>> memory_;
   std::vector<MemberBlock> blocks_;
+  cpu::Traffic traffic_;
   std::vector<std::unique_ptr<Negotiation>> negotiations_;
   PlanCache plan_cache_{plan::Geometry(), kPayloadBytes};
 };

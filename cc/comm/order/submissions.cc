@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "cc/base/text.h"
 
@@ -11,18 +10,6 @@ namespace jax_cxl::comm {
 using pool::kCallRing;
 using pool::kLinePayloadBytes;
 using pool::Submission;
-
-namespace {
-
-// Copies as much of `text` as fits, always with a terminating zero.
-template <size_t size>
-void CopyText(const std::string& text, char (&to)[size]) {
-  const size_t length = std::min(text.size(), size - 1);
-  std::memcpy(to, text.data(), length);
-  std::memset(to + length, 0, size - length);
-}
-
-}  // namespace
 
 Submissions::Submissions(const std::vector<MemberBlock>& blocks,
                          const Group& group, uint64_t payload_bytes)
@@ -131,8 +118,10 @@ uint32_t Submissions::NameOf(const Call& call) {
   if (names_.size() == pool::kCallNames) return 0;
   const MemberBlock& own = blocks_[group_.self];
   pool::CallName& entry = own.control->names[names_.size()];
-  CopyText(call.name, entry.name);
-  CopyText(call.site, entry.site);
+  std::memset(entry.name, 0, sizeof(entry.name));
+  std::memset(entry.site, 0, sizeof(entry.site));
+  call.name.copy(entry.name, sizeof(entry.name) - 1);
+  call.site.copy(entry.site, sizeof(entry.site) - 1);
   own.doorbells.coherence().PublishPayload(&entry, sizeof(entry));
   own.doorbells.Ring(&entry.ready, 1);
   last_name_ = names_.size();
@@ -143,16 +132,15 @@ uint32_t Submissions::NameOf(const Call& call) {
 std::string Submissions::Describe(int member,
                                   const pool::CallDescriptor& descriptor,
                                   uint32_t name) const {
-  if (name == 0 || name > pool::kCallNames)
-    return DescribeText(descriptor, "a call");
   const MemberBlock& block = blocks_[member];
-  const pool::CallName& entry = block.control->names[name - 1];
-  if (block.doorbells.Read(&entry.ready) == 0)
+  const pool::CallName* names = block.control->names;
+  if (name == 0 || name > pool::kCallNames ||
+      block.doorbells.Read(&names[name - 1].ready) == 0)
     return DescribeText(descriptor, "a call");
-  const pool::CallName copy = block.doorbells.coherence().AcquireCopy(entry);
-  std::string text = DescribeText(descriptor, PrintableText(copy.name));
-  const std::string site = PrintableText(copy.site);
-  return site.empty() ? text : text + " at " + site;
+  const pool::CallName copy =
+      block.doorbells.coherence().AcquireCopy(names[name - 1]);
+  return DescribeText(descriptor, PrintableText(copy.name),
+                      PrintableText(copy.site));
 }
 
 }  // namespace jax_cxl::comm
