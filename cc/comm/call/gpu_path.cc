@@ -62,10 +62,6 @@ std::optional<CopyRule> RuleOf(plan::Op op, bool relayed) {
   }
 }
 
-bool IsLong(double from, uint64_t bytes, uint64_t unit) {
-  return static_cast<double>(bytes) >= from * static_cast<double>(unit);
-}
-
 }  // namespace
 
 // Kernels that read from several peers fill both directions of the link as well
@@ -79,23 +75,26 @@ bool IsLong(double from, uint64_t bytes, uint64_t unit) {
 // (docs/decisions/0013). So long calls then use copy engines only beside
 // computation.
 GpuPath ChoosePath(const GpuCallFacts& call, const DeviceOptions& options) {
-  const uint64_t unit = options.copy_engine_bytes;
+  const auto is_long = [&](double from) {
+    return static_cast<double>(call.bytes) >=
+           from * static_cast<double>(options.copy_engine_bytes);
+  };
   const std::optional<CopyRule> rule = RuleOf(call.op, call.relayed);
   const bool beside_computation = call.aside && !call.alone;
   if (!rule || call.bytes == 0) return {};
   if (call.striped && !call.aside) return {};
   if (call.members < call.world_size && !beside_computation &&
-      IsLong(kQuarter, call.bytes, unit))
+      is_long(kQuarter))
     return {};
 
   const bool two = call.members == 2;
   const bool joins =
       call.short_calls >= 0 && call.short_calls < kMostShortCalls;
-  if (!(two && IsLong(rule->from, call.bytes, unit)) &&
+  if (!(two && is_long(rule->from)) &&
       !(call.aside && (joins || !IsShort(call, options))))
     return {};
 
-  const bool longest = two && IsLong(kFour, call.bytes, unit);
+  const bool longest = two && is_long(kFour);
   GpuPath path = longest ? rule->longest : rule->path;
   // Calls that run aside form series, in which one pipeline has few pauses.
   // Results of an all-reduce wait for its operands, so it needs two.

@@ -146,12 +146,7 @@ Result<bool> Execution::Advance(Traffic* traffic) {
   for (; next_step_ < plan_->steps.size(); ++next_step_) {
     const Step& step = plan_->steps[next_step_];
     if (!Ready(step)) return false;
-    if (rows_ != nullptr) {
-      if (MoveTable(step, traffic)) continue;
-      // The tables come before these steps.
-      if (step.kind == StepKind::kGet || step.kind == StepKind::kCopy)
-        CXL_RETURN_IF_ERROR(rows_->Ready());
-    }
+    if (rows_ != nullptr) CXL_RETURN_IF_ERROR(rows_->ReadyFor(step));
     if (buffers_ == nullptr) {
       Run(step, traffic);
       continue;
@@ -179,24 +174,6 @@ const std::byte* Execution::Acquire(int peer, const Step& step,
   rings_->doorbells().coherence().AcquirePayload(slot, step.bytes);
   traffic->bytes_retrieved += step.bytes;
   return slot;
-}
-
-bool Execution::MoveTable(const Step& step, Traffic* traffic) {
-  if (step.kind == StepKind::kPut) {
-    const std::byte* from = rows_->TableAtInput(step.from);
-    if (from == nullptr) return false;
-    std::byte* slot = OwnSlot(step.round) + step.to;
-    CopyBytes(slot, from, step.bytes);
-    Publish(slot, step.bytes, traffic);
-    return true;
-  }
-  if (step.kind == StepKind::kCopy)  // its own table is there
-    return rows_->TableAtOutput(step.to) != nullptr;
-  if (step.kind != StepKind::kGet) return false;
-  std::byte* to = rows_->TableAtOutput(step.to);
-  if (to == nullptr) return false;
-  CopyBytes(to, Acquire(step.peer, step, traffic), step.bytes);
-  return true;
 }
 
 bool Execution::Ready(const Step& step) {
@@ -228,10 +205,11 @@ void Execution::Run(const Step& step, Traffic* traffic) {
   const uint64_t round = base_round_ + step.round;
   switch (step.kind) {
     case StepKind::kCopy:
-      TakenRows::ForEachTaken(
-          rows_, step, [&](uint64_t at, uint64_t to, uint64_t bytes) {
-            CopyToOutput(to, input_ + step.from + at, bytes);
-          });
+      TakenRows::ForEachTaken(rows_, step, output_,
+                              [&](uint64_t at, std::byte* to, uint64_t bytes) {
+                                CopyToOutput(to, input_ + step.from + at,
+                                             bytes);
+                              });
       break;
     case StepKind::kZero:
       std::memset(output_ + step.to, 0, step.bytes);
@@ -245,9 +223,17 @@ void Execution::Run(const Step& step, Traffic* traffic) {
     case StepKind::kPublish:
       rings_->Publish(round + 1);
       break;
-    case StepKind::kGet:
-      Get(step, traffic);
+    case StepKind::kGet: {
+      const std::byte* slot = rings_->Slot(step.peer, round) + step.from;
+      TakenRows::ForEachTaken(rows_, step, output_,
+                              [&](uint64_t at, std::byte* to, uint64_t bytes) {
+                                rings_->doorbells().coherence().AcquirePayload(
+                                    slot + at, bytes);
+                                CopyToOutput(to, slot + at, bytes);
+                                traffic->bytes_retrieved += bytes;
+                              });
       break;
+    }
     case StepKind::kReduce:
       RunReduce(step, input_ + step.input_from, output_ + step.to, traffic);
       break;
@@ -309,32 +295,23 @@ void Execution::RunInLevels(const Step& step, Traffic* traffic) {
   }
 }
 
-void Execution::Put(const Step& step, const std::byte* from, Traffic* traffic) {
+void Execution::Put(const Step& step, const std::byte* source,
+                    Traffic* traffic) {
   std::byte* slot = OwnSlot(step.round) + step.to;
   TakenRows::ForEachPublished(
-      rows_, step, [&](uint64_t at, uint64_t /*to*/, uint64_t bytes) {
-        CopyBytes(slot + at, from + at, bytes);
+      rows_, step, source,
+      [&](uint64_t at, const std::byte* from, uint64_t bytes) {
+        CopyBytes(slot + at, from, bytes);
         Publish(slot + at, bytes, traffic);
       });
 }
 
-void Execution::Get(const Step& step, Traffic* traffic) {
-  const std::byte* slot =
-      rings_->Slot(step.peer, base_round_ + step.round) + step.from;
-  TakenRows::ForEachTaken(
-      rows_, step, [&](uint64_t at, uint64_t to, uint64_t bytes) {
-        rings_->doorbells().coherence().AcquirePayload(slot + at, bytes);
-        CopyToOutput(to, slot + at, bytes);
-        traffic->bytes_retrieved += bytes;
-      });
-}
-
-void Execution::CopyToOutput(uint64_t to, const std::byte* from,
+void Execution::CopyToOutput(std::byte* to, const std::byte* from,
                              uint64_t bytes) {
   if (past_caches_)
-    CopyPastCaches(output_ + to, from, bytes);
+    CopyPastCaches(to, from, bytes);
   else
-    CopyBytes(output_ + to, from, bytes);
+    CopyBytes(to, from, bytes);
 }
 
 void Execution::RunReduce(const Step& step, const std::byte* own, std::byte* to,

@@ -98,7 +98,7 @@ class Execution {
             const MemberBuffers* buffers = nullptr);
 
   // Runs steps until the plan is done (returns true), or until a peer has to
-  // act (returns false). Fails if TakenRows::Ready does; then it must not be
+  // act (returns false). Fails if TakenRows::ReadyFor does; then it must not be
   // called again.
   Result<bool> Advance(Traffic* traffic);
 
@@ -110,8 +110,6 @@ class Execution {
 
  private:
   bool Ready(const plan::Step& step);
-  // Moves tables of slices. Returns false if the step moves no tables.
-  bool MoveTable(const plan::Step& step, Traffic* traffic);
   void Run(const plan::Step& step, Traffic* traffic);
   void RunInLevels(const plan::Step& step, Traffic* traffic);
   // Where this rank keeps what it has put at `offset` of its slot of a round.
@@ -125,9 +123,8 @@ class Execution {
   void Publish(const std::byte* slot, uint64_t bytes, Traffic* traffic);
   // Acquires and counts the bytes of a peer's slot that the step reads.
   const std::byte* Acquire(int peer, const plan::Step& step, Traffic* traffic);
-  void Put(const plan::Step& step, const std::byte* from, Traffic* traffic);
-  void Get(const plan::Step& step, Traffic* traffic);
-  void CopyToOutput(uint64_t to, const std::byte* from, uint64_t bytes);
+  void Put(const plan::Step& step, const std::byte* source, Traffic* traffic);
+  void CopyToOutput(std::byte* to, const std::byte* from, uint64_t bytes);
   // `own` is this rank's own source.
   void RunReduce(const plan::Step& step, const std::byte* own, std::byte* to,
                  Traffic* traffic);

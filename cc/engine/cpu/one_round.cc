@@ -47,14 +47,10 @@ void PutPayload(const plan::Plan& plan, const std::byte* input,
                 std::byte* payload, Traffic* traffic, const TakenRows* rows) {
   for (const Step& step : plan.steps) {
     if (step.kind != StepKind::kPut) continue;
-    if (rows != nullptr && rows->TableAtInput(step.from) != nullptr) {
-      CopyBytes(payload + step.to, rows->TableAtInput(step.from), step.bytes);
-      traffic->bytes_published += step.bytes;
-      continue;
-    }
     TakenRows::ForEachPublished(
-        rows, step, [&](uint64_t at, uint64_t /*to*/, uint64_t bytes) {
-          CopyBytes(payload + step.to + at, input + step.from + at, bytes);
+        rows, step, input + step.from,
+        [&](uint64_t at, const std::byte* from, uint64_t bytes) {
+          CopyBytes(payload + step.to + at, from, bytes);
           traffic->bytes_published += bytes;
         });
   }
@@ -68,24 +64,15 @@ Status RetrievePayloads(const plan::Plan& plan, DType dtype, ReduceOp reduce_op,
   // Copies the data of a step, or the taken rows in them. Returns the bytes.
   const auto copy = [&](const Step& step, const std::byte* from) {
     uint64_t copied = 0;
-    TakenRows::ForEachTaken(rows, step,
-                            [&](uint64_t at, uint64_t to, uint64_t bytes) {
-                              CopyBytes(output + to, from + at, bytes);
+    TakenRows::ForEachTaken(rows, step, output,
+                            [&](uint64_t at, std::byte* to, uint64_t bytes) {
+                              CopyBytes(to, from + at, bytes);
                               copied += bytes;
                             });
     return copied;
   };
   for (const Step& step : plan.steps) {
-    if (rows != nullptr &&
-        (step.kind == StepKind::kCopy || step.kind == StepKind::kGet)) {
-      if (std::byte* table = rows->TableAtOutput(step.to)) {
-        if (step.kind == StepKind::kCopy) continue;  // its own table is there
-        CopyBytes(table, payloads[step.peer] + step.from, step.bytes);
-        traffic->bytes_retrieved += step.bytes;
-        continue;
-      }
-      CXL_RETURN_IF_ERROR(rows->Ready());  // the tables came first
-    }
+    if (rows != nullptr) CXL_RETURN_IF_ERROR(rows->ReadyFor(step));
     switch (step.kind) {
       case StepKind::kCopy:
         copy(step, input + step.from);

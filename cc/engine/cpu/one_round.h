@@ -38,7 +38,7 @@ void PutPayload(const plan::Plan& plan, const std::byte* input,
 // plan does not read, such as this rank's own, may be null. `sources` is
 // scratch space.
 //
-// Fails if TakenRows::Ready does.
+// Fails if TakenRows::ReadyFor does.
 Status RetrievePayloads(const plan::Plan& plan, DType dtype, ReduceOp reduce_op,
                         int rank, const std::vector<const std::byte*>& payloads,
                         const std::byte* input, std::byte* output,

@@ -126,8 +126,10 @@ TakenRows TakenRows::OfSlices(const plan::Request& request,
   return rows;
 }
 
-Status TakenRows::Ready() {
-  if (ready_) return OkStatus();
+Status TakenRows::ReadyFor(const plan::Step& step) {
+  const bool takes =
+      step.kind == plan::StepKind::kGet || step.kind == plan::StepKind::kCopy;
+  if (ready_ || !takes || TableAtOutput(step.to) != nullptr) return OkStatus();
   const uint64_t n = request_.num_ranks, rank = request_.rank;
   const plan::SliceTables<int64_t> slices = {tables_.data(), n, request_.rows};
   CXL_RETURN_IF_ERROR(plan::CheckSlices(slices));

@@ -50,11 +50,51 @@ class TakenRows {
   static TakenRows OfSlices(const plan::Request& request,
                             std::span<const int64_t> table);
 
-  // Returns OK once the rows that this rank takes are known. For a
+  // Returns OK once the rows that `step` takes are known. For a
   // ragged_all_to_all, the first call after all tables have arrived also checks
   // the tables, and fails with kInvalidArgument if they are wrong.
-  Status Ready();
+  Status ReadyFor(const plan::Step& step);
 
+  // Most copies have at least this many consecutive bytes.
+  uint64_t copy_bytes() const { return copy_bytes_; }
+  uint64_t taken_bytes() const { return taken_bytes_; }
+  uint64_t published_bytes() const { return published_bytes_; }
+
+  // Visits the bytes that a copy or a get writes, to one rank's block of
+  // `output` or to the tables: visit(offset from the first byte, where to,
+  // bytes). Those are the taken rows, or all if `rows` is null.
+  template <typename Visit>
+  static void ForEachTaken(TakenRows* rows, const plan::Step& step,
+                           std::byte* output, const Visit& visit) {
+    if (rows == nullptr)
+      return visit(uint64_t{0}, output + step.to, step.bytes);
+    if (std::byte* table = rows->TableAtOutput(step.to)) {
+      if (step.kind == plan::StepKind::kCopy) return;  // its own is there
+      return visit(uint64_t{0}, table, step.bytes);
+    }
+    const uint64_t rank = step.to / rows->block_bytes_;
+    rows->ForEach(rows->by_rank_[rank], step.to - rank * rows->block_bytes_,
+                  step.bytes, [&](uint64_t at, uint64_t to, uint64_t bytes) {
+                    visit(at, output + to, bytes);
+                  });
+  }
+
+  // Visits the bytes that a put reads, from `source` or from the rank's table:
+  // visit(offset from the first byte, where from, bytes). Those are the
+  // published rows, or all if `rows` is null.
+  template <typename Visit>
+  static void ForEachPublished(const TakenRows* rows, const plan::Step& step,
+                               const std::byte* source, const Visit& visit) {
+    if (rows == nullptr) return visit(uint64_t{0}, source, step.bytes);
+    if (const std::byte* table = rows->TableAtInput(step.from))
+      return visit(uint64_t{0}, table, step.bytes);
+    rows->ForEach(rows->published_, step.from, step.bytes,
+                  [&](uint64_t at, uint64_t /*to*/, uint64_t bytes) {
+                    visit(at, source + at, bytes);
+                  });
+  }
+
+ private:
   // Return where the steps of a plan find bytes of the tables of slices, or
   // null for bytes of rows. The first function takes an offset in the input,
   // the second an offset in the output.
@@ -70,33 +110,6 @@ class TakenRows {
     return std::as_writable_bytes(std::span(tables_)).data() + (to - rows_end);
   }
 
-  // Most copies have at least this many consecutive bytes.
-  uint64_t copy_bytes() const { return copy_bytes_; }
-  uint64_t taken_bytes() const { return taken_bytes_; }
-  uint64_t published_bytes() const { return published_bytes_; }
-
-  // Visits the bytes that a copy or a get moves, in one rank's block: those of
-  // taken rows, or all if `rows` is null. visit(offset from the first byte,
-  // offset in the output, bytes).
-  template <typename Visit>
-  static void ForEachTaken(const TakenRows* rows, const plan::Step& step,
-                           const Visit& visit) {
-    if (rows == nullptr) return visit(uint64_t{0}, step.to, step.bytes);
-    const uint64_t rank = step.to / rows->block_bytes_;
-    rows->ForEach(rows->by_rank_[rank], step.to - rank * rows->block_bytes_,
-                  step.bytes, visit);
-  }
-
-  // Likewise, visits the bytes of published rows that a put moves: visit(offset
-  // from the first byte, unused, bytes).
-  template <typename Visit>
-  static void ForEachPublished(const TakenRows* rows, const plan::Step& step,
-                               const Visit& visit) {
-    if (rows == nullptr) return visit(uint64_t{0}, uint64_t{0}, step.bytes);
-    rows->ForEach(rows->published_, step.from, step.bytes, visit);
-  }
-
- private:
   // Sorted by the first row. `ends[i]` is the largest end of runs [0, i].
   struct Runs {
     std::vector<RowRun> runs;
