@@ -14,7 +14,7 @@ from typing import Any
 
 from jax_cxl import _core, _text, errors
 from jax_cxl._commands.status import gpu_writer, memory_check
-from jax_cxl._commands.status.finding import Finding
+from jax_cxl._commands.status.finding import Finding, note, ok, problem
 from jax_cxl._job import process_identity
 from jax_cxl._job.pool import pool_uri
 
@@ -63,59 +63,49 @@ def recommend(seen: Observations) -> Iterator[Finding]:
     """Concludes from the counts which `coherence=` and `gpu_writes=` the pool needs."""
     stores, words = seen.processors, seen.words
     if stores.flushed < words:
-        yield Finding(
-            "problem",
+        yield problem(
             f"memory: {words - stores.flushed} of {words} stores that were written back did"
-            " not arrive: the hosts do not map the same memory, or the device caches it",
+            " not arrive: the hosts do not map the same memory, or the device caches it"
         )
         return
-    yield Finding("ok", f"memory: the same on both hosts ({words} of {words} stores arrived)")
-    yield Finding(
-        "ok",
+    yield ok(f"memory: the same on both hosts ({words} of {words} stores arrived)")
+    yield ok(
         f"doorbell: {seen.round_trip_ns / 2000:.2f} us each way (half of a round trip, median of"
-        f" {_ROUNDS}, coherence=flush)",
+        f" {_ROUNDS}, coherence=flush)"
     )
     if seen.kernels < 2:
-        yield Finding(
-            "note", "both processes run under one kernel, whose caches are always coherent"
-        )
+        yield note("both processes run under one kernel, whose caches are always coherent")
     counts = f"{stores.plain} of {words} stores arrived without a write-back and without a drop"
     if stores.plain == words:
-        yield Finding(
-            "ok",
+        yield ok(
             f"coherence: {counts}, so the hardware may keep the caches coherent. If its maker says"
-            " so, write coherence=coherent; coherence=flush, the default of dax:, is always right",
+            " so, write coherence=coherent; coherence=flush, the default of dax:, is always right"
         )
     elif stores.dropped == words:
-        yield Finding(
-            "ok",
+        yield ok(
             f"coherence: {counts}, and {stores.dropped} with a drop: write-backs are not needed,"
-            " but drops are; use coherence=flush",
+            " but drops are; use coherence=flush"
         )
     else:
-        yield Finding(
-            "ok", f"coherence: {counts}: the caches are not coherent; use coherence=flush"
-        )
+        yield ok(f"coherence: {counts}: the caches are not coherent; use coherence=flush")
     yield _of_gpus(seen.gpus, words)
 
 
 def _of_gpus(writes: Arrivals | str, words: int) -> Finding:
     if isinstance(writes, str):
-        return Finding("note", f"writes of GPUs were not checked: {writes}")
+        return note(f"writes of GPUs were not checked: {writes}")
     if writes.flushed < words:
-        return Finding(
-            "problem",
+        return problem(
             f"GPUs: {words - writes.flushed} of {words} writes of a GPU did not arrive, although"
-            " the processor wrote the lines back: do not use this memory between GPUs",
+            " the processor wrote the lines back: do not use this memory between GPUs"
         )
     counts = f"GPUs: {writes.dropped} of {words} writes of a GPU arrived without a write-back"
     if writes.dropped == words:
-        return Finding(
-            "ok",
+        return ok(
             f"{counts}. If the settings of both machines say that writes of devices do not stay"
-            " in a cache, write gpu_writes=memory; without it the pool is always right",
+            " in a cache, write gpu_writes=memory; without it the pool is always right"
         )
-    return Finding("ok", f"{counts}, and {words} with a write-back: do not write gpu_writes=memory")
+    return ok(f"{counts}, and {words} with a write-back: do not write gpu_writes=memory")
 
 
 def check_between_hosts(uri: str, address: str) -> Iterator[Finding]:
@@ -134,7 +124,7 @@ def check_between_hosts(uri: str, address: str) -> Iterator[Finding]:
             partner = _Partner(connection)
             seen = _listen(spec, partner) if not host else _join(spec, partner)
     except (OSError, errors.CxlError) as error:
-        yield Finding("problem", f"memory between the hosts: {error}")
+        yield problem(f"memory between the hosts: {error}")
         return
     yield from recommend(seen)
 
@@ -194,7 +184,7 @@ class _Partner:
 def _listen(spec: pool_uri.PoolSpec, partner: _Partner) -> Observations:
     """Runs the check on the host that creates the pool."""
     try:
-        pool = memory_check.create(spec)
+        pool = _core.Pool.create(**memory_check.arguments(spec))
     except errors.CxlError as error:
         partner.say(error=str(error))
         raise
@@ -213,9 +203,9 @@ def _join(spec: pool_uri.PoolSpec, partner: _Partner) -> Observations:
     try:
         pool = _core.Pool.attach(**start["arguments"] | {"paths": paths, "token": start["token"]})
     except errors.CxlError as error:
-        problem = f"{error} (does it map the same memory?)"
-        partner.say(error=problem)
-        raise ConnectionError(problem) from error
+        why = f"{error} (does it map the same memory?)"
+        partner.say(error=why)
+        raise ConnectionError(why) from error
     seen = _observe(pool, partner, first=False)
     partner.say(done=True)
     return seen
