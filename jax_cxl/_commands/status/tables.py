@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import os
-import stat
 import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -144,17 +143,4 @@ def _counts(devices: "Devices", entry: "catalog.Entry") -> dict[str, int]:
 
 
 def _has_store(path: str) -> bool:
-    """Returns whether a file begins with a store. Never blocks, whatever the file is."""
-    try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            return False
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        offsets = layout.SUPERBLOCK_OFFSETS
-        return any(os.pread(fd, len(layout.MAGIC), at) == layout.MAGIC for at in offsets)
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
+    return pools.begins_with(path, layout.MAGIC, *layout.SUPERBLOCK_OFFSETS)
