@@ -1,9 +1,5 @@
 """The command `python -m jax_cxl.launch -n 2 SCRIPT`, which runs a script as several ranks.
 
-The ranks are JAX processes that find each other: `jax.distributed.initialize()` without arguments
-works in the script, as under Slurm, mpirun or Kubernetes, and the script needs no change to run
-there. See `python -m jax_cxl.launch --help`.
-
 Three kinds of process take part. The launcher has the process id that the user knows, and only
 passes on signals. The supervisor, its child, starts and ends the ranks. If one of the two is
 killed, the other one or the kernel ends the rest.

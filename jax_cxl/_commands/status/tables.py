@@ -120,11 +120,11 @@ def read(stores: Sequence[str]) -> tuple[list[Table], list[str]]:
             problems.append(str(error))
             continue
         found += [(devices, entry) for entry in entries if not entry.keep]
-    before = [_counts(devices, entry) for devices, entry in found]
+    before = now = [_counts(devices, entry) for devices, entry in found]
     start = time.monotonic()
     if any(before):
         time.sleep(_WATCH_SECONDS)
-    now = [_counts(devices, entry) for devices, entry in found] if any(before) else before
+        now = [_counts(devices, entry) for devices, entry in found]
     seconds = max(time.monotonic() - start, 1e-9)
     tables = []
     for (devices, entry), old, new in zip(found, before, now, strict=True):
