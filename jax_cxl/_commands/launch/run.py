@@ -87,7 +87,8 @@ def run(
 def _pickled(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
     """Returns function and arguments as bytes."""
     pickler: Any = pickle
-    if _is_of_this_program(function):
+    name = getattr(function, "__qualname__", "")
+    if getattr(function, "__module__", "__main__") == "__main__" or "<" in name:
         try:
             pickler = importlib.import_module("cloudpickle")
         except ImportError:
@@ -103,12 +104,6 @@ def _pickled(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
             f"run: function and arguments cannot be pickled: {error}. Pass arguments that pickle"
             " accepts, and create other objects inside the function"
         ) from error
-
-
-def _is_of_this_program(function: Callable[..., Any]) -> bool:
-    """Returns whether other processes cannot find the function by importing its module."""
-    name = getattr(function, "__qualname__", "")
-    return getattr(function, "__module__", "__main__") == "__main__" or "<" in name
 
 
 def _follow(command: list[str], environment: Mapping[str, str]) -> tuple[int, list[str]]:

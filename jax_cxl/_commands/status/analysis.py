@@ -142,13 +142,8 @@ def process_state(record: dict[str, Any]) -> str:
     """Returns the state of a rank's process: see `Rank.state`."""
     if not record["registered"] or not process_identity.pid_means_the_same(record):
         return "unknown"
-    try:
-        with open(f"/proc/{record['pid']}/stat", "rb") as file:
-            # pid (name) state ...; the name may hold spaces and parentheses.
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return "gone"
-    if int(fields[19]) != record["process_start"] or fields[0] in (b"Z", b"X"):
+    fields = process_identity.stat_of(record["pid"])
+    if not fields or int(fields[19]) != record["process_start"]:
         return "gone"
     return "stopped" if fields[0] in (b"T", b"t") else "running"
 

@@ -122,7 +122,7 @@ def check_between_hosts(uri: str, address: str) -> Iterator[Finding]:
     try:
         with _connect(host, int(port)) as connection:
             partner = _Partner(connection)
-            seen = _listen(spec, partner) if not host else _join(spec, partner)
+            seen = _check(spec, partner, first=not host)
     except (OSError, errors.CxlError) as error:
         yield problem(f"memory between the hosts: {error}")
         return
@@ -181,47 +181,31 @@ class _Partner:
         return message
 
 
-def _listen(spec: pool_uri.PoolSpec, partner: _Partner) -> Observations:
-    """Runs the check on the host that creates the pool."""
+def _check(spec: pool_uri.PoolSpec, partner: _Partner, first: bool) -> Observations:
+    """Runs the check. The first host creates the pool, and the other host attaches to it."""
+    arguments = memory_check.arguments(spec)
     try:
-        pool = _core.Pool.create(**memory_check.arguments(spec))
+        if first:
+            pool = _core.Pool.create(**arguments)
+        else:
+            start = partner.hear()
+            same = start["arguments"] | {"paths": arguments["paths"], "token": start["token"]}
+            pool = _core.Pool.attach(**same)
     except errors.CxlError as error:
-        partner.say(error=str(error))
-        raise
-    for index in range(pool.check_words() + 2):  # The doorbells too.
-        pool.store_check_word(index, 0, True)
-    partner.say(token=pool.token, arguments=memory_check.arguments(spec))
-    seen = _observe(pool, partner, first=True)
-    partner.hear()  # Keep the pool until the other host has closed it.
-    return seen
-
-
-def _join(spec: pool_uri.PoolSpec, partner: _Partner) -> Observations:
-    """Runs the check on the host that attaches to the pool."""
-    start = partner.hear()
-    paths = memory_check.arguments(spec)["paths"]
-    try:
-        pool = _core.Pool.attach(**start["arguments"] | {"paths": paths, "token": start["token"]})
-    except errors.CxlError as error:
-        why = f"{error} (does it map the same memory?)"
+        why = str(error) if first else f"{error} (does it map the same memory?)"
         partner.say(error=why)
         raise ConnectionError(why) from error
-    seen = _observe(pool, partner, first=False)
-    partner.say(done=True)
-    return seen
-
-
-def _observe(pool: "_core.Pool", partner: _Partner, first: bool) -> Observations:
-    """Runs the check. One host calls it with `first`, the other host without `first`."""
+    if first:
+        for index in range(pool.check_words() + 2):  # The doorbells too.
+            pool.store_check_word(index, 0, True)
+        partner.say(token=pool.token, arguments=arguments)
     by_gpu, no_gpu = gpu_writer.open_writer(pool)
     partner.say(boot_id=process_identity.boot_id(), no_gpu=no_gpu)
     other = partner.hear()
-    writers: dict[str, gpu_writer.Writer | None] = {
-        "processor": pool.store_check_word,
-        "GPU": by_gpu,
-    }
+    writers = {"processor": pool.store_check_word, "GPU": by_gpu}
     found = exchange(pool, partner, writers, {"processor": True, "GPU": not other["no_gpu"]}, first)
     mine = pool.pass_doorbell(first=first, rounds=_ROUNDS, timeout=_ANSWER_SECONDS)
+    # The pools may be closed once both hosts have said this.
     partner.say(round_trip_ns=mine)
     theirs = partner.hear()["round_trip_ns"]
     reasons = [no_gpu, other["no_gpu"]] if first else [other["no_gpu"], no_gpu]
