@@ -3,6 +3,7 @@
 import argparse
 import ctypes
 import importlib.metadata
+import itertools
 import mmap
 import os
 import pathlib
@@ -269,7 +270,7 @@ def _peer_access(cuda: ctypes.CDLL) -> Iterator[Finding]:
     count, can = ctypes.c_int(), ctypes.c_int()
     if cuda.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value < 2:
         return
-    pairs = [(a, b) for a in range(count.value) for b in range(count.value) if a != b]
+    pairs = list(itertools.permutations(range(count.value), 2))
     without = 0
     for a, b in pairs:
         code = cuda.cuDeviceCanAccessPeer(ctypes.byref(can), ctypes.c_int(a), ctypes.c_int(b))
@@ -296,19 +297,14 @@ def _register(cuda: ctypes.CDLL) -> Finding:
         if (code := step()) != 0:
             return problem(f"GPU: CUDA does not start (error {code}): see nvidia-smi")
 
-    fd = os.memfd_create("jax_cxl doctor")
-    try:
-        os.ftruncate(fd, mmap.PAGESIZE)
-        with mmap.mmap(fd, mmap.PAGESIZE) as memory:
-            view = (ctypes.c_char * mmap.PAGESIZE).from_buffer(memory)
-            address = ctypes.c_void_p(ctypes.addressof(view))
-            code = cuda.cuMemHostRegister_v2(address, ctypes.c_size_t(mmap.PAGESIZE), 0)
-            if code == 0:
-                cuda.cuMemHostUnregister(address)
-            del view
-    finally:
-        os.close(fd)
-        cuda.cuDevicePrimaryCtxRelease_v2(device)
+    with mmap.mmap(-1, mmap.PAGESIZE) as memory:  # Shared, as files in /dev/shm are.
+        view = (ctypes.c_char * mmap.PAGESIZE).from_buffer(memory)
+        address = ctypes.c_void_p(ctypes.addressof(view))
+        code = cuda.cuMemHostRegister_v2(address, ctypes.c_size_t(mmap.PAGESIZE), 0)
+        if code == 0:
+            cuda.cuMemHostUnregister(address)
+        del view
+    cuda.cuDevicePrimaryCtxRelease_v2(device)
     if code == 0:
         return ok("GPU: shared memory can be registered with CUDA")
     return problem(
