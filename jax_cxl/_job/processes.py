@@ -5,6 +5,8 @@ import ctypes
 import os
 import signal
 
+from jax_cxl._job import process_identity
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -30,17 +32,9 @@ def become_subreaper() -> None:
 def descendants(ancestor: int | None = None) -> set[int]:
     """Returns the ids of all descendants of a process, by default this one, without zombies."""
     children: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):
-        if not entry.isdecimal():
-            continue
-        try:
-            with open(f"/proc/{entry}/stat", "rb") as file:
-                # pid (name) state ppid ...; the name may hold spaces and parentheses.
-                state, parent = file.read().rpartition(b")")[2].split()[:2]
-        except OSError:
-            continue  # It ended meanwhile.
-        if state not in (b"Z", b"X"):
-            children.setdefault(int(parent), []).append(int(entry))
+    for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
+        if fields := process_identity.stat_of(pid):
+            children.setdefault(int(fields[1]), []).append(pid)
     found: set[int] = set()
     pending = [os.getpid() if ancestor is None else ancestor]
     while pending:

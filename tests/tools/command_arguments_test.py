@@ -75,7 +75,7 @@ class LaunchArgumentsTest(parameterized.TestCase):
         self.assertIn(words, self.refused(*arguments))
 
     def test_oversubscribe_allows_any_number(self):
-        self.assertEqual(launch._parse(["-n", "5000", "--oversubscribe", __file__]).size, 5000)
+        self.assertEqual(launch._parse(["-n", "5000", "--oversubscribe", __file__]).n, 5000)
 
 
 class PoolOfTheEnvironmentTest(parameterized.TestCase):
