@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from jax_cxl import _compat, _core
+from jax_cxl import _core
 from jax_cxl._job import configuration
 from jax_cxl._job.ending import program_errors
 from jax_cxl._job.meeting import arrival
@@ -37,7 +37,11 @@ def start(
     _explain_errors(cuda)
     core: Any = _core
     runtime = core.runtime()
-    obstacles = _exchange(meeting, cuda.register_pool(runtime, devices))
+    obstacles = [cuda.register_pool(runtime, devices)]
+    if jax.process_count() > 1:
+        everyone = range(jax.process_count())
+        what = "say whether its GPUs reach the pool"
+        obstacles = arrival.exchange(f"{meeting}/pool_obstacle", obstacles[0], everyone, what)
     direct = not any(obstacles)
     if not direct:
         logging.getLogger("jax_cxl").warning(
@@ -72,20 +76,3 @@ def _explain_errors(cuda: ModuleType) -> None:
         return None if failure is None else program_errors.Failure(*failure)
 
     program_errors.add_source(find)
-
-
-def _exchange(meeting: str, text: str) -> list[str]:
-    """Returns the texts of all processes."""
-    if jax.process_count() == 1:
-        return [text]
-    client = _compat.distributed.client()
-    client.key_value_set(f"{meeting}/pool_obstacle/{jax.process_index()}", text or "none")
-    texts = [
-        arrival.wait_for(
-            functools.partial(_compat.distributed.key_value, f"{meeting}/pool_obstacle/{process}"),
-            arrival.TIMEOUT_SECONDS,
-            f"process {process} has not said whether its GPUs reach the pool",
-        )
-        for process in range(jax.process_count())
-    ]
-    return ["" if text == "none" else text for text in texts]
