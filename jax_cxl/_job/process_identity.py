@@ -10,6 +10,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from jax_cxl._job import processes
+
 
 @functools.cache
 def boot_id() -> str:
@@ -38,10 +40,5 @@ def pid_means_the_same(who: Mapping[str, Any]) -> bool:
 
 def start_of(pid: int) -> int:
     """Returns when a process began, in the kernel's ticks; 0 once it has ended."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # pid (name) state ...; the name may hold spaces and parentheses.
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return 0
-    return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
+    fields = processes.stat(pid)
+    return int(fields[19]) if fields else 0

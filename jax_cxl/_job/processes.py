@@ -31,16 +31,8 @@ def descendants(ancestor: int | None = None) -> set[int]:
     """Returns the ids of all descendants of a process, by default this one, without zombies."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
-        if not entry.isdecimal():
-            continue
-        try:
-            with open(f"/proc/{entry}/stat", "rb") as file:
-                # pid (name) state ppid ...; the name may hold spaces and parentheses.
-                state, parent = file.read().rpartition(b")")[2].split()[:2]
-        except OSError:
-            continue  # It ended meanwhile.
-        if state not in (b"Z", b"X"):
-            children.setdefault(int(parent), []).append(int(entry))
+        if entry.isdecimal() and (fields := stat(int(entry))):
+            children.setdefault(int(fields[1]), []).append(int(entry))
     found: set[int] = set()
     pending = [os.getpid() if ancestor is None else ancestor]
     while pending:
@@ -48,6 +40,17 @@ def descendants(ancestor: int | None = None) -> set[int]:
         found.update(below)
         pending.extend(below)
     return found
+
+
+def stat(pid: int) -> list[bytes]:
+    """Returns the fields of /proc/PID/stat from the third one, [] once the process has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # pid (name) state ppid ...; the name may hold spaces and parentheses.
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
+    return [] if fields[0] in (b"Z", b"X") else fields
 
 
 def send(pids: set[int], number: signal.Signals) -> None:

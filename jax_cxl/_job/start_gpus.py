@@ -19,7 +19,7 @@ def start(
     config: configuration.Config,
     tuning: Any,
     meeting: str,
-    gpu_writes_memory: bool = False,
+    gpu_writes_memory: bool,
 ) -> None:
     """Starts this process's GPUs. All processes call it together, after `_core.start`.
 
@@ -69,10 +69,6 @@ def _explain_errors(cuda: ModuleType) -> None:
     CUDA itself only reports, at the next operation, that some kernel failed.
     """
 
-    def find(text: str) -> program_errors.Failure | None:
-        if "cuda" not in text.lower() and "jax_cxl" not in text:
-            return None
-        failure = cuda.failure()
-        return None if failure is None else program_errors.Failure(*failure)
-
-    program_errors.add_source(find)
+    program_errors.add_source(
+        lambda text: cuda.failure() if "cuda" in text.lower() or "jax_cxl" in text else None
+    )
