@@ -4,9 +4,20 @@
 """
 
 import dataclasses
+import difflib
+import functools
+import logging
 import os
 from collections.abc import Mapping
 from typing import Any
+
+from jax_cxl._job import variables
+
+_PREFIX = "JAX_CXL_"
+# The tests and benchmarks of a checkout read these, and all that begin with JAX_CXL_TEST_.
+_OF_A_CHECKOUT = ("CI_PYTHONS", "GPU_COMPILER", "MPI", "PYTHON", "WHEEL")
+# libnccl.so.2 reads these (cc/nccl/interface/settings.cc).
+_OF_NCCL = ("NCCL_HOSTS", "NCCL_LEVELS", "NCCL_LIBRARY", "NCCL_RANK_BYTES")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,3 +97,33 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Config:
                 f"JAX_CXL_{field.name.upper()}={text!r} is not a valid {convert.__name__}."
             ) from None
     return Config(**values)
+
+
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """Returns a sentence about each variable that looks like a setting of jax_cxl but is none."""
+    settings = {field.name.upper() for field in dataclasses.fields(Config)} | {*_OF_NCCL}
+    names = (name for name in vars(variables).values() if isinstance(name, str))
+    settings |= {name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)}
+    # Nobody sets the launcher's variables by hand.
+    by_hand = [name for name in settings if not name.startswith("LAUNCH_")]
+    found = []
+    for variable in sorted(environment):
+        name = variable.removeprefix(_PREFIX)
+        known = name in settings or name in _OF_A_CHECKOUT or name.startswith("TEST_")
+        if name == variable or known:
+            continue
+        nearest = difflib.get_close_matches(name, by_hand, n=1)
+        hint = (
+            f"did you mean {_PREFIX}{nearest[0]}?"
+            if nearest
+            else "docs/start/settings.md lists all"
+        )
+        found.append(f"jax_cxl does not know the environment variable {variable}: {hint}")
+    return found
+
+
+@functools.cache
+def warn_of_unknown_variables() -> None:
+    """Warns once about unknown variables of this process."""
+    for problem in unknown_variables(os.environ):
+        logging.getLogger("jax_cxl").warning("jax_cxl: warning: %s", problem)

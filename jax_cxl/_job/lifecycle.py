@@ -23,7 +23,6 @@ from jax_cxl._job import (
     stacks,
     start_gpus,
     tuning_table,
-    unknown_variables,
 )
 from jax_cxl._job.ending import ending, program_ending, program_errors
 from jax_cxl._job.launched import environment as launch_environment
@@ -139,7 +138,7 @@ def initialize(pool: str | None = None) -> None:
       >>> jax_cxl.initialize("shm:?size=256MiB")
     """
     global _running
-    unknown_variables.warn()
+    configuration.warn_of_unknown_variables()
     with arrival.telling_failures(begins=True):
         config = configuration.from_environment()
     uri = pool if pool is not None else config.pool

@@ -18,7 +18,7 @@ from jax_cxl._commands.status import (
     topology,
 )
 from jax_cxl._commands.status.finding import Finding
-from jax_cxl._job import configuration, unknown_variables
+from jax_cxl._job import configuration
 from jax_cxl._job.launched import entry_point
 from jax_cxl._job.pool import pool_uri
 
@@ -97,10 +97,10 @@ def check_jax(ranks: int) -> Iterator[Finding]:
 
 def check_settings(ranks: int) -> Iterator[Finding]:
     """Environment variables with names that jax_cxl does not know."""
-    for problem in unknown_variables.problems(os.environ):
+    for problem in configuration.unknown_variables(os.environ):
         yield Finding("problem", problem)
     if entry_point.wanted() and not entry_point.is_installed():
-        yield Finding("problem", entry_point.absent())
+        yield Finding("problem", entry_point.ABSENT)
 
 
 def check_pool(ranks: int) -> Iterator[Finding]:
