@@ -145,12 +145,7 @@ def slowest(found: Iterable[Lateness]) -> Lateness | None:
 
 
 def watch(opened_file: tuple[int, int], members: Sequence[int]) -> None:
-    """Starts the thread that warns of late ranks. `stop_watching` ends it.
-
-    Args:
-      opened_file: the pool, as `Pool.opened_file` returns it.
-      members: the ranks.
-    """
+    """Starts the thread that warns of late ranks in a pool (`Pool.opened_file`)."""
     global _stopped, _thread
     _stopped = threading.Event()
     fd, offset = opened_file
@@ -166,7 +161,7 @@ def watch(opened_file: tuple[int, int], members: Sequence[int]) -> None:
 
 
 def stop_watching() -> None:
-    """Ends the thread that `watch` has started, if there is one."""
+    """Ends the thread of `watch`, if there is one."""
     _stopped.set()
     if _thread is not None:
         _thread.join()

@@ -29,8 +29,6 @@ def start(
     Args:
       cuda: the module jax_cxl._cuda.
       devices: ordinals of the GPUs on this host, as XLA and CUDA count them.
-      config: the settings.
-      tuning: the tuning table.
       meeting: prefix for keys of the coordination service, used for this start only.
       gpu_writes_memory: whether the pool's URI has `gpu_writes=memory`.
     """

@@ -27,9 +27,7 @@ def initialize() -> None:
     configuration.warn_of_unknown_variables()
 
     if environment.board is not None:
-        from jax_cxl._job.meeting import alone
-
-        alone.warn()
+        environment.warn_if_alone()
     from jax_cxl._job.meeting import making_devices
 
     making_devices.announce(replaces=entry_point.wanted())

@@ -122,11 +122,7 @@ def begin(awaited: Sequence[int] | None, timeout: float) -> None:
 
 
 def give_up(reason: str) -> None:
-    """Makes `wait_for` raise an error from now on, because this program ends.
-
-    Args:
-      reason: how it ends.
-    """
+    """Makes `wait_for` raise an error from now on, because this program ends as `reason` says."""
     global _ends
     _ends = reason
 

@@ -7,7 +7,7 @@ import jax
 
 from jax_cxl import _compat, errors
 from jax_cxl._job.launched import environment as launch_environment
-from jax_cxl._job.meeting import alone, arrival
+from jax_cxl._job.meeting import arrival
 
 # Files that jax.distributed and jax_cxl open, besides one for each other process.
 _FILES = 24
@@ -22,7 +22,7 @@ def connect(connect_timeout: float) -> None:
 
 
 def _initialize_distributed(connect_timeout: float) -> None:
-    several = alone.told_by()
+    several = launch_environment.process_count_variable()
     if not launch_environment.launched() and not several:
         return
     check_open_files(_FILES)

@@ -18,11 +18,7 @@ _FOLDER = "jax_cxl/making_devices"
 
 
 def announce(replaces: bool) -> None:
-    """Announces that this process makes its devices, if there are other processes.
-
-    Args:
-      replaces: whether `JAX_CXL_REPLACE_COLLECTIVES` replaces the collectives of this process.
-    """
+    """Announces that this process makes its devices, and whether it replaces collectives."""
     if _compat.distributed.connected():
         _compat.distributed.post(_FOLDER, str(int(replaces)))
 
@@ -37,9 +33,6 @@ def check_replacement(replaces: bool) -> None:
     """Checks that all processes replace collectives, or none does. Call it when there are devices.
 
     Otherwise some processes would wait in the pool, and others would wait in a collective of XLA.
-
-    Args:
-      replaces: what this process has announced.
 
     Raises:
       MismatchError: another process has announced the opposite, or does not have jax_cxl.

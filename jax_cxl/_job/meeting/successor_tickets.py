@@ -71,14 +71,7 @@ def answer(
 def join(
     spec: pool_uri.PoolSpec, platform: platforms.Platform, generation: int, failed: bool
 ) -> pools.Meeting:
-    """Meets the other processes.
-
-    Args:
-      spec: the pool, if this process has to create it.
-      platform: the platform of the devices.
-      generation: the generation of the runtime that this process had, -1 for none.
-      failed: whether a rank of that runtime gave up.
-    """
+    """Meets the other processes. `generation` and `failed` are parts of this process's ticket."""
     client = _compat.distributed.client()
     deadline = time.monotonic() + arrival.TIMEOUT_SECONDS
     created: _core.Pool | None = None

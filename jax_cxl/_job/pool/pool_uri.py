@@ -110,17 +110,25 @@ def parse(uri: str | None) -> PoolSpec:
         *others, last = (f"{each}:" for each in media.MEDIA)
         _fail(uri, f"it starts with {kind!r}, not with {', '.join(others)} or {last}")
     place, question, query = rest.partition("?")
-    options = _options(uri, kind, query) if question else {}
+    medium = media.MEDIA[kind]
+    options = _options(uri, medium, query) if question else {}
+    coherence = options.get("coherence", medium.coherence)
+    if "gpu_writes" in options and coherence != "flush":
+        problem = (
+            f"gpu_writes=memory says that no write-back is needed, and with coherence={coherence}"
+            " there is none: leave it out, or write coherence=flush"
+        )
+        _fail(uri, problem)
     devices = options.get("devices", "1")
     if devices not in map(str, range(1, _MAX_DEVICES + 1)):
         _fail(uri, f"devices={devices!r} is not a number from 1 to {_MAX_DEVICES}")
     return PoolSpec(
         kind=kind,
-        paths=_paths(uri, kind, place),
+        paths=_paths(uri, medium, place),
         bytes=_size(uri, options, "size"),
         devices_per_path=int(devices),
         offset=_size(uri, options, "offset"),
-        coherence=options.get("coherence", media.MEDIA[kind].coherence),
+        coherence=coherence,
         gpu_writes_memory="gpu_writes" in options,
         keep="keep" in options,
         coherence_given="coherence" in options,
@@ -136,12 +144,12 @@ def _fail(uri: str, problem: str) -> NoReturn:
     )
 
 
-def _options(uri: str, kind: str, query: str) -> dict[str, str]:
+def _options(uri: str, medium: media.Medium, query: str) -> dict[str, str]:
     options: dict[str, str] = {}
     for option in query.split("&"):
         key, _, value = option.partition("=")
-        if key not in media.MEDIA[kind].options:
-            _fail(uri, f"option {key!r} is none of {', '.join(media.MEDIA[kind].options)}")
+        if key not in medium.options:
+            _fail(uri, f"option {key!r} is none of {', '.join(medium.options)}")
         if not value:
             _fail(uri, f"option {key!r} has no value")
         if key in options:
@@ -149,18 +157,11 @@ def _options(uri: str, kind: str, query: str) -> dict[str, str]:
         if key in _VALUES and value not in _VALUES[key]:
             _fail(uri, f"{key}={value!r} is not {' or '.join(_VALUES[key])}")
         options[key] = value
-    coherence = options.get("coherence", media.MEDIA[kind].coherence)
-    if "gpu_writes" in options and coherence != "flush":
-        problem = (
-            f"gpu_writes=memory says that no write-back is needed, and with coherence={coherence}"
-            " there is none: leave it out, or write coherence=flush"
-        )
-        _fail(uri, problem)
     return options
 
 
-def _paths(uri: str, kind: str, place: str) -> tuple[str, ...]:
-    if media.MEDIA[kind].in_dev_shm:
+def _paths(uri: str, medium: media.Medium, place: str) -> tuple[str, ...]:
+    if medium.in_dev_shm:
         if place and not _SHM_NAME.fullmatch(place):
             _fail(uri, f"name {place!r} is not 1 to 64 letters, digits, '.', '_' or '-'")
         return (place,) if place else ()
