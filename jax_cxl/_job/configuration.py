@@ -60,22 +60,21 @@ class Config:
     log: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("timeout", "warn_after", "connect_timeout", "heartbeat_timeout"):
-            # A comparison with nan is false.
-            if not getattr(self, name) > 0:
-                raise ValueError(
-                    f"JAX_CXL_{name.upper()} must be greater than 0, got {getattr(self, name)}."
-                )
-        if self.log not in (None, "info", "warning"):
-            raise ValueError(f"JAX_CXL_LOG must be info or warning, got {self.log!r}.")
-        if self.slot_bytes < 0 or self.slot_bytes % 128:
-            raise ValueError(
-                f"JAX_CXL_SLOT_BYTES must be a multiple of 128, got {self.slot_bytes}."
-            )
-        if self.num_slots != 0 and not 2 <= self.num_slots <= 12:
-            raise ValueError(f"JAX_CXL_NUM_SLOTS must be 2 to 12, got {self.num_slots}.")
-        if not 0 <= self.flush_threads <= 16:
-            raise ValueError(f"JAX_CXL_FLUSH_THREADS must be 0 to 16, got {self.flush_threads}.")
+        seconds = ("timeout", "warn_after", "connect_timeout", "heartbeat_timeout")
+        # A comparison with nan is false.
+        demands = {name: ("greater than 0", getattr(self, name) > 0) for name in seconds} | {
+            "log": ("info or warning", self.log in (None, "info", "warning")),
+            "slot_bytes": (
+                "a multiple of 128",
+                self.slot_bytes >= 0 and self.slot_bytes % 128 == 0,
+            ),
+            "num_slots": ("2 to 12", self.num_slots in (0, *range(2, 13))),
+            "flush_threads": ("0 to 16", 0 <= self.flush_threads <= 16),
+        }
+        for name, (demand, met) in demands.items():
+            if not met:
+                value = getattr(self, name)
+                raise ValueError(f"JAX_CXL_{name.upper()} must be {demand}, got {value!r}.")
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> Config:

@@ -21,12 +21,6 @@ from jax_cxl._job.launched import environment, mpi
 _CLUSTER_MODULE = "jax._src.clusters.cluster"
 
 
-def install_for_mpi() -> None:
-    """Calls `install` if an MPI launcher that JAX does not know has started this process."""
-    if mpi.is_open_mpi() or mpi.is_hydra():
-        install()
-
-
 @functools.cache
 def install() -> None:
     """Registers the launchers with JAX at once, or when JAX is imported."""

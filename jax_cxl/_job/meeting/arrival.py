@@ -78,12 +78,8 @@ def await_ranks(timeout: float) -> None:
         time.sleep(next(pauses))
 
 
-def begin(awaited: Sequence[int] | None, timeout: float) -> None:
-    """Records that this process has arrived, and waits until all have.
-
-    Args:
-      awaited: the processes that have to arrive, None for all.
-      timeout: for how many seconds to wait.
+def begin(awaited: Sequence[int], timeout: float) -> None:
+    """Records that this process has arrived, and waits until all `awaited` processes have.
 
     Raises:
       NotInitializedError: a process has ended, has failed or has not arrived in time, or the
@@ -93,7 +89,7 @@ def begin(awaited: Sequence[int] | None, timeout: float) -> None:
     _attempt += 1
     if not _several():
         return
-    _expected = set(range(_compat.distributed.process_count()) if awaited is None else awaited)
+    _expected = set(awaited)
     _post(None)
 
     def missing() -> list[int]:

@@ -53,10 +53,10 @@ def name() -> str:
     return f"jax_cxl/{max(_past.generation, 0)}.{_past.starts}"
 
 
-def processes_left() -> Sequence[int] | None:
-    """Returns the processes that have continued after an error, or None for all processes."""
+def processes_left() -> Sequence[int]:
+    """Returns the processes that have continued after an error, at first all."""
     if _past.members is None:
-        return None
+        return range(_compat.distributed.process_count())
     return sorted({jax.devices()[rank].process_index for rank in _past.members})
 
 
