@@ -304,8 +304,13 @@ def _run(
     return running
 
 
-@functools.cache
+_registered: set[str] = set()
+
+
 def register_handlers(platform: platforms.Platform) -> None:
+    if platform.name in _registered:
+        return
+    _registered.add(platform.name)
     handlers, target = platform.load(), platform.target_name
     # Not on import: JAX replays registrations that were made before the backend exists in an order
     # that fails (types after the handlers that use them).
