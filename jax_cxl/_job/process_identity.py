@@ -10,8 +10,6 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from jax_cxl._job import processes
-
 
 @functools.cache
 def boot_id() -> str:
@@ -38,7 +36,18 @@ def pid_means_the_same(who: Mapping[str, Any]) -> bool:
     return on_this_kernel(who) and who["pid_namespace"] == pid_namespace()
 
 
+def stat_of(pid: int) -> list[bytes]:
+    """Returns the fields of a process's /proc/PID/stat, from its state on; [] once it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # pid (name) state parent ...; the name may hold spaces and parentheses.
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
+    return [] if fields[0] in (b"Z", b"X") else fields
+
+
 def start_of(pid: int) -> int:
     """Returns when a process began, in the kernel's ticks; 0 once it has ended."""
-    fields = processes.stat(pid)
+    fields = stat_of(pid)
     return int(fields[19]) if fields else 0

@@ -5,6 +5,8 @@ import ctypes
 import os
 import signal
 
+from jax_cxl._job import process_identity
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -28,9 +30,9 @@ def become_subreaper() -> None:
 def descendants(ancestor: int | None = None) -> set[int]:
     """Returns the ids of all descendants of a process, by default this one, without zombies."""
     children: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdecimal() and (fields := stat(int(entry))):
-            children.setdefault(int(fields[1]), []).append(int(entry))
+    for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
+        if fields := process_identity.stat_of(pid):
+            children.setdefault(int(fields[1]), []).append(pid)
     found: set[int] = set()
     pending = [os.getpid() if ancestor is None else ancestor]
     while pending:
@@ -38,17 +40,6 @@ def descendants(ancestor: int | None = None) -> set[int]:
         found.update(below)
         pending.extend(below)
     return found
-
-
-def stat(pid: int) -> list[bytes]:
-    """Returns the fields of /proc/PID/stat from the third one, [] once the process has ended."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # pid (name) state ppid ...; the name may hold spaces and parentheses.
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return []
-    return [] if fields[0] in (b"Z", b"X") else fields
 
 
 def send(pids: set[int], number: signal.Signals) -> None:

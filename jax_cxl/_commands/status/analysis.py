@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from jax_cxl import _core
-from jax_cxl._job import lateness, process_identity, processes
+from jax_cxl._job import lateness, process_identity
 
 # A rank has a heartbeat every 0.1 s. A process without a heartbeat for this time does not run.
 _SILENCE_SECONDS = 0.5
@@ -147,8 +147,13 @@ def process_state(record: dict[str, Any]) -> str:
         return "unknown"
     if not process_identity.pid_means_the_same(record):
         return "unknown"
-    fields = processes.stat(record["pid"])
-    if not fields or int(fields[19]) != record["process_start"]:
+    try:
+        with open(f"/proc/{record['pid']}/stat", "rb") as file:
+            # pid (name) state ...; the name may hold spaces and parentheses.
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return "gone"
+    if int(fields[19]) != record["process_start"] or fields[0] in (b"Z", b"X"):
         return "gone"
     return "stopped" if fields[0] in (b"T", b"t") else "running"
 
