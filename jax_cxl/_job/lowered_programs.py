@@ -59,6 +59,7 @@ def note_site(ctx: Any, attributes: dict[str, Any]) -> None:
 
 
 def _site(ctx: Any) -> str | None:
+    """Returns the line from which the user calls the collective that is being lowered."""
     for frame in _compat.frames.user_frames(ctx):
         if not is_own_file(frame.file_name):
             return f"{_short(frame.file_name)}:{frame.start_line} ({frame.function_name})"

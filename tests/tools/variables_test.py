@@ -66,7 +66,7 @@ class EntryPointTest(absltest.TestCase):
             text=True,
         )
         self.assertEqual(ended.returncode, 0, ended.stderr)
-        self.assertEqual(ended.stderr.count(entry_point.ABSENT), 1, ended.stderr)
+        self.assertEqual(ended.stderr.count(entry_point.absent()), 1, ended.stderr)
 
     def test_it_is_there(self):
         self.assertTrue(entry_point.is_installed())

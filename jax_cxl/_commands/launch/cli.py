@@ -248,7 +248,7 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
     if options.restarts and (options.restart_lost or options.go_on):
         parser.error("--restarts starts all ranks again: not with --restart-lost or --go-on")
     if (options.replace_collectives or entry_point.wanted()) and not entry_point.is_installed():
-        parser.error(entry_point.ABSENT)
+        parser.error(entry_point.absent())
     if options.nccl:
         try:
             one_gpu = options.devices_per_process in (None, 1)

@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
             parser.error(f"--nccl: {error}")
     if options.replace_collectives:
         if not entry_point.is_installed():
-            parser.error(entry_point.ABSENT)
+            parser.error(entry_point.absent())
         environment[variables.REPLACE_COLLECTIVES] = "1"
     if program[0].endswith(".py"):
         program = [sys.executable, *program]

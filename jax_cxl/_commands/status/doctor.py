@@ -100,7 +100,7 @@ def check_settings(ranks: int) -> Iterator[Finding]:
     for problem in configuration.unknown_variables(os.environ):
         yield Finding("problem", problem)
     if entry_point.wanted() and not entry_point.is_installed():
-        yield Finding("problem", entry_point.ABSENT)
+        yield Finding("problem", entry_point.absent())
 
 
 def check_pool(ranks: int) -> Iterator[Finding]:

@@ -7,12 +7,6 @@ import sys
 
 from jax_cxl._job import variables
 
-ABSENT = (
-    f"{variables.REPLACE_COLLECTIVES} has no effect: JAX finds jax_cxl by the entry point of the"
-    " installed package, which is not there. Install it: pip install jax_cxl, or in a checkout pip"
-    " install -e ."
-)
-
 
 def wanted() -> bool:
     """Returns whether `JAX_CXL_REPLACE_COLLECTIVES` asks for collectives to be replaced."""
@@ -31,7 +25,16 @@ def is_installed() -> bool:
     return any(p.name == "jax_cxl" for p in metadata.entry_points(group="jax_plugins"))
 
 
+def absent() -> str:
+    """Returns why `JAX_CXL_REPLACE_COLLECTIVES` has no effect without the entry point."""
+    return (
+        f"{variables.REPLACE_COLLECTIVES} has no effect: JAX finds jax_cxl by the entry point of"
+        " the installed package, which is not there. Install it: pip install jax_cxl, or in a"
+        " checkout pip install -e ."
+    )
+
+
 def warn_if_absent() -> None:
     """Warns if collectives are to be replaced, but JAX does not find the entry point."""
     if wanted() and not is_installed():
-        logging.getLogger("jax_cxl").warning("jax_cxl: warning: %s", ABSENT)
+        logging.getLogger("jax_cxl").warning("jax_cxl: warning: %s", absent())
