@@ -19,7 +19,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from jax_cxl import _native
-from jax_cxl._job.launched import detect, entry_point
+from jax_cxl._job.launched import detect, entry_point, mpi
 
 # A checkout may have no native modules: use those of an installed jax_cxl.
 __path__ += _native.elsewhere()
@@ -29,8 +29,8 @@ __path__ += _native.elsewhere()
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 os.environ.setdefault("CUDA_DEVICE_MAX_COPY_CONNECTIONS", "32")
 
-if "OMPI_COMM_WORLD_SIZE" in os.environ or "PMI_SIZE" in os.environ:
-    detect.install_for_mpi()
+if mpi.is_open_mpi() or mpi.is_hydra():
+    detect.install()
 
 entry_point.warn_if_absent()
 

@@ -14,9 +14,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 def die_with(parent: int, number: signal.Signals) -> None:
     """Asks the kernel to send this process a signal when its parent dies.
 
-    Args:
-      parent: the process id of the parent, as the parent knows it.
-      number: the number of the signal. The request survives exec, but not fork.
+    The request survives exec, but not fork. `parent` is the parent's process id.
     """
     _prctl(_PR_SET_PDEATHSIG, number)
     # The parent may have died before the call above.

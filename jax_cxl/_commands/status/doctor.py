@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from jax_cxl._commands import option_types
 from jax_cxl._commands.status import bug_report, hosts_check, memory_check, topology
 from jax_cxl._commands.status.finding import Finding, note, ok, problem
-from jax_cxl._job import configuration, unknown_variables
+from jax_cxl._job import configuration
 from jax_cxl._job.launched import entry_point
 from jax_cxl._job.pool import pool_uri
 
@@ -99,7 +99,7 @@ def check_jax() -> Iterator[Finding]:
 
 def check_settings() -> Iterator[Finding]:
     """Environment variables with names that jax_cxl does not know."""
-    yield from map(problem, unknown_variables.problems(os.environ))
+    yield from map(problem, configuration.unknown_variables(os.environ))
     if entry_point.wanted() and not entry_point.is_installed():
         yield problem(entry_point.absent())
 
