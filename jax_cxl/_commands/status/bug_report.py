@@ -25,7 +25,8 @@ def lines(findings: Sequence[Finding], environment: Mapping[str, str]) -> Iterat
     """
     yield f"versions: {', '.join(_versions())}"
     yield f"system: Python {platform.python_version()}, {platform.platform()}"
-    yield f"machine: {_processor()}, {_memory()}"
+    usable = f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} processors"
+    yield f"machine: {processor_model()}, {usable}, {_memory()}"
     for finding in findings:
         if finding.level != "ok" or finding.text.startswith(("/dev/shm", "GPU", "dax")):
             yield f"{finding.level}: {finding.text}"
@@ -45,17 +46,14 @@ def _versions() -> Iterator[str]:
         yield problem
 
 
-def _processor() -> str:
-    """Returns the model of the processors and how many of them this process may use."""
-    model = platform.machine()
+def processor_model() -> str:
+    """Returns the model of the processors."""
     try:
-        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                model = line.partition(":")[2].strip()
-                break
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        pass
-    return f"{model}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} processors"
+        lines = []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.machine())
 
 
 def _memory() -> str:
