@@ -302,7 +302,7 @@ def _results(text: str) -> dict[str, Any]:
       ValueError: the file does not exist, or is not a results file.
     """
     try:
-        found: dict[str, Any] = json.loads(pathlib.Path(text).read_text())
+        found = json.loads(pathlib.Path(text).read_text())
         if not all(
             {"op", "backend", "bytes", "busbw_gbps"} <= row.keys() for row in found["results"]
         ):

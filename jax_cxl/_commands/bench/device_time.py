@@ -89,11 +89,8 @@ def of_calls(events: Sequence[Event], backend: str, calls: int) -> list[float]:
             f"the trace has {len(kernels)} kernels of {backend} for {calls} calls, not the"
             f" same number for each call; its most frequent kernels are {most}"
         )
-    times = []
-    for first in range(0, len(kernels), each):
-        call = kernels[first : first + each]
-        times.append((max(e.start + e.duration for e in call) - call[0].start) / 1e3)
-    return times
+    groups = [kernels[first : first + each] for first in range(0, len(kernels), each)]
+    return [(max(e.start + e.duration for e in g) - g[0].start) / 1e3 for g in groups]
 
 
 def _is_of(backend: str, name: str) -> bool:

@@ -44,11 +44,8 @@ def choose(routing: str, ranks: int, tokens: int, choices: int, experts: int) ->
 
 
 def row_width(count: int) -> int:
-    """Returns the elements of a row if a rank's tokens have `count` elements."""
-    width = 1
-    while width < _WIDTH and 2 * width * _ROWS <= count:
-        width *= 2
-    return width
+    """Returns the elements of a row, a power of two, if a rank's tokens have `count` elements."""
+    return min(1 << max((count // _ROWS).bit_length() - 1, 0), _WIDTH)
 
 
 def rounded(count: int) -> int:

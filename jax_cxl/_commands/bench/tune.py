@@ -239,8 +239,7 @@ def _run(
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode != 0:
             raise SystemExit(f"{shlex.join(command)} failed:\n{done.stderr}")
-        found: dict = json.loads(results.read_text())
-        return found
+        return json.loads(results.read_text())
 
 
 def _choose(question: _Question, scores: list[float], best: dict[str, int]) -> dict[str, int]:
