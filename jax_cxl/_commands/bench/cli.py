@@ -36,8 +36,8 @@ columns:
   min, median, max
            of the times of a call in --repeats samples. A sample is one jitted program that executes
            the collective --calls times: by default as often as fits into 10 ms, at most 1000 times
-           (on GPUs the size decides). Its time is that of the slowest rank. With --calls 1 it
-           includes the work of JAX to start a program
+           (on GPUs the size decides). The time of a call is the time of the slowest rank, divided
+           by the calls. With --calls 1 it includes the work of JAX to start a program
   algbw    size / median time
   busbw    algbw times 2(n-1)/n for psum, 1 for broadcast, reduce and ppermute, else (n-1)/n
   #wrong   elements, on all ranks, that differ from NumPy's result in any bit. If jax_cxl has wrong

@@ -91,10 +91,6 @@ class Shape:
         count = self.op.blocks_in(self.ranks) * self.count
         return values(self.rank, 0, count).astype(self.dtype)
 
-    def unwritten(self) -> np.ndarray:
-        """Returns an output in which every element is wrong."""
-        return np.full(self.op.blocks_out(self.ranks) * self.count, UNWRITTEN, self.dtype)
-
     def expected(self) -> np.ndarray | None:
         """Returns this rank's output, None if it is undefined."""
         result = self.op.result(self.ranks, self.rank, self.count, values)

@@ -27,7 +27,6 @@ _ENVIRONMENTS = {
         "NCCL_NET": "Socket",
         "NCCL_SOCKET_IFNAME": "lo",
     },
-    "nccl-nvlink": {},
 }
 _POLL_SECONDS = 1e-3
 
