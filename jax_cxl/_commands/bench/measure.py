@@ -62,14 +62,13 @@ def _case(
     count = op.rounded(max(1, size // (op.blocks(world.size) * dtype.itemsize)))
     shape = Shape(op, world.size, world.rank, count, dtype)
     buffers = JaxBuffers(shape)
-    on_cpus = options.platform == "cpu"
-    runners = {
-        name: runner_of(
-            name, buffers, None if on_cpus else options.calls or calls_on_gpu(name, shape.bytes)
-        )
-        for name in names
-    }
-    return Case(buffers, {name: runner for name, runner in runners.items() if runner})
+    runners = {}
+    for backend in names:
+        fixed = options.calls or calls_on_gpu(backend, shape.bytes)
+        runner = runner_of(backend, buffers, None if options.platform == "cpu" else fixed)
+        if runner:
+            runners[backend] = runner
+    return Case(buffers, runners)
 
 
 def measure(

@@ -53,13 +53,13 @@ def run(
     """
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="jax_cxl_bench_") as folder:
-        turn = pathlib.Path(folder) / "turn"
-        turn.touch()
+        turns = pathlib.Path(folder) / "turns"
+        turns.touch()
         results = [pathlib.Path(folder) / f"{i}.json" for i in range(len(teams))]
         started = []
         try:
             for i, (team, result) in enumerate(zip(teams, results, strict=True)):
-                place = f"{i}:{len(teams)}:{turn}"
+                place = f"{i}:{len(teams)}:{turns}"
                 command = [
                     *(sys.executable, "-m", "jax_cxl.launch", "-n", str(ranks)),
                     *("--devices-per-process", "1", "--no-prefix", "-m", "jax_cxl", "bench"),
