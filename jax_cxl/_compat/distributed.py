@@ -16,16 +16,12 @@ def client() -> Any:
 
 
 def process_id() -> int:
-    """The number of this process in `jax.distributed`. Unlike `jax.process_index`, it makes no
-    backend.
-    """
+    """The number of this process in `jax.distributed`. `jax.process_index` would make a backend."""
     return _distributed.global_state.process_id
 
 
 def process_count() -> int:
-    """The number of processes in `jax.distributed`. Unlike `jax.process_count`, it makes no
-    backend.
-    """
+    """The number of processes in `jax.distributed`. `jax.process_count` would make a backend."""
     return _distributed.global_state.num_processes or 1
 
 

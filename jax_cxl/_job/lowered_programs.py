@@ -60,12 +60,12 @@ def note_site(ctx: Any, attributes: dict[str, Any]) -> None:
 
 def _site(ctx: Any) -> str | None:
     """Returns the line from which the user calls the collective that is being lowered."""
-    for frame in _compat.frames.user_frames(ctx):
+    for frame in _compat.tracing.user_frames(ctx):
         if not is_own_file(frame.file_name):
             return f"{_short(frame.file_name)}:{frame.start_line} ({frame.function_name})"
     # Without jit JAX runs each operation at once, inside the user's call, and records no frames.
     # JAX reuses the program for later calls from other lines.
-    for file, line, function in _compat.frames.running_frames():
+    for file, line, function in _compat.tracing.running_frames():
         if not is_own_file(file):
             return f"{_short(file)}:{line} ({function}), the first such call without jit"
     return None

@@ -42,7 +42,7 @@ def install() -> None:
     """Makes errors of collectives in compiled programs instances of jax_cxl's classes."""
     failed_programs.install()
     _compat.dispatch.make_runtime_errors(_make)
-    _core.translate_dispatch_errors(_compat.dispatch.jitted_function_type(), _make)
+    _core.translate_dispatch_errors(type(jax.jit(lambda: None)), _make)
 
 
 def _make(text: str) -> BaseException | None:
