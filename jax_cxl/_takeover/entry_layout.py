@@ -46,7 +46,11 @@ def _lost(module: Module) -> Iterator[tuple[str, Instruction, bytes]]:
       serialized ShapeProto that the module has for it.
     """
     arguments, result = module.program_shape
-    found = [("argument", each, arguments[each.parameter]) for each in module.entry.parameters()]
+    found = [
+        ("argument", each, arguments[each.parameter])
+        for each in module.entry.instructions()
+        if each.opcode == "parameter"
+    ]
     found.append(("result", module.entry.root, result))
     for what, instruction, wanted in found:
         if instruction.proto.blob(Instruction.SHAPE) != wanted:

@@ -7,7 +7,7 @@ compilation cache. Such a program may be the first one of a job that calls colle
 import functools
 import re
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax_cxl import _compat, errors
@@ -56,7 +56,7 @@ def _check(data: bytes, devices: Sequence[int] | None, running: Any) -> set[str]
     """
     module = Module(data)
     assignment = module.device_assignment
-    compiled_for = [] if assignment is None else assignment.flattened.tolist()
+    compiled_for = [] if assignment is None else assignment.reshape(-1).tolist()
     if devices is not None and len(devices) == len(compiled_for) and devices != compiled_for:
         _refuse(
             module.name,
@@ -65,7 +65,10 @@ def _check(data: bytes, devices: Sequence[int] | None, running: Any) -> set[str]
         )
     ranks = {running.rank_of_device.get(device) for device in compiled_for}
     programs = set()
-    for config in _calls(module):
+    for _, call in module.with_any((_OURS,)):
+        if not call.proto.text(Instruction.TARGET).startswith(_OURS.decode()):
+            continue
+        config = call.proto.text(Instruction.BACKEND_CONFIG)
         if (generation := _integers(config, "generation")) not in ([], [running.generation]):
             _refuse(
                 module.name,
@@ -80,14 +83,6 @@ def _check(data: bytes, devices: Sequence[int] | None, running: Any) -> set[str]
             )
         programs.update(re.findall(r'\bprogram = "([^"]*)"', config))
     return programs
-
-
-def _calls(module: Module) -> Iterator[str]:
-    """Yields the attributes of each call of jax_cxl in a module."""
-    for computation in module.with_any((_OURS,)):
-        for instruction in computation.with_any((_OURS,)):
-            if instruction.proto.text(Instruction.TARGET).startswith(_OURS.decode()):
-                yield instruction.proto.text(Instruction.BACKEND_CONFIG)
 
 
 def _integers(config: str, name: str) -> list[int]:

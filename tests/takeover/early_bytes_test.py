@@ -45,7 +45,7 @@ def module(body, header=""):
 def most(body, header=""):
     """Returns the most bytes that the entry uses besides its arguments, in MiB."""
     read = Module(module(body, header))
-    (entry,) = [c for c in read.with_any((b"parameter",)) if read.is_entry(c)]
+    entry = read.entry
     found = graph.Graph(read, entry, read.sequence(entry), [], costs.Costs(read))
     return usage.most_by_xla(found.nodes, []) // MIB
 
@@ -128,7 +128,7 @@ class KindsTest(absltest.TestCase):
 
     def graph(self, body):
         read = Module(module(body))
-        (entry,) = [c for c in read.with_any((b"parameter",)) if read.is_entry(c)]
+        entry = read.entry
         sequence = read.sequence(entry)
         named = {entry.instruction(n).name: n for n in sequence}
         found = [
@@ -150,7 +150,7 @@ class KindsTest(absltest.TestCase):
               ROOT n = A negate(e) }""".replace("ENTRY", LOOP).replace("PRODUCT", PRODUCT)
         )
         instructions = map(entry.instruction, sequence)
-        found = [i.name for i in instructions if costs.Costs(read).has_product(entry, i)]
+        found = [i.name for i in instructions if costs.Costs(read).products(entry, i)]
         self.assertEqual(found, ["d", "e"])
 
     def test_what_is_put_off(self):
