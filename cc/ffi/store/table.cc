@@ -57,9 +57,7 @@ Result<TableCall> TableCall::Of(const TableAttributes& attributes,
       call.request.fill.size() % element != 0 || attributes.mode < 0 ||
       attributes.mode > 2 || call.column->row_bytes % element != 0 ||
       output.size_bytes() != count * call.column->row_bytes)
-    return Error(Code::kInternal,
-                 "take got other buffers than it was lowered for; please "
-                 "report this, with the versions of jax and jaxlib");
+    return NotLowered("take");
   call.request.ids = {.data = ids.untyped_data(), .count = count, .wide = wide};
   call.request.mode = static_cast<table::Mode>(attributes.mode);
   for (size_t at = 0; at < call.request.fill.size(); at += element)
