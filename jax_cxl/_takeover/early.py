@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from jax_cxl._takeover.hlo.module import Computation, Instruction, Module
 from jax_cxl._takeover.schedule import costs, graph, memory, order, usage
+from jax_cxl._takeover.schedule.model import Clock
 
 # Instructions that prepare the operand of a collective.
 _THROUGH = {"fusion", "convert", "copy", "transpose", "bitcast", "slice", "get-tuple-element"}
@@ -89,7 +90,7 @@ class Early:
         now = int(usage.used(found.nodes, found.pairs, positions).max(initial=0))
         self._peaks[number] = most, now
 
-    def _tell(self, computation: Computation, found: graph.Graph, after: order.Order) -> None:
+    def _tell(self, computation: Computation, found: graph.Graph, after: Clock) -> None:
         """Logs the times that the model expects."""
         nodes, pairs = found.nodes, found.pairs
         before = order.simulate(nodes, pairs, range(len(nodes)))

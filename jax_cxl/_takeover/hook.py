@@ -110,7 +110,7 @@ def _exchange(
         collective = match.collective(module, found)
         if early is not None and found.starts:
             early.bypass_barriers(computation, old)
-        in_levels = rewrite.rewrite(module, computation, old, collective, world, found.starts)
+        in_levels = rewrite.rewrite(module, found, collective, world)
     except NotTakenError as reason:
         _left(module, found, str(reason), strict)
         decisions.left[old.name] = str(reason)

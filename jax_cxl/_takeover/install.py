@@ -36,10 +36,8 @@ def _on_module(data: bytes) -> bytes | None:
     decisions = hook.Decisions()
     after = None
     if wanted is not None:
-        how = wanted
-        after = hook.transform(
-            data, lambda: start.world(how), wanted.strict, decisions, wanted.early_bytes
-        )
+        world = functools.partial(start.world, wanted)
+        after = hook.transform(data, world, wanted.strict, decisions, wanted.early_bytes)
     if survey.listeners:
         survey.tell(data, start.devices(), wanted, decisions)
     return after

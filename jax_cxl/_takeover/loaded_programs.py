@@ -23,16 +23,7 @@ def install() -> None:
 
 
 def _load(serialized: bytes, devices: Sequence[int] | None, load: Callable[[], Any]) -> Any:
-    """Loads a program. Starts jax_cxl before that if the program calls collectives of jax_cxl.
-
-    Args:
-      serialized: the program.
-      devices: ids of the devices on which it is loaded, None if they are not known.
-      load: loads it.
-
-    Raises:
-      NotInitializedError: the program was compiled for other devices, or for another generation.
-    """
+    """Loads a program. Starts jax_cxl before that if the program calls collectives of jax_cxl."""
     if _OURS not in serialized:
         return load()
     # A process that loads no such program does not need these.
@@ -42,8 +33,7 @@ def _load(serialized: bytes, devices: Sequence[int] | None, load: Callable[[], A
     running = start.ensure_started()
     executable = load()
     for module in executable.hlo_modules():
-        programs = _check(module.as_serialized_hlo_module_proto(), devices, running)
-        for program in programs:
+        for program in _check(module.as_serialized_hlo_module_proto(), devices, running):
             _core.complete_program(program)
     return executable
 

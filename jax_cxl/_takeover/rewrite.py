@@ -12,7 +12,8 @@ from jax_cxl._lowering.levels import split, table
 from jax_cxl._lowering.primitives import carriers
 from jax_cxl._takeover import config
 from jax_cxl._takeover.build import Builder, Value
-from jax_cxl._takeover.hlo.module import Computation, Instruction, Module
+from jax_cxl._takeover.find import Found
+from jax_cxl._takeover.hlo.module import Module
 from jax_cxl._takeover.hlo.shape import Shape
 from jax_cxl._takeover.match import Collective, NotTakenError
 from jax_cxl._takeover.pairs import PairBuilder
@@ -92,23 +93,14 @@ class _Context:
         return found.at if pays else None
 
 
-def rewrite(
-    module: Module,
-    computation: Computation,
-    instruction: Instruction,
-    collective: Collective,
-    world: World,
-    starts: bool,
-) -> bool:
+def rewrite(module: Module, found: Found, collective: Collective, world: World) -> bool:
     """Replaces a collective by calls of jax_cxl.
 
     Args:
       module: the module.
-      computation: the computation that contains the collective.
-      instruction: the collective, or its start.
+      found: the collective.
       collective: its translation (match.py).
       world: the devices of the job.
-      starts: whether the instruction only starts the collective.
 
     Returns:
       Whether any of the calls runs in levels.
@@ -116,8 +108,8 @@ def rewrite(
     Raises:
       NotTakenError: the pool has no collective that does the same. Nothing has been changed.
     """
-    builder = (PairBuilder if starts else Builder)(computation, instruction)
-    line = module.source_line(instruction)
+    builder = (PairBuilder if found.starts else Builder)(found.computation, found.outer)
+    line = module.source_line(found.outer)
     context = _Context(builder, collective, world, module.name, line)
     operands, results = builder.operands(), builder.results()
     for shape in [*results, *(operand.shape for operand in operands)]:

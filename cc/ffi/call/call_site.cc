@@ -185,31 +185,25 @@ std::string CallSite::LineKey(std::string_view name, int op, int reduce_op,
 }
 
 // Splits the group of a permutation into its cycles and chains.
-void CallSite::AddGroup(std::vector<int32_t> ranks,
-                        std::vector<int32_t> sources) {
-  if (prototype_.request.op != plan::Op::kPermute) {
-    for (int32_t rank : ranks)
-      group_of_rank_[rank] = static_cast<int>(groups_.size());
-    groups_.push_back(std::move(ranks));
-    return;
+void CallSite::AddGroup(const std::vector<int32_t>& ranks,
+                        const std::vector<int32_t>& sources) {
+  const bool permutes = prototype_.request.op == plan::Op::kPermute;
+  const std::vector<int32_t> firsts =
+      permutes ? FirstsOfChains(sources) : std::vector<int32_t>(ranks.size());
+  std::vector<int> groups(ranks.size()), places(ranks.size());
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const auto first = static_cast<size_t>(firsts[i]);
+    if (first == i) groups_.emplace_back();
+    groups[i] =
+        first == i ? static_cast<int>(groups_.size()) - 1 : groups[first];
+    places[i] = static_cast<int>(groups_[groups[i]].size());
+    groups_[groups[i]].push_back(ranks[i]);
+    group_of_rank_[ranks[i]] = groups[i];
   }
-  const std::vector<int32_t> firsts = FirstsOfChains(sources);
-  for (int32_t first = 0; first < static_cast<int32_t>(ranks.size()); ++first) {
-    std::vector<int32_t> places(ranks.size(), -1);  // in the chain
-    std::vector<int32_t> members;
-    for (size_t i = 0; i < ranks.size(); ++i) {
-      if (firsts[i] != first) continue;
-      places[i] = static_cast<int32_t>(members.size());
-      members.push_back(ranks[i]);
-      group_of_rank_[ranks[i]] = static_cast<int>(groups_.size());
-    }
-    if (members.empty()) continue;
-    groups_.push_back(std::move(members));
-    sources_.emplace_back();
-    for (size_t i = 0; i < ranks.size(); ++i)
-      if (places[i] >= 0)
-        sources_.back().push_back(sources[i] < 0 ? -1 : places[sources[i]]);
-  }
+  if (!permutes) return;
+  sources_.resize(groups_.size());
+  for (size_t i = 0; i < ranks.size(); ++i)
+    sources_[groups[i]].push_back(sources[i] < 0 ? -1 : places[sources[i]]);
 }
 
 Result<CallSite::Execution> CallSite::MakeExecution(int rank, const void* input,

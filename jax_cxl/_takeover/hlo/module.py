@@ -184,25 +184,6 @@ class Computation:
         return out.encode()
 
 
-class _StackFrames:
-    """The source locations to which instructions refer. They are parsed when they are used."""
-
-    def __init__(self, proto: Message) -> None:
-        self._files, self._functions = proto.blobs(1), proto.blobs(2)
-        self._locations, self._frames = proto.blobs(3), proto.blobs(4)
-
-    def outwards(self, number: int) -> Iterator[tuple[str, int, str]]:
-        """Yields file, line and function of a frame, and then of its callers."""
-        for _ in range(len(self._frames)):
-            if not 0 < number <= len(self._frames):
-                return
-            frame = Message(self._frames[number - 1])
-            location = Message(self._locations[frame.get(1) - 1])
-            file = self._files[location.get(1) - 1].decode()
-            yield file, location.get(3), self._functions[location.get(2) - 1].decode()
-            number = frame.get(2)
-
-
 class Module:
     """A module as XLA passes it to a compiler hook."""
 
@@ -232,8 +213,10 @@ class Module:
         return {number: i for i, number in enumerate(self._blobs)}
 
     @functools.cached_property
-    def _stack_frames(self) -> "_StackFrames":
-        return _StackFrames(Message(self._proto.blob(_STACK_FRAMES)))
+    def _stack_frames(self) -> list[list[bytes]]:
+        """The serialized files, functions, locations and frames of the module's source."""
+        proto = Message(self._proto.blob(_STACK_FRAMES))
+        return [proto.blobs(number) for number in (1, 2, 3, 4)]
 
     @property
     def donated(self) -> list[tuple[int, ...]]:
@@ -333,9 +316,18 @@ class Module:
           skip: returns whether to skip the frames of a file, and to look at their callers.
         """
         metadata = Message(instruction.proto.blob(Instruction.METADATA))
-        for file, line, function in self._stack_frames.outwards(metadata.get(15)):
+        files, functions, locations, frames = self._stack_frames
+        number = metadata.get(15)
+        for _ in frames:
+            if not 0 < number <= len(frames):
+                break
+            frame = Message(frames[number - 1])
+            location = Message(locations[frame.get(1) - 1])
+            file = files[location.get(1) - 1].decode()
             if not skip(file):
-                return f"{file}:{line} ({function})"
+                function = functions[location.get(2) - 1].decode()
+                return f"{file}:{location.get(3)} ({function})"
+            number = frame.get(2)  # the caller
         file = metadata.text(3)
         return f"{file}:{metadata.get(4)}" if file and not skip(file) else ""
 
