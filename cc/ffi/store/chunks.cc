@@ -16,43 +16,40 @@ namespace jax_cxl::ffi {
 namespace {
 
 struct Chunks {
-  Chunks(uint64_t count, std::function<Status(uint64_t chunk)> run)
-      : count(count), run(std::move(run)) {}
-
   // Runs chunks until there are none left.
   void Work() {
     for (;;) {
       const uint64_t chunk = next.fetch_add(1, std::memory_order_relaxed);
       if (chunk >= count) return;
-      if (const Status status = run(chunk); !status.ok()) {
-        std::lock_guard lock(mutex);
-        if (chunk < failed) {
-          failed = chunk;
-          failure = status;
-        }
+      const uint64_t begin = chunk * each;
+      const Status status = run(begin, std::min(begin + each, size));
+      if (std::lock_guard lock(mutex); !status.ok() && chunk < failed) {
+        failed = chunk;
+        failure = status;
       }
       done.count_down();
     }
   }
 
-  const uint64_t count;
-  const std::function<Status(uint64_t chunk)> run;
+  const uint64_t size;
+  const uint64_t each;
+  const std::function<Status(uint64_t begin, uint64_t end)> run;
+  const uint64_t count = (size + each - 1) / each;
   std::latch done{static_cast<std::ptrdiff_t>(count)};
   std::atomic<uint64_t> next = 0;
-  std::mutex mutex;
+  std::mutex mutex{};
   uint64_t failed = UINT64_MAX;  // the first chunk that has failed
-  Status failure;
+  Status failure{};
 };
 
 }  // namespace
 
-Status RunChunks(xla::ffi::ThreadPool& pool, uint64_t count,
-                 std::function<Status(uint64_t chunk)> run) {
+Status RunChunks(xla::ffi::ThreadPool& pool, uint64_t size, uint64_t each,
+                 std::function<Status(uint64_t begin, uint64_t end)> run) {
   // Threads that start late look at the chunks after this function's end.
-  auto chunks = std::make_shared<Chunks>(count, std::move(run));
-  const auto threads = static_cast<uint64_t>(
-      std::max<int64_t>(count > 1 ? pool.num_threads() : 1, 1));
-  for (uint64_t i = 1; i < std::min(threads, count); ++i)
+  std::shared_ptr<Chunks> chunks(new Chunks{size, each, std::move(run)});
+  const int64_t threads = chunks->count > 1 ? pool.num_threads() : 1;
+  for (int64_t i = 1; i < std::min<int64_t>(threads, chunks->count); ++i)
     pool.Schedule([chunks] { chunks->Work(); });
   chunks->Work();
   chunks->done.wait();

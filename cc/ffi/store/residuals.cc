@@ -3,7 +3,6 @@
 
 #include "cc/ffi/store/residuals.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -27,16 +26,6 @@ namespace xffi = xla::ffi;
 
 constexpr uint64_t kChunkBytes = tier::Layout::kBlockBytes;
 
-// Runs `run(begin, size)` for the chunks of a value.
-template <typename Run>
-Status ForChunks(xffi::ThreadPool& pool, uint64_t bytes, const Run& run) {
-  return RunChunks(pool, (bytes + kChunkBytes - 1) / kChunkBytes,
-                   [&](uint64_t chunk) {
-                     const uint64_t begin = chunk * kChunkBytes;
-                     return run(begin, std::min(kChunkBytes, bytes - begin));
-                   });
-}
-
 // Calls `run` with the ring, which stays open meanwhile.
 template <typename Run>
 xffi::Error OnOpenRing(int64_t ring, int32_t device,
@@ -56,8 +45,8 @@ xffi::Error Put(xffi::ThreadPool pool, int32_t device, int64_t ring,
     const uint64_t bytes = value.size_bytes();
     CXL_ASSIGN_OR_RETURN(const tier::Handle made, on.Take(bytes));
     CXL_RETURN_IF_ERROR(
-        ForChunks(pool, bytes, [&](uint64_t begin, uint64_t size) {
-          return on.Write(made, begin, std::span(from + begin, size));
+        RunChunks(pool, bytes, kChunkBytes, [&](uint64_t begin, uint64_t end) {
+          return on.Write(made, begin, std::span(from + begin, from + end));
         }));
     std::memcpy(handle->untyped_data(), &made, sizeof(made));
     return OkStatus();
@@ -75,8 +64,8 @@ xffi::Error Get(xffi::ThreadPool pool, int32_t device, int64_t ring,
     const uint64_t bytes = value->size_bytes();
     cpu::PreferHugePages(to, bytes);
     CXL_RETURN_IF_ERROR(
-        ForChunks(pool, bytes, [&](uint64_t begin, uint64_t size) {
-          return on.Read(of, begin, std::span(to + begin, size));
+        RunChunks(pool, bytes, kChunkBytes, [&](uint64_t begin, uint64_t end) {
+          return on.Read(of, begin, std::span(to + begin, to + end));
         }));
     return on.Check(of);
   });
