@@ -1,8 +1,10 @@
 """The bytes that a scheduled module uses, by which early starts are bounded."""
 
+import gc
 import pathlib
 import re
 import sys
+import weakref
 
 import hlo_modules
 import jax
@@ -137,6 +139,13 @@ class KindsTest(absltest.TestCase):
             if name in named
         ]
         return read, entry, sequence, graph.Graph(read, entry, sequence, found, costs.Costs(read))
+
+    def test_nothing_keeps_a_module(self):
+        found = self.graph("ENTRY main { p = A parameter(0)\n ROOT n = A negate(p) }")
+        read = weakref.ref(found[0])
+        del found
+        gc.collect()
+        self.assertIsNone(read())
 
     def test_what_has_a_product(self):
         read, entry, sequence, _ = self.graph(
