@@ -73,7 +73,7 @@ def _log_programs() -> None:
 
     if configuration.from_environment().log == "info":
         information.begin()
-        survey.listen(survey.log)
+        survey.listeners.append(survey.log)
         _compat.compilation.before_compilation(install.install)
 
 

@@ -31,7 +31,8 @@ class StatusTest(StoreCase):
     def tables(self, *arguments):
         """Returns the tables of this test's store in the JSON, by name."""
         code, text, problems = _run(*arguments, "--json")
-        self.assertEqual(code, 0, problems)
+        # Without a target, a job of another test may have a culprit.
+        self.assertIn(code, (0,) if arguments else (0, 1), problems)
         found = json.loads(text)
         return {of["name"]: of for of in found["tables"] if of["store"].startswith(self.file)}
 

@@ -9,9 +9,9 @@ from hlo_modules import WORLD, all_reduce, check_pairs, module, rewritten
 from jax_cxl import errors
 from jax_cxl._job import lowered_programs
 from jax_cxl._takeover import hook, survey
-from jax_cxl._takeover.decisions import Decisions
 from jax_cxl._takeover.hlo.module import Module
 from jax_cxl._takeover.hlo.wire import Message
+from jax_cxl._takeover.hook import Decisions
 from jax_cxl._takeover.world import World
 
 
