@@ -23,14 +23,12 @@ class ExamplesAreCode(griffe.Extension):
 
 
 class SharedDocumentation(griffe.Extension):
-    """Adds docstrings that several functions share, and that a decorator writes."""
+    """Shows docstrings as the decorator `documented` completes them."""
 
     def on_function(self, *, func: griffe.Function, **_: Any) -> None:
-        module, in_class = func.module.path, func.parent is not func.module
-        if func.docstring is not None or in_class or not module.startswith("jax_cxl.ops"):
-            return
-        text = inspect.getdoc(getattr(importlib.import_module(module), func.name))
-        if text is not None:
+        if any(str(each.value).startswith("documented(") for each in func.decorators):
+            module = importlib.import_module(func.module.path)
+            text = inspect.getdoc(getattr(module, func.name)) or ""
             text = _EXAMPLE.sub(r"\1Examples:", text)
             func.docstring = griffe.Docstring(text, parser="google", parent=func)
 

@@ -1,19 +1,21 @@
 """jax_cxl.barrier."""
 
-from collections.abc import Hashable, Sequence
 from typing import Any
 
 import jax
 from jax.interpreters import ad, batching
 
 from jax_cxl import _compat
-from jax_cxl._lowering.primitives import dtypes, lowering, named_axis
+from jax_cxl._lowering import contract
+from jax_cxl._lowering.contract import Op
+from jax_cxl._lowering.primitives import dtypes, lowering, named_axis, rank_groups
+from jax_cxl._lowering.primitives.named_axis import AxisName
 from jax_cxl.ops.host import process_barrier
 
 
 def barrier(
     x: Any = None,
-    axis_name: Hashable | Sequence[Hashable] | None = None,
+    axis_name: AxisName | None = None,
     *,
     name: str | None = None,
     timeout: float | None = None,
@@ -78,7 +80,15 @@ def _abstract_eval(*xs, axes):
 
 
 def _lower(ctx, *xs, axes):
-    return lowering.barrier(ctx, *xs, name="barrier", axes=axes)
+    ranks = rank_groups.of_groups(ctx, "barrier", axes, None)
+    if ranks.shape[1] == 1:
+        return list(xs)
+    call = jax.ffi.ffi_lowering(
+        contract.BARRIER_TARGET,
+        operand_output_aliases={i: i for i in range(len(xs))},
+        has_side_effect=True,
+    )
+    return call(ctx, *xs, **lowering.attributes(ctx, "barrier", Op.BARRIER, ranks))
 
 
 def _jvp(primals, tangents, *, axes):

@@ -15,6 +15,9 @@ from jax import lax
 from jax_cxl import _compat
 from jax_cxl._lowering.primitives import arguments, dtypes
 
+# As arguments of the public functions, and after `axes_of` and `groups_of`.
+AxisName = Hashable | Sequence[Hashable]
+GroupLists = Sequence[Sequence[int]] | None
 Axes = tuple[Hashable, ...]
 Groups = tuple[tuple[int, ...], ...] | None
 
@@ -93,7 +96,7 @@ def check_bound(op: str, axis: Hashable) -> None:
         )
 
 
-def groups_of(op: str, axes: Axes, axis_index_groups: Sequence[Sequence[int]] | None) -> Groups:
+def groups_of(op: str, axes: Axes, axis_index_groups: GroupLists) -> Groups:
     """Returns `axis_index_groups` in hashable form, checked against the axes."""
     if axis_index_groups is None:
         return None
@@ -146,6 +149,12 @@ def vary(x: Any, axes: Axes) -> Any:
     known = varying(x)
     missing = tuple(axis for axis in manual(axes) if axis not in known)
     return lax.pcast(x, missing, to="varying") if missing else x
+
+
+def vary_alike(axes: Axes, *arrays: Any) -> list[Any]:
+    """Casts arrays to vary over the axes, and over all axes over which any of them varies."""
+    every = {axis for x in arrays for axis in varying(x)} | set(axes)
+    return [vary(x, tuple(every)) for x in arrays]
 
 
 def bind_reduction(primitive: Any, x: Any, axes: Axes, groups: Groups, levels: bool | None) -> Any:
