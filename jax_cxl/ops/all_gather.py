@@ -58,10 +58,9 @@ def all_gather(
         )
     tiled = arguments.boolean("all_gather", "tiled", tiled)
     levels = arguments.levels("all_gather", levels)
-    axes = named_axis.axes_of("all_gather", axis_name)
+    axes, groups, size = named_axis.groups_along("all_gather", axis_name, axis_index_groups)
     if not axes:
         return x
-    groups = named_axis.groups_of("all_gather", axes, axis_index_groups)
     invariant = _compat.tracing.check_vma() and to == "invarying"
     if _compat.tracing.check_vma() and to == "reduced":
         raise NotImplementedError(
@@ -73,7 +72,6 @@ def all_gather(
             "jax_cxl.all_gather: to='invarying' works over whole mesh axes only, not"
             " with axis_index_groups or axes of jax.vmap: use to='varying'."
         )
-    size = named_axis.group_size(axes, groups)
 
     def gather(leaf):
         ndim = np.ndim(leaf) + (not tiled)

@@ -52,11 +52,9 @@ def all_to_all(
     """
     tiled = arguments.boolean("all_to_all", "tiled", tiled)
     levels = arguments.levels("all_to_all", levels)
-    axes = named_axis.axes_of("all_to_all", axis_name)
+    axes, groups, size = named_axis.groups_along("all_to_all", axis_name, axis_index_groups)
     if not axes:
         return x
-    groups = named_axis.groups_of("all_to_all", axes, axis_index_groups)
-    size = named_axis.group_size(axes, groups)
 
     def exchange(leaf):
         split = dimensions.check_divided(

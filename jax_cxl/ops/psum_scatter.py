@@ -51,11 +51,9 @@ def psum_scatter(
     """
     tiled = arguments.boolean("psum_scatter", "tiled", tiled)
     levels = arguments.levels("psum_scatter", levels)
-    axes = named_axis.axes_of("psum_scatter", axis_name)
+    axes, groups, size = named_axis.groups_along("psum_scatter", axis_name, axis_index_groups)
     if not axes:
         return x
-    groups = named_axis.groups_of("psum_scatter", axes, axis_index_groups)
-    size = named_axis.group_size(axes, groups)
 
     def scatter(leaf):
         dim = dimensions.check_divided(

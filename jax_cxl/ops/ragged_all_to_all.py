@@ -73,9 +73,7 @@ def ragged_all_to_all(
       Array([1, 3, 0, 0, 2, 2, 4, 0], dtype=int32)
     """
     name = "ragged_all_to_all"
-    axes = named_axis.axes_of(name, axis_name)
-    groups = named_axis.groups_of(name, axes, axis_index_groups)
-    size = named_axis.group_size(axes, groups)
+    axes, groups, size = named_axis.groups_along(name, axis_name, axis_index_groups)
     operand, output = jnp.asarray(operand), jnp.asarray(output)
     if operand.ndim < 1 or output.ndim < 1 or operand.shape[1:] != output.shape[1:]:
         raise ValueError(

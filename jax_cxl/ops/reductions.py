@@ -65,8 +65,7 @@ def pmean(
       Array([3., 4.], dtype=float32)
     """
     levels = arguments.levels("pmean", levels)
-    axes = named_axis.axes_of("pmean", axis_name)
-    size = named_axis.group_size(axes, named_axis.groups_of("pmean", axes, axis_index_groups))
+    axes, _, size = named_axis.groups_along("pmean", axis_name, axis_index_groups)
     total = psum(x, axes, axis_index_groups=axis_index_groups, levels=levels)
     return jax.tree.map(lambda leaf: leaf / size, total)
 
@@ -139,16 +138,15 @@ def por(
 def _reduce(primitive, x, axis_name, axis_index_groups, levels):
     name = primitive.name
     levels = arguments.levels(name, levels)
-    axes = named_axis.axes_of(name, axis_name)
+    axes, groups, size = named_axis.groups_along(name, axis_name, axis_index_groups)
     if not axes:
         return x
-    groups = named_axis.groups_of(name, axes, axis_index_groups)
 
     def bind(leaf):
         if primitive is psum_p:
             leaf = dtypes.count_bool(leaf)
             if not isinstance(leaf, jax.core.Tracer):
-                return _times(leaf, named_axis.group_size(axes, groups))
+                return _times(leaf, size)
         return named_axis.bind_reduction(primitive, leaf, axes, groups, levels)
 
     return jax.tree.map(bind, x)

@@ -68,9 +68,7 @@ def take_rows(
       Array([13, 10,  0, 12, 12, 11], dtype=int32)
     """
     name = "take_rows"
-    axes = named_axis.axes_of(name, axis_name)
-    groups = named_axis.groups_of(name, axes, axis_index_groups)
-    size = named_axis.group_size(axes, groups)
+    axes, groups, size = named_axis.groups_along(name, axis_name, axis_index_groups)
     table = jnp.asarray(table)
     indices = index_arrays.integers(name, "indices", indices)
     if table.ndim < 1 or indices.ndim != 1:
@@ -112,7 +110,7 @@ def take_alone(table, indices, *_):
     if not table.shape[0]:
         return jnp.zeros((*indices.shape, *table.shape[1:]), table.dtype)
     indices = jnp.where(indices < 0, table.shape[0], indices)
-    return jnp.take(table, indices, axis=0, mode="fill", fill_value=0)
+    return table.at[indices].get(mode="fill", fill_value=0)
 
 
 def _abstract_eval(table, indices, *published, axes, groups, size):

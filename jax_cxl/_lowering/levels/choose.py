@@ -100,7 +100,8 @@ def _compose(
 ) -> Sequence:
     (aval,) = ctx.avals_in
     inside = BetweenDevices(axes, found.at, groups, reduce_op)
-    levels = compose.Levels(found, inside, _Across(found.across, name, reduce_op))
+    across = _Across(tuple(map(tuple, found.across.tolist())), name, reduce_op)
+    levels = compose.Levels(found, inside, across)
     operand_bytes = aval.size * aval.dtype.itemsize
     num_chunks = table.chunks(op, operand_bytes, found.at.shape, table.CHUNK_BYTES)
 
@@ -122,21 +123,16 @@ _step_p = _compat.tracing.Primitive("level")
 class _Across(NamedTuple):
     """Runs or starts the steps between processes: collectives of groups of ranks."""
 
-    ranks: np.ndarray
+    ranks: tuple[tuple[int, ...], ...]
     name: str
     reduce_op: ReduceOp
 
     def run(self, op: Op, x: Any, root: int) -> Any:
-        return _step_p.bind(x, **self._params(op, root))
+        return _step_p.bind(x, op=op, root=root, **self._asdict())
 
     def start(self, op: Op, x: Any, root: int) -> "_Started":
-        params = self._params(op, root)
+        params = {"op": op, "root": root, **self._asdict()}
         return _Started(x, *halves.start_p.bind(x, collective=_step_p, **params))
-
-    def _params(self, op: Op, root: int) -> dict[str, Any]:
-        groups = tuple(map(tuple, self.ranks.tolist()))
-        own = {"name": self.name, "reduce_op": self.reduce_op}
-        return {"op": op, "ranks": groups, "root": root, **own}
 
 
 class _Started(NamedTuple):

@@ -102,9 +102,14 @@ def _batched(primitive, x, d, **params):
 
 
 def _reduced(reduce_op, x, d, size):
-    if d is not None:
-        return dtypes.reduce_in_one_rounding(_REDUCE[reduce_op], x, d)
-    return lax.mul(x, lax.full_like(x, size)) if reduce_op is ReduceOp.SUM else x
+    if d is None:
+        return lax.mul(x, lax.full_like(x, size)) if reduce_op is ReduceOp.SUM else x
+    wide = dtypes.accumulator(x.dtype)
+    if str(wide) in dtypes.PACKED_DTYPES:
+        wide = np.dtype(np.int8)  # XLA has no bitwise reductions of such integers.
+    if wide == x.dtype:
+        return _REDUCE[reduce_op](x, (d,))
+    return _REDUCE[reduce_op](x.astype(wide), (d,)).astype(x.dtype)
 
 
 def _gather(x, d, *, result_blocks, **_):

@@ -1,6 +1,5 @@
 """Which element types collectives support, and how reductions treat them."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -45,14 +44,6 @@ def accumulator(dtype: Any) -> Any:
     """Returns the dtype in which values of this dtype are added up: short floats use float32."""
     short = jax.dtypes.issubdtype(dtype, np.floating) and dtype.itemsize < 4
     return np.dtype(np.float32) if short else dtype
-
-
-def reduce_in_one_rounding(reduce: Callable, x: Any, dim: int) -> Any:
-    """Reduces a positional dimension, with the accumulator of a collective."""
-    wide = accumulator(x.dtype)
-    if str(wide) in PACKED_DTYPES:
-        wide = np.dtype(np.int8)  # XLA has no bitwise reductions of such integers.
-    return reduce(x, (dim,)) if wide == x.dtype else reduce(x.astype(wide), (dim,)).astype(x.dtype)
 
 
 def count_bool(x: Any) -> Any:

@@ -119,6 +119,13 @@ def group_size(axes: Axes, groups: Groups) -> int:
     return lax.axis_size(axes) if groups is None else len(groups[0])
 
 
+def groups_along(op: str, axis_name: Any, lists: GroupLists) -> tuple[Axes, Groups, int]:
+    """Returns the axes and the groups of a collective, and the number of ranks in a group."""
+    axes = axes_of(op, axis_name)
+    groups = groups_of(op, axes, lists)
+    return axes, groups, group_size(axes, groups)
+
+
 def manual(axes: Axes) -> Axes:
     """Returns the axes that are manual axes of the mesh, without the axes of `jax.vmap`."""
     names = jax.sharding.get_abstract_mesh().manual_axes
