@@ -90,7 +90,5 @@ def _add(y: Any, weights: Any, handle: MoeHandle) -> Any:
         )
     axes = handle.axes
     y, *others, _ = named_axis.vary_alike(axes, *operands.values(), handle.back)
-    everyone = None
-    if others:
-        everyone = (all_gather(others[0], axes, tiled=True) if axes else others[0]).ravel()
+    everyone = all_gather(others[0], axes, tiled=True).ravel() if others else None
     return exchange.add(y.reshape(rows, y.shape[-1]), everyone, handle)

@@ -155,7 +155,7 @@ def _check(x, experts, axes, num_experts, capacity, max_rows):
             f"{name}: x must be (tokens, features) and experts (tokens, choices), got shapes"
             f" {x.shape} and {experts.shape}. Reshape, for example x.reshape(-1, x.shape[-1])."
         )
-    ranks = named_axis.group_size(axes, None) if axes else 1
+    ranks = lax.axis_size(axes)
     num_experts = arguments.positive("moe_dispatch", "num_experts", num_experts)
     if num_experts % ranks:
         raise ValueError(
