@@ -27,10 +27,9 @@ class SharedDocumentation(griffe.Extension):
 
     def on_function(self, *, func: griffe.Function, **_: Any) -> None:
         if any(str(each.value).startswith("documented(") for each in func.decorators):
-            module = importlib.import_module(func.module.path)
-            text = inspect.getdoc(getattr(module, func.name)) or ""
-            text = _EXAMPLE.sub(r"\1Examples:", text)
-            func.docstring = griffe.Docstring(text, parser="google", parent=func)
+            function = getattr(importlib.import_module(func.module.path), func.name)
+            shown = _described(func.name, function, func.module)
+            func.docstring, func.parameters = shown.docstring, shown.parameters
 
 
 class ImportPairs(griffe.Extension):
@@ -68,4 +67,4 @@ def _described(name: str, function: Callable, parent: griffe.Module) -> griffe.F
 
 def _annotation(annotation: Any) -> str | None:
     empty = annotation is inspect.Signature.empty
-    return None if empty else inspect.formatannotation(annotation)
+    return None if empty else inspect.formatannotation(annotation).replace("collections.abc.", "")

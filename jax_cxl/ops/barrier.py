@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import jax
@@ -13,13 +14,12 @@ from jax_cxl._job import lifecycle
 from jax_cxl._lowering import contract
 from jax_cxl._lowering.contract import Op
 from jax_cxl._lowering.primitives import dtypes, lowering, named_axis, rank_groups
-from jax_cxl._lowering.primitives.named_axis import AxisName
 from jax_cxl.ops.host import meeting_point
 
 
 def barrier(
     x: Any = None,
-    axis_name: AxisName | None = None,
+    axis_name: Hashable | Sequence[Hashable] | None = None,
     *,
     name: str | None = None,
     timeout: float | None = None,

@@ -1,5 +1,6 @@
 """Collectives between the GPUs of a process, by XLA, over the links between the GPUs."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -56,10 +57,7 @@ class BetweenDevices:
             ReduceOp.AND: lax.bitwise_and,
             ReduceOp.OR: lax.bitwise_or,
         }
-        total = wide[0]
-        for part in wide[1:]:
-            total = combine[self._reduce_op](total, part)
-        return total.astype(x.dtype)
+        return functools.reduce(combine[self._reduce_op], wide).astype(x.dtype)
 
     def all_gather(self, x: Any) -> Any:
         return lax.all_gather(x, **self._over)

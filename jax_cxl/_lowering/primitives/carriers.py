@@ -56,11 +56,11 @@ def carried(ctx, carrier: str, lower: Callable, *operands: Any) -> Sequence:
 
     values, avals = [], []
     for value, aval in zip(operands, ctx.avals_in, strict=True):
-        packed = aval.update(dtype=carrier_dtype) if aval.dtype == dtype else aval
         if aval.dtype == dtype:
             (value,) = local_lowering.local(ctx.replace(avals_in=[aval]), pack, value)
+            aval = aval.update(dtype=carrier_dtype)
         values.append(value)
-        avals.append(packed)
+        avals.append(aval)
     aval_out = ctx.avals_out[0]
     packed = aval_out.update(dtype=carrier_dtype)
     (out,) = lower(ctx.replace(avals_in=avals, avals_out=[packed]), *values)

@@ -46,9 +46,6 @@ def ragged_all_to_all(
       groups: axis index groups, or None for one group along `axes`.
       elements: number of exchanges in a batch, which share one call.
       alone: function that does the same for a group of one rank.
-
-    Returns:
-      The results of the lowering rule.
     """
     avals: Any = ctx.avals_in
     rows, into, entries = avals
@@ -102,9 +99,6 @@ def take_rows(
       axes: axis names over which it runs.
       groups: axis index groups, or None for one group along `axes`.
       alone: function that does the same for a group of one rank.
-
-    Returns:
-      The results of the lowering rule.
     """
     table_aval: Any = ctx.avals_in[0]
     aval_out: Any = ctx.avals_out[0]
