@@ -26,7 +26,7 @@ def collective(
     levels: bool | None = False,
     **description: Any,
 ) -> Sequence:
-    """Lowers a collective over mesh axes. It runs in levels if `levels` is True, or to be faster.
+    """Lowers a collective over mesh axes, in levels if `levels` is True or if that is faster.
 
     Between CPU devices a collective in levels is one call (cc/comm/level_calls.h). Between GPUs it
     is a composition (compose.py). Its start (`x_start`) returns a complete result, because a future
