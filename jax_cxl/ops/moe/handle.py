@@ -38,9 +38,9 @@ class MoeHandle:
     back: Any  # (T, slots): the rows, among those that all ranks fetch, of each token; -1: none.
     wanted: Any  # (T,): whether another rank may fetch this token.
     returned: Any  # (fetched,): whether the token of each fetched row is another rank's.
-    # Over which the experts are spread.
+    # The axes over which the experts are spread.
     axes: tuple = dataclasses.field(metadata=_STATIC)
-    # Of a token.
+    # How many experts a token chooses.
     choices: int = dataclasses.field(metadata=_STATIC)
     # Rows of an expert; None: rows without gaps.
     capacity: int | None = dataclasses.field(metadata=_STATIC)
