@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from jax_cxl import errors
 from jax_cxl._job import lowered_programs
-from jax_cxl._job.counts import counts
 from jax_cxl._takeover import entry_layout, find, match, rewrite
 from jax_cxl._takeover.config import Config
 from jax_cxl._takeover.decisions import Decisions
@@ -112,7 +111,7 @@ def _exchange(
     for computation_id in found.inside:
         module.drop(computation_id)
     with _lock:
-        counts.taken[found.opcode] += 1
+        lowered_programs.taken[found.opcode] += 1
     return True
 
 
@@ -123,7 +122,7 @@ def _left(module: Module, found: find.Found, reason: str, strict: bool) -> None:
     if strict:
         raise errors.InvalidCollectiveError(f"{STRICT} {text}")
     with _lock:
-        counts.left[reason] += 1
+        lowered_programs.left[reason] += 1
         if text in _said:
             return
         _said.add(text)

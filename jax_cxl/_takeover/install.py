@@ -77,7 +77,7 @@ def code() -> str:
     return digest.hexdigest()[:16]
 
 
-def _strictness(text: str) -> program_errors.Failure | None:
+def _strictness(text: str) -> tuple[str, str] | None:
     """Finds the hook's error in the text of XLA's error, which contains a traceback."""
     found = re.search(re.escape(hook.STRICT) + ".*", text)
-    return program_errors.Failure("INVALID_ARGUMENT", found[0]) if found else None
+    return ("INVALID_ARGUMENT", found[0]) if found else None

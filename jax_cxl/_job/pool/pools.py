@@ -48,16 +48,10 @@ def register(pool: _core.Pool, ranks: Sequence[int]) -> None:
 def create(
     spec: pool_uri.PoolSpec, platform: platforms.Platform, new_name: bool = False
 ) -> tuple[_core.Pool, dict[str, Any]]:
-    """Creates a pool for all devices.
+    """Creates a pool for all devices, and returns it with its place.
 
-    Args:
-      spec: the pool, parsed from its URI.
-      platform: the platform of the devices.
-      new_name: whether a pool in /dev/shm needs another name, because the job already has a pool
-        with the name in `spec`.
-
-    Returns:
-      The pool and its place.
+    With `new_name` a pool in /dev/shm gets another name than in `spec`, because the job already has
+    a pool of that name.
     """
     world_size = jax.device_count()
     spec = spec.sized(world_size, platform.rank_bytes)

@@ -7,7 +7,7 @@ import numpy as np
 from jax.interpreters import mlir
 
 from jax_cxl._job import lifecycle, platforms
-from jax_cxl._job.meeting import alone
+from jax_cxl._job.launched import environment
 from jax_cxl._lowering.primitives import named_axis
 
 
@@ -36,7 +36,7 @@ def of_groups(ctx: Any, name: str, axes: named_axis.Axes, groups: named_axis.Gro
     if groups is not None:
         rows = np.concatenate([rows[:, list(group)] for group in groups])
     if rows.shape[1] == 1:
-        alone.warn()
+        environment.warn_if_alone()
         return rows  # Nothing to communicate, so no pool is needed.
     if isinstance(mesh, jax.sharding.AbstractMesh):
         raise NotImplementedError(
