@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from jax_cxl.ops.moe.placement import expert_placement as expert_placement
 
 # The public names of each module. All other public names are operations, or `lax`. The reductions
-# are here because their modules are imported sooner than those of all operations.
+# are here because their module is imported sooner than those of all operations.
 _NAMES = {
     "_commands.launch.run": ("run",),
     "_job.lifecycle": ("OperationStats", "Stats", "initialize", "shutdown", "stats"),
@@ -95,9 +95,7 @@ _NAMES = {
     ),
     "ops.moe.handle": ("MoeHandle",),
     "ops.moe.placement": ("expert_placement",),
-    "ops.reductions.idempotent": ("pand", "pmax", "pmin", "por"),
-    "ops.reductions.pmean": ("pmean",),
-    "ops.reductions.psum": ("psum",),
+    "ops.reductions": ("pand", "pargmax", "pargmin", "pmax", "pmean", "pmin", "por", "psum"),
 }
 _MODULES = {name: f"jax_cxl.{module}" for module, names in _NAMES.items() for name in names}
 

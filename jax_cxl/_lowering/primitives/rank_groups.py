@@ -33,10 +33,6 @@ def of_groups(ctx: Any, name: str, axes: named_axis.Axes, groups: named_axis.Gro
     partitions = np.arange(mesh.size).reshape(mesh.axis_sizes)
     n = int(np.prod([mesh.axis_sizes[p] for p in positions]))
     rows = np.moveaxis(partitions, positions, range(len(positions))).reshape(n, -1).T
-    if groups is not None and len({len(group) for group in groups}) > 1:
-        raise NotImplementedError(
-            f"jax_cxl.{name}: axis_index_groups must all have the same size, got {groups}."
-        )
     if groups is not None:
         rows = np.concatenate([rows[:, list(group)] for group in groups])
     if rows.shape[1] == 1:
