@@ -211,7 +211,7 @@ def _join(spec: pool_uri.PoolSpec, partner: _Partner) -> Observations:
     start = partner.hear()
     paths = memory_check.arguments(spec)["paths"]
     try:
-        pool = _core.Pool.attach(**start["arguments"] | {"paths": paths, "token": start["token"]})
+        pool = _core.Pool.attach(start["arguments"] | {"paths": paths, "token": start["token"]})
     except errors.CxlError as error:
         problem = f"{error} (does it map the same memory?)"
         partner.say(error=problem)

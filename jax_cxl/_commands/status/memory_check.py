@@ -62,11 +62,11 @@ def _describe(spec: pool_uri.PoolSpec, path: str) -> Iterator[Finding]:
 
 def create(spec: pool_uri.PoolSpec) -> "_core.Pool":
     """Claims the memory as a pool, which keeps jobs out. It fails if a job uses the memory."""
-    return _core.Pool.create(**arguments(spec))
+    return _core.Pool.create(arguments(spec))
 
 
 def arguments(spec: pool_uri.PoolSpec) -> dict[str, Any]:
-    """Returns the arguments of `_core.Pool.create` for a pool that only `doctor` uses."""
+    """Returns the argument of `_core.Pool.create` for a pool that only `doctor` uses."""
     fields = spec.sized(1).for_core() | {"coherence": "flush", "world_size": 1}
     if spec.medium.in_dev_shm:
         fields["paths"] = spec.paths or (f"doctor.{time.time_ns()}",)
