@@ -60,16 +60,7 @@ void BindSessions(nb::module_& m) {
             self.Count(what, reinterpret_cast<std::atomic<uint64_t>*>(address));
           },
           "what"_a, "address"_a)
-      .def(
-          "living",
-          [](Sessions& self, int slot,
-             uint64_t identity) -> Result<std::optional<std::string>> {
-            CXL_ASSIGN_OR_RETURN(const std::optional<Sessions::Holder> holder,
-                                 self.Living(slot, identity));
-            if (!holder) return std::optional<std::string>();
-            return std::optional(holder->who);
-          },
-          "slot"_a, "identity"_a)
+      .def("living", &Sessions::Living, "slot"_a, "identity"_a)
       .def("lock", &Sessions::Lock, "timeout_s"_a, Unlocked())
       .def("unlock", &Sessions::Unlock)
       .def("check_locked", &Sessions::CheckLocked);
