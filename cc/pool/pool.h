@@ -135,7 +135,7 @@ class Pool {
   int world_size_ = 0;
   uint64_t token_ = 0;
   uint64_t epoch_ = 0;
-  Mapping mapped_;  // Destroyed after the members that use it.
+  Mapping mapped_;             // Destroyed after the members that use it.
   std::byte* base_ = nullptr;  // mapped_, or the interposer's
   uint64_t total_bytes_ = 0;
   std::unique_ptr<MappingGuard> guard_;

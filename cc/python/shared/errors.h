@@ -40,9 +40,9 @@ T ValueOrRaise(Result<T> result) {
 
 }  // namespace jax_cxl
 
-// A function that returns a Status or a Result is a function of Python that
-// raises the error. With a call guard that releases Python's lock, the
-// conversion comes after the guard.
+// If a bound function returns a Status or a Result, the function of Python
+// raises the error. This comes after call guards, which may release Python's
+// lock.
 namespace nanobind::detail {
 
 template <>
