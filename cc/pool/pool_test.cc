@@ -322,9 +322,7 @@ TEST(PoolTest, FileInUseElsewhereNamesItsKeeper) {
   auto pool = Pool::Create(spec, 2);
   ASSERT_TRUE(pool.ok());
   const UniqueFd fd(open(spec.paths[0].c_str(), O_RDONLY | O_CLOEXEC));
-  auto describe = [&] {
-    return DescribeLockHolder(fd.get(), 0, 0, spec.offset);
-  };
+  auto describe = [&] { return DescribeKeeper(fd.get(), spec.offset, 0); };
   EXPECT_EQ(describe(), "another job, of " + DescribeProcess(ThisProcess()));
   auto* page = reinterpret_cast<HeaderPage*>((*pool)->base());
   page->keeper.process.pid_namespace = 1;  // a process in another container

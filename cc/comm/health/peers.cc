@@ -12,8 +12,8 @@
 #include <sstream>
 
 #include "cc/base/idle.h"
-#include "cc/base/process_exit.h"
 #include "cc/base/process_identity.h"
+#include "cc/base/process_stat.h"
 #include "cc/base/text.h"
 #include "cc/comm/record/recorded_calls.h"
 #include "cc/comm/record/recorder.h"

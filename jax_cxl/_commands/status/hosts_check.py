@@ -186,11 +186,11 @@ def _check(spec: pool_uri.PoolSpec, partner: _Partner, first: bool) -> Observati
     arguments = memory_check.arguments(spec)
     try:
         if first:
-            pool = _core.Pool.create(**arguments)
+            pool = _core.Pool.create(arguments)
         else:
             start = partner.hear()
             same = start["arguments"] | {"paths": arguments["paths"], "token": start["token"]}
-            pool = _core.Pool.attach(**same)
+            pool = _core.Pool.attach(same)
     except errors.CxlError as error:
         why = str(error) if first else f"{error} (does it map the same memory?)"
         partner.say(error=why)

@@ -20,7 +20,7 @@ def check_device(uri: str) -> Iterator[Finding]:
     for path in spec.paths:
         yield from _describe(spec, path)
     try:
-        pool = _core.Pool.create(**arguments(spec))
+        pool = _core.Pool.create(arguments(spec))
         speed = pool.measure_memory()
     except errors.CxlError as error:
         yield problem(f"memory: {error}")
@@ -58,7 +58,7 @@ def _describe(spec: pool_uri.PoolSpec, path: str) -> Iterator[Finding]:
 
 
 def arguments(spec: pool_uri.PoolSpec) -> dict[str, Any]:
-    """Returns the arguments of `_core.Pool.create` for a pool of `doctor`, which keeps jobs out."""
+    """Returns the argument of `_core.Pool.create` for a pool of `doctor`, which keeps jobs out."""
     fields = spec.sized(1).for_core() | {"coherence": "flush", "world_size": 1}
     if spec.medium.in_dev_shm:
         fields["paths"] = spec.paths or (f"doctor.{time.time_ns()}",)

@@ -64,7 +64,7 @@ def create(
     elif new_name and spec.medium.in_dev_shm:
         place["paths"] = [f"{spec.paths[0][:40]}.{random_name}"]
     dead_after = configuration.from_environment().heartbeat_timeout
-    pool = _core.Pool.create(**place, dead_after=dead_after)
+    pool = _core.Pool.create(place, dead_after)
     return pool, place | {"token": pool.token, "coherence_given": spec.coherence_given}
 
 
@@ -105,4 +105,4 @@ def attach(place: dict[str, Any]) -> _core.Pool:
     """Attaches to the pool of another process, or raises the error that its place has."""
     if "error" in place:
         raise errors.from_code(place["error"], place["message"])
-    return _core.Pool.attach(**{key: place[key] for key in place.keys() - {"coherence_given"}})
+    return _core.Pool.attach(place)

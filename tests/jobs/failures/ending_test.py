@@ -30,7 +30,7 @@ _POOL = {
 _CREATE_AND_DIE = f"""
 import os, signal, sys
 from jax_cxl import _core
-pool = _core.Pool.create(**{_POOL}, paths=[sys.argv[1]])  # Its destructor would unlink it.
+pool = _core.Pool.create({_POOL} | {{"paths": [sys.argv[1]]}})  # Its destructor would unlink it.
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -99,7 +99,7 @@ class EndingTest(parameterized.TestCase):
 
 
 def _create(name: str) -> _core.Pool:
-    return _core.Pool.create(**_POOL, paths=[name])
+    return _core.Pool.create(_POOL | {"paths": [name]})
 
 
 class SweepTest(absltest.TestCase):

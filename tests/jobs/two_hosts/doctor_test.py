@@ -108,15 +108,8 @@ class DeviceTest(parameterized.TestCase):
 
         path = self.uri.removeprefix("file:").partition("?")[0]
         pathlib.Path(path).touch(mode=0o600)
-        pool = _core.Pool.create(
-            kind="file",
-            paths=[path],
-            bytes=16 << 20,
-            devices_per_path=1,
-            offset=0,
-            coherence="coherent",
-            world_size=1,
-        )
+        spec = pool_uri.parse(f"file:{path}?size=16MiB")
+        pool = _core.Pool.create(spec.for_core() | {"world_size": 1})
         with _doctor("--device", self.uri) as doctored:
             output, _ = doctored.communicate(timeout=60)
         self.assertEqual(doctored.returncode, 1, output)
@@ -253,7 +246,7 @@ class GpuWriterTest(absltest.TestCase):
 
         folder = self.enter_context(tempfile.TemporaryDirectory())
         spec = pool_uri.parse(f"file:{folder}/pool?size=16MiB")
-        pool = _core.Pool.create(**memory_check.arguments(spec))
+        pool = _core.Pool.create(memory_check.arguments(spec))
         for index in range(pool.check_words() + 2):
             pool.store_check_word(index, 0, True)
         write = gpu_writer.writer(pool, _Copies(), 0, None)
