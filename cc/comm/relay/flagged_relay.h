@@ -39,24 +39,16 @@ class FlaggedRelay {
   bool Advance();
 
  private:
-  // Units of a slot.
-  struct Units {
-    uint64_t first = 0;
-    uint64_t last = 0;  // the end
-  };
-
   // What the device polls of another member.
   struct Polled {
     int member = 0;
     std::vector<pool::Part> lines;  // of its data
   };
 
-  std::vector<pool::Part> Lines(const std::vector<Units>& units,
-                                int member) const;
-  bool HasArrived(uint64_t unit) const;
+  void AddLines(const RelayPlan::Step& step, int member,
+                std::vector<pool::Part>* lines) const;
   bool WrittenHasArrived();
   void Drop();
-  bool HasBegun(int member) const;
 
   const pool::Doorbells doorbells_;
   const bool write_back_;
@@ -65,9 +57,9 @@ class FlaggedRelay {
 
   // The state of the current call.
   uint64_t round_ = 0;
-  std::vector<Units> written_;  // that the cache does not hold yet
   std::vector<pool::Part> to_write_back_;
-  std::vector<Polled> not_begun_;  // members that have not begun the call
+  std::vector<pool::Part> written_;  // of these: what the cache may lack yet
+  std::vector<Polled> not_begun_;    // members that have not begun the call
   std::vector<pool::Part> to_drop_;
 };
 

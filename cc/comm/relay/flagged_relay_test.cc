@@ -43,7 +43,7 @@ class FlaggedRelayTest : public testing::Test {
     // Units 1 and 2, and the whole group 2.
     plan_.publications = {{0, {{0, 16, 20}, {0, 64 * 16, 32 * 16}}}};
     plan_.arrivals = {{}, {{0, {{0, 0, 16}}}}};
-    plan_.releases = {0};
+    plan_.releases = {{0, {}}};
   }
 
   FlaggedRelay Begin(bool write_back) {
