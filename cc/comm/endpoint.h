@@ -5,9 +5,11 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -55,8 +57,8 @@ class Endpoint final : public Communicator {
 
   void Abort(const Status& status) override;
   Stats stats() override;
-  // Sums over the calls of each operation.
-  std::vector<RecordedOperation> operations();
+  // Adds the calls of each operation to the sums with its name.
+  void AddOperations(std::map<std::string, RecordedOperation>* total);
 
   // The rank's part of the pool, for users that open other channels in it.
   Arena* arena() { return &arena_; }
@@ -72,6 +74,7 @@ class Endpoint final : public Communicator {
       std::deque<std::pair<std::vector<int32_t>, std::unique_ptr<Call>>>;
 
   void Work();
+  void WakeWorker();
   // The following run with `progress_mutex_` held.
   std::optional<Status> TryInline();
   bool Progress();
@@ -83,6 +86,7 @@ class Endpoint final : public Communicator {
   void CheckPeers();
   // `busy`: the channels that have calls.
   Status CheckStall(Clock::time_point now, const std::vector<Channel*>& busy);
+  // Ends everything, if `status` is an error.
   void Fail(const Status& status);
   // Completes the calls in `finished_`.
   void Finish();

@@ -85,6 +85,8 @@ class Runtime {
  private:
   Runtime() = default;
 
+  // Returns null if `rank` is not one of this process's ranks.
+  const Host* HostOf(int rank) const;
   // Why a rank of this process has given up, if one has.
   Status failure() const;
 
