@@ -197,12 +197,10 @@ bool Endpoint::ProgressChannels() {
 
 void Endpoint::AcceptInbox() {
   if (arrived_ == 0) return;
-  Inbox arrived;
-  {
-    std::lock_guard lock(inbox_mutex_);
-    arrived.swap(inbox_);
-    arrived_ = 0;
-  }
+  std::unique_lock lock(inbox_mutex_);
+  auto arrived = std::exchange(inbox_, {});
+  arrived_ = 0;
+  lock.unlock();
   for (auto& [members, call] : arrived) Accept(members, std::move(call));
 }
 

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -62,7 +61,6 @@ class Endpoint final : public Communicator {
 
   // The rank's part of the pool, for users that open other channels in it.
   Arena* arena() { return &arena_; }
-  // The rank's recorder.
   Recorder* recorder() { return &recorder_; }
 
   // Returns the group of these ranks as this rank sees it. Fails with
@@ -70,9 +68,6 @@ class Endpoint final : public Communicator {
   Result<Group> GroupOf(const std::vector<int32_t>& members) const;
 
  private:
-  using Inbox =
-      std::deque<std::pair<std::vector<int32_t>, std::unique_ptr<Call>>>;
-
   void Work();
   void WakeWorker();
   // The following run with `progress_mutex_` held.
@@ -100,7 +95,7 @@ class Endpoint final : public Communicator {
   // Calls that were started while another thread held progress_mutex_, and that
   // have not been accepted yet.
   std::mutex inbox_mutex_;
-  Inbox inbox_;
+  std::vector<std::pair<std::vector<int32_t>, std::unique_ptr<Call>>> inbox_;
   std::atomic<int> arrived_{0};  // number of calls in the inbox
 
   // Calls submitted and not finished, and local waits.

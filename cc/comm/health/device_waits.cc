@@ -1,6 +1,7 @@
 #include "cc/comm/health/device_waits.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "cc/comm/record/recorded_calls.h"
@@ -39,18 +40,13 @@ Status DeviceWaits::Check(const DeviceWait& wait, Clock::time_point now) {
                         now);
 }
 
-// Describes the call that another rank makes in place of `call`.
-std::string DeviceWaits::CallOf(const Call& call, int rank) const {
-  const auto found =
-      FindCall(*pool_->recorder(rank), pool_->doorbells(), call.identity,
-               KeyOf(*pool_, group_.rank(), call));
-  if (!found) return LastOf(*pool_, rank);
-  return found->site.empty() ? found->what : found->what + " at " + found->site;
-}
-
 Status DeviceWaits::Mismatch(const Call& call, int member) const {
   const int self = group_.rank(), rank = group_.members[member];
-  const std::string mine = DescribeText(call), theirs = CallOf(call, rank);
+  const std::string mine = DescribeText(call);
+  std::string theirs = LastOf(*pool_, rank);
+  if (const auto found = FindCall(*pool_->recorder(rank), pool_->doorbells(),
+                                  call.identity, KeyOf(*pool_, self, call)))
+    theirs = found->what + (found->site.empty() ? "" : " at " + found->site);
   return group_.self < member
              ? Disagreement(self, mine, rank, theirs, call.identity)
              : Disagreement(rank, theirs, self, mine, call.identity);

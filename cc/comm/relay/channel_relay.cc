@@ -31,7 +31,7 @@ ChannelRelay::ChannelRelay(const pool::Doorbells& doorbells, bool write_back,
       self_(self),
       in_pool_(*in_pool[self]),
       mirror_(*mirror[self]),
-      flagged_(doorbells, write_back, std::move(rings), self) {
+      flagged_(write_back, std::move(rings)) {
   for (int member = 0; member < static_cast<int>(mirror.size()); ++member) {
     if (member != self)
       peers_.push_back({member, in_pool[member], mirror[member]});

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
-#include <utility>
 
 #include "cc/engine/gpu_plan/flagged_ring.h"
 
@@ -30,24 +29,17 @@ bool HasFlags(const std::byte* vector, uint32_t flag) {
 
 }  // namespace
 
-FlaggedRelay::FlaggedRelay(const pool::Doorbells& doorbells, bool write_back,
-                           FlaggedRings rings, int self)
-    : doorbells_(doorbells),
-      write_back_(write_back),
-      rings_(std::move(rings)),
-      self_(self) {}
-
 void FlaggedRelay::Begin(const RelayPlan& plan, uint64_t round) {
   round_ = round;
   to_write_back_.clear();
   if (write_back_)
     for (const RelayPlan::Step& publication : plan.publications)
-      AddLines(publication, self_, &to_write_back_);
+      AddLines(publication, rings_.self(), &to_write_back_);
   written_ = to_write_back_;
   to_drop_.clear();
   not_begun_.clear();
   for (int member = 0; member < rings_.num_members(); ++member) {
-    if (member == self_) continue;
+    if (member == rings_.self()) continue;
     to_drop_.push_back({&rings_.ring(member), kWordBytes});
     for (const RelayPlan::Step& arrival : plan.arrivals[member]) {
       not_begun_.push_back({member, {}});
@@ -57,10 +49,10 @@ void FlaggedRelay::Begin(const RelayPlan& plan, uint64_t round) {
 }
 
 bool FlaggedRelay::Advance() {
-  const pool::Coherence& coherence = doorbells_.coherence();
-  const cuda::FlaggedControl& mine = rings_.ring(self_);
+  const pool::Coherence& coherence = rings_.doorbells().coherence();
+  const cuda::FlaggedControl& mine = rings_.ring(rings_.self());
   // Read this host's cache, where the device's word is never old.
-  const bool read = doorbells_.Value(__atomic_load_n(
+  const bool read = rings_.doorbells().Value(__atomic_load_n(
                         &mine.released, __ATOMIC_ACQUIRE)) > round_;
   const pool::Part words = {&mine, kWordBytes};
   coherence.PublishDeviceParts({&words, 1});
@@ -75,7 +67,7 @@ bool FlaggedRelay::Advance() {
 // Waiting for a late member costs little, because only the lines with that
 // member's words are dropped.
 void FlaggedRelay::Drop() {
-  doorbells_.coherence().AcquireParts(to_drop_);
+  rings_.doorbells().coherence().AcquireParts(to_drop_);
   std::erase_if(not_begun_, [this](const Polled& polled) {
     const uint64_t word = __atomic_load_n(
         &rings_.ring(polled.member).calls[flagged::SlotOf(round_)],

@@ -2,11 +2,12 @@
 #define JAX_CXL_COMM_RELAY_FLAGGED_RELAY_H_
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "cc/comm/relay/flagged_rings.h"
 #include "cc/comm/relay/relay_plan.h"
-#include "cc/pool/coherence/doorbell.h"
+#include "cc/pool/coherence/coherence.h"
 
 namespace jax_cxl::comm {
 
@@ -28,8 +29,8 @@ namespace jax_cxl::comm {
 class FlaggedRelay {
  public:
   // `write_back` is true if writes of devices may stay in this host's cache.
-  FlaggedRelay(const pool::Doorbells& doorbells, bool write_back,
-               FlaggedRings rings, int self);
+  FlaggedRelay(bool write_back, FlaggedRings rings)
+      : write_back_(write_back), rings_(std::move(rings)) {}
 
   // Begins a call: one round of the rings.
   void Begin(const RelayPlan& plan, uint64_t round);
@@ -50,10 +51,8 @@ class FlaggedRelay {
   bool WrittenHasArrived();
   void Drop();
 
-  const pool::Doorbells doorbells_;
   const bool write_back_;
   const FlaggedRings rings_;
-  const int self_;
 
   // The state of the current call.
   uint64_t round_ = 0;

@@ -49,8 +49,8 @@ class FlaggedRelayTest : public testing::Test {
   FlaggedRelay Begin(bool write_back) {
     const pool::Doorbells doorbells(
         pool::Coherence(pool::CoherenceMode::kFlush, &cache_), kEpoch);
-    FlaggedRelay relay(doorbells, write_back,
-                       FlaggedRings(doorbells, {&rings_[0], &rings_[1]}, 0), 0);
+    FlaggedRelay relay(write_back,
+                       FlaggedRings(doorbells, {&rings_[0], &rings_[1]}, 0));
     relay.Begin(plan_, kRound);
     return relay;
   }
