@@ -11,6 +11,7 @@
 #include "cc/base/status.h"
 #include "cc/pool/claim.h"
 #include "cc/pool/coherence/coherence.h"
+#include "cc/pool/coherence/doorbell.h"
 #include "cc/pool/coherence/interposer.h"
 #include "cc/pool/layout/geometry.h"
 #include "cc/pool/layout/layout.h"
@@ -78,6 +79,8 @@ class Pool {
   int world_size() const { return world_size_; }
   int num_extents() const { return static_cast<int>(extents_.size()); }
   const Coherence& coherence() const { return coherence_; }
+  // For the words of this job.
+  Doorbells doorbells() const { return {coherence_, epoch_}; }
   const PoolSpec& spec() const { return spec_; }
   // The file of the first path, in which the control pages start at
   // spec().offset.

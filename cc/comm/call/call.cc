@@ -43,6 +43,13 @@ Status Disagreement(int rank_0, const std::string& call_0, int rank_1,
       .With("call_1", call_1);
 }
 
+Status WasShutDown() {
+  return Error(
+      Code::kFailedPrecondition,
+      "jax_cxl was shut down while the call was under way; wait for all "
+      "results (jax.block_until_ready) before jax_cxl.shutdown()");
+}
+
 uint64_t HashDescriptor(const pool::CallDescriptor& descriptor,
                         uint64_t before) {
   uint64_t words[sizeof(descriptor) / sizeof(uint64_t)];

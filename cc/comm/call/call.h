@@ -27,6 +27,8 @@ using Clock = std::chrono::steady_clock;
 struct Group {
   std::vector<int32_t> members;
   int self = 0;  // which member this rank is
+
+  int rank() const { return members[self]; }
 };
 
 // Returns a hash that is the same for the same member list on every host.
@@ -99,6 +101,9 @@ inline constexpr char kSamePrograms[] =
 // user.
 Status Disagreement(int rank_0, const std::string& call_0, int rank_1,
                     const std::string& call_1, uint64_t identity);
+
+// Returns the status of a call that had not finished at the end of the job.
+Status WasShutDown();
 
 pool::CallDescriptor Describe(const Call& call);
 

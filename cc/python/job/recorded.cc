@@ -84,10 +84,11 @@ nb::dict Rank(const pool::JobRecord& job, int rank, size_t calls) {
   entry["boot_id"] = PrintableText(page.info.process.boot_id);
   entry["host"] = PrintableText(page.info.process.host);
   entry["heartbeat"] = doorbells.Read(&page.heartbeat.word);
-  const comm::SignOfLife sign =
-      comm::LastSignOfLife(recorder, doorbells.coherence());
-  entry["last_sign_of_life"] = sign.realtime;
-  entry["last_sign_of_life_steady"] = sign.steady;
+  // On two clocks of the rank's host: since 1970, and since that host booted.
+  const pool::ClockReading& sign = recorder.clock.last;
+  entry["last_sign_of_life"] = 1e-9 * static_cast<double>(sign.realtime_ns);
+  entry["last_sign_of_life_steady"] =
+      1e-9 * static_cast<double>(sign.steady_ns);
   entry["gave_up"] = nb::none();
   if (doorbells.Read(&page.abort.raised) != 0) {
     nb::dict abort;
