@@ -19,7 +19,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from jax_cxl import _native
-from jax_cxl._job.launched import detect, entry_point
+from jax_cxl._job.launched import detect, entry_point, mpi
 
 # A checkout may have no native modules: use those of an installed jax_cxl.
 __path__ += _native.elsewhere()
@@ -29,8 +29,8 @@ __path__ += _native.elsewhere()
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 os.environ.setdefault("CUDA_DEVICE_MAX_COPY_CONNECTIONS", "32")
 
-if "OMPI_COMM_WORLD_SIZE" in os.environ or "PMI_SIZE" in os.environ:
-    detect.install_for_mpi()
+if mpi.is_open_mpi() or mpi.is_hydra():
+    detect.install()
 
 entry_point.warn_if_absent()
 
@@ -72,43 +72,32 @@ if TYPE_CHECKING:
     from jax_cxl.ops.moe.handle import MoeHandle as MoeHandle
     from jax_cxl.ops.moe.placement import expert_placement as expert_placement
 
-_ERRORS = (
-    *("CollectiveTimeoutError", "CxlError", "InvalidCollectiveError", "MismatchError"),
-    *("NotInitializedError", "PeerLostError", "PoolError", "StoreError"),
-    "StoreTimeoutError",
-)
-# The modules of the public names. All other public names are operations, or `lax`. The reductions
-# are here because their modules are imported sooner than those of all operations.
-_MODULES = dict.fromkeys(_ERRORS, "jax_cxl.errors") | {
-    "Future": "jax_cxl._lowering.start_done.future",
-    "MoeHandle": "jax_cxl.ops.moe.handle",
-    "OperationStats": "jax_cxl._job.lifecycle",
-    "Snapshots": "jax_cxl._store.snapshots",
-    "Stats": "jax_cxl._job.lifecycle",
-    "Store": "jax_cxl._store.store",
-    "Table": "jax_cxl._table.table",
-    "TableStats": "jax_cxl._table.columns",
-    "expert_placement": "jax_cxl.ops.moe.placement",
-    "explain": "jax_cxl._takeover.explain",
-    "fetch": "jax_cxl._tier.offload",
-    "initialize": "jax_cxl._job.lifecycle",
-    "make_mesh": "jax_cxl._job.mesh",
-    "offload": "jax_cxl._tier.offload",
-    "offload_residuals": "jax_cxl._tier.residuals.offloading",
-    "pand": "jax_cxl.ops.reductions.idempotent",
-    "pmax": "jax_cxl.ops.reductions.idempotent",
-    "pmean": "jax_cxl.ops.reductions.pmean",
-    "pmin": "jax_cxl.ops.reductions.idempotent",
-    "pooled": "jax_cxl._tier.pooled",
-    "por": "jax_cxl.ops.reductions.idempotent",
-    "prefetch": "jax_cxl._tier.offload",
-    "psum": "jax_cxl.ops.reductions.psum",
-    "regroup": "jax_cxl._job.regroup",
-    "replace_collectives": "jax_cxl._takeover.replace",
-    "run": "jax_cxl._commands.launch.run",
-    "shutdown": "jax_cxl._job.lifecycle",
-    "stats": "jax_cxl._job.lifecycle",
+# The public names of each module. All other public names are operations, or `lax`. The reductions
+# are here because their module is imported sooner than those of all operations.
+_NAMES = {
+    "_commands.launch.run": ("run",),
+    "_job.lifecycle": ("OperationStats", "Stats", "initialize", "shutdown", "stats"),
+    "_job.mesh": ("make_mesh",),
+    "_job.regroup": ("regroup",),
+    "_lowering.start_done.future": ("Future",),
+    "_store.snapshots": ("Snapshots",),
+    "_store.store": ("Store",),
+    "_table.columns": ("TableStats",),
+    "_table.table": ("Table",),
+    "_takeover.explain": ("explain",),
+    "_takeover.replace": ("replace_collectives",),
+    "_tier.offload": ("fetch", "offload", "prefetch"),
+    "_tier.pooled": ("pooled",),
+    "_tier.residuals.offloading": ("offload_residuals",),
+    "errors": (
+        *("CollectiveTimeoutError", "CxlError", "InvalidCollectiveError", "MismatchError"),
+        *("NotInitializedError", "PeerLostError", "PoolError", "StoreError", "StoreTimeoutError"),
+    ),
+    "ops.moe.handle": ("MoeHandle",),
+    "ops.moe.placement": ("expert_placement",),
+    "ops.reductions": ("pand", "pargmax", "pargmin", "pmax", "pmean", "pmin", "por", "psum"),
 }
+_MODULES = {name: f"jax_cxl.{module}" for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

@@ -26,19 +26,16 @@ COMMANDS = {
 
 def _help() -> str:
     width = max(map(len, COMMANDS))
-    lines = [f"  {name.ljust(width)}  {what}" for name, (_, what) in COMMANDS.items()]
-    return "\n".join(
-        [
-            "usage: jax_cxl [--version] COMMAND ...",
-            "",
-            "JAX collectives through a shared CXL memory pool.",
-            "",
-            "commands:",
-            *lines,
-            "",
-            "jax_cxl COMMAND --help says more. python -m jax_cxl does the same as jax_cxl.",
-        ]
-    )
+    commands = "\n".join(f"  {name:{width}}  {what}" for name, (_, what) in COMMANDS.items())
+    return f"""\
+usage: jax_cxl [--version] COMMAND ...
+
+JAX collectives through a shared CXL memory pool.
+
+commands:
+{commands}
+
+jax_cxl COMMAND --help says more. python -m jax_cxl does the same as jax_cxl."""
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -35,11 +35,7 @@ def problem() -> str | None:
 
 
 def _has_module(folder: pathlib.Path) -> bool:
-    return any((folder / f"{MODULE}{suffix}").exists() for suffix in _suffixes())
-
-
-def _suffixes() -> list[str]:
-    """Returns the ends of the names of native modules that this Python can import."""
-    suffixes = importlib.machinery.EXTENSION_SUFFIXES
-    # The stable ABI of the wheels begins with Python 3.12.
-    return [each for each in suffixes if each != ".abi3.so" or sys.version_info >= (3, 12)]
+    suffixes = set(importlib.machinery.EXTENSION_SUFFIXES)
+    if sys.version_info < (3, 12):  # The stable ABI of the wheels begins with Python 3.12.
+        suffixes.discard(".abi3.so")
+    return any((folder / f"{MODULE}{suffix}").exists() for suffix in suffixes)

@@ -14,14 +14,6 @@ def parse_list(text: str) -> list[int]:
     return [size for part in text.split(",") for size in _parse_range(part)]
 
 
-def in_powers_of_two(text: str) -> str | None:
-    """Returns what the user probably meant, such as "1GiB" for "1GB", "1G" or "1gib"; otherwise
-    None.
-    """
-    match = re.fullmatch(r"(\d+)\s*([kmgt])(i?b)?", text.strip(), re.ASCII | re.IGNORECASE)
-    return f"{match[1]}{match[2].upper()}iB" if match else None
-
-
 def format_size(size: int) -> str:
     """Returns `64KiB` for 65536. If no unit divides the size, returns the plain number."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
@@ -47,16 +39,19 @@ def _parse_range(text: str) -> list[int]:
     return sizes
 
 
-def parse(text: str) -> int:
+def parse(text: str, least: int = 1) -> int:
     """Returns the bytes of one size.
 
     Raises:
-      ValueError: the text is malformed, or 0.
+      ValueError: the text is malformed, or the size is less than `least`.
     """
-    match = re.fullmatch(r"([1-9]\d*)\s*(\w*)", text.strip())
-    if match is None or match[2] not in _UNITS:
+    match = re.fullmatch(r"(\d{1,20})\s*(\w*)", text.strip())
+    size = int(match[1]) * _UNITS[match[2]] if match and match[2] in _UNITS else -1
+    if size < least:
         problem = f"{text!r} is not a size such as 512, 4KiB or 64MiB"
-        if meant := in_powers_of_two(text):
-            problem += f": write {meant}"
+        # What the user probably meant, such as "1GiB" for "1GB", "1G" or "1gib".
+        match = re.fullmatch(r"(\d+)\s*([kmgt])(i?b)?", text.strip(), re.ASCII | re.IGNORECASE)
+        if match:
+            problem += f": write {match[1]}{match[2].upper()}iB"
         raise ValueError(problem)
-    return int(match[1]) * _UNITS[match[2]]
+    return size

@@ -1,8 +1,12 @@
-"""Makes text from files and pools, which may be damaged, safe to print on a terminal."""
+"""Text of messages."""
+
+from collections.abc import Sequence
 
 
 def printable(text: str) -> str:
-    r"""Returns the text with "?" in place of control characters and invisible characters.
+    r"""Makes text from files and pools, which may be damaged, safe to print on a terminal.
+
+    Returns the text with "?" in place of control characters and invisible characters.
 
     `PrintableText` of cc/base/text.h does this for the native library. Newlines stay.
 
@@ -11,3 +15,10 @@ def printable(text: str) -> str:
       'ab?[2J?'
     """
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+
+
+def numbered(noun: str, numbers: Sequence[int]) -> str:
+    """Returns "rank 3" or "ranks 3, 4". Names the first 16 of more numbers."""
+    plural = {"process": "processes", "rank": "ranks"}[noun]
+    few = ", ".join(map(str, numbers[:16])) + (", ..." if len(numbers) > 16 else "")
+    return f"{noun if len(numbers) == 1 else plural} {few}"

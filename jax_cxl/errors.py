@@ -7,7 +7,7 @@ instance of `jax.errors.JaxRuntimeError`. `docs/errors.md` has advice for each o
 
 import contextlib
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any
 
 from jax_cxl import _text
 
@@ -20,9 +20,6 @@ class CxlError(RuntimeError):
     """
 
     told_by: int | None = None
-
-    # Name of a detail that comes with a status of the native library -> its type.
-    _FACTS: ClassVar[dict[str, type]] = {"told_by": int}
 
 
 class NotInitializedError(CxlError):
@@ -91,8 +88,6 @@ class PeerLostError(CxlError):
     last: str | None = None
     call: str | None = None
 
-    _FACTS = CxlError._FACTS | {"rank": int, "pid": int, "host": str, "last": str, "call": str}
-
 
 class CollectiveTimeoutError(CxlError, TimeoutError):
     """Another rank lives, but did not join a collective in time.
@@ -113,8 +108,6 @@ class CollectiveTimeoutError(CxlError, TimeoutError):
     call: str | None = None
     waited_s: float | None = None
 
-    _FACTS = PeerLostError._FACTS | {"waited_s": float}
-
 
 class MismatchError(CxlError):
     """The ranks disagree about a collective or about a setting.
@@ -126,9 +119,6 @@ class MismatchError(CxlError):
 
     ranks: tuple[int, ...] = ()
     calls: tuple[str, ...] = ()
-
-    # `ranks` and `calls` are collected from one detail for each of the two ranks.
-    _FACTS = CxlError._FACTS | {"rank_0": int, "call_0": str, "rank_1": int, "call_1": str}
 
 
 BY_CODE = {
@@ -147,6 +137,13 @@ BY_CODE = {
 # Inside a compiled program, INVALID_ARGUMENT is about a collective, not about a pool.
 BY_CODE_IN_PROGRAM = BY_CODE | {"INVALID_ARGUMENT": InvalidCollectiveError}
 
+
+# Name of a detail that comes with a status of the native library -> its type.
+_DETAILS: dict[str, type] = {
+    **dict.fromkeys(("told_by", "rank", "pid", "rank_0", "rank_1"), int),
+    **dict.fromkeys(("host", "last", "call", "call_0", "call_1"), str),
+    "waited_s": float,
+}
 
 # The end of the message of an error that no program or machine should cause.
 _REPORT = (
@@ -192,10 +189,12 @@ def add_details(error: CxlError, details: Iterable[tuple[str, str]]) -> None:
     for name, text in details:
         # A detail may come from another process: leave it out if it is not a number.
         with contextlib.suppress(ValueError, KeyError):
-            facts[name] = error._FACTS[name](text)
+            facts[name] = _DETAILS[name](text)
     if isinstance(error, MismatchError):
+        # There is one detail for each of the two ranks.
         sides = [side for side in (0, 1) if {f"rank_{side}", f"call_{side}"} <= facts.keys()]
-        error.ranks = tuple(facts.pop(f"rank_{side}") for side in sides)
-        error.calls = tuple(facts.pop(f"call_{side}") for side in sides)
+        error.ranks = tuple(facts[f"rank_{side}"] for side in sides)
+        error.calls = tuple(facts[f"call_{side}"] for side in sides)
     for name, value in facts.items():
-        setattr(error, name, value)
+        if hasattr(error, name):
+            setattr(error, name, value)

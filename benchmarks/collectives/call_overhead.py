@@ -12,7 +12,6 @@ the other ranks.
 import argparse
 import os
 import pathlib
-import statistics
 import sys
 
 import empty_call
@@ -22,7 +21,7 @@ import numpy as np
 import jax_cxl
 from jax_cxl import _sizes
 from jax_cxl._commands.bench import backends, measure, report, results_file
-from jax_cxl._commands.bench.ops import OPS
+from jax_cxl._commands.bench.ops import OPS, Shape
 from jax_cxl._commands.bench.world import World
 
 _TARGET = "jax_cxl_benchmark_empty"
@@ -63,12 +62,12 @@ def _measure(world: World, name: str, size: int, repeats: int) -> list[dict]:
     # Integers: any bits that an empty call leaves in its result are a valid number.
     dtype = np.dtype("int32")
     count = size // (op.blocks(world.size) * dtype.itemsize)
-    shape = backends.Shape(op, world.size, world.rank, count, dtype)
+    shape = Shape(op, world.size, world.rank, count, dtype)
     buffers = backends.JaxBuffers(shape)
     out = jax.ShapeDtypeStruct((op.blocks_out(world.size) * count,), dtype)
-    ours = backends.make(["jax_cxl"], "cpu", 0)[0].runner(buffers)
+    ours = backends.runner_of("jax_cxl", buffers)
     call = jax.ffi.ffi_call(_TARGET, out, has_side_effect=True)
-    empty = backends.JaxRunner(lambda: call, buffers, None)
+    empty = backends.JaxRunner(lambda: call, buffers)
     assert ours is not None
     buffers.allocate()
     runners = {"jax_cxl": ours, "empty": empty}
@@ -84,11 +83,7 @@ def _measure(world: World, name: str, size: int, repeats: int) -> list[dict]:
             "bytes": shape.bytes,
             "dtype": dtype.name,
             "ranks": world.size,
-            "time_us": {
-                "min": round(min(of), 3),
-                "median": round(statistics.median(of), 3),
-                "max": round(max(of), 3),
-            },
+            "time_us": measure.spread(of),
         }
         for backend, of in times.items()
     ]

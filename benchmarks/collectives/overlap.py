@@ -33,7 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_cxl
-from jax_cxl._commands.bench import report, results_file
+from jax_cxl._commands.bench import measure, report, results_file
 from jax_cxl._commands.bench.world import World
 
 _ELEMENTS = (64 << 20) // 4
@@ -149,12 +149,7 @@ def _measure(world: World, name: str, repeats: int, multiplies: bool) -> dict:
         parts = ", ".join(f"{kind} {medians[kind]:.1f} ms" for kind in kinds)
         print(f"{name}: {parts}; both / longer {medians['both'] / longer:.2f}", flush=True)
     return {"op": name, "bytes": 4 * _ELEMENTS, "ranks": world.size} | {
-        f"{kind}_ms": {
-            "min": round(min(of), 3),
-            "median": round(medians[kind], 3),
-            "max": round(max(of), 3),
-        }
-        for kind, of in times.items()
+        f"{kind}_ms": measure.spread(of) for kind, of in times.items()
     }
 
 

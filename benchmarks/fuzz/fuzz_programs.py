@@ -35,7 +35,7 @@ from fuzz import jit_programs, manual_programs, values
 from fuzz.program import Program
 from fuzz.verdicts import Limit, Verdicts
 from jax_cxl._commands.bench import report, results_file
-from jax_cxl._takeover.hlo import groups
+from jax_cxl._takeover.hlo.module import Module
 
 _RUNS = 2
 _XLA = re.compile(r".* (all-|reduce-scatter|ragged-|collective-|send|recv)[a-z-]*\(.*")
@@ -199,16 +199,13 @@ def _verdict(found: dict[str, int]) -> str:
 
 def _break_groups() -> None:
     """Makes the takeover ignore which device executes which part of a module."""
-    decode = groups.DeviceAssignment.decode
+    assignment = Module.device_assignment.func
 
-    def sorted_decode(proto: Any) -> Any:
-        assignment = decode(proto)
-        if assignment is None:
-            return None
-        in_order = np.sort(assignment.devices, axis=None).reshape(assignment.devices.shape)
-        return groups.DeviceAssignment(in_order)
+    def in_order(module: Module) -> Any:
+        ids = assignment(module)
+        return None if ids is None else np.sort(ids, axis=None).reshape(ids.shape)
 
-    groups.DeviceAssignment.decode = staticmethod(sorted_decode)  # type: ignore[assignment]
+    Module.device_assignment = property(in_order)  # type: ignore[assignment, method-assign]
 
 
 if __name__ == "__main__":

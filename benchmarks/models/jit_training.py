@@ -50,8 +50,7 @@ from jit.programs import Program
 
 import jax_cxl
 from jax_cxl._commands.bench import report, results_file
-from jax_cxl._commands.bench.bound import CopyBound
-from jax_cxl._commands.bench.world import World
+from jax_cxl._commands.bench.world import CopyBound, World
 from jax_cxl._takeover import hook
 
 # Layers, width of a layer, rows a device.
@@ -160,8 +159,8 @@ def _train(world: World, program: Program, turns: int) -> dict[str, Any]:
         steps.turn(turn)
         alone.turn(turn)
         if copies:
-            rates = copies.measure()
-            bounds.append((published / rates.write + retrieved / rates.read) * 1e3)
+            write, read = copies.measure()
+            bounds.append((published / write + retrieved / read) * 1e3)
     losses = {mode: np.asarray(jax.tree.leaves(steps.first_losses[mode])) for mode in (OWN, *pools)}
     step, nothing = steps.times, steps.times[NOTHING]
     return {

@@ -193,7 +193,7 @@ def _measure(world: World, options, routing: str, size: int) -> list[dict]:
             "ranks": world.size,
             "experts": options.experts,
             "choices": options.choices,
-            "time_us": measure.Times.of(times[name]).as_json(),
+            "time_us": measure.spread(times[name]),
             "bytes_written": world.gather(case.bytes_written()),
             "wrong": int(sum(world.gather(int(wrong)))),
         }

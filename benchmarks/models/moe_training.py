@@ -230,7 +230,7 @@ def _row(name: str, way: Way, times: dict[tuple[str, str], list[float]]) -> dict
         "ranks": jax.device_count(),
         "parameters": way.parameters,
         "tokens_of_a_rank": way.tokens,
-        **{label: measure.Times.of(times[name, label]).as_json() for label in way.programs},
+        **{label: measure.spread(times[name, label]) for label in way.programs},
         "tokens_per_second": round(way.tokens * jax.device_count() / with_it * 1e3),
         "hidden": round(1 - max(with_it - without, 0.0) / alone, 4),
         "losses": [round(float(loss), 5) for loss in (way.losses[0], way.losses[-1])],

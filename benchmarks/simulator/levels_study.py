@@ -88,7 +88,7 @@ def write(path: pathlib.Path) -> None:
             "command": results_file.command_line(
                 "python benchmarks/simulate.py", ["--write-levels", str(path)]
             ),
-            "versions": {"jax_cxl": bench_report.versions(None)["jax_cxl"]},
+            "versions": {"jax_cxl": bench_report.versions()["jax_cxl"]},
             "gpus_per_host": GPUS,
             "nccl_efficiency": c.NCCL_TUNED_EFFICIENCY,
             "bytes": moved,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 namespace jax_cxl {
 
@@ -23,6 +24,12 @@ struct ProcessStat {
 
 // Returns nothing if there is no such process.
 std::optional<ProcessStat> ReadProcessStat(int64_t pid);
+
+// Describes how a process of this host ended, for example "with status 3" or
+// "by signal 9 (Killed)". `pidfd` was opened while the process ran. Returns an
+// empty string if the kernel does not report it: before Linux 6.15, the kernel
+// does not report it after the parent has collected the status.
+std::string DescribeExit(int pidfd, int64_t pid);
 
 }  // namespace jax_cxl
 

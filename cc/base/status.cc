@@ -1,43 +1,39 @@
 #include "cc/base/status.h"
 
+#include <iterator>
+
 namespace jax_cxl {
+namespace {
+
+// In the order of Code.
+constexpr std::string_view kCodeNames[] = {
+    "OK",
+    "INVALID_ARGUMENT",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "DATA_LOSS",
+    "PEER_LOST",
+    "DEADLINE_EXCEEDED",
+    "MISMATCH",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+};
+constexpr uint32_t kNumCodes = std::size(kCodeNames);
+static_assert(static_cast<uint32_t>(Code::kInternal) == kNumCodes - 1);
+
+}  // namespace
 
 std::string_view CodeName(Code code) {
-  switch (code) {
-    case Code::kOk:
-      return "OK";
-    case Code::kInvalidArgument:
-      return "INVALID_ARGUMENT";
-    case Code::kNotFound:
-      return "NOT_FOUND";
-    case Code::kAlreadyExists:
-      return "ALREADY_EXISTS";
-    case Code::kPermissionDenied:
-      return "PERMISSION_DENIED";
-    case Code::kResourceExhausted:
-      return "RESOURCE_EXHAUSTED";
-    case Code::kFailedPrecondition:
-      return "FAILED_PRECONDITION";
-    case Code::kDataLoss:
-      return "DATA_LOSS";
-    case Code::kPeerLost:
-      return "PEER_LOST";
-    case Code::kDeadlineExceeded:
-      return "DEADLINE_EXCEEDED";
-    case Code::kMismatch:
-      return "MISMATCH";
-    case Code::kUnimplemented:
-      return "UNIMPLEMENTED";
-    case Code::kInternal:
-      return "INTERNAL";
-  }
-  return "UNKNOWN";
+  const auto number = static_cast<uint32_t>(code);
+  return number < kNumCodes ? kCodeNames[number] : "UNKNOWN";
 }
 
 Code ErrorCode(uint32_t number) {
-  const auto code = static_cast<Code>(number);
-  const bool known = number <= static_cast<uint32_t>(Code::kInternal);
-  return known && code != Code::kOk ? code : Code::kDataLoss;
+  return number > 0 && number < kNumCodes ? static_cast<Code>(number)
+                                          : Code::kDataLoss;
 }
 
 const Details& Status::details() const {

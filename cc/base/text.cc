@@ -7,25 +7,27 @@
 namespace jax_cxl {
 namespace {
 
-// Returns the length of the UTF-8 sequence at the start of `text`, or 0 if
-// `text` does not start with one.
-size_t SequenceLength(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
-  const uint8_t lead = byte(0);
-  if (lead < 0x80) return 1;
-  const size_t length = lead < 0xc2   ? 0
-                        : lead < 0xe0 ? 2
-                        : lead < 0xf0 ? 3
-                        : lead < 0xf5 ? 4
-                                      : 0;
-  if (length == 0 || length > text.size()) return 0;
-  for (size_t i = 1; i < length; ++i)
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  // No overlong forms, no surrogates, nothing above U+10FFFF.
-  if ((lead == 0xe0 && byte(1) < 0xa0) || (lead == 0xed && byte(1) >= 0xa0) ||
-      (lead == 0xf0 && byte(1) < 0x90) || (lead == 0xf4 && byte(1) >= 0x90))
-    return 0;
-  return length;
+struct Character {
+  size_t bytes = 0;  // 0: not valid UTF-8
+  uint32_t point = 0;
+};
+
+// Returns the character with which `text` begins.
+Character FirstCharacter(std::string_view text) {
+  const auto lead = static_cast<uint8_t>(text[0]);
+  if (lead < 0x80) return {1, lead};
+  const size_t bytes = lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+  if (lead < 0xc0 || lead >= 0xf8 || bytes > text.size()) return {};
+  uint32_t point = lead & (0x7f >> bytes);
+  for (const char byte : text.substr(1, bytes - 1)) {
+    if ((byte & 0xc0) != 0x80) return {};
+    point = point << 6 | (byte & 0x3f);
+  }
+  constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  const bool surrogate = point >= 0xd800 && point < 0xe000;
+  // A longer sequence than necessary could hide a character from a check.
+  if (point < kLeast[bytes] || surrogate || point > 0x10ffff) return {};
+  return {bytes, point};
 }
 
 struct CodePoints {
@@ -44,18 +46,9 @@ constexpr CodePoints kInvisible[] = {
     {0xe0000, 0xe007f},
 };
 
-uint32_t CodePoint(std::string_view sequence) {
-  const auto lead = static_cast<uint8_t>(sequence[0]);
-  if (sequence.size() == 1) return lead;
-  uint32_t value = lead & (0x7f >> sequence.size());
-  for (const char byte : sequence.substr(1)) value = value << 6 | (byte & 0x3f);
-  return value;
-}
-
 // Returns true for characters that are safe to print on a terminal: newline,
 // and all characters that are not control characters.
-bool MayShow(std::string_view sequence) {
-  const uint32_t point = CodePoint(sequence);
+bool MayShow(uint32_t point) {
   if (point < 0x20) return point == '\n';
   if (point >= 0x7f && point < 0xa0) return false;
   return std::none_of(std::begin(kInvisible), std::end(kInvisible),
@@ -69,13 +62,12 @@ bool MayShow(std::string_view sequence) {
 std::string PrintableText(std::string_view text) {
   std::string printable;
   while (!text.empty()) {
-    const size_t length = SequenceLength(text);
-    const std::string_view sequence = text.substr(0, length == 0 ? 1 : length);
-    if (length == 0 || !MayShow(sequence))
+    const auto [bytes, point] = FirstCharacter(text);
+    if (bytes == 0 || !MayShow(point))
       printable += '?';
     else
-      printable += sequence;
-    text.remove_prefix(sequence.size());
+      printable += text.substr(0, bytes);
+    text.remove_prefix(std::max<size_t>(bytes, 1));
   }
   return printable;
 }

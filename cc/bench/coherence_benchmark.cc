@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "cc/pool/coherence/cache.h"
 #include "cc/pool/coherence/coherence.h"
-#include "cc/pool/coherence/flush.h"
 #include "cc/pool/layout/layout.h"
 
 namespace {

@@ -4,31 +4,23 @@
 
 namespace jax_cxl::comm {
 
-Completions::~Completions() {
-  {
-    std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  wake_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
-}
-
 void Completions::Run(std::function<void()> completion) {
   std::lock_guard lock(mutex_);
   queue_.push_back(std::move(completion));
   if (queue_.size() > idle_)
-    threads_.emplace_back([this] { Work(); });
+    threads_.emplace_back([this](const std::stop_token& stop) { Work(stop); });
   else
     wake_.notify_one();
 }
 
-void Completions::Work() {
+void Completions::Work(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   for (;;) {
     ++idle_;
-    wake_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+    const bool more =
+        wake_.wait(lock, stop, [this] { return !queue_.empty(); });
     --idle_;
-    if (queue_.empty()) return;
+    if (!more) return;
     std::function<void()> completion = std::move(queue_.front());
     queue_.pop_front();
     lock.unlock();

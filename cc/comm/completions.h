@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <stop_token>
 #include <thread>
 #include <vector>
 
@@ -22,19 +23,16 @@ namespace jax_cxl::comm {
 // Thread-safe.
 class Completions {
  public:
-  ~Completions();
-
   void Run(std::function<void()> completion);
 
  private:
-  void Work();
+  void Work(const std::stop_token& stop);
 
   std::mutex mutex_;
-  std::condition_variable wake_;
+  std::condition_variable_any wake_;
   std::deque<std::function<void()>> queue_;
   size_t idle_ = 0;
-  bool stop_ = false;
-  std::vector<std::thread> threads_;
+  std::vector<std::jthread> threads_;
 };
 
 }  // namespace jax_cxl::comm

@@ -54,10 +54,7 @@ Endpoint::~Endpoint() {
   std::lock_guard lock(progress_mutex_);
   // The other ranks need no message here: if they have to know, Leave has told
   // them.
-  failed_ =
-      Error(Code::kFailedPrecondition,
-            "jax_cxl was shut down while the call was under way; wait for all "
-            "results (jax.block_until_ready) before jax_cxl.shutdown()");
+  failed_ = WasShutDown();
   Fail(failed_);
 }
 
@@ -89,13 +86,17 @@ std::optional<Status> Endpoint::StartCall(const std::vector<int32_t>& members,
     inbox_.emplace_back(members, std::move(call));
     ++arrived_;
   }
+  WakeWorker();
+  return std::nullopt;
+}
+
+void Endpoint::WakeWorker() {
   {
     // The worker reads pending_ while it holds this mutex, so it cannot miss
-    // the call.
+    // the change.
     std::lock_guard lock(inbox_mutex_);
   }
   wake_.notify_one();
-  return std::nullopt;
 }
 
 void Endpoint::AddLocalWait(LocalWait wait) {
@@ -105,10 +106,7 @@ void Endpoint::AddLocalWait(LocalWait wait) {
     stall_detector_.NoteProgress();
     local_waits_.push_back(std::move(wait));
   }
-  {
-    std::lock_guard lock(inbox_mutex_);
-  }
-  wake_.notify_one();
+  WakeWorker();
 }
 
 void Endpoint::Abort(const Status& status) {
@@ -192,19 +190,17 @@ bool Endpoint::ProgressChannels() {
   }
   const bool finished = !finished_.empty();
   Finish();
-  if (!status.ok()) Fail(status);
+  Fail(status);
   if (finished) OpenWaitingChannels();
   return moved;
 }
 
 void Endpoint::AcceptInbox() {
   if (arrived_ == 0) return;
-  Inbox arrived;
-  {
-    std::lock_guard lock(inbox_mutex_);
-    arrived.swap(inbox_);
-    arrived_ = 0;
-  }
+  std::unique_lock lock(inbox_mutex_);
+  auto arrived = std::exchange(inbox_, {});
+  arrived_ = 0;
+  lock.unlock();
   for (auto& [members, call] : arrived) Accept(members, std::move(call));
 }
 
@@ -257,8 +253,7 @@ Result<Channel*> Endpoint::ChannelFor(const std::vector<int32_t>& members) {
 
 void Endpoint::OpenWaitingChannels() {
   if (channels_.waiting().empty() || !failed_.ok()) return;
-  const Status status = channels_.OpenWaiting();
-  if (!status.ok()) Fail(status);
+  Fail(channels_.OpenWaiting());
 }
 
 void Endpoint::CheckPeers() {
@@ -272,12 +267,10 @@ void Endpoint::CheckPeers() {
     Status status = channel->CheckPeers(now);
     if (status.ok()) continue;
     // The peer may have done all that was missing just before it ended.
-    if (ProgressChannels()) return;
-    Fail(status);
+    if (!ProgressChannels()) Fail(status);
     return;
   }
-  Status status = CheckStall(now, busy);
-  if (!status.ok()) Fail(status);
+  Fail(CheckStall(now, busy));
 }
 
 Status Endpoint::CheckStall(Clock::time_point now,
@@ -298,6 +291,7 @@ Status Endpoint::CheckStall(Clock::time_point now,
 }
 
 void Endpoint::Fail(const Status& status) {
+  if (status.ok()) return;
   if (failed_.ok()) {
     failed_ = status;
     peers_->GiveUp(rank_, status);
@@ -338,13 +332,16 @@ Stats Endpoint::stats() {
   return stats;
 }
 
-std::vector<RecordedOperation> Endpoint::operations() {
-  std::vector<RecordedOperation> operations;
-  for (const pool::OperationRecord& counted : recorder_.operations())
-    operations.push_back({counted.name, counted.calls, counted.bytes,
-                          tick_rate_.Seconds(counted.waited),
-                          tick_rate_.Seconds(counted.worked), counted.failed});
-  return operations;
+void Endpoint::AddOperations(std::map<std::string, RecordedOperation>* total) {
+  for (const pool::OperationRecord& counted : recorder_.operations()) {
+    RecordedOperation& sum = (*total)[counted.name];
+    sum.name = counted.name;
+    sum.calls += counted.calls;
+    sum.bytes += counted.bytes;
+    sum.waited += tick_rate_.Seconds(counted.waited);
+    sum.worked += tick_rate_.Seconds(counted.worked);
+    sum.failed += counted.failed;
+  }
 }
 
 }  // namespace jax_cxl::comm

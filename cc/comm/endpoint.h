@@ -4,10 +4,11 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -55,12 +56,11 @@ class Endpoint final : public Communicator {
 
   void Abort(const Status& status) override;
   Stats stats() override;
-  // Sums over the calls of each operation.
-  std::vector<RecordedOperation> operations();
+  // Adds the calls of each operation to the sums with its name.
+  void AddOperations(std::map<std::string, RecordedOperation>* total);
 
   // The rank's part of the pool, for users that open other channels in it.
   Arena* arena() { return &arena_; }
-  // The rank's recorder.
   Recorder* recorder() { return &recorder_; }
 
   // Returns the group of these ranks as this rank sees it. Fails with
@@ -68,10 +68,8 @@ class Endpoint final : public Communicator {
   Result<Group> GroupOf(const std::vector<int32_t>& members) const;
 
  private:
-  using Inbox =
-      std::deque<std::pair<std::vector<int32_t>, std::unique_ptr<Call>>>;
-
   void Work();
+  void WakeWorker();
   // The following run with `progress_mutex_` held.
   std::optional<Status> TryInline();
   bool Progress();
@@ -83,6 +81,7 @@ class Endpoint final : public Communicator {
   void CheckPeers();
   // `busy`: the channels that have calls.
   Status CheckStall(Clock::time_point now, const std::vector<Channel*>& busy);
+  // Ends everything, if `status` is an error.
   void Fail(const Status& status);
   // Completes the calls in `finished_`.
   void Finish();
@@ -96,7 +95,7 @@ class Endpoint final : public Communicator {
   // Calls that were started while another thread held progress_mutex_, and that
   // have not been accepted yet.
   std::mutex inbox_mutex_;
-  Inbox inbox_;
+  std::vector<std::pair<std::vector<int32_t>, std::unique_ptr<Call>>> inbox_;
   std::atomic<int> arrived_{0};  // number of calls in the inbox
 
   // Calls submitted and not finished, and local waits.

@@ -89,21 +89,12 @@ LevelCalls::LevelCalls(Completions* completions, StartCall start_call,
       failed_(std::move(failed)),
       timeout_(options.timeout_s),
       past_caches_bytes_(options.tuning.past_caches_bytes),
-      watcher_([this] { Watch(); }) {}
+      watcher_([this](const std::stop_token& stop) { Watch(stop); }) {}
 
 LevelCalls::~LevelCalls() {
-  {
-    std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  wake_.notify_all();
+  watcher_.request_stop();
   watcher_.join();
-  for (auto& [key, waiting] : waiting_)
-    Fail(
-        std::move(waiting),
-        Error(Code::kFailedPrecondition,
-              "jax_cxl was shut down while the call was under way; wait for "
-              "all results (jax.block_until_ready) before jax_cxl.shutdown()"));
+  for (auto& [key, waiting] : waiting_) Fail(std::move(waiting), WasShutDown());
 }
 
 std::optional<Status> LevelCalls::Start(const std::vector<int32_t>& ranks,
@@ -153,10 +144,9 @@ std::optional<Status> LevelCalls::Start(const std::vector<int32_t>& ranks,
 void LevelCalls::StartPart(const std::shared_ptr<Running>& running, int process,
                            int member, const std::vector<int32_t>& ranks) {
   const cpu::Grid& grid = running->grid();
-  const Call& whole = running->call(member);
   auto buffers = std::make_shared<const cpu::MemberBuffers>(
       running->process(), member, past_caches_bytes_);
-  auto call = std::make_unique<Call>();
+  auto call = std::make_unique<Call>(running->call(member));
   // A part may be empty. The rank calls the collective of its part even then,
   // so that the stall detector knows that the rank waits.
   call->request = buffers->RequestOf(process);
@@ -168,12 +158,6 @@ void LevelCalls::StartPart(const std::shared_ptr<Running>& running, int process,
       running->FinishPart(OkStatus());
     });
   }
-  call->identity = whole.identity;
-  call->dtype = whole.dtype;
-  call->reduce_op = whole.reduce_op;
-  call->name = whole.name;
-  call->site = whole.site;
-  call->in_levels = true;
   call->buffers = std::move(buffers);
   call->done = [running](const Status& status) { running->FinishPart(status); };
   std::vector<int32_t> members;
@@ -184,12 +168,12 @@ void LevelCalls::StartPart(const std::shared_ptr<Running>& running, int process,
     running->FinishPart(*status);
 }
 
-void LevelCalls::Watch() {
+void LevelCalls::Watch(const std::stop_token& stop) {
   prctl(PR_SET_NAME, "jax_cxl_levels");
   std::unique_lock lock(mutex_);
-  while (!stop_) {
-    wake_.wait(lock, [this] { return stop_ || !waiting_.empty(); });
-    wake_.wait_for(lock, kWatchInterval, [this] { return stop_; });
+  while (!stop.stop_requested()) {
+    wake_.wait(lock, stop, [this] { return !waiting_.empty(); });
+    wake_.wait_for(lock, stop, kWatchInterval, [] { return false; });
     const Clock::time_point now = Clock::now();
     for (auto next = waiting_.begin(); next != waiting_.end();) {
       auto entry = next++;
@@ -212,14 +196,8 @@ void LevelCalls::NoteWaits(Waiting* waiting) {
   for (size_t i = 0; i < waiting->calls.size(); ++i) {
     const Call* call = waiting->calls[i].get();
     if (call == nullptr) continue;
-    auto seen = std::make_shared<Call>();
-    seen->request = call->request;
-    seen->dtype = call->dtype;
-    seen->reduce_op = call->reduce_op;
-    seen->in_levels = true;
-    seen->name = call->name;
-    seen->site = call->site;
-    seen->submitted = call->submitted;
+    auto seen = std::make_shared<Call>(*call);
+    seen->done = nullptr;
     note_wait_(waiting->ranks[i],
                {waiting->ranks, std::move(seen), waiting->over});
   }

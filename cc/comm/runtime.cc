@@ -34,26 +34,24 @@ Status Runtime::Start(std::vector<Host> hosts,
   static std::atomic<uint64_t> started = 0;
   runtime->number_ = ++started;
   runtime->hosts_ = std::move(hosts);
-  std::unordered_map<int, Host*> host_of;
   std::unordered_map<int32_t, Endpoint*> endpoint_of;
   for (Host& host : runtime->hosts_) {
     CXL_ASSIGN_OR_RETURN(host.peers,
                          Peers::Start(host.pool.get(), host.ranks,
                                       options.heartbeat_timeout_s, absent));
-    for (int rank : host.ranks) host_of[rank] = &host;
   }
   for (const LocalRank& entry : local) {
-    const auto found = host_of.find(entry.rank);
-    if (found == host_of.end())
+    const Host* host = runtime->HostOf(entry.rank);
+    if (host == nullptr)
       return Error(
           Code::kFailedPrecondition, "rank ", entry.rank,
           " has not registered in the pool; please report this to jax_cxl");
     runtime->endpoints_.push_back(std::make_unique<Endpoint>(
-        found->second->pool.get(), found->second->peers.get(),
-        &runtime->completions_, options, entry.rank));
-    runtime->by_ordinal_[entry.device_ordinal] = {
-        entry.rank, runtime->endpoints_.back().get()};
-    endpoint_of[entry.rank] = runtime->endpoints_.back().get();
+        host->pool.get(), host->peers.get(), &runtime->completions_, options,
+        entry.rank));
+    Endpoint* endpoint = runtime->endpoints_.back().get();
+    runtime->by_ordinal_[entry.device_ordinal] = {entry.rank, endpoint};
+    endpoint_of[entry.rank] = endpoint;
   }
   runtime->level_calls_ = std::make_unique<LevelCalls>(
       &runtime->completions_,
@@ -82,15 +80,15 @@ void Runtime::Stop(const std::string& reason, bool program_ends) {
     runtime = std::move(current.runtime);
     current.runtime = nullptr;
   }
-  if (runtime != nullptr)
-    for (auto& endpoint : runtime->endpoints_)
-      endpoint->Leave(reason, program_ends);
-  if (runtime != nullptr && (!reason.empty() || !runtime->failure().ok()))
+  if (runtime == nullptr) return;
+  for (auto& endpoint : runtime->endpoints_)
+    endpoint->Leave(reason, program_ends);
+  if (!reason.empty() || !runtime->failure().ok())
     for (Host& host : runtime->hosts_) host.pool->KeepNames();
   // A handler may still hold the runtime, on a thread that the runtime's
   // destructor has to join. Wait until the handler is done, so that this thread
   // is the last owner.
-  while (runtime != nullptr && runtime.use_count() > 1)
+  while (runtime.use_count() > 1)
     std::this_thread::sleep_for(std::chrono::microseconds(100));
 }
 
@@ -122,11 +120,16 @@ const Runtime::Local* Runtime::Find(int32_t device_ordinal) const {
   return found == by_ordinal_.end() ? nullptr : &found->second;
 }
 
+const Runtime::Host* Runtime::HostOf(int rank) const {
+  const auto found = std::ranges::find_if(hosts_, [rank](const Host& host) {
+    return std::ranges::find(host.ranks, rank) != host.ranks.end();
+  });
+  return found == hosts_.end() ? nullptr : &*found;
+}
+
 pool::Pool* Runtime::pool(int rank) const {
-  for (const Host& host : hosts_)
-    if (std::ranges::find(host.ranks, rank) != host.ranks.end())
-      return host.pool.get();
-  return pool();
+  const Host* host = HostOf(rank);
+  return host == nullptr ? pool() : host->pool.get();
 }
 
 Stats Runtime::stats() const {
@@ -137,16 +140,7 @@ Stats Runtime::stats() const {
 
 std::vector<RecordedOperation> Runtime::operations() const {
   std::map<std::string, RecordedOperation> total;
-  for (auto& endpoint : endpoints_)
-    for (const RecordedOperation& counted : endpoint->operations()) {
-      RecordedOperation& sum = total[counted.name];
-      sum.name = counted.name;
-      sum.calls += counted.calls;
-      sum.bytes += counted.bytes;
-      sum.waited += counted.waited;
-      sum.worked += counted.worked;
-      sum.failed += counted.failed;
-    }
+  for (auto& endpoint : endpoints_) endpoint->AddOperations(&total);
   std::vector<RecordedOperation> operations;
   for (auto& [name, sum] : total) operations.push_back(std::move(sum));
   return operations;

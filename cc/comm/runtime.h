@@ -62,7 +62,6 @@ class Runtime {
   // Returns null if XLA's device is not one of this process's ranks.
   const Local* Find(int32_t device_ordinal) const;
 
-  // Calls in levels of the ranks of this process.
   LevelCalls* level_calls() { return level_calls_.get(); }
 
   // Number of times that the job has continued after an error. Programs made
@@ -85,6 +84,8 @@ class Runtime {
  private:
   Runtime() = default;
 
+  // Returns null if `rank` is not one of this process's ranks.
+  const Host* HostOf(int rank) const;
   // Why a rank of this process has given up, if one has.
   Status failure() const;
 

@@ -117,9 +117,7 @@ class Handlers {
       auto result = results.get<AnyBuffer>(i);
       if (!argument || !result ||
           argument->size_bytes() != (*result)->size_bytes())
-        return Error(Code::kInternal,
-                     "XLA passed buffers for which the call was not lowered; "
-                     "please report this, with the versions of jax and jaxlib");
+        return NotLowered("the call");
       if (argument->size_bytes() > 0)
         CXL_RETURN_IF_ERROR(Platform::Keep(context, argument->untyped_data(),
                                            (*result)->untyped_data(),
@@ -152,10 +150,7 @@ class Handlers {
                             const Results& results) {
     CXL_RETURN_IF_ERROR(KeepAll(context, arguments, results));
     auto tables = arguments.get<AnyBuffer>(0);
-    if (!tables)
-      return Error(Code::kInternal,
-                   "XLA passed buffers for which check_slices was not lowered; "
-                   "please report this, with the versions of jax and jaxlib");
+    if (!tables) return NotLowered("check_slices");
     CXL_ASSIGN_OR_RETURN(const auto table,
                          Platform::ReadTable(context, *tables));
     return CheckSliceTables(*tables, rows, table.data());

@@ -51,13 +51,17 @@ struct Cpu {
   using Outcome = xffi::Future;
   using Runtime = comm::Runtime;
 
-  static xffi::Future Finish(const Status& status) {
-    xffi::Promise promise;
-    xffi::Future future(promise);
+  static void Complete(xffi::Promise& promise, const Status& status) {
     if (status.ok())
       promise.SetAvailable();
     else
       promise.SetError(ToFfiError(status));
+  }
+
+  static xffi::Future Finish(const Status& status) {
+    xffi::Promise promise;
+    xffi::Future future(promise);
+    Complete(promise, status);
     return future;
   }
 
@@ -82,10 +86,7 @@ struct Cpu {
     xffi::Promise promise;
     xffi::Future future(promise);
     call->done = [promise](const Status& status) mutable {
-      if (status.ok())
-        promise.SetAvailable();
-      else
-        promise.SetError(ToFfiError(status));
+      Complete(promise, status);
     };
     const std::optional<Status> finished =
         site->grid().processes > 0

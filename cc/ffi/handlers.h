@@ -7,14 +7,11 @@
 // Instantiate stage, whose state is a CallSite.
 extern "C" {
 XLA_FFI_Error* jax_cxl_instantiate(XLA_FFI_CallFrame* frame);
-// One operand, one result.
+// binding.h explains each of these.
 XLA_FFI_Error* jax_cxl_collective(XLA_FFI_CallFrame* frame);
-// take_rows and ragged_all_to_all: see row_buffers.h.
 XLA_FFI_Error* jax_cxl_rows(XLA_FFI_CallFrame* frame);
-// Any number of operands, each aliased to its result.
 XLA_FFI_Error* jax_cxl_barrier(XLA_FFI_CallFrame* frame);
-// Takes tables (slice_check.h) and any number of values, each aliased to its
-// result. It has no state.
+// It has no state.
 XLA_FFI_Error* jax_cxl_check_slices(XLA_FFI_CallFrame* frame);
 }
 

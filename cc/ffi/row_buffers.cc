@@ -1,5 +1,6 @@
 #include "cc/ffi/row_buffers.h"
 
+#include "cc/ffi/errors/errors.h"
 #include "cc/plan/plan.h"
 #include "cc/plan/slices.h"
 
@@ -58,13 +59,10 @@ Result<RowBuffers> RowBuffers::Of(const CallSite& site,
                                   const xffi::RemainingRets& results,
                                   uint64_t scratch_bytes) {
   const plan::Request& request = site.prototype().request;
-  const Status wrong =
-      Error(Code::kInternal, site.prototype().name,
-            " got buffers for which it was not lowered; please report this, "
-            "with the versions of jax and jaxlib");
+  const auto wrong = [&] { return NotLowered(site.prototype().name); };
   auto input = arguments.get<xffi::AnyBuffer>(0);
   auto output = results.get<xffi::AnyBuffer>(0);
-  if (!input || !output || !plan::MovesRows(request.op)) return wrong;
+  if (!input || !output || !plan::MovesRows(request.op)) return wrong();
   CXL_RETURN_IF_ERROR(
       site.CheckBuffers(input->size_bytes(), (*output)->size_bytes()));
   RowBuffers buffers;
@@ -73,10 +71,10 @@ Result<RowBuffers> RowBuffers::Of(const CallSite& site,
   if (request.op == plan::Op::kTakeRows
           ? !SetIndices(request.rows, arguments, &buffers)
           : !SetSlices(request, arguments, &buffers))
-    return wrong;
+    return wrong();
   if (scratch_bytes == 0) return buffers;
   auto scratch = results.get<xffi::AnyBuffer>(1);
-  if (!scratch || (*scratch)->size_bytes() < scratch_bytes) return wrong;
+  if (!scratch || (*scratch)->size_bytes() < scratch_bytes) return wrong();
   buffers.scratch = static_cast<std::byte*>((*scratch)->untyped_data());
   return buffers;
 }

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "cc/ffi/errors/errors.h"
 #include "cc/plan/plan.h"
 #include "cc/plan/slices.h"
 
@@ -13,19 +14,15 @@ Status CheckSliceTables(const xffi::AnyBuffer& tables,
                         xffi::Span<const int64_t> rows, const std::byte* data) {
   const auto dimensions = tables.dimensions();
   const size_t n = dimensions.size();
-  const Status wrong =
-      Error(Code::kInternal,
-            "XLA passed buffers for which check_slices was not lowered; please "
-            "report this, with the versions of jax and jaxlib");
   if (n < 3 || dimensions[n - 2] != 4 || rows.size() != 4 || rows[3] < 1)
-    return wrong;
+    return NotLowered("check_slices");
   if (tables.element_count() == 0) return OkStatus();
   const plan::Rows sizes = {
       static_cast<uint64_t>(rows[0]), static_cast<uint64_t>(rows[1]),
       static_cast<uint64_t>(rows[2]), static_cast<uint64_t>(rows[3])};
   const auto ranks = static_cast<uint64_t>(dimensions[n - 3]);
   if (dimensions[n - 1] != static_cast<int64_t>(ranks * sizes.slices))
-    return wrong;
+    return NotLowered("check_slices");
   const auto entry_bytes =
       static_cast<uint32_t>(tables.size_bytes() / tables.element_count());
   const std::vector<int64_t> wide =

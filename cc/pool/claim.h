@@ -1,6 +1,7 @@
 #ifndef JAX_CXL_POOL_CLAIM_H_
 #define JAX_CXL_POOL_CLAIM_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <stop_token>
@@ -11,9 +12,30 @@
 #include "cc/base/status.h"
 #include "cc/pool/coherence/coherence.h"
 #include "cc/pool/layout/layout.h"
+#include "cc/pool/mapping/map.h"
 #include "cc/pool/mapping/mapping_guard.h"
+#include "cc/pool/open/file.h"
 
 namespace jax_cxl::pool {
+
+// The place of a header that a dead job has left inside a part of a new pool.
+struct OldHeader {
+  size_t part;
+  uint64_t offset;  // relative to the part
+};
+
+// Looks for other jobs in the parts of `files` that this process is about to
+// format. If such a job has a process on this kernel, the process counts as
+// living if the kernel knows it. A process on another kernel counts as living
+// if its heartbeat advances within `dead_after_s`. In a file, a pool begins at
+// the part's offset. On a device, pools of other jobs may begin anywhere and
+// overlap the part.
+//
+// Returns the headers that dead jobs have left. Fails with kAlreadyExists if a
+// job lives, and names one of its processes.
+Result<std::vector<OldHeader>> CheckNoJobLives(
+    const std::vector<MapPiece>& parts, const std::vector<PoolFile>& files,
+    double dead_after_s);
 
 // Takes the memory of a pool for a job. Creators on other hosts may want the
 // same memory, and no lock of this kernel excludes them. Hosts share only

@@ -1,16 +1,14 @@
 #include "cc/pool/job_record.h"
 
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include "cc/pool/layout/geometry.h"
 #include "cc/pool/layout/header.h"
-#include "cc/pool/open/dax.h"
+#include "cc/pool/media/dax.h"
+#include "cc/pool/open/contents.h"
 #include "cc/pool/open/file_error.h"
 
 namespace jax_cxl::pool {
@@ -22,51 +20,24 @@ Status CutShort(const std::string& name) {
                "or was cut short; name another file");
 }
 
-// Devices support mmap, but not read.
-Status CopyFromDevice(int fd, uint64_t offset, uint64_t bytes,
-                      const std::string& name, std::byte* to) {
-  CXL_ASSIGN_OR_RETURN(const DaxLimits limits,
-                       ReadDaxLimits(fd, name, DaxSystem::Machine()));
-  if (limits.align == 0 || offset % limits.align != 0 || offset > limits.size ||
-      bytes > limits.size - offset)
-    return CutShort(name);
-  const uint64_t length = RoundUp(bytes, limits.align);
-  void* mapped = mmap(nullptr, length, PROT_READ, MAP_SHARED, fd,
-                      static_cast<off_t>(offset));
-  if (mapped == MAP_FAILED) return FileError(errno, "map", name);
-  // This host's cache may hold older lines than other hosts have written.
-  Coherence(CheckCoherenceSupported(CoherenceMode::kFlush).ok()
-                ? CoherenceMode::kFlush
-                : CoherenceMode::kCoherent)
-      .AcquirePayload(mapped, bytes);
-  std::memcpy(to, mapped, bytes);
-  munmap(mapped, length);
-  return OkStatus();
-}
-
-Status CopyFromFile(int fd, uint64_t offset, uint64_t bytes,
-                    const std::string& name, std::byte* to) {
-  for (uint64_t done = 0; done < bytes;) {
-    const ssize_t got =
-        pread(fd, to + done, bytes - done, static_cast<off_t>(offset + done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return FileError(errno, "read", name);
-    if (got == 0) return CutShort(name);
-    done += got;
-  }
-  return OkStatus();
-}
-
 }  // namespace
 
 Status JobRecord::Copy(int fd, uint64_t offset, uint64_t bytes,
                        const std::string& name) {
   lines_.resize((bytes + sizeof(Line) - 1) / sizeof(Line));
-  std::byte* to = lines_.data()->bytes;
   struct stat info;
   if (fstat(fd, &info) != 0) return FileError(errno, "inspect", name);
-  return S_ISCHR(info.st_mode) ? CopyFromDevice(fd, offset, bytes, name, to)
-                               : CopyFromFile(fd, offset, bytes, name, to);
+  DaxLimits limits;
+  if (S_ISCHR(info.st_mode)) {
+    CXL_ASSIGN_OR_RETURN(limits, ReadDaxLimits(fd, name, DaxSystem::Machine()));
+    if (offset % limits.align != 0 || offset > limits.size ||
+        bytes > limits.size - offset)
+      return CutShort(name);
+  }
+  CXL_ASSIGN_OR_RETURN(
+      const uint64_t got,
+      ReadAt(fd, name, limits.align, offset, {lines_.data()->bytes, bytes}));
+  return got == bytes ? OkStatus() : CutShort(name);
 }
 
 Result<JobRecord> JobRecord::Read(int fd, uint64_t offset,

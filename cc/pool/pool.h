@@ -11,13 +11,14 @@
 #include "cc/base/status.h"
 #include "cc/pool/claim.h"
 #include "cc/pool/coherence/coherence.h"
+#include "cc/pool/coherence/doorbell.h"
 #include "cc/pool/coherence/interposer.h"
 #include "cc/pool/layout/geometry.h"
 #include "cc/pool/layout/layout.h"
 #include "cc/pool/layout/recorder_layout.h"
 #include "cc/pool/mapping/map.h"
 #include "cc/pool/mapping/mapping_guard.h"
-#include "cc/pool/media/pool_spec.h"
+#include "cc/pool/media/medium.h"
 #include "cc/pool/open/file.h"
 #include "cc/pool/open/unique_fd.h"
 
@@ -78,6 +79,8 @@ class Pool {
   int world_size() const { return world_size_; }
   int num_extents() const { return static_cast<int>(extents_.size()); }
   const Coherence& coherence() const { return coherence_; }
+  // For the words of this job.
+  Doorbells doorbells() const { return {coherence_, epoch_}; }
   const PoolSpec& spec() const { return spec_; }
   // The file of the first path, in which the control pages start at
   // spec().offset.
@@ -104,23 +107,24 @@ class Pool {
   std::byte* At(uint64_t offset, uint64_t bytes) const;
 
  private:
-  Pool() = default;
+  Pool(const PoolSpec& spec, int world_size)
+      : spec_(spec), world_size_(world_size), coherence_(spec.coherence) {}
 
-  // Checks everything that the arguments alone tell; opens nothing.
-  static Status CheckArguments(const PoolSpec& spec, int world_size);
   static Result<std::unique_ptr<Pool>> TryCreate(const PoolSpec& spec,
                                                  int world_size, bool* swept);
+  // Checks the arguments, and maps the files. Reserves space if `creating`.
+  Status Open(bool creating);
   Status OpenFiles(bool creating);
-  // Returns the part of each file that the pool occupies.
-  Result<std::vector<MapPiece>> Measure(bool creating);
+  // Finds the part of each file that the pool occupies.
+  Status Measure(bool creating);
   // Checks what the files hold, and reserves their space.
-  Status ReserveFiles(const std::vector<MapPiece>& pieces);
-  Status Map(const std::vector<MapPiece>& pieces);
+  Status ReserveFiles();
+  Status Map();
   // Puts the interposer, if there is one, between the process and the mapping.
   Status Interpose();
   // Takes the memory for this job. Fails with kAlreadyExists if another job
   // lives there.
-  Status TakeMemory(const std::vector<MapPiece>& pieces, uint64_t token);
+  Status TakeMemory(uint64_t token);
   // Clears the control pages and writes the headers.
   void Format(uint64_t token);
   HeaderPage* header_page(int extent) const;
@@ -134,15 +138,16 @@ class Pool {
   int world_size_ = 0;
   uint64_t token_ = 0;
   uint64_t epoch_ = 0;
-  std::byte* mapped_ = nullptr;
+  Mapping mapped_;             // Destroyed after the members that use it.
   std::byte* base_ = nullptr;  // mapped_, or the interposer's
   uint64_t total_bytes_ = 0;
   std::unique_ptr<MappingGuard> guard_;
+  std::vector<MapPiece> pieces_;  // one of each file
   std::vector<Range> extents_;
   UniqueFd name_guard_;
   std::vector<PoolFile> files_;
   std::unique_ptr<Interposer> interposer_;  // null except in tests
-  Coherence coherence_{CoherenceMode::kCoherent};
+  Coherence coherence_;
   std::unique_ptr<Claim>
       claim_;  // the creator has one, where hosts share the pool
   mutable std::mutex formatted_mutex_;

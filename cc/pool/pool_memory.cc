@@ -9,21 +9,12 @@
 #include "cc/base/idle.h"
 #include "cc/base/process_identity.h"
 #include "cc/pool/layout/header.h"
-#include "cc/pool/older_jobs.h"
 #include "cc/pool/pool.h"
 
 // The half of Pool that deals with the mapping and its contents.
 namespace jax_cxl::pool {
-namespace {
 
-uint64_t SizeOf(const PoolFile& file, const MapPiece& piece) {
-  return piece.is_device() ? piece.file_bytes : file.Size();
-}
-
-}  // namespace
-
-Result<std::vector<MapPiece>> Pool::Measure(bool creating) {
-  std::vector<MapPiece> pieces;
+Status Pool::Measure(bool creating) {
   std::vector<uint64_t> sizes;
   CXL_ASSIGN_OR_RETURN(spec_.bytes, spec_.medium->PathBytes(
                                         spec_, files_, world_size_, creating));
@@ -31,26 +22,25 @@ Result<std::vector<MapPiece>> Pool::Measure(bool creating) {
     CXL_ASSIGN_OR_RETURN(const MapPiece piece,
                          spec_.medium->Take(file, spec_, creating));
     const uint64_t end = piece.offset + piece.bytes;
-    if (!creating && SizeOf(file, piece) < end) {
+    if (!creating && piece.file_bytes < end) {
       return Error(Code::kDataLoss, file.path(), " is cut short: it has ",
-                   FormatBytes(SizeOf(file, piece)), ", the pool needs ",
+                   FormatBytes(piece.file_bytes), ", the pool needs ",
                    FormatBytes(end),
                    "; use the same pool URI everywhere, and leave the file "
                    "alone while a job runs");
     }
-    pieces.push_back(piece);
+    pieces_.push_back(piece);
     sizes.push_back(piece.bytes);
   }
   extents_ = SplitExtents(sizes, spec_.devices_per_path);
-  CXL_RETURN_IF_ERROR(CheckCapacity(extents_, world_size_));
-  return pieces;
+  return CheckCapacity(extents_, world_size_);
 }
 
-Status Pool::Map(const std::vector<MapPiece>& pieces) {
-  CXL_ASSIGN_OR_RETURN(mapped_, MapContiguous(pieces));
-  base_ = mapped_;
+Status Pool::Map() {
+  CXL_ASSIGN_OR_RETURN(mapped_, MapContiguous(pieces_));
+  base_ = mapped_.get();
   uint64_t unit = FilePageBytes();
-  for (const MapPiece& piece : pieces) {
+  for (const MapPiece& piece : pieces_) {
     total_bytes_ += piece.bytes;
     unit = std::max(unit, piece.align);
   }
@@ -60,7 +50,7 @@ Status Pool::Map(const std::vector<MapPiece>& pieces) {
 
 Status Pool::Interpose() {
   if (!spec_.make_interposer) return OkStatus();
-  const MappedMemory memory = {mapped_,     total_bytes_,    extents_,
+  const MappedMemory memory = {base_,       total_bytes_,    extents_,
                                world_size_, spec_.coherence, &StartOwnThread};
   CXL_ASSIGN_OR_RETURN(interposer_, spec_.make_interposer(memory));
   base_ = interposer_->base();
@@ -68,18 +58,10 @@ Status Pool::Interpose() {
   return OkStatus();
 }
 
-Status Pool::TakeMemory(const std::vector<MapPiece>& pieces, uint64_t token) {
+Status Pool::TakeMemory(uint64_t token) {
   if (!spec_.medium->shared()) return OkStatus();  // The name is taken.
-  std::vector<WantedPart> parts;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const MapPiece& piece = pieces[i];
-    const PoolFile& file = files_[i];
-    parts.push_back({piece.fd, file.path(), piece.offset, piece.bytes,
-                     SizeOf(file, piece), piece.is_device() ? piece.align : 0,
-                     file.locked()});
-  }
   CXL_ASSIGN_OR_RETURN(const std::vector<OldHeader> old,
-                       CheckNoJobLives(parts, spec_.dead_after_s));
+                       CheckNoJobLives(pieces_, files_, spec_.dead_after_s));
   std::vector<HeaderPage*> pages;
   for (int e = 0; e < num_extents(); ++e) pages.push_back(header_page(e));
   CXL_ASSIGN_OR_RETURN(claim_, Claim::Take(std::move(pages), coherence_,
@@ -102,10 +84,8 @@ void Pool::Format(uint64_t token) {
   // The epoch is one more than that of any earlier job, so that no old doorbell
   // satisfies a wait.
   uint64_t previous = 0;
-  for (const Range& extent : extents_) {
-    const PoolHeader found = HeaderAt(extent);
-    previous = std::max(previous, EpochOf(found));
-  }
+  for (const Range& extent : extents_)
+    previous = std::max(previous, EpochOf(HeaderAt(extent)));
   for (int e = 0; e < num_extents(); ++e) {
     HeaderPage* page = header_page(e);
     if (!claim_) {

@@ -4,15 +4,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cstddef>
-#include <cstring>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "cc/pool/layout/geometry.h"
 #include "cc/pool/layout/header.h"
 #include "cc/pool/layout/layout.h"
+#include "cc/pool/open/contents.h"
 #include "cc/pool/open/shm_name.h"
 #include "cc/pool/open/unique_fd.h"
 #include "cc/pool/pool.h"
@@ -20,13 +20,11 @@
 namespace jax_cxl::pool {
 namespace {
 
-// Returns true if `first_page` is the first page of a complete pool of this
+// Returns true if `page` is the first page of a complete pool of this
 // user, or of a pool whose creator was killed before it wrote the header.
 // `rest` is the number of bytes in the file from this page on. A copy of a
 // pool's control pages has a valid header too, but is shorter than the pool.
-bool BeginsPool(const std::byte* first_page, uint64_t rest) {
-  HeaderPage page;
-  std::memcpy(&page, first_page, sizeof(page));
+bool BeginsPool(const HeaderPage& page, uint64_t rest) {
   const PoolHeader& header = page.header;
   return IsUnfinished(page) ||
          (IsValid(header) && header.creator_uid == geteuid() &&
@@ -36,25 +34,14 @@ bool BeginsPool(const std::byte* first_page, uint64_t rest) {
 // Returns true if a file is a pool, or all zeros. A file of zeros belongs to a
 // job that was killed before it wrote anything. A pool begins at its URI's
 // offset, with zeros before it.
-bool IsPoolOrZeros(int fd, uint64_t bytes) {
-  std::vector<std::byte> buffer(256 * kPageBytes);
-  for (uint64_t at = 0;;) {
-    const off_t data = lseek(fd, static_cast<off_t>(at), SEEK_DATA);
-    if (data < 0) return errno == ENXIO;  // the rest of the file is a hole
-    at = static_cast<uint64_t>(data) / kPageBytes * kPageBytes;
-    const ssize_t got =
-        pread(fd, buffer.data(), buffer.size(), static_cast<off_t>(at));
-    if (got <= 0) return got == 0;
-    std::fill(buffer.begin() + got, buffer.end(), std::byte{0});
-    const auto begins =
-        std::find_if(buffer.begin(), buffer.begin() + got,
-                     [](std::byte byte) { return byte != std::byte{0}; });
-    if (begins != buffer.begin() + got) {
-      const uint64_t page = (begins - buffer.begin()) / kPageBytes * kPageBytes;
-      return BeginsPool(&buffer[page], bytes - at - page);
-    }
-    at += got;
-  }
+bool IsPoolOrZeros(int fd, const std::string& path, uint64_t bytes) {
+  const auto data = FirstData(fd, path, 0, 0, bytes);
+  if (!data.ok() || !*data) return data.ok();
+  const uint64_t begin = RoundDown(**data, kPageBytes);
+  HeaderPage page = {};
+  const auto got =
+      ReadAt(fd, path, 0, begin, std::as_writable_bytes(std::span(&page, 1)));
+  return got.ok() && BeginsPool(page, bytes - begin);
 }
 
 bool RemoveIfAbandoned(const std::string& path) {
@@ -65,8 +52,7 @@ bool RemoveIfAbandoned(const std::string& path) {
     return false;
   }
   if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return false;  // in use
-  if (!IsPoolOrZeros(fd.get(), static_cast<uint64_t>(opened.st_size)))
-    return false;
+  if (!IsPoolOrZeros(fd.get(), path, opened.st_size)) return false;
   // Check again under the lock: the name may refer to a newer file by now.
   return lstat(path.c_str(), &named) == 0 && named.st_dev == opened.st_dev &&
          named.st_ino == opened.st_ino && unlink(path.c_str()) == 0;

@@ -2,36 +2,84 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
+#include "cc/base/dtype.h"
 #include "cc/base/status.h"
+#include "cc/comm/call/tuning.h"
 #include "cc/ffi/call/call_site.h"
 #include "cc/ffi/call/contract.h"
 #include "cc/ffi/call/program_sites.h"
 #include "cc/ffi/errors/failures.h"
 #include "cc/ffi/handlers.h"
 #include "cc/ffi/store/handlers.h"
-#include "cc/python/contract.h"
-#include "cc/python/interpreter/dispatch_errors.h"
-#include "cc/python/interpreter/uncaught_exit.h"
+#include "cc/plan/operations.h"
+#include "cc/pool/media/medium.h"
+#include "cc/python/interpreter/bindings.h"
 #include "cc/python/job/pool.h"
-#include "cc/python/job/recorded.h"
-#include "cc/python/job/regroup.h"
 #include "cc/python/job/runtime.h"
 #include "cc/python/shared/errors.h"
 #include "cc/python/shared/registrations.h"
-#include "cc/python/store/persistent_memory.h"
-#include "cc/python/store/residuals.h"
-#include "cc/python/store/sessions.h"
-#include "cc/python/store/tables.h"
+#include "cc/python/store/bindings.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace jax_cxl {
 namespace {
+
+void BindTuning(nb::module_& m) {
+  nb::class_<comm::Tuning> tuning(m, "Tuning", "cc/comm/call/tuning.h");
+  tuning.def(nb::init<>()).def("check", &comm::CheckTuning);
+  nb::list names;
+  for (const comm::TuningField& field : comm::kTuningFields) {
+    names.append(field.name);
+    tuning.def_prop_rw(
+        field.name,
+        [&field](const comm::Tuning& self) { return self.*field.member; },
+        [&field](comm::Tuning& self, uint64_t value) {
+          self.*field.member = value;
+        });
+  }
+  m.attr("TUNING_FIELDS") = nb::tuple(names);
+}
+
+// Adds the names that Python and C++ must share:
+//  - OPERATIONS, REDUCE_OPS and DTYPES. The position of an entry is its value.
+//  - TARGETS and ATTRIBUTE_TYPES, of custom calls (cc/ffi/call/contract.h).
+//  - the class Tuning (cc/comm/call/tuning.h) and TUNING_FIELDS, its fields.
+void BindContract(nb::module_& m) {
+  nb::list operations, reduce_ops, dtypes;
+  for (int i = 0; i < plan::kNumOps; ++i) {
+    const plan::Traits& traits = plan::TraitsOf(static_cast<plan::Op>(i));
+    operations.append(nb::make_tuple(traits.name,
+                                     traits.input == plan::Blocks::kEach,
+                                     traits.output == plan::Blocks::kEach,
+                                     traits.combines == plan::Combines::kYes));
+  }
+  for (int i = 0; i < kNumReduceOps; ++i)
+    reduce_ops.append(ReduceOpName(static_cast<ReduceOp>(i)));
+  for (int i = 0; i < kNumDTypes; ++i)
+    dtypes.append(DTypeName(static_cast<DType>(i)));
+  m.attr("OPERATIONS") = nb::tuple(operations);
+  m.attr("REDUCE_OPS") = nb::tuple(reduce_ops);
+  m.attr("DTYPES") = nb::tuple(dtypes);
+  nb::list targets;
+  for (const char* target : ffi::kTargets) targets.append(target);
+  m.attr("TARGETS") = nb::tuple(targets);
+  nb::dict types;
+  for (auto [name, type] : ffi::kAttributeTypes) types[nb::cast(name)] = type;
+  m.attr("ATTRIBUTE_TYPES") = types;
+  nb::list media;
+  for (const pool::Medium* medium : pool::Medium::All())
+    media.append(medium->name());
+  m.attr("MEDIA") = nb::tuple(media);
+  BindTuning(m);
+}
 
 nb::dict Registrations() {
   nb::dict targets;
@@ -57,7 +105,6 @@ NB_MODULE(_core, m) {
   BindContract(m);
   BindPool(m);
   BindRuntime(m);
-  BindRegroup(m);
   BindRecorded(m);
   BindPersistentMemory(m);
   BindSessions(m);

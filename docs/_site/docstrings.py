@@ -23,16 +23,13 @@ class ExamplesAreCode(griffe.Extension):
 
 
 class SharedDocumentation(griffe.Extension):
-    """Adds docstrings that several functions share, and that a decorator writes."""
+    """Shows docstrings as the decorator `documented` completes them."""
 
     def on_function(self, *, func: griffe.Function, **_: Any) -> None:
-        module, in_class = func.module.path, func.parent is not func.module
-        if func.docstring is not None or in_class or not module.startswith("jax_cxl.ops"):
-            return
-        text = inspect.getdoc(getattr(importlib.import_module(module), func.name))
-        if text is not None:
-            text = _EXAMPLE.sub(r"\1Examples:", text)
-            func.docstring = griffe.Docstring(text, parser="google", parent=func)
+        if any(str(each.value).startswith("documented(") for each in func.decorators):
+            function = getattr(importlib.import_module(func.module.path), func.name)
+            shown = _described(func.name, function, func.module)
+            func.docstring, func.parameters = shown.docstring, shown.parameters
 
 
 class ImportPairs(griffe.Extension):
@@ -70,4 +67,4 @@ def _described(name: str, function: Callable, parent: griffe.Module) -> griffe.F
 
 def _annotation(annotation: Any) -> str | None:
     empty = annotation is inspect.Signature.empty
-    return None if empty else inspect.formatannotation(annotation)
+    return None if empty else inspect.formatannotation(annotation).replace("collections.abc.", "")

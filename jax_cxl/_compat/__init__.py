@@ -16,30 +16,17 @@ import jax
 
 try:
     from jax_cxl._compat import (
-        arrays,
-        backends,
-        checkpoint,
-        compilation,
-        dispatch,
-        distributed,
-        frames,
-        programs,
-        tracing,
+        arrays as arrays,
+        backends as backends,
+        checkpoint as checkpoint,
+        compilation as compilation,
+        dispatch as dispatch,
+        distributed as distributed,
+        programs as programs,
+        tracing as tracing,
     )
 except (ImportError, AttributeError) as error:
     raise ImportError(
         f"jax_cxl does not work with jax {jax.__version__}: {error}. It is tested with jax 0.10"
         " to 0.12: install one of these, or a newer jax_cxl."
     ) from error
-
-__all__ = [
-    "arrays",
-    "backends",
-    "checkpoint",
-    "compilation",
-    "dispatch",
-    "distributed",
-    "frames",
-    "programs",
-    "tracing",
-]

@@ -10,7 +10,7 @@ from jax._src.interpreters import pxla as _pxla
 _pxla.batched_device_put  # noqa: B018
 
 
-def like(array: jax.Array, weak_type: bool, committed: bool) -> jax.Array:
+def like(array: Any, weak_type: bool, committed: bool) -> jax.Array:
     """Returns an array with the same buffers that is weakly typed, or not committed to its device.
 
     Args:
@@ -18,32 +18,25 @@ def like(array: jax.Array, weak_type: bool, committed: bool) -> jax.Array:
       weak_type: whether JAX promotes it like a Python number.
       committed: whether JAX keeps it on its devices.
     """
-    held: Any = array
-    if (held.weak_type, held.committed) == (weak_type, committed):
+    if (array.weak_type, array.committed) == (weak_type, committed):
         return array
     # An array on one device is its own shard.
-    one = len(held.sharding.device_set) == 1 and held.is_fully_addressable
-    shards = [held] if one else [shard.data for shard in held.addressable_shards]
-    aval = held.aval if held.weak_type == weak_type else held.aval.update(weak_type=weak_type)
-    made: jax.Array = type(held)(
-        aval, held.sharding, shards, committed=committed, _skip_checks=True
-    )
-    return made
+    one = len(array.sharding.device_set) == 1 and array.is_fully_addressable
+    shards = [array] if one else [shard.data for shard in array.addressable_shards]
+    aval = array.aval if array.weak_type == weak_type else array.aval.update(weak_type=weak_type)
+    return type(array)(aval, array.sharding, shards, committed=committed, _skip_checks=True)
 
 
-def of_devices(array: jax.Array) -> Sequence[jax.Array]:
+def of_devices(array: Any) -> Sequence[jax.Array]:
     """Returns the parts of an array on this process's devices, in the order of
     `addressable_shards`, which also describes them and takes twice as long.
     """
-    held: Any = array
-    parts: Sequence[jax.Array] = held._arrays
-    return parts
+    return array._arrays
 
 
-def layout_of(array: jax.Array) -> Any:
+def layout_of(array: Any) -> Any:
     """Returns the layout of an array. `array.format` takes five times as long."""
-    held: Any = array
-    return held._pjrt_layout
+    return array._pjrt_layout
 
 
 def put(
@@ -63,5 +56,4 @@ def put(
       devices: these devices.
       committed: whether JAX keeps the array on its devices.
     """
-    made: jax.Array = _pxla.batched_device_put(aval, sharding, parts, devices, committed)
-    return made
+    return _pxla.batched_device_put(aval, sharding, parts, devices, committed)

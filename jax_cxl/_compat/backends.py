@@ -9,8 +9,7 @@ _xla_bridge.backends, _xla_bridge.backends_are_initialized  # noqa: B018
 
 def names() -> Iterable[str]:
     """Returns the names of JAX's backends, which this call may create."""
-    known: Iterable[str] = _xla_bridge.backends()
-    return known
+    return _xla_bridge.backends()
 
 
 def made() -> bool:

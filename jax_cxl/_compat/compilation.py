@@ -50,7 +50,7 @@ def extend_cache_key(part: Callable[[list[int]], str]) -> None:
 
     @functools.wraps(other)
     def get(module: Any, devices: Any, *arguments: Any, **options: Any) -> str:
-        key: str = other(module, devices, *arguments, **options)
+        key = other(module, devices, *arguments, **options)
         addition = part([device.id for device in devices.flat])
         if not addition:
             return key

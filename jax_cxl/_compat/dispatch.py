@@ -10,11 +10,6 @@ from typing import Any
 import jax
 
 
-def jitted_function_type() -> Any:
-    """Returns the type of the functions that `jax.jit` returns."""
-    return type(jax.jit(lambda: None))
-
-
 def make_runtime_errors(make: Callable[[str], BaseException | None]) -> None:
     """Lets `make` choose the exception in place of JAX's `jax.errors.JaxRuntimeError`.
 

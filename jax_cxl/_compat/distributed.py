@@ -1,5 +1,6 @@
 """The coordination service of `jax.distributed`, and its key-value store."""
 
+import contextlib
 import ctypes
 from typing import Any
 
@@ -15,17 +16,30 @@ def client() -> Any:
 
 
 def process_id() -> int:
-    """The number of this process in `jax.distributed`. Unlike `jax.process_index`, it makes no
-    backend.
-    """
+    """The number of this process in `jax.distributed`. `jax.process_index` would make a backend."""
     return _distributed.global_state.process_id
 
 
 def process_count() -> int:
-    """The number of processes in `jax.distributed`. Unlike `jax.process_count`, it makes no
-    backend.
-    """
+    """The number of processes in `jax.distributed`. `jax.process_count` would make a backend."""
     return _distributed.global_state.num_processes or 1
+
+
+def connected() -> bool:
+    """Returns whether `jax.distributed` has connected several processes."""
+    return client() is not None and process_count() > 1
+
+
+def post(folder: str, text: str) -> None:
+    """Gives the key FOLDER/P of this process P a value, unless the service is gone."""
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        client().key_value_set(f"{folder}/{process_id()}", text, allow_overwrite=True)
+
+
+def entries(folder: str) -> dict[str, str]:
+    """Returns the values of the keys FOLDER/NAME by their names."""
+    found = client().key_value_dir_get(f"{folder}/")
+    return {key.rpartition("/")[2]: text for key, text in found}
 
 
 def key_value(key: str, milliseconds: int = 0) -> str | None:

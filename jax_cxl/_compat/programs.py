@@ -48,6 +48,5 @@ def run(program: Any, operands: Sequence[jax.Array]) -> Sequence[jax.Array]:
     Returns:
       The result of each device.
     """
-    results: Sequence[jax.Array]
     (results,) = program.execute_sharded(operands).disassemble_into_single_device_arrays()
     return results

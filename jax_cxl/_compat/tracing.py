@@ -1,10 +1,15 @@
-"""Primitives, and what JAX knows about named axes while it traces.
+"""Primitives, and what JAX knows while it traces: named axes, and lines of the user's program.
 
 `jax.extend`, which exports some of these classes, imports Pallas: that took a third of the time of
 importing jax_cxl.
 """
 
-from jax._src import config as _config
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from jax._src import config as _config, source_info_util as _source_info_util
 from jax._src.core import (
     Literal as Literal,
     NamedAxisEffect as NamedAxisEffect,
@@ -13,6 +18,7 @@ from jax._src.core import (
 )
 
 _config._check_vma.value  # noqa: B018
+_source_info_util.is_user_filename, _source_info_util.user_frames  # noqa: B018
 
 
 def check_vma() -> bool:
@@ -39,3 +45,18 @@ def refuses_other_orders_of_axes() -> bool:
     """Whether `jax.lax.ppermute` refuses axes that are not in the order of the mesh."""
     option = getattr(_config, "raise_on_ppermute_sort_diff", None)
     return option is not None and bool(option.value)
+
+
+def user_frames(ctx: Any) -> Any:
+    """Returns the frames outside JAX that led to the equation being lowered, innermost first."""
+    return _source_info_util.user_frames(ctx.traceback)
+
+
+def running_frames() -> Iterator[tuple[str, int, str]]:
+    """Yields file, line and function of each frame of this thread outside JAX, innermost first."""
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None:
+        code = frame.f_code
+        if _source_info_util.is_user_filename(code.co_filename):
+            yield code.co_filename, frame.f_lineno, code.co_name
+        frame = frame.f_back

@@ -4,9 +4,20 @@
 """
 
 import dataclasses
+import difflib
+import functools
+import logging
 import os
 from collections.abc import Mapping
 from typing import Any
+
+from jax_cxl._job import variables
+
+_PREFIX = "JAX_CXL_"
+# The tests and benchmarks of a checkout read these, and all that begin with JAX_CXL_TEST_.
+_OF_A_CHECKOUT = ("CI_PYTHONS", "GPU_COMPILER", "MPI", "PYTHON", "WHEEL")
+# libnccl.so.2 reads these (cc/nccl/interface/settings.cc).
+_OF_NCCL = ("NCCL_HOSTS", "NCCL_LEVELS", "NCCL_LIBRARY", "NCCL_RANK_BYTES")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,22 +60,21 @@ class Config:
     log: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("timeout", "warn_after", "connect_timeout", "heartbeat_timeout"):
-            # A comparison with nan is false.
-            if not getattr(self, name) > 0:
-                raise ValueError(
-                    f"JAX_CXL_{name.upper()} must be greater than 0, got {getattr(self, name)}."
-                )
-        if self.log not in (None, "info", "warning"):
-            raise ValueError(f"JAX_CXL_LOG must be info or warning, got {self.log!r}.")
-        if self.slot_bytes < 0 or self.slot_bytes % 128:
-            raise ValueError(
-                f"JAX_CXL_SLOT_BYTES must be a multiple of 128, got {self.slot_bytes}."
-            )
-        if self.num_slots != 0 and not 2 <= self.num_slots <= 12:
-            raise ValueError(f"JAX_CXL_NUM_SLOTS must be 2 to 12, got {self.num_slots}.")
-        if not 0 <= self.flush_threads <= 16:
-            raise ValueError(f"JAX_CXL_FLUSH_THREADS must be 0 to 16, got {self.flush_threads}.")
+        seconds = ("timeout", "warn_after", "connect_timeout", "heartbeat_timeout")
+        # A comparison with nan is false.
+        demands = {name: ("greater than 0", getattr(self, name) > 0) for name in seconds} | {
+            "log": ("info or warning", self.log in (None, "info", "warning")),
+            "slot_bytes": (
+                "a multiple of 128",
+                self.slot_bytes >= 0 and self.slot_bytes % 128 == 0,
+            ),
+            "num_slots": ("2 to 12", self.num_slots in (0, *range(2, 13))),
+            "flush_threads": ("0 to 16", 0 <= self.flush_threads <= 16),
+        }
+        for name, (demand, met) in demands.items():
+            if not met:
+                value = getattr(self, name)
+                raise ValueError(f"JAX_CXL_{name.upper()} must be {demand}, got {value!r}.")
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> Config:
@@ -86,3 +96,33 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Config:
                 f"JAX_CXL_{field.name.upper()}={text!r} is not a valid {convert.__name__}."
             ) from None
     return Config(**values)
+
+
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """Returns a sentence about each variable that looks like a setting of jax_cxl but is none."""
+    settings = {field.name.upper() for field in dataclasses.fields(Config)} | {*_OF_NCCL}
+    names = (name for name in vars(variables).values() if isinstance(name, str))
+    settings |= {name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)}
+    # Nobody sets the launcher's variables by hand.
+    by_hand = [name for name in settings if not name.startswith("LAUNCH_")]
+    found = []
+    for variable in sorted(environment):
+        name = variable.removeprefix(_PREFIX)
+        known = name in settings or name in _OF_A_CHECKOUT or name.startswith("TEST_")
+        if name == variable or known:
+            continue
+        nearest = difflib.get_close_matches(name, by_hand, n=1)
+        hint = (
+            f"did you mean {_PREFIX}{nearest[0]}?"
+            if nearest
+            else "docs/start/settings.md lists all"
+        )
+        found.append(f"jax_cxl does not know the environment variable {variable}: {hint}")
+    return found
+
+
+@functools.cache
+def warn_of_unknown_variables() -> None:
+    """Warns once about unknown variables of this process."""
+    for problem in unknown_variables(os.environ):
+        logging.getLogger("jax_cxl").warning("jax_cxl: warning: %s", problem)

@@ -38,8 +38,7 @@ def install() -> None:
 def look(reason: str) -> None:
     """Tells the other ranks if the result of a program over several processes has failed.
 
-    Args:
-      reason: text of an error that is not jax_cxl's.
+    `reason` is the text of an error that is not jax_cxl's.
     """
     if not getattr(_looking, "now", False) and _some_failed(_arrays()):
         _tell(reason)

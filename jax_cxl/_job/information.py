@@ -33,24 +33,16 @@ def begin() -> None:
 
 
 def started(running: Any, config: configuration.Config) -> None:
-    """Prints a line for each rank of this process.
-
-    Args:
-      running: the runtime.
-      config: the settings of this process.
-    """
-    if not _log.isEnabledFor(logging.INFO):
-        return
-    devices = jax.devices()
+    """Prints a line for each rank of this process."""
     spec = running.spec
     tuning = tuning_table.table(running.tuning)
     slots, size = (
         getattr(config, name) or tuning[name] or "automatic" for name in ("num_slots", "slot_bytes")
     )
-    for device_id, rank in running.rank_of_device.items():
-        device = next(device for device in devices if device.id == device_id)
-        if device.process_index != jax.process_index():
+    for device in jax.local_devices():
+        if device.id not in running.rank_of_device:
             continue
+        rank = running.rank_of_device[device.id]
         _log.info(
             "rank %d of %d: %s, process %d (pid %d on host %s); pool %s, %d MiB, %d pool devices,"
             " coherence %s; slots: %s of %s bytes; tuning table: %s; generation %d",

@@ -3,12 +3,27 @@
 The rank that joins a call last waits the least in the call. The difference between its wait and the
 second shortest wait is the time that the other ranks lost because of this rank alone. Each rank
 measures its wait with its own clock, so clocks of different hosts need not agree.
+
+While a job runs, the process of its first rank looks at the flight recorders of all ranks once a
+minute, as `python -m jax_cxl status` does. It warns of a rank that was persistently late in two
+consecutive minutes. It warns of each rank once.
 """
 
+import contextlib
 import dataclasses
-import statistics
+import logging
+import os
+import threading
+import time
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from jax_cxl import _core, errors
+
+# Seconds from one look of a running job to the next one.
+INTERVAL = 60.0
+_CALLS = 4096  # A recorder holds no more calls.
 
 # The calls are divided into STRETCHES parts. A rank is persistently late if two things are true. In
 # at least LED stretches the others waited longer for it than for all other ranks together. And they
@@ -18,6 +33,9 @@ STRETCHES = 30
 LED = 27
 SHARE_OF_TIME = 0.05
 FEWEST_CALLS = 100
+
+_stopped = threading.Event()
+_thread: threading.Thread | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,48 +90,49 @@ def of_ranks(records: Sequence[Mapping[str, Any]], since: float = 0.0) -> list[L
     Returns:
       The lateness of each rank that shares calls with others, by rank.
     """
-    waits: dict[tuple[int, int, int], dict[int, float]] = {}
+    import statistics  # Only now: a job that lasts less than a minute does not need it.
+
+    waits: dict[tuple[int, int, int], dict[int, float]] = defaultdict(dict)
     begins: dict[tuple[int, int, int], float] = {}
-    spans: dict[int, list[float]] = {}
+    spans: dict[int, list[float]] = defaultdict(list)
     for record in records:
-        seen: dict[tuple[int, int], int] = {}
+        rank = record["rank"]
+        seen: Counter[tuple[int, int]] = Counter()
         for call in record["calls"]:
-            key = call["group"], call["identity"]
-            seen[key] = seen.get(key, 0) + 1
+            program = call["group"], call["identity"]
+            seen[program] += 1
             if not call["finished"] or call["code"] != "OK" or call["submitted"] < since:
                 continue
+            key = (*program, seen[program])
             all_there = call["started"] or call["finished"]
-            wait = max(all_there - call["submitted"], 0.0)
-            waits.setdefault((*key, seen[key]), {})[record["rank"]] = wait
-            begins.setdefault((*key, seen[key]), call["submitted"])
-            spans.setdefault(record["rank"], []).extend((call["submitted"], call["finished"]))
+            waits[key][rank] = max(all_there - call["submitted"], 0.0)
+            begins.setdefault(key, call["submitted"])
+            spans[rank] += call["submitted"], call["finished"]
     groups = {key: members for record in records for key, members in record["groups"].items()}
     # Only calls that every member's recorder still holds: a recorder overwrites its oldest calls.
     whole = sorted(
         (key for key, by_rank in waits.items() if 1 < len(by_rank) == len(groups.get(key[0], ()))),
         key=begins.__getitem__,
     )
-    leads: dict[int, list[float]] = {}
-    calls: dict[int, int] = {}
-    lost: list[dict[int, float]] = [{} for _ in range(STRETCHES)]
-    for place, place_key in enumerate(whole):
-        by_rank = waits[place_key]
-        for rank in by_rank:
-            calls[rank] = calls.get(rank, 0) + 1
+    leads: dict[int, list[float]] = defaultdict(list)
+    calls: Counter[int] = Counter()
+    lost: list[dict[int, float]] = [defaultdict(float) for _ in range(STRETCHES)]
+    for place, key in enumerate(whole):
+        by_rank = waits[key]
+        calls.update(by_rank.keys())
         last, second = sorted(by_rank, key=by_rank.__getitem__)[:2]
         lead = by_rank[second] - by_rank[last]
-        leads.setdefault(last, []).append(lead)
-        stretch = lost[place * STRETCHES // len(whole)]
-        stretch[last] = stretch.get(last, 0.0) + lead
+        leads[last].append(lead)
+        lost[place * STRETCHES // len(whole)][last] += lead
     return [
         Lateness(
             rank=rank,
             calls=calls[rank],
-            last=len(leads.get(rank, ())),
-            median=statistics.median(leads.get(rank, (0.0,))),
-            lost=sum(leads.get(rank, ())),
+            last=len(leads[rank]),
+            median=statistics.median(leads[rank] or [0.0]),
+            lost=sum(leads[rank]),
             span=max(spans[rank]) - min(spans[rank]),
-            led=sum(each.get(rank, 0.0) > sum(each.values()) / 2 for each in lost),
+            led=sum(each[rank] > sum(each.values()) / 2 for each in lost),
         )
         for rank in sorted(calls)
     ]
@@ -123,3 +142,43 @@ def slowest(found: Iterable[Lateness]) -> Lateness | None:
     """Returns the rank that the others waited for longest, or None if they waited for no rank."""
     late = max(found, key=lambda each: each.lost, default=None)
     return late if late is not None and late.lost > 0 else None
+
+
+def watch(opened_file: tuple[int, int], members: Sequence[int]) -> None:
+    """Starts the thread that warns of late ranks in a pool (`Pool.opened_file`)."""
+    global _stopped, _thread
+    _stopped = threading.Event()
+    fd, offset = opened_file
+    _thread = threading.Thread(
+        # The thread gets a descriptor of its own, because the pool closes its descriptor when the
+        # job shuts down.
+        target=_look,
+        args=(_stopped, os.dup(fd), offset, members),
+        name="jax_cxl late ranks",
+        daemon=True,
+    )
+    _thread.start()
+
+
+def stop_watching() -> None:
+    """Ends the thread of `watch`, if there is one."""
+    _stopped.set()
+    if _thread is not None:
+        _thread.join()
+
+
+def _look(stopped: threading.Event, fd: int, offset: int, members: Sequence[int]) -> None:
+    since = time.time()
+    before: set[int] = set()
+    warned: set[int] = set()
+    while not stopped.wait(INTERVAL):
+        with contextlib.suppress(errors.CxlError):
+            job_record = _core.read_job_record(fd, offset, "the pool")
+            ranks = of_ranks([job_record.rank(rank, _CALLS) for rank in members], since)
+            since = time.time()
+            late = {each.rank: each for each in ranks if each.persistent}
+            for rank in (late.keys() & before) - warned:
+                logging.getLogger("jax_cxl").warning("persistently late: %s", late[rank].sentence())
+                warned.add(rank)
+            before = set(late)
+    os.close(fd)

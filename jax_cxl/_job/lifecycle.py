@@ -16,15 +16,13 @@ import jax
 from jax_cxl import _core, errors
 from jax_cxl._job import (
     configuration,
-    counts,
     information,
-    late_ranks,
+    lateness,
     lowered_programs,
     platforms,
     stacks,
     start_gpus,
     tuning_table,
-    unknown_variables,
 )
 from jax_cxl._job.ending import ending, program_ending, program_errors
 from jax_cxl._job.launched import environment as launch_environment
@@ -140,7 +138,7 @@ def initialize(pool: str | None = None) -> None:
       >>> jax_cxl.initialize("shm:?size=256MiB")
     """
     global _running
-    unknown_variables.warn()
+    configuration.warn_of_unknown_variables()
     with arrival.telling_failures(begins=True):
         config = configuration.from_environment()
     uri = pool if pool is not None else config.pool
@@ -178,7 +176,7 @@ def _shutdown(reason: str, program_ends: bool) -> None:
             _last_stats = _stats(_running)
             if _running.platform is platforms.CUDA:
                 _running.platform.load().stop()
-            late_ranks.stop()
+            lateness.stop_watching()
             ranks = _running.rank_of_device.values()
             meetings.note_end([rank for rank in ranks if _core.rank_lost(rank)], _core.failed())
             _core.stop(reason, program_ends)
@@ -211,16 +209,11 @@ def current() -> Runtime | None:
 
 
 def restart(meeting: pools.Meeting, spec: pool_uri.PoolSpec) -> None:
-    """Continues in another pool, with `lock` held.
-
-    Args:
-      meeting: the ranks that continue, including ranks of this process, and their pool.
-      spec: the pool, parsed from its URI.
-    """
+    """Continues in another pool, with ranks of this process among others. Call it with `lock`."""
     global _running
     assert _running is not None
     tuning, _running = _running.tuning, None
-    late_ranks.stop()
+    lateness.stop_watching()
     _core.stop("", program_ends=False)
     _running = _run(meeting, spec, configuration.from_environment(), tuning)
 
@@ -247,8 +240,8 @@ def _stats(running: Runtime | None) -> Stats:
     module = _core if running is None else running.platform.load()
     return Stats(
         **module.stats(),
-        collectives_taken=counts.counts.taken.total(),
-        collectives_left=counts.counts.left.total(),
+        collectives_taken=lowered_programs.taken.total(),
+        collectives_left=lowered_programs.left.total(),
         operations={each.pop("name"): OperationStats(**each) for each in _core.operations()},
     )
 
@@ -265,8 +258,7 @@ def _start(spec: pool_uri.PoolSpec, config: configuration.Config) -> Runtime:
     if platform is platforms.CUDA:
         try:
             ordinals = [platform.ordinal(devices[rank]) for rank in pools.local_ranks()]
-            to_memory = spec.gpu_writes_memory
-            start_gpus.start(handlers, ordinals, config, tuning, name, to_memory)
+            start_gpus.start(handlers, ordinals, config, tuning, name, spec.gpu_writes_memory)
         except Exception as error:
             _core.stop(str(error), program_ends=False)
             raise
@@ -282,6 +274,7 @@ def _run(
     """Starts the engine for the ranks of this process that continue."""
     devices = jax.devices()
     platform = platforms.of(devices[0])
+    local = [rank for rank in pools.local_ranks() if rank in meeting.members]
     pool_bytes = meeting.pool.total_bytes
     is_first = jax.process_index() == devices[meeting.members[0]].process_index
     opened_file = meeting.pool.opened_file()
@@ -289,11 +282,7 @@ def _run(
         launch_environment.announce_pool(*opened_file)
     _core.start(
         meeting.pool,
-        [
-            (platform.ordinal(devices[rank]), rank)
-            for rank in pools.local_ranks()
-            if rank in meeting.members
-        ],
+        [(platform.ordinal(devices[rank]), rank) for rank in local],
         absent=[rank for rank in range(len(devices)) if rank not in meeting.members],
         generation=meeting.generation,
         slot_bytes=config.slot_bytes,
@@ -304,7 +293,7 @@ def _run(
         heartbeat_timeout=config.heartbeat_timeout,
     )
     if is_first and len(meeting.members) > 1:
-        late_ranks.start(opened_file, meeting.members)
+        lateness.watch(opened_file, meeting.members)
     meetings.remember(meeting)
     rank_of_device = {devices[rank].id: rank for rank in meeting.members}
     running = Runtime(rank_of_device, platform, pool_bytes, spec, tuning, meeting.generation)

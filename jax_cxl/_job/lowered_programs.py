@@ -6,11 +6,17 @@ The handlers number the collectives of a program in the order in which XLA makes
 
 import os
 import threading
+from collections import Counter
 from typing import Any
 
 import jax
 
 from jax_cxl import _compat, _core
+
+# XLA's collectives in the programs that this process has compiled: how many run through the pool,
+# by their names in XLA, and how many XLA executes although they were supposed to, by reason.
+taken: Counter[str] = Counter()
+left: Counter[str] = Counter()
 
 _lowered = threading.local()
 
@@ -37,10 +43,6 @@ def note_site(ctx: Any, attributes: dict[str, Any]) -> None:
     (docs/decisions/0002), but two ranks may reach equal programs from different lines. Handlers
     find the line of a call by its program and attributes. If several calls of a program have equal
     attributes, each of them gets the lines of all.
-
-    Args:
-      ctx: context of the lowering rule.
-      attributes: the attributes of the call.
     """
     site = _site(ctx)
     if site is None:
@@ -51,25 +53,19 @@ def note_site(ctx: Any, attributes: dict[str, Any]) -> None:
         # This is another program, or an edited one: the stored lines are not its lines.
         _last[program] = module
         _core.forget_sites(program)
-    _core.note_site(
-        program,
-        attributes["name"],
-        int(attributes["op"]),
-        int(attributes["reduce_op"]),
-        int(attributes["dtype"]),
-        int(attributes["count"]),
-        site,
-    )
+    names = ("op", "reduce_op", "dtype", "count")
+    op, reduce_op, dtype, count = (int(attributes[name]) for name in names)
+    _core.note_site(program, attributes["name"], op, reduce_op, dtype, count, site)
 
 
 def _site(ctx: Any) -> str | None:
     """Returns the line from which the user calls the collective that is being lowered."""
-    for frame in _compat.frames.user_frames(ctx):
+    for frame in _compat.tracing.user_frames(ctx):
         if not is_own_file(frame.file_name):
             return f"{_short(frame.file_name)}:{frame.start_line} ({frame.function_name})"
     # Without jit JAX runs each operation at once, inside the user's call, and records no frames.
     # JAX reuses the program for later calls from other lines.
-    for file, line, function in _compat.frames.running_frames():
+    for file, line, function in _compat.tracing.running_frames():
         if not is_own_file(file):
             return f"{_short(file)}:{line} ({function}), the first such call without jit"
     return None

@@ -5,11 +5,7 @@ import importlib
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import jax
-
 from jax_cxl import _compat, _core, errors
-
-_MIB = 1 << 20
 
 _NO_CUDA = """\
 JAX's default backend is CUDA, but this jax_cxl was built without its CUDA module: {error}.
@@ -57,7 +53,7 @@ CPU = Platform("cpu", "cpu", "jax_cxl._core", _core.AUTOMATIC_RANK_BYTES)
 
 # A GPU moves about 50 GB/s through its link, five times as much as a core copies. A doorbell takes
 # some microseconds, so the chunks between two doorbells have to be larger: a slot has 4 MiB.
-CUDA = Platform("cuda", "CUDA", "jax_cxl._cuda", 192 * _MIB)
+CUDA = Platform("cuda", "CUDA", "jax_cxl._cuda", 192 << 20)
 
 ALL = (CPU, CUDA)
 
@@ -79,11 +75,6 @@ def of(device: Any) -> Platform:
         f"jax_cxl communicates between CPU or CUDA devices, and JAX's default backend is {name}."
         " Set JAX_PLATFORMS=cpu or JAX_PLATFORMS=cuda."
     )
-
-
-def default() -> Platform:
-    """Returns the platform of JAX's default backend, which this call may create."""
-    return of(jax.devices()[0])
 
 
 @functools.cache

@@ -36,12 +36,18 @@ def pid_means_the_same(who: Mapping[str, Any]) -> bool:
     return on_this_kernel(who) and who["pid_namespace"] == pid_namespace()
 
 
-def start_of(pid: int) -> int:
-    """Returns when a process began, in the kernel's ticks; 0 once it has ended."""
+def stat_of(pid: int) -> list[bytes]:
+    """Returns the fields of a process's /proc/PID/stat, from its state on; [] once it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            # pid (name) state ...; the name may hold spaces and parentheses.
+            # pid (name) state parent ...; the name may hold spaces and parentheses.
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
-        return 0
-    return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
+        return []
+    return [] if fields[0] in (b"Z", b"X") else fields
+
+
+def start_of(pid: int) -> int:
+    """Returns when a process began, in the kernel's ticks; 0 once it has ended."""
+    fields = stat_of(pid)
+    return int(fields[19]) if fields else 0

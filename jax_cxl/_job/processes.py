@@ -5,6 +5,8 @@ import ctypes
 import os
 import signal
 
+from jax_cxl._job import process_identity
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -12,9 +14,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 def die_with(parent: int, number: signal.Signals) -> None:
     """Asks the kernel to send this process a signal when its parent dies.
 
-    Args:
-      parent: the process id of the parent, as the parent knows it.
-      number: the number of the signal. The request survives exec, but not fork.
+    The request survives exec, but not fork. `parent` is the parent's process id.
     """
     _prctl(_PR_SET_PDEATHSIG, number)
     # The parent may have died before the call above.
@@ -30,17 +30,9 @@ def become_subreaper() -> None:
 def descendants(ancestor: int | None = None) -> set[int]:
     """Returns the ids of all descendants of a process, by default this one, without zombies."""
     children: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):
-        if not entry.isdecimal():
-            continue
-        try:
-            with open(f"/proc/{entry}/stat", "rb") as file:
-                # pid (name) state ppid ...; the name may hold spaces and parentheses.
-                state, parent = file.read().rpartition(b")")[2].split()[:2]
-        except OSError:
-            continue  # It ended meanwhile.
-        if state not in (b"Z", b"X"):
-            children.setdefault(int(parent), []).append(int(entry))
+    for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
+        if fields := process_identity.stat_of(pid):
+            children.setdefault(int(fields[1]), []).append(pid)
     found: set[int] = set()
     pending = [os.getpid() if ancestor is None else ancestor]
     while pending:

@@ -17,6 +17,8 @@ If another process dies meanwhile, there is another attempt, or the new pool rep
 survivors never hang.
 """
 
+import contextlib
+import dataclasses
 import functools
 import json
 import logging
@@ -105,89 +107,84 @@ def regroup(
                 " python -m jax_cxl.launch --restart-lost N starts."
             )
         deadline = time.monotonic() + seconds
-        meeting = _Agreement(running, _ranks(devices), rejoin, spec, deadline).reach()
+        ranks, mine = _ranks(devices)
+        meeting = _Agreement(running, ranks, mine, rejoin, spec, deadline).reach()
         lifecycle.restart(meeting, spec)
         jax.clear_caches()
         _warn_of_jax(meeting.members)
     return [jax.devices()[rank] for rank in meeting.members]
 
 
-def _ranks(devices: Sequence[Any] | None) -> list[int]:
-    """Returns the ranks of the devices, all by default."""
-    everyone = list(jax.devices())
+def _ranks(devices: Sequence[Any] | None) -> tuple[list[int], list[int]]:
+    """Returns the ranks of the devices, all by default, and those of this process among them."""
+    everyone = jax.devices()
     ranks = sorted(everyone.index(device) for device in (devices or everyone))
-    if not set(ranks) & set(pools.local_ranks()):
+    mine = [rank for rank in pools.local_ranks() if rank in ranks]
+    if not mine:
         raise ValueError(
             f"jax_cxl.regroup: none of the devices belongs to this process: {devices}. Pass devices"
             " of all processes that continue"
         )
-    return ranks
+    return ranks, mine
 
 
+@dataclasses.dataclass
 class _Agreement:
     """This process's part in the agreement on the new pool and the ranks that continue."""
 
-    def __init__(
-        self,
-        running: lifecycle.Runtime,
-        ranks: list[int],
-        rejoin: bool,
-        spec: pool_uri.PoolSpec,
-        deadline: float,
-    ):
-        self._running = running
-        self._ranks = ranks
-        self._rejoin = rejoin
-        self._mine = [rank for rank in pools.local_ranks() if rank in ranks]
-        self._spec = spec
-        self._deadline = deadline
-        self._created: _core.Pool | None = None  # Set if this process decides.
+    running: lifecycle.Runtime
+    ranks: list[int]
+    mine: list[int]  # Those of this process.
+    rejoin: bool
+    spec: pool_uri.PoolSpec
+    deadline: float
+    created: _core.Pool | None = None  # Set if this process decides.
 
     def reach(self) -> pools.Meeting:
         """Returns the pool in which all ranks that continue have registered."""
         while True:
-            self._created = None
-            for rank in self._mine:
-                _core.join_attempt(rank, self._running.attempt)
+            self.created = None
+            for rank in self.mine:
+                _core.join_attempt(rank, self.running.attempt)
             members, plan = self._wait(self._decision, "called jax_cxl.regroup()")
             place, tickets = plan["place"], plan["tickets"]
             if "error" in place:
-                self._running.attempt += 1  # All processes read the same decision.
+                self.running.attempt += 1  # All processes read the same decision.
                 raise errors.from_code(place["error"], place["message"])
-            if not set(self._mine) <= set(members):
+            if not set(self.mine) <= set(members):
                 raise errors.NotInitializedError(
-                    f"ranks {members} have continued without ranks {self._mine} of this process:"
+                    f"ranks {members} have continued without ranks {self.mine} of this process:"
                     " all processes have to call jax_cxl.regroup() with the same devices"
                 )
             try:
-                pool = self._created or pools.attach(place)
+                pool = self.created or pools.attach(place)
             except errors.PoolNotFoundError:
                 if not self._given_up(members, tickets):
                     raise
-                self._running.attempt += 1
+                self.running.attempt += 1
                 continue
-            pools.register(pool, self._mine)
+            pools.register(pool, self.mine)
             arrival = functools.partial(self._arrival, pool, members, tickets)
             complete = self._wait(arrival, "come to the new pool")
-            pools.remove_name(pool, place, self._spec)
+            pools.remove_name(pool, place, self.spec)
             if complete:
                 pools.check_hosts(pool, members, place)
-                return pools.Meeting(pool, members, self._running.generation + 1)
-            self._running.attempt += 1
+                return pools.Meeting(pool, members, self.running.generation + 1)
+            self.running.attempt += 1
 
     def _decision(self) -> tuple[Any, list[int]]:
         """Returns the decision, None if there is none yet, and the ranks that it waits for."""
-        attempt = self._running.attempt
+        attempt = self.running.attempt
         # First find the lost ranks, then read: what a rank wrote before it was lost counts.
-        left = [rank for rank in self._ranks if not _core.rank_lost(rank)]
+        left = [rank for rank in self.ranks if not _core.rank_lost(rank)]
         for rank in range(jax.device_count()):
             found: Any = _core.decided_attempt(rank, attempt)
             if found is not None:
                 return (found[0], _read(found[1])), []
         awaited = [rank for rank in left if not _core.joined_attempt(rank, attempt)]
-        if awaited or left[0] not in self._mine:
+        if awaited or left[0] not in self.mine:
             return None, awaited or left[:1]
-        lost = [rank for rank in self._ranks if rank not in left] if self._rejoin else []
+        lost = [rank for rank in self.ranks if rank not in left] if self.rejoin else []
         tickets = successor_tickets.tickets() if lost else {}
         joining = {_process_of(rank) for rank in lost}
         ready = joining & successor_tickets.unanswered(tickets) if lost else set()
@@ -196,7 +193,7 @@ class _Agreement:
         members = sorted(left + lost)
         place = self._create()
         if lost:
-            generation = self._running.generation + 1
+            generation = self.running.generation + 1
             successor_tickets.answer(tickets, joining, members, place, generation)
         plan = {"place": place, "tickets": {str(p): tickets[str(p)] for p in joining}}
         _core.decide_attempt(left[0], attempt, members, json.dumps(plan))
@@ -224,12 +221,11 @@ class _Agreement:
 
     def _given_up(self, members: list[int], tickets: dict[str, str]) -> bool:
         """Returns whether the others have given up this attempt, and removed the pool's name."""
-        later = self._running.attempt + 1
+        later = self.running.attempt + 1
         end = time.monotonic() + _GIVEN_UP_SECONDS
         while time.monotonic() < end:
-            if self._lost(members, tickets):
-                return True
-            if any(_core.joined_attempt(rank, later) for rank in members):
+            joined = (_core.joined_attempt(rank, later) for rank in members)
+            if self._lost(members, tickets) or any(joined):
                 return True
             time.sleep(_POLL_SECONDS)
         return False
@@ -237,7 +233,7 @@ class _Agreement:
     def _create(self) -> dict[str, Any]:
         """Creates the new pool and returns its place."""
         try:
-            self._created, place = pools.create(self._spec, self._running.platform, new_name=True)
+            self.created, place = pools.create(self.spec, self.running.platform, new_name=True)
         except errors.PoolInUseError as error:
             hint = f"{error}; jax_cxl.regroup(pool=...) needs another place than the old pool"
             return pools.no_place(errors.PoolInUseError(hint))
@@ -251,7 +247,7 @@ class _Agreement:
             found, missing = look()
             if found is not None:
                 return found
-            if time.monotonic() > self._deadline:
+            if time.monotonic() > self.deadline:
                 who = _core.rank_name(missing[0])
                 error = errors.CollectiveTimeoutError(
                     f"{who} is gone, and its successor has not come in time"
@@ -260,7 +256,7 @@ class _Agreement:
                 )
                 error.rank = missing[0]
                 raise error
-            time.sleep(successor_tickets.POLL_SECONDS if self._rejoin else _POLL_SECONDS)
+            time.sleep(successor_tickets.POLL_SECONDS if self.rejoin else _POLL_SECONDS)
 
 
 def _process_of(rank: int) -> int:
@@ -269,12 +265,10 @@ def _process_of(rank: int) -> int:
 
 def _read(text: str) -> dict[str, Any]:
     """Parses the decision of a rank."""
-    try:
+    with contextlib.suppress(ValueError, TypeError, KeyError):
         plan = json.loads(text)
         if isinstance(plan["place"], dict) and isinstance(plan["tickets"], dict):
             return plan
-    except (ValueError, TypeError, KeyError):
-        pass
     raise errors.PoolCorruptError(
         f"the decision of a rank about the new pool is damaged: {text!r}. Start all processes again"
     )

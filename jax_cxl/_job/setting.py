@@ -55,7 +55,7 @@ def early_bytes() -> int | None:
     if text == "off":
         return None
     try:
-        return 0 if text == "0" else _sizes.parse(text)
+        return _sizes.parse(text, least=0)
     except ValueError:
         raise ValueError(
             f"{variables.EARLY_BYTES}={text!r}: it may be a size such as 256MiB, or off."

@@ -5,6 +5,7 @@ of its threads there when it gets a signal. That works even while Python runs na
 another process of the same user reads the file through /proc.
 """
 
+import contextlib
 import faulthandler
 import functools
 import os
@@ -64,12 +65,9 @@ def _what_comes(file: IO[bytes], deadline: float) -> bytes:
 
 def _file(pid: int) -> str | None:
     """Returns the path of the file in memory of a process, None if it has none."""
-    folder = f"/proc/{pid}/fd"
-    try:
-        for name in os.listdir(folder):
+    with contextlib.suppress(OSError):
+        for file in os.scandir(f"/proc/{pid}/fd"):
             # "/memfd:NAME (deleted)"
-            if os.readlink(f"{folder}/{name}").startswith(f"/memfd:{_NAME} "):
-                return f"{folder}/{name}"
-    except OSError:
-        pass
+            if os.readlink(file).startswith(f"/memfd:{_NAME} "):
+                return file.path
     return None

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from jax_cxl import _compat, _core
+from jax_cxl import _core
 from jax_cxl._job import configuration
 from jax_cxl._job.ending import program_errors
 from jax_cxl._job.meeting import arrival
@@ -19,7 +19,7 @@ def start(
     config: configuration.Config,
     tuning: Any,
     meeting: str,
-    gpu_writes_memory: bool = False,
+    gpu_writes_memory: bool,
 ) -> None:
     """Starts this process's GPUs. All processes call it together, after `_core.start`.
 
@@ -29,15 +29,17 @@ def start(
     Args:
       cuda: the module jax_cxl._cuda.
       devices: ordinals of the GPUs on this host, as XLA and CUDA count them.
-      config: the settings.
-      tuning: the tuning table.
       meeting: prefix for keys of the coordination service, used for this start only.
       gpu_writes_memory: whether the pool's URI has `gpu_writes=memory`.
     """
     _explain_errors(cuda)
     core: Any = _core
     runtime = core.runtime()
-    obstacles = _exchange(meeting, cuda.register_pool(runtime, devices))
+    obstacles = [cuda.register_pool(runtime, devices)]
+    if jax.process_count() > 1:
+        everyone = range(jax.process_count())
+        what = "say whether its GPUs reach the pool"
+        obstacles = arrival.exchange(f"{meeting}/pool_obstacle", obstacles[0], everyone, what)
     direct = not any(obstacles)
     if not direct:
         logging.getLogger("jax_cxl").warning(
@@ -65,27 +67,6 @@ def _explain_errors(cuda: ModuleType) -> None:
     CUDA itself only reports, at the next operation, that some kernel failed.
     """
 
-    def find(text: str) -> program_errors.Failure | None:
-        if "cuda" not in text.lower() and "jax_cxl" not in text:
-            return None
-        failure = cuda.failure()
-        return None if failure is None else program_errors.Failure(*failure)
-
-    program_errors.add_source(find)
-
-
-def _exchange(meeting: str, text: str) -> list[str]:
-    """Returns the texts of all processes."""
-    if jax.process_count() == 1:
-        return [text]
-    client = _compat.distributed.client()
-    client.key_value_set(f"{meeting}/pool_obstacle/{jax.process_index()}", text or "none")
-    texts = [
-        arrival.wait_for(
-            functools.partial(_compat.distributed.key_value, f"{meeting}/pool_obstacle/{process}"),
-            arrival.TIMEOUT_SECONDS,
-            f"process {process} has not said whether its GPUs reach the pool",
-        )
-        for process in range(jax.process_count())
-    ]
-    return ["" if text == "none" else text for text in texts]
+    program_errors.add_source(
+        lambda text: cuda.failure() if "cuda" in text.lower() or "jax_cxl" in text else None
+    )

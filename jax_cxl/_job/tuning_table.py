@@ -9,12 +9,10 @@ import pathlib
 
 from jax_cxl import _core, errors
 
-FIELDS: tuple[str, ...] = _core.TUNING_FIELDS
-
 
 def table(tuning: _core.Tuning) -> dict[str, int]:
     """Returns the values by name."""
-    return {field: getattr(tuning, field) for field in FIELDS}
+    return {field: getattr(tuning, field) for field in _core.TUNING_FIELDS}
 
 
 def make(values: dict[str, int]) -> _core.Tuning:
@@ -25,8 +23,8 @@ def make(values: dict[str, int]) -> _core.Tuning:
     """
     tuning = _core.Tuning()
     for name, value in values.items():
-        if name not in FIELDS:
-            raise ValueError(f"{name!r} is not one of {', '.join(FIELDS)}.")
+        if name not in _core.TUNING_FIELDS:
+            raise ValueError(f"{name!r} is not one of {', '.join(_core.TUNING_FIELDS)}.")
         if not isinstance(value, int) or not 0 <= value < 2**63:
             raise ValueError(f"{name} is {value!r}, which is not a whole number.")
         setattr(tuning, name, value)

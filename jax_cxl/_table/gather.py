@@ -118,7 +118,7 @@ def _lower(ctx, ids, *, column, mode, fill, dtype):
         # Without a side effect XLA could merge two equal starts, each of which has a `done`.
         has_side_effect=aside,
     )
-    results = call(
+    return call(
         ctx,
         ids,
         table=np.int64(column.identity),
@@ -126,7 +126,6 @@ def _lower(ctx, ids, *, column, mode, fill, dtype):
         mode=np.int32(mode),
         fill=np.frombuffer(fill, np.uint8),
     )
-    return [*results, lowering.no_token()] if starts and not aside else results
 
 
 def _batch(axis_data, operands, dims, **params):

@@ -56,98 +56,88 @@ class Builder:
         """Returns values concatenated along the first dimension, which is their outermost."""
         first = values[0].shape
         rows = sum(value.shape.dimensions[0] for value in values)
-        shape = first._replace(dimensions=(rows, *first.dimensions[1:]))
-        return self.emit("concatenate", shape, values, dimensions=[0])
+        joined = self.emit(
+            "concatenate", first._replace(dimensions=(rows, *first.dimensions[1:])), values
+        )
+        self._new[-1].proto.set_integers(Instruction.DIMENSIONS, [0])
+        return joined
 
     def row(self, value: Value, row: int) -> Value:
         """Returns one row of the first dimension, without this dimension."""
         sizes = value.shape.dimensions
         one = value.shape._replace(dimensions=(1, *sizes[1:]))
         sliced = self.emit("slice", one, [value])
-        proto = self._new[-1].proto
         for start, limit in [(row, row + 1), *((0, size) for size in sizes[1:])]:
             part = Message().add(1, start).add(2, limit).add(3, 1)
-            proto.add(Instruction.SLICES, part)
+            self._new[-1].proto.add(Instruction.SLICES, part)
         order = tuple(d - 1 for d in value.shape.minor_to_major if d != 0)
-        inner = one._replace(dimensions=sizes[1:], minor_to_major=order)
-        return self.bitcast(sliced, inner)
+        return self.bitcast(sliced, one._replace(dimensions=sizes[1:], minor_to_major=order))
 
     def call(
-        self, target: str, shape: Shape, operands: list[Value], config: str, aliases: int | None
-    ) -> Value:
-        """Returns the result of a custom call, which may share the memory of an operand."""
-        return self._call(target, shape.encode(), shape, operands, config, aliases)
-
-    def call_with_scratch(
         self,
         target: str,
-        shape: Shape,
+        results: list[Shape],
         operands: list[Value],
         config: str,
-        aliases: int,
-        scratch_bytes: int,
+        *,
+        aliases: int | None = None,
+        side_effect: bool = False,
     ) -> Value:
-        """Adds a call with a second result, which no instruction reads."""
-        scratch = Shape("uint8", (scratch_bytes,), (0,))
-        both = shapes.tuple_of([shape, scratch])
-        pair = self._call(target, both, shape, operands, config, None)
-        alias = Message().set_integers(1, [0]).add(2, aliases)
-        self._new[-1].proto.add(Instruction.ALIASING, alias)
-        return self._emit("get-tuple-element", shape.encode(), [pair], shape, None)
+        """Returns the first result of a custom call. No instruction reads its other results.
 
-    def _call(
-        self,
-        target: str,
-        shape_proto: Message,
-        shape: Shape,
-        operands: list[Value],
-        config: str,
-        aliases: int | None,
-    ) -> Value:
-        value = self._emit("custom-call", shape_proto, operands, shape, None)
+        Args:
+          target: of the call.
+          results: the shapes of its results.
+          operands: its operands.
+          config: its attributes.
+          aliases: the operand whose memory the first result has.
+          side_effect: whether XLA must not merge it with an equal call.
+        """
+        first, *others = results
+        whole = shapes.tuple_of(results) if others else first.encode()
+        value = self._append("custom-call", whole, operands, first)
         proto = self._new[-1].proto
         proto.set(Instruction.TARGET, target).set(Instruction.BACKEND_CONFIG, config)
         proto.set(Instruction.API_VERSION, _TYPED_FFI).set(Instruction.CONSTRAIN_LAYOUT, 1)
         for operand in operands:
             proto.add(Instruction.OPERAND_SHAPES, operand.shape.encode())
         if aliases is not None:
-            proto.add(Instruction.ALIASING, Message().add(2, aliases))
+            index = [0] if others else []
+            alias = Message().set_integers(1, index).add(2, aliases)
+            proto.add(Instruction.ALIASING, alias)
         before = self._old.proto.integers(Instruction.CONTROL_PREDECESSORS)
         proto.set_integers(Instruction.CONTROL_PREDECESSORS, before)
+        if side_effect:
+            proto.set(Instruction.HAS_SIDE_EFFECT, 1)
+        if others:
+            return self._append("get-tuple-element", first.encode(), [value], first)
         return value
 
-    def emit(
-        self,
-        opcode: str,
-        shape: Shape,
-        operands: list[Value],
-        dimensions: "list[int] | None" = None,
-    ) -> Value:
+    def emit(self, opcode: str, shape: Shape, operands: list[Value]) -> Value:
         """Appends an instruction."""
-        return self._emit(opcode, shape.encode(), operands, shape, dimensions)
+        return self._append(opcode, shape.encode(), operands, shape)
 
     def finish(self, results: list[Value]) -> None:
         """Replaces the old instruction by the new ones. The values are its result."""
         if self._old.is_tuple:
             parts = [result.shape for result in results]
-            self._emit("tuple", shapes.tuple_of(parts), results, parts[0], None)
-        self._put()
+            self._append("tuple", shapes.tuple_of(parts), results, parts[0])
+        self._replace()
 
-    def _put(self) -> None:
+    def _replace(self) -> None:
         """Replaces the old instruction by the new ones. The last of them gets its id."""
         last = self._new[-1].proto
         last.set(Instruction.ID, self._old.id).set(Instruction.NAME, self._old.name)
         self._computation.replace(self._old, self._new)
 
-    def _emit(self, opcode, shape_proto, operands, shape, dimensions) -> Value:
+    def _append(self, opcode: str, whole: Message, operands: list[Value], shape: Shape) -> Value:
+        """Appends an instruction whose result has the ShapeProto `whole`."""
         number = self._computation.new_id()
         proto = Message().set(Instruction.NAME, f"{self._old.name}.{opcode}.{len(self._new)}")
-        proto.set(Instruction.OPCODE, opcode).set(Instruction.SHAPE, shape_proto)
+        proto.set(Instruction.OPCODE, opcode).set(Instruction.SHAPE, whole)
         metadata = self._old.proto.blob(Instruction.METADATA)
         if metadata:
             proto.set(Instruction.METADATA, metadata)
-        if dimensions is not None:
-            proto.set_integers(Instruction.DIMENSIONS, dimensions)
         proto.set(Instruction.ID, number)
         proto.set_integers(Instruction.OPERANDS, [operand.id for operand in operands])
         self._new.append(Instruction(proto))

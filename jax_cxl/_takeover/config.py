@@ -1,60 +1,46 @@
-"""The attributes of jax_cxl's custom calls, which XLA keeps as text."""
+"""The attributes of jax_cxl's custom calls, as the text that XLA keeps.
 
-from typing import Any, NamedTuple
+A new call has no number yet: its site is -1.
+"""
+
+from typing import Any
 
 import numpy as np
 
 _TYPES = {"int32": "i32", "int64": "i64"}
 _NO_SITE = "site = -1 : i64"
-_LINE = 'line = ""'
 
 
-class Config(NamedTuple):
-    """The attributes of one call."""
-
-    text: str
-
-    @classmethod
-    def of(cls, attributes: dict[str, Any], line: str) -> "Config":
-        """Returns the attributes that `contract.attributes` made, with a source line."""
-        return cls(_text(attributes)).at(line)
-
-    @property
-    def is_new(self) -> bool:
-        """Whether the call has no number yet."""
-        return _NO_SITE in self.text
-
-    @property
-    def has_line(self) -> bool:
-        """Whether the source line of the call is known."""
-        return _LINE not in self.text
-
-    def at(self, line: str) -> "Config":
-        """Returns the attributes with this source line, if none is known."""
-        return Config(self.text.replace(_LINE, f"line = {_quoted(line)}"))
-
-    def numbered(self, site: int) -> "Config":
-        """Returns the attributes with `site` as the number of the call in its program."""
-        return Config(self.text.replace(_NO_SITE, f"site = {site} : i64"))
+def of(attributes: dict[str, Any], line: str) -> str:
+    """Returns the attributes that `contract.attributes` made, with a source line."""
+    every = sorted({**attributes, "line": line}.items())
+    return "{" + ", ".join(f"{name} = {_value(value)}" for name, value in every) + "}"
 
 
-def _text(attributes: dict[str, Any]) -> str:
-    return "{" + ", ".join(f"{k} = {_value(v)}" for k, v in sorted(attributes.items())) + "}"
+def is_new(config: str) -> bool:
+    """Returns whether these are the attributes of a call that has no number yet."""
+    return _NO_SITE in config
+
+
+def completed(config: str, site: int, line: str) -> str:
+    """Returns the attributes of a new call with its number in its program.
+
+    Also adds the source line, if none is known.
+    """
+    config = config.replace('line = ""', f"line = {_value(line)}")
+    return config.replace(_NO_SITE, f"site = {site} : i64")
 
 
 def _value(value: Any) -> str:
+    """Returns a value as MLIR writes it."""
     if isinstance(value, str):
-        return _quoted(value)
+        # Unprintable bytes become two hexadecimal digits.
+        plain = (
+            chr(b) if 0x20 <= b < 0x7F and b not in b'"\\' else f"\\{b:02X}" for b in value.encode()
+        )
+        return '"' + "".join(plain) + '"'
     kind = _TYPES[str(value.dtype)]
     if np.ndim(value) == 0:
-        return f"{int(value)} : {kind}"
-    items = ", ".join(str(int(item)) for item in value)
+        return f"{value} : {kind}"
+    items = ", ".join(map(str, value))
     return f"array<{kind}: {items}>" if items else f"array<{kind}>"
-
-
-def _quoted(text: str) -> str:
-    """Returns a string as MLIR writes it: unprintable bytes become two hexadecimal digits."""
-    plain = (
-        chr(b) if 0x20 <= b < 0x7F and b not in b'"\\' else f"\\{b:02X}" for b in text.encode()
-    )
-    return '"' + "".join(plain) + '"'

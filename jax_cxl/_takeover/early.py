@@ -5,8 +5,11 @@ import logging
 from collections.abc import Sequence
 
 from jax_cxl._takeover.hlo.module import Computation, Instruction, Module
-from jax_cxl._takeover.schedule import costs, graph, order, usage
+from jax_cxl._takeover.schedule import costs, graph, memory, order, usage
+from jax_cxl._takeover.schedule.model import Clock
 
+# Instructions that prepare the operand of a collective.
+_THROUGH = {"fusion", "convert", "copy", "transpose", "bitcast", "slice", "get-tuple-element"}
 _log = logging.getLogger("jax_cxl")
 
 
@@ -33,6 +36,27 @@ class Early:
         assert done is not None
         self._found[computation.id].append(graph.Collective(start.id, done.id, opcode, ranks))
 
+    @staticmethod
+    def bypass_barriers(computation: Computation, start: Instruction) -> None:
+        """Makes a start, and the instructions that prepare its operands, read the arrays directly.
+
+        An optimization barrier takes a tuple and returns the same arrays. An instruction that uses
+        one of them waits for all of them. `jax.checkpoint` puts the parameters of a layer into one
+        tuple with its activations. So the second gather of a parameter waits for the activations,
+        although the parameter exists earlier.
+        """
+        seen, stack = {start.id}, [start]
+        while stack:
+            instruction = stack.pop()
+            sources = [memory.source(computation, number) for number in instruction.operands]
+            if (operands := [each.id for each in sources]) != instruction.operands:
+                instruction.set_operands(operands)
+                computation.touch(instruction)
+            for before in sources:
+                if before.opcode in _THROUGH and before.id not in seen:
+                    seen.add(before.id)
+                    stack.append(before)
+
     def move(self, limit: int) -> None:
         """Moves the starts, and the dones with them.
 
@@ -48,17 +72,13 @@ class Early:
             return
         computation = self._module.computation(number)
         for instruction in computation.instructions():
-            if instruction.opcode in graph.CALLERS:
+            if instruction.opcode in costs.CALLERS:
                 for called in instruction.proto.integers(Instruction.CALLED):
                     self._arrange(called, limit)
         sequence = self._module.sequence(computation)
+        starting = self._found.get(number, [])
         found = graph.Graph(
-            self._module,
-            computation,
-            sequence,
-            self._found.get(number, []),
-            self._estimates,
-            self._peaks,
+            self._module, computation, sequence, starting, self._estimates, self._peaks
         )
         most = usage.most_by_xla(found.nodes, found.pairs)
         after = order.early(found.nodes, found.pairs, limit) if found.pairs else None
@@ -70,7 +90,7 @@ class Early:
         now = int(usage.used(found.nodes, found.pairs, positions).max(initial=0))
         self._peaks[number] = most, now
 
-    def _tell(self, computation: Computation, found: graph.Graph, after: order.Order) -> None:
+    def _tell(self, computation: Computation, found: graph.Graph, after: Clock) -> None:
         """Logs the times that the model expects."""
         nodes, pairs = found.nodes, found.pairs
         before = order.simulate(nodes, pairs, range(len(nodes)))

@@ -6,8 +6,6 @@ lie in host memory. Without this code, XLA would lose that information and retur
 memory of the device.
 """
 
-from collections.abc import Iterator
-
 from jax_cxl._takeover.hlo import shape as shapes
 from jax_cxl._takeover.hlo.module import Instruction, Module
 from jax_cxl._takeover.hlo.wire import Message
@@ -30,7 +28,7 @@ def obstacle(module: Module) -> str:
 
 def keep(module: Module) -> None:
     """Writes the information that XLA would lose into the entry computation."""
-    lost = list(_lost(module))
+    lost = _lost(module)
     for _, instruction, wanted in lost:
         module.entry.set_shape(instruction.id, wanted)
     # The instruction that computes a result names no memory space. Since JAX 0.11 XLA fails if
@@ -38,19 +36,21 @@ def keep(module: Module) -> None:
     module.forget_donations({each.parameter for what, each, _ in lost if what == "argument"})
 
 
-def _lost(module: Module) -> Iterator[tuple[str, Instruction, bytes]]:
-    """Yields arguments and the result that the entry computation describes differently.
+def _lost(module: Module) -> list[tuple[str, Instruction, bytes]]:
+    """Returns arguments and the result that the entry computation describes differently.
 
-    Yields:
+    Returns:
       "argument" or "result", the instruction of the entry computation as XLA gave it, and the
       serialized ShapeProto that the module has for it.
     """
     arguments, result = module.program_shape
-    found = [("argument", each, arguments[each.parameter]) for each in module.entry.parameters()]
+    found = [
+        ("argument", each, arguments[each.parameter])
+        for each in module.entry.instructions()
+        if each.opcode == "parameter"
+    ]
     found.append(("result", module.entry.root, result))
-    for what, instruction, wanted in found:
-        if instruction.proto.blob(Instruction.SHAPE) != wanted:
-            yield what, instruction, wanted
+    return [each for each in found if each[1].proto.blob(Instruction.SHAPE) != each[2]]
 
 
 def _in_device_memory(shape: bytes) -> bytes:

@@ -47,13 +47,13 @@ def explain(function: Callable, *arguments: Any, **keywords: Any) -> survey.Prog
     found: list[survey.Program] = []
     # Only one call at a time: the listener could not distinguish programs of equal names.
     with _lock:
-        survey.listen(found.append)
+        survey.listeners.append(found.append)
         try:
             with survey.request(f"{next(_numbers)}"):
                 lowered = jitted.lower(*arguments, **keywords)
                 name = re.search(r"module @(\S+)", lowered.as_text()[:1000])
                 lowered.compile()
         finally:
-            survey.unlisten(found.append)
+            survey.listeners.remove(found.append)
     programs = [each for each in found if name is None or each.name == name[1]]
     return programs[-1]

@@ -10,17 +10,6 @@ from typing import NamedTuple
 from jax_cxl._lowering.contract import Op
 from jax_cxl._takeover.hlo.module import Computation, Instruction, Module
 
-# What modules without collectives do not contain. A text that occurs elsewhere, in a name for
-# instance, costs a closer look and nothing else.
-TEXTS = (
-    b"all-reduce",
-    b"all-gather",
-    b"reduce-scatter",
-    b"all-to-all",
-    b"collective-permute",
-    b"collective-broadcast",
-)
-
 OPS = {
     "all-reduce": Op.ALL_REDUCE,
     "all-gather": Op.ALL_GATHER,
@@ -30,6 +19,9 @@ OPS = {
     "collective-permute": Op.PERMUTE,
     "collective-broadcast": Op.BROADCAST,
 }
+# What modules without collectives do not contain. A text that occurs elsewhere, in a name for
+# instance, costs a closer look and nothing else.
+TEXTS = tuple(opcode.encode() for opcode in OPS)
 
 
 class Found(NamedTuple):
@@ -61,18 +53,15 @@ class Found(NamedTuple):
 def collectives(module: Module) -> list[Found]:
     """Returns the collectives of a module, in order, one for each instruction that executes any."""
     found: dict[tuple[int, int], Found] = {}
-    for computation in list(module.with_any(TEXTS)):
-        for instruction in list(computation.with_any(TEXTS)):
-            opcode = instruction.opcode.removesuffix("-start")
-            if opcode in OPS:
-                each = _outermost(module, computation, instruction, opcode)
-                found.setdefault((each.computation.id, each.outer.id), each)
-    return sorted(found.values(), key=lambda each: module.place(each.computation, each.outer))
+    for computation, instruction in module.with_any(TEXTS):
+        if instruction.opcode.removesuffix("-start") in OPS:
+            each = _outermost(module, computation, instruction)
+            found.setdefault(module.place(each.computation, each.outer), each)
+    return [each for _, each in sorted(found.items())]
 
 
-def _outermost(
-    module: Module, computation: Computation, instruction: Instruction, opcode: str
-) -> Found:
+def _outermost(module: Module, computation: Computation, instruction: Instruction) -> Found:
+    opcode = instruction.opcode.removesuffix("-start")
     outer, alone = instruction, True
     inside: list[int] = []
     while (wrapper := module.wrapper(computation)) is not None:

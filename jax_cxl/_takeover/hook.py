@@ -4,6 +4,7 @@ Each process compiles for itself. So the hook decides only by the module and by 
 equal in all processes.
 """
 
+import dataclasses
 import functools
 import logging
 import threading
@@ -12,13 +13,9 @@ from typing import TYPE_CHECKING
 
 from jax_cxl import errors
 from jax_cxl._job import lowered_programs
-from jax_cxl._job.counts import counts
-from jax_cxl._takeover import entry_layout, find, match, rewrite
-from jax_cxl._takeover.config import Config
-from jax_cxl._takeover.decisions import Decisions
+from jax_cxl._takeover import config, entry_layout, find, match, rewrite
 from jax_cxl._takeover.hlo.module import Instruction, Module
 from jax_cxl._takeover.match import NotTakenError
-from jax_cxl._takeover.schedule import barriers
 from jax_cxl._takeover.world import World
 
 if TYPE_CHECKING:
@@ -28,10 +25,22 @@ if TYPE_CHECKING:
 STRICT = "jax_cxl.replace_collectives(strict=True):"
 _OURS = b"jax_cxl_"
 _log = logging.getLogger("jax_cxl")
-
-
 _lock = threading.Lock()
 _said: set[str] = set()
+
+
+@dataclasses.dataclass(frozen=True)
+class Decisions:
+    """The decisions about one program, for `jax_cxl.explain`.
+
+    Attributes:
+      left: why a collective stays with XLA although it was a candidate for the pool, by the name of
+        its instruction.
+      in_levels: the names of those that were taken over and run in levels.
+    """
+
+    left: dict[str, str] = dataclasses.field(default_factory=dict)
+    in_levels: set[str] = dataclasses.field(default_factory=set)
 
 
 def transform(
@@ -99,8 +108,8 @@ def _exchange(
             raise NotTakenError(obstacle)
         collective = match.collective(module, found)
         if early is not None and found.starts:
-            barriers.bypass(computation, old)
-        in_levels = rewrite.rewrite(module, computation, old, collective, world, found.starts)
+            early.bypass_barriers(computation, old)
+        in_levels = rewrite.rewrite(module, found, collective, world)
     except NotTakenError as reason:
         _left(module, found, str(reason), strict)
         decisions.left[old.name] = str(reason)
@@ -112,7 +121,7 @@ def _exchange(
     for computation_id in found.inside:
         module.drop(computation_id)
     with _lock:
-        counts.taken[found.opcode] += 1
+        lowered_programs.taken[found.opcode] += 1
     return True
 
 
@@ -123,7 +132,7 @@ def _left(module: Module, found: find.Found, reason: str, strict: bool) -> None:
     if strict:
         raise errors.InvalidCollectiveError(f"{STRICT} {text}")
     with _lock:
-        counts.left[reason] += 1
+        lowered_programs.left[reason] += 1
         if text in _said:
             return
         _said.add(text)
@@ -133,13 +142,11 @@ def _left(module: Module, found: find.Found, reason: str, strict: bool) -> None:
 def _number(module: Module) -> None:
     """Numbers the calls of the module, new and old ones."""
     site = 0
-    for computation in module.current((_OURS,)):
-        for call in list(computation.current((_OURS,))):
-            config = Config(call.proto.text(Instruction.BACKEND_CONFIG))
-            if not config.is_new:
-                continue
-            if not config.has_line:
-                config = config.at(module.source_line(call, lowered_programs.is_own_file))
-            call.proto.set(Instruction.BACKEND_CONFIG, config.numbered(site).text)
+    for computation, call in module.with_any((_OURS,)):
+        attributes = call.proto.text(Instruction.BACKEND_CONFIG)
+        if config.is_new(attributes):
+            line = module.source_line(call, lowered_programs.is_own_file)
+            attributes = config.completed(attributes, site, line)
+            call.proto.set(Instruction.BACKEND_CONFIG, attributes)
             computation.touch(call)
             site += 1

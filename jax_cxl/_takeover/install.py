@@ -12,7 +12,6 @@ from jax_cxl import _compat
 from jax_cxl._job import setting
 from jax_cxl._job.ending import program_errors
 from jax_cxl._takeover import hook, start, survey
-from jax_cxl._takeover.decisions import Decisions
 
 _lock = threading.Lock()
 _installed = False
@@ -34,14 +33,12 @@ def install() -> None:
 
 def _on_module(data: bytes) -> bytes | None:
     wanted = setting.current()
-    decisions = Decisions()
+    decisions = hook.Decisions()
     after = None
     if wanted is not None:
-        how = wanted
-        after = hook.transform(
-            data, lambda: start.world(how), wanted.strict, decisions, wanted.early_bytes
-        )
-    if survey.wanted():
+        world = functools.partial(start.world, wanted)
+        after = hook.transform(data, world, wanted.strict, decisions, wanted.early_bytes)
+    if survey.listeners:
         survey.tell(data, start.devices(), wanted, decisions)
     return after
 
@@ -77,7 +74,7 @@ def code() -> str:
     return digest.hexdigest()[:16]
 
 
-def _strictness(text: str) -> program_errors.Failure | None:
+def _strictness(text: str) -> tuple[str, str] | None:
     """Finds the hook's error in the text of XLA's error, which contains a traceback."""
     found = re.search(re.escape(hook.STRICT) + ".*", text)
-    return program_errors.Failure("INVALID_ARGUMENT", found[0]) if found else None
+    return ("INVALID_ARGUMENT", found[0]) if found else None

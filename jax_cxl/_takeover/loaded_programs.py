@@ -7,7 +7,7 @@ compilation cache. Such a program may be the first one of a job that calls colle
 import functools
 import re
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax_cxl import _compat, errors
@@ -23,16 +23,7 @@ def install() -> None:
 
 
 def _load(serialized: bytes, devices: Sequence[int] | None, load: Callable[[], Any]) -> Any:
-    """Loads a program. Starts jax_cxl before that if the program calls collectives of jax_cxl.
-
-    Args:
-      serialized: the program.
-      devices: ids of the devices on which it is loaded, None if they are not known.
-      load: loads it.
-
-    Raises:
-      NotInitializedError: the program was compiled for other devices, or for another generation.
-    """
+    """Loads a program. Starts jax_cxl before that if the program calls collectives of jax_cxl."""
     if _OURS not in serialized:
         return load()
     # A process that loads no such program does not need these.
@@ -42,8 +33,7 @@ def _load(serialized: bytes, devices: Sequence[int] | None, load: Callable[[], A
     running = start.ensure_started()
     executable = load()
     for module in executable.hlo_modules():
-        programs = _check(module.as_serialized_hlo_module_proto(), devices, running)
-        for program in programs:
+        for program in _check(module.as_serialized_hlo_module_proto(), devices, running):
             _core.complete_program(program)
     return executable
 
@@ -56,7 +46,7 @@ def _check(data: bytes, devices: Sequence[int] | None, running: Any) -> set[str]
     """
     module = Module(data)
     assignment = module.device_assignment
-    compiled_for = [] if assignment is None else assignment.flattened.tolist()
+    compiled_for = [] if assignment is None else assignment.reshape(-1).tolist()
     if devices is not None and len(devices) == len(compiled_for) and devices != compiled_for:
         _refuse(
             module.name,
@@ -65,7 +55,10 @@ def _check(data: bytes, devices: Sequence[int] | None, running: Any) -> set[str]
         )
     ranks = {running.rank_of_device.get(device) for device in compiled_for}
     programs = set()
-    for config in _calls(module):
+    for _, call in module.with_any((_OURS,)):
+        if not call.proto.text(Instruction.TARGET).startswith(_OURS.decode()):
+            continue
+        config = call.proto.text(Instruction.BACKEND_CONFIG)
         if (generation := _integers(config, "generation")) not in ([], [running.generation]):
             _refuse(
                 module.name,
@@ -80,14 +73,6 @@ def _check(data: bytes, devices: Sequence[int] | None, running: Any) -> set[str]
             )
         programs.update(re.findall(r'\bprogram = "([^"]*)"', config))
     return programs
-
-
-def _calls(module: Module) -> Iterator[str]:
-    """Yields the attributes of each call of jax_cxl in a module."""
-    for computation in module.with_any((_OURS,)):
-        for instruction in computation.with_any((_OURS,)):
-            if instruction.proto.text(Instruction.TARGET).startswith(_OURS.decode()):
-                yield instruction.proto.text(Instruction.BACKEND_CONFIG)
 
 
 def _integers(config: str, name: str) -> list[int]:

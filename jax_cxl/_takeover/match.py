@@ -1,10 +1,13 @@
 """Translates a collective instruction of XLA into a collective of the pool."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
+
+import numpy as np
 
 from jax_cxl._lowering.contract import Op, ReduceOp
 from jax_cxl._takeover.find import OPS, Found
-from jax_cxl._takeover.hlo.groups import DeviceAssignment, Groups, decode
+from jax_cxl._takeover.hlo.groups import Groups, decode
 from jax_cxl._takeover.hlo.module import Instruction, Module
 
 _REDUCTIONS = {
@@ -23,6 +26,10 @@ _LOGICAL = {
     "multiply": ReduceOp.AND,
     "and": ReduceOp.AND,
     "minimum": ReduceOp.AND,
+}
+# With a channel, the groups of these consist of partitions.
+_BETWEEN_PARTITIONS = {
+    *("all-to-all", "collective-broadcast", "collective-permute", "ragged-all-to-all"),
 }
 
 
@@ -49,14 +56,34 @@ class Collective(NamedTuple):
 
 
 def devices(module: Module, found: Found) -> Groups:
-    """Returns the groups of devices that communicate, in any of XLA's modes.
+    """Returns the groups as device ids, whichever ids the instruction uses.
+
+    For a permutation, returns the source and target of each of its pairs.
 
     Raises:
       NotTakenError: the module does not name its devices.
     """
+    proto = found.instruction.proto
+    assignment = _assignment(module)
     if found.opcode == "collective-permute":
-        return _pairs(_assignment(module), found.instruction)
-    return _devices(_assignment(module), found)
+        pairs = proto.messages(Instruction.PAIRS)
+        groups = [[pair.get(1), pair.get(2)] for pair in pairs] or [[]]
+    else:
+        groups = decode(proto)
+    # The groups are indices into each of these arrays of devices.
+    if proto.get(Instruction.GLOBAL_IDS):
+        arrays: Iterable[np.ndarray] = [assignment.reshape(-1)]
+    elif proto.get(Instruction.CHANNEL_ID) <= 0:
+        arrays = assignment.T  # replicas, in each partition
+    elif found.opcode in _BETWEEN_PARTITIONS:
+        arrays = assignment
+    else:
+        arrays = [assignment]  # replicas, with all their partitions
+    return [
+        array[group].reshape(-1).tolist()
+        for array in arrays
+        for group in groups or [list(range(len(array)))]
+    ]
 
 
 def collective(module: Module, found: Found) -> Collective:
@@ -65,66 +92,33 @@ def collective(module: Module, found: Found) -> Collective:
     Raises:
       NotTakenError: the pool has no collective that does the same.
     """
-    assignment = _assignment(module)
-    op, instruction = OPS[found.opcode], found.instruction
+    op, proto = OPS[found.opcode], found.instruction.proto
     if not found.alone:
         raise NotTakenError("XLA has wrapped it together with other operations")
+    groups, everyone = devices(module, found), _assignment(module).reshape(-1).tolist()
     if op is Op.PERMUTE:
-        return _permutation(assignment, instruction)
-    groups = _devices(assignment, found)
+        if proto.has(Instruction.DYNAMIC_SLICE_SIZES):
+            raise NotTakenError("it permutes parts of arrays, not whole arrays")
+        source_of = {target: everyone.index(source) for source, target in groups}
+        sources = tuple(source_of.get(device, -1) for device in everyone)
+        return Collective(op, [everyone], sources=sources)
     if len({len(group) for group in groups}) > 1:
         raise NotTakenError(f"its groups have different sizes: {groups}")
-    if {device for group in groups for device in group} != set(assignment.flattened.tolist()):
+    if {device for group in groups for device in group} != set(everyone):
         raise NotTakenError(f"its groups {groups} leave out devices of the program")
-    dimensions = instruction.proto.integers(Instruction.DIMENSIONS)
+    dimensions = proto.integers(Instruction.DIMENSIONS)
     return Collective(
         op,
         groups,
-        _reduction(module, instruction) if op.reduces else ReduceOp(0),
+        _reduction(module, found.instruction) if op.reduces else ReduceOp.SUM,
         dimensions[0] if dimensions else None,
     )
 
 
-def _assignment(module: Module) -> DeviceAssignment:
-    assignment = module.device_assignment
-    if assignment is None:
+def _assignment(module: Module) -> np.ndarray:
+    if module.device_assignment is None:
         raise NotTakenError("the module does not assign its parts to devices")
-    return assignment
-
-
-def _devices(assignment: DeviceAssignment, found: Found) -> Groups:
-    """Returns the groups as device ids, whichever ids the instruction itself uses."""
-    instruction = found.instruction
-    groups = decode(instruction.proto)
-    replicas, partitions = assignment.devices.shape
-    channel = instruction.proto.get(Instruction.CHANNEL_ID) > 0
-    if instruction.proto.get(Instruction.GLOBAL_IDS):
-        return assignment.by_position(groups or [list(range(replicas * partitions))])
-    if not channel:
-        return assignment.cross_replica(groups or [list(range(replicas))])
-    if found.opcode in ("all-to-all", "collective-broadcast", "ragged-all-to-all"):
-        return assignment.cross_partition(groups or [list(range(partitions))])
-    return assignment.cross_both(groups or [list(range(replicas))])
-
-
-def _pairs(assignment: DeviceAssignment, instruction: Instruction) -> Groups:
-    """Returns source and target of each pair of a permutation."""
-    pairs = [[pair.get(1), pair.get(2)] for pair in instruction.proto.messages(Instruction.PAIRS)]
-    if instruction.proto.get(Instruction.CHANNEL_ID) > 0:
-        return assignment.cross_partition(pairs)
-    return assignment.cross_replica(pairs)
-
-
-def _permutation(assignment: DeviceAssignment, instruction: Instruction) -> Collective:
-    """Returns a permutation in one group of all devices. Some devices may take no part in it."""
-    if instruction.proto.integers(Instruction.DYNAMIC_SLICE_SIZES):
-        raise NotTakenError("it permutes parts of arrays, not whole arrays")
-    devices = assignment.flattened.tolist()
-    position = {device: i for i, device in enumerate(devices)}
-    sources = [-1] * len(devices)
-    for source, target in _pairs(assignment, instruction):
-        sources[position[target]] = position[source]
-    return Collective(Op.PERMUTE, [devices], sources=tuple(sources))
+    return module.device_assignment
 
 
 def _reduction(module: Module, instruction: Instruction) -> ReduceOp:

@@ -21,15 +21,13 @@ def initialize() -> None:
     Warns of unknown variables. If a variable has an invalid value, or if only some of the processes
     replace collectives, each compilation raises an error.
     """
-    from jax_cxl._job import unknown_variables
+    from jax_cxl._job import configuration
     from jax_cxl._job.launched import environment
 
-    unknown_variables.warn()
+    configuration.warn_of_unknown_variables()
 
     if environment.board is not None:
-        from jax_cxl._job.meeting import alone
-
-        alone.warn()
+        environment.warn_if_alone()
     from jax_cxl._job.meeting import making_devices
 
     making_devices.announce(replaces=entry_point.wanted())
@@ -75,7 +73,7 @@ def _log_programs() -> None:
 
     if configuration.from_environment().log == "info":
         information.begin()
-        survey.listen(survey.log)
+        survey.listeners.append(survey.log)
         _compat.compilation.before_compilation(install.install)
 
 

@@ -7,6 +7,7 @@ XLA makes the devices in all processes together.
 
 import atexit
 import threading
+from concurrent.futures import Future
 
 import jax
 
@@ -21,71 +22,52 @@ from jax_cxl._takeover.world import World
 _POLL_SECONDS = 0.002
 
 
-class _Starter:
-    """A thread that starts the runtime, once.
+_lock = threading.Lock()
+_ends = threading.Event()
+_thread: threading.Thread | None = None
+_outcome: Future[None] = Future()
+
+
+def begin() -> None:
+    """Starts the runtime in the background, once, if there are several processes.
 
     If the program ended while the thread is in native code, Python would kill the thread, and with
     it the process (SIGABRT). So the end of the program waits for the thread.
     """
+    global _thread
+    with _lock:
+        if _thread is None:
+            # Handlers at exit run in reverse order: `_end`, then the shutdown of the runtime, then
+            # JAX's own handlers.
+            lifecycle.prepare_end()
+            _thread = threading.Thread(target=_run, name="jax_cxl-start", daemon=True)
+            atexit.register(_end, _thread)
+            _thread.start()
 
-    def __init__(self) -> None:
-        self._ends = threading.Event()
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
 
-    @property
-    def begun(self) -> bool:
-        return self._thread is not None
+def _run() -> None:
+    try:
+        # Another thread makes the devices. If it fails, there is nothing to start.
+        while not _compat.backends.made() and not _ends.wait(_POLL_SECONDS):
+            pass
+        if _compat.backends.made() and jax.process_count() > 1:
+            lifecycle.ensure_started()
+        _outcome.set_result(None)
+    except BaseException as error:
+        _outcome.set_exception(error)
 
-    def begin(self) -> None:
-        with self._lock:
-            if self._thread is None:
-                # Handlers at exit run in reverse order: `_end`, then the shutdown of the runtime,
-                # then JAX's own handlers.
-                lifecycle.prepare_end()
-                atexit.register(self._end)
-                self._thread = threading.Thread(target=self._run, name="jax_cxl-start", daemon=True)
-                self._thread.start()
 
-    def wait(self) -> None:
-        self.begin()
-        assert self._thread is not None
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-
-    def _run(self) -> None:
+def _end(thread: threading.Thread) -> None:
+    """Waits, at exit, for the start to finish, because other processes may need this one to
+    start."""
+    _ends.set()
+    if reason := program_ending.reason():
+        arrival.give_up(reason)
+    while thread.is_alive():
         try:
-            # Another thread makes the devices. If it fails, there is nothing to start.
-            while not _compat.backends.made():
-                if self._ends.wait(_POLL_SECONDS) and not _compat.backends.made():
-                    return
-            if jax.process_count() > 1:
-                lifecycle.ensure_started()
-        except BaseException as error:
-            self._error = error
-
-    def _end(self) -> None:
-        """Waits, at exit, for the start to finish, because other processes may need this one to
-        start."""
-        assert self._thread is not None
-        self._ends.set()
-        if reason := program_ending.reason():
-            arrival.give_up(reason)
-        while self._thread.is_alive():
-            try:
-                self._thread.join()
-            except KeyboardInterrupt:
-                arrival.give_up("KeyboardInterrupt")
-
-
-_starter = _Starter()
-
-
-def begin() -> None:
-    """Starts the runtime in the background, if there are several processes."""
-    _starter.begin()
+            thread.join()
+        except KeyboardInterrupt:
+            arrival.give_up("KeyboardInterrupt")
 
 
 def ensure_started() -> lifecycle.Runtime:
@@ -93,8 +75,8 @@ def ensure_started() -> lifecycle.Runtime:
 
     Starts the job with the defaults if it has not been started.
     """
-    if _starter.begun:
-        _starter.wait()
+    if _thread is not None:
+        _outcome.result()
     return lifecycle.ensure_started()
 
 
@@ -121,7 +103,8 @@ def world(wanted: Setting) -> World:
         if local:
             lifecycle.ensure_started()
         else:
-            _starter.wait()
+            begin()
+            _outcome.result()
         running = lifecycle.current()
     here = devices()
     if running is None:

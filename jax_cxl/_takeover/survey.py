@@ -5,18 +5,16 @@
 
 import dataclasses
 import logging
-import operator
 import re
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import jax
 
 from jax_cxl._job import lowered_programs, setting
 from jax_cxl._lowering import contract
 from jax_cxl._takeover import find, match
-from jax_cxl._takeover.decisions import Decisions
 from jax_cxl._takeover.hlo.module import Instruction, Module
+from jax_cxl._takeover.hook import Decisions
 from jax_cxl._takeover.match import NotTakenError
 from jax_cxl._takeover.world import World
 
@@ -75,27 +73,8 @@ class Program:
         return "\n  ".join([head, *lines] if rows else [head])
 
 
-# Functions that get each program that this process compiles.
-_listeners: list[Callable[[Program], None]] = []
-_lock = threading.Lock()
-
-
-def listen(listener: Callable[[Program], None]) -> None:
-    """Calls a function with each program that is compiled from now on."""
-    with _lock:
-        _listeners.append(listener)
-
-
-def unlisten(listener: Callable[[Program], None]) -> None:
-    """Stops the calls that `listen` requested."""
-    with _lock:
-        _listeners.remove(listener)
-
-
-def wanted() -> bool:
-    """Returns whether anybody listens."""
-    return bool(_listeners)
-
+# Functions that get each program that this process compiles. Any thread may change the list.
+listeners: list[Callable[[Program], None]] = []
 
 # Part of the keys of JAX's caches, so that JAX always compiles a program that is explained.
 request = jax.make_user_context("")
@@ -123,9 +102,7 @@ def tell(data: bytes, world: World, how: setting.Setting | None, decisions: Deci
       decisions: what the hook decided about the program.
     """
     program = of_module(data, world, how, decisions)
-    with _lock:
-        listeners = list(_listeners)
-    for listener in listeners:
+    for listener in listeners.copy():
         listener(program)
 
 
@@ -134,17 +111,16 @@ def of_module(
 ) -> Program:
     """Returns the collectives of a module, and what the hook decides about each."""
     module = Module(data)
-    rows = []
+    rows = {}
     for found in find.collectives(module):
         line = module.source_line(found.instruction, lowered_programs.is_own_file)
         place = module.place(found.computation, found.outer)
-        rows.append((place, _theirs(module, found, world, how, decisions, line)))
-    for computation in module.with_any(_OURS):
-        for instruction in computation.with_any(_OURS):
-            if instruction.proto.text(Instruction.TARGET).encode() in _OURS:
-                line = module.source_line(instruction, lowered_programs.is_own_file)
-                rows.append((module.place(computation, instruction), _ours(instruction, line)))
-    return Program(module.name, tuple(row for _, row in sorted(rows, key=operator.itemgetter(0))))
+        rows[place] = _theirs(module, found, world, how, decisions, line)
+    for computation, instruction in module.with_any(_OURS):
+        if instruction.proto.text(Instruction.TARGET).encode() in _OURS:
+            line = module.source_line(instruction, lowered_programs.is_own_file)
+            rows[module.place(computation, instruction)] = _ours(instruction, line)
+    return Program(module.name, tuple(rows[place] for place in sorted(rows)))
 
 
 def _ours(instruction: Instruction, line: str) -> Collective:
@@ -191,7 +167,8 @@ def _theirs(
 
 
 def _result(instruction: Instruction) -> str:
-    shapes: Iterable = instruction.shapes
     return ", ".join(
-        f"{shape.dtype}[{','.join(map(str, shape.dimensions))}]" for shape in shapes if shape.dtype
+        f"{shape.dtype}[{','.join(map(str, shape.dimensions))}]"
+        for shape in instruction.shapes
+        if shape.dtype
     )

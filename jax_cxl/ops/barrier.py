@@ -1,14 +1,20 @@
 """jax_cxl.barrier."""
 
+import json
+import os
+import socket
 from collections.abc import Hashable, Sequence
 from typing import Any
 
 import jax
 from jax.interpreters import ad, batching
 
-from jax_cxl import _compat
-from jax_cxl._lowering.primitives import dtypes, lowering, named_axis
-from jax_cxl.ops.host import process_barrier
+from jax_cxl import _compat, errors
+from jax_cxl._job import lifecycle
+from jax_cxl._lowering import contract
+from jax_cxl._lowering.contract import Op
+from jax_cxl._lowering.primitives import dtypes, lowering, named_axis, rank_groups
+from jax_cxl.ops.host import meeting_point
 
 
 def barrier(
@@ -55,7 +61,7 @@ def barrier(
     if axis_name is None:
         if x is not None:
             raise TypeError("barrier: x needs an axis_name. Pass both, or neither of them")
-        return process_barrier.wait(name or "barrier", timeout)
+        return _wait_for_processes(name or "barrier", timeout)
     if name is not None or timeout is not None:
         raise TypeError("barrier: name and timeout work only without axis_name. Leave them out")
     axes = named_axis.axes_of("barrier", axis_name)
@@ -63,6 +69,51 @@ def barrier(
     if not axes or not leaves:
         return x
     return jax.tree.unflatten(structure, barrier_p.bind(*leaves, axes=axes))
+
+
+# How many barriers between processes this process has reached, by generation.
+_reached: dict[int, int] = {}
+
+
+def _wait_for_processes(name: str, timeout: float | None) -> None:
+    """Waits until all processes have reached the barrier of this name.
+
+    They meet in JAX's key-value store. The entry jax_cxl/barrier/G/P is the last barrier that
+    process P has reached in generation G, as JSON: how many barriers the process has reached, the
+    last one, and who the process is.
+    """
+    running = lifecycle.ensure_started()
+    ranks = meeting_point.ranks_of_processes(running)
+    if len(ranks) == 1:
+        return
+    what = f"barrier {name!r}"
+    number = _reached[running.generation] = _reached.get(running.generation, 0) + 1
+    folder = f"jax_cxl/barrier/{running.generation}/"
+    me = _compat.distributed.process_id()
+    who = {"number": number, "last": what, "pid": os.getpid(), "host": socket.gethostname()}
+    client = _compat.distributed.client()
+    client.key_value_set(f"{folder}{me}", json.dumps(who), allow_overwrite=True)
+
+    def late() -> dict[int, dict[str, Any]]:
+        entries = {
+            int(key.rpartition("/")[2]): json.loads(text)
+            for key, text in client.key_value_dir_get(folder)
+        }
+        for process in ranks:
+            other = entries.get(process, who)
+            if other["number"] == number and other["last"] != what:
+                mine, theirs = ranks[me][0], ranks[process][0]
+                error = errors.MismatchError(
+                    f"the ranks wait at different barriers: rank {mine} at {what}, rank {theirs} at"
+                    f" {other['last']}. All processes have to call the same barriers in the same"
+                    " order"
+                )
+                error.ranks, error.calls = (mine, theirs), (what, other["last"])
+                raise error
+        known = {process: entries.get(process, {}) for process in ranks}
+        return {p: entry for p, entry in known.items() if entry.get("number", 0) < number}
+
+    meeting_point.wait(what, late, ranks, timeout)
 
 
 barrier_p = _compat.tracing.Primitive("barrier")
@@ -78,7 +129,15 @@ def _abstract_eval(*xs, axes):
 
 
 def _lower(ctx, *xs, axes):
-    return lowering.barrier(ctx, *xs, name="barrier", axes=axes)
+    ranks = rank_groups.of_groups(ctx, "barrier", axes, None)
+    if ranks.shape[1] == 1:
+        return list(xs)
+    call = jax.ffi.ffi_lowering(
+        contract.BARRIER_TARGET,
+        operand_output_aliases={i: i for i in range(len(xs))},
+        has_side_effect=True,
+    )
+    return call(ctx, *xs, **lowering.attributes(ctx, "barrier", Op.BARRIER, ranks))
 
 
 def _jvp(primals, tangents, *, axes):

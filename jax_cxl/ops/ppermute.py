@@ -1,22 +1,23 @@
-"""jax_cxl.ppermute."""
+"""jax_cxl.ppermute and jax_cxl.pshuffle."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.interpreters import ad
 
-from jax_cxl import _compat
 from jax_cxl._lowering.contract import Op
-from jax_cxl._lowering.primitives import arguments, batching_rules, lowering, named_axis
+from jax_cxl._lowering.levels import primitive
+from jax_cxl._lowering.primitives import arguments, named_axis
+from jax_cxl._lowering.primitives.documentation import documented
+from jax_cxl._lowering.primitives.named_axis import AxisName
 
 
+@documented()
 def ppermute(
     x: Any,
-    axis_name: Hashable | Sequence[Hashable],
+    axis_name: AxisName,
     perm: Sequence[tuple[int, int]],
 ) -> Any:
     """Sends x from rank to rank along a named axis.
@@ -25,7 +26,6 @@ def ppermute(
     the ranks of its own cycle or chain of pairs. A rank without a pair waits for no other rank.
 
     Args:
-      x: array, or pytree of arrays, of any dtype.
       axis_name: mesh axis, or several. Several count ranks as in `jax.lax.ppermute`: with JAX 0.10
         in the order of the mesh, with later versions in the order that is given.
       perm: pairs (source, destination) of axis indices, each index at most once on
@@ -35,14 +35,11 @@ def ppermute(
       Arrays of x's shape and dtype: the x of the source, or zeros on ranks without a source.
 
     Raises:
-      NameError: the axis is not bound, as outside `jax.shard_map`.
-      TypeError: a dtype is not supported, such as float6_e2m3fn, or perm is neither a list
-        nor a tuple.
+      TypeError: perm is neither a list nor a tuple.
       ValueError: an index is out of bounds, or twice on one side; or the axes are in another order
         than in the mesh, and `jax_raise_on_ppermute_sort_diff` (newer JAX) refuses that.
 
     Example:
-      >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
       >>> perm = [(0, 1), (1, 2), (2, 3)]
       >>> shift = jax.shard_map(lambda x: jax_cxl.ppermute(x, "i", perm),
       ...                       mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
@@ -57,8 +54,36 @@ def ppermute(
     )
 
 
-# `sources[r]` is the index from which index r receives, -1 for none.
-ppermute_p = _compat.tracing.Primitive("ppermute")
+@documented()
+def pshuffle(x: Any, axis_name: AxisName, perm: Sequence[int]) -> Any:
+    """Sends the x of rank perm[i] to rank i, along a named axis.
+
+    Drop-in for `jax.lax.pshuffle`, which is `ppermute` with another encoding of the permutation.
+
+    Args:
+      perm: a permutation of the axis indices.
+
+    Returns:
+      Arrays of x's shape and dtype.
+
+    Raises:
+      TypeError: perm is not a list of integers.
+      ValueError: perm is not a permutation of the axis indices.
+
+    Example:
+      >>> shuffle = jax.shard_map(lambda x: jax_cxl.pshuffle(x, "i", [3, 0, 1, 2]),
+      ...                         mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
+      >>> jax.jit(shuffle)(jnp.arange(4))
+      Array([3, 0, 1, 2], dtype=int32)
+    """
+    axes = named_axis.permuted_axes_of("pshuffle", axis_name)
+    (sources,) = arguments.tuples("pshuffle", "perm", [perm])
+    if sorted(sources) != list(range(size := lax.axis_size(axes))):
+        raise ValueError(
+            f"jax_cxl.pshuffle: perm={perm} is not a permutation of the indices 0 to {size - 1} of"
+            f" {axes}."
+        )
+    return ppermute(x, axis_name, [(source, i) for i, source in enumerate(sources)])
 
 
 def sources_of(name: str, axes: named_axis.Axes, perm: Any) -> tuple[int, ...]:
@@ -80,12 +105,8 @@ def sources_of(name: str, axes: named_axis.Axes, perm: Any) -> tuple[int, ...]:
     return tuple(source_of.get(r, -1) for r in range(size))
 
 
-def _abstract_eval(x, *, axes, sources):
-    return named_axis.abstract_result("ppermute", x, axes)
-
-
-def _lower(ctx, x, *, axes, sources):
-    return lowering.collective(ctx, x, name="ppermute", op=Op.PERMUTE, axes=axes, sources=sources)
+# Its parameter `sources` is what `sources_of` returns.
+ppermute_p = primitive.make("ppermute", Op.PERMUTE)
 
 
 def _transpose(ct, x, *, axes, sources):
@@ -93,19 +114,4 @@ def _transpose(ct, x, *, axes, sources):
     return [ppermute_p.bind(named_axis.vary(ct, axes), axes=axes, sources=destinations)]
 
 
-def _batch_other_axis(x, d, **params):
-    return ppermute_p.bind(x, **params), d
-
-
-def _batch_own_axis(x, d, axis_size, *, sources, **params):
-    if d is None:
-        x, d = lax.broadcast(x, (axis_size,)), 0
-    index = np.array(sources)
-    receives = np.expand_dims(index >= 0, [i for i in range(x.ndim) if i != d])
-    return jnp.where(receives, jnp.take(x, np.maximum(index, 0), d), jnp.zeros_like(x)), d
-
-
-ppermute_p.def_effectful_abstract_eval(_abstract_eval)
-lowering.register(ppermute_p, _lower)
 ad.deflinear2(ppermute_p, _transpose)
-batching_rules.register(ppermute_p, _batch_other_axis, _batch_own_axis)

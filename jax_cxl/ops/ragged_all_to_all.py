@@ -1,7 +1,6 @@
 """jax_cxl.ragged_all_to_all."""
 
 import functools
-from collections.abc import Hashable, Sequence
 from typing import Any
 
 import jax
@@ -11,16 +10,19 @@ from jax.interpreters import ad, batching
 
 from jax_cxl import _compat
 from jax_cxl._lowering.primitives import (
-    batching_rules,
     check_slices,
     indices,
     lowering,
     named_axis,
     row_lowering,
+    vmapped_axis,
 )
+from jax_cxl._lowering.primitives.documentation import documented
+from jax_cxl._lowering.primitives.named_axis import AxisName, GroupLists
 from jax_cxl.ops.all_to_all import all_to_all_p
 
 
+@documented()
 def ragged_all_to_all(
     operand: Any,
     output: Any,
@@ -29,8 +31,8 @@ def ragged_all_to_all(
     output_offsets: Any,
     recv_sizes: Any,
     *,
-    axis_name: Hashable | Sequence[Hashable],
-    axis_index_groups: Sequence[Sequence[int]] | None = None,
+    axis_name: AxisName,
+    axis_index_groups: GroupLists = None,
 ) -> Any:
     """Sends slices of rows, whose sizes are known only at run time, to all ranks along an axis.
 
@@ -47,19 +49,14 @@ def ragged_all_to_all(
       output_offsets: index of the first row, in the *receiver's* output, of each slice that this
         rank sends.
       recv_sizes: number of rows of each slice that this rank receives.
-      axis_name: mesh axis, or several in the order in which they count ranks.
-      axis_index_groups: lists of axis indices, all of the same size and together a
-        partition of the axis. The ranks of a group exchange rows. By default all ranks are one
-        group.
 
     Returns:
       An array of output's shape and dtype.
 
     Raises:
-      NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: a dtype is not supported, such as float6_e2m3fn; operand and output have
         different dtypes; or offsets or sizes are not integers.
-      ValueError: shapes do not fit, or the groups are not a partition.
+      ValueError: shapes do not fit.
       InvalidCollectiveError: at run time, on all ranks of the group: a slice exceeds operand or
         output; the sizes of sender and receiver differ; or two slices overlap in an output, as in
         the gradient of rows that were sent twice.
@@ -76,9 +73,7 @@ def ragged_all_to_all(
       Array([1, 3, 0, 0, 2, 2, 4, 0], dtype=int32)
     """
     name = "ragged_all_to_all"
-    axes = named_axis.axes_of(name, axis_name)
-    groups = named_axis.groups_of(name, axes, axis_index_groups)
-    size = named_axis.group_size(axes, groups)
+    axes, groups, size = named_axis.groups_along(name, axis_name, axis_index_groups)
     operand, output = jnp.asarray(operand), jnp.asarray(output)
     if operand.ndim < 1 or output.ndim < 1 or operand.shape[1:] != output.shape[1:]:
         raise ValueError(
@@ -120,10 +115,8 @@ ragged_all_to_all_p = _compat.tracing.Primitive("ragged_all_to_all")
 
 def _bind(operand, output, table, *, axes, groups, size, elements):
     if not axes:
-        return exchange_alone(operand, output, table, elements)
-    operands = [named_axis.vary(x, axes) for x in (operand, output, table)]
-    varying = {a for x in operands for a in named_axis.varying(x)}
-    operands = [named_axis.vary(x, tuple(varying)) for x in operands]
+        return _exchange_alone(operand, output, table, elements)
+    operands = named_axis.vary_alike(axes, operand, output, table)
     return ragged_all_to_all_p.bind(
         *operands, axes=axes, groups=groups, size=size, elements=elements
     )
@@ -154,7 +147,7 @@ def _exchange(operand, output, table, elements):
     return jnp.where(arrives, received, output)
 
 
-def exchange_alone(operand, output, table, elements):
+def _exchange_alone(operand, output, table, elements):
     """Computes the exchange of a group of one rank."""
     return _exchange(operand[None], output[None], table[None], elements)[0]
 
@@ -176,7 +169,7 @@ def _lower(ctx, operand, output, table, *, axes, groups, size, elements):
         axes=axes,
         groups=groups,
         elements=elements,
-        alone=functools.partial(exchange_alone, elements=elements),
+        alone=functools.partial(_exchange_alone, elements=elements),
     )
 
 
@@ -193,27 +186,18 @@ def _jvp(primals, tangents, **params):
 def _transpose(ct, operand, output, table, *, axes, groups, size, elements):
     wants_operand, wants_output = map(ad.is_undefined_primal, (operand, output))
     if type(ct) is ad.Zero:
-        return [
-            ad.Zero(operand.aval) if wants_operand else None,
-            ad.Zero(output.aval) if wants_output else None,
-            None,
-        ]
+        wants = ((operand, wants_operand), (output, wants_output))
+        return [*(ad.Zero(x.aval) if wanted else None for x, wanted in wants), None]
     bind = functools.partial(_bind, axes=axes, groups=groups, size=size, elements=elements)
     operand_ct = output_ct = None
     if wants_operand:
         # For each slice that this rank received: its offset in the sender's operand, and in this
         # rank's output.
         sent = table[:3:2].reshape(2, size, -1)
-        there = all_to_all_p.bind(
-            named_axis.vary(sent, axes),
-            axes=axes,
-            groups=groups,
-            size=size,
-            split=1,
-            concat=1,
-            levels=False,
+        blocks = {"operand_blocks": 1, "result_blocks": 1, "size": size}
+        came_from, went_to = all_to_all_p.bind(
+            named_axis.vary(sent, axes), axes=axes, groups=groups, levels=False, **blocks
         ).reshape(2, -1)
-        came_from, went_to = there
         back = jnp.stack([went_to, table[3], came_from, table[1]])
         operand_ct = bind(ct, jnp.zeros(operand.aval.shape, ct.dtype), back)
     if wants_output:
@@ -226,16 +210,13 @@ def _transpose(ct, operand, output, table, *, axes, groups, size, elements):
 
 def _batch(axis_data, operands, dims, *, axes, groups, size, elements):
     batch = axis_data.size
-
-    def to_front(x, d):
-        return batching_rules.to_front(x, d, batch)
-
+    to_front = functools.partial(vmapped_axis.to_front, size=batch)
     bind = functools.partial(_bind, axes=axes, groups=groups, size=size)
     if axis_data.name not in axes and all(d is None for d in dims):
         return bind(*operands, elements=elements), None
     operand, output, table = map(to_front, operands, dims)
     if axis_data.name in axes:
-        batching_rules.require_whole_axis("ragged_all_to_all", axes, groups, axis_data.name)
+        vmapped_axis.check("ragged_all_to_all", axis_data.name, axes, groups)
         return _exchange(operand, output, table, elements), 0
     # One exchange carries the rows and the slices of all elements of the batch.
     rows, into = (x.reshape(-1, *x.shape[2:]) for x in (operand, output))

@@ -1,6 +1,5 @@
 """jax_cxl.pscan and jax_cxl.pexscan: reductions over the ranks up to this one."""
 
-from collections.abc import Hashable, Sequence
 from typing import Any
 
 import jax
@@ -9,10 +8,11 @@ import numpy as np
 from jax import lax
 from jax.interpreters import ad
 
-from jax_cxl import _compat
 from jax_cxl._lowering.contract import Op, ReduceOp
-from jax_cxl._lowering.primitives import arguments, batching_rules, dtypes, lowering, named_axis
+from jax_cxl._lowering.levels import primitive as primitives
+from jax_cxl._lowering.primitives import arguments, dtypes, named_axis
 from jax_cxl._lowering.primitives.documentation import documented
+from jax_cxl._lowering.primitives.named_axis import AxisName
 
 _TEXT = """\
 Reduces x over {which} along a named axis.
@@ -25,7 +25,6 @@ derivative.
 Args:
   x: array, or pytree of arrays, of any dtype that the operation supports. In a sum bool counts
     as int32.
-  axis_name: mesh axis, or several in the order in which they count ranks.
   op: "sum", "prod", "min" or "max"; for bool and integers also "and" or "or", which are
     bitwise.
   reverse: whether to reduce over {reverse} instead.
@@ -34,13 +33,10 @@ Returns:
   Arrays of x's shape and dtype (int32 for the sum of bool).{first}
 
 Raises:
-  NameError: the axis is not bound, as outside `jax.shard_map`.
-  TypeError: a dtype is not supported, such as float6_e2m3fn, or the operation does not
-    support it.
+  TypeError: the operation does not support a dtype.
   ValueError: `op` is not an operation.
 
 Example:
-  >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
   >>> before = jax.shard_map(lambda x: jax_cxl.{name}(x, "i"),
   ...                        mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
   >>> jax.jit(before)(jnp.arange(1, 5))
@@ -56,9 +52,7 @@ Example:
     first="",
     result="Array([ 1,  3,  6, 10], dtype=int32)",
 )
-def pscan(
-    x: Any, axis_name: Hashable | Sequence[Hashable], *, op: str = "sum", reverse: bool = False
-) -> Any:
+def pscan(x: Any, axis_name: AxisName, *, op: str = "sum", reverse: bool = False) -> Any:
     return _scan(pscan_p, x, axis_name, op, reverse)
 
 
@@ -72,9 +66,7 @@ def pscan(
   is infinite if the dtype has infinities), all bits, or no bit.""",
     result="Array([0, 1, 3, 6], dtype=int32)",
 )
-def pexscan(
-    x: Any, axis_name: Hashable | Sequence[Hashable], *, op: str = "sum", reverse: bool = False
-) -> Any:
+def pexscan(x: Any, axis_name: AxisName, *, op: str = "sum", reverse: bool = False) -> Any:
     return _scan(pexscan_p, x, axis_name, op, reverse)
 
 
@@ -95,52 +87,36 @@ def _scan(primitive, x, axis_name, op, reverse):
         dtypes.check_reduction(name, kind, jax.dtypes.result_type(leaf))
         out = named_axis.vary(leaf, axes)
         if axes:
-            out = primitive.bind(out, axes=axes, op=kind, reverse=reverse)
+            out = primitive.bind(out, axes=axes, reduce_op=kind, reverse=reverse)
         return _fill_first(out, axes, reverse, kind) if exclusive else out
 
     return jax.tree.map(scan, x)
 
 
 def _make_primitive(name: str, *, exclusive: bool) -> Any:
-    primitive = _compat.tracing.Primitive(name)
-    plan = Op.EXSCAN if exclusive else Op.SCAN
+    def transpose(ct, x, *, axes, reduce_op, reverse):
+        ct = named_axis.vary(ct, axes)
+        ct = primitive.bind(ct, axes=axes, reduce_op=reduce_op, reverse=not reverse)
+        return [_fill_first(ct, axes, not reverse, reduce_op) if exclusive else ct]
 
-    def abstract_eval(x, *, axes, op, reverse):
-        return named_axis.abstract_result(name, x, axes)
-
-    def lower(ctx, x, *, axes, op, reverse):
-        return lowering.collective(
-            ctx, x, name=name, op=plan, axes=axes, reduce_op=op, reverse=reverse
-        )
-
-    def jvp(primals, tangents, *, op, **params):
-        if op is not ReduceOp.SUM:
+    def jvp(primals, tangents, *, reduce_op, **params):
+        if reduce_op is not ReduceOp.SUM:
             raise NotImplementedError(
-                f"jax_cxl.{name} with op={op.name.lower()!r} has no derivative. Only op='sum' has"
-                " one."
+                f"jax_cxl.{name} with op={reduce_op.name.lower()!r} has no derivative. Only"
+                " op='sum' has one."
             )
-        return linear_jvp(primals, tangents, op=op, **params)
+        return linear_jvp(primals, tangents, reduce_op=reduce_op, **params)
 
-    def transpose(ct, x, *, axes, op, reverse):
-        ct = primitive.bind(named_axis.vary(ct, axes), axes=axes, op=op, reverse=not reverse)
-        return [_fill_first(ct, axes, not reverse, op) if exclusive else ct]
-
-    def batch_other_axis(x, d, **params):
-        return primitive.bind(x, **params), d
-
-    def batch_own_axis(x, d, axis_size, *, op, reverse, **params):
-        if d is None:
-            x, d = lax.broadcast(x, (axis_size,)), 0
-        y = _cumulate(x, d, op, reverse)
+    def over_vmapped(x, d, *, reduce_op, reverse):
+        y = _cumulate(x, d, reduce_op, reverse)
         # The value of the first rank of an exclusive scan is undefined here.
         return (jnp.roll(y, -1 if reverse else 1, d) if exclusive else y), d
 
-    primitive.def_effectful_abstract_eval(abstract_eval)
-    lowering.register(primitive, lower)
+    op = Op.EXSCAN if exclusive else Op.SCAN
+    primitive = primitives.make(name, op, over_vmapped=over_vmapped)
     ad.deflinear2(primitive, transpose)
     linear_jvp = ad.primitive_jvps[primitive]
     ad.primitive_jvps[primitive] = jvp
-    batching_rules.register(primitive, batch_other_axis, batch_own_axis)
     return primitive
 
 
@@ -154,12 +130,8 @@ def _cumulate(x, dim, op, reverse):
         ReduceOp.MIN: lax.cummin,
         ReduceOp.MAX: lax.cummax,
     }[op]
-    wide = x
-    if x.dtype == np.bool:
-        wide = x.astype(np.int32)
-    elif jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4:
-        wide = x.astype(np.float32)
-    return cumulate(wide, dim, reverse=reverse).astype(x.dtype)
+    wide = np.int32 if x.dtype == np.bool else dtypes.accumulator(x.dtype)
+    return cumulate(x.astype(wide), dim, reverse=reverse).astype(x.dtype)
 
 
 def _fill_first(out, axes, reverse, op):

@@ -2,12 +2,14 @@
 
 import dataclasses
 import functools
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 
 from jax_cxl._lowering.primitives import named_axis
+from jax_cxl._lowering.primitives.documentation import documented
+from jax_cxl._lowering.primitives.named_axis import AxisName
 from jax_cxl.ops.ppermute import ppermute, sources_of
 
 
@@ -23,14 +25,14 @@ class SendToken:
     sources: tuple[int, ...]
 
 
-def psend(x: Any, axis_name: Hashable | Sequence[Hashable], perm: Sequence[tuple[int, int]]) -> Any:
+@documented()
+def psend(x: Any, axis_name: AxisName, perm: Sequence[tuple[int, int]]) -> Any:
     """Sends x from rank to rank along a named axis. `precv` returns the values that arrive.
 
     Drop-in for `jax.lax.psend` that works on every platform. `psend` and `precv` together are
     `ppermute`, and have its derivative. All ranks run both: `perm` names the ranks that send.
 
     Args:
-      x: array, or pytree of arrays, of any dtype.
       axis_name: mesh axis, or several, as for `ppermute`.
       perm: pairs (source, destination) of axis indices. An index is the source of at most one
         pair, and the destination of at most one.
@@ -40,13 +42,10 @@ def psend(x: Any, axis_name: Hashable | Sequence[Hashable], perm: Sequence[tuple
       `jax.lax.optimization_barrier`.
 
     Raises:
-      NameError: the axis is not bound, as outside `jax.shard_map`.
-      TypeError: a dtype is not supported, such as float6_e2m3fn, or perm is neither a list
-        nor a tuple.
+      TypeError: perm is neither a list nor a tuple.
       ValueError: an index is out of bounds, or is the source or the destination of two pairs.
 
     Example:
-      >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
       >>> def body(x):
       ...   token = jax_cxl.psend(x, "i", [(0, 3)])
       ...   return jax_cxl.precv(token, jax.ShapeDtypeStruct(x.shape, x.dtype), "i", [(0, 3)])
@@ -59,10 +58,11 @@ def psend(x: Any, axis_name: Hashable | Sequence[Hashable], perm: Sequence[tuple
     return jax.tree.map(lambda leaf: SendToken(ppermute(leaf, axes, perm), axes, sources), x)
 
 
+@documented()
 def precv(
     token: SendToken,
     out_shape: Any,
-    axis_name: Hashable | Sequence[Hashable],
+    axis_name: AxisName,
     perm: Sequence[tuple[int, int]],
 ) -> Any:
     """Receives the values that a `psend` with the same pairs has sent.
@@ -80,12 +80,10 @@ def precv(
       An array: the x of the source, or zeros on ranks without a source.
 
     Raises:
-      NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: the token does not come from `psend`.
       ValueError: the token belongs to another axis, permutation, shape or dtype.
 
     Example:
-      >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
       >>> def body(x):
       ...   token = jax_cxl.psend(x, "i", [(0, 3)])
       ...   return jax_cxl.precv(token, jax.ShapeDtypeStruct(x.shape, x.dtype), "i", [(0, 3)])

@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -11,22 +10,14 @@ import jax
 from jax_cxl._lowering.start_done import future as futures, split_function
 from jax_cxl._lowering.start_done.future import Future
 from jax_cxl.ops.all_gather import all_gather
-from jax_cxl.ops.all_to_all import all_to_all
+from jax_cxl.ops.all_to_all import all_to_all, pswapaxes
 from jax_cxl.ops.moe.combine import moe_combine, moe_combine_halves
 from jax_cxl.ops.moe.dispatch import moe_dispatch, moe_dispatch_halves
-from jax_cxl.ops.ppermute import ppermute
-from jax_cxl.ops.pshuffle import pshuffle
+from jax_cxl.ops.ppermute import ppermute, pshuffle
 from jax_cxl.ops.psum_scatter import psum_scatter
-from jax_cxl.ops.pswapaxes import pswapaxes
 from jax_cxl.ops.ragged_all_to_all import ragged_all_to_all
-from jax_cxl.ops.reductions.idempotent import pand, pmax, pmin, por
-from jax_cxl.ops.reductions.pmean import pmean
-from jax_cxl.ops.reductions.psum import psum
-from jax_cxl.ops.rooted.broadcast import broadcast
-from jax_cxl.ops.rooted.gather import gather
-from jax_cxl.ops.rooted.pbroadcast import pbroadcast
-from jax_cxl.ops.rooted.reduce import reduce
-from jax_cxl.ops.rooted.scatter import scatter
+from jax_cxl.ops.reductions import pand, pmax, pmean, pmin, por, psum
+from jax_cxl.ops.rooted import broadcast, gather, pbroadcast, reduce, scatter
 from jax_cxl.ops.scan import pexscan, pscan
 from jax_cxl.ops.take_rows import take_rows
 
@@ -82,12 +73,6 @@ _NOTES = {
 }
 
 
-def _halves_of(operation: Callable) -> Callable[..., tuple[list, Any, Callable]]:
-    return lambda *args, **kwargs: split_function.start(
-        lambda a, k: operation(*a, **k), args, kwargs
-    )
-
-
 def _pair(
     operation: Callable, halves: Callable | None = None
 ) -> tuple[Callable[..., Future], Callable[..., Any]]:
@@ -100,7 +85,7 @@ def _pair(
         another collective.
     """
     name = operation.__name__
-    halves = halves or _halves_of(operation)
+    halves = halves or functools.partial(split_function.start, operation)
 
     @functools.wraps(operation)
     def start(*args, **kwargs):
@@ -124,8 +109,7 @@ def _pair(
     for function, suffix, text in ((start, "start", _START), (done, "done", _DONE)):
         function.__name__ = function.__qualname__ = f"{name}_{suffix}"
         function.__module__ = __name__
-        text = text.format(name=name, note=note)
-        function.__doc__ = textwrap.indent(text, "    ").strip() + "\n    "
+        function.__doc__ = text.format(name=name, note=note)
     return start, done
 
 

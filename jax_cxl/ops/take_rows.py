@@ -1,6 +1,6 @@
 """jax_cxl.take_rows."""
 
-from collections.abc import Hashable, Sequence
+import functools
 from typing import Any
 
 import jax
@@ -10,22 +10,26 @@ from jax.interpreters import ad, batching
 
 from jax_cxl import _compat
 from jax_cxl._lowering.primitives import (
-    batching_rules,
+    dtypes,
     indices as index_arrays,
     lowering,
     named_axis,
     row_lowering,
+    vmapped_axis,
 )
+from jax_cxl._lowering.primitives.documentation import documented
+from jax_cxl._lowering.primitives.named_axis import AxisName, GroupLists
 from jax_cxl.ops.psum_scatter import psum_scatter_p
 
 
+@documented()
 def take_rows(
     table: Any,
     indices: Any,
-    axis_name: Hashable | Sequence[Hashable],
+    axis_name: AxisName,
     *,
     published: Any = None,
-    axis_index_groups: Sequence[Sequence[int]] | None = None,
+    axis_index_groups: GroupLists = None,
 ) -> Any:
     """Takes rows of a table that is divided among the ranks along an axis.
 
@@ -41,23 +45,20 @@ def take_rows(
         table has n * R rows: row i of rank r is row r * R + i.
       indices: integers of shape (M,) and any integer dtype, the rows that this rank takes, in any
         order. A row may occur several times.
-      axis_name: mesh axis, or several in the order in which they count ranks.
       published: None, or booleans of shape (R,): the rows of `table` that other ranks may take.
         Only these are written to the pool. Other rows can only be taken by the rank that holds
         them: what another rank gets for them is undefined.
       axis_index_groups: lists of axis indices, all of the same size and together a
-        partition of the axis. The ranks of a group share one table. By default all ranks are one
-        group.
+        partition of the axis. The ranks of a group share one table.
 
     Returns:
       An array of shape (M, ...) and table's dtype. Rows whose index is negative, or n * R or more,
       are zeros.
 
     Raises:
-      NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: a dtype is not supported, such as float6_e2m3fn, or the indices are not integers.
-      ValueError: shapes do not fit, the table or the result has 2**31 rows or more (under
-        `jax.vmap`, of all elements together), or the groups are not a partition.
+      ValueError: shapes do not fit, or the table or the result has 2**31 rows or more (under
+        `jax.vmap`, of all elements together).
 
     Example:
       >>> mesh = jax_cxl.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -67,9 +68,7 @@ def take_rows(
       Array([13, 10,  0, 12, 12, 11], dtype=int32)
     """
     name = "take_rows"
-    axes = named_axis.axes_of(name, axis_name)
-    groups = named_axis.groups_of(name, axes, axis_index_groups)
-    size = named_axis.group_size(axes, groups)
+    axes, groups, size = named_axis.groups_along(name, axis_name, axis_index_groups)
     table = jnp.asarray(table)
     indices = index_arrays.integers(name, "indices", indices)
     if table.ndim < 1 or indices.ndim != 1:
@@ -101,19 +100,17 @@ take_rows_p = _compat.tracing.Primitive("take_rows")
 
 def _bind(*operands, axes, groups, size):
     if not axes:
-        return _take_alone(*operands)
-    operands = tuple(named_axis.vary(x, axes) for x in operands)
-    varying = tuple({a for x in operands for a in named_axis.varying(x)})
-    operands = tuple(named_axis.vary(x, varying) for x in operands)
-    return take_rows_p.bind(*operands, axes=axes, groups=groups, size=size)
+        return take_alone(*operands)
+    alike = named_axis.vary_alike(axes, *operands)
+    return take_rows_p.bind(*alike, axes=axes, groups=groups, size=size)
 
 
-def _take_alone(table, indices, *_):
-    """Takes rows of a whole table."""
+def take_alone(table, indices, *_):
+    """Takes rows of a whole table, zeros where an index is negative."""
     if not table.shape[0]:
         return jnp.zeros((*indices.shape, *table.shape[1:]), table.dtype)
     indices = jnp.where(indices < 0, table.shape[0], indices)
-    return jnp.take(table, indices, axis=0, mode="fill", fill_value=0)
+    return table.at[indices].get(mode="fill", fill_value=0)
 
 
 def _abstract_eval(table, indices, *published, axes, groups, size):
@@ -124,7 +121,7 @@ def _abstract_eval(table, indices, *published, axes, groups, size):
 
 def _lower(ctx, table, indices, *published, axes, groups, size):
     return row_lowering.take_rows(
-        ctx, table, indices, *published, axes=axes, groups=groups, alone=_take_alone
+        ctx, table, indices, *published, axes=axes, groups=groups, alone=take_alone
     )
 
 
@@ -143,24 +140,23 @@ def _transpose(ct, table, indices, *published, axes, groups, size):
     rows = table.aval.shape[0]
     # Sum in float32, as reductions do, and return each rank's rows to it.
     at = jnp.where(indices < 0, size * rows, indices)
-    wide = ct.dtype if ct.dtype.itemsize >= 4 else np.float32
+    wide = dtypes.accumulator(ct.dtype)
     taken = jnp.zeros((size * rows, *ct.shape[1:]), wide).at[at].add(ct.astype(wide), mode="drop")
     parts = taken.reshape(size, rows, *ct.shape[1:])
     parts = named_axis.vary(parts, tuple(axes))
-    back = psum_scatter_p.bind(parts, axes=axes, groups=groups, size=size, dim=0, levels=None)
+    back = psum_scatter_p.bind(
+        parts, axes=axes, groups=groups, size=size, operand_blocks=0, levels=None
+    )
     return [back.astype(ct.dtype), *nothing]
 
 
 def _batch(axis_data, operands, dims, *, axes, groups, size):
     batch = axis_data.size
-
-    def to_front(x, d):
-        return batching_rules.to_front(x, d, batch)
-
+    to_front = functools.partial(vmapped_axis.to_front, size=batch)
     if axis_data.name in axes:
-        batching_rules.require_whole_axis("take_rows", axes, groups, axis_data.name)
+        vmapped_axis.check("take_rows", axis_data.name, axes, groups)
         table, indices = map(to_front, operands[:2], dims[:2])
-        return _take_alone(table.reshape(-1, *table.shape[2:]), indices), 0
+        return take_alone(table.reshape(-1, *table.shape[2:]), indices), 0
     bind = {"axes": axes, "groups": groups, "size": size}
     if all(d is None for d in dims):
         return _bind(*operands, **bind), None

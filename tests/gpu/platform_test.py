@@ -92,8 +92,9 @@ class PlatformTest(parameterized.TestCase):
         cuda.register_pool.return_value = ""
         cuda.failure.return_value = None
         self.enterContext(mock.patch.object(start_gpus, "_core", mock.Mock()))
+        config = configuration.Config()
         for _ in range(2):
-            start_gpus.start(cuda, [0], configuration.Config(), tuning_table.load(None), "meeting")
+            start_gpus.start(cuda, [0], config, tuning_table.load(None), "meeting", False)
         self.assertLen(program_errors._sources, before + 1)
         text = "INTERNAL: CUDA error: CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure"
         self.assertNotIsInstance(jax.errors.JaxRuntimeError(text), errors.CxlError)

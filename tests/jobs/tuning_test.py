@@ -11,6 +11,7 @@ import job
 import pytest
 from absl.testing import absltest, parameterized
 
+from jax_cxl import _core
 from jax_cxl._commands.bench import tune
 from jax_cxl._job import tuning_table
 from jax_cxl._lowering.contract import Op
@@ -130,7 +131,7 @@ class TuneTest(parameterized.TestCase):
         fields = {
             levels_table.field(op, on_gpus) for op in levels_table.OPS for on_gpus in (False, True)
         }
-        self.assertEqual(fields, {name for name in tuning_table.FIELDS if "levels" in name})
+        self.assertEqual(fields, {name for name in _core.TUNING_FIELDS if "levels" in name})
 
     @pytest.mark.long
     def test_measures_levels(self):

@@ -7,11 +7,11 @@ import jax
 import numpy as np
 
 import jax_cxl
-from jax_cxl._job import late_ranks
+from jax_cxl._job import lateness
 
 
 def main() -> None:
-    late_ranks.INTERVAL = 0.5
+    lateness.INTERVAL = 0.5
     jax_cxl.initialize()
     mesh = jax_cxl.make_mesh(
         (jax.device_count(),), ("i",), axis_types=(jax.sharding.AxisType.Auto,)

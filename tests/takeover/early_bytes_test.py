@@ -1,8 +1,10 @@
 """The bytes that a scheduled module uses, by which early starts are bounded."""
 
+import gc
 import pathlib
 import re
 import sys
+import weakref
 
 import hlo_modules
 import jax
@@ -45,7 +47,7 @@ def module(body, header=""):
 def most(body, header=""):
     """Returns the most bytes that the entry uses besides its arguments, in MiB."""
     read = Module(module(body, header))
-    (entry,) = [c for c in read.with_any((b"parameter",)) if read.is_entry(c)]
+    entry = read.entry
     found = graph.Graph(read, entry, read.sequence(entry), [], costs.Costs(read))
     return usage.most_by_xla(found.nodes, []) // MIB
 
@@ -128,7 +130,7 @@ class KindsTest(absltest.TestCase):
 
     def graph(self, body):
         read = Module(module(body))
-        (entry,) = [c for c in read.with_any((b"parameter",)) if read.is_entry(c)]
+        entry = read.entry
         sequence = read.sequence(entry)
         named = {entry.instruction(n).name: n for n in sequence}
         found = [
@@ -137,6 +139,13 @@ class KindsTest(absltest.TestCase):
             if name in named
         ]
         return read, entry, sequence, graph.Graph(read, entry, sequence, found, costs.Costs(read))
+
+    def test_nothing_keeps_a_module(self):
+        found = self.graph("ENTRY main { p = A parameter(0)\n ROOT n = A negate(p) }")
+        read = weakref.ref(found[0])
+        del found
+        gc.collect()
+        self.assertIsNone(read())
 
     def test_what_has_a_product(self):
         read, entry, sequence, _ = self.graph(
@@ -150,7 +159,7 @@ class KindsTest(absltest.TestCase):
               ROOT n = A negate(e) }""".replace("ENTRY", LOOP).replace("PRODUCT", PRODUCT)
         )
         instructions = map(entry.instruction, sequence)
-        found = [i.name for i in instructions if costs.Costs(read).has_product(entry, i)]
+        found = [i.name for i in instructions if costs.Costs(read).products(entry, i)]
         self.assertEqual(found, ["d", "e"])
 
     def test_what_is_put_off(self):

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from absl.testing import absltest, parameterized
 
+from jax_cxl._takeover.early import Early
 from jax_cxl._takeover.hlo.module import Module
-from jax_cxl._takeover.schedule import barriers, costs, graph, memory, order
+from jax_cxl._takeover.schedule import costs, graph, memory, order
 
 SHAPE, ARGUMENTS = "f32[4]{0}", 3
 # Seconds of an instruction and of a collective. Instructions that wait for a collective are put off
@@ -166,14 +167,14 @@ def reordered(text):
     """Returns the instructions in XLA's order and with early starts, and how many starts moved."""
     data = hlo_modules.serialized(text)
     module = Module(data)
-    (entry,) = [c for c in module.with_any((b"all-reduce-start", b"out")) if c.root.name == "out"]
+    entry = module.entry
     sequence = module.sequence(entry)
     before = listed(entry, sequence)
     found = []
     for number in sequence:
         start = entry.instruction(number)
         if start.opcode == "all-reduce-start":
-            barriers.bypass(entry, start)
+            Early.bypass_barriers(entry, start)
             found.append(graph.Collective(start.id, entry.done_of(start).id, "all-reduce", 2))
     read = graph.Graph(module, entry, sequence, found, costs.Costs(module))
     positions = order.arrange(read.nodes, read.pairs, 1 << 30).positions

@@ -89,7 +89,7 @@ class RandomTest(parameterized.TestCase):
             found = order.arrange(nodes, pairs, limit)
             self.assertCountEqual(found.positions, range(len(nodes)))
             self.assertEmpty(violations(nodes, found.positions))
-            self.assertEqual(found, order.arrange(nodes, pairs, limit))
+            self.assertEqual(found.positions, order.arrange(nodes, pairs, limit).positions)
             # What stays in its place keeps its order.
             ends = {i for pair in pairs for i in (pair.start, pair.done)}
             stay = [

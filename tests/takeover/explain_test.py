@@ -12,7 +12,7 @@ import jax_cxl
 from jax_cxl._job import configuration
 from jax_cxl._lowering import contract
 from jax_cxl._takeover import survey
-from jax_cxl._takeover.decisions import Decisions
+from jax_cxl._takeover.hook import Decisions
 from jax_cxl._takeover.world import World
 
 _P = jax.P

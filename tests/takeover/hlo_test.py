@@ -11,8 +11,7 @@ from absl.testing import absltest, parameterized
 from hypothesis import given, strategies as st
 from jax.extend import xla
 
-from jax_cxl._takeover import build
-from jax_cxl._takeover.config import Config
+from jax_cxl._takeover import build, config, match
 from jax_cxl._takeover.hlo import groups, shape, wire
 from jax_cxl._takeover.hlo.module import Instruction, Module
 from jax_cxl._takeover.hlo.wire import Message
@@ -98,12 +97,22 @@ class GroupsTest(parameterized.TestCase):
         proto = Message()
         for column in ([5, 2], [4, 1], [3, 0]):
             proto.add(3, Message().set_integers(1, column))
-        assignment = Module(Message().add(15, proto).encode()).device_assignment
-        assert assignment is not None
-        self.assertEqual(assignment.by_position([[0, 5], [1, 2]]), [[5, 0], [4, 3]])
-        self.assertEqual(assignment.cross_replica([[0, 1]]), [[5, 2], [4, 1], [3, 0]])
-        self.assertEqual(assignment.cross_partition([[2, 0]]), [[3, 5], [0, 2]])
-        self.assertEqual(assignment.cross_both([[0, 1]]), [[5, 4, 3, 2, 1, 0]])
+        module = Module(Message().add(15, proto).encode())
+        channel, all_ids = {Instruction.CHANNEL_ID: 1}, {Instruction.GLOBAL_IDS: 1}
+        for opcode, ids, fields, expected in (
+            ("all-reduce", [[0, 5], [1, 2]], channel | all_ids, [[5, 0], [4, 3]]),
+            ("all-reduce", [[0, 1]], {}, [[5, 2], [4, 1], [3, 0]]),
+            ("all-reduce", [[0, 1]], channel, [[5, 4, 3, 2, 1, 0]]),
+            ("all-to-all", [[2, 0]], channel, [[3, 5], [0, 2]]),
+            # No groups: all, in each of the modes.
+            ("all-reduce", [], all_ids, [[5, 4, 3, 2, 1, 0]]),
+            ("all-to-all", [], channel, [[5, 4, 3], [2, 1, 0]]),
+        ):
+            call = listed(*ids)
+            for field, value in fields.items():
+                call.set(field, value)
+            found = mock.Mock(opcode=opcode, instruction=Instruction(call))
+            self.assertEqual(match.devices(module, found), expected)
 
 
 class WireTest(parameterized.TestCase):
@@ -144,8 +153,7 @@ class WireTest(parameterized.TestCase):
                 of_xla = re.sub(f"^{old}", new, of_xla)
             text = f"HloModule m\nENTRY e {{ ROOT p = {of_xla}[3]{{0}} parameter(0) }}"
             read = Module(hlo_modules.serialized(text))
-            (computation,) = read.with_any((b"",))
-            (found,) = computation.root.shapes
+            (found,) = read.entry.root.shapes
             self.assertEqual(found, shape.Shape(dtype, (3,), (0,)))
             self.assertEqual(shape.decode(found.encode()), [found])
 
@@ -170,13 +178,15 @@ class WireTest(parameterized.TestCase):
 
     def test_attributes(self):
         attributes = {"a": 'tab\t, "~" \x7f', "b": np.int32(3), "c": np.array([1, 2], np.int64)}
-        made = Config.of({"line": "", **attributes}, "x.py:1")
-        self.assertTrue(made.has_line)
         self.assertEqual(
-            made.text,
+            config.of({"line": "", **attributes}, "x.py:1"),
             '{a = "tab\\09, \\22~\\22 \\7F", b = 3 : i32, c = array<i64: 1, 2>, line = "x.py:1"}',
         )
-        self.assertFalse(Config.of({"line": ""}, "").has_line)
+        new = config.of({"line": "", "site": np.int64(-1)}, "")
+        self.assertTrue(config.is_new(new))
+        numbered = config.completed(new, 7, "x.py:2")
+        self.assertEqual(numbered, '{line = "x.py:2", site = 7 : i64}')
+        self.assertFalse(config.is_new(numbered))
 
     def test_rows(self):
         computation = mock.Mock(new_id=lambda: 2)
@@ -212,10 +222,9 @@ class ModuleTest(absltest.TestCase):
         for data in self.modules(function, np.ones((4, 4), np.float32), donate_argnums=0):
             module = Module(data)
             self.assertEqual(module.encode(), data)
-            for computation in module.with_any((b"",)):
-                for instruction in list(computation.with_any((b"",))):
-                    self.assertTrue(instruction.opcode)
-                    computation.touch(instruction)
+            for computation, instruction in module.with_any((b"",)):
+                self.assertTrue(instruction.opcode)
+                computation.touch(instruction)
             self.assertEqual(module.encode(), data)
 
     def test_lines(self):
@@ -227,20 +236,17 @@ class ModuleTest(absltest.TestCase):
 
         for data in self.modules(outer, np.ones(9, np.float32)):
             module = Module(data)
-            for computation in module.with_any((b"sort",)):
-                for instruction in computation.with_any((b"sort",)):
-                    if instruction.opcode == "sort":
-                        self.assertRegex(
-                            module.source_line(instruction), r"hlo_test.py:\d+ .*inner"
-                        )
-                        line = module.source_line(instruction, lambda file: "hlo_test" in file)
-                        self.assertNotIn("hlo_test.py", line)
-                        return
+            for _, instruction in module.with_any((b"sort",)):
+                if instruction.opcode == "sort":
+                    self.assertRegex(module.source_line(instruction), r"hlo_test.py:\d+ .*inner")
+                    line = module.source_line(instruction, lambda file: "hlo_test" in file)
+                    self.assertNotIn("hlo_test.py", line)
+                    return
         self.fail("no sort")
 
     def test_ids_are_new(self):
         (data,) = self.modules(lambda x: x + 1, np.ones(9, np.float32))
-        for computation in Module(data).with_any((b"",)):
+        for computation in {computation for computation, _ in Module(data).with_any((b"",))}:
             ids = {i.id for i in computation.with_any((b"",))}
             made = {computation.new_id() for _ in range(3)}
             self.assertLen(made, 3)

@@ -8,8 +8,7 @@ from absl.testing import absltest, parameterized
 import jax_cxl
 from jax_cxl._lowering import contract
 from jax_cxl._lowering.contract import Op
-from jax_cxl._takeover import loaded_programs
-from jax_cxl._takeover.config import Config
+from jax_cxl._takeover import config, loaded_programs
 from jax_cxl._takeover.hlo.wire import Message
 
 
@@ -27,7 +26,7 @@ def attributes(ranks, generation=0):
     made = contract.attributes(
         "psum", Op.ALL_REDUCE, np.array([ranks]), generation=generation, program="jit_f"
     )
-    return Config.of(made, "").text
+    return config.of(made, "")
 
 
 def job(generation=0, **ranks):

@@ -7,11 +7,11 @@ from absl.testing import absltest, parameterized
 from hlo_modules import WORLD, all_reduce, check_pairs, module, rewritten
 
 from jax_cxl import errors
-from jax_cxl._job.counts import counts
+from jax_cxl._job import lowered_programs
 from jax_cxl._takeover import hook, survey
-from jax_cxl._takeover.decisions import Decisions
 from jax_cxl._takeover.hlo.module import Module
 from jax_cxl._takeover.hlo.wire import Message
+from jax_cxl._takeover.hook import Decisions
 from jax_cxl._takeover.world import World
 
 
@@ -89,9 +89,9 @@ class CallTest(parameterized.TestCase):
         self.refused(body, "packed two to a byte")
 
     def test_what_stays_is_counted(self):
-        before = counts.left.copy()
+        before = lowered_programs.left.copy()
         self.assertIsNone(rewritten(all_reduce("{{0},{1,2,3}}")))
-        self.assertEqual(list((counts.left - before).values()), [1])
+        self.assertEqual(list((lowered_programs.left - before).values()), [1])
 
     @parameterized.parameters(
         ("{}", True, "0, 1, 2, 3"),

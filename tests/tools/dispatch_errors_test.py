@@ -6,7 +6,7 @@ from unittest import mock
 import jax
 from absl.testing import absltest
 
-from jax_cxl import _compat, _core
+from jax_cxl import _core
 from jax_cxl._job.ending import program_errors
 
 
@@ -20,7 +20,7 @@ class DispatchErrorsTest(absltest.TestCase):
         def raises(_):
             raise error
 
-        jitted = _compat.dispatch.jitted_function_type()
+        jitted = type(jax.jit(lambda: None))
         _core.translate_dispatch_errors(jitted, raises)
         self.addCleanup(_core.translate_dispatch_errors, jitted, program_errors._make)
 

@@ -8,7 +8,7 @@ from unittest import mock
 
 from absl.testing import absltest, parameterized
 
-from jax_cxl._commands.launch import rank_environment
+from jax_cxl._commands.launch import cli
 from jax_cxl._job.launched import environment
 
 
@@ -21,9 +21,8 @@ def _free_port() -> int:
 class WaitForCoordinatorTest(parameterized.TestCase):
     def wait(self, rank: int, port: int, go_on: bool = False) -> float:
         """Waits as this rank does, and returns for how many seconds."""
-        variables = rank_environment.rank_environment(
-            {}, rank=rank, size=2, port=port, devices_per_process=1, go_on=go_on
-        )
+        job = cli._parse(["--devices-per-process=1", *["--go-on"] * go_on, __file__])
+        variables = job.environment({}, rank=rank, port=port)
         with mock.patch.dict(os.environ, variables):
             start = time.monotonic()
             environment.wait_for_coordinator()

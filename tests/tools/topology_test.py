@@ -60,7 +60,7 @@ class TopologyTest(absltest.TestCase):
         self.add_dax("dax1.0", 1)
 
     def texts(self) -> list[str]:
-        findings = doctor.check_topology(2, self.sysfs)
+        findings = doctor.check_topology(self.sysfs)
         return [f"{finding.level}: {finding.text}" for finding in findings]
 
     def test_two_sockets(self):

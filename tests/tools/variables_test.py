@@ -11,7 +11,7 @@ from unittest import mock
 from absl.testing import absltest, parameterized
 
 from jax_cxl import errors
-from jax_cxl._job import information, unknown_variables
+from jax_cxl._job import configuration, information
 from jax_cxl._job.launched import entry_point
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -25,11 +25,11 @@ class UnknownVariablesTest(parameterized.TestCase):
         ("JAX_CXL_HOSTS", "JAX_CXL_NCCL_HOSTS"),
     )
     def test_the_nearest_name(self, name, nearest):
-        (problem,) = unknown_variables.problems({name: "1", "PATH": "/bin"})
+        (problem,) = configuration.unknown_variables({name: "1", "PATH": "/bin"})
         self.assertIn(f"{name}: did you mean {nearest}?", problem)
 
     def test_a_name_that_is_like_no_other(self):
-        (problem,) = unknown_variables.problems({"JAX_CXL_X": "1"})
+        (problem,) = configuration.unknown_variables({"JAX_CXL_X": "1"})
         self.assertIn("docs/start/settings.md lists all", problem)
 
     def test_known_names(self):
@@ -39,16 +39,16 @@ class UnknownVariablesTest(parameterized.TestCase):
             # Not options of CMake and macros.
             named |= set(re.findall(r"(?<![-.\w])JAX_CXL_[A-Z_]+\b", document.read_text()))
         self.assertGreater(len(named), 20)
-        self.assertEmpty(unknown_variables.problems(dict.fromkeys(named, "1")))
+        self.assertEmpty(configuration.unknown_variables(dict.fromkeys(named, "1")))
 
     def test_warns_once(self):
         with (
             mock.patch.dict(os.environ, JAX_CXL_TIMOUT="1"),
             self.assertLogs("jax_cxl", "WARNING") as logs,
         ):
-            unknown_variables.warn.cache_clear()
-            unknown_variables.warn()
-            unknown_variables.warn()
+            configuration.warn_of_unknown_variables.cache_clear()
+            configuration.warn_of_unknown_variables()
+            configuration.warn_of_unknown_variables()
         self.assertLen(logs.output, 1)
 
 

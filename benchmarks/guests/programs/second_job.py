@@ -7,7 +7,7 @@ from jax_cxl._job.pool import pool_uri
 
 spec = pool_uri.parse(sys.argv[1]).sized(1)
 try:
-    _core.Pool.create(**spec.for_core(), world_size=1)
+    _core.Pool.create(spec.for_core() | {"world_size": 1})
 except errors.PoolInUseError as error:
     print("REFUSED", error)
 else:

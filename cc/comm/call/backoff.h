@@ -1,6 +1,7 @@
 #ifndef JAX_CXL_COMM_CALL_BACKOFF_H_
 #define JAX_CXL_COMM_CALL_BACKOFF_H_
 
+#include <atomic>
 #include <chrono>
 
 namespace jax_cxl::comm {
@@ -38,6 +39,19 @@ class Backoff {
   Clock::time_point started_;
   bool shares_core_ = false;
   int vain_yields_ = 0;  // in a row
+};
+
+// For threads that hold it for less time than a system call takes.
+class SpinLock {
+ public:
+  void lock() {
+    Backoff backoff;
+    while (locked_.test_and_set(std::memory_order_acquire)) backoff.Pause();
+  }
+  void unlock() { locked_.clear(std::memory_order_release); }
+
+ private:
+  std::atomic_flag locked_;
 };
 
 }  // namespace jax_cxl::comm

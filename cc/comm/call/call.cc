@@ -39,6 +39,13 @@ Status Disagreement(const Group& group, Version first, Version second,
       .With("call_1", second.call);
 }
 
+Status WasShutDown() {
+  return Error(
+      Code::kFailedPrecondition,
+      "jax_cxl was shut down while the call was under way; wait for all "
+      "results (jax.block_until_ready) before jax_cxl.shutdown()");
+}
+
 uint64_t HashDescriptor(const pool::CallDescriptor& descriptor,
                         uint64_t before) {
   uint64_t words[sizeof(descriptor) / sizeof(uint64_t)];

@@ -27,6 +27,8 @@ using Clock = std::chrono::steady_clock;
 struct Group {
   std::vector<int32_t> members;
   int self = 0;  // which member this rank is
+
+  int rank() const { return members[self]; }
 };
 
 // Returns a hash that is the same for the same member list on every host.
@@ -104,6 +106,9 @@ struct Version {
 // call the same one, number `identity`.
 Status Disagreement(const Group& group, Version first, Version second,
                     uint64_t identity);
+
+// Returns the status of a call that had not finished at the end of the job.
+Status WasShutDown();
 
 pool::CallDescriptor Describe(const Call& call);
 

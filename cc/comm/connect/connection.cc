@@ -6,7 +6,6 @@
 #include <optional>
 #include <utility>
 
-#include "cc/comm/connect/directory.h"
 #include "cc/pool/layout/geometry.h"
 
 namespace jax_cxl::comm {
@@ -65,35 +64,27 @@ uint64_t ChoosePayloadBytes(const Arenas& arenas, uint64_t most) {
       kMinPayloadBytes, most);
 }
 
-// Returns the largest number of bytes that `channels` channels take on one pool
-// device, if each arena of a rank has `bytes` bytes.
-uint64_t BytesOfChannels(const pool::Pool& pool, const Options& options,
-                         uint64_t bytes, uint64_t channels) {
-  const auto extents = static_cast<uint64_t>(pool.num_extents());
-  const Arenas arenas = {pool.num_extents(), extents * bytes, bytes};
-  const plan::Geometry geometry = ChooseGeometry(arenas, options);
-  const uint64_t slots = (geometry.num_slots + extents - 1) / extents;
-  const uint64_t control = pool::ControlBytes(
-      pool.world_size(),
-      ChoosePayloadBytes(arenas, options.tuning.inline_bytes));
-  return channels *
-         (slots * pool::RoundUp(geometry.slot_bytes, pool::kInterferenceBytes) +
-          control);
-}
-
 }  // namespace
 
 uint64_t NeededPoolBytes(const pool::Pool& pool, const Options& options,
                          uint64_t channels) {
   constexpr uint64_t kUnit = uint64_t{1} << 20;
+  const int extents = pool.num_extents(), world = pool.world_size();
   uint64_t arena = ArenasOf(pool).smallest;
   // Slots grow with the arenas, up to a limit.
   for (uint64_t needed = 0;; arena = pool::RoundUp(needed, pool::kPageBytes)) {
-    needed = BytesOfChannels(pool, options, arena, channels);
+    const Arenas arenas = {extents, extents * arena, arena};
+    const plan::Geometry geometry = ChooseGeometry(arenas, options);
+    const int slots = (geometry.num_slots + extents - 1) / extents;
+    const uint64_t payload =
+        ChoosePayloadBytes(arenas, options.tuning.inline_bytes);
+    // On the pool device that has the most of a channel.
+    needed = channels * (slots * pool::RoundUp(geometry.slot_bytes,
+                                               pool::kInterferenceBytes) +
+                         pool::ControlBytes(world, payload));
     if (needed <= arena) break;
   }
-  const int world = pool.world_size();
-  return pool.num_extents() *
+  return extents *
          pool::RoundUp(pool::ControlBytes(0, world) + world * arena, kUnit);
 }
 
@@ -108,8 +99,7 @@ Connection::Connection(pool::Pool* pool, const Peers* peers,
       payload_bytes_(
           ChoosePayloadBytes(ArenasOf(*pool), options.tuning.inline_bytes)),
       control_bytes_(pool::ControlBytes(pool->world_size(), payload_bytes_)),
-      blocks_(group_.members.size(), MemberBlock{.doorbells = doorbells_}),
-      slots_(group_.members.size()) {}
+      blocks_(group_.members.size(), MemberBlock{.doorbells = doorbells_}) {}
 
 Result<pool::ChannelPlace> Connection::Allocate(Arena* arena) const {
   CXL_ASSIGN_OR_RETURN(
@@ -122,24 +112,24 @@ Result<pool::ChannelPlace> Connection::Allocate(Arena* arena) const {
 void Connection::Take(const pool::ChannelPlace& place) {
   place_ = place;
   place_.group = key_;
-  blocks_[group_.self] = {.control = reinterpret_cast<pool::ControlBlock*>(
-                              pool_->At(place.control, control_bytes_)),
-                          .doorbells = doorbells_.From(place.first)};
+  MemberBlock& own = blocks_[group_.self];
+  own = {.control = reinterpret_cast<pool::ControlBlock*>(
+             pool_->At(place.control, control_bytes_)),
+         .doorbells = doorbells_.From(place.first)};
   for (int slot = 0; slot < place.num_slots; ++slot)
-    slots_[group_.self][slot] = pool_->At(place.slots[slot], place.slot_bytes);
+    own.slots[slot] = pool_->At(place.slots[slot], place.slot_bytes);
   if (rings_ != nullptr) rings_->Replace(group_.self, View(group_.self));
 }
 
 Status Connection::Publish(Recorder* recorder) {
-  CXL_ASSIGN_OR_RETURN(
-      entry_,
-      EnterChannel(pool_, doorbells_, group_.members[group_.self], place_));
+  CXL_ASSIGN_OR_RETURN(entry_,
+                       EnterChannel(pool_, doorbells_, group_.rank(), place_));
   recorder->OpenGroup(entry_, group_.members);
   return OkStatus();
 }
 
 pool::ChannelPlace Connection::Close(uint64_t most) {
-  CloseChannel(pool_, doorbells_, group_.members[group_.self], entry_);
+  CloseChannel(pool_, doorbells_, group_.rank(), entry_);
   entry_ = -1;
   place_.first += most + pool::kCallRing + 1;
   return place_;
@@ -158,8 +148,8 @@ Result<bool> Connection::Find(int member) {
       .control = reinterpret_cast<pool::ControlBlock*>(memory.control),
       .doorbells = doorbells_.From(found->place.first),
       .entry = found->entry,
-      .version = found->version};
-  slots_[member] = memory.slots;
+      .version = found->version,
+      .slots = memory.slots};
   return true;
 }
 
@@ -168,7 +158,7 @@ cpu::RingView Connection::View(int member) const {
   return {.first = block.doorbells.first(),
           .published = &block.control->published.word,
           .released = &block.control->released.word,
-          .slots = slots_[member]};
+          .slots = block.slots};
 }
 
 Result<bool> Connection::Connect() {

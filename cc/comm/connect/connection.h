@@ -1,8 +1,6 @@
 #ifndef JAX_CXL_COMM_CONNECT_CONNECTION_H_
 #define JAX_CXL_COMM_CONNECT_CONNECTION_H_
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -11,13 +9,12 @@
 #include "cc/comm/call/call.h"
 #include "cc/comm/call/tuning.h"
 #include "cc/comm/connect/arena.h"
-#include "cc/comm/connect/member_block.h"
+#include "cc/comm/connect/directory.h"
 #include "cc/comm/health/peers.h"
 #include "cc/comm/record/recorder.h"
 #include "cc/engine/cpu/executor.h"
 #include "cc/plan/plan.h"
 #include "cc/pool/coherence/doorbell.h"
-#include "cc/pool/layout/channel_layout.h"
 #include "cc/pool/pool.h"
 
 namespace jax_cxl::comm {
@@ -88,7 +85,6 @@ class Connection {
   pool::ChannelPlace place_ = {};  // of this member's part
   int entry_ = -1;                 // of the directory; -1: closed
   std::vector<MemberBlock> blocks_;
-  std::vector<std::array<std::byte*, pool::kMaxSlots>> slots_;
   std::unique_ptr<cpu::Rings> rings_;
 };
 

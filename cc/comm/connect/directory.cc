@@ -68,7 +68,7 @@ Result<pool::ChannelPlace> AllocateChannel(const pool::Pool& pool, Arena* arena,
   const Status allocated =
       AllocateParts(extents, home, arena, control_bytes, &place);
   if (!allocated.ok()) {
-    FreeChannel(pool, arena, group.members[group.self], place, control_bytes);
+    FreeChannel(pool, arena, group.rank(), place, control_bytes);
     return allocated;
   }
   // The pool is not all zeros. Doorbells carry the job's epoch, but epochs

@@ -12,6 +12,7 @@
 #include "cc/comm/connect/arena.h"
 #include "cc/plan/plan.h"
 #include "cc/pool/coherence/doorbell.h"
+#include "cc/pool/layout/channel_layout.h"
 #include "cc/pool/pool.h"
 
 namespace jax_cxl::comm {
@@ -68,6 +69,25 @@ Result<ChannelMemory> LocateChannel(const pool::Pool& pool,
                                     const pool::ChannelPlace& expected,
                                     uint64_t control_bytes,
                                     std::string_view name);
+
+// The last known memory of one member of a group. The member may meanwhile have
+// given it to another group.
+struct MemberBlock {
+  pool::ControlBlock* control = nullptr;  // null: not found yet
+  pool::Doorbells doorbells;              // for the words of the block
+  // The entry of the member's directory that names the memory, and its version
+  // then. Null for this rank itself.
+  const uint64_t* entry = nullptr;
+  uint64_t version = 0;
+  std::array<std::byte*, pool::kMaxSlots> slots = {};
+
+  // Returns true once the group no longer has this memory. A member rings its
+  // entry before it writes for another group. So if a word of the block belongs
+  // to another group, this returns true after the word was read.
+  bool Moved() const {
+    return entry != nullptr && doorbells.From(0).Read(entry) != version;
+  }
+};
 
 }  // namespace jax_cxl::comm
 

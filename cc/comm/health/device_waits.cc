@@ -1,12 +1,10 @@
 #include "cc/comm/health/device_waits.h"
 
 #include <algorithm>
-#include <optional>
+#include <string>
 #include <utility>
 
 #include "cc/comm/record/recorded_calls.h"
-#include "cc/comm/record/recorder.h"
-#include "cc/pool/coherence/doorbell.h"
 
 namespace jax_cxl::comm {
 namespace {
@@ -42,34 +40,25 @@ Status DeviceWaits::Check(const DeviceWait& wait, Clock::time_point now) {
                         now);
 }
 
-// Describes the call that another rank makes in place of `call`.
-std::string DeviceWaits::CallOf(const Call& call, int rank) const {
-  const pool::Doorbells doorbells(pool_->coherence(), pool_->epoch());
-  const std::optional<RecordedCall> found =
-      FindCall(*pool_->recorder(rank), doorbells, call.identity,
-               pool_->recorder(group_.members[group_.self])
-                   ->calls[call.number % pool::kRecordedCalls]
-                   .group);
-  if (!found) return Recorder::LastOf(*pool_, rank);
-  return found->site.empty() ? found->what : found->what + " at " + found->site;
-}
-
 Status DeviceWaits::Mismatch(const Call& call, int member) const {
+  const int self = group_.rank(), rank = group_.members[member];
+  std::string theirs = LastOf(*pool_, rank);
+  if (const auto found = FindCall(*pool_->recorder(rank), pool_->doorbells(),
+                                  call.identity, KeyOf(*pool_, self, call)))
+    theirs = found->what + (found->site.empty() ? "" : " at " + found->site);
   return Disagreement(group_, {group_.self, DescribeText(call)},
-                      {member, CallOf(call, group_.members[member])},
-                      call.identity);
+                      {member, theirs}, call.identity);
 }
 
 Status DeviceWaits::Timeout(const Call& call, int member) const {
   const int rank = group_.members[member];
-  return Error(Code::kDeadlineExceeded,
-               peers_->Name(group_.members[group_.self]),
+  return Error(Code::kDeadlineExceeded, peers_->Name(group_.rank()),
                " has waited too long in ", DescribeText(call), " for ",
                peers_->Name(rank),
                "; its device gave up, 1.5 times JAX_CXL_TIMEOUT and 5 s after "
                "the wait began")
       .With(peers_->Identity(rank))
-      .With("last", Recorder::LastOf(*pool_, rank))
+      .With("last", LastOf(*pool_, rank))
       .With("call", DescribeText(call));
 }
 

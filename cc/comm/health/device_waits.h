@@ -2,7 +2,6 @@
 #define JAX_CXL_COMM_HEALTH_DEVICE_WAITS_H_
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "cc/base/status.h"
@@ -48,8 +47,6 @@ class DeviceWaits {
   Status Timeout(const Call& call, int member) const;
 
  private:
-  std::string CallOf(const Call& call, int rank) const;
-
   const pool::Pool* pool_;
   const Peers* peers_;
   Group group_;

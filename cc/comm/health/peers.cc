@@ -12,8 +12,8 @@
 #include <sstream>
 
 #include "cc/base/idle.h"
-#include "cc/base/process_exit.h"
 #include "cc/base/process_identity.h"
+#include "cc/base/process_stat.h"
 #include "cc/base/text.h"
 #include "cc/comm/record/recorded_calls.h"
 #include "cc/comm/record/recorder.h"
@@ -54,18 +54,17 @@ Details Parse(const std::string& lines) {
 }  // namespace
 
 void Register(pool::Pool* pool, int rank, int process_index, int device_id) {
-  const pool::Doorbells doorbells(pool->coherence(), pool->epoch());
   pool::RankInfo& info = pool->rank_page(rank)->info;
   info.process = ThisProcess();
   info.process_index = process_index;
   info.device_id = device_id;
   pool->coherence().PublishPayload(&info, sizeof(info));
-  doorbells.Ring(&info.ready, 1);
+  pool->doorbells().Ring(&info.ready, 1);
 }
 
 Peers::Peers(pool::Pool* pool, double heartbeat_timeout_s)
     : pool_(pool),
-      doorbells_(pool->coherence(), pool->epoch()),
+      doorbells_(pool->doorbells()),
       heartbeat_timeout_s_(heartbeat_timeout_s) {}
 
 Result<std::unique_ptr<Peers>> Peers::Start(pool::Pool* pool,
@@ -74,9 +73,9 @@ Result<std::unique_ptr<Peers>> Peers::Start(pool::Pool* pool,
                                             const std::vector<int>& absent) {
   std::unique_ptr<Peers> peers(new Peers(pool, heartbeat_timeout_s));
   CXL_RETURN_IF_ERROR(peers->Identify(local, absent));
-  peers->wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  peers->wake_fd_ = pool::UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   peers->Beat();
-  peers->watcher_ = std::thread([raw = peers.get()] { raw->Watch(); });
+  peers->watcher_ = std::jthread([raw = peers.get()] { raw->Watch(); });
   return peers;
 }
 
@@ -84,64 +83,49 @@ Status Peers::Identify(const std::vector<int>& local,
                        const std::vector<int>& absent) {
   local_ = local;
   for (int rank = 0; rank < pool_->world_size(); ++rank) {
-    if (std::find(absent.begin(), absent.end(), rank) != absent.end()) {
-      auto& peer = *peers_.emplace_back(std::make_unique<Peer>());
-      peer.name = "rank " + std::to_string(rank);
+    Peer& peer = *peers_.emplace_back(std::make_unique<Peer>());
+    peer.name = "rank " + std::to_string(rank);
+    if (std::ranges::find(absent, rank) != absent.end()) {
       peer.absent = true;
       peer.lost = true;
       continue;
     }
-    const pool::RankInfo& entry = pool_->rank_page(rank)->info;
-    if (doorbells_.Read(&entry.ready) == 0)
+    const pool::RankInfo& info = pool_->rank_page(rank)->info;
+    if (doorbells_.Read(&info.ready) == 0)
       return Error(
-          Code::kDataLoss, "rank ", rank,
+          Code::kDataLoss, peer.name,
           " did not register in the pool; every process of the job has to call "
           "jax_cxl.initialize() with the same pool");
-    const pool::RankInfo info = pool_->coherence().AcquireCopy(entry);
-    auto peer = std::make_unique<Peer>();
-    const std::string host = PrintableText(info.process.host);
-    std::ostringstream name;
-    name << "rank " << rank << " (pid " << info.process.pid << " on host "
-         << host << ")";
-    peer->name = name.str();
-    peer->process = info.process;
-    peer->host = host;
-    peer->ours = std::find(local.begin(), local.end(), rank) != local.end();
-    peer->last_change_s = AwakeSeconds();
-    peer->pid_known = PidMeansTheSame(info.process);
-    if (!peer->ours && peer->pid_known) {
-      peer->pidfd =
-          static_cast<int>(syscall(SYS_pidfd_open, info.process.pid, 0));
-      // There is no such process, or a later one has the same pid.
-      if ((peer->pidfd < 0 && errno == ESRCH) || HasEnded(info.process))
-        peer->lost = peer->ended = true;
-    }
-    peers_.push_back(std::move(peer));
+    peer.process = pool_->coherence().AcquireCopy(info).process;
+    peer.host = PrintableText(peer.process.host);
+    peer.name += " (pid " + std::to_string(peer.process.pid) + " on host " +
+                 peer.host + ")";
+    peer.ours = std::ranges::find(local, rank) != local.end();
+    peer.last_change_s = AwakeSeconds();
+    peer.pid_known = PidMeansTheSame(peer.process);
+    if (peer.ours || !peer.pid_known) continue;
+    peer.pidfd = pool::UniqueFd(
+        static_cast<int>(syscall(SYS_pidfd_open, peer.process.pid, 0)));
+    // There is no such process, or a later one has the same pid.
+    if ((!peer.pidfd.valid() && errno == ESRCH) || HasEnded(peer.process))
+      peer.lost = peer.ended = true;
   }
   return OkStatus();
 }
 
 Peers::~Peers() {
   stop_ = true;
-  if (watcher_.joinable()) {
-    const uint64_t one = 1;
-    if (write(wake_fd_, &one, sizeof(one)) < 0) {
-      // The watcher checks stop_ after each heartbeat anyway.
-    }
-    watcher_.join();
-  }
-  if (wake_fd_ >= 0) close(wake_fd_);
-  for (auto& peer : peers_)
-    if (peer->pidfd >= 0) close(peer->pidfd);
+  // Without it, the next heartbeat ends the wait.
+  eventfd_write(wake_fd_.get(), 1);
 }
 
 void Peers::Watch() {
   const OwnThread own;
-  std::vector<pollfd> watched = {{wake_fd_, POLLIN, 0}};
+  std::vector<pollfd> watched = {{wake_fd_.get(), POLLIN, 0}};
   std::vector<Peer*> owners = {nullptr};
   for (auto& peer : peers_) {
-    if (peer->pidfd < 0) continue;
-    watched.push_back({peer->pidfd, POLLIN, 0});
+    if (!peer->pidfd.valid()) continue;
+    watched.push_back({peer->pidfd.get(), POLLIN, 0});
     owners.push_back(peer.get());
   }
   while (!stop_) {
@@ -182,7 +166,7 @@ void Peers::LookForDead() {
       continue;
     }
     const double silence = now - peer.last_change_s;
-    if (peer.pidfd < 0 && silence > heartbeat_timeout_s_) peer.lost = true;
+    if (!peer.pidfd.valid() && silence > heartbeat_timeout_s_) peer.lost = true;
     if (peer.pid_known && silence > kLateBeatS && IsEnding(peer.process))
       peer.lost = true;
   }
@@ -208,8 +192,9 @@ Status Peers::Alive(int rank) const {
                  " is no longer part of the job, because jax_cxl.regroup() "
                  "left it out; use only the devices that regroup returned")
         .With("rank", rank);
-  std::string how =
-      peer.pidfd < 0 ? "" : DescribeExit(peer.pidfd, peer.process.pid);
+  std::string how;
+  if (peer.pidfd.valid())
+    how = DescribeExit(peer.pidfd.get(), peer.process.pid);
   if (!how.empty()) how = " " + how;
   return Error(Code::kPeerLost, peer.name,
                peer.pid_known ? " is gone: its process ended" + how
@@ -225,9 +210,8 @@ Status Peers::GaveUp(int rank) const {
   const Code code = ErrorCode(abort.code);
   const std::string reason = PrintableText(abort.reason);
   const Details details = Parse(PrintableText(abort.details));
-  const bool passed_on =
-      std::any_of(details.begin(), details.end(),
-                  [](const auto& detail) { return detail.first == kToldBy; });
+  const bool passed_on = std::ranges::any_of(
+      details, [](const auto& detail) { return detail.first == kToldBy; });
   Status status = passed_on
                       ? Status(code, reason)
                       : Error(code, peers_[rank]->name, " gave up: ", reason);
@@ -285,15 +269,15 @@ Status Peers::Left(int rank) const {
     return Error(Code::kPeerLost, peers_[rank]->name, " ended with ", reason)
         .With(Identity(rank));
   const bool goes_on = end.program_goes_on != 0;
-  std::ostringstream instead;
-  instead << "none: it " << (goes_on ? "shut jax_cxl down" : "ended")
-          << " after " << end.started << " collectives";
   return Error(Code::kMismatch, peers_[rank]->name,
                goes_on ? " called jax_cxl.shutdown() and has not ended, after "
                        : " ended normally, after ",
                end.started, " collectives")
       .With("rank_1", rank)
-      .With("call_1", instead.str());
+      .With("call_1", std::string("none: it ") +
+                          (goes_on ? "shut jax_cxl down" : "ended") +
+                          " after " + std::to_string(end.started) +
+                          " collectives");
 }
 
 Details Peers::Identity(int rank) const {

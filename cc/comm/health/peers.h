@@ -13,6 +13,7 @@
 #include "cc/base/process_identity.h"
 #include "cc/base/status.h"
 #include "cc/pool/coherence/doorbell.h"
+#include "cc/pool/open/unique_fd.h"
 #include "cc/pool/pool.h"
 
 namespace jax_cxl::comm {
@@ -82,7 +83,8 @@ class Peers {
     bool ours = false;
     bool absent = false;
     bool pid_known = false;  // a process of this host and pid namespace
-    int pidfd = -1;          // -1: another host or container, or unsupported
+    // Not valid: another host or container, or unsupported.
+    pool::UniqueFd pidfd;
     uint64_t last_beat = 0;
     std::atomic<double> last_change_s{0};
     std::atomic<bool> lost{false};
@@ -107,9 +109,9 @@ class Peers {
   std::vector<int> local_;
   std::mutex give_up_mutex_;
   mutable AwakeClock awake_;
-  int wake_fd_ = -1;
+  pool::UniqueFd wake_fd_;
   std::atomic<bool> stop_{false};
-  std::thread watcher_;
+  std::jthread watcher_;
 };
 
 // Writes the identity of `rank` into the pool. Every process calls it for its

@@ -4,24 +4,16 @@
 #include <cstring>
 
 #include "cc/base/text.h"
-#include "cc/pool/coherence/doorbell.h"
 #include "cc/pool/layout/layout.h"
 
 namespace jax_cxl::comm {
-namespace {
-
-pool::Doorbells DoorbellsOf(const pool::Pool& pool) {
-  return pool::Doorbells(pool.coherence(), pool.epoch());
-}
-
-}  // namespace
 
 void JoinAttempt(pool::Pool* pool, int rank, uint64_t attempt) {
-  DoorbellsOf(*pool).Ring(&pool->rank_page(rank)->regroup.joined, attempt);
+  pool->doorbells().Ring(&pool->rank_page(rank)->regroup.joined, attempt);
 }
 
 bool JoinedAttempt(const pool::Pool& pool, int rank, uint64_t attempt) {
-  return DoorbellsOf(pool).Read(&pool.rank_page(rank)->regroup.joined) >=
+  return pool.doorbells().Read(&pool.rank_page(rank)->regroup.joined) >=
          attempt;
 }
 
@@ -38,14 +30,14 @@ Status DecideAttempt(pool::Pool* pool, int rank, uint64_t attempt,
     entry.members[member / 64] |= uint64_t{1} << member % 64;
   std::snprintf(entry.place, sizeof(entry.place), "%s", decision.place.c_str());
   pool->coherence().PublishPayload(&entry, sizeof(entry));
-  DoorbellsOf(*pool).Ring(&entry.decided, attempt);
+  pool->doorbells().Ring(&entry.decided, attempt);
   return OkStatus();
 }
 
 std::optional<Decision> DecidedAttempt(const pool::Pool& pool, int rank,
                                        uint64_t attempt) {
   const pool::RankRegroup& entry = pool.rank_page(rank)->regroup;
-  if (DoorbellsOf(pool).Read(&entry.decided) != attempt) return std::nullopt;
+  if (pool.doorbells().Read(&entry.decided) != attempt) return std::nullopt;
   const pool::RankRegroup copy = pool.coherence().AcquireCopy(entry);
   Decision decision;
   for (int member = 0; member < pool.world_size(); ++member)
@@ -56,7 +48,7 @@ std::optional<Decision> DecidedAttempt(const pool::Pool& pool, int rank,
 }
 
 bool Registered(const pool::Pool& pool, int rank) {
-  return DoorbellsOf(pool).Read(&pool.rank_page(rank)->info.ready) != 0;
+  return pool.doorbells().Read(&pool.rank_page(rank)->info.ready) != 0;
 }
 
 std::string BootIdOf(const pool::Pool& pool, int rank) {

@@ -13,15 +13,7 @@ namespace jax_cxl::comm {
 
 // Messages in the old pool by which the surviving ranks of a job agree on the
 // ranks that continue, and on the pool in which they continue.
-// jax_cxl/_job/regroup.py has the complete protocol:
-//
-//   1. Every rank joins an attempt: 1, then 2, ...
-//   2. Once all ranks that are not lost have joined, the lowest of them decides
-//      which ranks continue, and in which pool. These ranks then register
-//      there.
-//   3. A rank that sees all of them registered there continues. A registration
-//      stays, so either all of them see all registrations, or none does. If
-//      none does, a member was lost, and they join the next attempt.
+// jax_cxl/_job/regroup.py describes the protocol.
 //
 // A rank decides an attempt only when all others have joined it. They join
 // after they have read its previous decision, so no rank reads parts of two

@@ -34,10 +34,7 @@ std::string FullText(const UnmatchedCall& unmatched) {
 }  // namespace
 
 StallDetector::StallDetector(pool::Pool* pool, Peers* peers, int rank)
-    : pool_(pool),
-      peers_(peers),
-      rank_(rank),
-      doorbells_(pool->coherence(), pool->epoch()) {}
+    : pool_(pool), peers_(peers), rank_(rank), doorbells_(pool->doorbells()) {}
 
 void StallDetector::NoteProgress() {
   progressed_ = true;
@@ -56,17 +53,15 @@ Status StallDetector::Check(Clock::time_point now,
   if (version_ % 2 == 0) Publish(calls, started);
 
   std::vector<StalledRank> cycle = FindWaitCycle();
-  if (cycle.empty()) {
+  if (cycle.size() < 2) {
     seen_.clear();
     return OkStatus();
   }
   if (seen_.empty()) idle_.Start();
-  const bool same =
-      std::equal(cycle.begin(), cycle.end(), seen_.begin(), seen_.end(),
-                 [](const StalledRank& a, const StalledRank& b) {
-                   return a.rank == b.rank && a.version == b.version;
-                 });
-  if (!same) {
+  const auto stall = [](const StalledRank& stalled) {
+    return std::pair(stalled.rank, stalled.version);
+  };
+  if (!std::ranges::equal(cycle, seen_, {}, stall, stall)) {
     seen_ = std::move(cycle);
     return OkStatus();
   }
@@ -77,7 +72,7 @@ Status StallDetector::Check(Clock::time_point now,
     return OkStatus();
   }
   doorbells_.Ring(&pool_->rank_page(rank_)->stall_beats.word, ++beats_);
-  for (size_t i = 0; i < cycle.size(); ++i)
+  for (size_t i = 1; i < cycle.size(); ++i)
     if (cycle[i].beats < seen_[i].beats + kBeatsAfter) return OkStatus();
   return Report(cycle);
 }
@@ -115,13 +110,12 @@ std::vector<StallDetector::StalledRank> StallDetector::FindWaitCycle() const {
     pool::RankPage* page = pool_->rank_page(rank);
     const uint64_t version = doorbells_.Read(&page->stall.version);
     if (version % 2 == 0) return {};
-    const auto entry = pool_->coherence().AcquireWords(page->stall);
+    const auto stall = pool_->coherence().AcquireWords(page->stall);
     if (doorbells_.Read(&page->stall.version) != version) return {};
-    if (rank != rank_)
-      cycle.push_back(
-          {rank, version, doorbells_.Read(&page->stall_beats.word)});
+    cycle.push_back(
+        {rank, version, doorbells_.Read(&page->stall_beats.word), stall});
     for (int other = 0; other < pool_->world_size(); ++other) {
-      if ((entry.waits_for[other / 64] >> other % 64 & 1) == 0 || known[other])
+      if ((stall.waits_for[other / 64] >> other % 64 & 1) == 0 || known[other])
         continue;
       known[other] = true;
       open.push_back(other);
@@ -130,48 +124,30 @@ std::vector<StallDetector::StalledRank> StallDetector::FindWaitCycle() const {
   return cycle;
 }
 
-Status StallDetector::ReportMemory(
-    const std::vector<StalledRank>& cycle) const {
-  int rank = -1;
-  uint64_t needed = 0;
-  auto look_at = [&](int candidate) {
-    const auto entry =
-        pool_->coherence().AcquireWords(pool_->rank_page(candidate)->stall);
-    if (entry.needs_pool_bytes <= needed) return;
-    needed = entry.needs_pool_bytes;
-    rank = candidate;
-  };
-  look_at(rank_);
-  for (const StalledRank& stalled : cycle) look_at(stalled.rank);
-  if (rank < 0) return OkStatus();
-  return Error(Code::kResourceExhausted, peers_->Name(rank), " waits for ",
-               LacksMemory(needed),
-               ". The ranks wait for each other, so that none of these groups "
-               "can give its memory back")
-      .With(peers_->Identity(rank));
-}
-
 Status StallDetector::Report(const std::vector<StalledRank>& cycle) const {
-  CXL_RETURN_IF_ERROR(ReportMemory(cycle));
-  auto call_of = [&](int rank) {
-    const auto entry =
-        pool_->coherence().AcquireWords(pool_->rank_page(rank)->stall);
-    return std::pair(PrintableText(entry.call), entry.started);
+  const StalledRank& lacking =
+      *std::ranges::max_element(cycle, {}, [](const StalledRank& stalled) {
+        return stalled.stall.needs_pool_bytes;
+      });
+  if (lacking.stall.needs_pool_bytes > 0)
+    return Error(Code::kResourceExhausted, peers_->Name(lacking.rank),
+                 " waits for ", LacksMemory(lacking.stall.needs_pool_bytes),
+                 ". The ranks wait for each other, so that none of these "
+                 "groups can give its memory back")
+        .With(peers_->Identity(lacking.rank));
+  const auto call_of = [](const StalledRank& stalled) {
+    return PrintableText(stalled.stall.call);
   };
-  const auto [mine, my_started] = call_of(rank_);
+  const std::string mine = call_of(cycle[0]);
   // Name as the other side a rank that is in another call, if there is one.
-  int other = cycle.front().rank;
-  for (const StalledRank& candidate : cycle) {
-    if (call_of(candidate.rank).first == mine) continue;
-    other = candidate.rank;
-    break;
-  }
-  const auto [theirs, their_started] = call_of(other);
+  auto other = std::ranges::find_if(
+      cycle, [&](const StalledRank& each) { return call_of(each) != mine; });
+  if (other == cycle.end()) other = cycle.begin() + 1;
+  const std::string theirs = call_of(*other);
   std::ostringstream rest;
-  for (const StalledRank& third : cycle)
-    if (third.rank != other)
-      rest << "; " << peers_->Name(third.rank) << " in "
-           << call_of(third.rank).first;
+  for (auto third = cycle.begin() + 1; third != cycle.end(); ++third)
+    if (third != other)
+      rest << "; " << peers_->Name(third->rank) << " in " << call_of(*third);
   std::string why = kSamePrograms;
   if (mine == theirs)
     why +=
@@ -181,12 +157,12 @@ Status StallDetector::Report(const std::vector<StalledRank>& cycle) const {
   return Error(Code::kMismatch,
                "the ranks wait for each other in different collectives: ",
                peers_->Name(rank_), " in ", mine, " (its collective ",
-               my_started, "); ", peers_->Name(other), " in ", theirs,
-               " (its collective ", their_started, ")", rest.str(),
-               ". None of them can continue. ", why)
+               cycle[0].stall.started, "); ", peers_->Name(other->rank), " in ",
+               theirs, " (its collective ", other->stall.started, ")",
+               rest.str(), ". None of them can continue. ", why)
       .With("rank_0", rank_)
       .With("call_0", mine)
-      .With("rank_1", other)
+      .With("rank_1", other->rank)
       .With("call_1", theirs);
 }
 

@@ -24,15 +24,11 @@ struct UnmatchedCall {
 // Detects that ranks wait for each other forever. This happens if they run
 // different programs, or the same program in a different order.
 //
-// A rank *stalls* if it waits in calls that others have not started, nothing
-// has made progress for a while, and its process does nothing else. It then
-// publishes in its page that it has stalled, and which ranks it waits for.
-// Consider a rank, the ranks that it waits for, the ranks that these wait for,
-// and so on. If all of them are stalled at the same time, none of them can ever
-// continue: a rank that is merely late is not waiting, or its process is
-// computing. *Beats* prove that they are stalled at the same time: after a rank
-// has seen all others stalled, each of them has to find itself still stalled.
-// (docs/decisions/0008)
+// A rank that has waited for a while without progress, and whose process does
+// nothing else, publishes that it has *stalled*, and which ranks it waits for.
+// If all ranks for which it waits directly or indirectly are stalled at the
+// same time, none of them can ever continue. *Beats* prove that it is the same
+// time (docs/decisions/0008).
 //
 // Not thread-safe: its Endpoint serializes all use.
 class StallDetector {
@@ -56,19 +52,19 @@ class StallDetector {
                uint64_t started);
 
  private:
-  // Another rank that has published that it has stalled.
+  // A rank that has published that it has stalled.
   struct StalledRank {
     int rank = 0;
     uint64_t version = 0;
     uint64_t beats = 0;
+    pool::RankStall stall = {};
   };
 
   void Publish(const std::vector<UnmatchedCall>& calls, uint64_t started);
-  // Returns all ranks that this rank waits for, directly or indirectly. Empty
-  // unless all of them have stalled.
+  // Returns this rank, and then all ranks that it waits for, directly or
+  // indirectly. Empty unless all of them have stalled.
   std::vector<StalledRank> FindWaitCycle() const;
   Status Report(const std::vector<StalledRank>& cycle) const;
-  Status ReportMemory(const std::vector<StalledRank>& cycle) const;
 
   pool::Pool* pool_;
   Peers* peers_;

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <set>
 #include <sstream>
 
-#include "cc/comm/health/blocking_rank.h"
-#include "cc/comm/record/recorder.h"
+#include "cc/comm/record/recorded_calls.h"
 #include "cc/pool/layout/geometry.h"
 
 namespace jax_cxl::comm {
@@ -17,6 +17,15 @@ constexpr double kOwnFailureS = 1;
 
 double Seconds(Clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
+}
+
+double Rounded(double seconds) { return std::round(10 * seconds) / 10; }
+
+std::string Silent(double seconds) {
+  std::ostringstream text;
+  text << "which has given no sign of life for " << Rounded(seconds)
+       << " s: it is stopped, or its host hangs";
+  return text.str();
 }
 
 }  // namespace
@@ -32,47 +41,82 @@ WaitMonitor::WaitMonitor(const pool::Pool* pool, const Peers* peers,
                          const WaitTimes& times, const Group& group)
     : pool_(pool), peers_(peers), times_(times), group_(group) {}
 
-WaitMonitor::LateWait WaitMonitor::DescribeWait(const Wait& wait,
-                                                double waited) const {
+std::optional<WaitMonitor::BlockingRank> WaitMonitor::FindMissing(
+    const Call& call, uint64_t key) const {
+  std::optional<BlockingRank> missing;
+  for (int32_t rank : group_.members) {
+    const pool::Recorder& recorder = *pool_->recorder(rank);
+    if (FindCall(recorder, pool_->doorbells(), call.identity, key)) continue;
+    const double silence = peers_->Silence(rank);
+    if (silence > 0) return BlockingRank{rank, Silent(silence)};
+    if (!missing)
+      missing = {rank, "which has not started it: " +
+                           DescribeLastCall(recorder, pool_->doorbells())};
+  }
+  return missing;
+}
+
+WaitMonitor::BlockingRank WaitMonitor::FindBlockingRank(
+    const Wait& wait) const {
+  uint64_t identity = wait.call->identity;
+  uint64_t key = KeyOf(*pool_, group_.rank(), *wait.call);
+  if (!wait.started && wait.call->number != 0)
+    if (auto missing = FindMissing(*wait.call, key)) return *missing;
+  int rank = group_.members[wait.members[0]];
+  std::set<int> seen = {group_.rank()};
+  // Follow the call in which another rank waits. The oldest call of a rank may
+  // only be waiting for its turn, because ranks execute calls in another order
+  // than they submit them.
+  for (;;) {
+    seen.insert(rank);
+    const double silence = peers_->Silence(rank);
+    if (silence > 0) return {rank, Silent(silence)};
+    const pool::Recorder& recorder = *pool_->recorder(rank);
+    const auto stuck = Unfinished(recorder, pool_->doorbells(), identity, key);
+    if (!stuck)
+      return {rank, "which is in no collective: " +
+                        DescribeLastCall(recorder, pool_->doorbells())};
+    const int next = stuck->waiting_for;
+    if (next < 0 || next >= pool_->world_size() || seen.contains(next))
+      return {rank, "which is in its call " + std::to_string(stuck->number) +
+                        ", " + stuck->what};
+    rank = next;
+    identity = stuck->identity;
+    key = stuck->group;
+  }
+}
+
+WaitMonitor::BlockingRank WaitMonitor::DescribeWait(const Wait& wait,
+                                                    double waited) const {
   std::ostringstream text;
-  text << peers_->Name(group_.members[group_.self]) << " has waited "
-       << std::round(10 * waited) / 10 << " s in " << DescribeText(*wait.call)
-       << " for ";
+  text << peers_->Name(group_.rank()) << " has waited " << Rounded(waited)
+       << " s in " << DescribeText(*wait.call) << " for ";
   if (wait.needed_pool_bytes > 0) {
     text << LacksMemory(wait.needed_pool_bytes);
-    return {text.str(), {}, -1};
+    return {-1, text.str()};
   }
   for (size_t i = 0; i < wait.members.size(); ++i)
     text << (i > 0 ? ", " : "")
          << peers_->Name(group_.members[wait.members[i]]);
   text << (wait.started ? " to continue with it" : " to start it");
-  if (wait.members.empty()) return {text.str(), {}, -1};
-  const BlockingRank blocking =
-      FindBlockingRank(*pool_, *peers_, group_, *wait.call, wait.started,
-                       group_.members[wait.members[0]]);
+  if (wait.members.empty()) return {-1, text.str()};
+  const BlockingRank blocking = FindBlockingRank(wait);
   text << ". The cause is " << peers_->Name(blocking.rank) << ", "
-       << blocking.why;
-  return {text.str(), peers_->Identity(blocking.rank), blocking.rank};
+       << blocking.text;
+  return {blocking.rank, text.str()};
 }
 
-Status WaitMonitor::CheckProgram(const Wait& wait, int member,
-                                 Clock::time_point now) {
-  if (wait.started) return OkStatus();
-  const int self = group_.members[group_.self];
-  Status failed = peers_->FailedMoreThan(group_.members[member], self);
-  if (failed.ok()) return OkStatus();
+Status WaitMonitor::CheckProgram(int rank, Clock::time_point now) {
+  Status failed = peers_->FailedMoreThan(rank, group_.rank());
+  if (failed.ok()) return failed;
   if (!failed_since_) failed_since_ = now;
-  if (Seconds(now - *failed_since_) < kOwnFailureS) return OkStatus();
-  return Error(failed.code(), failed.message(), "; ", peers_->Name(self),
-               " was waiting for it in ", DescribeText(*wait.call))
-      .With(failed.details())
-      .With("call", DescribeText(*wait.call));
+  return Seconds(now - *failed_since_) < kOwnFailureS ? OkStatus() : failed;
 }
 
 Status WaitMonitor::CheckMember(const Wait& wait, int member,
                                 Clock::time_point now) {
   const int rank = group_.members[member];
-  const int self = group_.members[group_.self];
+  const int self = group_.rank();
   Status left = peers_->Left(rank);
   // A peer that failed published its error before it left, but possibly after
   // this rank checked all members. So check again.
@@ -85,12 +129,13 @@ Status WaitMonitor::CheckMember(const Wait& wait, int member,
         .With("rank_0", self)
         .With("call_0", DescribeText(*wait.call))
         .With(left.details());
-  Status alive = left.ok() ? peers_->Alive(rank) : left;
-  if (alive.ok()) return CheckProgram(wait, member, now);
-  return Error(alive.code(), alive.message(), "; ", peers_->Name(self),
+  Status lost = left.ok() ? peers_->Alive(rank) : left;
+  if (lost.ok() && !wait.started) lost = CheckProgram(rank, now);
+  if (lost.ok()) return lost;
+  return Error(lost.code(), lost.message(), "; ", peers_->Name(self),
                " was waiting for it in ", DescribeText(*wait.call))
-      .With(alive.details())
-      .With("last", Recorder::LastOf(*pool_, rank))
+      .With(lost.details())
+      .With("last", LastOf(*pool_, rank))
       .With("call", DescribeText(*wait.call));
 }
 
@@ -100,7 +145,7 @@ Status WaitMonitor::CheckTime(const Wait& wait, double waited,
   const bool warned =
       last_warning_ > last_progress_ || times_.warn_after_s >= times_.timeout_s;
   if (waited > times_.timeout_s && warned) {
-    const LateWait late = DescribeWait(wait, waited);
+    const BlockingRank late = DescribeWait(wait, waited);
     // The blocking rank may have given up meanwhile, and is then no longer in a
     // call. Its own error names the rank that blocks it.
     if (late.rank >= 0) CXL_RETURN_IF_ERROR(peers_->GaveUp(late.rank));
@@ -108,9 +153,8 @@ Status WaitMonitor::CheckTime(const Wait& wait, double waited,
                                                  : Code::kDeadlineExceeded;
     return Error(code, late.text,
                  "; gave up after JAX_CXL_TIMEOUT = ", times_.timeout_s, " s")
-        .With(late.details)
-        .With("last", late.rank < 0 ? std::string()
-                                    : Recorder::LastOf(*pool_, late.rank))
+        .With(late.rank < 0 ? Details() : peers_->Identity(late.rank))
+        .With("last", late.rank < 0 ? "" : LastOf(*pool_, late.rank))
         .With("call", DescribeText(*wait.call))
         .With("waited_s", waited);
   }

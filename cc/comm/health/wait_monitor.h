@@ -47,17 +47,25 @@ class WaitMonitor {
   Status Check(const Wait& wait, Clock::time_point now);
 
  private:
-  // The text of a message about a wait without progress.
-  struct LateWait {
-    std::string text;
-    Details details;  // about the rank that blocks the call
-    int rank;         // the rank that blocks the call; -1: unknown
+  // The rank that blocks a call.
+  struct BlockingRank {
+    int rank = -1;     // -1: unknown
+    std::string text;  // "which has not started it"
   };
-  LateWait DescribeWait(const Wait& wait, double waited) const;
+  // Finds the rank that blocks the call. The call waits for a rank, which may
+  // wait for another rank, and so on: the recorder of each rank names the rank
+  // that it waits for. Reads the recorders of many ranks, so call it only to
+  // make a message.
+  BlockingRank FindBlockingRank(const Wait& wait) const;
+  // Returns a member that has not started the call, preferably a silent member.
+  std::optional<BlockingRank> FindMissing(const Call& call, uint64_t key) const;
+
+  // Describes a wait without progress.
+  BlockingRank DescribeWait(const Wait& wait, double waited) const;
   // Fails if the member can no longer do its part of the call.
   Status CheckMember(const Wait& wait, int member, Clock::time_point now);
-  // Fails if a program has failed on the member, and will not start the call.
-  Status CheckProgram(const Wait& wait, int member, Clock::time_point now);
+  // Fails if a program has failed on `rank`, which will not start the call.
+  Status CheckProgram(int rank, Clock::time_point now);
   // Warns, and fails once the call has waited too long.
   Status CheckTime(const Wait& wait, double waited, Clock::time_point now);
 

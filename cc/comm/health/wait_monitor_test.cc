@@ -5,6 +5,8 @@
 #include <chrono>
 #include <string>
 
+#include "cc/base/ticks.h"
+#include "cc/comm/record/recorder.h"
 #include "cc/testing/world/status_text.h"
 #include "cc/testing/world/three_ranks.h"
 
@@ -31,6 +33,15 @@ class WaitMonitorTest : public ThreeRanksTest {
     testing::internal::CaptureStderr();
     const Status status = Check(at, progress);
     EXPECT_TRUE(status.ok()) << status.message();
+    return testing::internal::GetCapturedStderr();
+  }
+  // Returns the warning if all ranks have started the call, and rank 0 waits
+  // for rank 1.
+  std::string WarningOnceStarted() {
+    testing::internal::CaptureStderr();
+    for (const seconds at : {seconds(0), seconds(3)})
+      EXPECT_TRUE(
+          monitor_.Check({&call_, {1}, /*started=*/true, 0}, start_ + at).ok());
     return testing::internal::GetCapturedStderr();
   }
 
@@ -82,6 +93,39 @@ TEST_F(WaitMonitorTest, NamesTheRankThatBlocksAndNotTheOneThatWaitsForIt) {
   EXPECT_EQ(Warning(seconds(0)), "");
   const std::string warning = Warning(seconds(3));
   EXPECT_TRUE(Contains(warning, "The cause is " + peers().Name(2))) << warning;
+}
+
+TEST_F(WaitMonitorTest, FollowsTheCallThatTheRankWaitsIn) {
+  // This call waits for its turn: the ranks have agreed on the other order.
+  Call earlier = call_, same = call_;
+  earlier.identity = 6;
+  Record(1, &earlier);
+  Record(1, &same);
+  Recorder& recorder = *world_.endpoint(1).recorder();
+  recorder.Start(same.number, Ticks());
+  recorder.Wait(same.number, 2);
+  const std::string warning = WarningOnceStarted();
+  EXPECT_TRUE(Contains(warning, "The cause is " + peers().Name(2) +
+                                    ", which is in no collective: it had not "
+                                    "called any collective"))
+      << warning;
+}
+
+TEST_F(WaitMonitorTest, NamesTheOldestCallOfARankThatHasLeftTheCallBehind) {
+  Call same = call_;
+  Record(1, &same);
+  world_.endpoint(1).recorder()->Finish(same.number, OkStatus(), Ticks());
+  Call next = call_;
+  for (const char* name : {"pmax", "pmin"}) {
+    ++next.identity;
+    next.name = name;
+    Record(1, &next);
+  }
+  const std::string warning = WarningOnceStarted();
+  EXPECT_TRUE(Contains(warning, "The cause is " + peers().Name(1) +
+                                    ", which is in its call 2, pmax: "
+                                    "all_reduce sum of 3 float32"))
+      << warning;
 }
 
 TEST_F(WaitMonitorTest, APeerThatGaveUpIsAnErrorAtOnce) {

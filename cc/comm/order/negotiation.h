@@ -11,7 +11,7 @@
 #include "cc/base/status.h"
 #include "cc/comm/call/call.h"
 #include "cc/comm/call/plan_cache.h"
-#include "cc/comm/connect/member_block.h"
+#include "cc/comm/connect/directory.h"
 #include "cc/comm/order/submissions.h"
 #include "cc/engine/cpu/executor.h"
 #include "cc/pool/layout/channel_layout.h"

@@ -8,7 +8,7 @@
 
 #include "cc/base/status.h"
 #include "cc/comm/call/call.h"
-#include "cc/comm/connect/member_block.h"
+#include "cc/comm/connect/directory.h"
 #include "cc/pool/coherence/doorbell.h"
 #include "cc/pool/layout/channel_layout.h"
 

@@ -5,24 +5,19 @@
 #include <utility>
 
 #include "cc/base/text.h"
-#include "cc/comm/call/call.h"
 
 namespace jax_cxl::comm {
 namespace {
 
 using pool::kRecordedCalls;
 
-pool::RecorderClock ReadClock(const pool::Recorder& recorder,
-                              const pool::Coherence& coherence) {
-  return coherence.AcquireWords(recorder.clock);
-}
-
 // Converts readings of a rank's clocks to seconds since 1970.
 class Timeline {
  public:
-  explicit Timeline(const pool::RecorderClock& clock) : clock_(clock) {
-    const double ticks = Difference(clock.last.ticks, clock.first.ticks);
-    const double ns = Difference(clock.last.steady_ns, clock.first.steady_ns);
+  Timeline(const pool::Recorder& recorder, const pool::Coherence& coherence)
+      : clock_(coherence.AcquireWords(recorder.clock)) {
+    const double ticks = Difference(clock_.last.ticks, clock_.first.ticks);
+    const double ns = Difference(clock_.last.steady_ns, clock_.first.steady_ns);
     // With one reading only, the rate is unknown, but little time has passed.
     if (ticks > 0 && ns > 0) ns_per_tick_ = ns / ticks;
   }
@@ -33,64 +28,51 @@ class Timeline {
   }
 
   double FromTicks(uint64_t ticks) const {
-    return ticks == 0
-               ? 0
-               : Seconds(ns_per_tick_ * Difference(ticks, clock_.last.ticks));
+    if (ticks == 0) return 0;
+    return 1e-9 * (static_cast<double>(clock_.last.realtime_ns) +
+                   ns_per_tick_ * Difference(ticks, clock_.last.ticks));
   }
 
  private:
   static double Difference(uint64_t a, uint64_t b) {
     return static_cast<double>(static_cast<int64_t>(a - b));
   }
-  double Seconds(double ns_after_last) const {
-    return 1e-9 *
-           (static_cast<double>(clock_.last.realtime_ns) + ns_after_last);
-  }
 
   pool::RecorderClock clock_;
   double ns_per_tick_ = 0;
 };
 
-// Copies the record of a call. Returns false if the record is gone or is
-// changing.
-bool CopyRecord(const pool::CallRecord& from, uint64_t number,
-                const pool::Doorbells& doorbells, pool::CallRecord* to) {
-  if (doorbells.Read(&from.number) != number) return false;
-  *to = doorbells.coherence().AcquireWords(from);
-  return doorbells.Read(&from.number) == number &&
-         doorbells.Value(to->number) == number;
-}
-
-RecordedCall Interpret(const pool::CallRecord& record, uint64_t number,
-                       const Timeline& timeline) {
-  RecordedCall call;
-  call.number = number;
-  call.identity = record.identity;
-  call.group = record.group;
-  call.name = PrintableText(record.name);
-  call.what = DescribeText(record.descriptor, call.name);
-  call.submitted = timeline.FromTicks(record.submitted);
-  call.started = timeline.FromTicks(record.started);
-  call.finished = timeline.FromTicks(record.finished);
-  call.code = static_cast<Code>(record.code);
-  call.waiting_for = record.waiting_for;
-  return call;
-}
-
-// Passes the newest `most` records to `visit`, oldest first, until it returns
-// true.
-template <typename Visit>
-void ForEachRecord(const pool::Recorder& recorder,
-                   const pool::Doorbells& doorbells, uint64_t most,
-                   Visit visit) {
+// Returns those of the newest `most` calls that are `wanted`, oldest first.
+template <typename Wanted>
+std::vector<RecordedCall> Select(const pool::Recorder& recorder,
+                                 const pool::Doorbells& doorbells,
+                                 uint64_t most, Wanted wanted) {
+  const Timeline timeline(recorder, doorbells.coherence());
   const uint64_t newest = doorbells.Read(&recorder.submitted_calls.word);
   const uint64_t count = std::min({newest, most, kRecordedCalls});
-  pool::CallRecord record;
-  for (uint64_t number = newest - count + 1; number <= newest; ++number)
-    if (CopyRecord(recorder.calls[number % kRecordedCalls], number, doorbells,
-                   &record) &&
-        visit(record, number))
-      return;
+  std::vector<RecordedCall> calls;
+  for (uint64_t number = newest - count + 1; number <= newest; ++number) {
+    const pool::CallRecord& from = recorder.calls[number % kRecordedCalls];
+    if (doorbells.Read(&from.number) != number) continue;
+    const auto record = doorbells.coherence().AcquireWords(from);
+    // The record may have changed meanwhile.
+    if (doorbells.Read(&from.number) != number ||
+        doorbells.Value(record.number) != number || !wanted(record))
+      continue;
+    RecordedCall& call = calls.emplace_back();
+    call.number = number;
+    call.identity = record.identity;
+    call.group = record.group;
+    call.name = PrintableText(record.name);
+    call.what = DescribeText(record.descriptor, call.name);
+    call.site = ReadSite(recorder, record.site, doorbells);
+    call.submitted = timeline.FromTicks(record.submitted);
+    call.started = timeline.FromTicks(record.started);
+    call.finished = timeline.FromTicks(record.finished);
+    call.code = static_cast<Code>(record.code);
+    call.waiting_for = record.waiting_for;
+  }
+  return calls;
 }
 
 }  // namespace
@@ -107,21 +89,13 @@ std::string ReadSite(const pool::Recorder& recorder, uint32_t number,
 std::vector<RecordedCall> ReadCalls(const pool::Recorder& recorder,
                                     const pool::Doorbells& doorbells,
                                     size_t most) {
-  const Timeline timeline(ReadClock(recorder, doorbells.coherence()));
-  std::vector<RecordedCall> calls;
-  ForEachRecord(recorder, doorbells, most,
-                [&](const pool::CallRecord& record, uint64_t number) {
-                  calls.push_back(Interpret(record, number, timeline));
-                  calls.back().site =
-                      ReadSite(recorder, record.site, doorbells);
-                  return false;
-                });
-  return calls;
+  return Select(recorder, doorbells, most,
+                [](const pool::CallRecord&) { return true; });
 }
 
 std::vector<RecordedOperation> ReadOperations(
     const pool::Recorder& recorder, const pool::Coherence& coherence) {
-  const Timeline timeline(ReadClock(recorder, coherence));
+  const Timeline timeline(recorder, coherence);
   std::vector<RecordedOperation> operations;
   for (const pool::OperationRecord& from : recorder.operations) {
     const pool::OperationRecord copy = coherence.AcquireWords(from);
@@ -136,44 +110,31 @@ std::vector<RecordedOperation> ReadOperations(
   return operations;
 }
 
+uint64_t KeyOf(const pool::Pool& pool, int rank, const Call& call) {
+  return pool.recorder(rank)->calls[call.number % kRecordedCalls].group;
+}
+
 std::optional<RecordedCall> FindCall(const pool::Recorder& recorder,
                                      const pool::Doorbells& doorbells,
                                      uint64_t identity, uint64_t group) {
-  const Timeline timeline(ReadClock(recorder, doorbells.coherence()));
-  std::optional<RecordedCall> call;
-  ForEachRecord(recorder, doorbells, kRecordedCalls,
-                [&](const pool::CallRecord& record, uint64_t number) {
-                  if (record.identity != identity || record.group != group)
-                    return false;
-                  call = Interpret(record, number, timeline);
-                  call->site = ReadSite(recorder, record.site, doorbells);
-                  return true;
-                });
-  return call;
+  const auto calls = Select(
+      recorder, doorbells, kRecordedCalls, [&](const pool::CallRecord& record) {
+        return record.identity == identity && record.group == group;
+      });
+  return calls.empty() ? std::nullopt : std::optional(calls.front());
 }
 
 std::optional<RecordedCall> Unfinished(const pool::Recorder& recorder,
                                        const pool::Doorbells& doorbells,
                                        uint64_t identity, uint64_t group) {
-  const Timeline timeline(ReadClock(recorder, doorbells.coherence()));
-  std::optional<RecordedCall> call;
-  ForEachRecord(recorder, doorbells, kRecordedCalls,
-                [&](const pool::CallRecord& record, uint64_t number) {
-                  if (record.finished != 0) return false;
-                  const bool wanted =
-                      record.identity == identity && record.group == group;
-                  if (wanted || !call)
-                    call = Interpret(record, number, timeline);
-                  return wanted;
-                });
-  return call;
-}
-
-SignOfLife LastSignOfLife(const pool::Recorder& recorder,
-                          const pool::Coherence& coherence) {
-  const pool::ClockReading last = ReadClock(recorder, coherence).last;
-  return {1e-9 * static_cast<double>(last.realtime_ns),
-          1e-9 * static_cast<double>(last.steady_ns)};
+  const auto calls = Select(
+      recorder, doorbells, kRecordedCalls,
+      [](const pool::CallRecord& record) { return record.finished == 0; });
+  if (calls.empty()) return std::nullopt;
+  const auto wanted = std::ranges::find_if(calls, [&](const auto& call) {
+    return call.identity == identity && call.group == group;
+  });
+  return wanted != calls.end() ? *wanted : calls.front();
 }
 
 std::string DescribeLastCall(const pool::Recorder& recorder,
@@ -191,6 +152,20 @@ std::string DescribeLastCall(const pool::Recorder& recorder,
   text << "it had finished its call " << calls[0].number << ", "
        << calls[0].what << ", and started no other";
   return text.str();
+}
+
+std::string LastOf(const pool::Pool& pool, int rank) {
+  const pool::Recorder& recorder = *pool.recorder(rank);
+  const auto calls = ReadCalls(recorder, pool.doorbells(), 1);
+  if (calls.empty())
+    return pool.doorbells().Read(&recorder.submitted_calls.word) == 0
+               ? "started no collective"
+               : "";
+  const char* did = calls[0].finished != 0  ? "finished "
+                    : calls[0].started != 0 ? "was executing "
+                                            : "started ";
+  return did + calls[0].what + ", its collective " +
+         std::to_string(calls[0].number);
 }
 
 }  // namespace jax_cxl::comm

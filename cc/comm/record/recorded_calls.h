@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "cc/base/status.h"
+#include "cc/comm/call/call.h"
 #include "cc/pool/coherence/doorbell.h"
 #include "cc/pool/layout/recorder_layout.h"
+#include "cc/pool/pool.h"
 
 namespace jax_cxl::comm {
 
@@ -48,6 +50,9 @@ struct RecordedOperation {
 std::vector<RecordedOperation> ReadOperations(const pool::Recorder& recorder,
                                               const pool::Coherence& coherence);
 
+// Returns the group of a call that `rank` has recorded.
+uint64_t KeyOf(const pool::Pool& pool, int rank, const Call& call);
+
 // Returns the call with this identity and group, if the rank has started it and
 // the recorder still has it.
 std::optional<RecordedCall> FindCall(const pool::Recorder& recorder,
@@ -66,20 +71,15 @@ std::optional<RecordedCall> Unfinished(const pool::Recorder& recorder,
                                        const pool::Doorbells& doorbells,
                                        uint64_t identity, uint64_t group);
 
-// The time of the rank's last sign of life on two clocks of its host: seconds
-// since 1970, and seconds since that host booted. 0: never.
-struct SignOfLife {
-  double realtime;
-  double steady;
-};
-SignOfLife LastSignOfLife(const pool::Recorder& recorder,
-                          const pool::Coherence& coherence);
-
 // Describes the rank's last call, to follow "rank 3 is gone: ". For example:
 // "it was in its call 17, psum: all_reduce sum of 8 float32, which it had just
 // started".
 std::string DescribeLastCall(const pool::Recorder& recorder,
                              const pool::Doorbells& doorbells);
+
+// Describes it as a detail of an error: "finished psum: all_reduce sum of 4
+// float32, its collective 7".
+std::string LastOf(const pool::Pool& pool, int rank);
 
 }  // namespace jax_cxl::comm
 

@@ -78,8 +78,8 @@ TEST_F(RecordedCallsTest, AreReadOldestFirstWithTimesOfDay) {
   }
   EXPECT_EQ(calls[1].identity, 13u);
   EXPECT_EQ(calls[1].finished, 0);
-  EXPECT_NEAR(LastSignOfLife(recorder(), doorbells_.coherence()).realtime,
-              after, 0.3);
+  const auto clock = doorbells_.coherence().AcquireWords(recorder().clock);
+  EXPECT_NEAR(1e-9 * static_cast<double>(clock.last.realtime_ns), after, 0.3);
 }
 
 TEST_F(RecordedCallsTest, SaysWhatARankDidLast) {

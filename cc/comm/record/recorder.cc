@@ -1,13 +1,11 @@
 #include "cc/comm/record/recorder.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <mutex>
 
-#include "cc/base/text.h"
 #include "cc/base/ticks.h"
 #include "cc/plan/plan.h"
 #include "cc/pool/coherence/doorbell.h"
@@ -26,36 +24,25 @@ void Store(uint64_t* word, uint64_t value) {
   std::atomic_ref(*word).store(value, std::memory_order_release);
 }
 
-void Lock(std::atomic_flag* flag) {
-  while (flag->test_and_set(std::memory_order_acquire)) sched_yield();
-}
-
 // The counters of two processors may differ slightly.
 uint64_t Since(uint64_t before, uint64_t after) {
   return after > before ? after - before : 0;
 }
 
-template <typename Clock>
-uint64_t Nanoseconds(typename Clock::time_point time) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             time.time_since_epoch())
-      .count();
-}
-
 pool::ClockReading ReadClocks() {
-  pool::ClockReading reading;
-  reading.steady_ns = Nanoseconds<Clock>(Clock::now());
-  reading.ticks = Ticks();
-  reading.realtime_ns =
-      Nanoseconds<std::chrono::system_clock>(std::chrono::system_clock::now());
-  return reading;
+  const auto nanoseconds = [](auto time) -> uint64_t {
+    return std::chrono::nanoseconds(time.time_since_epoch()).count();
+  };
+  return {.steady_ns = nanoseconds(Clock::now()),
+          .ticks = Ticks(),
+          .realtime_ns = nanoseconds(std::chrono::system_clock::now())};
 }
 
 }  // namespace
 
 Recorder::Recorder(pool::Pool* pool, int rank)
     : coherence_(pool->coherence()),
-      doorbells_(pool->coherence(), pool->epoch()),
+      doorbells_(pool->doorbells()),
       recorder_(pool->recorder(rank)) {}
 
 void Recorder::OpenGroup(int index, const std::vector<int32_t>& members) {
@@ -68,7 +55,7 @@ void Recorder::OpenGroup(int index, const std::vector<int32_t>& members) {
 
 void Recorder::Record(Call* started, uint64_t group) {
   const Call& call = *started;
-  Lock(&submitting_);
+  const std::lock_guard lock(submitting_);
   const uint64_t number = calls() + 1;
   calls_.store(number, std::memory_order_relaxed);
   pool::CallRecord record = {};
@@ -82,7 +69,7 @@ void Recorder::Record(Call* started, uint64_t group) {
   pool::OperationRecord& counted = operations_[record.operation];
   ++counted.calls;
   counted.bytes += plan::InputBytes(call.request);
-  PublishOperation(record.operation);
+  pool::StoreWords(&recorder_->operations[record.operation], counted);
   std::memcpy(record.name, call.name.data(),
               std::min(call.name.size(), sizeof(record.name) - 1));
   pool::CallRecord& shared = recorder_->calls[number % kRecordedCalls];
@@ -91,7 +78,6 @@ void Recorder::Record(Call* started, uint64_t group) {
   pool::StoreWords(&shared, record);
   Store(&shared.number, doorbells_.Word(number));
   Store(&recorder_->submitted_calls.word, doorbells_.Word(number));
-  submitting_.clear(std::memory_order_release);
   // The next record is 4,096 calls old, so no cache has it.
   __builtin_prefetch(&recorder_->calls[(number + 1) % kRecordedCalls], 1);
   started->number = number;
@@ -133,17 +119,11 @@ uint32_t Recorder::OperationOf(std::string_view name) {
   return kLast;
 }
 
-void Recorder::PublishOperation(uint32_t index) {
-  // Other hosts see it after the next heartbeat.
-  pool::StoreWords(&recorder_->operations[index], operations_[index]);
-}
-
 std::vector<pool::OperationRecord> Recorder::operations() {
+  const std::lock_guard lock(submitting_);
   std::vector<pool::OperationRecord> counted;
-  Lock(&submitting_);
   for (const pool::OperationRecord& operation : operations_)
     if (operation.name[0] != 0) counted.push_back(operation);
-  submitting_.clear(std::memory_order_release);
   return counted;
 }
 
@@ -169,42 +149,27 @@ void Recorder::Finish(uint64_t number, const Status& status, uint64_t ticks) {
   if (record == nullptr) return;
   // A call without a start has only waited: its data came with the last rank.
   const uint64_t started = record->started != 0 ? record->started : ticks;
-  Lock(&submitting_);
-  const uint32_t index = record->operation % pool::kRecordedOperations;
-  pool::OperationRecord& counted = operations_[index];
-  counted.waited += Since(record->submitted, started);
-  counted.worked += Since(started, ticks);
-  counted.failed += !status.ok();
-  PublishOperation(index);
-  submitting_.clear(std::memory_order_release);
+  {
+    const std::lock_guard lock(submitting_);
+    const uint32_t index = record->operation % pool::kRecordedOperations;
+    pool::OperationRecord& counted = operations_[index];
+    counted.waited += Since(record->submitted, started);
+    counted.worked += Since(started, ticks);
+    counted.failed += !status.ok();
+    pool::StoreWords(&recorder_->operations[index], counted);
+  }
   std::atomic_ref(record->code)
       .store(static_cast<uint32_t>(status.code()), std::memory_order_relaxed);
   Store(&record->finished, ticks);
   if (!status.ok()) coherence_.PublishPayload(record, sizeof(*record));
 }
 
-std::string Recorder::LastOf(const pool::Pool& pool, int rank) {
-  const pool::Doorbells doorbells(pool.coherence(), pool.epoch());
-  const pool::Recorder* recorder = pool.recorder(rank);
-  const uint64_t number = doorbells.Read(&recorder->submitted_calls.word);
-  if (number == 0) return "started no collective";
-  const pool::CallRecord record =
-      pool.coherence().AcquireWords(recorder->calls[number % kRecordedCalls]);
-  if (doorbells.Value(record.number) != number) return "";
-  const char* did = record.finished != 0  ? "finished "
-                    : record.started != 0 ? "was executing "
-                                          : "started ";
-  return did + DescribeText(record.descriptor, PrintableText(record.name)) +
-         ", its collective " + std::to_string(number);
-}
-
 void Recorder::Beat(pool::Pool* pool, int rank) {
   const pool::Coherence& coherence = pool->coherence();
   pool::Recorder* recorder = pool->recorder(rank);
   const uint64_t calls =
-      pool::Doorbells(coherence, pool->epoch())
-          .Value(std::atomic_ref(recorder->submitted_calls.word)
-                     .load(std::memory_order_acquire));
+      pool->doorbells().Value(std::atomic_ref(recorder->submitted_calls.word)
+                                  .load(std::memory_order_acquire));
   pool::RecorderClock clock = pool::LoadWords(recorder->clock);
   const uint64_t window =
       std::min(calls - std::min(calls, clock.published_calls) + kSettled,

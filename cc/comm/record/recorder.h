@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cc/base/status.h"
+#include "cc/comm/call/backoff.h"
 #include "cc/comm/call/call.h"
 #include "cc/pool/coherence/doorbell.h"
 #include "cc/pool/layout/recorder_layout.h"
@@ -47,19 +48,15 @@ class Recorder {
   // How many calls the rank has submitted.
   uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
 
-  // Describes the last recorded call of `rank`, for example "finished psum:
-  // all_reduce sum of 4 float32, its collective 7".
-  static std::string LastOf(const pool::Pool& pool, int rank);
-
   // Publishes recent records and the time, as a sign of life of the rank's
   // process. One thread calls it at every heartbeat.
   static void Beat(pool::Pool* pool, int rank);
 
  private:
-  // The following functions require `submitting_`.
+  // The following functions require `submitting_`, which is held while a call
+  // is submitted and while it is counted. There is rarely contention.
   uint32_t SiteOf(const std::string& text);
   uint32_t OperationOf(std::string_view name);
-  void PublishOperation(uint32_t index);
 
   // Returns null if a later call has replaced the record.
   pool::CallRecord* Find(uint64_t number);
@@ -68,9 +65,7 @@ class Recorder {
   pool::Doorbells doorbells_;
   pool::Recorder* recorder_;
   std::atomic<uint64_t> calls_{0};
-  // A spin lock, held while a call is submitted and while it is counted. It is
-  // cheaper than a mutex, and there is rarely contention.
-  std::atomic_flag submitting_;
+  SpinLock submitting_;
   std::unordered_map<std::string, uint32_t> sites_;  // text -> number
   uint32_t newest_site_ = 0;
   // The same contents as in the pool, so that no function has to read the pool.

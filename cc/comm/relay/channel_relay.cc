@@ -15,10 +15,9 @@ namespace {
 // slots for a third call.
 constexpr size_t kMostUnderWay = 2;
 
-// The word of a round, if rounds take turns.
-uint32_t WordOf(const RelayedCall& call, uint64_t round) {
-  return static_cast<uint32_t>((call.base_round + round) % call.num_slots %
-                               call.num_words);
+// The word of the last of these rounds, if rounds take turns.
+uint32_t WordOf(const RelayedCall& call, uint64_t rounds) {
+  return static_cast<uint32_t>((rounds - 1) % call.num_slots % call.num_words);
 }
 
 }  // namespace
@@ -29,19 +28,21 @@ ChannelRelay::ChannelRelay(const pool::Doorbells& doorbells, bool write_back,
                            FlaggedRings rings, int self)
     : doorbells_(doorbells),
       write_back_(write_back),
-      in_pool_(std::move(in_pool)),
-      mirror_(std::move(mirror)),
       self_(self),
-      flagged_(doorbells, write_back, std::move(rings), self),
-      peers_(in_pool_.size()) {
-  // Streams compare words as numbers that wrap around, so the words need a
-  // start value: see DeviceConnection::InitializeWords.
-  for (cuda::MirrorWords* words : mirror_) {
+      in_pool_(*in_pool[self]),
+      mirror_(*mirror[self]),
+      flagged_(write_back, std::move(rings)) {
+  for (int member = 0; member < static_cast<int>(mirror.size()); ++member) {
+    if (member != self)
+      peers_.push_back({member, in_pool[member], mirror[member]});
+    // Streams compare words as numbers that wrap around, so the words need a
+    // start value: see DeviceConnection::InitializeWords.
+    cuda::MirrorWords& words = *mirror[member];
     for (int index = 0; index < cuda::kMaxBlocks; ++index) {
-      RingInMirror(&words->send[index].published, 0);
-      RingInMirror(&words->released[index].word, 0);
+      RingInMirror(&words.send[index].published, 0);
+      RingInMirror(&words.released[index].word, 0);
     }
-    RingInMirror(&words->ended.word, 0);
+    RingInMirror(&words.ended.word, 0);
   }
 }
 
@@ -62,15 +63,20 @@ bool ChannelRelay::Advance(LineWorkers& workers) {
   while (Begin()) {
   }
   if (calls_.empty()) return false;
-  if (calls_.front().flagged) return AdvanceFlagged();
-  bool moved = AdvancePublications(workers);
-  for (int member = 0; member < static_cast<int>(peers_.size()); ++member) {
-    if (member == self_) continue;
-    moved |= AdvanceArrivals(workers, member);
-    moved |= PassOnReleased(member);
+  if (!calls_.front().flagged) {
+    bool moved = AdvancePublications(workers);
+    for (Peer& peer : peers_) {
+      moved |= AdvanceArrivals(workers, peer);
+      moved |= PassOnReleased(peer);
+    }
+    moved |= AdvanceReleases();
+    if (!Finish()) return moved;
+  } else if (!flagged_.Advance()) {
+    return false;
   }
-  moved |= AdvanceReleases();
-  return Finish() || moved;
+  calls_.pop_front();
+  left_.fetch_sub(1, std::memory_order_release);
+  return true;
 }
 
 bool ChannelRelay::Begin() {
@@ -93,49 +99,42 @@ bool ChannelRelay::Begin() {
 }
 
 void ChannelRelay::BeginRounds(const RelayedCall& call) {
-  if (call.num_words == num_words_) return;
+  const auto add = [&](const std::vector<RelayPlan::Step>& from, Steps& to) {
+    for (const RelayPlan::Step& step : from)
+      to.push_back({&call, call.base_round + step.round + 1,
+                    &step == &from.front(), &step.ranges});
+  };
+  add(call.plan->publications, publications_);
+  add(call.plan->releases, releases_);
   const bool more = call.num_words > num_words_;
   num_words_ = call.num_words;
-  for (int member = 0; more && member < static_cast<int>(peers_.size());
-       ++member)
-    if (member != self_) RingReleased(member);
-}
-
-template <typename List>
-const RelayedCall* ChannelRelay::CallOf(Next& next, const List& list) const {
-  for (; next.call < calls_.size(); next = {next.call + 1, 0})
-    if (next.index < list(*calls_[next.call].plan).size())
-      return &calls_[next.call];
-  return nullptr;
+  for (Peer& peer : peers_) {
+    add(call.plan->arrivals[peer.member], peer.arrivals);
+    if (more) RingReleased(peer);
+  }
 }
 
 // Writes back the lines that the device has written, before it rings in the
 // pool.
 bool ChannelRelay::AdvancePublications(LineWorkers& workers) {
-  const auto list = [](const RelayPlan& plan) -> const auto& {
-    return plan.publications;
-  };
   bool moved = false;
-  while (const RelayedCall* call = CallOf(publication_, list)) {
-    const RelayPlan::Publication& next =
-        call->plan->publications[publication_.index];
-    if (!HasPublished(*call, next.round)) break;
+  while (!publications_.empty() && HasPublished(publications_.front())) {
+    Step& next = publications_.front();
     // Peers read this word when they see the first publication. The device has
     // waited for a free slot, so the peers need no older word at this place.
-    if (publication_.index == 0)
+    if (next.first)
       doorbells_.coherence().StoreFlag(
-          &in_pool_[self_]->send[0].calls[call->call % kCallWords],
-          CallWord(call->call, call->hash));
+          &in_pool_.send[0].calls[next.call->call % kCallWords],
+          CallWord(next.call->call, next.call->hash));
     std::vector<pool::Part> lines;
-    if (write_back_) lines = Lines(*call, next.written, self_);
-    writing_back_.push_back({call->base_round + next.round + 1,
-                             workers.Start(std::move(lines), /*drop=*/false)});
-    ++publication_.index;
+    if (write_back_) lines = Lines(next, self_);
+    next.work = workers.Start(lines, /*drop=*/false);
+    writing_back_.push_back(std::move(next));
+    publications_.pop_front();
     moved = true;
   }
   while (!writing_back_.empty() && writing_back_.front().work->done()) {
-    doorbells_.Ring(&in_pool_[self_]->send[0].published,
-                    writing_back_.front().rounds);
+    doorbells_.Ring(&in_pool_.send[0].published, writing_back_.front().rounds);
     writing_back_.pop_front();
     moved = true;
   }
@@ -144,46 +143,35 @@ bool ChannelRelay::AdvancePublications(LineWorkers& workers) {
 
 // Drops the lines that the device will read, after the peer's doorbell and
 // before it rings in the mirror.
-bool ChannelRelay::AdvanceArrivals(LineWorkers& workers, int member) {
-  const auto list = [member](const RelayPlan& plan) -> const auto& {
-    return plan.arrivals[member];
-  };
-  Peer& peer = peers_[member];
+bool ChannelRelay::AdvanceArrivals(LineWorkers& workers, Peer& peer) {
+  if (!peer.arrivals.empty())
+    Grew(&peer.in_pool->send[0].published, peer.arrivals.back().rounds,
+         &peer.published);
   bool moved = false;
-  for (bool seen = false;
-       const RelayedCall* call = CallOf(peer.arrival, list);) {
-    const RelayPlan::Arrival& next =
-        call->plan->arrivals[member][peer.arrival.index];
-    const uint64_t rounds = call->base_round + next.round + 1;
-    if (peer.published < rounds && !seen) {
-      peer.published = doorbells_.Read(&in_pool_[member]->send[0].published);
-      seen = true;
-    }
-    if (peer.published < rounds) break;
-    peer.dropping.push_back(
-        {{rounds, workers.Start(Lines(*call, next.read, member),
-                                /*drop=*/true)},
-         call,
-         peer.arrival.index == 0});
-    ++peer.arrival.index;
+  while (!peer.arrivals.empty() &&
+         peer.arrivals.front().rounds <= peer.published) {
+    Step& next = peer.arrivals.front();
+    next.work = workers.Start(Lines(next, peer.member), /*drop=*/true);
+    peer.dropping.push_back(std::move(next));
+    peer.arrivals.pop_front();
     moved = true;
   }
   while (!peer.dropping.empty() && peer.dropping.front().work->done()) {
-    RingArrival(peer.dropping.front(), member);
+    RingArrival(peer.dropping.front(), peer);
     peer.dropping.pop_front();
     moved = true;
   }
   return moved;
 }
 
-void ChannelRelay::RingArrival(const Dropping& arrival, int member) const {
+void ChannelRelay::RingArrival(const Step& arrival, const Peer& peer) const {
   const uint64_t at = arrival.call->call % kCallWords;
-  const uint64_t word = arrival.first
-                            ? doorbells_.coherence().LoadFlag(
-                                  &in_pool_[member]->send[0].calls[at])
-                            : 0;
+  const uint64_t word =
+      arrival.first
+          ? doorbells_.coherence().LoadFlag(&peer.in_pool->send[0].calls[at])
+          : 0;
   for (uint32_t index = 0; index < num_words_; ++index) {
-    cuda::SendLine& line = mirror_[member]->send[index];
+    cuda::SendLine& line = peer.mirror->send[index];
     if (arrival.first)
       __atomic_store_n(&line.calls[at], word, __ATOMIC_RELEASE);
     RingInMirror(&line.published, arrival.rounds);
@@ -192,87 +180,56 @@ void ChannelRelay::RingArrival(const Dropping& arrival, int member) const {
 
 // Relays the peer's releases of this member's slots, while the device may wait
 // for them.
-bool ChannelRelay::PassOnReleased(int member) {
-  Peer& peer = peers_[member];
-  bool moved = false;
+bool ChannelRelay::PassOnReleased(Peer& peer) {
   uint64_t needed = 0;
   for (const RelayedCall& call : calls_) {
     const uint64_t last = call.base_round + call.plan->last_written;
     if (call.plan->last_written > 0 && last > call.num_slots)
       needed = last - call.num_slots;
   }
-  if (peer.released < needed) {
-    const uint64_t seen = doorbells_.Read(&in_pool_[member]->released[0].word);
-    if (seen > peer.released) {
-      peer.released = seen;
-      RingReleased(member);
-      moved = true;
-    }
-  }
-  if (peer.ended < calls_.back().awaited_end) {
-    const uint64_t seen = doorbells_.Read(&in_pool_[member]->ended.word);
-    if (seen > peer.ended) {
-      peer.ended = seen;
-      RingInMirror(&mirror_[member]->ended.word, seen);
-      moved = true;
-    }
-  }
-  return moved;
+  const bool released =
+      Grew(&peer.in_pool->released[0].word, needed, &peer.released);
+  if (released) RingReleased(peer);
+  const bool ended =
+      Grew(&peer.in_pool->ended.word, calls_.back().awaited_end, &peer.ended);
+  if (ended) RingInMirror(&peer.mirror->ended.word, peer.ended);
+  return released || ended;
 }
 
 bool ChannelRelay::AdvanceReleases() {
-  const auto list = [](const RelayPlan& plan) -> const auto& {
-    return plan.releases;
-  };
   uint64_t rounds = 0;
-  while (const RelayedCall* call = CallOf(release_, list)) {
-    const uint64_t next = call->plan->releases[release_.index];
-    if (!HasReleased(*call, next)) break;
-    rounds = call->base_round + next + 1;
-    ++release_.index;
-  }
+  for (; !releases_.empty() && HasReleased(releases_.front());
+       releases_.pop_front())
+    rounds = releases_.front().rounds;
   if (rounds == 0) return false;
-  doorbells_.Ring(&in_pool_[self_]->released[0].word, rounds);
+  doorbells_.Ring(&in_pool_.released[0].word, rounds);
   return true;
 }
 
-bool ChannelRelay::AdvanceFlagged() {
-  if (!flagged_.Advance()) return false;
-  calls_.pop_front();
-  left_.fetch_sub(1, std::memory_order_release);
-  return true;
-}
-
-// Ends the first call under way if nothing of it is left.
+// Returns true, and tells the peers, if nothing of the first call is left.
 bool ChannelRelay::Finish() {
-  const uint64_t end = calls_.front().base_round + calls_.front().plan->rounds;
-  const auto left = [end](const auto& under_way) {
-    return !under_way.empty() && under_way.front().rounds <= end;
+  const RelayedCall& call = calls_.front();
+  const uint64_t end = call.base_round + call.plan->rounds;
+  const auto left = [&call](const Steps& steps) {
+    return !steps.empty() && steps.front().call == &call;
   };
-  if (publication_.call == 0 || release_.call == 0 || left(writing_back_) ||
-      Rung(mirror_[self_]->ended.word) < end)
+  // The device needs nothing more from the peers once it has ended. But the
+  // relay may still have to pass on a doorbell for which the device has waited.
+  if (left(publications_) || left(writing_back_) || left(releases_) ||
+      Rung(mirror_.ended.word) < end ||
+      std::ranges::any_of(peers_, [&left](const Peer& peer) {
+        return left(peer.arrivals) || left(peer.dropping);
+      }))
     return false;
-  // The device needs nothing more from the peers. But the relay may still have
-  // to pass on a doorbell for which the device has waited.
-  for (int member = 0; member < static_cast<int>(peers_.size()); ++member)
-    if (member != self_ &&
-        (peers_[member].arrival.call == 0 || left(peers_[member].dropping)))
-      return false;
-  doorbells_.Ring(&in_pool_[self_]->ended.word, end);
-  calls_.pop_front();
-  --publication_.call;
-  --release_.call;
-  for (int member = 0; member < static_cast<int>(peers_.size()); ++member)
-    if (member != self_) --peers_[member].arrival.call;
-  left_.fetch_sub(1, std::memory_order_release);
+  doorbells_.Ring(&in_pool_.ended.word, end);
   return true;
 }
 
-std::vector<pool::Part> ChannelRelay::Lines(
-    const RelayedCall& call, const std::vector<SlotRange>& ranges, int member) {
+std::vector<pool::Part> ChannelRelay::Lines(const Step& step, int member) {
+  const RelayedCall& call = *step.call;
   const cuda::MemberView& view = call.members[member];
   std::vector<pool::Part> lines;
-  for (const SlotRange& range : ranges) {
+  for (const SlotRange& range : *step.ranges) {
     const uint64_t round = call.base_round + range.round;
     if (call.slot_step == 0) {
       lines.push_back(
@@ -293,27 +250,28 @@ std::vector<pool::Part> ChannelRelay::Lines(
   return lines;
 }
 
-bool ChannelRelay::HasPublished(const RelayedCall& call, uint64_t round) const {
-  const cuda::MirrorWords& words = *mirror_[self_];
-  const uint64_t rounds = call.base_round + round + 1;
+bool ChannelRelay::HasPublished(const Step& step) const {
+  const RelayedCall& call = *step.call;
   if (call.words_take_turns)
-    return Rung(words.send[WordOf(call, round)].published) >= rounds;
+    return Rung(mirror_.send[WordOf(call, step.rounds)].published) >=
+           step.rounds;
   for (uint32_t index = 0; index < call.num_words; ++index)
-    if (Rung(words.send[index].published) < rounds) return false;
+    if (Rung(mirror_.send[index].published) < step.rounds) return false;
   return true;
 }
 
-bool ChannelRelay::HasReleased(const RelayedCall& call, uint64_t round) const {
-  const cuda::MirrorWords& words = *mirror_[self_];
-  const uint64_t rounds = call.base_round + round + 1;
+bool ChannelRelay::HasReleased(const Step& step) const {
+  const RelayedCall& call = *step.call;
   if (!call.words_take_turns) {
     for (uint32_t index = 0; index < call.num_words; ++index)
-      if (Rung(words.released[index].word) < rounds) return false;
+      if (Rung(mirror_.released[index].word) < step.rounds) return false;
     return true;
   }
   // These rounds include the last one of each slot.
-  for (uint64_t back = 0; back < call.num_slots && back <= round; ++back)
-    if (Rung(words.released[WordOf(call, round - back)].word) < rounds - back)
+  uint64_t rounds = step.rounds;
+  for (uint32_t slot = 0; slot < call.num_slots && rounds > call.base_round;
+       ++slot, --rounds)
+    if (Rung(mirror_.released[WordOf(call, rounds)].word) < rounds)
       return false;
   return true;
 }
@@ -322,14 +280,20 @@ uint64_t ChannelRelay::Rung(const uint64_t& word) const {
   return doorbells_.Value(__atomic_load_n(&word, __ATOMIC_ACQUIRE));
 }
 
+bool ChannelRelay::Grew(const uint64_t* word, uint64_t enough,
+                        uint64_t* known) const {
+  if (*known >= enough) return false;
+  const uint64_t seen = doorbells_.Read(word);
+  return std::exchange(*known, std::max(*known, seen)) < seen;
+}
+
 void ChannelRelay::RingInMirror(uint64_t* word, uint64_t value) const {
   __atomic_store_n(word, doorbells_.Word(value), __ATOMIC_RELEASE);
 }
 
-void ChannelRelay::RingReleased(int member) {
+void ChannelRelay::RingReleased(const Peer& peer) const {
   for (uint32_t index = 0; index < num_words_; ++index)
-    RingInMirror(&mirror_[member]->released[index].word,
-                 peers_[member].released);
+    RingInMirror(&peer.mirror->released[index].word, peer.released);
 }
 
 }  // namespace jax_cxl::comm

@@ -87,57 +87,52 @@ class ChannelRelay {
   void Stop() { stopped_.store(true, std::memory_order_release); }
 
  private:
-  struct UnderWay {
-    uint64_t rounds = 0;  // value to ring once the work is done
-    std::shared_ptr<LineWork> work;
-  };
-  struct Dropping : UnderWay {
+  // A step of a call: it publishes rounds, sees them arrive, or releases them.
+  struct Step {
     const RelayedCall* call = nullptr;
-    bool first = false;  // the member's first arrival in the call
+    uint64_t rounds = 0;  // value to ring
+    bool first = false;   // the first of its kind in the call
+    const std::vector<SlotRange>* ranges = nullptr;
+    std::shared_ptr<LineWork> work = nullptr;  // once begun
   };
-  // The next element of one kind, in the list of `calls_[call]`.
-  struct Next {
-    size_t call = 0;
-    size_t index = 0;
-  };
-  // The state of another member.
+  using Steps = std::deque<Step>;
+
   struct Peer {
+    int member = 0;
+    cuda::DeviceControl* in_pool = nullptr;
+    cuda::MirrorWords* mirror = nullptr;
     uint64_t published = 0;  // in the pool, as last seen
     uint64_t released = 0;
     uint64_t ended = 0;
-    Next arrival;
-    std::deque<Dropping> dropping;
+    Steps arrivals = {};
+    Steps dropping = {};  // arrivals whose lines are being dropped
   };
 
   bool Begin();
   void BeginRounds(const RelayedCall& call);
-  // Returns the call of `next`. Skips calls whose lists have ended. Returns
-  // null after the last call.
-  template <typename List>
-  const RelayedCall* CallOf(Next& next, const List& list) const;
   bool AdvancePublications(LineWorkers& workers);
-  bool AdvanceArrivals(LineWorkers& workers, int member);
-  void RingArrival(const Dropping& arrival, int member) const;
-  bool PassOnReleased(int member);
+  bool AdvanceArrivals(LineWorkers& workers, Peer& peer);
+  void RingArrival(const Step& arrival, const Peer& peer) const;
+  bool PassOnReleased(Peer& peer);
   bool AdvanceReleases();
-  bool AdvanceFlagged();
   bool Finish();
 
-  static std::vector<pool::Part> Lines(const RelayedCall& call,
-                                       const std::vector<SlotRange>& ranges,
-                                       int member);
+  static std::vector<pool::Part> Lines(const Step& step, int member);
   // Read the doorbells that the device has rung in its own words of the mirror.
-  bool HasPublished(const RelayedCall& call, uint64_t round) const;
-  bool HasReleased(const RelayedCall& call, uint64_t round) const;
+  bool HasPublished(const Step& step) const;
+  bool HasReleased(const Step& step) const;
   uint64_t Rung(const uint64_t& word) const;
+  // Reads a peer's word in the pool, unless its last known value is enough.
+  // Returns true if it has grown.
+  bool Grew(const uint64_t* word, uint64_t enough, uint64_t* known) const;
   void RingInMirror(uint64_t* word, uint64_t value) const;
-  void RingReleased(int member);
+  void RingReleased(const Peer& peer) const;
 
   const pool::Doorbells doorbells_;
   const bool write_back_;
-  const std::vector<cuda::DeviceControl*> in_pool_;
-  const std::vector<cuda::MirrorWords*> mirror_;
   const int self_;
+  cuda::DeviceControl& in_pool_;  // of this member
+  cuda::MirrorWords& mirror_;
 
   std::mutex mutex_;
   std::deque<RelayedCall> queue_;
@@ -147,9 +142,10 @@ class ChannelRelay {
   // Only Advance uses the following members.
   FlaggedRelay flagged_;
   std::deque<RelayedCall> calls_;  // under way
-  Next publication_;
-  Next release_;
-  std::deque<UnderWay> writing_back_;
+  // Steps of these calls that are left.
+  Steps publications_;
+  Steps writing_back_;  // publications whose lines are being written back
+  Steps releases_;
   std::vector<Peer> peers_;
   uint32_t num_words_ = 0;  // these words of the mirror match `peers_`
 };

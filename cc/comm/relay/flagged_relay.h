@@ -2,11 +2,12 @@
 #define JAX_CXL_COMM_RELAY_FLAGGED_RELAY_H_
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "cc/comm/relay/flagged_rings.h"
 #include "cc/comm/relay/relay_plan.h"
-#include "cc/pool/coherence/doorbell.h"
+#include "cc/pool/coherence/coherence.h"
 
 namespace jax_cxl::comm {
 
@@ -28,8 +29,8 @@ namespace jax_cxl::comm {
 class FlaggedRelay {
  public:
   // `write_back` is true if writes of devices may stay in this host's cache.
-  FlaggedRelay(const pool::Doorbells& doorbells, bool write_back,
-               FlaggedRings rings, int self);
+  FlaggedRelay(bool write_back, FlaggedRings rings)
+      : write_back_(write_back), rings_(std::move(rings)) {}
 
   // Begins a call: one round of the rings.
   void Begin(const RelayPlan& plan, uint64_t round);
@@ -39,35 +40,25 @@ class FlaggedRelay {
   bool Advance();
 
  private:
-  // Units of a slot.
-  struct Units {
-    uint64_t first = 0;
-    uint64_t last = 0;  // the end
-  };
-
   // What the device polls of another member.
   struct Polled {
     int member = 0;
     std::vector<pool::Part> lines;  // of its data
   };
 
-  std::vector<pool::Part> Lines(const std::vector<Units>& units,
-                                int member) const;
-  bool HasArrived(uint64_t unit) const;
+  void AddLines(const RelayPlan::Step& step, int member,
+                std::vector<pool::Part>* lines) const;
   bool WrittenHasArrived();
   void Drop();
-  bool HasBegun(int member) const;
 
-  const pool::Doorbells doorbells_;
   const bool write_back_;
   const FlaggedRings rings_;
-  const int self_;
 
   // The state of the current call.
   uint64_t round_ = 0;
-  std::vector<Units> written_;  // that the cache does not hold yet
   std::vector<pool::Part> to_write_back_;
-  std::vector<Polled> not_begun_;  // members that have not begun the call
+  std::vector<pool::Part> written_;  // of these: what the cache may lack yet
+  std::vector<Polled> not_begun_;    // members that have not begun the call
   std::vector<pool::Part> to_drop_;
 };
 

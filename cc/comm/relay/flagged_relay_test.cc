@@ -43,14 +43,14 @@ class FlaggedRelayTest : public testing::Test {
     // Units 1 and 2, and the whole group 2.
     plan_.publications = {{0, {{0, 16, 20}, {0, 64 * 16, 32 * 16}}}};
     plan_.arrivals = {{}, {{0, {{0, 0, 16}}}}};
-    plan_.releases = {0};
+    plan_.releases = {{0, {}}};
   }
 
   FlaggedRelay Begin(bool write_back) {
     const pool::Doorbells doorbells(
         pool::Coherence(pool::CoherenceMode::kFlush, &cache_), kEpoch);
-    FlaggedRelay relay(doorbells, write_back,
-                       FlaggedRings(doorbells, {&rings_[0], &rings_[1]}, 0), 0);
+    FlaggedRelay relay(write_back,
+                       FlaggedRings(doorbells, {&rings_[0], &rings_[1]}, 0));
     relay.Begin(plan_, kRound);
     return relay;
   }

@@ -17,28 +17,26 @@ void FlaggedRings::DropPeers() const {
 
 bool FlaggedRings::BeginAnew(uint64_t round,
                              const std::function<bool()>& go_on) const {
-  if (!Await(round, go_on)) return false;
+  // Waits until all peers have read this many rounds.
+  const auto await = [&](uint64_t rounds) {
+    Backoff backoff;
+    for (int member = 0; member < num_members(); ++member) {
+      while (member != self_ &&
+             doorbells_.Read(&rings_[member]->released) < rounds) {
+        if (!go_on()) return false;
+        backoff.Pause();
+      }
+    }
+    return true;
+  };
+  if (!await(round)) return false;
   cuda::FlaggedControl& mine = ring(self_);
   std::byte* vectors = mine.vectors[0];
   std::memset(vectors, 0, vectors_bytes_);
   doorbells_.coherence().PublishPayload(vectors, vectors_bytes_);
   doorbells_.Ring(&mine.released, round + 1);
-  if (!Await(round + 1, go_on)) return false;
+  if (!await(round + 1)) return false;
   DropPeers();
-  return true;
-}
-
-// Waits until all peers have read this many rounds.
-bool FlaggedRings::Await(uint64_t rounds,
-                         const std::function<bool()>& go_on) const {
-  Backoff backoff;
-  for (int member = 0; member < num_members(); ++member) {
-    while (member != self_ &&
-           doorbells_.Read(&rings_[member]->released) < rounds) {
-      if (!go_on()) return false;
-      backoff.Pause();
-    }
-  }
   return true;
 }
 

@@ -25,6 +25,8 @@ class FlaggedRings {
 
   cuda::FlaggedControl& ring(int member) const { return *rings_[member]; }
   int num_members() const { return static_cast<int>(rings_.size()); }
+  int self() const { return self_; }
+  const pool::Doorbells& doorbells() const { return doorbells_; }
 
   // Drops all lines of the peers' rings from this host's cache. Call it when
   // the peers have cleared their rings. Otherwise a line of an earlier channel
@@ -39,8 +41,6 @@ class FlaggedRings {
   bool BeginAnew(uint64_t round, const std::function<bool()>& go_on) const;
 
  private:
-  bool Await(uint64_t rounds, const std::function<bool()>& go_on) const;
-
   const pool::Doorbells doorbells_;
   const std::vector<cuda::FlaggedControl*> rings_;
   const int self_;

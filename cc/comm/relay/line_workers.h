@@ -2,25 +2,22 @@
 #define JAX_CXL_COMM_RELAY_LINE_WORKERS_H_
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
 #include <vector>
 
-#include "cc/comm/call/tuning.h"
+#include "cc/comm/call/backoff.h"
 #include "cc/pool/coherence/coherence.h"
 
 namespace jax_cxl::comm {
 
 // Cache lines that are being written back or dropped.
 struct LineWork {
-  std::vector<pool::Part> parts;
-  bool drop = false;
   std::atomic<int> left{0};  // number of pieces that are not done
 
   bool done() const { return left.load(std::memory_order_acquire) == 0; }
@@ -37,14 +34,13 @@ class LineWorkers {
   // does all work in Help. A thread takes `piece_bytes` at a time, or more if
   // the work is long.
   LineWorkers(const pool::Coherence& coherence, int helpers,
-              size_t piece_bytes = Tuning().flush_piece_bytes);
+              size_t piece_bytes);
   ~LineWorkers();
-  LineWorkers(const LineWorkers&) = delete;
 
   // Starts to write back (or to drop) all cache lines that `parts` touch. Once
   // the work is done, the caller may ring, or let the device read. Short work
   // is done before Start returns.
-  std::shared_ptr<LineWork> Start(std::vector<pool::Part> parts, bool drop);
+  std::shared_ptr<LineWork> Start(std::span<const pool::Part> parts, bool drop);
 
   // Does one piece of the started work. Returns false if there is none.
   bool Help();
@@ -60,26 +56,24 @@ class LineWorkers {
  private:
   struct Piece {
     std::shared_ptr<LineWork> work;
-    size_t first = 0, last = 0;  // range of parts
+    bool drop;
+    std::vector<pool::Part> parts;
   };
 
-  void Execute(const Piece& piece) const;
+  void Flush(std::span<const pool::Part> parts, bool drop) const;
   std::optional<Piece> Take();
   void Run();
 
   const pool::Coherence coherence_;
   const size_t piece_bytes_;
-  // A thread holds this lock for less time than a system call takes, so others
-  // spin.
-  std::atomic_flag locked_;
+  SpinLock lock_;
   std::deque<Piece> pieces_;
   std::atomic<size_t> waiting_{0};  // piece count, read without lock
 
-  std::mutex mutex_;  // for sleeping
-  std::condition_variable wake_;
+  std::atomic<uint32_t> calls_{0};   // of Start; threads sleep on it
   std::atomic<size_t> sleeping_{0};  // number of threads
-  bool stop_ = false;
-  std::vector<std::thread> threads_;
+  std::atomic<bool> stop_{false};
+  std::vector<std::jthread> threads_;
 };
 
 }  // namespace jax_cxl::comm

@@ -32,16 +32,7 @@ int DefaultFlushThreads(int gpus) {
 
 Relay::Relay(const pool::Coherence& coherence, int threads, size_t piece_bytes)
     : workers_(coherence, std::max(threads, 1) - 1, piece_bytes),
-      thread_([this] { Run(); }) {}
-
-Relay::~Relay() {
-  {
-    std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  wake_.notify_all();
-  thread_.join();
-}
+      thread_([this](const std::stop_token& stop) { Run(stop); }) {}
 
 void Relay::Add(ChannelRelay* channel) {
   std::lock_guard lock(mutex_);
@@ -73,7 +64,7 @@ bool Relay::Pending() const {
       channels_, [](const ChannelRelay* channel) { return !channel->idle(); });
 }
 
-void Relay::Run() {
+void Relay::Run(const std::stop_token& stop) {
   const OwnThread own;
   Backoff backoff;
   std::vector<ChannelRelay*> channels;
@@ -82,11 +73,11 @@ void Relay::Run() {
       std::unique_lock lock(mutex_);
       // Sleep only after some polls, because waking takes longer than a short
       // call.
-      if (!stop_ && !Pending() && !backoff.spinning()) {
-        wake_.wait(lock, [this] { return stop_ || Pending(); });
+      if (!Pending() && !backoff.spinning()) {
+        wake_.wait(lock, stop, [this] { return Pending(); });
         backoff.Reset();
       }
-      if (stop_) return;
+      if (stop.stop_requested()) return;
       channels = channels_;
     }
     bool moved = false;

@@ -4,10 +4,10 @@
 #include <condition_variable>
 #include <cstddef>
 #include <mutex>
+#include <stop_token>
 #include <thread>
 #include <vector>
 
-#include "cc/comm/call/tuning.h"
 #include "cc/comm/relay/channel_relay.h"
 #include "cc/comm/relay/line_workers.h"
 
@@ -29,10 +29,7 @@ class Relay {
  public:
   // Starts `threads` threads (at least 1). One of them relays doorbells, and
   // all of them write back and drop cache lines, `piece_bytes` at a time.
-  Relay(const pool::Coherence& coherence, int threads,
-        size_t piece_bytes = Tuning().flush_piece_bytes);
-  ~Relay();
-  Relay(const Relay&) = delete;
+  Relay(const pool::Coherence& coherence, int threads, size_t piece_bytes);
 
   // Adds a channel, which must outlive this object.
   void Add(ChannelRelay* channel);
@@ -45,15 +42,14 @@ class Relay {
   void Drain();
 
  private:
-  void Run();
+  void Run(const std::stop_token& stop);
   bool Pending() const;
 
   LineWorkers workers_;
   std::mutex mutex_;
-  std::condition_variable wake_;
+  std::condition_variable_any wake_;
   std::vector<ChannelRelay*> channels_;
-  bool stop_ = false;
-  std::thread thread_;
+  std::jthread thread_;
 };
 
 }  // namespace jax_cxl::comm

@@ -10,8 +10,6 @@ namespace {
 using cuda::DeviceStep;
 using cuda::DeviceStepKind;
 
-using Ranges = std::map<uint64_t, std::vector<SlotRange>>;  // by round
-
 // Merges ranges of a round that touch or overlap.
 std::vector<SlotRange> Joined(std::vector<SlotRange> ranges) {
   std::ranges::sort(ranges, {}, [](const SlotRange& range) {
@@ -20,15 +18,13 @@ std::vector<SlotRange> Joined(std::vector<SlotRange> ranges) {
   std::vector<SlotRange> joined;
   for (const SlotRange& range : ranges) {
     if (range.bytes == 0) continue;
-    if (!joined.empty()) {
-      SlotRange& last = joined.back();
-      const uint64_t end = last.offset + last.bytes;
-      if (last.round == range.round && range.offset <= end) {
-        last.bytes = std::max(end, range.offset + range.bytes) - last.offset;
-        continue;
-      }
-    }
-    joined.push_back(range);
+    SlotRange* last = joined.empty() ? nullptr : &joined.back();
+    if (last != nullptr && last->round == range.round &&
+        range.offset <= last->offset + last->bytes)
+      last->bytes =
+          std::max(last->bytes, range.offset + range.bytes - last->offset);
+    else
+      joined.push_back(range);
   }
   return joined;
 }
@@ -42,13 +38,14 @@ RelayPlan MakeRelayPlan(std::span<const DeviceStep> sending,
   relay_plan.rounds = rounds;
   relay_plan.arrivals.resize(num_members);
   std::vector<SlotRange> written;
-  std::vector<Ranges> read(num_members);
+  // By member and round.
+  std::vector<std::map<uint64_t, std::vector<SlotRange>>> read(num_members);
   for (const DeviceStep& step : sending)
     if (step.kind == DeviceStepKind::kPut)
       written.push_back({step.round, step.to, step.bytes});
   for (const DeviceStep& step : receiving) {
     if (step.kind == DeviceStepKind::kRelease) {
-      relay_plan.releases.push_back(step.round);
+      relay_plan.releases.push_back({step.round, {}});
       continue;
     }
     if (step.kind == DeviceStepKind::kReduceToSlot ||
@@ -59,9 +56,7 @@ RelayPlan MakeRelayPlan(std::span<const DeviceStep> sending,
         read[member][step.round].push_back({step.round, step.from, step.bytes});
   }
   written = Joined(std::move(written));
-  for (const SlotRange& range : written)
-    relay_plan.last_written =
-        std::max(relay_plan.last_written, range.round + 1);
+  if (!written.empty()) relay_plan.last_written = written.back().round + 1;
 
   // A publication covers all rounds up to its own.
   auto next = written.begin();

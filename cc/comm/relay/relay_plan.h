@@ -20,21 +20,18 @@ struct SlotRange {
 // host writes back before it publishes, and the lines that it drops before the
 // device reads them. Rounds count from the first round of the call.
 struct RelayPlan {
-  struct Publication {
+  struct Step {
     uint64_t round = 0;
-    std::vector<SlotRange> written;  // in this member's slots
-  };
-  struct Arrival {
-    uint64_t round = 0;
-    std::vector<SlotRange> read;  // in the slots of the member
+    std::vector<SlotRange> ranges;
   };
 
   uint64_t rounds = 0;
   // All lists are in the order of rounds.
-  std::vector<Publication> publications;
-  std::vector<std::vector<Arrival>> arrivals;  // by member; empty for `self`
-  std::vector<uint64_t> releases;
-  uint64_t last_written = 0;  // last round with data + 1; 0: none
+  std::vector<Step> publications;  // written in this member's slots
+  // Read in the slots of each member; empty for `self`.
+  std::vector<std::vector<Step>> arrivals;
+  std::vector<Step> releases;  // without ranges
+  uint64_t last_written = 0;   // last round with data + 1; 0: none
 };
 
 // Makes the host's plan from `sending` and `receiving`, the steps of this

@@ -54,10 +54,10 @@ TEST(RelayPlanTest, PublicationsHaveWhatWasWrittenSinceTheLastOne) {
   const RelayPlan relay_plan = MakeRelayPlan(sending, {}, 3, 2, 0);
   ASSERT_EQ(relay_plan.publications.size(), 2u);
   EXPECT_EQ(relay_plan.publications[0].round, 1u);
-  EXPECT_EQ(relay_plan.publications[0].written.size(), 2u);
-  ASSERT_EQ(relay_plan.publications[1].written.size(), 1u);
-  EXPECT_EQ(relay_plan.publications[1].written[0].offset, 128u);
-  EXPECT_EQ(relay_plan.publications[1].written[0].bytes, 74u);
+  EXPECT_EQ(relay_plan.publications[0].ranges.size(), 2u);
+  ASSERT_EQ(relay_plan.publications[1].ranges.size(), 1u);
+  EXPECT_EQ(relay_plan.publications[1].ranges[0].offset, 128u);
+  EXPECT_EQ(relay_plan.publications[1].ranges[0].bytes, 74u);
   EXPECT_EQ(relay_plan.last_written, 3u);
 }
 
@@ -74,8 +74,9 @@ TEST(RelayPlanTest, ArrivalsHaveWhatIsReadOfEachMemberInTheOrderOfRounds) {
   EXPECT_EQ(relay_plan.arrivals[2][0].round, 0u);
   EXPECT_EQ(relay_plan.arrivals[2][1].round, 1u);
   ASSERT_EQ(relay_plan.arrivals[0].size(), 2u);
-  EXPECT_TRUE(relay_plan.arrivals[0][1].read.empty());
-  EXPECT_EQ(relay_plan.releases, std::vector<uint64_t>{2});
+  EXPECT_TRUE(relay_plan.arrivals[0][1].ranges.empty());
+  ASSERT_EQ(relay_plan.releases.size(), 1u);
+  EXPECT_EQ(relay_plan.releases[0].round, 2u);
 }
 
 // The lines of a call's relay include every byte that the GPU plan writes into
@@ -104,11 +105,11 @@ TEST(RelayPlanTest, CoversAllThatIsPublishedAndRetrieved) {
                           gpu_plan->rounds, ranks, rank);
         uint64_t written = 0, read = 0;
         for (const auto& publication : relay.publications)
-          for (const SlotRange& range : publication.written)
+          for (const SlotRange& range : publication.ranges)
             written += range.bytes;
         for (const auto& arrivals : relay.arrivals)
           for (const auto& arrival : arrivals)
-            for (const SlotRange& range : arrival.read) read += range.bytes;
+            for (const SlotRange& range : arrival.ranges) read += range.bytes;
         EXPECT_EQ(written, gpu_plan->bytes_published) << op << ' ' << ranks;
         EXPECT_EQ(read, gpu_plan->bytes_retrieved) << op << ' ' << ranks;
       }
@@ -119,11 +120,11 @@ TEST(RelayPlanTest, CoversAllThatIsPublishedAndRetrieved) {
 TEST(LineWorkersTest, DoAllOfLongWork) {
   for (int helpers : {0, 3}) {
     const pool::Coherence coherence(pool::CoherenceMode::kCoherent);
-    LineWorkers workers(coherence, helpers);
+    LineWorkers workers(coherence, helpers, size_t{128} << 10);
     std::vector<std::byte> memory(10 << 20);
+    const pool::Part all = {memory.data(), memory.size()};
     for (int i = 0; i < 20; ++i) {
-      const auto work =
-          workers.Start({{memory.data(), memory.size()}}, i % 2 == 0);
+      const auto work = workers.Start({&all, 1}, i % 2 == 0);
       while (!work->done()) workers.Help();
     }
     EXPECT_TRUE(workers.Start({}, false)->done());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <ranges>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -33,6 +34,27 @@ uint64_t Hash(std::string_view text) {
   return hash;
 }
 
+// The attributes of one call. The text and the arrays belong to XLA.
+struct CallAttributes {
+#define JAX_CXL_MEMBER(type, name) type name = {};
+  JAX_CXL_CALL_ATTRIBUTES(JAX_CXL_MEMBER)
+#undef JAX_CXL_MEMBER
+};
+
+// Reads all attributes, and does not check their values. Returns the name of
+// one that is missing, or "".
+std::string Read(const xffi::Dictionary& attributes, CallAttributes* read) {
+  std::string missing;
+#define JAX_CXL_READ(type, name)                       \
+  if (auto value = attributes.get<type>(#name); value) \
+    read->name = *value;                               \
+  else                                                 \
+    missing = #name;
+  JAX_CXL_CALL_ATTRIBUTES(JAX_CXL_READ)
+#undef JAX_CXL_READ
+  return missing;
+}
+
 // Returns whether a grid of `processes` rows contains each place of a group
 // exactly once. A call that does not run in levels has an empty grid.
 bool IsGrid(int32_t processes, xffi::Span<const int32_t> places,
@@ -40,22 +62,20 @@ bool IsGrid(int32_t processes, xffi::Span<const int32_t> places,
   if (processes == 0) return places.size() == 0;
   std::vector<int32_t> sorted(places.begin(), places.end());
   std::ranges::sort(sorted);
-  for (size_t i = 0; i < sorted.size(); ++i)
-    if (sorted[i] != static_cast<int32_t>(i)) return false;
   return processes > 0 && group_size % processes == 0 &&
-         sorted.size() == static_cast<size_t>(group_size);
+         std::ranges::equal(sorted, std::views::iota(0, group_size));
 }
 
 // Returns whether the attribute `rows` has the entries that the operation
 // needs. The number of elements of a batch must divide all other entries.
 bool AreRowSizes(plan::Op op, xffi::Span<const int64_t> rows) {
-  for (int64_t size : rows)
-    if (size < 0) return false;
+  if (std::ranges::any_of(rows, [](int64_t size) { return size < 0; }))
+    return false;
   if (op != plan::Op::kRaggedAllToAll)
     return rows.size() == (op == plan::Op::kTakeRows ? 2 : 0);
-  if (rows.size() != 4 || rows[3] == 0) return false;
-  return rows[0] % rows[3] == 0 && rows[1] % rows[3] == 0 &&
-         rows[2] % rows[3] == 0;
+  return rows.size() == 4 && rows[3] != 0 &&
+         std::ranges::none_of(
+             rows, [&](int64_t size) { return size % rows[3] != 0; });
 }
 
 // Returns, for each member of a permutation, the first member of its cycle or
@@ -93,52 +113,55 @@ xffi::TypeId CallSite::id = {};
 
 xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
     xffi::Dictionary attributes) {
-  auto read = CallAttributes::Read(attributes);
-  if (!read) return xffi::Unexpected(read.error());
-  const CallAttributes& a = *read;
+  CallAttributes a;
+  if (const std::string missing = Read(attributes, &a); !missing.empty())
+    return xffi::Unexpected(xffi::Error::Internal(
+        "a jax_cxl custom call lacks the attribute '" + missing +
+        "': another version of jax_cxl lowered it. Compile the program again"));
+  const auto op = static_cast<plan::Op>(a.op);
   if (a.op < 0 || a.op >= plan::kNumOps || a.dtype < 0 ||
       a.dtype >= kNumDTypes || a.reduce_op < 0 ||
       a.reduce_op >= kNumReduceOps || a.count < 0 || a.group_size < 1 ||
       a.groups.size() % a.group_size != 0 ||
       !IsGrid(a.processes, a.places, a.group_size) ||
-      (static_cast<plan::Op>(a.op) == plan::Op::kPermute &&
-       !AreMembers(a.sources, a.group_size)) ||
-      !AreRowSizes(static_cast<plan::Op>(a.op), a.rows))
+      (op == plan::Op::kPermute && !AreMembers(a.sources, a.group_size)) ||
+      !AreRowSizes(op, a.rows))
     return xffi::Unexpected(xffi::Error::Internal(
         "a jax_cxl custom call has an attribute out of range; compile the "
         "program again with this version of jax_cxl"));
 
   std::unique_ptr<CallSite> made(new CallSite);
-  made->prototype_.request.op = static_cast<plan::Op>(a.op);
-  made->prototype_.request.num_ranks = a.group_size;
-  made->prototype_.request.count = static_cast<uint64_t>(a.count);
-  made->prototype_.dtype = static_cast<DType>(a.dtype);
-  made->prototype_.request.element_bytes =
-      static_cast<uint32_t>(DTypeBytes(made->prototype_.dtype));
-  made->prototype_.request.root = a.root;
-  if (made->prototype_.request.op == plan::Op::kPermute)
-    made->prototype_.request.sources.assign(a.sources.begin(), a.sources.end());
-  made->prototype_.request.reverse = a.reverse != 0;
-  made->prototype_.alone = a.alone != 0;
-  if (plan::MovesRows(made->prototype_.request.op))
-    made->prototype_.request.rows = {
-        static_cast<uint64_t>(a.rows[0]), static_cast<uint64_t>(a.rows[1]),
-        a.rows.size() > 2 ? static_cast<uint64_t>(a.rows[2]) : 0,
-        a.rows.size() > 3 ? static_cast<uint64_t>(a.rows[3]) : 1};
-  made->prototype_.reduce_op = static_cast<ReduceOp>(a.reduce_op);
-  made->prototype_.name = std::string(a.name);
+  comm::Call& call = made->prototype_;
+  call.dtype = static_cast<DType>(a.dtype);
+  call.reduce_op = static_cast<ReduceOp>(a.reduce_op);
+  call.alone = a.alone != 0;
+  call.name = std::string(a.name);
+  plan::Request& request = call.request;
+  request.op = op;
+  request.num_ranks = a.group_size;
+  request.count = static_cast<uint64_t>(a.count);
+  request.element_bytes = static_cast<uint32_t>(DTypeBytes(call.dtype));
+  request.root = a.root;
+  request.reverse = a.reverse != 0;
+  if (op == plan::Op::kPermute)
+    request.sources.assign(a.sources.begin(), a.sources.end());
+  if (plan::MovesRows(op))
+    request.rows = {static_cast<uint64_t>(a.rows[0]),
+                    static_cast<uint64_t>(a.rows[1]),
+                    a.rows.size() > 2 ? static_cast<uint64_t>(a.rows[2]) : 0,
+                    a.rows.size() > 3 ? static_cast<uint64_t>(a.rows[3]) : 1};
   // If a program was not taken over, its attributes contain no call numbers and
   // source lines. The hook does not add them, because XLA drops the donation of
   // a module's arguments when a hook changes the module.
   ProgramSites& sites = ProgramSites::Get();
-  const std::string program_name(a.program);
-  const auto number =
-      a.site < 0 ? static_cast<int64_t>(sites.Next(program_name)) : a.site;
-  made->prototype_.site =
-      a.site < 0
-          ? sites.LinesOf(program_name,
-                          LineKey(a.name, a.op, a.reduce_op, a.dtype, a.count))
-          : std::string(a.line);
+  const std::string program(a.program);
+  int64_t number = a.site;
+  call.site = std::string(a.line);
+  if (number < 0) {
+    number = static_cast<int64_t>(sites.Next(program));
+    call.site = sites.LinesOf(
+        program, LineKey(a.name, a.op, a.reduce_op, a.dtype, a.count));
+  }
   for (size_t first = 0; first < a.groups.size(); first += a.group_size) {
     const auto begin = a.groups.begin() + first;
     made->AddGroup({begin, begin + a.group_size},
@@ -162,31 +185,25 @@ std::string CallSite::LineKey(std::string_view name, int op, int reduce_op,
 }
 
 // Splits the group of a permutation into its cycles and chains.
-void CallSite::AddGroup(std::vector<int32_t> ranks,
-                        std::vector<int32_t> sources) {
-  if (prototype_.request.op != plan::Op::kPermute) {
-    for (int32_t rank : ranks)
-      group_of_rank_[rank] = static_cast<int>(groups_.size());
-    groups_.push_back(std::move(ranks));
-    return;
+void CallSite::AddGroup(const std::vector<int32_t>& ranks,
+                        const std::vector<int32_t>& sources) {
+  const bool permutes = prototype_.request.op == plan::Op::kPermute;
+  const std::vector<int32_t> firsts =
+      permutes ? FirstsOfChains(sources) : std::vector<int32_t>(ranks.size());
+  std::vector<int> groups(ranks.size()), places(ranks.size());
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const auto first = static_cast<size_t>(firsts[i]);
+    if (first == i) groups_.emplace_back();
+    groups[i] =
+        first == i ? static_cast<int>(groups_.size()) - 1 : groups[first];
+    places[i] = static_cast<int>(groups_[groups[i]].size());
+    groups_[groups[i]].push_back(ranks[i]);
+    group_of_rank_[ranks[i]] = groups[i];
   }
-  const std::vector<int32_t> firsts = FirstsOfChains(sources);
-  for (int32_t first = 0; first < static_cast<int32_t>(ranks.size()); ++first) {
-    std::vector<int32_t> places(ranks.size(), -1);  // in the chain
-    std::vector<int32_t> members;
-    for (size_t i = 0; i < ranks.size(); ++i) {
-      if (firsts[i] != first) continue;
-      places[i] = static_cast<int32_t>(members.size());
-      members.push_back(ranks[i]);
-      group_of_rank_[ranks[i]] = static_cast<int>(groups_.size());
-    }
-    if (members.empty()) continue;
-    groups_.push_back(std::move(members));
-    sources_.emplace_back();
-    for (size_t i = 0; i < ranks.size(); ++i)
-      if (places[i] >= 0)
-        sources_.back().push_back(sources[i] < 0 ? -1 : places[sources[i]]);
-  }
+  if (!permutes) return;
+  sources_.resize(groups_.size());
+  for (size_t i = 0; i < ranks.size(); ++i)
+    sources_[groups[i]].push_back(sources[i] < 0 ? -1 : places[sources[i]]);
 }
 
 Result<CallSite::Execution> CallSite::MakeExecution(int rank, const void* input,
@@ -203,8 +220,8 @@ Result<CallSite::Execution> CallSite::MakeExecution(int rank, const void* input,
   if (!sources_.empty()) request.sources = sources_[group->second];
   execution.call->input = static_cast<const std::byte*>(input);
   execution.call->output = static_cast<std::byte*>(output);
-  for (size_t i = 0; i < execution.members->size(); ++i)
-    if ((*execution.members)[i] == rank) request.rank = static_cast<int>(i);
+  request.rank = static_cast<int>(std::ranges::find(*execution.members, rank) -
+                                  execution.members->begin());
   return execution;
 }
 
@@ -222,9 +239,9 @@ Status CallSite::CheckBuffers(size_t input_bytes, size_t output_bytes) const {
 
 Result<uint64_t> CallSite::NextIdentity(uint64_t job, int64_t run_id,
                                         int32_t device_ordinal) {
-  auto number = executions_->Next(job, device_ordinal, run_id);
-  if (!number.ok()) return number.status();
-  return Mix(Mix(key_, number->launch), number->execution);
+  CXL_ASSIGN_OR_RETURN(const Executions::Number number,
+                       executions_->Next(job, device_ordinal, run_id));
+  return Mix(Mix(key_, number.launch), number.execution);
 }
 
 }  // namespace jax_cxl::ffi

@@ -86,7 +86,8 @@ class CallSite {
  private:
   CallSite() = default;
 
-  void AddGroup(std::vector<int32_t> ranks, std::vector<int32_t> sources);
+  void AddGroup(const std::vector<int32_t>& ranks,
+                const std::vector<int32_t>& sources);
 
   comm::Call prototype_;
   std::vector<std::vector<int32_t>> groups_;

@@ -68,18 +68,6 @@ using Int64s = xla::ffi::Span<const int64_t>;
   V(int64_t, site)                 \
   V(std::string_view, line)
 
-// The attributes of one call. The text and the arrays belong to XLA.
-struct CallAttributes {
-#define JAX_CXL_MEMBER(type, name) type name = {};
-  JAX_CXL_CALL_ATTRIBUTES(JAX_CXL_MEMBER)
-#undef JAX_CXL_MEMBER
-
-  // Reads all attributes. An error names the attribute that is missing. The
-  // values have not been checked.
-  static xla::ffi::ErrorOr<CallAttributes> Read(
-      const xla::ffi::Dictionary& attributes);
-};
-
 // Name and type ("int32", "int32s", "int64", "int64s" or "text") of each
 // attribute.
 using AttributeType = std::pair<std::string_view, std::string_view>;

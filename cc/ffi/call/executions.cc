@@ -1,6 +1,7 @@
 #include "cc/ffi/call/executions.h"
 
 #include <map>
+#include <ranges>
 #include <string>
 #include <tuple>
 
@@ -25,32 +26,29 @@ Result<Executions::Number> Executions::Next(uint64_t job, int32_t device,
                                             int64_t run_id) {
   std::lock_guard lock(mutex_);
   if (job != job_) {
-    devices_.clear();
+    launches_.clear();
     job_ = job;
   }
-  Device& known = devices_[device];
-  const uint64_t started = known.started;
-  for (uint64_t age = 1; age <= Device::kRemembered && age <= started; ++age) {
-    Device::Launch& launch =
-        known.launches[(started - age) % Device::kRemembered];
+  std::deque<Launch>& launches = launches_[device];
+  for (Launch& launch : launches | std::views::reverse)
     if (launch.run_id == run_id)
       return Number{launch.number, launch.executions++};
-  }
-  if (started > 0) {
+  uint64_t number = 0;
+  if (!launches.empty()) {
     // XLA increments the launch id of a program, as a number of 32 bits. When
     // XLA loads a program again, its ids may start anywhere.
-    const int64_t last =
-        known.launches[(started - 1) % Device::kRemembered].run_id;
+    const int64_t last = launches.back().run_id;
     const auto ahead = static_cast<int32_t>(static_cast<uint32_t>(last) -
                                             static_cast<uint32_t>(run_id));
-    if (ahead > 0 && ahead < Device::kRemembered)
+    if (ahead > 0 && ahead < kRemembered)
       return Error(Code::kInternal, "XLA started launch ", last,
                    " of a program before its launch ", run_id,
                    ": please report this to jax_cxl");
+    number = launches.back().number + 1;
   }
-  known.launches[started % Device::kRemembered] = {run_id, started, 1};
-  ++known.started;
-  return Number{started, 0};
+  launches.push_back({run_id, number, 1});
+  if (launches.size() > kRemembered) launches.pop_front();
+  return Number{number, 0};
 }
 
 }  // namespace jax_cxl::ffi

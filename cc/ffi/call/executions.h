@@ -1,8 +1,8 @@
 #ifndef JAX_CXL_FFI_CALL_EXECUTIONS_H_
 #define JAX_CXL_FFI_CALL_EXECUTIONS_H_
 
-#include <array>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string_view>
@@ -43,22 +43,19 @@ class Executions {
   Result<Number> Next(uint64_t job, int32_t device, int64_t run_id);
 
  private:
-  // The last launches of a device. There are never more launches under way,
-  // because XLA admits at most 32 per device.
-  struct Device {
-    static constexpr int kRemembered = 64;
-    struct Launch {
-      int64_t run_id = 0;
-      uint64_t number = 0;
-      uint64_t executions = 0;
-    };
-    std::array<Launch, kRemembered> launches = {};
-    uint64_t started = 0;
+  struct Launch {
+    int64_t run_id;
+    uint64_t number;
+    uint64_t executions;
   };
+  // There are never more launches of a device under way, because XLA admits at
+  // most 32.
+  static constexpr int kRemembered = 64;
 
   std::mutex mutex_;
   uint64_t job_ = 0;
-  std::unordered_map<int32_t, Device> devices_;
+  // The last launches of each device.
+  std::unordered_map<int32_t, std::deque<Launch>> launches_;
 };
 
 }  // namespace jax_cxl::ffi

@@ -33,19 +33,14 @@ void ProgramSites::NoteLine(const std::string& program, const std::string& key,
                             const std::string& line) {
   std::lock_guard lock(mutex_);
   std::vector<std::string>& lines = lines_[program][key];
-  if (std::find(lines.begin(), lines.end(), line) == lines.end())
-    lines.push_back(line);
+  if (std::ranges::find(lines, line) == lines.end()) lines.push_back(line);
 }
 
 std::string ProgramSites::LinesOf(const std::string& program,
                                   const std::string& key) {
   std::lock_guard lock(mutex_);
-  auto calls = lines_.find(program);
-  if (calls == lines_.end()) return "";
-  auto lines = calls->second.find(key);
-  if (lines == calls->second.end()) return "";
   std::string text;
-  for (const std::string& line : lines->second)
+  for (const std::string& line : lines_[program][key])
     text += (text.empty() ? "" : " or ") + line;
   return text;
 }

@@ -1,5 +1,8 @@
 #include "cc/ffi/errors/errors.h"
 
+#include <ranges>
+#include <string>
+
 #include "cc/ffi/errors/failures.h"
 
 namespace jax_cxl::ffi {
@@ -24,11 +27,49 @@ xffi::ErrorCode FfiCode(Code code) {
   }
 }
 
+std::string Text(const Status& status) {
+  return "jax_cxl: " + std::string(CodeName(status.code())) + ": " +
+         status.message();
+}
+
+// Never destroyed: XLA's threads may still fail while the process exits.
+Failures*& Instance() {
+  static Failures* current = new Failures;
+  return current;
+}
+
 }  // namespace
 
 xffi::Error ToFfiError(const Status& status) {
   if (status.ok()) return xffi::Error::Success();
   return xffi::Error(FfiCode(status.code()), Failures::Get().Record(status));
+}
+
+Status NotLowered(std::string_view what) {
+  return Error(Code::kInternal, "XLA passed buffers for which ", what,
+               " was not lowered; please report this, with the versions of jax "
+               "and jaxlib");
+}
+
+Failures& Failures::Get() { return *Instance(); }
+
+void Failures::Use(Failures* failures) { Instance() = failures; }
+
+std::string Failures::Record(const Status& status) {
+  std::string text = Text(status);
+  std::lock_guard lock(mutex_);
+  // All calls under way fail with the same error. One entry is enough.
+  if (!recent_.empty() && Text(recent_.back()) == text) return text;
+  recent_.push_back(status);
+  if (recent_.size() > kRemembered) recent_.pop_front();
+  return text;
+}
+
+std::optional<Status> Failures::Find(std::string_view text) const {
+  std::lock_guard lock(mutex_);
+  for (const Status& status : recent_ | std::views::reverse)
+    if (text.find(Text(status)) != std::string_view::npos) return status;
+  return std::nullopt;
 }
 
 }  // namespace jax_cxl::ffi

@@ -1,6 +1,8 @@
 #ifndef JAX_CXL_FFI_ERRORS_ERRORS_H_
 #define JAX_CXL_FFI_ERRORS_ERRORS_H_
 
+#include <string_view>
+
 #include "cc/base/status.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -9,6 +11,9 @@ namespace jax_cxl::ffi {
 // Converts a status to XLA's error, or to XLA's success. Failures remembers an
 // error.
 xla::ffi::Error ToFfiError(const Status& status);
+
+// The error of a handler that gets other buffers than `what`, its call, needs.
+Status NotLowered(std::string_view what);
 
 }  // namespace jax_cxl::ffi
 

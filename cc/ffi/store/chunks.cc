@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <latch>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -14,55 +15,45 @@
 namespace jax_cxl::ffi {
 namespace {
 
-class Chunks {
- public:
-  using Run = std::function<Status(uint64_t chunk)>;
-
-  Chunks(uint64_t count, Run run) : count_(count), run_(std::move(run)) {}
-
+struct Chunks {
+  // Runs chunks until there are none left.
   void Work() {
     for (;;) {
-      const uint64_t chunk = next_.fetch_add(1, std::memory_order_relaxed);
-      if (chunk >= count_) return;
-      const Status status = run_(chunk);
-      std::lock_guard lock(mutex_);
-      if (!status.ok() && chunk < failed_) {
-        failed_ = chunk;
-        status_ = status;
+      const uint64_t chunk = next.fetch_add(1, std::memory_order_relaxed);
+      if (chunk >= count) return;
+      const uint64_t begin = chunk * each;
+      const Status status = run(begin, std::min(begin + each, size));
+      if (std::lock_guard lock(mutex); !status.ok() && chunk < failed) {
+        failed = chunk;
+        failure = status;
       }
-      if (++done_ == count_) all_done_.notify_one();
+      done.count_down();
     }
   }
 
-  Status Wait() {
-    std::unique_lock lock(mutex_);
-    all_done_.wait(lock, [&] { return done_ == count_; });
-    return status_;
-  }
-
- private:
-  const uint64_t count_;
-  const Run run_;
-  std::atomic<uint64_t> next_ = 0;
-  std::mutex mutex_;
-  std::condition_variable all_done_;
-  uint64_t done_ = 0;
-  uint64_t failed_ = UINT64_MAX;
-  Status status_;
+  const uint64_t size;
+  const uint64_t each;
+  const std::function<Status(uint64_t begin, uint64_t end)> run;
+  const uint64_t count = (size + each - 1) / each;
+  std::latch done{static_cast<std::ptrdiff_t>(count)};
+  std::atomic<uint64_t> next = 0;
+  std::mutex mutex{};
+  uint64_t failed = UINT64_MAX;  // the first chunk that has failed
+  Status failure{};
 };
 
 }  // namespace
 
-Status RunChunks(xla::ffi::ThreadPool& pool, uint64_t count,
-                 std::function<Status(uint64_t chunk)> run) {
+Status RunChunks(xla::ffi::ThreadPool& pool, uint64_t size, uint64_t each,
+                 std::function<Status(uint64_t begin, uint64_t end)> run) {
   // Threads that start late look at the chunks after this function's end.
-  auto chunks = std::make_shared<Chunks>(count, std::move(run));
-  const auto threads = static_cast<uint64_t>(
-      std::max<int64_t>(count > 1 ? pool.num_threads() : 1, 1));
-  for (uint64_t i = 1; i < std::min(threads, count); ++i)
+  std::shared_ptr<Chunks> chunks(new Chunks{size, each, std::move(run)});
+  const int64_t threads = chunks->count > 1 ? pool.num_threads() : 1;
+  for (int64_t i = 1; i < std::min<int64_t>(threads, chunks->count); ++i)
     pool.Schedule([chunks] { chunks->Work(); });
   chunks->Work();
-  return chunks->Wait();
+  chunks->done.wait();
+  return chunks->failure;
 }
 
 }  // namespace jax_cxl::ffi

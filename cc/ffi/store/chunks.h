@@ -9,12 +9,13 @@
 
 namespace jax_cxl::ffi {
 
-// Runs `run(chunk)` for each chunk below `count`. Threads of XLA's pool and the
-// calling thread take one chunk after another. The calling thread never waits
-// for a thread that has not started, so all threads of the pool may be busy.
-// Returns the status of the first chunk that has failed.
-Status RunChunks(xla::ffi::ThreadPool& pool, uint64_t count,
-                 std::function<Status(uint64_t chunk)> run);
+// Runs `run(begin, end)` for each chunk of `size` items, `each` or fewer at a
+// time. Threads of XLA's pool and the calling thread take one chunk after
+// another. The calling thread never waits for a thread that has not started, so
+// all threads of the pool may be busy. Returns the status of the first chunk
+// that has failed.
+Status RunChunks(xla::ffi::ThreadPool& pool, uint64_t size, uint64_t each,
+                 std::function<Status(uint64_t begin, uint64_t end)> run);
 
 }  // namespace jax_cxl::ffi
 

@@ -3,7 +3,6 @@
 
 #include "cc/ffi/store/residuals.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -27,44 +26,6 @@ namespace xffi = xla::ffi;
 
 constexpr uint64_t kChunkBytes = tier::Layout::kBlockBytes;
 
-// Runs `run(begin, size)` for the chunks of a value.
-template <typename Run>
-Status ForChunks(xffi::ThreadPool& pool, uint64_t bytes, const Run& run) {
-  return RunChunks(pool, (bytes + kChunkBytes - 1) / kChunkBytes,
-                   [&](uint64_t chunk) {
-                     const uint64_t begin = chunk * kChunkBytes;
-                     return run(begin, std::min(kChunkBytes, bytes - begin));
-                   });
-}
-
-Status PutValue(xffi::ThreadPool& pool, tier::MemoryRing& ring,
-                const xffi::AnyBuffer& value, xffi::AnyBuffer& handle) {
-  const auto* from = static_cast<const std::byte*>(value.untyped_data());
-  const uint64_t bytes = value.size_bytes();
-  CXL_ASSIGN_OR_RETURN(const tier::Handle made, ring.Take(bytes));
-  CXL_RETURN_IF_ERROR(
-      ForChunks(pool, bytes, [&](uint64_t begin, uint64_t size) {
-        return ring.Write(made, begin, std::span(from + begin, size));
-      }));
-  std::memcpy(handle.untyped_data(), &made, sizeof(made));
-  return OkStatus();
-}
-
-Status GetValue(xffi::ThreadPool& pool, const tier::MemoryRing& ring,
-                const xffi::AnyBuffer& handle, xffi::AnyBuffer& value) {
-  tier::Handle of;
-  std::memcpy(&of, handle.untyped_data(), sizeof(of));
-  CXL_RETURN_IF_ERROR(ring.Check(of));
-  auto* to = static_cast<std::byte*>(value.untyped_data());
-  const uint64_t bytes = value.size_bytes();
-  cpu::PreferHugePages(to, bytes);
-  CXL_RETURN_IF_ERROR(
-      ForChunks(pool, bytes, [&](uint64_t begin, uint64_t size) {
-        return ring.Read(of, begin, std::span(to + begin, size));
-      }));
-  return ring.Check(of);
-}
-
 // Calls `run` with the ring, which stays open meanwhile.
 template <typename Run>
 xffi::Error OnOpenRing(int64_t ring, int32_t device,
@@ -79,16 +40,34 @@ xffi::Error OnOpenRing(int64_t ring, int32_t device,
 xffi::Error Put(xffi::ThreadPool pool, int32_t device, int64_t ring,
                 int32_t /*value*/, xffi::AnyBuffer value,
                 xffi::Result<xffi::AnyBuffer> handle) {
-  return OnOpenRing(ring, device, *handle, [&](tier::MemoryRing& on) {
-    return PutValue(pool, on, value, *handle);
+  return OnOpenRing(ring, device, *handle, [&](tier::MemoryRing& on) -> Status {
+    const auto* from = static_cast<const std::byte*>(value.untyped_data());
+    const uint64_t bytes = value.size_bytes();
+    CXL_ASSIGN_OR_RETURN(const tier::Handle made, on.Take(bytes));
+    CXL_RETURN_IF_ERROR(
+        RunChunks(pool, bytes, kChunkBytes, [&](uint64_t begin, uint64_t end) {
+          return on.Write(made, begin, std::span(from + begin, from + end));
+        }));
+    std::memcpy(handle->untyped_data(), &made, sizeof(made));
+    return OkStatus();
   });
 }
 
 xffi::Error Get(xffi::ThreadPool pool, int32_t device, int64_t ring,
                 int32_t /*value*/, xffi::AnyBuffer handle,
                 xffi::Result<xffi::AnyBuffer> value) {
-  return OnOpenRing(ring, device, handle, [&](tier::MemoryRing& on) {
-    return GetValue(pool, on, handle, *value);
+  return OnOpenRing(ring, device, handle, [&](tier::MemoryRing& on) -> Status {
+    tier::Handle of;
+    std::memcpy(&of, handle.untyped_data(), sizeof(of));
+    CXL_RETURN_IF_ERROR(on.Check(of));
+    auto* to = static_cast<std::byte*>(value->untyped_data());
+    const uint64_t bytes = value->size_bytes();
+    cpu::PreferHugePages(to, bytes);
+    CXL_RETURN_IF_ERROR(
+        RunChunks(pool, bytes, kChunkBytes, [&](uint64_t begin, uint64_t end) {
+          return on.Read(of, begin, std::span(to + begin, to + end));
+        }));
+    return on.Check(of);
   });
 }
 

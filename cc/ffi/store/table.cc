@@ -1,6 +1,5 @@
 #include "cc/ffi/store/table.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "cc/engine/cpu/huge_pages.h"
@@ -19,15 +18,13 @@ namespace xffi = xla::ffi;
 Status TakeAll(xffi::ThreadPool& pool, const TableCall& call) {
   const table::Column& column = *call.column;
   const uint64_t count = call.request.ids.count;
-  const uint64_t each = table::IdsOfChunk(column);
   column.taken->fetch_add(count);
   cpu::PreferHugePages(call.request.output, count * column.row_bytes);
-  return RunChunks(pool, (count + each - 1) / each, [&](uint64_t chunk) {
-    const uint64_t begin = chunk * each;
-    const uint64_t end = std::min(begin + each, count);
-    return table::TakeRows(column, call.request, begin, end,
-                           column.CacheFor(0, end - begin));
-  });
+  return RunChunks(pool, count, table::IdsOfChunk(column),
+                   [&](uint64_t begin, uint64_t end) {
+                     return table::TakeRows(column, call.request, begin, end,
+                                            column.CacheFor(0, end - begin));
+                   });
 }
 
 xffi::Error Take(xffi::ThreadPool pool, int64_t table, int32_t column,
@@ -57,9 +54,7 @@ Result<TableCall> TableCall::Of(const TableAttributes& attributes,
       call.request.fill.size() % element != 0 || attributes.mode < 0 ||
       attributes.mode > 2 || call.column->row_bytes % element != 0 ||
       output.size_bytes() != count * call.column->row_bytes)
-    return Error(Code::kInternal,
-                 "take got other buffers than it was lowered for; please "
-                 "report this, with the versions of jax and jaxlib");
+    return NotLowered("take");
   call.request.ids = {.data = ids.untyped_data(), .count = count, .wide = wide};
   call.request.mode = static_cast<table::Mode>(attributes.mode);
   for (size_t at = 0; at < call.request.fill.size(); at += element)

@@ -1,26 +1,22 @@
 #include "cc/pool/coherence/coherence.h"
 
-#include "cc/pool/coherence/flush.h"
+#include <iterator>
 
 namespace jax_cxl::pool {
+namespace {
+
+// In the order of CoherenceMode.
+constexpr std::string_view kModeNames[] = {"coherent", "uncached", "flush"};
+
+}  // namespace
 
 std::string_view CoherenceModeName(CoherenceMode mode) {
-  switch (mode) {
-    case CoherenceMode::kCoherent:
-      return "coherent";
-    case CoherenceMode::kUncached:
-      return "uncached";
-    case CoherenceMode::kFlush:
-      return "flush";
-  }
-  return "unknown";
+  return kModeNames[static_cast<int>(mode)];
 }
 
 Result<CoherenceMode> ParseCoherenceMode(std::string_view name) {
-  for (CoherenceMode mode : {CoherenceMode::kCoherent, CoherenceMode::kUncached,
-                             CoherenceMode::kFlush}) {
-    if (name == CoherenceModeName(mode)) return mode;
-  }
+  for (size_t mode = 0; mode < std::size(kModeNames); ++mode)
+    if (name == kModeNames[mode]) return static_cast<CoherenceMode>(mode);
   return Error(Code::kInvalidArgument, "unknown coherence mode '", name,
                "'; use coherent, uncached or flush");
 }

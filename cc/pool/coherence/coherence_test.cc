@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "cc/pool/coherence/flush.h"
+#include "cc/pool/coherence/cache.h"
 #include "cc/pool/layout/layout.h"
 
 namespace jax_cxl::pool {

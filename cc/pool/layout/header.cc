@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
+#include <system_error>
 
 namespace jax_cxl::pool {
 namespace {
@@ -36,6 +38,13 @@ uint64_t HeaderChecksum(const PoolHeader& header) {
     hash = (hash ^ bytes[i]) * 0x100000001b3u;
   }
   return hash;
+}
+
+Result<uint64_t> RandomToken() {
+  uint64_t token = 0;
+  if (getentropy(&token, sizeof(token)) == 0) return token | 1;
+  return Error(Code::kInternal,
+               "getentropy failed: ", std::generic_category().message(errno));
 }
 
 PoolHeader MakeHeader(int world_size, const std::vector<ByteRange>& extents,

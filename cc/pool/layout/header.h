@@ -16,6 +16,9 @@ namespace jax_cxl::pool {
 
 uint64_t HeaderChecksum(const PoolHeader& header);
 
+// Returns a random number that is not 0.
+Result<uint64_t> RandomToken();
+
 // Returns the header of extent 0, complete with its checksum.
 PoolHeader MakeHeader(int world_size, const std::vector<ByteRange>& extents,
                       uint64_t total_bytes, uint64_t epoch, uint64_t token);

@@ -1,6 +1,5 @@
 #include "cc/pool/mapping/map.h"
 
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,11 +27,11 @@ Status MapError(int error, uint64_t bytes) {
 
 }  // namespace
 
-Result<std::byte*> MapContiguous(const std::vector<MapPiece>& pieces) {
+Result<Mapping> MapContiguous(const std::vector<MapPiece>& pieces) {
   uint64_t total = 0;
   uint64_t align = kHugePageBytes;
   for (const MapPiece& piece : pieces) {
-    if (total % piece.align != 0) {
+    if (piece.is_device() && total % piece.align != 0) {
       return Error(
           Code::kInvalidArgument, "a pool device with an alignment of ",
           FormatBytes(piece.align), " cannot start at ", FormatBytes(total),
@@ -53,21 +52,18 @@ Result<std::byte*> MapContiguous(const std::vector<MapPiece>& pieces) {
   munmap(reinterpret_cast<void*>(base + total),
          start + reserved - base - total);
 
-  uintptr_t next = base;
+  Mapping mapping(reinterpret_cast<std::byte*>(base), Unmap{total});
+  std::byte* next = mapping.get();
   for (const MapPiece& piece : pieces) {
     const int kind = piece.fd >= 0
                          ? MAP_SHARED
                          : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-    if (mmap(reinterpret_cast<void*>(next), piece.bytes, PROT_READ | PROT_WRITE,
-             kind | MAP_FIXED, piece.fd,
-             static_cast<off_t>(piece.offset)) == MAP_FAILED) {
-      const int error = errno;
-      munmap(reinterpret_cast<void*>(base), total);
-      return MapError(error, total);
-    }
+    if (mmap(next, piece.bytes, PROT_READ | PROT_WRITE, kind | MAP_FIXED,
+             piece.fd, static_cast<off_t>(piece.offset)) == MAP_FAILED)
+      return MapError(errno, total);
     next += piece.bytes;
   }
-  return reinterpret_cast<std::byte*>(base);
+  return mapping;
 }
 
 Status Prefault(std::byte* begin, uint64_t bytes) {

@@ -1,8 +1,11 @@
 #ifndef JAX_CXL_POOL_MAPPING_MAP_H_
 #define JAX_CXL_POOL_MAPPING_MAP_H_
 
+#include <sys/mman.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "cc/base/status.h"
@@ -14,15 +17,22 @@ struct MapPiece {
   int fd = -1;  // -1: private zeros, in place of memory that is not there
   uint64_t offset = 0;
   uint64_t bytes = 0;
-  uint64_t align = 1;       // the alignment of addresses that the device needs
-  uint64_t file_bytes = 0;  // size of the whole device; 0: a file
+  uint64_t align = 0;  // of a device: pieces and addresses are its multiples
+  uint64_t file_bytes = 0;  // when it was opened: the whole file or device
 
-  bool is_device() const { return file_bytes != 0; }
+  bool is_device() const { return align != 0; }
 };
 
+struct Unmap {
+  uint64_t bytes = 0;
+  void operator()(std::byte* begin) const { munmap(begin, bytes); }
+};
+// A range of addresses, which the destructor unmaps.
+using Mapping = std::unique_ptr<std::byte, Unmap>;
+
 // Maps the pieces, shared and writable, one after the other into one range of
-// addresses. The caller unmaps the range as a whole.
-Result<std::byte*> MapContiguous(const std::vector<MapPiece>& pieces);
+// addresses.
+Result<Mapping> MapContiguous(const std::vector<MapPiece>& pieces);
 
 // Makes every page of the range present and writable, and leaves its contents
 // unchanged. Later no collective pays for a page fault. The space must be

@@ -33,19 +33,18 @@ TEST(MapTest, PiecesFollowEachOther) {
   const auto mapped = MapContiguous(
       {{a.get(), page, 2 * page, page}, {b.get(), 0, page, page}});
   ASSERT_TRUE(mapped.ok()) << mapped.status().message();
-  char* text = reinterpret_cast<char*>(*mapped);
+  char* text = reinterpret_cast<char*>(mapped->get());
   EXPECT_EQ(text[0], 'b');
   EXPECT_EQ(text[page], 'c');
   EXPECT_EQ(text[2 * page], 'm');
-  EXPECT_TRUE(Prefault(*mapped, 3 * page).ok());
-  TouchPages(*mapped, 3 * page);
+  EXPECT_TRUE(Prefault(mapped->get(), 3 * page).ok());
+  TouchPages(mapped->get(), 3 * page);
   EXPECT_EQ(text[0], 'b');
   EXPECT_EQ(text[3 * page - 1], 'm');
   text[2 * page] = 'X';  // The mapping is shared, so the file changes too.
   char found = 0;
   EXPECT_EQ(pread(b.get(), &found, 1, 0), 1);
   EXPECT_EQ(found, 'X');
-  munmap(*mapped, 3 * page);
 }
 
 TEST(MapTest, FailureIsAnError) {
@@ -62,10 +61,9 @@ TEST(MapTest, PrefaultBeyondTheFileIsAnErrorAndNoSignal) {
   const auto mapped = MapContiguous({{a.get(), 0, 4 * page, page}});
   ASSERT_TRUE(mapped.ok());
   EXPECT_TRUE(PassesInChild([&] {
-    const Status status = Prefault(*mapped, 4 * page);
+    const Status status = Prefault(mapped->get(), 4 * page);
     return status.code() == Code::kResourceExhausted;
   }));
-  munmap(*mapped, 4 * page);
 }
 
 }  // namespace

@@ -1,43 +1,43 @@
 #ifndef JAX_CXL_POOL_MEDIA_DAX_H_
 #define JAX_CXL_POOL_MEDIA_DAX_H_
 
+#include <sys/stat.h>
+#include <sys/types.h>
+
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 #include "cc/base/status.h"
 #include "cc/pool/media/medium.h"
-#include "cc/pool/media/pool_spec.h"
-#include "cc/pool/open/dax.h"
 
 namespace jax_cxl::pool {
 
-// Dax devices. Jobs may share a device, each in a part of its own.
-class DaxMedium final : public Medium {
- public:
-  // Tests pass another machine than this one.
-  explicit DaxMedium(DaxSystem system) : system_(std::move(system)) {}
+// How the library finds and opens dax devices on this machine. Tests replace it
+// with a tree of files, and use regular files as devices.
+struct DaxSystem {
+  std::string sysfs = "/sys";
 
-  std::string_view name() const override { return "dax"; }
-  bool shared() const override { return true; }
-  bool allocates() const override { return false; }
-  uint64_t unit_bytes() const override;
-  Status Check(const PoolSpec& spec) const override;
-  Result<PoolFile> OpenForCreate(const std::string& path,
-                                 uint64_t offset) const override;
-  Result<PoolFile> OpenForAttach(const std::string& path) const override;
-  Result<uint64_t> PathBytes(const PoolSpec& spec,
-                             const std::vector<PoolFile>& files, int world_size,
-                             bool creating) const override;
-  Result<MapPiece> Take(PoolFile& file, const PoolSpec& spec,
-                        bool creating) const override;
-  CoherenceMode DurableMode(CoherenceMode mode) const override;
+  // Returns the device number of an open device, or the reason why it has none.
+  std::function<Result<dev_t>(const struct stat& info, const std::string& path)>
+      device_number;
 
- private:
-  DaxSystem system_;
+  static DaxSystem Machine();
 };
+
+// The requirements of a dax device. They come from sysfs, because fstat of a
+// device does not report them (its st_size is 0).
+struct DaxLimits {
+  uint64_t align = 0;  // offset, length and address are multiples of it
+  uint64_t size = 0;
+};
+
+Result<DaxLimits> ReadDaxLimits(int fd, const std::string& path,
+                                const DaxSystem& system);
+
+// Dax devices. Jobs may share a device, each in a part of its own.
+std::unique_ptr<const Medium> MakeDaxMedium(DaxSystem system);
 
 }  // namespace jax_cxl::pool
 

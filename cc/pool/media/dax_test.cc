@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "cc/pool/coherence/flush.h"
+#include "cc/pool/coherence/cache.h"
 #include "cc/pool/layout/layout.h"
 #include "cc/pool/pool.h"
 #include "cc/testing/pool/fake_dax.h"

@@ -8,6 +8,7 @@
 
 #include "cc/base/status.h"
 #include "cc/pool/coherence/coherence.h"
+#include "cc/pool/coherence/interposer.h"
 #include "cc/pool/mapping/map.h"
 #include "cc/pool/open/file.h"
 #include "cc/pool/open/unique_fd.h"
@@ -43,21 +44,20 @@ class Medium {
   // a pool takes it. For other media, the paths must exist and already have all
   // of their memory.
   virtual bool allocates() const = 0;
-  // Sizes and offsets must be multiples of this. It is the unit that is known
-  // before a path is open; an open device may need a larger unit.
-  virtual uint64_t unit_bytes() const = 0;
-  // Checks `spec.paths` and `spec.devices_per_path`; opens nothing.
-  virtual Status Check(const PoolSpec& spec) const = 0;
+  // Checks what only this medium requires of `spec.paths` and
+  // `spec.devices_per_path`; opens nothing.
+  virtual Status Check(const PoolSpec&) const { return OkStatus(); }
 
   // Reserves the names of the pool for this job while the result is open. The
   // result is invalid if the medium need not do that.
-  virtual Result<UniqueFd> ReserveNames(const PoolSpec& spec) const;
+  virtual Result<UniqueFd> ReserveNames(const PoolSpec&) const {
+    return UniqueFd();
+  }
   // Returns the path in the file system of one of `spec.paths`.
   virtual std::string PathOf(const std::string& given) const { return given; }
-  // Open a path for the job's first process, and for its others.
-  virtual Result<PoolFile> OpenForCreate(const std::string& path,
-                                         uint64_t offset) const = 0;
-  virtual Result<PoolFile> OpenForAttach(const std::string& path) const = 0;
+  // Opens a path for the job's first process (`creating`) or another one.
+  virtual Result<PoolFile> Open(const std::string& path, uint64_t offset,
+                                bool creating) const = 0;
   // Returns the bytes in each path, for a pool with the open `files`. 0 means
   // that Take determines them for each path.
   virtual Result<uint64_t> PathBytes(const PoolSpec& spec,
@@ -71,6 +71,28 @@ class Medium {
   // Returns the coherence mode for memory that outlives its jobs.
   virtual CoherenceMode DurableMode(CoherenceMode mode) const { return mode; }
 };
+
+// The contents of a pool URI (jax_cxl/_job/pool/pool_uri.py parses it).
+struct PoolSpec {
+  const Medium* medium = &Medium::Shm();
+  // Shm: one name, without a slash. Other media: one path per pool device.
+  std::vector<std::string> paths;
+  // Bytes in each path. 0 means: the rest of a device, the rest of an existing
+  // file, otherwise AutomaticPathBytes.
+  uint64_t bytes = 0;
+  int devices_per_path = 1;  // files: equal extents in each path
+  uint64_t offset = 0;       // where the pool starts in each path, in bytes
+  CoherenceMode coherence = CoherenceMode::kCoherent;
+  // If jobs share the medium, the memory of another job, which may run on
+  // another host, is taken only after the job's heartbeats have stopped for
+  // this long.
+  double dead_after_s = 5;
+  // For tests: makes the layer between the process and the mapping.
+  MakeInterposer make_interposer = nullptr;
+};
+
+// Checks everything that the description alone tells; opens nothing.
+Status CheckSpec(const PoolSpec& spec);
 
 }  // namespace jax_cxl::pool
 

@@ -4,8 +4,6 @@
 
 #include <string>
 
-#include "cc/pool/media/pool_spec.h"
-
 namespace jax_cxl::pool {
 namespace {
 

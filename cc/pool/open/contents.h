@@ -6,19 +6,44 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "cc/base/status.h"
+#include "cc/pool/mapping/map.h"
 
-// Finds out whether memory holds anything. Memory of zeros may be taken.
+// Reads files and devices. Devices support mmap, but not read. `align` is the
+// alignment of a device, 0 for a file.
 namespace jax_cxl::pool {
 
-// Returns the position of the first byte of [begin, end) of a file that is not
-// zero, if there is one. Does not read the holes of a sparse file.
-Result<std::optional<uint64_t>> FirstData(int fd, const std::string& path,
-                                          uint64_t begin, uint64_t end);
+// A range that is mapped for reading.
+class Window {
+ public:
+  static Result<Window> Map(int fd, const std::string& path, uint64_t align,
+                            uint64_t offset, uint64_t bytes);
 
-// Returns the index of the first byte that is not zero, if there is one.
-std::optional<uint64_t> FirstData(std::span<const std::byte> bytes);
+  const std::byte* at(uint64_t offset) const {
+    return mapped_.get() + skipped_ + offset;
+  }
+
+ private:
+  Window(Mapping mapped, uint64_t skipped)
+      : mapped_(std::move(mapped)), skipped_(skipped) {}
+
+  Mapping mapped_;
+  uint64_t skipped_;
+};
+
+// Copies `to.size()` bytes from `offset` on, and never old ones from this
+// host's cache. Returns how many: fewer only at the end of a file.
+Result<uint64_t> ReadAt(int fd, const std::string& path, uint64_t align,
+                        uint64_t offset, std::span<std::byte> to);
+
+// Returns the position of the first byte of [begin, end) that is not zero, if
+// there is one: memory of zeros may be taken. Does not read the holes of a
+// sparse file.
+Result<std::optional<uint64_t>> FirstData(int fd, const std::string& path,
+                                          uint64_t align, uint64_t begin,
+                                          uint64_t end);
 
 }  // namespace jax_cxl::pool
 

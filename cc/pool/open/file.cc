@@ -37,6 +37,16 @@ Result<struct stat> Stat(int fd, const std::string& path) {
   return info;
 }
 
+// Describes a lock of bytes of a device.
+struct flock RangeLock(short type, uint64_t offset, uint64_t bytes) {
+  struct flock range = {};
+  range.l_type = type;
+  range.l_whence = SEEK_SET;
+  range.l_start = static_cast<off_t>(offset);
+  range.l_len = static_cast<off_t>(bytes);
+  return range;
+}
+
 }  // namespace
 
 Result<PoolFile> PoolFile::Open(const std::string& path, int flags) {
@@ -49,18 +59,9 @@ Result<PoolFile> PoolFile::Open(const std::string& path, int flags) {
   CXL_ASSIGN_OR_RETURN(const struct stat info, Stat(file.fd(), path));
   file.device_ = info.st_dev;
   file.inode_ = info.st_ino;
-  if (flags & O_CREAT) {
-    file.created_ = true;
-    file.owner_ = getpid();
-  }
+  file.created_ = (flags & O_CREAT) != 0;
+  if (file.created_) file.owner_ = getpid();
   return file;
-}
-
-Result<PoolFile> PoolFile::OpenOrCreate(const std::string& path) {
-  Result<PoolFile> file = Open(path, 0);
-  if (file.ok() || file.status().code() != Code::kNotFound) return file;
-  // With O_EXCL, a file that another process creates meanwhile is an error.
-  return Open(path, O_CREAT | O_EXCL);
 }
 
 Status PoolFile::CheckOurs() const {
@@ -91,17 +92,11 @@ Status PoolFile::CheckOurs() const {
 Status PoolFile::Lock(int operation) {
   for (int attempt = 0; attempt < kLockAttempts; ++attempt) {
     const int error = TryLock(operation);
-    if (error == 0) {
-      locked_ = true;
-      return OkStatus();
-    }
-    if (IsRefusal(error)) {  // Only heartbeats keep other jobs out.
-      locked_ = false;
-      return OkStatus();
-    }
-    if (error != EWOULDBLOCK && error != EACCES && error != EINTR) {
+    locked_ = error == 0;
+    // If the file system refuses locks, only heartbeats keep other jobs out.
+    if (error == 0 || IsRefusal(error)) return OkStatus();
+    if (error != EWOULDBLOCK && error != EACCES && error != EINTR)
       return FileError(error, "lock", path_);
-    }
     std::this_thread::sleep_for(kLockPause);
   }
   return Error(Code::kAlreadyExists, path_, " is in use by ", DescribeHolder(),
@@ -111,11 +106,8 @@ Status PoolFile::Lock(int operation) {
 int PoolFile::TryLock(int operation) const {
   if (range_bytes_ == 0)
     return flock(fd(), operation | LOCK_NB) == 0 ? 0 : errno;
-  struct flock range = {};
-  range.l_type = operation == LOCK_EX ? F_WRLCK : F_RDLCK;
-  range.l_whence = SEEK_SET;
-  range.l_start = static_cast<off_t>(offset_);
-  range.l_len = static_cast<off_t>(range_bytes_);
+  struct flock range = RangeLock(operation == LOCK_EX ? F_WRLCK : F_RDLCK,
+                                 offset_, range_bytes_);
   return fcntl(fd(), F_OFD_SETLK, &range) == 0 ? 0 : errno;
 }
 
@@ -128,55 +120,50 @@ Status PoolFile::LockRange(uint64_t offset, uint64_t bytes, uint64_t align,
 }
 
 std::string PoolFile::DescribeHolder() const {
-  if (range_bytes_ == 0)
-    return DescribeLockHolder(fd(), device_, inode_, offset_);
-  struct flock range = {};
-  range.l_type = F_WRLCK;
-  range.l_whence = SEEK_SET;
-  range.l_start = static_cast<off_t>(offset_);
-  range.l_len = static_cast<off_t>(range_bytes_);
+  if (range_bytes_ == 0) return DescribeLockHolder(fd(), offset_);
+  struct flock range = RangeLock(F_WRLCK, offset_, range_bytes_);
   if (fcntl(fd(), F_OFD_GETLK, &range) != 0 || range.l_type == F_UNLCK)
     return "another process";
   return DescribeKeeper(fd(), range.l_start, align_);
 }
 
-Result<PoolFile> PoolFile::OpenForCreate(const std::string& path,
-                                         uint64_t offset, Ownership ownership) {
+Result<PoolFile> PoolFile::OpenLocked(const std::string& path, bool create,
+                                      int operation, uint64_t offset) {
+  int flags = 0;
   for (int attempt = 0; attempt < kOpenAttempts; ++attempt) {
-    Result<PoolFile> file = OpenOrCreate(path);
-    if (file.status().code() == Code::kAlreadyExists) continue;
+    Result<PoolFile> file = Open(path, flags);
+    // Another process may create or remove the file meanwhile.
+    if (create && file.status().code() ==
+                      (flags == 0 ? Code::kNotFound : Code::kAlreadyExists)) {
+      flags ^= O_CREAT | O_EXCL;
+      continue;
+    }
     if (!file.ok()) return file.status();
     file->offset_ = offset;
     CXL_RETURN_IF_ERROR(file->CheckOurs());
-    CXL_RETURN_IF_ERROR(file->Lock(LOCK_EX));
-    if (!file->StillNamed()) continue;  // a sweeper has removed it
-
-    std::byte page[kPageBytes];
-    const ssize_t got =
-        pread(file->fd(), page, sizeof(page), static_cast<off_t>(offset));
-    if (got < 0) return FileError(errno, "read", path);
-    CXL_ASSIGN_OR_RETURN(file->holds_pool_, HoldsPool(page, got, path));
-    if (ownership == Ownership::kAlways) file->owner_ = getpid();
-    return file;
+    CXL_RETURN_IF_ERROR(file->Lock(operation));
+    if (file->StillNamed()) return file;
+    flags = 0;  // A sweeper has removed it.
   }
   return Error(Code::kAlreadyExists, path,
                " was replaced again and again while it was opened; give this "
                "job a pool of its own");
 }
 
+Result<PoolFile> PoolFile::OpenForCreate(const std::string& path,
+                                         uint64_t offset, Ownership ownership) {
+  CXL_ASSIGN_OR_RETURN(PoolFile file,
+                       OpenLocked(path, /*create=*/true, LOCK_EX, offset));
+  std::byte page[kPageBytes];
+  CXL_ASSIGN_OR_RETURN(const uint64_t got,
+                       ReadAt(file.fd(), path, 0, offset, page));
+  CXL_ASSIGN_OR_RETURN(file.holds_pool_, HoldsPool(page, got, path));
+  if (ownership == Ownership::kAlways) file.owner_ = getpid();
+  return file;
+}
+
 Result<PoolFile> PoolFile::OpenShared(const std::string& path, bool create) {
-  for (int attempt = 0; attempt < kOpenAttempts; ++attempt) {
-    Result<PoolFile> file = create ? OpenOrCreate(path) : Open(path, 0);
-    // Another process may create it at the same time.
-    if (create && file.status().code() == Code::kAlreadyExists) continue;
-    if (!file.ok()) return file.status();
-    CXL_RETURN_IF_ERROR(file->CheckOurs());
-    CXL_RETURN_IF_ERROR(file->Lock(LOCK_SH));
-    return file;
-  }
-  return Error(Code::kAlreadyExists, path,
-               " was replaced again and again while it was opened; give this "
-               "job a pool of its own");
+  return OpenLocked(path, create, LOCK_SH, 0);
 }
 
 Result<PoolFile> PoolFile::OpenDevice(const std::string& path) {
@@ -190,14 +177,13 @@ PoolFile::~PoolFile() {
     (void)!ftruncate(fd(), static_cast<off_t>(*size_before_));
 }
 
-Status PoolFile::CheckMayTake(uint64_t offset, uint64_t bytes,
-                              bool recognized) const {
-  if (recognized) return OkStatus();
+Status PoolFile::CheckMayTake(uint64_t offset, uint64_t bytes) const {
+  if (holds_pool_) return OkStatus();
   const uint64_t size = Size();
   const uint64_t end = offset + bytes;
   const uint64_t begin = size < end ? 0 : offset;
   CXL_ASSIGN_OR_RETURN(const std::optional<uint64_t> data,
-                       FirstData(fd(), path_, begin, std::min(size, end)));
+                       FirstData(fd(), path_, 0, begin, std::min(size, end)));
   if (!data) return OkStatus();
   return Error(Code::kDataLoss, path_, " holds data of something else at byte ",
                *data,

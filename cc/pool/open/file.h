@@ -29,12 +29,6 @@ class PoolFile {
   static Result<PoolFile> OpenForCreate(const std::string& path,
                                         uint64_t offset, Ownership ownership);
 
-  // Opens the file of a pool that another process has created, and takes a
-  // shared lock.
-  static Result<PoolFile> OpenForAttach(const std::string& path) {
-    return OpenShared(path, /*create=*/false);
-  }
-
   // Opens the file at `path`, or creates it (mode 0600) if `create`, and takes
   // a shared lock. A created file stays after KeepName.
   static Result<PoolFile> OpenShared(const std::string& path, bool create);
@@ -61,16 +55,14 @@ class PoolFile {
   // Returns true if a lock of the kernel keeps other processes out. Some file
   // systems that hosts share refuse locks.
   bool locked() const { return locked_; }
-  dev_t device() const { return device_; }
-  ino_t inode() const { return inode_; }
 
   // Returns the size of the file, or 0 on error.
   uint64_t Size() const;
 
-  // Fails with kDataLoss unless [offset, offset + bytes) holds only zeros, or
-  // `recognized` is true because it belongs to this library. A file that would
+  // Fails with kDataLoss unless OpenForCreate found a pool, complete or
+  // unfinished, or [offset, offset + bytes) holds only zeros. A file that would
   // have to grow must hold only zeros, even before `offset`.
-  Status CheckMayTake(uint64_t offset, uint64_t bytes, bool recognized) const;
+  Status CheckMayTake(uint64_t offset, uint64_t bytes) const;
 
   // Reserves space for [offset, offset + bytes) (reserve.h). An existing file
   // gets its old size back if that fails, and in the destructor unless KeepSize
@@ -81,9 +73,6 @@ class PoolFile {
   // Replaces the exclusive lock by a shared one, so that other processes can
   // attach.
   Status ShareLock();
-
-  // Returns true if OpenForCreate found a pool, complete or unfinished.
-  bool holds_pool() const { return holds_pool_; }
 
   // Returns true if `path` still refers to this file.
   bool StillNamed() const;
@@ -97,9 +86,10 @@ class PoolFile {
   PoolFile() = default;
 
   static Result<PoolFile> Open(const std::string& path, int flags);
-  static Result<PoolFile> OpenOrCreate(const std::string& path);
-  Status CheckOurs() const;
   // `operation` is LOCK_EX or LOCK_SH.
+  static Result<PoolFile> OpenLocked(const std::string& path, bool create,
+                                     int operation, uint64_t offset);
+  Status CheckOurs() const;
   Status Lock(int operation);
   int TryLock(int operation) const;
   // Returns a text about the process that holds the lock, like "process 12

@@ -1,8 +1,6 @@
 #ifndef JAX_CXL_POOL_OPEN_LOCK_HOLDER_H_
 #define JAX_CXL_POOL_OPEN_LOCK_HOLDER_H_
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <string>
 
@@ -10,8 +8,7 @@ namespace jax_cxl::pool {
 
 // Returns a text that names the process with a lock on an open file, if the
 // kernel knows it. Otherwise returns the text of DescribeKeeper.
-std::string DescribeLockHolder(int fd, dev_t device, ino_t inode,
-                               uint64_t offset);
+std::string DescribeLockHolder(int fd, uint64_t offset);
 
 // Returns a text that names the process which keeps the pool at `offset` of an
 // open file or device, according to its header page; else "another process".

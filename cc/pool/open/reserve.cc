@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,15 +42,11 @@ Status TooLarge(const std::string& path, uint64_t bytes) {
                "size=");
 }
 
-uint64_t FreeBytes(int fd) {
+// Returns nothing if the file system has no limit, as a tmpfs of size=0.
+std::optional<uint64_t> FreeBytes(int fd) {
   struct statvfs info;
-  if (fstatvfs(fd, &info) != 0) return 0;
+  if (fstatvfs(fd, &info) != 0 || info.f_blocks == 0) return std::nullopt;
   return static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
-}
-
-bool HasSizeLimit(int fd) {  // a tmpfs of size=0 has none
-  struct statvfs info;
-  return fstatvfs(fd, &info) == 0 && info.f_blocks != 0;
 }
 
 // Allocates in pieces. The kernel abandons a piece when a signal arrives, so a
@@ -108,9 +105,8 @@ Status ReserveSpace(int fd, const std::string& path, uint64_t offset,
   // Some file systems do not count the blocks of an existing file completely,
   // so the check applies only to files that grow.
   const bool grows = static_cast<uint64_t>(before.st_size) < offset + bytes;
-  if (grows && HasSizeLimit(fd) && missing > FreeBytes(fd)) {
-    return NoSpace(path, missing, FreeBytes(fd));
-  }
+  const std::optional<uint64_t> free = FreeBytes(fd);
+  if (grows && free && missing > *free) return NoSpace(path, missing, *free);
   int error = Allocate(fd, offset, bytes);
   if (IsRefusal(error)) {
     const auto size = static_cast<uint64_t>(before.st_size);
@@ -124,7 +120,7 @@ Status ReserveSpace(int fd, const std::string& path, uint64_t offset,
   }
   if (error == EFBIG) return TooLarge(path, offset + bytes);
   if (error == ENOSPC || error == EDQUOT) {
-    return NoSpace(path, missing, FreeBytes(fd));
+    return NoSpace(path, missing, FreeBytes(fd).value_or(0));
   }
   return FileError(error, "reserve space in", path);
 }

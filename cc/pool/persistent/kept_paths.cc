@@ -1,46 +1,23 @@
 #include "cc/pool/persistent/kept_paths.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <sstream>
+#include <span>
 #include <utility>
 
-#include "cc/pool/coherence/coherence.h"
 #include "cc/pool/open/contents.h"
-#include "cc/pool/open/file_error.h"
-#include "cc/pool/open/window.h"
 
 namespace jax_cxl::pool {
 namespace {
 
-// How much of a device is read at a time.
-constexpr uint64_t kReadBytes = uint64_t{1} << 30;
-
 bool IsFile(const KeptPath& path) { return !path.piece.is_device(); }
 
-// Reads `to.size()` bytes at `offset`. Bytes past the end are zero.
-Status ReadAt(const KeptPath& from, uint64_t offset, std::string& to) {
-  std::fill(to.begin(), to.end(), '\0');
-  if (IsFile(from)) {
-    const ssize_t got = pread(from.file->fd(), to.data(), to.size(),
-                              static_cast<off_t>(offset));
-    return got < 0 ? FileError(errno, "read", from.path) : OkStatus();
-  }
-  CXL_ASSIGN_OR_RETURN(const Window window,
-                       Window::Map(from.file->fd(), from.path, from.piece.align,
-                                   offset, to.size()));
-  Coherence::ForReading().AcquirePayload(window.at(0), to.size());
-  std::memcpy(to.data(), window.at(0), to.size());
-  return OkStatus();
-}
-
 Result<bool> HasSignature(const KeptPath& path, const Signature& signature) {
-  std::string found(signature.magic.size(), '\0');
   for (const uint64_t offset : signature.offsets) {
-    CXL_RETURN_IF_ERROR(ReadAt(path, path.piece.offset + offset, found));
+    std::string found(signature.magic.size(), '\0');
+    CXL_RETURN_IF_ERROR(ReadAt(path.file->fd(), path.path, path.piece.align,
+                               path.piece.offset + offset,
+                               std::as_writable_bytes(std::span(found)))
+                            .status());
     if (found == signature.magic) return true;
   }
   return false;
@@ -49,30 +26,23 @@ Result<bool> HasSignature(const KeptPath& path, const Signature& signature) {
 // Fails with kDataLoss if a device holds anything.
 Status CheckZeros(const KeptPath& path) {
   const MapPiece& piece = path.piece;
-  const Coherence coherence = Coherence::ForReading();
-  for (uint64_t at = 0; at < piece.bytes;) {
-    const uint64_t bytes =
-        std::min(std::max(kReadBytes, piece.align), piece.bytes - at);
-    CXL_ASSIGN_OR_RETURN(const Window window,
-                         Window::Map(piece.fd, path.path, piece.align,
-                                     piece.offset + at, bytes));
-    coherence.AcquirePayload(window.at(0), bytes);
-    if (const auto data = FirstData({window.at(0), bytes}))
-      return Error(Code::kDataLoss, path.path, " holds data of something else ",
-                   "at byte ", piece.offset + at + *data,
-                   ", so it is left alone; name another offset= and size=, or "
-                   "erase it: python -m jax_cxl store format");
-    at += bytes;
-  }
-  return OkStatus();
+  CXL_ASSIGN_OR_RETURN(const std::optional<uint64_t> data,
+                       FirstData(piece.fd, path.path, piece.align, piece.offset,
+                                 piece.offset + piece.bytes));
+  if (!data) return OkStatus();
+  return Error(Code::kDataLoss, path.path, " holds data of something else ",
+               "at byte ", *data,
+               ", so it is left alone; name another offset= and size=, or "
+               "erase it: python -m jax_cxl store format");
 }
 
 Result<KeptPath> OpenPath(const std::string& name, const PoolSpec& spec,
                           const Signature& signature) {
   KeptPath path;
   path.path = name;
-  path.piece = {-1, spec.offset, spec.bytes, kPageBytes, 0};
-  Result<PoolFile> file = spec.medium->OpenForAttach(name);
+  path.piece = {-1, spec.offset, spec.bytes};
+  Result<PoolFile> file =
+      spec.medium->Open(name, spec.offset, /*creating=*/false);
   if (file.status().code() == Code::kNotFound) {
     path.lost = file.status().message();
     return path;
@@ -99,8 +69,7 @@ Result<std::vector<KeptPath>> OpenAll(const PoolSpec& spec,
 }
 
 bool AnyIsOurs(const std::vector<KeptPath>& paths) {
-  return std::any_of(paths.begin(), paths.end(),
-                     [](const KeptPath& path) { return path.ours; });
+  return std::ranges::any_of(paths, &KeptPath::ours);
 }
 
 // Chooses the size of missing paths, and of files for which the user gives no
@@ -144,12 +113,10 @@ Status CheckSizes(const std::vector<KeptPath>& paths, const PoolSpec& spec,
 }
 
 // Fails if a path holds something else.
-Status CheckContents(KeptPath& path, uint64_t offset,
-                     const Signature& signature) {
-  const Status zeros = IsFile(path)
-                           ? path.file->CheckMayTake(offset, path.piece.bytes,
-                                                     /*recognized=*/false)
-                           : CheckZeros(path);
+Status CheckContents(KeptPath& path, const Signature& signature) {
+  const Status zeros = IsFile(path) ? path.file->CheckMayTake(path.piece.offset,
+                                                              path.piece.bytes)
+                                    : CheckZeros(path);
   if (zeros.ok()) return OkStatus();
   // Another process may have prepared it in the meantime. It writes the
   // signature before everything else.
@@ -157,24 +124,19 @@ Status CheckContents(KeptPath& path, uint64_t offset,
   return path.ours ? OkStatus() : zeros;
 }
 
-bool TooShort(const KeptPath& path) {
-  return path.file && IsFile(path) &&
-         path.file->Size() < path.piece.offset + path.piece.bytes;
-}
-
+// Notes files that are too short.
 void FindLost(std::vector<KeptPath>& paths) {
   for (KeptPath& path : paths) {
-    if (!TooShort(path)) continue;
-    std::ostringstream why;
-    why << path.path << " has " << FormatBytes(path.file->Size()) << ", not "
-        << FormatBytes(path.piece.offset + path.piece.bytes);
-    path.lost = why.str();
+    const uint64_t end = path.piece.offset + path.piece.bytes;
+    if (path.file && IsFile(path) && path.file->Size() < end)
+      path.lost = path.path + " has " + FormatBytes(path.file->Size()) +
+                  ", not " + FormatBytes(end);
   }
 }
 
 bool AnyIsLost(const std::vector<KeptPath>& paths) {
-  return std::any_of(paths.begin(), paths.end(),
-                     [](const KeptPath& path) { return !path.lost.empty(); });
+  return std::ranges::any_of(
+      paths, [](const KeptPath& path) { return !path.lost.empty(); });
 }
 
 // Opens what is there, and changes nothing.
@@ -186,7 +148,7 @@ Result<std::vector<KeptPath>> Examine(const PoolSpec& spec,
   CXL_RETURN_IF_ERROR(CheckSizes(paths, spec, least_bytes));
   for (KeptPath& path : paths)
     if (mode != OpenMode::kFormat && path.file && !path.ours)
-      CXL_RETURN_IF_ERROR(CheckContents(path, spec.offset, signature));
+      CXL_RETURN_IF_ERROR(CheckContents(path, signature));
   FindLost(paths);
   return paths;
 }
@@ -201,7 +163,7 @@ Status Create(KeptPath& path, std::vector<KeptPath>& paths,
   path.file.emplace(std::move(file));
   path.piece.fd = path.file->fd();
   if (path.file->created()) return OkStatus();
-  return CheckContents(path, path.piece.offset, signature);
+  return CheckContents(path, signature);
 }
 
 }  // namespace

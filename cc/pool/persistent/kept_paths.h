@@ -1,13 +1,16 @@
 #ifndef JAX_CXL_POOL_PERSISTENT_KEPT_PATHS_H_
 #define JAX_CXL_POOL_PERSISTENT_KEPT_PATHS_H_
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "cc/base/status.h"
 #include "cc/pool/mapping/map.h"
+#include "cc/pool/mapping/mapping_guard.h"
 #include "cc/pool/open/file.h"
 #include "cc/pool/persistent/persistent_memory.h"
 #include "cc/pool/pool.h"
@@ -18,14 +21,17 @@ namespace jax_cxl::pool {
 
 struct KeptPath {
   std::string path;
-  std::optional<PoolFile> file;  // none: it is missing
-  MapPiece piece;                // its fd is -1 if the path is lost
-  bool ours = false;             // it has the signature
-  std::string lost;              // why it is lost; empty: it is not
+  std::optional<PoolFile> file;         // none: it is missing
+  MapPiece piece;                       // its fd is -1 if the path is lost
+  bool ours = false;                    // it has the signature
+  std::string lost;                     // why it is lost; empty: it is not
+  std::unique_ptr<MappingGuard> guard;  // once it is mapped
+  // Whether a file was deleted or replaced.
+  std::unique_ptr<std::atomic<bool>> unnamed =
+      std::make_unique<std::atomic<bool>>(false);
 };
 
-// Returns the paths of `spec`, with space reserved. Devices have not been
-// checked by CheckDevice.
+// Returns the paths of `spec`, with space reserved.
 Result<std::vector<KeptPath>> OpenKeptPaths(const PoolSpec& spec,
                                             const Signature& signature,
                                             OpenMode mode,

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "cc/pool/coherence/flush.h"
+#include "cc/pool/coherence/cache.h"
 #include "cc/pool/persistent/persistent_memory.h"
 #include "cc/pool/pool.h"
 #include "cc/testing/pool/fake_dax.h"

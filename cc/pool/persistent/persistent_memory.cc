@@ -1,9 +1,6 @@
 #include "cc/pool/persistent/persistent_memory.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -21,15 +18,8 @@ CoherenceMode ModeOf(const PoolSpec& spec) {
 
 }  // namespace
 
-struct PersistentMemory::Path {
-  explicit Path(KeptPath opened) : kept(std::move(opened)) {}
-
-  KeptPath kept;
-  std::unique_ptr<MappingGuard> guard;
-  std::atomic<bool> unnamed = false;  // a file that was deleted or replaced
-};
-
 PersistentMemory::PersistentMemory() = default;
+PersistentMemory::~PersistentMemory() = default;
 
 Result<std::unique_ptr<PersistentMemory>> PersistentMemory::Open(
     const PoolSpec& spec, const Signature& signature, OpenMode mode,
@@ -41,16 +31,14 @@ Result<std::unique_ptr<PersistentMemory>> PersistentMemory::Open(
         "(file:/path or dax:/dev/dax0.0)");
   CXL_RETURN_IF_ERROR(CheckSpec(spec));
   CXL_RETURN_IF_ERROR(CheckCoherenceSupported(ModeOf(spec)));
-  CXL_ASSIGN_OR_RETURN(std::vector<KeptPath> paths,
-                       OpenKeptPaths(spec, signature, mode, least_bytes));
   std::unique_ptr<PersistentMemory> memory(new PersistentMemory);
-  for (KeptPath& path : paths)
-    memory->paths_.push_back(std::make_unique<Path>(std::move(path)));
+  CXL_ASSIGN_OR_RETURN(memory->paths_,
+                       OpenKeptPaths(spec, signature, mode, least_bytes));
   CXL_RETURN_IF_ERROR(memory->Map(spec));
-  for (const auto& path : memory->paths_) {
-    if (!path->kept.file) continue;
-    path->kept.file->KeepName();
-    path->kept.file->KeepSize();
+  for (KeptPath& path : memory->paths_) {
+    if (!path.file) continue;
+    path.file->KeepName();
+    path.file->KeepSize();
   }
   return memory;
 }
@@ -58,9 +46,9 @@ Result<std::unique_ptr<PersistentMemory>> PersistentMemory::Open(
 Status PersistentMemory::Map(const PoolSpec& spec) {
   std::vector<MapPiece> pieces;
   std::vector<uint64_t> sizes;
-  for (const auto& path : paths_) {
-    pieces.push_back(path->kept.piece);
-    sizes.push_back(path->kept.piece.bytes);
+  for (const KeptPath& path : paths_) {
+    pieces.push_back(path.piece);
+    sizes.push_back(path.piece.bytes);
   }
   devices_per_path_ = spec.devices_per_path;
   devices_ = SplitExtents(sizes, spec.devices_per_path);
@@ -68,37 +56,30 @@ Status PersistentMemory::Map(const PoolSpec& spec) {
   for (const ByteRange& device : devices_)
     device_bytes_ = std::min(device_bytes_, device.bytes);
   CXL_ASSIGN_OR_RETURN(mapped_, MapContiguous(pieces));
-  base_ = mapped_;
-  for (const auto& path : paths_) {
-    const MapPiece& piece = path->kept.piece;
-    path->guard =
-        std::make_unique<MappingGuard>(mapped_ + total_bytes_, piece.bytes,
-                                       std::max(FilePageBytes(), piece.align));
-    total_bytes_ += piece.bytes;
+  base_ = mapped_.get();
+  for (KeptPath& path : paths_) {
+    path.guard = std::make_unique<MappingGuard>(
+        base_ + total_bytes_, path.piece.bytes,
+        std::max(FilePageBytes(), path.piece.align));
+    total_bytes_ += path.piece.bytes;
   }
   coherence_ = Coherence(ModeOf(spec));
   if (!spec.make_interposer) return OkStatus();
   // Without ranks and extents, because this memory has no layout of a pool.
-  const MappedMemory memory = {mapped_, total_bytes_, {},
-                               0,       ModeOf(spec), &StartOwnThread};
+  const MappedMemory memory = {base_, total_bytes_, {},
+                               0,     ModeOf(spec), &StartOwnThread};
   CXL_ASSIGN_OR_RETURN(interposer_, spec.make_interposer(memory));
   base_ = interposer_->base();
   coherence_ = interposer_->coherence();
   return OkStatus();
 }
 
-PersistentMemory::~PersistentMemory() {
-  interposer_.reset();
-  for (const auto& path : paths_) path->guard.reset();
-  if (mapped_ != nullptr) munmap(mapped_, total_bytes_);
-}
-
-PersistentMemory::Path& PersistentMemory::path_of(int device) const {
-  return *paths_[device / devices_per_path_];
+const KeptPath& PersistentMemory::path_of(int device) const {
+  return paths_[device / devices_per_path_];
 }
 
 const std::string& PersistentMemory::path(int device) const {
-  return path_of(device).kept.path;
+  return path_of(device).path;
 }
 
 std::byte* PersistentMemory::At(int device, uint64_t offset,
@@ -119,29 +100,38 @@ Result<std::byte*> PersistentMemory::Find(int device, uint64_t offset,
                "; please report this to jax_cxl");
 }
 
+Result<uint64_t*> PersistentMemory::FindWord(int device,
+                                             uint64_t offset) const {
+  CXL_ASSIGN_OR_RETURN(std::byte* const at,
+                       Find(device, offset, sizeof(uint64_t)));
+  if (offset % sizeof(uint64_t) == 0) return reinterpret_cast<uint64_t*>(at);
+  return Error(Code::kInvalidArgument,
+               "a word must start at a multiple of 8, not at ", offset,
+               "; please report this to jax_cxl");
+}
+
 Status PersistentMemory::CheckReadable(int device) const {
-  const Path& path = path_of(device);
-  if (!path.kept.lost.empty()) return Error(Code::kDataLoss, path.kept.lost);
+  const KeptPath& path = path_of(device);
+  if (!path.lost.empty()) return Error(Code::kDataLoss, path.lost);
   if (path.guard->intact()) return OkStatus();
   return Error(
-      Code::kDataLoss, path.kept.path,
+      Code::kDataLoss, path.path,
       " was cut short, or its memory failed, while it was in use; repair it "
       "(python -m jax_cxl store repair), and leave the file alone");
 }
 
 Status PersistentMemory::CheckIntact(int device) const {
   CXL_RETURN_IF_ERROR(CheckReadable(device));
-  if (!path_of(device).unnamed) return OkStatus();
+  if (!*path_of(device).unnamed) return OkStatus();
   return Error(Code::kDataLoss, path(device),
                " was deleted or replaced while it was in use; open the memory "
                "again, and leave the file alone");
 }
 
 void PersistentMemory::CheckNames() {
-  for (const auto& path : paths_) {
-    if (path->kept.file && path->kept.piece.file_bytes == 0 &&
-        !path->kept.file->StillNamed())
-      path->unnamed = true;
+  for (KeptPath& path : paths_) {
+    if (path.file && !path.piece.is_device() && !path.file->StillNamed())
+      *path.unnamed = true;
   }
 }
 
@@ -175,25 +165,15 @@ Status PersistentMemory::Read(int device, uint64_t offset,
 
 Status PersistentMemory::StoreWord(int device, uint64_t offset,
                                    uint64_t value) const {
-  CXL_ASSIGN_OR_RETURN(std::byte * to, Find(device, offset, sizeof(value)));
-  if (offset % sizeof(value) != 0)
-    return Error(Code::kInvalidArgument,
-                 "a word must start at a multiple of 8, not at ", offset,
-                 "; please report this to jax_cxl");
+  CXL_ASSIGN_OR_RETURN(uint64_t* const to, FindWord(device, offset));
   CXL_RETURN_IF_ERROR(CheckIntact(device));
-  coherence_.StoreFlag(reinterpret_cast<uint64_t*>(to), value);
+  coherence_.StoreFlag(to, value);
   return CheckIntact(device);
 }
 
 Result<uint64_t> PersistentMemory::LoadWord(int device, uint64_t offset) const {
-  CXL_ASSIGN_OR_RETURN(std::byte * from,
-                       Find(device, offset, sizeof(uint64_t)));
-  if (offset % sizeof(uint64_t) != 0)
-    return Error(Code::kInvalidArgument,
-                 "a word must start at a multiple of 8, not at ", offset,
-                 "; please report this to jax_cxl");
-  const uint64_t value =
-      coherence_.LoadFlag(reinterpret_cast<const uint64_t*>(from));
+  CXL_ASSIGN_OR_RETURN(const uint64_t* const from, FindWord(device, offset));
+  const uint64_t value = coherence_.LoadFlag(from);
   CXL_RETURN_IF_ERROR(CheckReadable(device));
   return value;
 }

@@ -33,6 +33,8 @@ enum class OpenMode : uint8_t {
   kFormat,
 };
 
+struct KeptPath;
+
 // Memory that outlives the jobs that use it: files or CXL devices, each mapped
 // as a whole. It has no layout of its own; jax_cxl/_store defines one.
 // Every word in it must have one writer at a time, which the users of this
@@ -95,22 +97,21 @@ class PersistentMemory {
   Result<uint64_t> LoadWord(int device, uint64_t offset) const;
 
  private:
-  struct Path;
-
   PersistentMemory();
 
   Status Map(const PoolSpec& spec);
   Result<std::byte*> Find(int device, uint64_t offset, uint64_t bytes) const;
+  Result<uint64_t*> FindWord(int device, uint64_t offset) const;
   // Fails if the path of the device has been lost, so that its contents are
   // undefined. A file that only lost its name still has its data.
   Status CheckReadable(int device) const;
-  Path& path_of(int device) const;
+  const KeptPath& path_of(int device) const;
 
-  std::vector<std::unique_ptr<Path>> paths_;
+  Mapping mapped_;  // Destroyed after the members that use it.
+  std::vector<KeptPath> paths_;
   std::vector<ByteRange> devices_;
   int devices_per_path_ = 1;
   uint64_t device_bytes_ = 0;
-  std::byte* mapped_ = nullptr;
   std::byte* base_ = nullptr;  // mapped_, or the interposer's
   uint64_t total_bytes_ = 0;
   std::unique_ptr<Interposer> interposer_;  // null except in tests

@@ -7,10 +7,10 @@
 #include <atomic>
 #include <bit>
 #include <cstddef>
-#include <random>
 #include <utility>
 
 #include "cc/base/idle.h"
+#include "cc/pool/layout/header.h"
 
 namespace jax_cxl::pool {
 namespace {
@@ -21,6 +21,13 @@ constexpr auto kSettle = std::chrono::milliseconds(5);
 constexpr auto kPoll = std::chrono::microseconds(200);
 
 using SessionWords = std::array<uint64_t, sizeof(SessionSlot) / 8>;
+
+// Indices of words of a SessionSlot.
+constexpr size_t kIdentity = offsetof(SessionSlot, identity) / 8;
+constexpr size_t kHeartbeat = offsetof(SessionSlot, heartbeat) / 8;
+constexpr size_t kChoosing = offsetof(SessionSlot, choosing) / 8;
+constexpr size_t kTicket = offsetof(SessionSlot, ticket) / 8;
+constexpr size_t kLeases = offsetof(SessionSlot, leases) / 8;
 
 std::chrono::nanoseconds SinceBoot() {
   timespec now;
@@ -40,10 +47,6 @@ void StoresBeforeLoads() {
 // that no other lease has.
 std::atomic<uint64_t> leases_made = 0;
 
-uint64_t RandomIdentity(std::random_device& random) {
-  return (uint64_t{random()} << 32 | random()) | 1;
-}
-
 }  // namespace
 
 Sessions::Sessions(const PersistentMemory& memory, std::vector<int> devices,
@@ -60,15 +63,14 @@ Sessions::~Sessions() {
   }
   StopBeating();
   if (slot_ < 0) return;
-  if (LoadMax(slot_, offsetof(SessionSlot, identity)) != identity_) return;
+  if (LoadMax(slot_, kIdentity) != identity_) return;
   for (int i = 0; i < kMaxLeases; ++i)
-    if (leased_[i] != 0)
-      (void)Store(slot_, offsetof(SessionSlot, leases) + 8 * i, 0);
-  (void)Store(slot_, offsetof(SessionSlot, identity), 0);
+    if (leased_[i] != 0) (void)Store(slot_, kLeases + i, 0);
+  (void)Store(slot_, kIdentity, 0);
 }
 
-uint64_t Sessions::OffsetOf(int slot, size_t field) const {
-  return offset_ + slot * sizeof(SessionSlot) + field;
+uint64_t Sessions::OffsetOf(int slot, size_t word) const {
+  return offset_ + slot * sizeof(SessionSlot) + word * sizeof(uint64_t);
 }
 
 uint64_t Sessions::CountOffset(int slot, int lease) const {
@@ -76,11 +78,11 @@ uint64_t Sessions::CountOffset(int slot, int lease) const {
          (static_cast<uint64_t>(slot) * kMaxLeases + lease) * sizeof(uint64_t);
 }
 
-Status Sessions::Store(int slot, size_t field, uint64_t value) const {
+Status Sessions::Store(int slot, size_t word, uint64_t value) const {
   Status status;
   bool stored = false;
   for (int device : devices_) {
-    Status here = memory_.StoreWord(device, OffsetOf(slot, field), value);
+    Status here = memory_.StoreWord(device, OffsetOf(slot, word), value);
     stored |= here.ok();
     if (!here.ok()) status = std::move(here);
   }
@@ -88,17 +90,18 @@ Status Sessions::Store(int slot, size_t field, uint64_t value) const {
   return stored ? OkStatus() : status;  // A lost device is left out.
 }
 
-std::vector<uint64_t> Sessions::Load(int slot, size_t field) const {
+std::vector<uint64_t> Sessions::Load(int slot, size_t word) const {
   std::vector<uint64_t> words;
   for (int device : devices_) {
-    Result<uint64_t> word = memory_.LoadWord(device, OffsetOf(slot, field));
-    if (word.ok()) words.push_back(*word);
+    const Result<uint64_t> found =
+        memory_.LoadWord(device, OffsetOf(slot, word));
+    if (found.ok()) words.push_back(*found);
   }
   return words;
 }
 
-uint64_t Sessions::LoadMax(int slot, size_t field) const {
-  const std::vector<uint64_t> words = Load(slot, field);
+uint64_t Sessions::LoadMax(int slot, size_t word) const {
+  const std::vector<uint64_t> words = Load(slot, word);
   return words.empty() ? 0 : *std::max_element(words.begin(), words.end());
 }
 
@@ -111,8 +114,7 @@ Result<SessionSlot> Sessions::ReadSlot(int slot) const {
     SessionWords words;
     status = OkStatus();
     for (size_t i = 0; i < words.size() && status.ok(); ++i) {
-      Result<uint64_t> word =
-          memory_.LoadWord(device, OffsetOf(slot, i * sizeof(uint64_t)));
+      Result<uint64_t> word = memory_.LoadWord(device, OffsetOf(slot, i));
       status = word.status();
       if (word.ok()) words[i] = *word;
     }
@@ -123,9 +125,8 @@ Result<SessionSlot> Sessions::ReadSlot(int slot) const {
 
 int Sessions::LeaseOf(int device, int slot, uint64_t what) const {
   for (int i = 0; i < kMaxLeases; ++i) {
-    const size_t field = offsetof(SessionSlot, leases) + i * sizeof(uint64_t);
     const Result<uint64_t> word =
-        memory_.LoadWord(device, OffsetOf(slot, field));
+        memory_.LoadWord(device, OffsetOf(slot, kLeases + i));
     if (word.ok() && *word == what) return i;
   }
   return -1;
@@ -134,7 +135,7 @@ int Sessions::LeaseOf(int device, int slot, uint64_t what) const {
 bool Sessions::IsLiving(int slot, const SessionSlot& read) {
   if (read.identity == 0) return false;
   if (PidMeansTheSame(read.process) && HasEnded(read.process)) return false;
-  const uint64_t heartbeat = LoadMax(slot, offsetof(SessionSlot, heartbeat));
+  const uint64_t heartbeat = LoadMax(slot, kHeartbeat);
   const Clock::time_point now = Clock::now();
   std::lock_guard lock(seen_mutex_);
   Seen& seen = seen_[slot];
@@ -146,15 +147,15 @@ bool Sessions::IsLiving(int slot, const SessionSlot& read) {
 Result<bool> Sessions::TryToTake(int slot, uint64_t identity) {
   CXL_ASSIGN_OR_RETURN(const SessionSlot found, ReadSlot(slot));
   if (IsLiving(slot, found)) return false;
-  CXL_RETURN_IF_ERROR(Store(slot, offsetof(SessionSlot, identity), identity));
+  CXL_RETURN_IF_ERROR(Store(slot, kIdentity, identity));
   std::this_thread::sleep_for(kSettle);
-  for (uint64_t word : Load(slot, offsetof(SessionSlot, identity)))
+  for (uint64_t word : Load(slot, kIdentity))
     if (word != identity) return false;  // Another process took it as well.
   SessionSlot fresh = {};
   fresh.process = ThisProcess();
   const auto words = std::bit_cast<SessionWords>(fresh);
   for (size_t i = 1; i < words.size(); ++i)
-    CXL_RETURN_IF_ERROR(Store(slot, i * sizeof(uint64_t), words[i]));
+    CXL_RETURN_IF_ERROR(Store(slot, i, words[i]));
   return true;
 }
 
@@ -165,11 +166,9 @@ Result<Sessions::Own> Sessions::Enter() {
     if (slot_ >= 0) return Own{slot_, identity_};
   }
   StopBeating();
-  std::random_device random;
-  const uint64_t identity = RandomIdentity(random);
-  const int first = static_cast<int>(random() % kMaxSessions);
+  CXL_ASSIGN_OR_RETURN(const uint64_t identity, RandomToken());
   for (int i = 0; i < kMaxSessions; ++i) {
-    const int slot = (first + i) % kMaxSessions;
+    const int slot = static_cast<int>((identity / 2 + i) % kMaxSessions);
     CXL_ASSIGN_OR_RETURN(const bool taken, TryToTake(slot, identity));
     if (!taken) continue;
     std::lock_guard lock(mutex_);
@@ -195,14 +194,14 @@ void Sessions::Beat() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     if (StoodStill()) ++epoch_;
-    if (LoadMax(slot_, offsetof(SessionSlot, identity)) != identity_) {
+    if (LoadMax(slot_, kIdentity) != identity_) {
       // Another process took the slot. The next call takes another one.
       ++epoch_;
       slot_ = -1;
       return;
     }
     StoreCounts();
-    (void)Store(slot_, offsetof(SessionSlot, heartbeat), ++heartbeat_);
+    (void)Store(slot_, kHeartbeat, ++heartbeat_);
     last_beat_ = SinceBoot();
     beating_->stop.wait_for(lock, kBeat, [this] { return stopping_; });
   }
@@ -234,9 +233,8 @@ void Sessions::StopBeating() {
 }
 
 Result<Sessions::Lease> Sessions::AddLease(uint64_t what) {
-  CXL_RETURN_IF_ERROR(Enter().status());
   std::unique_lock lock(mutex_);
-  while (slot_ < 0) {  // Another process has taken the slot since.
+  while (slot_ < 0) {  // Another process may take the slot again and again.
     lock.unlock();
     CXL_RETURN_IF_ERROR(Enter().status());
     lock.lock();
@@ -249,8 +247,7 @@ Result<Sessions::Lease> Sessions::AddLease(uint64_t what) {
   const int index = static_cast<int>(free - leased_.begin());
   if (StoodStill()) ++epoch_;
   StoreCount(index, 0);
-  CXL_RETURN_IF_ERROR(
-      Store(slot_, offsetof(SessionSlot, leases) + 8 * index, what));
+  CXL_RETURN_IF_ERROR(Store(slot_, kLeases + index, what));
   leased_[index] = what;
   numbers_[index] = ++leases_made;
   return Lease{index, epoch_, numbers_[index]};
@@ -260,7 +257,7 @@ void Sessions::RemoveLease(const Lease& lease) {
   if (getpid() != creator_) return;  // It is the parent's.
   std::lock_guard lock(mutex_);
   if (slot_ < 0 || numbers_[lease.index] != lease.number) return;
-  (void)Store(slot_, offsetof(SessionSlot, leases) + 8 * lease.index, 0);
+  (void)Store(slot_, kLeases + lease.index, 0);
   leased_[lease.index] = numbers_[lease.index] = 0;
 }
 
@@ -280,7 +277,7 @@ Result<std::vector<Sessions::Holder>> Sessions::HoldersOf(uint64_t what) {
   StoresBeforeLoads();
   std::vector<Holder> holders;
   for (int slot = 0; slot < kMaxSessions; ++slot) {
-    if (LoadMax(slot, offsetof(SessionSlot, identity)) == 0) continue;
+    if (LoadMax(slot, kIdentity) == 0) continue;
     for (int device : devices_) {
       const int lease = LeaseOf(device, slot, what);
       if (lease < 0) continue;
@@ -289,41 +286,42 @@ Result<std::vector<Sessions::Holder>> Sessions::HoldersOf(uint64_t what) {
           memory_.LoadWord(device, CountOffset(slot, lease));
       if (IsLiving(slot, read))
         holders.push_back(
-            {slot, DescribeProcess(read.process), count.ok() ? *count : 0});
+            {DescribeProcess(read.process), count.ok() ? *count : 0});
       break;
     }
   }
   return holders;
 }
 
-Result<std::optional<Sessions::Holder>> Sessions::Living(int slot,
-                                                         uint64_t identity) {
-  if (slot < 0 || slot >= kMaxSessions) return std::optional<Holder>();
+Result<std::optional<std::string>> Sessions::Living(int slot,
+                                                    uint64_t identity) {
+  std::optional<std::string> who;
+  if (slot < 0 || slot >= kMaxSessions) return who;
   CXL_ASSIGN_OR_RETURN(const SessionSlot read, ReadSlot(slot));
-  if (read.identity != identity || !IsLiving(slot, read))
-    return std::optional<Holder>();
-  return std::optional<Holder>({slot, DescribeProcess(read.process)});
+  if (read.identity == identity && IsLiving(slot, read))
+    who = DescribeProcess(read.process);
+  return who;
 }
 
 Status Sessions::Lock(double timeout_s) {
   lock_mutex_.lock();
   locking_ = std::this_thread::get_id();
+  const std::chrono::duration<double> timeout(timeout_s);
   const auto deadline =
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                         std::chrono::duration<double>(timeout_s));
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(timeout);
   Status status = [&]() -> Status {
     CXL_ASSIGN_OR_RETURN(const Own own, Enter());
     {
       std::lock_guard lock(mutex_);
       locked_epoch_ = epoch_;
     }
-    CXL_RETURN_IF_ERROR(Store(own.slot, offsetof(SessionSlot, choosing), 1));
+    CXL_RETURN_IF_ERROR(Store(own.slot, kChoosing, 1));
     uint64_t ticket = 0;
     for (int slot = 0; slot < kMaxSessions; ++slot)
-      ticket = std::max(ticket, LoadMax(slot, offsetof(SessionSlot, ticket)));
+      ticket = std::max(ticket, LoadMax(slot, kTicket));
     ++ticket;
-    CXL_RETURN_IF_ERROR(Store(own.slot, offsetof(SessionSlot, ticket), ticket));
-    CXL_RETURN_IF_ERROR(Store(own.slot, offsetof(SessionSlot, choosing), 0));
+    CXL_RETURN_IF_ERROR(Store(own.slot, kTicket, ticket));
+    CXL_RETURN_IF_ERROR(Store(own.slot, kChoosing, 0));
     for (int slot = 0; slot < kMaxSessions; ++slot)
       if (slot != own.slot)
         CXL_RETURN_IF_ERROR(WaitFor(slot, own.slot, ticket, deadline));
@@ -336,13 +334,12 @@ Status Sessions::Lock(double timeout_s) {
 Status Sessions::WaitFor(int slot, int own, uint64_t ticket,
                          Clock::time_point deadline) {
   while (true) {
-    const uint64_t theirs = LoadMax(slot, offsetof(SessionSlot, ticket));
+    const uint64_t theirs = LoadMax(slot, kTicket);
     const bool first =
         theirs == 0 || theirs > ticket || (theirs == ticket && slot > own);
-    if (first && LoadMax(slot, offsetof(SessionSlot, choosing)) == 0) {
+    if (first && LoadMax(slot, kChoosing) == 0) {
       // It may have taken a ticket since.
-      if (LoadMax(slot, offsetof(SessionSlot, ticket)) == theirs)
-        return OkStatus();
+      if (LoadMax(slot, kTicket) == theirs) return OkStatus();
       continue;
     }
     CXL_ASSIGN_OR_RETURN(const SessionSlot read, ReadSlot(slot));
@@ -360,8 +357,8 @@ void Sessions::Unlock() {
   {
     std::lock_guard lock(mutex_);
     if (slot_ >= 0) {
-      (void)Store(slot_, offsetof(SessionSlot, choosing), 0);
-      (void)Store(slot_, offsetof(SessionSlot, ticket), 0);
+      (void)Store(slot_, kChoosing, 0);
+      (void)Store(slot_, kTicket, 0);
     }
   }
   locking_ = std::thread::id();

@@ -67,9 +67,8 @@ class Sessions {
   };
 
   struct Holder {
-    int slot;
-    std::string who;     // "process 12 (python3) on host a"
-    uint64_t count = 0;  // see Count; only of a lease
+    std::string who;  // "process 12 (python3) on host a"
+    uint64_t count;   // see Count
   };
 
   // Each of `devices` has the same table of sessions at `offset`. `memory`
@@ -106,7 +105,7 @@ class Sessions {
   Result<std::vector<Holder>> HoldersOf(uint64_t what);
 
   // Returns who has this session, or nothing if it has ended.
-  Result<std::optional<Holder>> Living(int slot, uint64_t identity);
+  Result<std::optional<std::string>> Living(int slot, uint64_t identity);
 
   // Waits until this process has the lock. Lamport's bakery algorithm: each
   // process takes a ticket, and the lowest ticket goes first.
@@ -128,12 +127,12 @@ class Sessions {
     std::thread thread;
   };
 
-  uint64_t OffsetOf(int slot, size_t field) const;
+  uint64_t OffsetOf(int slot, size_t word) const;
   uint64_t CountOffset(int slot, int lease) const;
-  Status Store(int slot, size_t field, uint64_t value) const;
+  Status Store(int slot, size_t word, uint64_t value) const;
   // Returns the word of each device that can be read.
-  std::vector<uint64_t> Load(int slot, size_t field) const;
-  uint64_t LoadMax(int slot, size_t field) const;
+  std::vector<uint64_t> Load(int slot, size_t word) const;
+  uint64_t LoadMax(int slot, size_t word) const;
   Result<SessionSlot> ReadSlot(int slot) const;
   // Returns which lease of a slot is for `what`, or -1.
   int LeaseOf(int device, int slot, uint64_t what) const;

@@ -1,5 +1,4 @@
-#include "cc/python/interpreter/uncaught_exit.h"
-
+#include "cc/python/interpreter/bindings.h"
 #include "cc/python/interpreter/type_slots.h"
 
 namespace nb = nanobind;

@@ -1,6 +1,5 @@
 #include "cc/python/job/pool.h"
 
-#include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -31,25 +30,32 @@ pool::MakeInterposer& TheInterposer() {
   return make;
 }
 
+// Returns a function of a pool as a method of PyPool.
+template <typename Return, typename... Args>
+auto OfPool(Return (*function)(const pool::Pool&, Args...)) {
+  return [function](const PyPool& self, Args... args) {
+    return function(*self.get(), args...);
+  };
+}
+
 }  // namespace
 
-pool::PoolSpec MakePoolSpec(const std::string& kind,
-                            std::vector<std::string> paths, uint64_t bytes,
-                            int devices_per_path, uint64_t offset,
-                            const std::string& coherence) {
+pool::PoolSpec SpecOf(const nb::dict& place) {
   pool::PoolSpec spec;
-  spec.medium = ValueOrRaise(pool::Medium::Find(kind));
-  spec.paths = std::move(paths);
-  spec.bytes = bytes;
-  spec.devices_per_path = devices_per_path;
-  spec.offset = offset;
-  spec.coherence = ValueOrRaise(pool::ParseCoherenceMode(coherence));
+  spec.medium =
+      ValueOrRaise(pool::Medium::Find(nb::cast<std::string>(place["kind"])));
+  spec.paths = nb::cast<std::vector<std::string>>(place["paths"]);
+  spec.bytes = nb::cast<uint64_t>(place["bytes"]);
+  spec.devices_per_path = nb::cast<int>(place["devices_per_path"]);
+  spec.offset = nb::cast<uint64_t>(place["offset"]);
+  spec.coherence = ValueOrRaise(
+      pool::ParseCoherenceMode(nb::cast<std::string>(place["coherence"])));
   spec.make_interposer = TheInterposer();
   return spec;
 }
 
 PyPool::PyPool(std::unique_ptr<pool::Pool> pool) {
-  hosts_.push_back({std::move(pool), {}, nullptr});
+  hosts_.emplace_back().pool = std::move(pool);
 }
 
 pool::Pool* PyPool::get() const {
@@ -63,12 +69,9 @@ pool::Pool* PyPool::get() const {
 void PyPool::Register(int rank, int process_index, int device_id) {
   const pool::Pool* first = get();
   // An interposer emulates one host, so each rank gets its own.
-  if (first->spec().make_interposer && !hosts_.back().ranks.empty()) {
-    hosts_.push_back({ValueOrRaise(pool::Pool::Attach(
-                          first->spec(), first->world_size(), first->token())),
-                      {},
-                      nullptr});
-  }
+  if (first->spec().make_interposer && !hosts_.back().ranks.empty())
+    hosts_.emplace_back().pool = ValueOrRaise(
+        pool::Pool::Attach(first->spec(), first->world_size(), first->token()));
   hosts_.back().ranks.push_back(rank);
   comm::Register(hosts_.back().pool.get(), rank, process_index, device_id);
 }
@@ -82,47 +85,31 @@ void BindPool(nb::module_& m) {
   nb::class_<PyPool>(m, "Pool")
       .def_static(
           "create",
-          [](const std::string& kind, std::vector<std::string> paths,
-             uint64_t bytes, int devices_per_path, uint64_t offset,
-             const std::string& coherence, int world_size, double dead_after) {
-            pool::PoolSpec spec =
-                MakePoolSpec(kind, std::move(paths), bytes, devices_per_path,
-                             offset, coherence);
+          [](const nb::dict& place, double dead_after) {
+            pool::PoolSpec spec = SpecOf(place);
             spec.dead_after_s = dead_after;
-            nb::gil_scoped_release release;
-            auto pool = pool::Pool::Create(spec, world_size);
-            nb::gil_scoped_acquire acquire;
+            const int world_size = nb::cast<int>(place["world_size"]);
+            auto pool = [&] {
+              nb::gil_scoped_release release;
+              return pool::Pool::Create(spec, world_size);
+            }();
             return PyPool(ValueOrRaise(std::move(pool)));
           },
-          nb::kw_only(), "kind"_a, "paths"_a, "bytes"_a, "devices_per_path"_a,
-          "offset"_a, "coherence"_a, "world_size"_a, "dead_after"_a = 5.0)
+          "place"_a, "dead_after"_a = 5.0)
       .def_static(
           "attach",
-          [](const std::string& kind, std::vector<std::string> paths,
-             uint64_t bytes, int devices_per_path, uint64_t offset,
-             const std::string& coherence, int world_size, uint64_t token) {
-            pool::PoolSpec spec =
-                MakePoolSpec(kind, std::move(paths), bytes, devices_per_path,
-                             offset, coherence);
-            return PyPool(
-                ValueOrRaise(pool::Pool::Attach(spec, world_size, token)));
+          [](const nb::dict& place) {
+            return PyPool(ValueOrRaise(pool::Pool::Attach(
+                SpecOf(place), nb::cast<int>(place["world_size"]),
+                nb::cast<uint64_t>(place["token"]))));
           },
-          nb::kw_only(), "kind"_a, "paths"_a, "bytes"_a, "devices_per_path"_a,
-          "offset"_a, "coherence"_a, "world_size"_a, "token"_a)
+          "place"_a)
       .def("register", &PyPool::Register, "rank"_a, "process_index"_a,
            "device_id"_a)
-      .def(
-          "registered",
-          [](PyPool& self, int rank) {
-            return comm::Registered(*self.get(), rank);
-          },
-          "rank"_a)
-      .def(
-          "boot_id",
-          [](PyPool& self, int rank) {
-            return comm::BootIdOf(*self.get(), rank);
-          },
-          "Boot id of the kernel under which a registered rank runs.", "rank"_a)
+      .def("registered", OfPool(comm::Registered), "rank"_a)
+      .def("boot_id", OfPool(comm::BootIdOf),
+           "Boot id of the kernel under which a registered rank runs.",
+           "rank"_a)
       .def(
           "measure_memory",
           [](PyPool& self) {
@@ -139,8 +126,7 @@ void BindPool(nb::module_& m) {
             return found;
           },
           "cc/pool/memory_check.h; for `python -m jax_cxl doctor`.")
-      .def("check_words",
-           [](PyPool& self) { return pool::CheckWords(*self.get()); })
+      .def("check_words", OfPool(pool::CheckWords))
       .def(
           "check_word_address",
           [](PyPool& self, uint64_t index) {
@@ -148,31 +134,12 @@ void BindPool(nb::module_& m) {
                 pool::CheckWord(*self.get(), index));
           },
           "index"_a)
-      .def(
-          "write_back_check_word",
-          [](PyPool& self, uint64_t index) {
-            pool::WriteBackCheckWord(*self.get(), index);
-          },
-          "index"_a)
-      .def(
-          "store_check_word",
-          [](PyPool& self, uint64_t index, uint64_t value, bool write_back) {
-            pool::StoreCheckWord(*self.get(), index, value, write_back);
-          },
-          "index"_a, "value"_a, "write_back"_a)
-      .def(
-          "load_check_word",
-          [](PyPool& self, uint64_t index, bool drop) {
-            return pool::LoadCheckWord(*self.get(), index, drop);
-          },
-          "index"_a, "drop"_a)
-      .def(
-          "pass_doorbell",
-          [](PyPool& self, bool first, int rounds, double timeout) {
-            return ValueOrRaise(
-                pool::PassDoorbell(*self.get(), first, rounds, timeout));
-          },
-          "first"_a, "rounds"_a, "timeout"_a)
+      .def("write_back_check_word", OfPool(pool::WriteBackCheckWord), "index"_a)
+      .def("store_check_word", OfPool(pool::StoreCheckWord), "index"_a,
+           "value"_a, "write_back"_a)
+      .def("load_check_word", OfPool(pool::LoadCheckWord), "index"_a, "drop"_a)
+      .def("pass_doorbell", OfPool(pool::PassDoorbell), "first"_a, "rounds"_a,
+           "timeout"_a)
       .def("unlink", [](PyPool& self) { self.get()->Unlink(); })
       .def_prop_ro("token", [](PyPool& self) { return self.get()->token(); })
       .def_prop_ro("total_bytes",

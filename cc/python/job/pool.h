@@ -3,9 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "cc/comm/runtime.h"
@@ -13,12 +11,9 @@
 
 namespace jax_cxl {
 
-// Makes a PoolSpec from the contents of a pool URI, as
-// jax_cxl/_job/pool/pool_uri.py parses it.
-pool::PoolSpec MakePoolSpec(const std::string& kind,
-                            std::vector<std::string> paths, uint64_t bytes,
-                            int devices_per_path, uint64_t offset,
-                            const std::string& coherence);
+// Reads a PoolSpec from a dict, the `for_core` of
+// jax_cxl/_job/pool/pool_uri.py, which may have further entries.
+pool::PoolSpec SpecOf(const nanobind::dict& place);
 
 // A mapped pool until the runtime takes it over.
 class PyPool {

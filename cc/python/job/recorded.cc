@@ -1,6 +1,5 @@
-#include "cc/python/job/recorded.h"
-
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
@@ -13,6 +12,7 @@
 #include "cc/comm/record/recorded_calls.h"
 #include "cc/comm/runtime.h"
 #include "cc/pool/job_record.h"
+#include "cc/python/job/runtime.h"
 #include "cc/python/shared/errors.h"
 
 namespace nb = nanobind;
@@ -32,7 +32,7 @@ nb::dict Describe(const comm::RecordedCall& call) {
   entry["submitted"] = call.submitted;
   entry["started"] = call.started;
   entry["finished"] = call.finished;
-  entry["code"] = std::string(CodeName(call.code));
+  entry["code"] = CodeName(call.code);
   entry["waiting_for"] = call.waiting_for;
   return entry;
 }
@@ -84,14 +84,15 @@ nb::dict Rank(const pool::JobRecord& job, int rank, size_t calls) {
   entry["boot_id"] = PrintableText(page.info.process.boot_id);
   entry["host"] = PrintableText(page.info.process.host);
   entry["heartbeat"] = doorbells.Read(&page.heartbeat.word);
-  const comm::SignOfLife sign =
-      comm::LastSignOfLife(recorder, doorbells.coherence());
-  entry["last_sign_of_life"] = sign.realtime;
-  entry["last_sign_of_life_steady"] = sign.steady;
+  // On two clocks of the rank's host: since 1970, and since that host booted.
+  const pool::ClockReading& sign = recorder.clock.last;
+  entry["last_sign_of_life"] = 1e-9 * static_cast<double>(sign.realtime_ns);
+  entry["last_sign_of_life_steady"] =
+      1e-9 * static_cast<double>(sign.steady_ns);
   entry["gave_up"] = nb::none();
   if (doorbells.Read(&page.abort.raised) != 0) {
     nb::dict abort;
-    abort["code"] = std::string(CodeName(static_cast<Code>(page.abort.code)));
+    abort["code"] = CodeName(static_cast<Code>(page.abort.code));
     abort["reason"] = PrintableText(page.abort.reason);
     entry["gave_up"] = abort;
   }
@@ -128,13 +129,9 @@ void BindRecorded(nb::module_& m) {
       .def("to_bytes", [](const pool::JobRecord& self) {
         return nb::bytes(self.data(), self.size());
       });
-  m.def(
-      "read_job_record",
-      [](int fd, uint64_t offset, const std::string& name) {
-        return ValueOrRaise(pool::JobRecord::Read(fd, offset, name));
-      },
-      "Copies the control pages of the pool at `offset` of an open file.",
-      "fd"_a, "offset"_a, "name"_a);
+  m.def("read_job_record", &pool::JobRecord::Read,
+        "Copies the control pages of the pool at `offset` of an open file.",
+        "fd"_a, "offset"_a, "name"_a);
   m.def(
       "operations",
       [] {

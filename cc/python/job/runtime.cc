@@ -6,12 +6,16 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cc/base/status.h"
 #include "cc/comm/call/tuning.h"
+#include "cc/comm/health/peers.h"
+#include "cc/comm/health/regroup.h"
+#include "cc/comm/runtime.h"
 #include "cc/python/job/pool.h"
 #include "cc/python/shared/errors.h"
 #include "cc/python/shared/stats.h"
@@ -21,6 +25,9 @@ using namespace nb::literals;
 
 namespace jax_cxl {
 
+namespace {
+
+// Returns the runtime of this process. Raises an exception if there is none.
 std::shared_ptr<comm::Runtime> RunningRuntime() {
   auto runtime = comm::Runtime::Current();
   if (runtime == nullptr)
@@ -29,6 +36,54 @@ std::shared_ptr<comm::Runtime> RunningRuntime() {
               "jax_cxl is not running; call jax_cxl.initialize() first"));
   return runtime;
 }
+
+// What jax_cxl/_job/regroup.py needs.
+void BindRegroup(nb::module_& m) {
+  m.def(
+      "rank_lost",
+      [](int rank) { return !RunningRuntime()->peers()->Alive(rank).ok(); },
+      "Returns True if a rank's process is lost.", "rank"_a);
+  m.def(
+      "rank_left",
+      [](int rank) { return !RunningRuntime()->peers()->Left(rank).ok(); },
+      "Returns True if a rank has left: it starts no more calls.", "rank"_a);
+  m.def(
+      "rank_name",
+      [](int rank) { return RunningRuntime()->peers()->Name(rank); },
+      "Returns a text like 'rank 3 (pid 4711 on host a)'.", "rank"_a);
+  m.def(
+      "join_attempt",
+      [](int rank, uint64_t attempt) {
+        comm::JoinAttempt(RunningRuntime()->pool(rank), rank, attempt);
+      },
+      "rank"_a, "attempt"_a);
+  m.def(
+      "joined_attempt",
+      [](int rank, uint64_t attempt) {
+        return comm::JoinedAttempt(*RunningRuntime()->pool(), rank, attempt);
+      },
+      "rank"_a, "attempt"_a);
+  m.def(
+      "decide_attempt",
+      [](int rank, uint64_t attempt, std::vector<int> members,
+         std::string place) {
+        return comm::DecideAttempt(RunningRuntime()->pool(rank), rank, attempt,
+                                   {std::move(members), std::move(place)});
+      },
+      "rank"_a, "attempt"_a, "members"_a, "place"_a);
+  m.def(
+      "decided_attempt",
+      [](int rank, uint64_t attempt) -> nb::object {
+        std::optional<comm::Decision> decision =
+            comm::DecidedAttempt(*RunningRuntime()->pool(), rank, attempt);
+        if (!decision) return nb::none();
+        return nb::make_tuple(decision->members, decision->place);
+      },
+      "Returns the members and the place that a rank has decided, or None.",
+      "rank"_a, "attempt"_a);
+}
+
+}  // namespace
 
 void BindRuntime(nb::module_& m) {
   m.def(
@@ -46,8 +101,8 @@ void BindRuntime(nb::module_& m) {
         options.heartbeat_timeout_s = heartbeat_timeout;
         std::vector<comm::Runtime::LocalRank> ranks;
         for (auto [ordinal, rank] : local) ranks.push_back({ordinal, rank});
-        RaiseIfError(comm::Runtime::Start(pool.Release(), ranks, absent,
-                                          generation, options));
+        return comm::Runtime::Start(pool.Release(), ranks, absent, generation,
+                                    options);
       },
       "Takes over the pool and starts an endpoint for each (device ordinal, "
       "rank). The ranks `absent` have left the job.",
@@ -86,6 +141,7 @@ void BindRuntime(nb::module_& m) {
     auto runtime = comm::Runtime::Current();
     return StatsDict(runtime == nullptr ? comm::Stats() : runtime->stats());
   });
+  BindRegroup(m);
 }
 
 }  // namespace jax_cxl

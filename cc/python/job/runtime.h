@@ -3,17 +3,14 @@
 
 #include <nanobind/nanobind.h>
 
-#include <memory>
-
-#include "cc/comm/runtime.h"
-
 namespace jax_cxl {
-
-// Returns the runtime of this process. Raises an exception if there is none.
-std::shared_ptr<comm::Runtime> RunningRuntime();
 
 // Adds the functions that start, stop and observe the runtime to the module.
 void BindRuntime(nanobind::module_& m);
+
+// Adds the functions that read the flight recorder of a pool, during a job or
+// after it.
+void BindRecorded(nanobind::module_& m);
 
 }  // namespace jax_cxl
 

@@ -4,9 +4,9 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
-#include <string>
 #include <utility>
 
 #include "cc/base/status.h"
@@ -16,10 +16,10 @@ namespace jax_cxl {
 // Raises the Python exception that jax_cxl/errors.py names for the code.
 inline void RaiseIfError(const Status& status) {
   if (status.ok()) return;
-  const std::string code(CodeName(status.code()));
   nanobind::object exception =
       nanobind::module_::import_("jax_cxl.errors")
-          .attr("from_code")(code, status.message(), status.details());
+          .attr("from_code")(CodeName(status.code()), status.message(),
+                             status.details());
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())),
                   exception.ptr());
   throw nanobind::python_error();
@@ -28,8 +28,8 @@ inline void RaiseIfError(const Status& status) {
 // Returns the tuple from which jax_cxl/_job/ending/program_errors.py makes an
 // exception.
 inline nanobind::object FailureTuple(const Status& status) {
-  return nanobind::make_tuple(std::string(CodeName(status.code())),
-                              status.message(), status.details());
+  return nanobind::make_tuple(CodeName(status.code()), status.message(),
+                              status.details());
 }
 
 template <typename T>
@@ -39,5 +39,39 @@ T ValueOrRaise(Result<T> result) {
 }
 
 }  // namespace jax_cxl
+
+// If a bound function returns a Status or a Result, the function of Python
+// raises the error. This comes after call guards, which may release Python's
+// lock.
+namespace nanobind::detail {
+
+template <>
+struct type_caster<jax_cxl::Status> {
+  static constexpr auto Name = const_name("None");
+  static handle from_cpp(const jax_cxl::Status& status, rv_policy,
+                         cleanup_list*) noexcept {
+    try {
+      jax_cxl::RaiseIfError(status);
+      return none().release();
+    } catch (python_error& error) {
+      error.restore();
+      return {};
+    }
+  }
+};
+
+template <typename T>
+struct type_caster<jax_cxl::Result<T>> {
+  static constexpr auto Name = make_caster<T>::Name;
+  static handle from_cpp(jax_cxl::Result<T>&& result, rv_policy policy,
+                         cleanup_list* cleanup) noexcept {
+    if (result.ok())
+      return make_caster<T>::from_cpp(*std::move(result), policy, cleanup);
+    return make_caster<jax_cxl::Status>::from_cpp(result.status(), policy,
+                                                  cleanup);
+  }
+};
+
+}  // namespace nanobind::detail
 
 #endif  // JAX_CXL_PYTHON_SHARED_ERRORS_H_

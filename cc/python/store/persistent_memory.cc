@@ -1,8 +1,8 @@
-#include "cc/python/store/persistent_memory.h"
+#include "cc/pool/persistent/persistent_memory.h"
 
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
@@ -15,34 +15,16 @@
 #include <vector>
 
 #include "cc/pool/coherence/coherence.h"
-#include "cc/pool/persistent/persistent_memory.h"
 #include "cc/python/job/pool.h"
 #include "cc/python/shared/errors.h"
+#include "cc/python/store/bindings.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace jax_cxl {
-namespace {
 
 using pool::PersistentMemory;
-using Bytes =
-    nb::ndarray<uint8_t, nb::shape<-1>, nb::c_contig, nb::device::cpu>;
-using ConstBytes =
-    nb::ndarray<const uint8_t, nb::shape<-1>, nb::c_contig, nb::device::cpu>;
-
-// Runs `run` without Python's lock, and raises its error.
-template <typename Run>
-void RunUnlocked(const Run& run) {
-  Status status;
-  {
-    nb::gil_scoped_release release;
-    status = run();
-  }
-  RaiseIfError(status);
-}
-
-}  // namespace
 
 void BindPersistentMemory(nb::module_& m) {
   nb::class_<PersistentMemory>(m, "PersistentMemory",
@@ -50,14 +32,10 @@ void BindPersistentMemory(nb::module_& m) {
                                "(cc/pool/persistent/persistent_memory.h).")
       .def_static(
           "open",
-          [](const std::string& kind, std::vector<std::string> paths,
-             uint64_t bytes, int devices_per_path, uint64_t offset,
-             const std::string& coherence, std::string magic,
+          [](const nb::dict& place, std::string magic,
              std::vector<uint64_t> magic_offsets, const std::string& mode,
              uint64_t least_bytes) {
-            const pool::PoolSpec spec =
-                MakePoolSpec(kind, std::move(paths), bytes, devices_per_path,
-                             offset, coherence);
+            const pool::PoolSpec spec = SpecOf(place);
             const pool::Signature signature = {std::move(magic),
                                                std::move(magic_offsets)};
             const pool::OpenMode how =
@@ -66,35 +44,25 @@ void BindPersistentMemory(nb::module_& m) {
                 : mode == "existing" ? pool::OpenMode::kExisting
                                      : pool::OpenMode::kNormal;
             nb::gil_scoped_release release;
-            auto memory =
-                PersistentMemory::Open(spec, signature, how, least_bytes);
-            nb::gil_scoped_acquire acquire;
-            return ValueOrRaise(std::move(memory));
+            return PersistentMemory::Open(spec, signature, how, least_bytes);
           },
-          nb::kw_only(), "kind"_a, "paths"_a, "bytes"_a, "devices_per_path"_a,
-          "offset"_a, "coherence"_a, "magic"_a, "magic_offsets"_a, "mode"_a,
+          "place"_a, nb::kw_only(), "magic"_a, "magic_offsets"_a, "mode"_a,
           "least_bytes"_a)
       .def_prop_ro("num_devices", &PersistentMemory::num_devices)
       .def_prop_ro("device_bytes", &PersistentMemory::device_bytes)
       .def("path", &PersistentMemory::path,
            "Returns the path in which a device lies.", "device"_a)
-      .def(
-          "check_intact",
-          [](const PersistentMemory& self, int device) {
-            RaiseIfError(self.CheckIntact(device));
-          },
-          "device"_a)
+      .def("check_intact", &PersistentMemory::CheckIntact, "device"_a)
       .def("check_names", &PersistentMemory::CheckNames)
       .def_prop_ro("base",
                    [](const PersistentMemory& self) {
                      return reinterpret_cast<uintptr_t>(self.base());
                    })
       .def_prop_ro("total_bytes", &PersistentMemory::total_bytes)
-      .def_prop_ro(
-          "coherence",
-          [](const PersistentMemory& self) {
-            return std::string(CoherenceModeName(self.coherence().mode()));
-          })
+      .def_prop_ro("coherence",
+                   [](const PersistentMemory& self) {
+                     return CoherenceModeName(self.coherence().mode());
+                   })
       .def(
           "address",
           [](const PersistentMemory& self, int device, uint64_t offset) {
@@ -106,42 +74,25 @@ void BindPersistentMemory(nb::module_& m) {
           "write",
           [](const PersistentMemory& self, int device, uint64_t offset,
              const ConstBytes& data) {
-            const std::span from(
-                reinterpret_cast<const std::byte*>(data.data()), data.size());
-            RunUnlocked([&] { return self.Write(device, offset, from); });
+            return self.Write(
+                device, offset,
+                std::as_bytes(std::span(data.data(), data.size())));
           },
-          "device"_a, "offset"_a, "data"_a)
+          "device"_a, "offset"_a, "data"_a, Unlocked())
       .def(
           "read",
           [](const PersistentMemory& self, int device, uint64_t offset,
              const Bytes& out) {
-            const std::span to(reinterpret_cast<std::byte*>(out.data()),
-                               out.size());
-            RunUnlocked([&] { return self.Read(device, offset, to); });
+            return self.Read(
+                device, offset,
+                std::as_writable_bytes(std::span(out.data(), out.size())));
           },
-          "device"_a, "offset"_a, "out"_a)
-      .def(
-          "publish_device_writes",
-          [](const PersistentMemory& self, int device, uint64_t offset,
-             uint64_t bytes) {
-            RunUnlocked([&] {
-              return self.PublishDeviceWrites(device, offset, bytes);
-            });
-          },
-          "device"_a, "offset"_a, "bytes"_a)
-      .def(
-          "store_word",
-          [](const PersistentMemory& self, int device, uint64_t offset,
-             uint64_t value) {
-            RaiseIfError(self.StoreWord(device, offset, value));
-          },
-          "device"_a, "offset"_a, "value"_a)
-      .def(
-          "load_word",
-          [](const PersistentMemory& self, int device, uint64_t offset) {
-            return ValueOrRaise(self.LoadWord(device, offset));
-          },
-          "device"_a, "offset"_a)
+          "device"_a, "offset"_a, "out"_a, Unlocked())
+      .def("publish_device_writes", &PersistentMemory::PublishDeviceWrites,
+           "device"_a, "offset"_a, "bytes"_a, Unlocked())
+      .def("store_word", &PersistentMemory::StoreWord, "device"_a, "offset"_a,
+           "value"_a)
+      .def("load_word", &PersistentMemory::LoadWord, "device"_a, "offset"_a)
       .def(
           "array",
           [](const nb::object& self, int device, uint64_t offset,

@@ -1,9 +1,8 @@
-#include "cc/python/store/residuals.h"
-
 #include <cstdint>
 #include <memory>
 
 #include "cc/pool/persistent/persistent_memory.h"
+#include "cc/python/store/bindings.h"
 #include "cc/tier/memory_ring.h"
 #include "cc/tier/registry.h"
 #include "cc/tier/ring.h"

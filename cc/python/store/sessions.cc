@@ -1,6 +1,5 @@
-#include "cc/python/store/sessions.h"
+#include "cc/pool/persistent/sessions.h"
 
-#include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -14,8 +13,8 @@
 #include <vector>
 
 #include "cc/pool/persistent/persistent_memory.h"
-#include "cc/pool/persistent/sessions.h"
 #include "cc/python/shared/errors.h"
+#include "cc/python/store/bindings.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -32,66 +31,39 @@ void BindSessions(nb::module_& m) {
                        "(cc/pool/persistent/sessions.h).")
       .def(nb::init<const PersistentMemory&, std::vector<int>, uint64_t>(),
            "memory"_a, "devices"_a, "offset"_a, nb::keep_alive<1, 2>())
-      .def("enter",
-           [](Sessions& self) {
-             const Sessions::Own own = ValueOrRaise([&] {
-               nb::gil_scoped_release release;
-               return self.Enter();
-             }());
-             return std::make_pair(own.slot, own.identity);
-           })
       .def(
-          "add_lease",
-          [](Sessions& self, uint64_t what) {
-            return ValueOrRaise([&] {
-              nb::gil_scoped_release release;
-              return self.AddLease(what);
-            }());
+          "enter",
+          [](Sessions& self) -> Result<std::pair<int, uint64_t>> {
+            CXL_ASSIGN_OR_RETURN(const Sessions::Own own, self.Enter());
+            return std::pair(own.slot, own.identity);
           },
-          "what"_a)
+          Unlocked())
+      .def("add_lease", &Sessions::AddLease, "what"_a, Unlocked())
       .def("remove_lease", &Sessions::RemoveLease, "lease"_a)
       .def("holds", &Sessions::Holds, "lease"_a)
       .def(
           "holders_of",
-          [](Sessions& self, uint64_t what) {
+          [](Sessions& self, uint64_t what)
+              -> Result<std::vector<std::pair<std::string, uint64_t>>> {
+            CXL_ASSIGN_OR_RETURN(const std::vector<Sessions::Holder> found,
+                                 self.HoldersOf(what));
             std::vector<std::pair<std::string, uint64_t>> holders;
-            for (Sessions::Holder& holder : ValueOrRaise([&] {
-                   nb::gil_scoped_release release;
-                   return self.HoldersOf(what);
-                 }()))
-              holders.emplace_back(std::move(holder.who), holder.count);
+            for (const Sessions::Holder& holder : found)
+              holders.emplace_back(holder.who, holder.count);
             return holders;
           },
-          "what"_a, "Returns who leases `what`, and the count of each.")
+          "what"_a, Unlocked(),
+          "Returns who leases `what`, and the count of each.")
       .def(
           "count",
           [](Sessions& self, uint64_t what, uintptr_t address) {
             self.Count(what, reinterpret_cast<std::atomic<uint64_t>*>(address));
           },
           "what"_a, "address"_a)
-      .def(
-          "living",
-          [](Sessions& self, int slot,
-             uint64_t identity) -> std::optional<std::string> {
-            const auto holder = ValueOrRaise(self.Living(slot, identity));
-            if (!holder) return std::nullopt;
-            return holder->who;
-          },
-          "slot"_a, "identity"_a)
-      .def(
-          "lock",
-          [](Sessions& self, double timeout_s) {
-            Status status;
-            {
-              nb::gil_scoped_release release;
-              status = self.Lock(timeout_s);
-            }
-            RaiseIfError(status);
-          },
-          "timeout_s"_a)
+      .def("living", &Sessions::Living, "slot"_a, "identity"_a)
+      .def("lock", &Sessions::Lock, "timeout_s"_a, Unlocked())
       .def("unlock", &Sessions::Unlock)
-      .def("check_locked",
-           [](Sessions& self) { RaiseIfError(self.CheckLocked()); });
+      .def("check_locked", &Sessions::CheckLocked);
 }
 
 }  // namespace jax_cxl

@@ -1,7 +1,3 @@
-#include "cc/python/store/tables.h"
-
-#include <nanobind/ndarray.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -12,6 +8,7 @@
 #include "cc/pool/persistent/persistent_memory.h"
 #include "cc/python/shared/caches.h"
 #include "cc/python/shared/errors.h"
+#include "cc/python/store/bindings.h"
 #include "cc/table/cache.h"
 #include "cc/table/column.h"
 #include "cc/table/registry.h"
@@ -27,10 +24,6 @@ using pool::PersistentMemory;
 using table::Column;
 using Rows =
     nb::ndarray<const int64_t, nb::shape<-1>, nb::c_contig, nb::device::cpu>;
-using Bytes =
-    nb::ndarray<uint8_t, nb::shape<-1>, nb::c_contig, nb::device::cpu>;
-using ConstBytes =
-    nb::ndarray<const uint8_t, nb::shape<-1>, nb::c_contig, nb::device::cpu>;
 
 // A column that programs may use while this object lives.
 class TableColumn {
@@ -90,27 +83,20 @@ void BindTables(nb::module_& m) {
           "write",
           [](const TableColumn& self, const Rows& rows,
              const ConstBytes& data) {
-            const std::span from(
-                reinterpret_cast<const std::byte*>(data.data()), data.size());
-            RaiseIfError([&] {
-              nb::gil_scoped_release release;
-              return table::WriteRows(*self.get(), SpanOf(rows), from);
-            }());
+            return table::WriteRows(
+                *self.get(), SpanOf(rows),
+                std::as_bytes(std::span(data.data(), data.size())));
           },
-          "rows"_a, "data"_a)
+          "rows"_a, "data"_a, Unlocked())
       .def(
           "read",
           [](const TableColumn& self, const Rows& rows, const Bytes& out) {
-            const std::span to(reinterpret_cast<std::byte*>(out.data()),
-                               out.size());
-            RaiseIfError([&] {
-              nb::gil_scoped_release release;
-              return table::ReadRows(*self.get(), SpanOf(rows), to);
-            }());
+            return table::ReadRows(
+                *self.get(), SpanOf(rows),
+                std::as_writable_bytes(std::span(out.data(), out.size())));
           },
-          "rows"_a, "out"_a)
-      .def("make_cache", &TableColumn::MakeCache, "rows"_a,
-           nb::call_guard<nb::gil_scoped_release>(),
+          "rows"_a, "out"_a, Unlocked())
+      .def("make_cache", &TableColumn::MakeCache, "rows"_a, Unlocked(),
            "Makes a cache, which is empty. Call it once.")
       .def("refresh_cache",
            [](const TableColumn& self) { RefreshCaches(*self.get()); })

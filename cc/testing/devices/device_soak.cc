@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "cc/comm/call/backoff.h"
+#include "cc/comm/call/tuning.h"
 #include "cc/comm/connect/directory.h"
 #include "cc/comm/relay/relay.h"
 #include "cc/engine/gpu_plan/flagged_ring.h"
@@ -178,7 +179,8 @@ class ModelRank {
     rings_->DropPeers();
     channel_ = std::make_unique<ChannelRelay>(
         doorbells_, !setting_.writes_memory, in_pool, mirror, *rings_, rank_);
-    relay_ = std::make_unique<Relay>(pool_.coherence(), setting_.threads);
+    relay_ = std::make_unique<Relay>(pool_.coherence(), setting_.threads,
+                                     Tuning().flush_piece_bytes);
     relay_->Add(channel_.get());
   }
 

@@ -8,14 +8,15 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cc/base/status.h"
-#include "cc/pool/coherence/flush.h"
+#include "cc/pool/coherence/cache.h"
 #include "cc/pool/media/dax.h"
-#include "cc/pool/media/pool_spec.h"
+#include "cc/pool/media/medium.h"
 #include "cc/testing/pool/scratch.h"
 
 // Shared by the tests of dax devices.
@@ -36,9 +37,10 @@ inline PoolSpec DaxSpec(std::vector<std::string> paths) {
 class FakeDax {
  public:
   FakeDax()
-      : medium_({dir_ / "sys",
-                 [this](const struct stat&, const std::string& path)
-                     -> Result<dev_t> { return numbers_.at(path); }}) {}
+      : medium_(MakeDaxMedium(
+            {dir_ / "sys",
+             [this](const struct stat&, const std::string& path)
+                 -> Result<dev_t> { return numbers_.at(path); }})) {}
 
   // Adds a device that sysfs describes under its number.
   std::string Add(const std::string& name, uint64_t size,
@@ -68,7 +70,7 @@ class FakeDax {
   // Returns the description of a pool on devices of this machine.
   PoolSpec Spec(std::vector<std::string> paths) const {
     PoolSpec spec = DaxSpec(std::move(paths));
-    spec.medium = &medium_;
+    spec.medium = medium_.get();
     return spec;
   }
 
@@ -77,7 +79,7 @@ class FakeDax {
  private:
   TempDirectory dir_;
   std::map<std::string, dev_t> numbers_;
-  DaxMedium medium_;
+  std::unique_ptr<const Medium> medium_;
 };
 
 }  // namespace jax_cxl::pool

@@ -5,17 +5,21 @@ import importlib.util
 import json
 import os
 import pathlib
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from jax_cxl import _sizes
 from jax_cxl._commands import option_types
-from jax_cxl._commands.bench import nccl_options, requirements, results_file, teams
+from jax_cxl._commands.bench import nccl_options, results_file, teams
 from jax_cxl._commands.bench.ops import MAX_RANKS, OPS
 from jax_cxl._job.launched.environment import launched
 
+_PROGRAM = "python -m jax_cxl bench"
 _BASELINES = ("gloo", "mpi", "nccl-shm", "nccl-socket", "nccl-nvlink")
+# Files that an NVIDIA driver makes: on Linux, and in Windows' subsystem for Linux.
+_DRIVERS = ("/proc/driver/nvidia/version", "/dev/dxg")
 _DTYPES = ("float32", "float16", "bfloat16", "int32", "uint32", "int8", "uint8")
 
 _DESCRIPTION = """\
@@ -26,57 +30,34 @@ under python -m jax_cxl.launch or mpirun. The pool is memory of this machine, un
 says otherwise: all figures are emulated."""
 
 _EPILOG = """\
-times:
-  A sample is one jitted program that executes the collective --calls times in a loop. Each call
-  depends on the result of the previous call, so that XLA drops, merges or overlaps none of them.
-  The ranks start together. The time of a sample is the time of the slowest rank, from dispatch
-  until its output is complete, divided by the number of calls. Input and output are donated, so
-  that no call allocates memory. By default the calls of a sample fill 10 ms (at most 1000 calls);
-  on GPUs their number depends on the size. With --calls 1 each call is dispatched and awaited
-  separately, and the time includes the work of JAX for that.
-  min, median and max are taken over --repeats samples. In each repeat all backends take turns.
-
 columns:
   size     bytes of the larger of a rank's two buffers, as in nccl-tests
   count    elements of one block: the data that a rank sends to one other rank
+  min, median, max
+           of the times of a call in --repeats samples. A sample is one jitted program that executes
+           the collective --calls times: by default as often as fits into 10 ms, at most 1000 times
+           (on GPUs the size decides). The time of a call is the time of the slowest rank, divided
+           by the calls. With --calls 1 it includes the work of JAX to start a program
   algbw    size / median time
   busbw    algbw times 2(n-1)/n for psum, 1 for broadcast, reduce and ppermute, else (n-1)/n
   #wrong   elements, on all ranks, that differ from NumPy's result in any bit. If jax_cxl has wrong
            elements, the exit status is 1
+  bound    bound time / median time. The bound time is that of copies to and from shared memory of
+           as many bytes as the operation must at least write and read, if all ranks copy at once.
+           Not measured between GPUs
   written  bytes that the rank that writes most writes to the pool in a call, counted by
            jax_cxl.stats()
-  bound    bound time / median time. In the same run all ranks copy to shared memory at once, and
-           then from it. The bound time is the time of such copies for the bytes that the operation
-           must at least write and read. A share above 100% means that the collective found more in
-           the caches than the copies. Not measured between GPUs: a benchmark in C++ does that.
 
-  A backend without an operation has no row for it: jax.lax has no broadcast, reduce, gather or
-  scatter on CPUs. On GPUs it has broadcast (lax.pbroadcast). In place of the others the nearest
-  collective of all ranks is measured: psum, all_gather and all_to_all. jax.lax has no pscan, no
-  barrier and no operations on rows. A barrier has one row, of size 0.
-
-operations on rows:
-  ragged_all_to_all and take_rows bring each row of a rank to one rank. moe_dispatch brings each row
-  to 2 experts, and moe_combine brings rows back; each rank has 4 experts. A colon and a name after
-  the operation choose the routing: skewed (a fifth of the experts gets 80% of the choices) or hot
-  (all tokens choose expert 0). Without a name it is uniform. Rows have up to 1,024 elements. A
-  rank's buffer for the rows that it gets has room for twice the mean if the routing is uniform, and
-  otherwise for the rows of all ranks; the rest is filled with zeros. benchmarks/models/moe.py
-  compares whole exchanges with padded all_to_alls.
-
-time on the device:
-  With --platform cuda and sizes up to 1 MiB, JAX's profiler traces a sample at the end. The rows
-  marked "on the device" have the time from the start of a call's first kernel to the end of its
-  last kernel, without the work of XLA between calls. A kernel waits for ranks that start later. So
-  the time of a call is the shortest among the ranks that get data from others. min, median and max
-  are those of the calls of the sample. The results file has them as "device_us".
+  A backend without an operation has no row for it. Operations on rows have a routing after a colon:
+  skewed (a fifth of the experts gets 80% of the choices) or hot (all tokens choose expert 0).
+  Without one it is uniform. Between GPUs, up to 1 MiB, rows marked "on the device" follow: from the
+  start of a call's first kernel to the end of its last one, on the rank that waits least, as JAX's
+  profiler saw it. docs/benchmarking.md says how everything is measured.
 
 NCCL:
   nccl-shm     through host memory (NCCL_P2P_DISABLE=1): the path that a pool replaces
   nccl-socket  through loopback sockets (NCCL_SHM_DISABLE=1, NCCL_NET=Socket too), as between hosts
   nccl-nvlink  NCCL's own choice: NVLink or PCIe between peers, if the machine has them
-  Each needs processes of its own. All processes run from the start, and measure in turn, case by
-  case.
 
 examples:
   python -m jax_cxl bench --baseline gloo
@@ -95,19 +76,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.draw:
         from jax_cxl._commands.bench import report
 
-        report.write_plot(options.plot, json.loads(options.draw.read_text()))
+        report.write_plot(options.plot, options.draw)
         return 0
     os.environ["JAX_PLATFORMS"] = options.platform
     # JAX is not imported yet, because the launcher forks.
-    if _is_rank():
+    if launched() or "OMPI_COMM_WORLD_SIZE" in os.environ or "PMI_SIZE" in os.environ:
         return _run(parser, options, arguments)
     if options.platform == "cuda":
         return _start_teams(options, arguments)
     return _start_ranks(options, arguments)
-
-
-def _is_rank() -> bool:
-    return launched() or "OMPI_COMM_WORLD_SIZE" in os.environ or "PMI_SIZE" in os.environ
 
 
 def _start_ranks(options: argparse.Namespace, arguments: list[str]) -> int:
@@ -132,10 +109,10 @@ def _start_ranks(options: argparse.Namespace, arguments: list[str]) -> int:
 def _start_teams(options: argparse.Namespace, arguments: list[str]) -> int:
     """Runs this command again as several processes for each environment that NCCL needs."""
     status, found = teams.run(teams.of(options.baseline), options.ranks, arguments)
-    from jax_cxl._commands.bench import report
-
     if found:
-        found["command"] = _command(arguments)
+        from jax_cxl._commands.bench import report
+
+        found["command"] = results_file.command_line(_PROGRAM, arguments)
         if options.json:
             results_file.write(options.json, found)
         if options.plot:
@@ -143,16 +120,12 @@ def _start_teams(options: argparse.Namespace, arguments: list[str]) -> int:
     return status
 
 
-def _command(arguments: list[str]) -> str:
-    return results_file.command_line("python -m jax_cxl bench", arguments)
-
-
 def _run(parser: argparse.ArgumentParser, options: argparse.Namespace, arguments: list[str]) -> int:
     """Runs the measurement in one of the ranks."""
     import jax
 
     import jax_cxl
-    from jax_cxl._commands.bench import backends as backends_lib, measure, report
+    from jax_cxl._commands.bench import backends, measure, report
     from jax_cxl._commands.bench.world import World
 
     load = os.getloadavg()[0]
@@ -166,19 +139,17 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace, arguments
             f"--ranks {options.ranks} needs {options.ranks} processes of one device each; there are"
             f" {jax.process_count()} processes and {jax.device_count()} devices"
         )
-    backends = backends_lib.make(names, options.platform, options.calls)
     world = World(jax.process_index(), jax.process_count())
     first = world.rank == 0
-    table = report.Table(sys.stdout if first else None, world.size, "jax_cxl" in names)
-    settings = measure.Settings(
-        *(options.ops, options.sizes, options.dtype, options.repeats, options.calls),
-        warmup=options.warmup_iters,
-        copies=options.platform == "cpu",
-        compile_first=options.platform == "cuda",
-    )
-    mpi = next((b.version for b in backends if isinstance(b, backends_lib.MpiBackend)), None)
-    found = report.header(load, _command(arguments), mpi) | {"results": []}
+    command = results_file.command_line(_PROGRAM, arguments)
+    found = report.header(load, command) | {"results": []}
+    if "mpi" in names:
+        found["versions"]["mpi"] = backends.mpi_version()
     results = found["results"]
+
+    def tell(line: str) -> None:
+        if first:
+            print(line, flush=True)
 
     def save() -> None:
         # Write the file after each row, so that an interrupted run keeps its rows.
@@ -186,24 +157,24 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace, arguments
             found["machine"] = report.machine(load)
             results_file.write(options.json, found)
 
-    cases = measure.prepare(world, backends, settings)
-    turns = teams.Turns(options.turn)
-    progress = report.show_progress if first else lambda _: None
-    for row in measure.measure(world, cases, settings, turns, progress):
-        table.add(row)
-        results.append(row.as_json())
+    if "jax_cxl" in names:
+        tell(report.heading(world.size))
+    cases = measure.prepare(world, names, options)
+    for shape, result in measure.measure(world, cases, options):
+        tell(report.row(shape, result))
+        results.append(result)
         save()
     if options.platform == "cuda":
-        for shape, times in measure.measure_on_device(world, cases, turns, progress):
+        for shape, name, times in measure.measure_on_device(world, cases, options):
+            tell(report.row_on_device(shape, name, times))
+            of = (name, shape.op.name, shape.bytes)
             for result in results:
-                mine = times.get(result["backend"])
-                if mine and (result["op"], result["bytes"]) == (shape.op.name, shape.bytes):
-                    result["device_us"] = mine.as_json()
-                    table.add_device_times(shape, result["backend"], mine)
+                if (result["backend"], result["op"], result["bytes"]) == of:
+                    result["device_us"] = times
             save()
     if first and options.plot and not options.team:
         report.write_plot(options.plot, found)
-    return table.close(results)
+    return report.status(results, tell)
 
 
 def _parse(arguments: list[str]) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
@@ -270,38 +241,75 @@ def _parse(arguments: list[str]) -> tuple[argparse.ArgumentParser, argparse.Name
     nccl_options.add(parser)
     options = parser.parse_args(arguments)
     nccl_options.translate(parser, options)
-    if not 2 <= options.ranks <= MAX_RANKS:
-        parser.error(
-            f"--ranks must be from 2 to {MAX_RANKS}, not {options.ranks}: sums of the inputs have"
-            f" to be exact in int8 too, and the sum of more than {MAX_RANKS} ranks would not be"
-        )
-    if "int" in options.dtype and any(name.startswith("moe_combine") for name in options.ops):
-        parser.error("moe_combine sums with weights: choose a floating --dtype, such as float32")
-    if options.draw and not options.plot:
-        parser.error("--draw needs --plot FILE.png, the file to draw")
-    if options.plot and importlib.util.find_spec("matplotlib") is None:
-        parser.error("--plot needs matplotlib: pip install matplotlib")
     try:
-        requirements.check(options.baseline, options.platform, options.dtype)
+        _check(options)
     except ValueError as error:
         parser.error(str(error))
     return parser, options
 
 
-def _results(text: str) -> pathlib.Path:
-    """Returns the path of a results file of this command.
+def _check(options: argparse.Namespace) -> None:
+    """Checks, before anything starts, that the options fit together, and that the machine has what
+    they need.
+
+    Raises:
+      ValueError: something is missing. The message tells what to install or which option to change.
+    """
+    if not 2 <= options.ranks <= MAX_RANKS:
+        raise ValueError(
+            f"--ranks must be from 2 to {MAX_RANKS}, not {options.ranks}: sums of the inputs have"
+            f" to be exact in int8 too, and the sum of more than {MAX_RANKS} ranks would not be"
+        )
+    if "int" in options.dtype and any(name.startswith("moe_combine") for name in options.ops):
+        raise ValueError(
+            "moe_combine sums with weights: choose a floating --dtype, such as float32"
+        )
+    if options.draw and not options.plot:
+        raise ValueError("--draw needs --plot FILE.png, the file to draw")
+    if options.plot and importlib.util.find_spec("matplotlib") is None:
+        raise ValueError("--plot needs matplotlib: pip install matplotlib")
+    cuda = options.platform == "cuda"
+    if cuda and not importlib.util.find_spec("jax_cxl._cuda"):
+        raise ValueError(
+            "--platform cuda needs jax_cxl's CUDA module, which was not built: see docs/cuda.md."
+        )
+    if cuda and not any(map(os.path.exists, _DRIVERS)):
+        raise ValueError(
+            "--platform cuda needs an NVIDIA GPU, and this machine has no driver: leave --platform"
+            " out."
+        )
+    for name in options.baseline:
+        if name.startswith("nccl-") and not cuda:
+            raise ValueError(f"--baseline {name} needs --platform cuda: NCCL moves GPU memory.")
+        if not name.startswith("nccl-") and cuda:
+            raise ValueError(f"--baseline {name} needs --platform cpu: it moves the host's memory.")
+    if "mpi" in options.baseline:
+        if options.dtype in ("float16", "bfloat16"):
+            raise ValueError(
+                f"--baseline mpi does not reduce {options.dtype}: choose another --dtype."
+            )
+        missing = [] if importlib.util.find_spec("mpi4py") else ["mpi4py (pip install mpi4py)"]
+        if shutil.which("mpirun") is None:
+            missing.append("mpirun (an MPI library, for example apt install openmpi-bin)")
+        if missing:
+            raise ValueError(f"--baseline mpi needs {' and '.join(missing)}.")
+
+
+def _results(text: str) -> dict[str, Any]:
+    """Returns what is in a results file of this command.
 
     Raises:
       ValueError: the file does not exist, or is not a results file.
     """
-    path = pathlib.Path(text)
     try:
-        rows = json.loads(path.read_text())["results"]
-        if not all({"op", "backend", "bytes", "busbw_gbps"} <= row.keys() for row in rows):
+        found = json.loads(pathlib.Path(text).read_text())
+        if not all(
+            {"op", "backend", "bytes", "busbw_gbps"} <= row.keys() for row in found["results"]
+        ):
             raise KeyError
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         raise ValueError(f"{text!r} is not a results file; name a file that --json wrote") from None
-    return path
+    return found
 
 
 def _names(known: tuple[str, ...]) -> Any:

@@ -9,8 +9,6 @@ from typing import NamedTuple
 import jax
 from jax.profiler import ProfileData
 
-_SHOWN_NAMES = 8
-
 
 class Event(NamedTuple):
     """An operation of a stream of a device; times are in nanoseconds."""
@@ -84,16 +82,13 @@ def of_calls(events: Sequence[Event], backend: str, calls: int) -> list[float]:
     each, rest = divmod(len(kernels), calls)
     if each == 0 or rest:
         names = collections.Counter(event.name.partition("(")[0] for event in events)
-        most = ", ".join(f"{n} x {name}" for name, n in names.most_common(_SHOWN_NAMES))
+        most = ", ".join(f"{n} x {name}" for name, n in names.most_common(8))
         raise NoDeviceTimeError(
             f"the trace has {len(kernels)} kernels of {backend} for {calls} calls, not the"
             f" same number for each call; its most frequent kernels are {most}"
         )
-    times = []
-    for first in range(0, len(kernels), each):
-        call = kernels[first : first + each]
-        times.append((max(e.start + e.duration for e in call) - call[0].start) / 1e3)
-    return times
+    groups = [kernels[first : first + each] for first in range(0, len(kernels), each)]
+    return [(max(e.start + e.duration for e in g) - g[0].start) / 1e3 for g in groups]
 
 
 def _is_of(backend: str, name: str) -> bool:

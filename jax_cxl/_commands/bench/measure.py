@@ -1,22 +1,21 @@
 """The measurement. Backends take turns, so that a slow machine affects all of them equally."""
 
+import argparse
 import contextlib
-import dataclasses
 import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import jax_cxl
-from jax_cxl._commands.bench import bound as bound_lib, device_time
-from jax_cxl._commands.bench.backends import Backend, JaxBuffers, Runner, Shape
-from jax_cxl._commands.bench.ops import OPS, Op
-from jax_cxl._commands.bench.teams import Turns
-from jax_cxl._commands.bench.world import World
-from jax_cxl._sizes import format_size
+from jax_cxl._commands.bench import device_time, teams
+from jax_cxl._commands.bench.backends import JaxBuffers, Runner, calls_on_gpu, runner_of
+from jax_cxl._commands.bench.ops import OPS, Shape
+from jax_cxl._commands.bench.world import CopyBound, World
 
 _SAMPLE_SECONDS = 0.01
 _MAX_CALLS = 1000
@@ -24,219 +23,144 @@ _MAX_CALLS = 1000
 _MAX_TRACED_BYTES = 1 << 20
 
 
-@dataclasses.dataclass(frozen=True)
-class Times:
-    """Minimum, median and maximum of several times, in microseconds."""
+class Case(NamedTuple):
+    """A shape, with the runners of the backends that have its operation."""
 
-    min: float
-    median: float
-    max: float
-
-    @classmethod
-    def of(cls, microseconds: Sequence[float]) -> "Times":
-        return cls(min(microseconds), statistics.median(microseconds), max(microseconds))
-
-    def as_json(self) -> dict:
-        """Returns the times in the form of results files."""
-        return {name: round(value, 3) for name, value in dataclasses.asdict(self).items()}
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """The result of one backend for one operation and size.
-
-    Attributes:
-      times: times of a call.
-      wrong: number of wrong elements.
-      bound_us: the copy bound, in microseconds.
-      written: bytes written to the pool in a call by the rank that wrote the most; None for the
-        collectives of other libraries.
-    """
-
-    backend: str
-    op: Op
-    ranks: int
-    bytes: int
-    count: int
-    dtype: str
-    times: Times
-    wrong: int
-    bound_us: float | None
-    written: int | None
-
-    @property
-    def algbw_gbps(self) -> float:
-        return self.bytes / self.times.median / 1e3
-
-    @property
-    def busbw_gbps(self) -> float:
-        return self.algbw_gbps * float(self.op.bus_factor(self.ranks))
-
-    @property
-    def bound_share(self) -> float | None:
-        return None if self.bound_us is None else self.bound_us / self.times.median
-
-    def as_json(self) -> dict:
-        """Returns the row in the form of results files."""
-        return {
-            "backend": self.backend,
-            "op": self.op.name,
-            "bytes": self.bytes,
-            "dtype": self.dtype,
-            "ranks": self.ranks,
-            "time_us": self.times.as_json(),
-            "algbw_gbps": round(self.algbw_gbps, 6),
-            "busbw_gbps": round(self.busbw_gbps, 6),
-            "wrong": self.wrong,
-            **({} if self.written is None else {"bytes_written": self.written}),
-            "bound_share": None if self.bound_share is None else round(self.bound_share, 6),
-        }
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """Settings of a measurement.
-
-    Attributes:
-      ops: names of the operations.
-      sizes: sizes in bytes. Each is rounded down to whole blocks of at least one element.
-      dtype: dtype of the elements.
-      repeats: number of samples of each backend.
-      calls: collectives in a sample; 0 takes as many as fill 10 ms.
-      warmup: collectives before the first sample.
-      copies: whether to measure the copy bound (CPUs only).
-      compile_first: whether to compile all programs before the first measurement, so that no team
-        compiles while another measures.
-    """
-
-    ops: list[str]
-    sizes: list[int]
-    dtype: str
-    repeats: int
-    calls: int
-    warmup: int
-    copies: bool
-    compile_first: bool
-
-    def sizes_of(self, name: str) -> list[int]:
-        """Returns the sizes of an operation."""
-        return self.sizes if OPS[name].sized else [0]
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """An operation and a size, with the runners of the backends that have the operation."""
-
-    shape: Shape
     buffers: JaxBuffers
     runners: dict[str, Runner]
 
 
-def prepare(world: World, backends: list[Backend], settings: Settings) -> Iterable[Case]:
-    """Returns the cases. Compiles each case when it is needed, or all cases before the first
-    one."""
-    dtype = np.dtype(settings.dtype)
+def spread(microseconds: Sequence[float]) -> dict[str, float]:
+    """Returns minimum, median and maximum, in the form of results files."""
+    found = min(microseconds), statistics.median(microseconds), max(microseconds)
+    return dict(zip(("min", "median", "max"), (round(time, 3) for time in found), strict=True))
+
+
+def prepare(world: World, names: Sequence[str], options: argparse.Namespace) -> Iterable[Case]:
+    """Returns the cases of some backends.
+
+    On CPUs each is compiled when it is needed. On GPUs all are compiled before the first one, so
+    that no team compiles while another measures.
+    """
     cases = (
-        _prepare(world, backends, OPS[name], size, dtype)
-        for name in settings.ops
-        for size in settings.sizes_of(name)
+        _case(world, names, op, size, options)
+        for op in options.ops
+        for size in _sizes_of(op, options)
     )
-    return list(cases) if settings.compile_first else cases
+    return cases if options.platform == "cpu" else list(cases)
+
+
+def _sizes_of(name: str, options: argparse.Namespace) -> list[int]:
+    return options.sizes if OPS[name].sized else [0]
+
+
+def _case(
+    world: World, names: Sequence[str], name: str, size: int, options: argparse.Namespace
+) -> Case:
+    op, dtype = OPS[name], np.dtype(options.dtype)
+    # Whole blocks, of at least one element.
+    count = op.rounded(max(1, size // (op.blocks(world.size) * dtype.itemsize)))
+    shape = Shape(op, world.size, world.rank, count, dtype)
+    buffers = JaxBuffers(shape)
+    runners = {}
+    for backend in names:
+        fixed = options.calls or calls_on_gpu(backend, shape.bytes)
+        runner = runner_of(backend, buffers, None if options.platform == "cpu" else fixed)
+        if runner:
+            runners[backend] = runner
+    return Case(buffers, runners)
 
 
 def measure(
-    world: World,
-    cases: Iterable[Case],
-    settings: Settings,
-    turns: Turns,
-    progress: Callable[[str], None],
-) -> Iterator[Row]:
-    """Measures the cases; yields the rows on all ranks."""
-    total = sum(len(settings.sizes_of(name)) for name in settings.ops)
-    for i, case in enumerate(cases):
-        with _turn(world, turns):
-            shape = case.shape
-            progress(f"{i + 1}/{total} {shape.op.name} {format_size(shape.bytes)}")
-            yield from _measure_case(world, case, settings)
+    world: World, cases: Iterable[Case], options: argparse.Namespace
+) -> Iterator[tuple[Shape, dict[str, Any]]]:
+    """Measures the cases; yields the rows of the results file on all ranks."""
+    total = sum(len(_sizes_of(name, options)) for name in options.ops)
+    for i, case in enumerate(cases, 1):
+        with _turn(world, options):
+            _say(world, f"{i}/{total} {case.buffers.shape}", "\r")
+            for row in _measure_case(world, case, options):
+                yield case.buffers.shape, row
 
 
 def measure_on_device(
-    world: World, cases: Iterable[Case], turns: Turns, progress: Callable[[str], None]
-) -> Iterator[tuple[Shape, dict[str, Times]]]:
+    world: World, cases: Iterable[Case], options: argparse.Namespace
+) -> Iterator[tuple[Shape, str, dict[str, float]]]:
     """Yields the times of a call on the device, for each backend whose trace shows them.
 
     The kernels of a call wait for ranks that start later. So the time of a call is the shortest
     among the ranks that get data from others. Tracing slows a process down, so measure everything
     else first.
     """
-    traced = [case for case in cases if case.shape.bytes <= _MAX_TRACED_BYTES]
-    for i, case in enumerate(traced):
-        with _turn(world, turns):
-            shape = case.shape
-            progress(f"{i + 1}/{len(traced)} {shape.op.name} {format_size(shape.bytes)}, traced")
-            yield shape, _trace_case(world, case)
+    traced = [case for case in cases if case.buffers.shape.bytes <= _MAX_TRACED_BYTES]
+    for i, case in enumerate(traced, 1):
+        with _turn(world, options):
+            _say(world, f"{i}/{len(traced)} {case.buffers.shape}, traced", "\r")
+            for name, times in _trace_case(world, case):
+                yield case.buffers.shape, name, times
 
 
 @contextlib.contextmanager
-def _turn(world: World, turns: Turns) -> Iterator[None]:
+def _turn(world: World, options: argparse.Namespace) -> Iterator[None]:
     """Holds the turn of this process's team. All ranks of the team enter and leave together."""
-    with turns.take() if world.rank == 0 else contextlib.nullcontext():
+    with teams.turn(options.turn) if world.rank == 0 else contextlib.nullcontext():
         world.barrier()
         yield
         world.barrier()
 
 
-def _prepare(world: World, backends: list[Backend], op: Op, size: int, dtype: np.dtype) -> Case:
-    count = op.rounded(max(1, size // (op.blocks(world.size) * dtype.itemsize)))
-    shape = Shape(op, world.size, world.rank, count, dtype)
-    buffers = JaxBuffers(shape)
-    found = {backend.name: backend.runner(buffers) for backend in backends}
-    return Case(shape, buffers, {name: runner for name, runner in found.items() if runner})
+def _say(world: World, text: str, end: str = "\n") -> None:
+    if world.rank == 0:
+        print(f"bench: {text}", file=sys.stderr, end=end, flush=True)
 
 
-def _measure_case(world: World, case: Case, settings: Settings) -> Iterator[Row]:
-    shape, runners = case.shape, case.runners
-    case.buffers.allocate()
-    expected = shape.op.expected(shape.ranks, shape.rank, shape.count, shape.dtype)
+def _measure_case(
+    world: World, case: Case, options: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
+    buffers, runners = case
+    shape = buffers.shape
+    buffers.allocate()
+    expected = shape.expected()
     wrong = {name: _count_wrong(world, expected, runner) for name, runner in runners.items()}
     calls = {
-        name: runner.calls or settings.calls or enough(world, runner)
+        name: runner.calls or options.calls or enough(world, runner)
         for name, runner in runners.items()
     }
-    for runner in runners.values() if settings.warmup else ():
-        sample(world, runner, settings.warmup)
-    copies = bound_lib.CopyBound(world, shape.bytes) if settings.copies else None
+    for runner in runners.values() if options.warmup_iters else ():
+        sample(world, runner, options.warmup_iters)
+    copies = CopyBound(world, shape.bytes) if options.platform == "cpu" else None
     times: dict[str, list[float]] = {name: [] for name in runners}
     bounds = []
-    for _ in range(settings.repeats):
+    for _ in range(options.repeats):
         for name, runner in runners.items():
-            times[name].append(sample(world, runner, calls[name]))
+            times[name].append(sample(world, runner, calls[name]) * 1e6)
         if copies is not None:
-            rates = copies.measure()
-            bounds.append(
-                bound_lib.bound_seconds(
-                    *(shape.op, shape.ranks, shape.count, shape.block_bytes, rates)
-                )
-            )
+            bounds.append(shape.bound_seconds(*copies.measure()) * 1e6)
     for name, runner in runners.items():
+        median = statistics.median(times[name])
+        rate = shape.bytes / median / 1e3
+        row = {
+            "backend": name,
+            "op": shape.op.name,
+            "bytes": shape.bytes,
+            "dtype": shape.dtype.name,
+            "ranks": shape.ranks,
+            "time_us": spread(times[name]),
+            "algbw_gbps": round(rate, 6),
+            "busbw_gbps": round(rate * shape.op.bus_factor(shape.ranks), 6),
+        }
         written = _bytes_written(world, runner) if name == "jax_cxl" else None
-        wrong[name] += _count_wrong(world, expected, runner)
-        yield Row(
-            backend=name,
-            op=shape.op,
-            ranks=shape.ranks,
-            bytes=shape.bytes,
-            count=shape.count,
-            dtype=settings.dtype,
-            times=Times.of([seconds * 1e6 for seconds in times[name]]),
-            wrong=wrong[name],
-            bound_us=statistics.median(bounds) * 1e6 if bounds and shape.op.sized else None,
-            written=written,
-        )
-    case.buffers.release()
+        row["wrong"] = wrong[name] + _count_wrong(world, expected, runner)
+        if written is not None:
+            row["bytes_written"] = written
+        row["bound_share"] = None
+        if bounds and shape.op.sized:
+            row["bound_share"] = round(statistics.median(bounds) / median, 6)
+        yield row
+    buffers.release()
 
 
-def _trace_case(world: World, case: Case) -> dict[str, Times]:
+def _trace_case(world: World, case: Case) -> Iterator[tuple[str, dict[str, float]]]:
     calls = {name: runner.calls or 1 for name, runner in case.runners.items()}
 
     def run() -> None:
@@ -245,41 +169,32 @@ def _trace_case(world: World, case: Case) -> dict[str, Times]:
             runner.run(calls[name])
 
     case.buffers.allocate()
+    events: list[device_time.Event] = []
     try:
         events = device_time.trace(run)
     except device_time.NoDeviceTimeError as error:
-        events = []
-        _say(world, case, error)
+        _say(world, f"no device time of {case.buffers.shape}: {error}")
     case.buffers.release()
-    found = {}
+    receives = case.buffers.shape.receives()
     for name in case.runners:
+        mine: list[float] = []
         try:
             mine = device_time.of_calls(events, name, calls[name]) if events else []
         except device_time.NoDeviceTimeError as error:
-            mine = []
-            _say(world, case, error)
-        if min(world.gather(len(mine))) < calls[name]:
-            continue
-        receives = case.shape.op.receives(world.size, world.rank)
-        found[name] = Times.of([min(world.gather(t if receives else math.inf)) for t in mine])
-    return found
+            _say(world, f"no device time of {case.buffers.shape}: {error}")
+        if min(world.gather(len(mine))) == calls[name]:
+            yield name, spread([min(world.gather(t if receives else math.inf)) for t in mine])
 
 
-def _say(world: World, case: Case, error: Exception) -> None:
-    if world.rank == 0:
-        size = format_size(case.shape.bytes)
-        print(f"bench: no device time of {case.shape.op.name} {size}: {error}", file=sys.stderr)
-
-
-def sample(world: World, runner: Runner, calls: int) -> float:
-    """Returns the seconds of one call on the slowest rank."""
+def sample(world: World, runner: Any, calls: int) -> float:
+    """Returns the seconds of one call on the slowest rank. `runner` is like a `JaxRunner`."""
     world.barrier()
     start = time.perf_counter()
     runner.run(calls)
     return max(world.gather(time.perf_counter() - start)) / calls
 
 
-def enough(world: World, runner: Runner) -> int:
+def enough(world: World, runner: Any) -> int:
     """Returns how many calls fill a sample. The number is the same on all ranks."""
     sample(world, runner, 1)
     calls = 1

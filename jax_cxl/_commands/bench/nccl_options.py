@@ -7,28 +7,20 @@ nccl-tests has one program for each operation; and sums are the only reductions.
 import argparse
 import re
 
+from jax_cxl import _sizes
 from jax_cxl._commands import option_types
 
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _OPS = {
-    "all_gather": "all_gather",
+    **{name: name for name in ("all_gather", "broadcast", "gather", "reduce", "scatter")},
     "all_reduce": "psum",
     "alltoall": "all_to_all",
-    "broadcast": "broadcast",
-    "gather": "gather",
-    "reduce": "reduce",
     "reduce_scatter": "psum_scatter",
-    "scatter": "scatter",
     "sendrecv": "ppermute",
 }
 _TYPES = {
-    "bfloat16": "bfloat16",
+    **{name: name for name in ("bfloat16", "int32", "int8", "uint32", "uint8")},
     "float": "float32",
     "half": "float16",
-    "int32": "int32",
-    "int8": "int8",
-    "uint32": "uint32",
-    "uint8": "uint8",
 }
 # What the programs of nccl-tests take without options.
 _DEFAULT_BYTES = 32 << 20
@@ -60,7 +52,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def translate(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Sets --sizes, --calls, --repeats, --ops and --dtype from the options of nccl-tests."""
     given = (options.minbytes, options.maxbytes, options.stepfactor, options.stepbytes)
-    if any(each is not None for each in given):
+    if any(given):
         try:
             options.sizes = sizes(*given)
         except ValueError as error:
@@ -77,39 +69,35 @@ def translate(parser: argparse.ArgumentParser, options: argparse.Namespace) -> N
 
 
 def sizes(first: int | None, last: int | None, factor: int | None, step: int | None) -> list[int]:
-    """Returns the sizes in bytes between -b and -e.
+    """Returns the sizes in bytes between -b and -e. None takes the default of nccl-tests.
 
     Args:
-      first: the first size; None takes the default of nccl-tests.
-      last: the largest size; None takes the default of nccl-tests.
+      first: the first size.
+      last: the largest size.
       factor: each size is the previous size times this; None: sizes grow by `step`.
-      step: what is added to each size; None takes the default of nccl-tests.
+      step: what is added to each size.
 
     Raises:
       ValueError: there is no size between them, or there are too many.
     """
-    first = _DEFAULT_BYTES if first is None else first
-    last = max(first, _DEFAULT_BYTES) if last is None else last
+    first = first or _DEFAULT_BYTES
+    last = last or max(first, _DEFAULT_BYTES)
     if first > last:
         raise ValueError(f"-b {first} is more than -e {last}: give a larger -e")
-    if first == 0:
-        raise ValueError("-b must be at least 1")
-    found = [first]
-    while len(found) <= _MOST_SIZES:
-        size = found[-1] * factor if factor else found[-1] + (step or _DEFAULT_STEP)
-        if size > last:
-            return found
-        found.append(size)
-    raise ValueError(f"there are more than {_MOST_SIZES} sizes: give -f 2, or a larger -i")
+    if factor:
+        return _sizes.parse_list(f"{first}:{last}:x{factor}")
+    found = range(first, last + 1, step or _DEFAULT_STEP)
+    if len(found) > _MOST_SIZES:
+        raise ValueError(f"there are more than {_MOST_SIZES} sizes: give -f 2, or a larger -i")
+    return list(found)
 
 
 def parse_size(text: str) -> int:
     """Returns the bytes of "8", "4K", "32M" or "1G", whose units are powers of two.
 
     Raises:
-      ValueError: the text is malformed.
+      ValueError: the text is malformed, or 0.
     """
-    match = re.fullmatch(r"(\d{1,15})([KMGT]?)", text.upper())
-    if match is None:
+    if not re.fullmatch(r"[1-9]\d{0,14}[KMGT]?", text.upper(), re.ASCII):
         raise ValueError(f"{text!r} is not a size such as 8, 4K, 32M or 1G")
-    return int(match[1]) * _UNITS[match[2]]
+    return _sizes.parse(text if text.isdecimal() else f"{text.upper()}iB")

@@ -6,13 +6,13 @@ one other rank. The size of an operation is the size of the larger of a rank's t
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from fractions import Fraction
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from jax_cxl._commands.bench import routed
+from jax_cxl._sizes import format_size
 
 # Inputs are integers below this value, so that sums are exact in any dtype and any order.
 _VALUES = 4
@@ -24,75 +24,100 @@ MAX_RANKS = (UNWRITTEN - 1) // (_VALUES - 1)
 
 
 @dataclasses.dataclass(frozen=True)
-class PoolBytes:
-    """Blocks that a rank writes to the pool and reads from it."""
-
-    written: Fraction
-    read: Fraction
-
-
-@dataclasses.dataclass(frozen=True)
 class Op:
     """An operation. The functions take the number of ranks.
 
     Attributes:
-      name: name of the function in jax_cxl.
-      reduces: whether it sums.
+      name: name of the function in jax_cxl; a routing may follow a colon.
       blocks_in: number of blocks in a rank's input.
       blocks_out: number of blocks in a rank's output.
-      bus_factor: bus bandwidth over algorithm bandwidth.
-      pool: function (ranks, block elements) -> lower bounds for the ranks that move the most data.
+      pool: function (ranks, block elements) -> for the ranks that move the most data, how many
+        blocks they must at least write to the pool and read from it.
       result: function (ranks, rank, block elements, values) -> expected output, None if the output
         is not defined on that rank. `values` is a function (rank, first element, elements) ->
         integers.
       rounded: function that rounds a number of elements down to a possible block size.
-      sized: whether it moves data. A barrier does not, and has one element.
     """
 
     name: str
-    reduces: bool
     blocks_in: Callable[[int], int]
     blocks_out: Callable[[int], int]
-    bus_factor: Callable[[int], Fraction]
-    pool: Callable[[int, int], list[PoolBytes]]
+    pool: Callable[[int, int], Sequence[tuple[float, float]]]
     result: Callable[[int, int, int, Any], np.ndarray | None]
     rounded: Callable[[int], int] = lambda count: count
-    sized: bool = True
+
+    @property
+    def sums(self) -> bool:
+        return self.name in ("psum", "psum_scatter", "reduce", "pscan")
+
+    @property
+    def sized(self) -> bool:
+        """Whether it moves data. A barrier does not, and has one element."""
+        return self.name != "barrier"
+
+    def bus_factor(self, ranks: int) -> float:
+        """Returns bus bandwidth over algorithm bandwidth."""
+        others = (ranks - 1) / ranks
+        if self.name == "psum":
+            return 2 * others
+        return others if self.blocks(ranks) > 1 else 1.0
 
     def blocks(self, ranks: int) -> int:
         """Returns the number of blocks in the larger buffer."""
         return max(self.blocks_in(ranks), self.blocks_out(ranks))
 
-    def expected(self, ranks: int, rank: int, count: int, dtype: Any) -> np.ndarray | None:
-        """Returns the output of a rank for blocks of `count` elements, None if it is undefined."""
-        result = self.result(ranks, rank, count, values)
-        return None if result is None else result.astype(dtype)
 
-    def receives(self, ranks: int, rank: int) -> bool:
-        """Returns whether a rank waits for data of other ranks, or for the ranks in a barrier."""
-        if not self.sized:
-            return True
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """A measured case: an operation on blocks of `count` elements."""
+
+    op: Op
+    ranks: int
+    rank: int
+    count: int
+    dtype: Any
+
+    def __str__(self) -> str:
+        return f"{self.op.name} {format_size(self.bytes)}"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the larger of a rank's two buffers, as in nccl-tests."""
+        blocks = self.op.blocks(self.ranks) if self.op.sized else 0
+        return blocks * self.count * self.dtype.itemsize
+
+    def input(self) -> np.ndarray:
+        """Returns this rank's input."""
+        count = self.op.blocks_in(self.ranks) * self.count
+        return values(self.rank, 0, count).astype(self.dtype)
+
+    def expected(self) -> np.ndarray | None:
+        """Returns this rank's output, None if it is undefined."""
+        result = self.op.result(self.ranks, self.rank, self.count, values)
+        return None if result is None else result.astype(self.dtype)
+
+    def receives(self) -> bool:
+        """Returns whether this rank waits for data of others, or for the ranks in a barrier."""
         sources = set()
 
         def of(source: int, first: int, count: int) -> np.ndarray:
             sources.add(source)
             return values(source, first, count)
 
-        self.result(ranks, rank, 1, of)
-        return bool(sources - {rank})
+        self.op.result(self.ranks, self.rank, 1, of)
+        return not self.op.sized or bool(sources - {self.rank})
+
+    def bound_seconds(self, write: float, read: float) -> float:
+        """Returns how long the rank that moves the most bytes copies them at rates in bytes/s."""
+        moved = self.op.pool(self.ranks, self.count)
+        seconds = max(written / write + taken / read for written, taken in moved)
+        return self.count * self.dtype.itemsize * seconds
 
 
 def values(rank: int, first: int, count: int) -> np.ndarray:
     """Returns elements [first, first + count) of a rank's input."""
-    table = _table(rank)
-    # For a gigabyte, copying a table piece by piece is much faster than computing.
-    out = np.empty(count, np.int32)
-    done = 0
-    while done < count:
-        piece = table[(first + done) % _PERIOD :][: count - done]
-        out[done : done + len(piece)] = piece
-        done += len(piece)
-    return out
+    # For a gigabyte, copying a table is much faster than computing.
+    return np.resize(np.roll(_table(rank), -first), count)
 
 
 @functools.cache
@@ -110,10 +135,6 @@ def _each(ranks: int) -> int:
     return ranks
 
 
-def _pool(*shares: tuple[Any, Any]) -> list[PoolBytes]:
-    return [PoolBytes(Fraction(written), Fraction(read)) for written, read in shares]
-
-
 def _total(ranks: int, first: int, count: int, of: Any) -> np.ndarray:
     return sum(of(rank, first, count) for rank in range(ranks))
 
@@ -122,88 +143,62 @@ def _joined(ranks: int, first: int, count: int, of: Any) -> np.ndarray:
     return np.concatenate([of(rank, first, count) for rank in range(ranks)])
 
 
-def _all(_: int) -> Fraction:
-    return Fraction(1)
-
-
-def _others(ranks: int) -> Fraction:
-    return Fraction(ranks - 1, ranks)
-
-
 # The blocks of `pool` are equal to plan::LowerBound (cc/simulator/bounds.cc).
 _ALL = (
     Op(
-        *("all_gather", False, _one, _each, _others),
-        lambda n, _: _pool((1, n - 1)),
+        *("all_gather", _one, _each, lambda n, _: [(1, n - 1)]),
         lambda n, r, count, of: _joined(n, 0, count, of),
     ),
     Op(
-        *("psum", True, _one, _one, lambda n: 2 * _others(n)),
-        lambda n, _: _pool((1, 2 * _others(n))),
+        *("psum", _one, _one, lambda n, _: [(1, 2 * (n - 1) / n)]),
         lambda n, r, count, of: _total(n, 0, count, of),
     ),
     Op(
-        *("psum_scatter", True, _each, _one, _others),
-        lambda n, _: _pool((n - 1, n - 1)),
+        *("psum_scatter", _each, _one, lambda n, _: [(n - 1, n - 1)]),
         lambda n, r, count, of: _total(n, r * count, count, of),
     ),
     Op(
-        *("all_to_all", False, _each, _each, _others),
-        lambda n, _: _pool((n - 1, n - 1)),
+        *("all_to_all", _each, _each, lambda n, _: [(n - 1, n - 1)]),
         lambda n, r, count, of: _joined(n, r * count, count, of),
     ),
     Op(
-        *("broadcast", False, _one, _one, _all),
-        lambda n, _: _pool((1, 0), (0, 1)),
+        *("broadcast", _one, _one, lambda n, _: [(1, 0), (0, 1)]),
         lambda n, r, count, of: of(0, 0, count),
     ),
     Op(
-        *("reduce", True, _one, _one, _all),
-        lambda n, _: _pool((1, 0), (0, 1)) if n == 2 else _pool((1, 1)),
+        *("reduce", _one, _one, lambda n, _: [(1, 0), (0, 1)] if n == 2 else [(1, 1)]),
         lambda n, r, count, of: _total(n, 0, count, of) if r == 0 else None,
     ),
     Op(
-        *("gather", False, _one, _each, _others),
-        lambda n, _: _pool((1, 0), (0, n - 1)),
+        *("gather", _one, _each, lambda n, _: [(1, 0), (0, n - 1)]),
         lambda n, r, count, of: _joined(n, 0, count, of) if r == 0 else None,
     ),
     Op(
-        *("scatter", False, _each, _one, _others),
-        lambda n, _: _pool((n - 1, 0), (0, 1)),
+        *("scatter", _each, _one, lambda n, _: [(n - 1, 0), (0, 1)]),
         lambda n, r, count, of: of(0, r * count, count),
     ),
     Op(
-        *("ppermute", False, _one, _one, _all),
-        lambda n, _: _pool((1, 1)),
+        *("ppermute", _one, _one, lambda n, _: [(1, 1)]),
         lambda n, r, count, of: of((r - 1) % n, 0, count),
     ),
     Op(
-        *("pscan", True, _one, _one, _all),
-        lambda n, _: _pool((0, n - 1), (1, n - 2)),
+        *("pscan", _one, _one, lambda n, _: [(0, n - 1), (1, n - 2)]),
         lambda n, r, count, of: _total(r + 1, 0, count, of),
     ),
-    Op(
-        *("barrier", False, _one, _one, _all),
-        lambda n, _: _pool((0, 0)),
-        lambda n, r, count, of: of(r, 0, count),
-        sized=False,
-    ),
+    Op("barrier", _one, _one, lambda n, _: [(0, 0)], lambda n, r, count, of: of(r, 0, count)),
 )
 
 
 def _routed(name: str, routing: str) -> Op:
     """Returns an operation that moves rows as a router chose; uniform routings have no suffix."""
-    room = routed.blocks(routing, name.startswith("moe"))
-    sent, received = (room, _one) if name == "moe_combine" else (_one, room)
+    room = routed.blocks(name, routing)
+    blocks_in, blocks_out = (room, _one) if name == "moe_combine" else (_one, room)
     return Op(
-        name=name if routing == "uniform" else f"{name}:{routing}",
-        reduces=False,
-        blocks_in=sent,
-        blocks_out=received,
-        bus_factor=_others,
-        pool=lambda n, count: _pool(*routed.pool_shares(name, routing, n, count)),
-        result=functools.partial(routed.result, name, routing),
-        rounded=routed.rounded,
+        name if routing == "uniform" else f"{name}:{routing}",
+        *(blocks_in, blocks_out),
+        functools.partial(routed.pool, name, routing),
+        functools.partial(routed.result, name, routing),
+        routed.rounded,
     )
 
 

@@ -49,8 +49,6 @@ def text(value: Any, indent: int = 0) -> str:
 
 
 def _is_table(value: Any) -> bool:
-    return isinstance(value, list) and any(_is_row(v) or _is_table(v) for v in value)
-
-
-def _is_row(value: Any) -> bool:
-    return isinstance(value, dict) or (isinstance(value, list) and len(value) > 2)
+    return isinstance(value, list) and any(
+        isinstance(v, dict) or (isinstance(v, list) and len(v) > 2) or _is_table(v) for v in value
+    )

@@ -8,7 +8,6 @@ brings it to both of its experts, and `moe_combine` brings their results back, w
 import dataclasses
 import functools
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -45,11 +44,8 @@ def choose(routing: str, ranks: int, tokens: int, choices: int, experts: int) ->
 
 
 def row_width(count: int) -> int:
-    """Returns the elements of a row if a rank's tokens have `count` elements."""
-    width = 1
-    while width < _WIDTH and 2 * width * _ROWS <= count:
-        width *= 2
-    return width
+    """Returns the elements of a row, a power of two, if a rank's tokens have `count` elements."""
+    return min(1 << max((count // _ROWS).bit_length() - 1, 0), _WIDTH)
 
 
 def rounded(count: int) -> int:
@@ -98,30 +94,24 @@ def of(routing: str, ranks: int, tokens: int) -> Routing:
     return Routing(chosen, goes, wants)
 
 
-def blocks(routing: str, experts: bool) -> Callable[[int], int]:
+def blocks(name: str, routing: str) -> Callable[[int], int]:
     """Returns a function that maps the number of ranks to the room for rows, in blocks of T rows.
 
     There is room for twice the mean if the routing is uniform, and otherwise for all rows.
     """
-    choices = CHOICES if experts else 1
+    choices = CHOICES if name.startswith("moe") else 1
     return lambda ranks: choices * (min(ranks, 2) if routing == "uniform" else ranks)
 
 
-def pool_shares(name: str, routing: str, ranks: int, count: int) -> list[tuple[Fraction, Fraction]]:
+def pool(name: str, routing: str, ranks: int, count: int) -> list[tuple[float, float]]:
     """Returns, for each rank, the rows that it must write and read, in blocks of T rows."""
     tokens = count // row_width(count)
     found = of(routing, ranks, tokens)
-    if name.startswith("moe"):
-        crosses = found.wants & ~np.eye(ranks, dtype=bool)[:, None]
-    else:
-        me = np.arange(ranks)
-        crosses = (found.goes[..., None] == me) & (me != me[:, None, None])
+    to = found.wants if name.startswith("moe") else found.goes[..., None] == np.arange(ranks)
+    crosses = to & ~np.eye(ranks, dtype=bool)[:, None]
     once, sent, received = crosses.any(2).sum(1), crosses.sum((1, 2)), crosses.sum((0, 1))
     written, read = (received, sent) if name == "moe_combine" else (once, received)
-    return [
-        (Fraction(int(w), tokens), Fraction(int(r), tokens))
-        for w, r in zip(written, read, strict=True)
-    ]
+    return list(zip(written / tokens, read / tokens, strict=True))
 
 
 def result(name: str, routing: str, ranks: int, rank: int, count: int, values: Any) -> np.ndarray:
@@ -129,7 +119,7 @@ def result(name: str, routing: str, ranks: int, rank: int, count: int, values: A
     width = row_width(count)
     tokens = count // width
     found = of(routing, ranks, tokens)
-    room = blocks(routing, name.startswith("moe"))(ranks) * tokens
+    room = blocks(name, routing)(ranks) * tokens
 
     def rows_of(source: int, rows: int) -> np.ndarray:
         return values(source, 0, rows * width).reshape(rows, width)
@@ -164,7 +154,7 @@ def prepare(name: str, routing: str, ranks: int, count: int, axis: str) -> Calla
     width = row_width(count)
     tokens = count // width
     found = of(routing, ranks, tokens)
-    room = blocks(routing, name.startswith("moe"))(ranks) * tokens
+    room = blocks(name, routing)(ranks) * tokens
     me = jax.lax.axis_index(axis)
 
     def mine(of_ranks: np.ndarray) -> Any:

@@ -6,13 +6,10 @@ from the start. A team waits, without using its devices, while another team meas
 """
 
 import contextlib
-import dataclasses
 import json
-import mmap
 import os
 import pathlib
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -30,37 +27,22 @@ _ENVIRONMENTS = {
         "NCCL_NET": "Socket",
         "NCCL_SOCKET_IFNAME": "lo",
     },
-    "nccl-nvlink": {},
 }
 _POLL_SECONDS = 1e-3
 
 
-@dataclasses.dataclass(frozen=True)
-class Team:
-    """Processes, one for each rank, that measure some backends.
-
-    Attributes:
-      backends: names of the backends (backends.make).
-      environment: environment variables that the backends need.
-    """
-
-    backends: list[str]
-    environment: dict[str, str]
+def of(baselines: Sequence[str]) -> list[list[str]]:
+    """Returns the backends of each team. jax_cxl shares its processes with the first baseline."""
+    return [["jax_cxl", *baselines[:1]], *([name] for name in baselines[1:])]
 
 
-def of(baselines: Sequence[str]) -> list[Team]:
-    """Returns the teams. jax_cxl shares its processes with the first baseline."""
-    names = list(baselines)
-    shares = [names.pop(0)] if names else []
-    first = Team(["jax_cxl", *shares], _ENVIRONMENTS[shares[0]] if shares else {})
-    return [first, *(Team([name], _ENVIRONMENTS[name]) for name in names)]
-
-
-def run(teams: Sequence[Team], ranks: int, arguments: Sequence[str]) -> tuple[int, dict[str, Any]]:
+def run(
+    teams: Sequence[Sequence[str]], ranks: int, arguments: Sequence[str]
+) -> tuple[int, dict[str, Any]]:
     """Starts the teams and waits for them.
 
     Args:
-      teams: the teams to start.
+      teams: the backends of each team.
       ranks: number of processes of each team.
       arguments: arguments of `bench`, as the user gave them.
 
@@ -71,22 +53,22 @@ def run(teams: Sequence[Team], ranks: int, arguments: Sequence[str]) -> tuple[in
     """
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="jax_cxl_bench_") as folder:
-        turn = pathlib.Path(folder) / "turn"
-        turn.write_bytes(bytes(8))
+        turns = pathlib.Path(folder) / "turns"
+        turns.touch()
         results = [pathlib.Path(folder) / f"{i}.json" for i in range(len(teams))]
         started = []
         try:
             for i, (team, result) in enumerate(zip(teams, results, strict=True)):
-                place = f"{i}:{len(teams)}:{turn}"
+                place = f"{i}:{len(teams)}:{turns}"
                 command = [
                     *(sys.executable, "-m", "jax_cxl.launch", "-n", str(ranks)),
                     *("--devices-per-process", "1", "--no-prefix", "-m", "jax_cxl", "bench"),
                     *arguments,
-                    *("--team", ",".join(team.backends), "--turn", place, "--json", str(result)),
+                    *("--team", ",".join(team), "--turn", place, "--json", str(result)),
                 ]
                 # All teams use memory of the same devices, so none may allocate all of it at once.
                 shared = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-                environment = os.environ | shared | team.environment
+                environment = os.environ | shared | _ENVIRONMENTS.get(team[-1], {})
                 started.append(subprocess.Popen(command, env=environment))
             status = _wait(started)
         except SystemExit as error:
@@ -116,29 +98,20 @@ def _wait(processes: list[subprocess.Popen[bytes]]) -> int:
         time.sleep(0.05)
 
 
-class Turns:
-    """Decides which team may measure, by a counter in a file that all teams map."""
+@contextlib.contextmanager
+def turn(place: str) -> Iterator[None]:
+    """Waits for the turn of this team, and ends the turn afterwards. One process calls it.
 
-    def __init__(self, place: str):
-        """Maps the counter.
-
-        Args:
-          place: "index:number of teams:file", or "" for a single team.
-        """
-        self._index, self._count, self._memory = 0, 1, mmap.mmap(-1, 8)
-        if place:
-            index, count, path = place.split(":", 2)
-            self._index, self._count = int(index), int(count)
-            with open(path, "r+b") as file:
-                self._memory = mmap.mmap(file.fileno(), 8)
-
-    @contextlib.contextmanager
-    def take(self) -> Iterator[None]:
-        """Waits for the turn of this team, and ends the turn afterwards. One process calls it."""
-        while self._turn() % self._count != self._index:
-            time.sleep(_POLL_SECONDS)
+    Args:
+      place: "index:number of teams:file", or "" for a single team. The file gets a byte in each
+        turn, so its size says which team may measure.
+    """
+    if not place:
         yield
-        struct.pack_into("<Q", self._memory, 0, self._turn() + 1)
-
-    def _turn(self) -> int:
-        return struct.unpack_from("<Q", self._memory, 0)[0]
+        return
+    index, count, path = place.split(":", 2)
+    while os.path.getsize(path) % int(count) != int(index):
+        time.sleep(_POLL_SECONDS)
+    yield
+    with open(path, "ab") as file:
+        file.write(b".")

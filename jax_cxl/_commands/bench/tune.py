@@ -33,7 +33,6 @@ A candidate replaces the present value if the geometric mean of its times is sma
 3%."""
 
 _MARGIN = 0.03
-LEVELS = "levels"
 _LEVELS_SIZES = {
     "cpu": "4KiB,64KiB,256KiB,1MiB,4MiB,16MiB,64MiB",
     "cuda": "256KiB,1MiB,4MiB,16MiB,64MiB,256MiB",
@@ -70,32 +69,30 @@ def _questions(platform: str, ranks: int) -> list[_Question]:
             _Question("flush pieces", [{"flush_piece_bytes": n} for n in pieces], ops, sizes),
         ]
     slots = [(128 * kib, 8), (256 * kib, 8), (512 * kib, 4), (512 * kib, 8), (mib, 4)]
-    never = levels_table.NEVER
+    past_caches = (mib, 4 * mib, 8 * mib, 32 * mib, levels_table.NEVER)
+    inline = (kib, 4 * kib, 8 * kib, 16 * kib)
+    all_read = (4 * kib, 16 * kib, 64 * kib, 256 * kib)
     questions = [
         _Question(
             "slots",
             [{"slot_bytes": size, "num_slots": number} for size, number in slots],
-            "psum,all_gather,all_to_all",
-            "256KiB,2MiB,16MiB",
+            *("psum,all_gather,all_to_all", "256KiB,2MiB,16MiB"),
         ),
         _Question(
             "copies",
-            [{"past_caches_bytes": least} for least in (mib, 4 * mib, 8 * mib, 32 * mib, never)],
-            "psum,all_gather",
-            "2MiB,6MiB,12MiB,48MiB",
+            [{"past_caches_bytes": least} for least in past_caches],
+            *("psum,all_gather", "2MiB,6MiB,12MiB,48MiB"),
         ),
         _Question(
             "inline limit",
-            [{"inline_bytes": most} for most in (kib, 4 * kib, 8 * kib, 16 * kib)],
-            "psum,all_gather",
-            "2KiB,8KiB,16KiB",
+            [{"inline_bytes": most} for most in inline],
+            *("psum,all_gather", "2KiB,8KiB,16KiB"),
         ),
         # With two ranks all-reduce always reads its peer at once.
         _Question(
             "all-reduce algorithm",
-            [{"all_read_bytes": most} for most in (4 * kib, 16 * kib, 64 * kib, 256 * kib)],
-            "psum",
-            "8KiB,32KiB,128KiB",
+            [{"all_read_bytes": most} for most in all_read],
+            *("psum", "8KiB,32KiB,128KiB"),
         ),
     ]
     return questions if ranks > 2 else questions[:-1]
@@ -139,8 +136,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     questions = _questions(options.platform, options.ranks)
-    with_levels = options.devices_per_process and options.only in (None, LEVELS)
-    if options.only == LEVELS and not with_levels:
+    with_levels = options.devices_per_process and options.only in (None, "levels")
+    if options.only == "levels" and not with_levels:
         parser.error("--only levels needs --devices-per-process")
     if options.only:
         questions = [question for question in questions if question.name == options.only]
@@ -161,19 +158,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         best |= _choose(question, scores, best)
         print(f"{question.name}: {_text({k: best[k] for k in question.candidates[0]})}")
     if with_levels:
-        rows, machine = _measure_levels(best, options)
-        measured += rows
-        limits = level_limits(rows, options.platform == "cuda")
+        found = _levels(best, options)
+        machine = found["machine"]
+        measured += found["results"]
+        limits: dict[str, int] = {}
+        for name, op in _OPERATIONS.items():
+            mine = [row for row in found["results"] if row["operation"] == name]
+            flat, in_levels = (
+                {row["size"]: row[way]["us"] for row in mine} for way in ("flat", "levels")
+            )
+            on_gpus = options.platform == "cuda"
+            limits |= levels_table.limits(op, flat, in_levels, _MARGIN, on_gpus)
         best |= limits
-        print(f"{LEVELS}: {_text(limits)}")
-    found = {
+        print(f"levels: {_text(limits)}")
+    table = {
         "machine": machine,
         "command": results_file.command_line("python -m jax_cxl tune", arguments),
         "emulated": True,
         "tuning": best,
         "measured": measured,
     }
-    results_file.write(options.table, found)
+    results_file.write(options.table, table)
     return 0
 
 
@@ -199,90 +204,51 @@ def _answer(
 
 
 def _bench(question: _Question, values: dict[str, int], options: argparse.Namespace) -> dict:
+    return _run(
+        options,
+        values,
+        *("jax_cxl", "bench", "--ranks", str(options.ranks), "--platform", options.platform),
+        *("--ops", question.ops, "--sizes", question.sizes, "--repeats", "3", "--json"),
+    )
+
+
+def _levels(values: dict[str, int], options: argparse.Namespace) -> dict:
+    return _run(
+        options,
+        values,
+        *("jax_cxl.launch", "-n", str(options.ranks), "--no-prefix"),
+        *("--devices-per-process", str(options.devices_per_process)),
+        *("-m", "jax_cxl._commands.bench.levels", ",".join(_OPERATIONS)),
+        *(_LEVELS_SIZES[options.platform], str(options.turns)),
+        JAX_PLATFORMS=options.platform,
+        # Several GPUs in a process need it: docs/cuda.md.
+        CUDA_MODULE_LOADING="EAGER",
+    )
+
+
+def _run(
+    options: argparse.Namespace, values: dict[str, int], *module: str, **environment: str
+) -> dict:
+    """Runs a module under a table of these values. Returns its results file, its last argument."""
     with tempfile.TemporaryDirectory(prefix="jax_cxl_tune_") as folder:
         table, results = (pathlib.Path(folder) / name for name in ("table.json", "results.json"))
         table.write_text(json.dumps({"tuning": values}))
-        command = [
-            *(sys.executable, "-m", "jax_cxl", "bench", "--ranks", str(options.ranks)),
-            *("--platform", options.platform),
-            *("--ops", question.ops, "--sizes", question.sizes, "--repeats", "3"),
-            *("--json", str(results)),
-        ]
-        done = subprocess.run(
-            command,
-            env={
-                **({"JAX_CXL_POOL": _POOL_OF_GPUS} if options.platform == "cuda" else {}),
-                **os.environ,
-                "JAX_CXL_TUNING": str(table),
-            },
-            capture_output=True,
-            text=True,
-        )
+        command = [sys.executable, "-m", *module, str(results)]
+        pool = {"JAX_CXL_POOL": _POOL_OF_GPUS} if options.platform == "cuda" else {}
+        environment = pool | os.environ | environment | {"JAX_CXL_TUNING": str(table)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode != 0:
             raise SystemExit(f"{shlex.join(command)} failed:\n{done.stderr}")
         return json.loads(results.read_text())
 
 
-def _measure_levels(tuned: dict[str, int], options: argparse.Namespace) -> tuple[list[dict], dict]:
-    """Returns the times of collectives as one call and in levels, and the machine."""
-    with tempfile.TemporaryDirectory(prefix="jax_cxl_tune_") as folder:
-        file, results = (pathlib.Path(folder) / name for name in ("table.json", "results.json"))
-        file.write_text(json.dumps({"tuning": tuned}))
-        command = [
-            *(sys.executable, "-m", "jax_cxl.launch", "-n", str(options.ranks), "--no-prefix"),
-            *("--devices-per-process", str(options.devices_per_process)),
-            *(
-                "-m",
-                "jax_cxl._commands.bench.levels",
-                "--ways",
-                "flat,levels",
-                "--json",
-                str(results),
-            ),
-            *("--operations", ",".join(_OPERATIONS)),
-            *("--sizes", _LEVELS_SIZES[options.platform]),
-            *("--seconds", str(options.turns)),
-        ]
-        environment = {
-            **({"JAX_CXL_POOL": _POOL_OF_GPUS} if options.platform == "cuda" else {}),
-            **os.environ,
-            "JAX_PLATFORMS": options.platform,
-            # Several GPUs in a process need it: docs/cuda.md.
-            "CUDA_MODULE_LOADING": "EAGER",
-            "JAX_CXL_TUNING": str(file),
-        }
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        if done.returncode != 0:
-            raise SystemExit(f"{shlex.join(command)} failed:\n{done.stderr}")
-        found = json.loads(results.read_text())
-        return found["results"], found["machine"]
-
-
-def level_limits(rows: list[dict], on_gpus: bool) -> dict[str, int]:
-    """Returns the size from which each collective is faster in levels by more than the margin.
-
-    Args:
-      rows: of jax_cxl/_commands/bench/levels.py.
-      on_gpus: whether the devices are GPUs.
-    """
-    found: dict[str, int] = {}
-    for name, op in _OPERATIONS.items():
-        flat, in_levels = (
-            {row["size"]: row[way]["us"] for row in rows if row["operation"] == name}
-            for way in ("flat", "levels")
-        )
-        found |= levels_table.limits(op, flat, in_levels, _MARGIN, on_gpus)
-    return found
-
-
 def _choose(question: _Question, scores: list[float], best: dict[str, int]) -> dict[str, int]:
     """Returns the fastest candidate, or the current one if that is about as fast."""
-    fastest = min(range(len(scores)), key=scores.__getitem__)
+    fastest = min(scores)
     for candidate, score in zip(question.candidates, scores, strict=True):
-        present = all(best[name] == value for name, value in candidate.items())
-        if present and score <= scores[fastest] * (1 + _MARGIN):
+        if candidate.items() <= best.items() and score <= fastest * (1 + _MARGIN):
             return candidate
-    return question.candidates[fastest]
+    return question.candidates[scores.index(fastest)]
 
 
 def _text(values: dict[str, int]) -> str:

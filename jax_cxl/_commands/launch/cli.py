@@ -1,15 +1,12 @@
 """The command `python -m jax_cxl.launch -n 2 SCRIPT`, which runs a script as several ranks.
 
-The ranks are JAX processes that find each other: `jax.distributed.initialize()` without arguments
-works in the script, as under Slurm, mpirun or Kubernetes, and the script needs no change to run
-there. See `python -m jax_cxl.launch --help`.
-
 Three kinds of process take part. The launcher has the process id that the user knows, and only
 passes on signals. The supervisor, its child, starts and ends the ranks. If one of the two is
 killed, the other one or the kernel ends the rest.
 """
 
 import argparse
+import functools
 import os
 import signal
 import sys
@@ -18,7 +15,8 @@ import traceback
 from collections.abc import Sequence
 
 from jax_cxl._commands import option_types
-from jax_cxl._commands.launch import rank, supervisor
+from jax_cxl._commands.launch import supervisor
+from jax_cxl._commands.launch.job import Job
 from jax_cxl._job import processes
 from jax_cxl._job.launched import entry_point
 from jax_cxl._nccl import library as nccl
@@ -120,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.setsid()
         status = 1
         try:
-            status = supervisor.supervise(job, launcher, signals)
+            status = supervisor.Supervisor(job, launcher).run(signals)
         except BaseException:
             traceback.print_exc()
             print(
@@ -158,7 +156,7 @@ def _wait(child: int, signals: Sequence[signal.Signals]) -> int:
             os.kill(child, received)
 
 
-def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
+def _parse(arguments: Sequence[str] | None) -> Job:
     """Returns the job that the command line describes."""
     parser = argparse.ArgumentParser(
         prog="jax_cxl.launch",
@@ -168,116 +166,69 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "-n",
-        type=option_types.whole_number(1),
-        default=2,
-        metavar="N",
-        help="number of ranks (default: 2)",
-    )
-    parser.add_argument(
-        "--devices-per-process",
-        type=option_types.whole_number(1),
-        metavar="K",
-        help="devices of each rank",
-    )
-    parser.add_argument("-m", action="store_true", help="run a module, as python -m does")
-    parser.add_argument(
-        "--no-prefix", action="store_true", help="do not prefix lines of output with their rank"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    flag = functools.partial(add, action="store_true")
+    number = option_types.whole_number
+    add("-n", type=number(1), default=2, metavar="N", help="number of ranks (default: 2)")
+    add("--devices-per-process", type=number(1), metavar="K", help="devices of each rank")
+    flag("-m", help="run a module, as python -m does")
+    flag("--no-prefix", help="do not prefix lines of output with their rank")
+    add(
         "--grace",
         type=option_types.seconds,
         default=3.0,
         metavar="SECONDS",
         help="time between asking a rank to end and killing it (default: 3)",
     )
-    parser.add_argument(
-        "--restarts",
-        type=option_types.whole_number(0),
-        default=0,
-        metavar="N",
-        help="how many times all ranks start again after a failure (default: 0)",
-    )
-    parser.add_argument(
-        "--restart-lost",
-        type=option_types.whole_number(0),
-        default=0,
-        metavar="N",
-        help="how many times a rank that fails starts again alone (default: 0)",
-    )
-    parser.add_argument(
-        "--go-on",
-        action="store_true",
-        help="let the other ranks continue when a rank fails",
-    )
-    parser.add_argument(
+    count = functools.partial(add, type=number(0), default=0, metavar="N")
+    count("--restarts", help="how many times all ranks start again after a failure (default: 0)")
+    count("--restart-lost", help="how many times a rank that fails starts again alone (default: 0)")
+    flag("--go-on", help="let the other ranks continue when a rank fails")
+    add(
         "--post-mortem",
         type=option_types.output_file,
         metavar="FILE",
         help="if a rank fails, write the last calls of all ranks to this file",
     )
-    parser.add_argument(
+    flag(
         "--replace-collectives",
-        action="store_true",
         help="move the data of all of XLA's collectives between ranks through the pool",
     )
-    parser.add_argument(
-        "--nccl",
-        action="store_true",
-        help="let collectives of NCCL go through the pool, between all GPUs",
-    )
-    parser.add_argument(
+    flag("--nccl", help="let collectives of NCCL go through the pool, between all GPUs")
+    flag(
         "--bind-cores",
-        action="store_true",
         help="keep each rank on cores of its own: an equal share of the cores of this machine",
     )
-    parser.add_argument(
+    flag(
         "--oversubscribe",
-        action="store_true",
         help=f"allow more than {_ANY_MACHINE} ranks, and more than {_PER_CORE} for each core",
     )
     # One list for the script and its arguments: argparse would drop a `--` after a positional one.
-    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
-    command = options.command
-    if command[:1] == ["--"]:
-        command = command[1:]
-    if not command:
+    add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    job = parser.parse_args(arguments, Job())
+    if job.command[:1] == ["--"]:
+        del job.command[0]
+    if not job.command:
         parser.error("SCRIPT or -m MODULE is missing")
-    if options.restarts and (options.restart_lost or options.go_on):
+    if job.restarts and job.survives:
         parser.error("--restarts starts all ranks again: not with --restart-lost or --go-on")
-    if (options.replace_collectives or entry_point.wanted()) and not entry_point.is_installed():
+    if (job.replace_collectives or entry_point.wanted()) and not entry_point.is_installed():
         parser.error(entry_point.absent())
-    if options.nccl:
+    if job.nccl:
         try:
-            one_gpu = options.devices_per_process in (None, 1)
+            one_gpu = job.devices_per_process in (None, 1)
             os.environ.update(nccl.environment("all", one_gpu=one_gpu))
         except FileNotFoundError as error:
             parser.error(f"--nccl: {error}")
-    if not options.m and not os.path.isfile(command[0]):
-        parser.error(f"no such file: {command[0]}")
+    if not job.m and not os.path.isfile(job.command[0]):
+        parser.error(f"no such file: {job.command[0]}")
     cores = len(os.sched_getaffinity(0))
     most = max(_ANY_MACHINE, _PER_CORE * cores)
-    if options.n > most and not options.oversubscribe:
+    if job.n > most and not job.oversubscribe:
         parser.error(
-            f"-n {options.n} starts {options.n} Python processes on {cores} cores. If you mean it,"
+            f"-n {job.n} starts {job.n} Python processes on {cores} cores. If you mean it,"
             f" add --oversubscribe; without it the limit is {most} on this machine"
         )
-    if options.bind_cores and options.n > cores:
-        parser.error(f"--bind-cores: {cores} cores are not enough for {options.n} ranks")
-    return supervisor.Job(
-        kind=rank.MODULE if options.m else rank.SCRIPT,
-        name=command[0],
-        arguments=tuple(command[1:]),
-        size=options.n,
-        devices_per_process=options.devices_per_process,
-        prefix=not options.no_prefix,
-        grace=options.grace,
-        restarts=options.restarts,
-        go_on=options.go_on,
-        restart_lost=options.restart_lost,
-        post_mortem=options.post_mortem,
-        replace_collectives=options.replace_collectives,
-        bind_cores=options.bind_cores,
-    )
+    if job.bind_cores and job.n > cores:
+        parser.error(f"--bind-cores: {cores} cores are not enough for {job.n} ranks")
+    return job

@@ -1,6 +1,5 @@
 """Which cores each rank gets with `--bind-cores`."""
 
-import os
 import pathlib
 from collections.abc import Collection
 
@@ -19,12 +18,6 @@ def share(available: Collection[int], rank: int, size: int) -> list[int]:
     neighbours = sorted(available, key=lambda processor: (_place(processor), processor))
     first, last = (len(neighbours) * r // size for r in (rank, rank + 1))
     return neighbours[first:last]
-
-
-def bind(cores: str) -> None:
-    """Keeps this process on cores such as "0,1". Call it before the process has threads."""
-    if cores:
-        os.sched_setaffinity(0, map(int, cores.split(",")))
 
 
 def _place(processor: int) -> tuple[int, int]:

@@ -172,13 +172,9 @@ def sinks() -> tuple[Sink, Sink]:
     # A terminal that cannot erase a line is treated like a file.
     capable = os.environ.get("TERM", "dumb") != "dumb"
     first, second = (Sink(fd, capable and os.isatty(fd)) for fd in (1, 2))
-    one_terminal = first.terminal and second.terminal and _device(1) == _device(2)
+    one_terminal = first.terminal and second.terminal and os.fstat(1).st_rdev == os.fstat(2).st_rdev
     # Two sinks on one terminal would not know where the other sink has left the cursor.
     return first, first if one_terminal else second
-
-
-def _device(fd: int) -> int:
-    return os.fstat(fd).st_rdev
 
 
 def prefix(rank: int, sink: Sink) -> bytes:

@@ -17,7 +17,6 @@ import socket
 import sys
 import types
 
-from jax_cxl._commands.launch import cores
 from jax_cxl._job import processes, variables
 from jax_cxl._job.launched import board, detect, environment
 
@@ -30,7 +29,8 @@ def main() -> None:
     parent, report, shared, kind, name = sys.argv[1:6]
     # SIGKILL, because JAX's preemption service swallows SIGTERM.
     processes.die_with(int(parent), signal.SIGKILL)
-    cores.bind(os.environ[variables.CORES])
+    if cores := os.environ[variables.CORES]:  # Threads that start later inherit this.
+        os.sched_setaffinity(0, map(int, cores.split(",")))
     # Processes that the script starts must not have this descriptor.
     os.set_inheritable(int(report), False)
     environment.reports = reports = socket.socket(fileno=int(report))

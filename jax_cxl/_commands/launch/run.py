@@ -1,4 +1,7 @@
-"""jax_cxl.run: the launcher as a function, for notebooks."""
+"""jax_cxl.run: the launcher as a function, for notebooks.
+
+`python -m jax_cxl._commands.launch.run FOLDER` is a rank of it. The folder has what to call.
+"""
 
 import importlib
 import os
@@ -13,10 +16,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jax_cxl import errors
+from jax_cxl._job import variables
 
 # What the error of a job that fails quotes of its output.
 _LAST_LINES = 20
-CALL, RESULT = "call", "result"
 
 
 def run(
@@ -67,26 +70,25 @@ def run(
         )
     with tempfile.TemporaryDirectory(prefix="jax_cxl.") as name:
         folder = pathlib.Path(name)
-        (folder / CALL).write_bytes(_pickled(function, arguments))
+        (folder / "call").write_bytes(_pickled(function, arguments))
         command = [sys.executable, "-m", "jax_cxl.launch", "-n", str(ranks), "--oversubscribe"]
         command += ["--devices-per-process", str(devices_per_process)]
         command += ["--replace-collectives"] * replace_collectives
-        command += ["-m", "jax_cxl._commands.launch.call", name]
-        status, last = _follow(command, os.environ | _paths() | dict(environment or {}))
+        command += ["-m", "jax_cxl._commands.launch.run", name]
+        # The processes can import what this process can import.
+        paths = {"PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
+        status, last = _follow(command, os.environ | paths | dict(environment or {}))
         if status:
             said = "\n".join(last)
             raise errors.CxlError(f"the processes ended with status {status}:\n{said}")
-        return [pickle.loads((folder / f"{RESULT}.{rank}").read_bytes()) for rank in range(ranks)]
+        return [pickle.loads((folder / str(rank)).read_bytes()) for rank in range(ranks)]
 
 
 def _pickled(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
-    """Returns function and arguments as bytes.
-
-    Raises:
-      TypeError: they cannot be pickled, or need cloudpickle, which is not installed.
-    """
+    """Returns function and arguments as bytes."""
     pickler: Any = pickle
-    if _is_of_this_program(function):
+    name = getattr(function, "__qualname__", "")
+    if getattr(function, "__module__", "__main__") == "__main__" or "<" in name:
         try:
             pickler = importlib.import_module("cloudpickle")
         except ImportError:
@@ -102,17 +104,6 @@ def _pickled(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
             f"run: function and arguments cannot be pickled: {error}. Pass arguments that pickle"
             " accepts, and create other objects inside the function"
         ) from error
-
-
-def _is_of_this_program(function: Callable[..., Any]) -> bool:
-    """Returns whether other processes cannot find the function by importing its module."""
-    name = getattr(function, "__qualname__", "")
-    return getattr(function, "__module__", "__main__") == "__main__" or "<" in name
-
-
-def _paths() -> dict[str, str]:
-    """Returns the variable that lets the processes import what this process can import."""
-    return {"PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
 
 
 def _follow(command: list[str], environment: Mapping[str, str]) -> tuple[int, list[str]]:
@@ -138,3 +129,32 @@ def _follow(command: list[str], environment: Mapping[str, str]) -> tuple[int, li
             child.send_signal(signal.SIGINT)
             raise
     return child.returncode, list(last)
+
+
+def _call(folder: pathlib.Path) -> None:
+    """Calls the function that is stored in the folder, and writes its result there."""
+    function, arguments = pickle.loads((folder / "call").read_bytes())
+    result = _as_numpy(function(*arguments))
+    (folder / os.environ[variables.RANK]).write_bytes(pickle.dumps(result))
+
+
+def _as_numpy(result: Any) -> Any:
+    """Returns a pytree with NumPy arrays in place of JAX arrays."""
+    import jax
+    import numpy as np
+
+    def convert(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.Array):
+            return leaf
+        if not (leaf.is_fully_addressable or leaf.is_fully_replicated):
+            raise TypeError(
+                "run: the result has an array with shards in other processes. Return"
+                " jax_cxl.process_gather(...) of the shards, or an array that each process has"
+            )
+        return np.asarray(leaf)
+
+    return jax.tree.map(convert, result)
+
+
+if __name__ == "__main__":
+    _call(pathlib.Path(sys.argv[1]))

@@ -1,6 +1,7 @@
 """The command line of `python -m jax_cxl run`."""
 
 import argparse
+import functools
 import os
 import shutil
 import sys
@@ -28,20 +29,16 @@ def main(arguments: Sequence[str]) -> int:
         _DESCRIPTION,
         usage="%(prog)s [--nccl] [--hosts HOSTS] [--replace-collectives] PROGRAM ...",
     )
-    parser.add_argument(
-        "--nccl",
-        action="store_true",
-        help="collectives that call NCCL: of PyTorch, JAX, vLLM and others",
-    )
+    flag = functools.partial(parser.add_argument, action="store_true")
+    flag("--nccl", help="collectives that call NCCL: of PyTorch, JAX, vLLM and others")
     parser.add_argument(
         "--hosts",
         choices=library.HOSTS,
         default="all",
         help="with --nccl, what counts as a host (default: all, which is every GPU)",
     )
-    parser.add_argument(
+    flag(
         "--replace-collectives",
-        action="store_true",
         help="collectives that XLA inserts, or that the program calls in jax.lax",
     )
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)

@@ -5,10 +5,10 @@ starts a rank. It is a subreaper: processes that a rank leaves behind become its
 session. It returns when it has no children left.
 """
 
-import dataclasses
+import contextlib
 import errno
+import math
 import os
-import pathlib
 import select
 import signal
 import socket
@@ -17,7 +17,8 @@ import sys
 import time
 from collections.abc import Iterable
 
-from jax_cxl._commands.launch import cores, output, rank_environment
+from jax_cxl._commands.launch import cores, output, rank
+from jax_cxl._commands.launch.job import Job
 from jax_cxl._commands.status import post_mortem
 from jax_cxl._job import processes
 from jax_cxl._job.launched import board, environment
@@ -25,65 +26,13 @@ from jax_cxl._job.launched import board, environment
 _POLL_SECONDS = 0.05  # While ending, how often to look again for descendants.
 
 
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """A job to run.
-
-    Attributes:
-      kind: `rank.SCRIPT` or `rank.MODULE`.
-      name: the script's path or the module's name.
-      arguments: the script's arguments.
-      size: the number of ranks.
-      devices_per_process: see `rank_environment`.
-      prefix: whether to mark each line with its rank.
-      grace: seconds between asking ranks to end and killing them.
-      restarts: how many times all ranks start again after one has failed.
-      go_on: whether the others continue when a rank fails.
-      restart_lost: how many times a rank that fails is restarted while the others continue.
-      post_mortem: the file for the recorders of the ranks, if a rank fails.
-      replace_collectives: whether XLA's collectives go through the pool.
-      bind_cores: whether each rank stays on cores of its own.
-    """
-
-    kind: str
-    name: str
-    arguments: tuple[str, ...]
-    size: int
-    devices_per_process: int | None
-    prefix: bool
-    grace: float
-    restarts: int
-    go_on: bool
-    restart_lost: int
-    post_mortem: pathlib.Path | None
-    replace_collectives: bool
-    bind_cores: bool
-
-    @property
-    def survives(self) -> bool:
-        """Whether the failure of a rank need not end the others."""
-        return self.go_on or self.restart_lost > 0
-
-
-def supervise(job: Job, launcher: int, signals: Iterable[signal.Signals]) -> int:
-    """Runs a job to its end.
-
-    Call it in a process of its own without threads, with `signals` blocked.
+class Supervisor:
+    """The state of a running job.
 
     Args:
       job: what to run.
       launcher: the process id of the parent. The job ends when the parent dies.
-      signals: the signals that end the job.
-
-    Returns:
-      The status of the job: the status of the first rank that failed, or 128 plus the number of the
-      signal that ended that rank or the job, otherwise 0.
     """
-    return _Supervisor(job, launcher).run(signals)
-
-
-class _Supervisor:
-    """The state of a running job."""
 
     def __init__(self, job: Job, launcher: int):
         self._job = job
@@ -105,15 +54,25 @@ class _Supervisor:
         self._killed = False  # Whether a signal has ended a rank.
         self._ending = False
         self._ended: set[int] = set()  # Process ids of the ranks that this process has ended.
-        self._kill_at: float | None = None
+        self._kill_at = math.inf
         # Process id of a rank that fails while the others continue -> its status, when to kill it.
         self._failing: dict[int, tuple[int, float]] = {}
         self._childless = False
         self._pool = post_mortem.HeldPool()
-        self._board = board.Board.new(self._job.size)
+        self._board = board.Board.new(self._job.n)
 
     def run(self, signals: Iterable[signal.Signals]) -> int:
-        """Runs the job; see `supervise`."""
+        """Runs the job to its end.
+
+        Call it in a process of its own without threads.
+
+        Args:
+          signals: the signals that end the job, which are blocked.
+
+        Returns:
+          The status of the job: the status of the first rank that failed, or 128 plus the number of
+          the signal that ended that rank or the job, otherwise 0.
+        """
         receiver, sender = socket.socketpair()
         receiver.setblocking(False)
         sender.setblocking(False)
@@ -130,8 +89,7 @@ class _Supervisor:
             self._restarts += 1
             self._board.close()
             self._reset()
-            count = f"{self._restarts} of {self._job.restarts}"
-            self._say(f"restart {count}")
+            self._say(f"restart {self._restarts} of {self._job.restarts}")
             self._attempt()
         return self._status
 
@@ -156,7 +114,7 @@ class _Supervisor:
         try:
             if self._job.survives:
                 self._start_coordinator()
-            for number in range(self._job.size):
+            for number in range(self._job.n):
                 # Handle signals, output and ended ranks while the other ranks start.
                 if number > 0:
                     self._handle(0)
@@ -165,13 +123,14 @@ class _Supervisor:
                 self._start_rank(number)
         except OSError as error:
             self._status = 1
-            self._end(signal.SIGTERM, f"cannot start all ranks: {error}{_remedy(error)}")
+            remedy = "; raise the limit on open files (ulimit -n)" * (error.errno == errno.EMFILE)
+            self._end(signal.SIGTERM, f"cannot start all ranks: {error}{remedy}")
 
     def _start_coordinator(self) -> None:
         """Starts the coordination service in a process of its own."""
-        command = [sys.executable, "-m", "jax_cxl._commands.launch.coordinator", str(os.getpid())]
+        arguments = map(str, (os.getpid(), self._port, self._job.n))
         child = subprocess.Popen(
-            [*command, str(self._port), str(self._job.size)],
+            [sys.executable, "-m", "jax_cxl._commands.launch.coordinator", *arguments],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
@@ -181,31 +140,23 @@ class _Supervisor:
     def _start_rank(self, number: int) -> None:
         """Starts a rank."""
         job = self._job
-        available = os.sched_getaffinity(0)
-        bound = cores.share(available, number, job.size) if job.bind_cores else ()
+        bound = cores.share(os.sched_getaffinity(0), number, job.n) if job.bind_cores else ()
         # A single rank uses the streams of the launcher, as its lines need no prefix.
-        piped = job.size > 1
-        marks = [output.prefix(number, sink) if job.prefix else b"" for sink in self._sinks]
+        piped = job.n > 1
+        marks = [b"" if job.no_prefix else output.prefix(number, sink) for sink in self._sinks]
         shown = piped and number == 0 and self._sinks[0].terminal
         report, reporter = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         report.setblocking(False)
-        command = [sys.executable, "-m", "jax_cxl._commands.launch.rank", str(os.getpid())]
+        parent, kind = os.getpid(), rank.MODULE if job.m else rank.SCRIPT
+        arguments = [*map(str, (parent, reporter.fileno(), self._board.fd)), kind, *job.command]
         try:
             child = subprocess.Popen(
-                [
-                    *(*command, str(reporter.fileno()), str(self._board.fd)),
-                    *(job.kind, job.name, *job.arguments),
-                ],
-                env=rank_environment.rank_environment(
+                [sys.executable, "-m", "jax_cxl._commands.launch.rank", *arguments],
+                env=job.environment(
                     os.environ,
                     rank=number,
-                    size=job.size,
                     port=self._port,
                     restarts=self._restarts,
-                    go_on=job.survives,
-                    restart_lost=job.restart_lost > 0,
-                    devices_per_process=job.devices_per_process,
-                    replace_collectives=job.replace_collectives,
                     cores=bound,
                     columns=self._sinks[0].room(marks[0]) if shown else None,
                 ),
@@ -244,8 +195,9 @@ class _Supervisor:
     def _handle(self, timeout: float | None) -> None:
         """Handles what happens within `timeout` milliseconds."""
         self._poll(timeout)
-        for number in _received(self._receiver):
-            self._on_signal(number)
+        with contextlib.suppress(BlockingIOError):
+            for number in self._receiver.recv(4096):
+                self._on_signal(number)
         self._reap()
         self._kill_when_due()
 
@@ -275,13 +227,10 @@ class _Supervisor:
 
     def _timeout(self) -> float | None:
         """Returns the milliseconds that poll() may wait."""
-        times = [at for _, at in self._failing.values()]
-        if self._kill_at is not None:
-            times.append(self._kill_at)
-        if not times:
+        first = min([self._kill_at, *(at for _, at in self._failing.values())])
+        if first == math.inf:
             return None
-        left = min(times) - time.monotonic()
-        return 1000 * max(left, _POLL_SECONDS)
+        return 1000 * max(first - time.monotonic(), _POLL_SECONDS)
 
     def _on_signal(self, number: int) -> None:
         """Ends the job on a signal to the launcher. A second signal kills it at once."""
@@ -293,8 +242,7 @@ class _Supervisor:
             # The launcher was killed, so kill the ranks too.
             self._status = 128 + signal.SIGKILL
             self._ending = True
-            self._kill_at = time.monotonic()
-        elif self._ending:
+        if self._ending:
             self._kill_at = time.monotonic()
         else:
             self._status = 128 + received
@@ -385,7 +333,7 @@ class _Supervisor:
         self._sinks[1].line(f"jax_cxl.launch: {message}\n".encode())
 
     def _killing(self) -> bool:
-        return self._kill_at is not None and time.monotonic() >= self._kill_at
+        return time.monotonic() >= self._kill_at
 
     def _kill_when_due(self) -> None:
         """Kills the remaining processes when the grace period is over."""
@@ -395,21 +343,9 @@ class _Supervisor:
         processes.send({pid for pid, (_, at) in self._failing.items() if now >= at}, signal.SIGKILL)
 
 
-def _received(receiver: socket.socket) -> bytes:
-    """Returns the numbers of the received signals."""
-    try:
-        return receiver.recv(4096)
-    except BlockingIOError:
-        return b""
-
-
 def _how(code: int) -> str:
     """Describes how a rank with this exit code failed."""
     return f"was killed by {_signal_name(-code)}" if code < 0 else f"failed with status {code}"
-
-
-def _remedy(error: OSError) -> str:
-    return "; raise the limit on open files (ulimit -n)" if error.errno == errno.EMFILE else ""
 
 
 def _signal_name(number: int) -> str:

@@ -103,18 +103,15 @@ class Job:
 def watch(copy: Callable[[], "_core.JobRecord"]) -> Job:
     """Reads a job, which may run on several hosts; `copy` copies the pool."""
     first = copy()
-    others = [
-        rank
-        for rank in range(first.world_size)
-        if not process_identity.on_this_kernel(first.rank(rank, 0))
-    ]
+    records = [first.rank(rank, 0) for rank in range(first.world_size)]
+    others = [record for record in records if not process_identity.on_this_kernel(record)]
     if not others:
         return read(first)
     time.sleep(_WATCH_SECONDS)
     second = copy()
     beaten = {
-        rank: second.rank(rank, 0)["heartbeat"] - first.rank(rank, 0)["heartbeat"]
-        for rank in others
+        record["rank"]: second.rank(record["rank"], 0)["heartbeat"] - record["heartbeat"]
+        for record in others
     }
     return read(second, beaten=beaten)
 
@@ -143,17 +140,10 @@ def read(
 
 def process_state(record: dict[str, Any]) -> str:
     """Returns the state of a rank's process: see `Rank.state`."""
-    if not record["registered"]:
+    if not record["registered"] or not process_identity.pid_means_the_same(record):
         return "unknown"
-    if not process_identity.pid_means_the_same(record):
-        return "unknown"
-    try:
-        with open(f"/proc/{record['pid']}/stat", "rb") as file:
-            # pid (name) state ...; the name may hold spaces and parentheses.
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return "gone"
-    if int(fields[19]) != record["process_start"] or fields[0] in (b"Z", b"X"):
+    fields = process_identity.stat_of(record["pid"])
+    if not fields or int(fields[19]) != record["process_start"]:
         return "gone"
     return "stopped" if fields[0] in (b"T", b"t") else "running"
 
@@ -177,10 +167,9 @@ def analyse(ranks: list[Rank], beaten: Mapping[int, int] | None = None) -> Job:
     _measure_silence(ranks, beaten)
     for rank in ranks:
         # A rank is stuck in its first call that failed or did not finish.
-        unfinished = [
-            call for call in rank.record["calls"] if not call["finished"] or call["code"] != "OK"
-        ]
-        rank.stuck = unfinished[0] if unfinished else None
+        calls = rank.record["calls"]
+        unfinished = (call for call in calls if not call["finished"] or call["code"] != "OK")
+        rank.stuck = next(unfinished, None)
     started = [
         {(call["group"], call["identity"]) for call in rank.record["calls"]} for rank in ranks
     ]
@@ -189,7 +178,7 @@ def analyse(ranks: list[Rank], beaten: Mapping[int, int] | None = None) -> Job:
     for rank in ranks:
         if rank.stuck is not None:
             rank.waits_for = _waits_for(rank, rank.stuck, started)
-    ends = _all_ends(ranks)
+    ends = _ends(ranks)
     failed = any(rank.record["gave_up"] or rank.over for rank in ranks)
     is_late = {end.number: not failed and not end.down for end in ends}
     return Job(
@@ -209,39 +198,29 @@ def _waits_for(rank: Rank, call: dict[str, Any], started: list[set[tuple[int, in
     return [waits_for] if 0 <= waits_for < len(started) and waits_for != rank.number else []
 
 
-def _all_ends(ranks: list[Rank]) -> list[Rank]:
+def _ends(ranks: list[Rank]) -> list[Rank]:
     """Returns the ranks at the ends of all chains of waits."""
     gave_up = {rank.number for rank in ranks if rank.record["gave_up"]}
+    all_over = all(rank.over for rank in ranks)
     ends: dict[int, Rank] = {}
     for rank in ranks:
-        if rank.stuck is not None:
-            for end in _ends(ranks, rank, {rank.number}, gave_up):
-                ends[end.number] = end
+        seen, chain = {rank.number}, [rank]
+        while chain and rank.stuck is not None:
+            for number in chain.pop().waits_for:
+                if number in seen:
+                    continue
+                seen.add(number)
+                other = ranks[number]
+                fell = other.down and number not in gave_up and not all_over
+                if fell or other.silent > _SILENCE_SECONDS or other.stuck is None:
+                    ends[number] = other
+                else:
+                    chain.append(other)
     # A rank that gave up has an error about another rank, which may have ended without an error.
     for rank in ranks:
         if gave_up and rank.number not in gave_up and rank.state == "gone" and rank.stuck:
             ends[rank.number] = rank
     return list(ends.values())
-
-
-def _ends(ranks: list[Rank], rank: Rank, seen: set[int], gave_up: set[int]) -> list[Rank]:
-    """Returns the ranks at the ends of the chains of waits that start at `rank`."""
-    ends = []
-    for number in rank.waits_for:
-        if number in seen:
-            continue
-        other = ranks[number]
-        seen.add(number)
-        fell = other.down and number not in gave_up and not _all_gone(ranks)
-        if fell or other.silent > _SILENCE_SECONDS or other.stuck is None:
-            ends.append(other)
-        else:
-            ends.extend(_ends(ranks, other, seen, gave_up))
-    return ends
-
-
-def _all_gone(ranks: list[Rank]) -> bool:
-    return all(rank.over for rank in ranks)
 
 
 def _why(rank: Rank) -> str:

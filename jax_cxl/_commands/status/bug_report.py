@@ -2,11 +2,11 @@
 
 import importlib.metadata
 import os
-import pathlib
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 
 from jax_cxl import _native
+from jax_cxl._commands.status import topology
 from jax_cxl._commands.status.finding import Finding
 
 _PACKAGES = ("jax_cxl", "jax", "jaxlib", "numpy", "jax-cuda13-plugin", "jax-cuda12-plugin")
@@ -25,7 +25,10 @@ def lines(findings: Sequence[Finding], environment: Mapping[str, str]) -> Iterat
     """
     yield f"versions: {', '.join(_versions())}"
     yield f"system: Python {platform.python_version()}, {platform.platform()}"
-    yield f"machine: {_processor()}, {_memory()}"
+    model = topology.cpuinfo().get("model name", platform.machine())
+    processors = f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} processors"
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    yield f"machine: {model}, {processors}, {memory / _GIB:.0f} GiB of memory"
     for finding in findings:
         if finding.level != "ok" or finding.text.startswith(("/dev/shm", "GPU", "dax")):
             yield f"{finding.level}: {finding.text}"
@@ -41,23 +44,5 @@ def _versions() -> Iterator[str]:
         except importlib.metadata.PackageNotFoundError:
             if not package.endswith("-plugin"):
                 yield f"{package} absent"
-    if problem := _native.problem():
-        yield problem
-
-
-def _processor() -> str:
-    """Returns the model of the processors and how many of them this process may use."""
-    model = platform.machine()
-    try:
-        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                model = line.partition(":")[2].strip()
-                break
-    except OSError:
-        pass
-    return f"{model}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} processors"
-
-
-def _memory() -> str:
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return f"{total / _GIB:.0f} GiB of memory"
+    if missing := _native.problem():
+        yield missing

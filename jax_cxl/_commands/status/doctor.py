@@ -3,22 +3,17 @@
 import argparse
 import ctypes
 import importlib.metadata
+import itertools
 import mmap
 import os
 import pathlib
 import resource
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from jax_cxl._commands import option_types
-from jax_cxl._commands.status import (
-    bug_report,
-    dax_devices,
-    hosts_check,
-    memory_check,
-    topology,
-)
-from jax_cxl._commands.status.finding import Finding
-from jax_cxl._job import configuration, unknown_variables
+from jax_cxl._commands.status import bug_report, hosts_check, memory_check, topology
+from jax_cxl._commands.status.finding import Finding, note, ok, problem
+from jax_cxl._job import configuration
 from jax_cxl._job.launched import entry_point
 from jax_cxl._job.pool import pool_uri
 
@@ -76,31 +71,37 @@ def _findings(options: argparse.Namespace) -> Iterator[Finding]:
     elif options.device is not None:
         yield from memory_check.check_device(options.device)
     else:
-        for check in _CHECKS:
-            yield from check(options.ranks)
+        yield from check_jax()
+        yield from check_settings()
+        yield from check_pool(options.ranks)
+        yield from check_memlock(options.ranks)
+        yield from check_flush()
+        yield from check_dax()
+        yield from check_topology()
+        yield from check_gpu()
+        yield from check_processes(options.ranks)
 
 
-def check_jax(ranks: int) -> Iterator[Finding]:
+def check_jax() -> Iterator[Finding]:
     """The versions of JAX and its library."""
     for package in ("jax", "jaxlib"):
         try:
             version = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            yield Finding("problem", f"{package} is not installed: pip install 'jax>=0.10.2'")
+            yield problem(f"{package} is not installed: pip install 'jax>=0.10.2'")
             continue
         numbers = tuple(int(part) for part in version.split(".")[:3] if part.isdecimal())
         if numbers < _OLDEST_JAX:
-            yield Finding("problem", f"{package} {version} is too old: pip install 'jax>=0.10.2'")
+            yield problem(f"{package} {version} is too old: pip install 'jax>=0.10.2'")
         else:
-            yield Finding("ok", f"{package} {version}")
+            yield ok(f"{package} {version}")
 
 
-def check_settings(ranks: int) -> Iterator[Finding]:
+def check_settings() -> Iterator[Finding]:
     """Environment variables with names that jax_cxl does not know."""
-    for problem in unknown_variables.problems(os.environ):
-        yield Finding("problem", problem)
+    yield from map(problem, configuration.unknown_variables(os.environ))
     if entry_point.wanted() and not entry_point.is_installed():
-        yield Finding("problem", entry_point.absent())
+        yield problem(entry_point.absent())
 
 
 def check_pool(ranks: int) -> Iterator[Finding]:
@@ -111,7 +112,7 @@ def check_pool(ranks: int) -> Iterator[Finding]:
         spec = pool_uri.parse(uri).sized(ranks)
         configuration.from_environment()
     except ValueError as error:
-        yield Finding("problem", str(error))
+        yield problem(str(error))
         return
     if spec.medium.in_dev_shm:
         yield _space("/dev/shm", spec.offset + spec.bytes, name)
@@ -129,13 +130,12 @@ def _space(folder: str, needed: int, name: str) -> Finding:
         f" {name} takes {needed / _MIB:.0f} MiB"
     )
     if free >= needed or total == 0:  # A tmpfs without a limit has no blocks.
-        return Finding("ok", text)
+        return ok(text)
     if folder != "/dev/shm":
-        return Finding("problem", f"{text}: choose a smaller size=, or another folder")
-    return Finding(
-        "problem",
+        return problem(f"{text}: choose a smaller size=, or another folder")
+    return problem(
         f"{text}: run python -m jax_cxl clean, enlarge it (mount -o remount,size=..., in a"
-        " container --shm-size=...), or choose a smaller pool (JAX_CXL_POOL=shm:?size=...)",
+        " container --shm-size=...), or choose a smaller pool (JAX_CXL_POOL=shm:?size=...)"
     )
 
 
@@ -143,24 +143,23 @@ def _path(path: str, spec: pool_uri.PoolSpec, name: str, ranks: int) -> Finding:
     """Checks a path of a pool in a file or on a dax device."""
     folder = os.path.dirname(path)
     if spec.medium.is_device and not os.path.exists(path):
-        return Finding("problem", f"{name}: there is no {path}; the dax devices are listed below")
+        return problem(f"{name}: there is no {path}; the dax devices are listed below")
     if not os.path.exists(path):
         if not os.path.isdir(folder):
-            return Finding("problem", f"{name}: there is no folder {folder}: create it")
+            return problem(f"{name}: there is no folder {folder}: create it")
         if not os.access(folder, os.W_OK):
-            return Finding("problem", f"{name}: you may not write into {folder}")
+            return problem(f"{name}: you may not write into {folder}")
         new = spec.bytes or pool_uri.automatic_bytes(ranks, spec.devices_per_path)
         return _space(folder, spec.offset + new, name)
     if not os.access(path, os.R_OK | os.W_OK):
-        return Finding("problem", f"{name}: you may not read and write {path}: ask for the rights")
+        return problem(f"{name}: you may not read and write {path}: ask for the rights")
     size = spec.medium.path_bytes(path)
     if size is not None and size < spec.offset + spec.bytes:
-        return Finding(
-            "problem",
+        return problem(
             f"{name}: {path} has {size / _MIB:.0f} MiB, which is less than offset and size"
-            f" together, {(spec.offset + spec.bytes) / _MIB:.0f} MiB",
+            f" together, {(spec.offset + spec.bytes) / _MIB:.0f} MiB"
         )
-    return Finding("ok", f"{name}: {path} can be opened")
+    return ok(f"{name}: {path} can be opened")
 
 
 def check_memlock(ranks: int) -> Iterator[Finding]:
@@ -168,111 +167,99 @@ def check_memlock(ranks: int) -> Iterator[Finding]:
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     needed = pool_uri.automatic_bytes(ranks)
     if limit == resource.RLIM_INFINITY or limit >= needed:
-        yield Finding("ok", "memlock: enough")
+        yield ok("memlock: enough")
     else:
-        yield Finding(
-            "note",
+        yield note(
             f"memlock: {limit / 1024:.0f} KiB; pinning a pool for GPUs may fail:"
-            " ulimit -l unlimited, in a container --ulimit memlock=-1",
+            " ulimit -l unlimited, in a container --ulimit memlock=-1"
         )
 
 
-def check_flush(ranks: int) -> Iterator[Finding]:
+def check_flush() -> Iterator[Finding]:
     """The instructions of the processor that flush cache lines."""
-    flags: set[str] = set()
-    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("flags"):
-            flags.update(line.partition(":")[2].split())
-            break
+    flags = topology.cpuinfo().get("flags", "").split()
     found = [name for name in ("clwb", "clflushopt", "clflush") if name in flags]
     if found:
-        yield Finding("ok", f"cache flushes: {', '.join(found)} (coherence=flush uses {found[0]})")
+        yield ok(f"cache flushes: {', '.join(found)} (coherence=flush uses {found[0]})")
     else:
-        yield Finding("note", "cache flushes: none, so this machine cannot use coherence=flush")
+        yield note("cache flushes: none, so this machine cannot use coherence=flush")
 
 
-def check_dax(ranks: int, sysfs: pathlib.Path = pathlib.Path("/sys")) -> Iterator[Finding]:
+def check_dax(sysfs: pathlib.Path = pathlib.Path("/sys")) -> Iterator[Finding]:
     """CXL memory as devdax, and as NUMA nodes, which jax_cxl cannot use."""
-    found = dax_devices.devices(sysfs)
+    found = topology.dax_devices(sysfs)
     if not found:
-        yield Finding(
-            "note",
+        yield note(
             "dax: no device, so no CXL memory as devdax (cxl list -BDMRu and daxctl list show what"
-            " there is; cxl create-region and daxctl reconfigure-device --mode=devdax make one)",
+            " there is; cxl create-region and daxctl reconfigure-device --mode=devdax make one)"
         )
     for device in found:
         path = f"/dev/{device.name}"
         if device.size is None or device.align is None:
-            yield Finding("note", f"dax: sysfs does not have the size of {device.name}")
+            yield note(f"dax: sysfs does not have the size of {device.name}")
             continue
         text = f"dax: {path}, {device.size / _MIB:.0f} MiB, alignment {device.align / _MIB:g} MiB"
         if device.driver == "kmem":
-            yield Finding(
-                "problem",
+            yield problem(
                 f"{text}: the kernel uses it as memory of NUMA node {device.node} (mode"
                 " system-ram), where other hosts would destroy its data. As root: daxctl"
                 f" offline-memory {device.name} && daxctl reconfigure-device --mode=devdax --force"
-                f" {device.name}",
+                f" {device.name}"
             )
         elif not os.path.exists(path):
-            yield Finding("note", f"{text}: there is no such file (daxctl list shows its mode)")
+            yield note(f"{text}: there is no such file (daxctl list shows its mode)")
         elif os.access(path, os.R_OK | os.W_OK):
-            yield Finding("ok", text)
+            yield ok(text)
         else:
-            yield Finding("problem", f"{text}: you may not open it; ask for rights on {path}")
-    for node in dax_devices.memory_nodes(sysfs):
-        if node.dax:
-            continue  # Its device has been named.
-        yield Finding(
-            "note",
-            f"dax: NUMA node {node.number} has {node.size / _MIB:.0f} MiB and no processors. If"
+            yield problem(f"{text}: you may not open it; ask for rights on {path}")
+    for node, size in topology.memory_nodes(sysfs).items():
+        yield note(
+            f"dax: NUMA node {node} has {size / _MIB:.0f} MiB and no processors. If"
             " that is CXL memory, the kernel took it at boot: boot without efi=nosoftreserve, and"
             " with memhp_default_state=offline; then daxctl reconfigure-device --mode=devdax"
-            " --force daxX.Y",
+            " --force daxX.Y"
         )
 
 
-def check_topology(ranks: int, sysfs: pathlib.Path = pathlib.Path("/sys")) -> Iterator[Finding]:
+def check_topology(sysfs: pathlib.Path = pathlib.Path("/sys")) -> Iterator[Finding]:
     """Which GPUs, CXL links and pool devices are near each other, and near which socket."""
     gpus, links = topology.gpus(sysfs), topology.cxl_links(sysfs)
     things = [(f"GPU {gpu.address}", gpu.node) for gpu in gpus]
     things += [(f"CXL link {link.address}", link.node) for link in links]
-    things += [(f"/dev/{device.name}", device.near) for device in dax_devices.devices(sysfs)]
+    things += [(f"/dev/{device.name}", device.near) for device in topology.dax_devices(sysfs)]
     if not things:
-        yield Finding("note", "topology: no GPU, CXL link or dax device to place")
+        yield note("topology: no GPU, CXL link or dax device to place")
         return
-    for socket in topology.sockets(sysfs):
-        near = [name for name, node in things if node == socket.node]
-        yield Finding(
-            "ok",
-            f"topology: NUMA node {socket.node}, processors {socket.processors}:"
-            f" {', '.join(near) or 'nothing near it'}",
+    for socket, processors in topology.sockets(sysfs).items():
+        near = [name for name, node in things if node == socket]
+        yield ok(
+            f"topology: NUMA node {socket}, processors {processors}:"
+            f" {', '.join(near) or 'nothing near it'}"
         )
     unknown = [name for name, node in things if node < 0]
     if unknown:
-        yield Finding(
-            "note",
+        yield note(
             f"topology: not known for {', '.join(unknown)}: sysfs names no NUMA node, as on"
-            " machines of one socket and in virtual machines",
+            " machines of one socket and in virtual machines"
         )
     for gpu in gpus:
         where, near_links = topology.nearest(gpu, links)
         if near_links:
             names = ", ".join(link.address for link in near_links)
-            yield Finding("ok", f"topology: GPU {gpu.address} has CXL link {names} {where}")
+            yield ok(f"topology: GPU {gpu.address} has CXL link {names} {where}")
 
 
-def check_gpu(ranks: int) -> Iterator[Finding]:
+def check_gpu() -> Iterator[Finding]:
     """The NVIDIA driver, and whether it can pin memory of /dev/shm."""
     version = pathlib.Path("/proc/driver/nvidia/version")
     if not version.exists():
-        yield Finding("note", "GPU: no NVIDIA driver, ranks run on CPUs")
+        yield note("GPU: no NVIDIA driver, ranks run on CPUs")
         return
-    yield Finding("ok", f"GPU: {version.read_text().splitlines()[0].strip()}")
+    yield ok(f"GPU: {version.read_text().splitlines()[0].strip()}")
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        yield Finding("problem", "GPU: libcuda.so.1 is missing: install the driver's libraries")
+        yield problem("GPU: libcuda.so.1 is missing: install the driver's libraries")
         return
     yield _register(cuda)
     yield from _peer_access(cuda)
@@ -283,19 +270,18 @@ def _peer_access(cuda: ctypes.CDLL) -> Iterator[Finding]:
     count, can = ctypes.c_int(), ctypes.c_int()
     if cuda.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value < 2:
         return
-    pairs = [(a, b) for a in range(count.value) for b in range(count.value) if a != b]
+    pairs = list(itertools.permutations(range(count.value), 2))
     without = 0
     for a, b in pairs:
         code = cuda.cuDeviceCanAccessPeer(ctypes.byref(can), ctypes.c_int(a), ctypes.c_int(b))
         without += code != 0 or can.value == 0
     if not without:
-        yield Finding("ok", f"GPU: all {count.value} GPUs reach each other's memory")
+        yield ok(f"GPU: all {count.value} GPUs reach each other's memory")
         return
-    yield Finding(
-        "note",
+    yield note(
         f"GPU: {without} of {len(pairs)} pairs of GPUs do not reach each other's memory, so that"
         " NCCL goes through the host's: python -m jax_cxl nccl prints the environment for a faster"
-        " way",
+        " way"
     )
 
 
@@ -309,27 +295,21 @@ def _register(cuda: ctypes.CDLL) -> Finding:
         lambda: cuda.cuCtxSetCurrent(context),
     ):
         if (code := step()) != 0:
-            return Finding("problem", f"GPU: CUDA does not start (error {code}): see nvidia-smi")
+            return problem(f"GPU: CUDA does not start (error {code}): see nvidia-smi")
 
-    fd = os.memfd_create("jax_cxl doctor")
-    try:
-        os.ftruncate(fd, mmap.PAGESIZE)
-        with mmap.mmap(fd, mmap.PAGESIZE) as memory:
-            view = (ctypes.c_char * mmap.PAGESIZE).from_buffer(memory)
-            address = ctypes.c_void_p(ctypes.addressof(view))
-            code = cuda.cuMemHostRegister_v2(address, ctypes.c_size_t(mmap.PAGESIZE), 0)
-            if code == 0:
-                cuda.cuMemHostUnregister(address)
-            del view
-    finally:
-        os.close(fd)
-        cuda.cuDevicePrimaryCtxRelease_v2(device)
+    with mmap.mmap(-1, mmap.PAGESIZE) as memory:  # Shared, as files in /dev/shm are.
+        view = (ctypes.c_char * mmap.PAGESIZE).from_buffer(memory)
+        address = ctypes.c_void_p(ctypes.addressof(view))
+        code = cuda.cuMemHostRegister_v2(address, ctypes.c_size_t(mmap.PAGESIZE), 0)
+        if code == 0:
+            cuda.cuMemHostUnregister(address)
+        del view
+    cuda.cuDevicePrimaryCtxRelease_v2(device)
     if code == 0:
-        return Finding("ok", "GPU: shared memory can be registered with CUDA")
-    return Finding(
-        "problem",
+        return ok("GPU: shared memory can be registered with CUDA")
+    return problem(
         f"GPU: shared memory cannot be registered with CUDA (error {code}): raise memlock"
-        " (ulimit -l unlimited)",
+        " (ulimit -l unlimited)"
     )
 
 
@@ -338,26 +318,12 @@ def check_processes(ranks: int) -> Iterator[Finding]:
     try:
         os.close(os.pidfd_open(os.getppid() or os.getpid()))
     except OSError as error:
-        yield Finding(
-            "note",
+        yield note(
             f"processes: pidfd_open fails ({error.strerror}); the end of a rank is noticed by its"
-            " heartbeat, after JAX_CXL_HEARTBEAT_TIMEOUT",
+            " heartbeat, after JAX_CXL_HEARTBEAT_TIMEOUT"
         )
     else:
-        yield Finding("ok", "processes: the end of a rank on this host is seen at once")
+        yield ok("processes: the end of a rank on this host is seen at once")
     cores = len(os.sched_getaffinity(0))
     if cores < ranks:
-        yield Finding("note", f"processes: {ranks} ranks share {cores} cores")
-
-
-_CHECKS: tuple[Callable[[int], Iterator[Finding]], ...] = (
-    check_jax,
-    check_settings,
-    check_pool,
-    check_memlock,
-    check_flush,
-    check_dax,
-    check_topology,
-    check_gpu,
-    check_processes,
-)
+        yield note(f"processes: {ranks} ranks share {cores} cores")

@@ -1,10 +1,10 @@
 """What a check of `python -m jax_cxl doctor` has found."""
 
-import dataclasses
+import functools
+from typing import NamedTuple
 
 
-@dataclasses.dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """The result of a check.
 
     Attributes:
@@ -14,3 +14,6 @@ class Finding:
 
     level: str
     text: str
+
+
+ok, note, problem = (functools.partial(Finding, level) for level in ("ok", "note", "problem"))

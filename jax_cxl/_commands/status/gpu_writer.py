@@ -34,23 +34,19 @@ def open_writer(pool: "_core.Pool") -> tuple[Writer | None, str]:
         copies = platforms.CUDA.load().DeviceCopies.create(pool, first, size, [ordinal])
     except errors.CxlError as error:
         return None, str(error)
-    return _Writes(pool, copies, ordinal, lambda line: jax.device_put(line, device)), ""
+    return writer(pool, copies, ordinal, device), ""
 
 
-class _Writes:
-    """Writes whole cache lines, as the copies of collectives do. A line begins with the word."""
+def writer(pool: Any, copies: Any, ordinal: int, device: jax.Device | None) -> Writer:
+    """Returns a function that writes whole cache lines, as the copies of collectives do."""
 
-    def __init__(self, pool: Any, copies: Any, ordinal: int, put: Callable[[Any], Any]):
-        self._pool = pool
-        self._copies = copies
-        self._ordinal = ordinal
-        self._put = put
-
-    def __call__(self, index: int, value: int, write_back: bool) -> None:
-        words = np.full(_CACHE_LINE // 8, value, np.uint64)
-        line = self._put(words.view(np.uint32)).block_until_ready()  # JAX has no uint64 by default.
-        target = self._pool.check_word_address(index)
-        source = line.unsafe_buffer_pointer()
-        self._copies.wait(self._copies.start(self._ordinal, [(source, target, _CACHE_LINE)]))
+    def write(index: int, value: int, write_back: bool) -> None:
+        words = np.full(_CACHE_LINE // 8, value, np.uint64).view(np.uint32)  # JAX has no uint64.
+        line = jax.device_put(words, device).block_until_ready()
+        target = pool.check_word_address(index)  # The line begins with the word.
+        copy = (line.unsafe_buffer_pointer(), target, _CACHE_LINE)
+        copies.wait(copies.start(ordinal, [copy]))
         if write_back:
-            self._pool.write_back_check_word(index)
+            pool.write_back_check_word(index)
+
+    return write

@@ -14,7 +14,7 @@ from typing import Any
 
 from jax_cxl import _core, _text, errors
 from jax_cxl._commands.status import gpu_writer, memory_check
-from jax_cxl._commands.status.finding import Finding
+from jax_cxl._commands.status.finding import Finding, note, ok, problem
 from jax_cxl._job import process_identity
 from jax_cxl._job.pool import pool_uri
 
@@ -63,59 +63,49 @@ def recommend(seen: Observations) -> Iterator[Finding]:
     """Concludes from the counts which `coherence=` and `gpu_writes=` the pool needs."""
     stores, words = seen.processors, seen.words
     if stores.flushed < words:
-        yield Finding(
-            "problem",
+        yield problem(
             f"memory: {words - stores.flushed} of {words} stores that were written back did"
-            " not arrive: the hosts do not map the same memory, or the device caches it",
+            " not arrive: the hosts do not map the same memory, or the device caches it"
         )
         return
-    yield Finding("ok", f"memory: the same on both hosts ({words} of {words} stores arrived)")
-    yield Finding(
-        "ok",
+    yield ok(f"memory: the same on both hosts ({words} of {words} stores arrived)")
+    yield ok(
         f"doorbell: {seen.round_trip_ns / 2000:.2f} us each way (half of a round trip, median of"
-        f" {_ROUNDS}, coherence=flush)",
+        f" {_ROUNDS}, coherence=flush)"
     )
     if seen.kernels < 2:
-        yield Finding(
-            "note", "both processes run under one kernel, whose caches are always coherent"
-        )
+        yield note("both processes run under one kernel, whose caches are always coherent")
     counts = f"{stores.plain} of {words} stores arrived without a write-back and without a drop"
     if stores.plain == words:
-        yield Finding(
-            "ok",
+        yield ok(
             f"coherence: {counts}, so the hardware may keep the caches coherent. If its maker says"
-            " so, write coherence=coherent; coherence=flush, the default of dax:, is always right",
+            " so, write coherence=coherent; coherence=flush, the default of dax:, is always right"
         )
     elif stores.dropped == words:
-        yield Finding(
-            "ok",
+        yield ok(
             f"coherence: {counts}, and {stores.dropped} with a drop: write-backs are not needed,"
-            " but drops are; use coherence=flush",
+            " but drops are; use coherence=flush"
         )
     else:
-        yield Finding(
-            "ok", f"coherence: {counts}: the caches are not coherent; use coherence=flush"
-        )
+        yield ok(f"coherence: {counts}: the caches are not coherent; use coherence=flush")
     yield _of_gpus(seen.gpus, words)
 
 
 def _of_gpus(writes: Arrivals | str, words: int) -> Finding:
     if isinstance(writes, str):
-        return Finding("note", f"writes of GPUs were not checked: {writes}")
+        return note(f"writes of GPUs were not checked: {writes}")
     if writes.flushed < words:
-        return Finding(
-            "problem",
+        return problem(
             f"GPUs: {words - writes.flushed} of {words} writes of a GPU did not arrive, although"
-            " the processor wrote the lines back: do not use this memory between GPUs",
+            " the processor wrote the lines back: do not use this memory between GPUs"
         )
     counts = f"GPUs: {writes.dropped} of {words} writes of a GPU arrived without a write-back"
     if writes.dropped == words:
-        return Finding(
-            "ok",
+        return ok(
             f"{counts}. If the settings of both machines say that writes of devices do not stay"
-            " in a cache, write gpu_writes=memory; without it the pool is always right",
+            " in a cache, write gpu_writes=memory; without it the pool is always right"
         )
-    return Finding("ok", f"{counts}, and {words} with a write-back: do not write gpu_writes=memory")
+    return ok(f"{counts}, and {words} with a write-back: do not write gpu_writes=memory")
 
 
 def check_between_hosts(uri: str, address: str) -> Iterator[Finding]:
@@ -132,9 +122,9 @@ def check_between_hosts(uri: str, address: str) -> Iterator[Finding]:
     try:
         with _connect(host, int(port)) as connection:
             partner = _Partner(connection)
-            seen = _listen(spec, partner) if not host else _join(spec, partner)
+            seen = _check(spec, partner, first=not host)
     except (OSError, errors.CxlError) as error:
-        yield Finding("problem", f"memory between the hosts: {error}")
+        yield problem(f"memory between the hosts: {error}")
         return
     yield from recommend(seen)
 
@@ -191,47 +181,31 @@ class _Partner:
         return message
 
 
-def _listen(spec: pool_uri.PoolSpec, partner: _Partner) -> Observations:
-    """Runs the check on the host that creates the pool."""
+def _check(spec: pool_uri.PoolSpec, partner: _Partner, first: bool) -> Observations:
+    """Runs the check. The first host creates the pool, and the other host attaches to it."""
+    arguments = memory_check.arguments(spec)
     try:
-        pool = memory_check.create(spec)
+        if first:
+            pool = _core.Pool.create(arguments)
+        else:
+            start = partner.hear()
+            same = start["arguments"] | {"paths": arguments["paths"], "token": start["token"]}
+            pool = _core.Pool.attach(same)
     except errors.CxlError as error:
-        partner.say(error=str(error))
-        raise
-    for index in range(pool.check_words() + 2):  # The doorbells too.
-        pool.store_check_word(index, 0, True)
-    partner.say(token=pool.token, arguments=memory_check.arguments(spec))
-    seen = _observe(pool, partner, first=True)
-    partner.hear()  # Keep the pool until the other host has closed it.
-    return seen
-
-
-def _join(spec: pool_uri.PoolSpec, partner: _Partner) -> Observations:
-    """Runs the check on the host that attaches to the pool."""
-    start = partner.hear()
-    paths = memory_check.arguments(spec)["paths"]
-    try:
-        pool = _core.Pool.attach(**start["arguments"] | {"paths": paths, "token": start["token"]})
-    except errors.CxlError as error:
-        problem = f"{error} (does it map the same memory?)"
-        partner.say(error=problem)
-        raise ConnectionError(problem) from error
-    seen = _observe(pool, partner, first=False)
-    partner.say(done=True)
-    return seen
-
-
-def _observe(pool: "_core.Pool", partner: _Partner, first: bool) -> Observations:
-    """Runs the check. One host calls it with `first`, the other host without `first`."""
+        why = str(error) if first else f"{error} (does it map the same memory?)"
+        partner.say(error=why)
+        raise ConnectionError(why) from error
+    if first:
+        for index in range(pool.check_words() + 2):  # The doorbells too.
+            pool.store_check_word(index, 0, True)
+        partner.say(token=pool.token, arguments=arguments)
     by_gpu, no_gpu = gpu_writer.open_writer(pool)
     partner.say(boot_id=process_identity.boot_id(), no_gpu=no_gpu)
     other = partner.hear()
-    writers: dict[str, gpu_writer.Writer | None] = {
-        "processor": pool.store_check_word,
-        "GPU": by_gpu,
-    }
+    writers = {"processor": pool.store_check_word, "GPU": by_gpu}
     found = exchange(pool, partner, writers, {"processor": True, "GPU": not other["no_gpu"]}, first)
     mine = pool.pass_doorbell(first=first, rounds=_ROUNDS, timeout=_ANSWER_SECONDS)
+    # The pools may be closed once both hosts have said this.
     partner.say(round_trip_ns=mine)
     theirs = partner.hear()["round_trip_ns"]
     reasons = [no_gpu, other["no_gpu"]] if first else [other["no_gpu"], no_gpu]

@@ -54,20 +54,14 @@ class Found:
             return True  # The caller gets the error when it reads the pool.
 
 
-def _is_pool(path: str, offset: int = 0) -> bool:
-    """Returns whether a pool begins at an offset of a file. Never blocks, whatever the file is."""
-    try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            return False
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        return os.pread(fd, len(_core.POOL_MAGIC), offset) == _core.POOL_MAGIC
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
+def begins_with(path: str, magic: bytes, *offsets: int) -> bool:
+    """Returns whether a file has `magic` at any of some offsets. Never blocks, whatever it is."""
+    with contextlib.suppress(OSError):
+        if stat.S_ISREG(os.stat(path).st_mode):
+            with open(path, "rb") as file:
+                fd = file.fileno()
+                return any(os.pread(fd, len(magic), offset) == magic for offset in offsets)
+    return False
 
 
 def mapped_by(pid: int) -> dict[str, int]:
@@ -96,30 +90,22 @@ def held_by(pid: int) -> list[Found]:
     found: dict[str, Found] = {}
     for entry in entries:
         path = f"/proc/{pid}/fd/{entry}"
-        with contextlib.suppress(OSError):  # It was closed meanwhile.
+        with contextlib.suppress(OSError, errors.CxlError):  # It was closed meanwhile.
             target = os.readlink(path)
+            offset = offsets.get(target, 0)
             if target in found:
                 continue
             if target.startswith(_DAX_PREFIX) and target in offsets:
-                pool = _on_device(target, offsets[target])
-                if pool is not None:
-                    found[target] = pool
-            elif target in offsets or target.startswith(_SHM_PREFIX):
-                # The launcher has a pool open that it has not mapped.
-                offset = offsets.get(target, 0)
-                if _is_pool(path, offset):
-                    found[target] = Found(target.removesuffix(_DELETED), path, offset)
+                name = f"dax:{target}?offset={offset}" if offset else f"dax:{target}"
+                pool = Found(name, target, offset)
+                pool.read()  # Raises an error if there is no pool.
+                found[target] = pool
+            # The launcher has a pool open that it has not mapped.
+            elif (target in offsets or target.startswith(_SHM_PREFIX)) and begins_with(
+                path, _core.POOL_MAGIC, offset
+            ):
+                found[target] = Found(target.removesuffix(_DELETED), path, offset)
     return [pool for pool in found.values() if pool.begins()]
-
-
-def _on_device(path: str, offset: int) -> Found | None:
-    """Returns the pool in a part of a dax device, or None if there is none."""
-    name = f"dax:{path}?offset={offset}" if offset else f"dax:{path}"
-    pool = Found(name, path, offset)
-    with contextlib.suppress(OSError, errors.CxlError):
-        pool.read()
-        return pool
-    return None
 
 
 def _of_process(pid: int) -> list[Found]:
@@ -167,27 +153,20 @@ def _owner(path: str) -> str:
         return f"user {uid}"
 
 
-def running() -> list[Found]:
-    """Returns the pools of this user's running jobs, each pool once."""
-    found: dict[tuple[int, int, int], Found] = {}
+def of_this_user() -> list[Found]:
+    """Returns the pools of running jobs, each once, and pools in /dev/shm whose jobs have ended."""
+    running: dict[tuple[int, int, int], Found] = {}
     for entry in sorted(filter(str.isdecimal, os.listdir("/proc")), key=int):
         for pool in held_by(int(entry)):
-            try:
+            with contextlib.suppress(OSError):
                 info = os.stat(pool.path)
-            except OSError:
-                continue
-            found.setdefault((info.st_dev, info.st_ino, pool.offset), pool)
-    return list(found.values())
-
-
-def left_behind() -> list[Found]:
-    """Returns this user's pools in /dev/shm whose jobs have ended."""
-    living = {pool.name for pool in running()}
-    found = []
+                running.setdefault((info.st_dev, info.st_ino, pool.offset), pool)
+    found = list(running.values())
+    names = {pool.name for pool in found}
     for path in sorted(glob.glob(_SHM_PREFIX + "*")):
         with contextlib.suppress(OSError):  # It went away meanwhile.
             ours = os.stat(path).st_uid == os.getuid()
-            if path not in living and ours and _is_pool(path):
+            if path not in names and ours and begins_with(path, _core.POOL_MAGIC, 0):
                 found.append(Found(path, path))
     return found
 
@@ -217,4 +196,4 @@ def named(target: str) -> list[Found]:
             f"{name} belongs to {_owner(name)}, and you may not read it: run this as that user or"
             " as root"
         )
-    return [pool for pool in running() + left_behind() if pool.name == name]
+    return [pool for pool in of_this_user() if pool.name == name]

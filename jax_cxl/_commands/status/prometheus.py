@@ -4,53 +4,51 @@ from collections.abc import Iterable, Sequence
 
 from jax_cxl._commands.status import analysis
 
-# Name -> type, help.
-_METRICS = {
-    "jax_cxl_calls_total": ("counter", "Collectives that the rank has started."),
-    "jax_cxl_operand_bytes_total": ("counter", "Bytes of the operands of these collectives."),
-    "jax_cxl_wait_seconds_total": (
-        "counter",
+# Name, field in the record of each operation ("": a gauge of the rank), help.
+_METRICS = (
+    ("calls_total", "calls", "Collectives that the rank has started."),
+    ("operand_bytes_total", "bytes", "Bytes of the operands of these collectives."),
+    (
+        "wait_seconds_total",
+        "seconds_waited",
         "Seconds in which collectives waited for other ranks to come.",
     ),
-    "jax_cxl_work_seconds_total": (
-        "counter",
+    (
+        "work_seconds_total",
+        "seconds_worked",
         "Seconds in which collectives moved data, after all ranks had joined.",
     ),
-    "jax_cxl_errors_total": ("counter", "Collectives that ended with an error."),
-    "jax_cxl_heartbeat_age_seconds": ("gauge", "Seconds since the rank's last sign of life."),
-    "jax_cxl_gave_up": ("gauge", "1 if the rank has stopped because of an error, else 0."),
-}
-_OF_OPERATIONS = {
-    "jax_cxl_calls_total": "calls",
-    "jax_cxl_operand_bytes_total": "bytes",
-    "jax_cxl_wait_seconds_total": "seconds_waited",
-    "jax_cxl_work_seconds_total": "seconds_worked",
-    "jax_cxl_errors_total": "failed",
-}
+    ("errors_total", "failed", "Collectives that ended with an error."),
+    ("heartbeat_age_seconds", "", "Seconds since the rank's last sign of life."),
+    ("gave_up", "", "1 if the rank has stopped because of an error, else 0."),
+)
 
 
 def text(jobs: Sequence[tuple[str, analysis.Job]]) -> str:
     """Returns the counters of all ranks of jobs, given with the names of their pools."""
     lines: list[str] = []
-    for metric, (kind, meaning) in _METRICS.items():
-        lines += [f"# HELP {metric} {meaning}", f"# TYPE {metric} {kind}"]
+    for name, field, meaning in _METRICS:
+        metric = f"jax_cxl_{name}"
+        lines.append(f"# HELP {metric} {meaning}")
+        lines.append(f"# TYPE {metric} {'counter' if field else 'gauge'}")
         for pool, job in jobs:
             for rank in job.ranks:
-                lines += _samples(metric, pool, rank)
+                labels = {"pool": pool, "rank": str(rank.number), "host": rank.record["host"]}
+                for more, value in _samples(name, field, rank):
+                    lines.append(f"{metric}{_labels(labels | more)} {value}")
     return "\n".join(lines) + "\n"
 
 
-def _samples(metric: str, pool: str, rank: analysis.Rank) -> Iterable[str]:
+def _samples(name: str, field: str, rank: analysis.Rank) -> Iterable[tuple[dict[str, str], object]]:
+    """Yields the values of a metric for a rank, with the labels that only they have."""
     record = rank.record
-    labels = {"pool": pool, "rank": str(record["rank"]), "host": record["host"]}
-    if metric in _OF_OPERATIONS:
+    if field:
         for counted in record["operations"]:
-            value = counted[_OF_OPERATIONS[metric]]
-            yield f"{metric}{_labels(labels | {'operation': counted['name']})} {value}"
-    elif metric == "jax_cxl_gave_up":
-        yield f"{metric}{_labels(labels)} {int(record['gave_up'] is not None)}"
+            yield {"operation": counted["name"]}, counted[field]
+    elif name == "gave_up":
+        yield {}, int(record["gave_up"] is not None)
     elif record["last_sign_of_life"]:
-        yield f"{metric}{_labels(labels)} {rank.seconds_since(record['last_sign_of_life']):.3f}"
+        yield {}, f"{rank.seconds_since(record['last_sign_of_life']):.3f}"
 
 
 def _labels(labels: dict[str, str]) -> str:

@@ -129,7 +129,7 @@ def main(arguments: Sequence[str]) -> int:
 def _pools(target: str | None, is_store: bool) -> list[pools.Found]:
     """Returns the pools to read. A process may have tables open and no pool."""
     if target is None:
-        return pools.running() + pools.left_behind()
+        return pools.of_this_user()
     if not is_store:
         return pools.named(target)
     return pools.of_processes(pools.with_descendants(int(target))) if target.isdecimal() else []
@@ -157,9 +157,20 @@ def _as_json(name: str, job: analysis.Job, calls: int) -> dict[str, Any]:
 
 
 def _print(name: str, job: analysis.Job) -> None:
-    rows = [_row(rank) for rank in job.ranks]
+    rows: list[tuple[str, ...]] = [
+        (
+            *(str(rank.number), str(rank.record["pid"]), rank.record["host"], rank.state),
+            *(str(rank.record["submitted_calls"]), *rank.progress()),
+            ", ".join(map(str, rank.waits_for)),
+        )
+        for rank in job.ranks
+    ]
     if importlib.util.find_spec("rich") is None:
-        _print_plain(name, rows)
+        print(name)
+        widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
+        for row in (_COLUMNS, *rows):
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            print("  ".join(cells).rstrip())
     else:
         from rich.console import Console
         from rich.table import Table
@@ -189,24 +200,3 @@ def _print_stack(rank: analysis.Rank) -> None:
     if stack:
         print(f"Python stack of {rank.name}:")
         print("\n".join(f"  {line}" for line in stack.splitlines()))
-
-
-def _row(rank: analysis.Rank) -> tuple[str, ...]:
-    return (
-        str(rank.number),
-        str(rank.record["pid"]),
-        rank.record["host"],
-        rank.state,
-        str(rank.record["submitted_calls"]),
-        *rank.progress(),
-        ", ".join(map(str, rank.waits_for)),
-    )
-
-
-def _print_plain(name: str, rows: list[tuple[str, ...]]) -> None:
-    widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
-    print(name)
-    for row in (_COLUMNS, *rows):
-        print(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        )

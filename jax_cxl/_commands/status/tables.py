@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import os
-import stat
 import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -121,11 +120,11 @@ def read(stores: Sequence[str]) -> tuple[list[Table], list[str]]:
             problems.append(str(error))
             continue
         found += [(devices, entry) for entry in entries if not entry.keep]
-    before = [_counts(devices, entry) for devices, entry in found]
+    before = now = [_counts(devices, entry) for devices, entry in found]
     start = time.monotonic()
     if any(before):
         time.sleep(_WATCH_SECONDS)
-    now = [_counts(devices, entry) for devices, entry in found] if any(before) else before
+        now = [_counts(devices, entry) for devices, entry in found]
     seconds = max(time.monotonic() - start, 1e-9)
     tables = []
     for (devices, entry), old, new in zip(found, before, now, strict=True):
@@ -144,17 +143,4 @@ def _counts(devices: "Devices", entry: "catalog.Entry") -> dict[str, int]:
 
 
 def _has_store(path: str) -> bool:
-    """Returns whether a file begins with a store. Never blocks, whatever the file is."""
-    try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            return False
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        offsets = layout.SUPERBLOCK_OFFSETS
-        return any(os.pread(fd, len(layout.MAGIC), at) == layout.MAGIC for at in offsets)
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
+    return pools.begins_with(path, layout.MAGIC, *layout.SUPERBLOCK_OFFSETS)

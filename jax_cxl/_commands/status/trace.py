@@ -1,5 +1,6 @@
 """The command line of `python -m jax_cxl trace`."""
 
+import itertools
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        found = pools.named(options.pool) if options.pool else pools.running() + pools.left_behind()
+        found = pools.named(options.pool) if options.pool else pools.of_this_user()
     except (OSError, ValueError) as error:
         parser.error(str(error))
     if len(found) > 1:
@@ -74,24 +75,26 @@ def main(arguments: Sequence[str]) -> int:
 
 def of_job(name: str, job: analysis.Job) -> dict[str, Any]:
     """Returns the timeline of a job, in the Trace Event Format."""
-    records = [rank.record for rank in job.ranks]
-    first = min(
-        (call["submitted"] for record in records for call in record["calls"]),
-        default=0.0,
-    )
+    submitted = [call["submitted"] for rank in job.ranks for call in rank.record["calls"]]
+    first = min(submitted, default=0.0)
     events: list[dict[str, Any]] = []
-    places: dict[tuple[int, int], tuple[int, dict[str, Any]]] = {}
+    lanes: dict[tuple[int, int], int] = {}
     for rank in job.ranks:
-        events += _names(rank)
-        lanes = _Lanes()
+        number = rank.number
+        events.append(_event("M", number, 0, "process_name", args={"name": rank.name}))
+        events.append(_event("M", number, 0, "process_sort_index", args={"sort_index": number}))
+        busy_until: list[float] = []
         for call in rank.record["calls"]:
-            begin = call["submitted"] - first
-            end = max(_end(rank.record, call) - first, begin)
-            lane = lanes.place(begin, end)
-            places[rank.number, call["number"]] = lane, call
-            events += _bars(rank, call, lane, first, begin, end)
-        events += _lane_names(rank.number, lanes)
-    events += _arrows(records, places, first)
+            begin = call["submitted"]
+            # An unfinished call ends with the rank's last heartbeat.
+            end = call["finished"] or max(rank.record["last_sign_of_life"], call["started"])
+            lane = _place(busy_until, begin, max(begin, end))
+            lanes[number, call["number"]] = lane
+            events += _bars(rank, call, lane, first, busy_until[lane])
+        for lane in range(len(busy_until)):
+            what = f"at the same time, {lane}" if lane else "collectives"
+            events.append(_event("M", number, lane, "thread_name", args={"name": what}))
+    events += _arrows(job, lanes, first)
     return {
         "traceEvents": events,
         "displayTimeUnit": "ns",
@@ -99,54 +102,28 @@ def of_job(name: str, job: analysis.Job) -> dict[str, Any]:
     }
 
 
-def _end(record: dict[str, Any], call: dict[str, Any]) -> float:
-    """Returns when a call ended. An unfinished call ends with the rank's last heartbeat."""
-    return call["finished"] or max(record["last_sign_of_life"], call["started"])
+def _event(phase: str, rank: int, lane: int, name: str, **more: Any) -> dict[str, Any]:
+    return {"ph": phase, "pid": rank, "tid": lane, "name": name, **more}
 
 
-def _names(rank: analysis.Rank) -> Iterator[dict[str, Any]]:
-    meta = {"ph": "M", "pid": rank.number, "tid": 0}
-    yield meta | {"name": "process_name", "args": {"name": rank.name}}
-    yield meta | {"name": "process_sort_index", "args": {"sort_index": rank.number}}
+def _place(busy_until: list[float], begin: float, end: float) -> int:
+    """Returns the first track of a rank that is free from `begin` on, and takes it until `end`.
 
-
-class _Lanes:
-    """The tracks of a rank. Calls that overlap lie on different tracks."""
-
-    def __init__(self) -> None:
-        self.ends: list[float] = []
-
-    def place(self, begin: float, end: float) -> int:
-        """Returns the first track that is free from `begin` on, and takes it until `end`."""
-        for lane, busy_until in enumerate(self.ends):
-            if busy_until <= begin:
-                self.ends[lane] = end
-                return lane
-        self.ends.append(end)
-        return len(self.ends) - 1
-
-
-def _lane_names(rank: int, lanes: _Lanes) -> Iterator[dict[str, Any]]:
-    for lane in range(len(lanes.ends)):
-        name = "collectives" if lane == 0 else f"at the same time, {lane}"
-        yield {
-            "ph": "M",
-            "pid": rank,
-            "tid": lane,
-            "name": "thread_name",
-            "args": {"name": name},
-        }
+    So calls that overlap lie on different tracks.
+    """
+    free = (lane for lane, busy in enumerate(busy_until) if busy <= begin)
+    lane = next(free, len(busy_until))
+    busy_until[lane : lane + 1] = [end]
+    return lane
 
 
 def _bars(
-    rank: analysis.Rank,
-    call: dict[str, Any],
-    lane: int,
-    first: float,
-    begin: float,
-    end: float,
+    rank: analysis.Rank, call: dict[str, Any], lane: int, first: float, end: float
 ) -> Iterator[dict[str, Any]]:
-    bar = {"ph": "X", "pid": rank.number, "tid": lane}
+    def bar(name: str, category: str, since: float, until: float) -> dict[str, Any]:
+        ts, dur = 1e6 * (since - first), 1e6 * (until - since)
+        return _event("X", rank.number, lane, name, cat=category, ts=ts, dur=dur)
+
     arguments = {
         "what": call["what"],
         "line": call["site"] or "not known",
@@ -154,57 +131,35 @@ def _bars(
         "group": rank.record["groups"].get(call["group"], []),
         "status": call["code"] if call["finished"] else "under way",
     }
-    yield bar | {
-        "name": call["name"],
-        "cat": "call",
-        "ts": 1e6 * begin,
-        "dur": 1e6 * (end - begin),
-        "args": arguments,
-    }
+    begin = call["submitted"]
+    yield bar(call["name"], "call", begin, end) | {"args": arguments}
     # A call without a start is an eager call, or still waits.
-    started = min(max(call["started"] - first, begin), end) if call["started"] else end
+    started = min(max(call["started"], begin), end) if call["started"] else end
     for name, since, until in (("waiting", begin, started), ("working", started, end)):
         if until > since:
-            yield bar | {
-                "name": name,
-                "cat": name,
-                "ts": 1e6 * since,
-                "dur": 1e6 * (until - since),
-            }
+            yield bar(name, name, since, until)
 
 
 def _arrows(
-    records: Sequence[dict[str, Any]],
-    places: dict[tuple[int, int], tuple[int, dict[str, Any]]],
-    first: float,
+    job: analysis.Job, lanes: dict[tuple[int, int], int], first: float
 ) -> Iterator[dict[str, Any]]:
     """Yields an arrow from the rank that joined a call last to each rank that waited."""
     calls: dict[tuple[int, int], dict[int, dict[str, Any]]] = {}
-    for record in records:
-        for call in record["calls"]:
-            calls.setdefault((call["group"], call["identity"]), {})[record["rank"]] = call
-    number = 0
+    for each in job.ranks:
+        for call in each.record["calls"]:
+            calls.setdefault((call["group"], call["identity"]), {})[each.number] = call
+    numbers = itertools.count(1)
     for by_rank in calls.values():
         last = max(by_rank, key=lambda rank: by_rank[rank]["submitted"])
-        lane, late = places[last, by_rank[last]["number"]]
+        late = by_rank[last]
         for rank, call in by_rank.items():
             if late["submitted"] - call["submitted"] < _ARROW_SECONDS or not call["finished"]:
                 continue
             ready = min(call["started"] or call["finished"], call["finished"])
             if ready < late["submitted"]:
                 continue  # The clocks of the two hosts disagree.
-            number += 1
-            arrow = {"name": "waited for", "cat": "waited for", "id": number}
-            yield arrow | {
-                "ph": "s",
-                "pid": last,
-                "tid": lane,
-                "ts": 1e6 * (late["submitted"] - first),
-            }
-            yield arrow | {
-                "ph": "f",
-                "bp": "e",
-                "pid": rank,
-                "tid": places[rank, call["number"]][0],
-                "ts": 1e6 * (ready - first),
-            }
+            arrow = {"cat": "waited for", "id": next(numbers)}
+            begins, ends = 1e6 * (late["submitted"] - first), 1e6 * (ready - first)
+            lane, other = lanes[last, late["number"]], lanes[rank, call["number"]]
+            yield _event("s", last, lane, "waited for", ts=begins, **arrow)
+            yield _event("f", rank, other, "waited for", ts=ends, bp="e", **arrow)

@@ -6,6 +6,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from jax_cxl import _text, errors
 from jax_cxl._commands import option_types
@@ -159,7 +160,7 @@ def _check(options: argparse.Namespace) -> int:
     for device, offset in superblocks.damaged(devices):
         damaged += 1
         print(f"superblock (device {device}, offset {offset:#x}) is damaged: it has a copy")
-    for section in _sections(devices):
+    for section in listing.sections(devices):
         for records in validity.all_valid(section):
             what = f"{_text.printable(section.entry.name)} {records[0].version}"
             problems = list(_damages(section, records))
@@ -195,18 +196,17 @@ def _export(options: argparse.Namespace) -> int:
     if options.path.exists():
         raise errors.CxlError(f"{options.path} exists already; choose a new name")
     reader = restoring.Reader(section, records)
-    write = safetensors_files.write if _is_safetensors(options.path) else orbax_files.write
-    keys = write(reader, options.path)
-    print(f"wrote {section.entry.name} {records[0].version} to {options.path}")
-    for name in keys:
-        print(f"{_text.printable(name)}: typed PRNG keys, of which it has the key data")
+    _files(options.path).write(reader, options.path)
+    print(f"wrote {_text.printable(section.entry.name)} {records[0].version} to {options.path}")
+    for leaf in reader.leaves.values():
+        if leaf.key:
+            print(f"{_text.printable(leaf.name)}: typed PRNG keys, of which it has the key data")
     return 0
 
 
 def _import(options: argparse.Namespace) -> int:
     _only_on_the_host()
-    read = safetensors_files.read if _is_safetensors(options.path) else orbax_files.read
-    tree = read(options.path)
+    tree = _files(options.path).read(options.path)
     name = options.name or snapshots.NAME
     if name == snapshots.NAME:
         version = _import_snapshot(options, tree)
@@ -241,10 +241,10 @@ def _delete(options: argparse.Namespace) -> int:
         records = _of_version(section, options.version)
         for device in devices.usable:
             section.erase_records(device, records[0].number)
-        print(f"deleted {section.entry.name} {records[0].version}")
+        print(f"deleted {_text.printable(section.entry.name)} {records[0].version}")
         return 0
     for section in (
-        _sections(devices) if options.name is None else [_section(devices, options.name)]
+        listing.sections(devices) if options.name is None else [_section(devices, options.name)]
     ):
         fence.delete(section)
         print(f"deleted {_text.printable(section.entry.name)}")
@@ -279,7 +279,7 @@ def _repair(options: argparse.Namespace) -> int:
     _refuse_if_in_use(options.where)
     blank = _open(options.where).blank
     devices = opening.open_devices(options.where, None, repair=True)
-    done = repair.repair(devices, _sections(devices), 0, 1, lambda values: [tuple(values)])
+    done = repair.repair(devices, listing.sections(devices), 0, 1, lambda values: [tuple(values)])
     for device in blank:
         print(f"device {device} was lost")
     print(f"{done.written} blocks, records and superblocks were written")
@@ -293,13 +293,9 @@ def _open(where: str) -> Devices:
     return opening.open_devices(where, None, existing=True)
 
 
-def _sections(devices: Devices) -> list[Section]:
-    return [Section(devices, entry, "version") for entry in catalog.entries(devices)]
-
-
 def _section(devices: Devices, name: str | None) -> Section:
     """Returns the section of a name, by default of the only one."""
-    found = _sections(devices)
+    found = listing.sections(devices)
     names = [section.entry.name for section in found]
     if name is None and len(found) != 1:
         raise errors.StoreError(f"{devices.where!r} has the names {names}: choose one by --name")
@@ -320,8 +316,9 @@ def _of_version(section: Section, version: int | None) -> Records:
     raise errors.StoreError(f"{section.text} has {what}, only the versions {versions}")
 
 
-def _is_safetensors(path: pathlib.Path) -> bool:
-    return path.suffix == ".safetensors"
+def _files(path: pathlib.Path) -> Any:
+    """Returns the module that reads and writes such a file or folder."""
+    return safetensors_files if path.suffix == ".safetensors" else orbax_files
 
 
 def _exists(where: str) -> bool:
@@ -342,10 +339,8 @@ def _contents(where: str) -> str:
 
 def _refuse_if_in_use(where: str) -> None:
     """Raises an error if a process has one of the files open as memory."""
-    spec = opening.spec_of(where) if _exists(where) else None
-    for path in () if spec is None or spec.medium.is_device else spec.paths:
-        if not os.path.exists(path):
-            continue
+    spec = opening.spec_of(where)
+    for path in filter(os.path.exists, () if spec.medium.is_device else spec.paths):
         with open(path, "r+b") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -44,9 +44,11 @@ class Area:
         """Returns a line of text."""
         if self.state == "valid" and self.time is not None and self.bytes is not None:
             when = datetime.datetime.fromtimestamp(self.time).astimezone()
-            counts = f"{_counted(self.processes, 'process')}, {_counted(self.leaves, 'leaf')}"
+            processes = f"{self.processes} {'process' if self.processes == 1 else 'processes'}"
+            leaves = f"{self.leaves} {'leaf' if self.leaves == 1 else 'leaves'}"
             return (
-                f"version {self.version}: {when:%Y-%m-%d %H:%M:%S%z}, {counts}, {self.bytes} bytes"
+                f"version {self.version}: {when:%Y-%m-%d %H:%M:%S%z}, {processes}, {leaves},"
+                f" {self.bytes} bytes"
             )
         why = f" ({self.why})" if self.why else ""
         of = "" if self.version is None else f" of version {self.version}"
@@ -73,7 +75,7 @@ def lines(devices: Devices) -> Iterator[str]:
     )
     for device in devices.blank:
         yield f"device {device} is lost; repair rebuilds it"
-    for section in _sections(devices):
+    for section in sections(devices):
         size = section.entry.end - section.entry.start
         yield f"{_text.printable(section.entry.name)}: {_kind(section.entry)}, {size} bytes"
         for area in areas(section):
@@ -102,13 +104,14 @@ def as_json(devices: Devices) -> str:
                 "bytes": section.entry.end - section.entry.start,
                 "areas": [dataclasses.asdict(area) for area in areas(section)],
             }
-            for section in _sections(devices)
+            for section in sections(devices)
         ],
     }
     return json.dumps(described, indent=2)
 
 
-def _sections(devices: Devices) -> list[Section]:
+def sections(devices: Devices) -> list[Section]:
+    """Returns the section of each name."""
     return [Section(devices, entry, "version") for entry in catalog.entries(devices)]
 
 
@@ -133,8 +136,3 @@ def _other(section: Section, area: int) -> Area:
     missing = [writer for writer in range(newest.writers) if writer not in of_it]
     why = f"without the parts of processes {missing} of {newest.writers}"
     return Area(area, "being written or torn", newest.version, None, newest.writers, why=why)
-
-
-def _counted(number: int | None, noun: str) -> str:
-    plurals = {"process": "processes", "leaf": "leaves"}
-    return f"{number} {noun if number == 1 else plurals[noun]}"

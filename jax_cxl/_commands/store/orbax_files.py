@@ -10,30 +10,35 @@ import numpy as np
 
 from jax_cxl import errors
 from jax_cxl._store.reading import restoring
-from jax_cxl._store.trees import leaves, names
+from jax_cxl._store.trees import names
 
 
-def write(reader: restoring.Reader, folder: pathlib.Path) -> list[str]:
-    """Writes a version as a checkpoint that `StandardCheckpointer` restores.
+def write(reader: restoring.Reader, folder: pathlib.Path) -> None:
+    """Writes a version as a checkpoint that `StandardCheckpointer` restores, into a new folder.
 
-    Args:
-      reader: the version.
-      folder: a folder that does not exist yet.
-
-    Returns:
-      The names of typed PRNG keys, whose key data are in the checkpoint.
+    Typed PRNG keys become their key data.
 
     Raises:
       StoreError: it is damaged.
       CxlError: orbax is missing, or cannot have such a tree.
     """
-    refused = [leaf.name for leaf in reader.leaves.values() if _is_refused(leaf)]
+    refused = [
+        name
+        for name, leaf in reader.leaves.items()
+        if isinstance(leaf.value, str) or (leaf.dtype and math.prod(leaf.shape) == 0)
+    ]
     if refused:
         raise errors.CxlError(
             "an orbax checkpoint cannot have arrays without elements, or text:"
             f" {', '.join(refused)}"
         )
-    tree = _nested({name: _value(reader, leaf) for name, leaf in reader.leaves.items()})
+    values = {
+        name: reader.read_same(leaf, tuple((0, n) for n in leaf.shape))
+        if leaf.dtype
+        else leaf.value
+        for name, leaf in reader.leaves.items()
+    }
+    tree = _nested(values)
     checkpointer = _orbax().StandardCheckpointer()
     try:
         checkpointer.save(folder.absolute(), tree)
@@ -42,7 +47,6 @@ def write(reader: restoring.Reader, folder: pathlib.Path) -> list[str]:
         raise errors.CxlError(f"orbax cannot write {folder}: {error}") from error
     finally:
         checkpointer.close()
-    return [name for name, leaf in reader.leaves.items() if leaf.key]
 
 
 def read(folder: pathlib.Path) -> Any:
@@ -80,16 +84,6 @@ def read(folder: pathlib.Path) -> Any:
 def _restored_as(ocp: Any, described: Any) -> type | None:
     scalar = isinstance(described, ocp.metadata.ScalarMetadata)
     return np.ndarray if isinstance(described, ocp.metadata.ArrayMetadata) and not scalar else None
-
-
-def _is_refused(leaf: leaves.Leaf) -> bool:
-    return isinstance(leaf.value, str) or bool(leaf.dtype and math.prod(leaf.shape) == 0)
-
-
-def _value(reader: restoring.Reader, leaf: leaves.Leaf) -> Any:
-    if not leaf.dtype:
-        return leaf.value
-    return reader.read_same(leaf, tuple((0, n) for n in leaf.shape))
 
 
 def _nested(values: dict[str, Any]) -> Any:

@@ -10,15 +10,10 @@ from jax_cxl._store.reading import restoring
 from jax_cxl._store.trees import names
 
 
-def write(reader: restoring.Reader, path: pathlib.Path) -> list[str]:
-    """Writes a version. The names of tensors have dots: `layers.0.weight`.
+def write(reader: restoring.Reader, path: pathlib.Path) -> None:
+    """Writes a version to a new file. The names of tensors have dots: `layers.0.weight`.
 
-    Args:
-      reader: the version.
-      path: a file that does not exist yet.
-
-    Returns:
-      The names of typed PRNG keys, whose key data are in the file.
+    Typed PRNG keys become their key data.
 
     Raises:
       StoreError: it is damaged.
@@ -37,7 +32,6 @@ def write(reader: restoring.Reader, path: pathlib.Path) -> list[str]:
         _safetensors().save_file(tensors, path)
     except (KeyError, ValueError, OSError) as error:
         raise errors.CxlError(f"safetensors cannot write {path}: {error}") from error
-    return [name for name, leaf in reader.leaves.items() if leaf.key]
 
 
 def read(path: pathlib.Path) -> dict[str, Any]:

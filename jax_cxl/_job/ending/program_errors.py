@@ -7,7 +7,7 @@ module makes JAX's exception an instance of both JAX's class and jax_cxl's.
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
@@ -15,39 +15,24 @@ from jax_cxl import _compat, _core, errors
 from jax_cxl._job import failed_programs
 
 
-class Failure(NamedTuple):
-    """A failure of a collective.
-
-    Attributes:
-      code: `jax_cxl::CodeName` of its status.
-      message: text for people, with the cause and what to do.
-      details: pairs of name and value for programs: see `errors.PeerLostError`.
-    """
-
-    code: str
-    message: str
-    details: Iterable[tuple[str, str]] = ()
-
-
-def _of_handlers(text: str) -> Failure | None:
-    found: Any = _core.find_failure(text) if "jax_cxl: " in text else None
-    return None if found is None else Failure(*found)
+def _of_handlers(text: str) -> Any:
+    return _core.find_failure(text) if "jax_cxl: " in text else None
 
 
 # Each function gets the text of every JaxRuntimeError. The first that returns a failure decides.
-_sources: list[Callable[[str], Failure | None]] = [_of_handlers]
+_sources: list[Callable[[str], Any]] = [_of_handlers]
 
 
-def add_source(find: Callable[[str], Failure | None]) -> None:
+def add_source(find: Callable[[str], Any]) -> None:
     """Adds a function that finds the reason for which a program failed.
 
     Engines need one if their errors do not reach XLA as a text. For example, a kernel that gives up
     causes a CUDA error without a reason, and the CUDA module has the reason.
 
     Args:
-      find: takes the text of a `jax.errors.JaxRuntimeError`. It returns the failure, or None if the
-        error is not one of jax_cxl's. It must not raise, and runs in the thread that raises the
-        error.
+      find: takes the text of a `jax.errors.JaxRuntimeError`. It returns the failure, as the
+        arguments of `errors.from_code`, or None if the error is not one of jax_cxl's. It must not
+        raise, and runs in the thread that raises the error.
     """
     _sources.append(find)
 
@@ -57,7 +42,7 @@ def install() -> None:
     """Makes errors of collectives in compiled programs instances of jax_cxl's classes."""
     failed_programs.install()
     _compat.dispatch.make_runtime_errors(_make)
-    _core.translate_dispatch_errors(_compat.dispatch.jitted_function_type(), _make)
+    _core.translate_dispatch_errors(type(jax.jit(lambda: None)), _make)
 
 
 def _make(text: str) -> BaseException | None:
@@ -70,7 +55,7 @@ def _make(text: str) -> BaseException | None:
     return None
 
 
-def _exception(code: str, message: str, details: Iterable[tuple[str, str]]) -> errors.CxlError:
+def _exception(code: str, message: str, details: Iterable[tuple[str, str]] = ()) -> errors.CxlError:
     kind = errors.BY_CODE_IN_PROGRAM.get(code, errors.CxlError)
     error = _both(kind)(errors.message_of(code, message))
     errors.add_details(error, details)

@@ -12,19 +12,13 @@ import functools
 import os
 import sys
 import types
-from collections.abc import Sequence
 from importlib import abc, machinery, util
+from typing import Any
 
 from jax_cxl._job import variables
 from jax_cxl._job.launched import environment, mpi
 
 _CLUSTER_MODULE = "jax._src.clusters.cluster"
-
-
-def install_for_mpi() -> None:
-    """Calls `install` if an MPI launcher that JAX does not know has started this process."""
-    if mpi.is_open_mpi() or mpi.is_hydra():
-        install()
 
 
 @functools.cache
@@ -37,40 +31,24 @@ def install() -> None:
 
 
 class _Finder(abc.MetaPathFinder):
-    """Wraps the loader of JAX's cluster module, once."""
+    """Makes the loader of JAX's cluster module register the launchers, once."""
 
     def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,
-        target: types.ModuleType | None = None,
+        self, fullname: str, path: Any, target: types.ModuleType | None = None
     ) -> machinery.ModuleSpec | None:
-        del path, target
         if fullname != _CLUSTER_MODULE:
             return None
         sys.meta_path.remove(self)
         spec = util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+            execute = spec.loader.exec_module
+
+            def exec_module(module: types.ModuleType) -> None:
+                execute(module)
+                _register()
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
-
-
-class _Loader(abc.Loader):
-    """Loads a module by its own loader, and then registers the launcher."""
-
-    def __init__(self, loader: abc.Loader):
-        self._loader = loader
-
-    def create_module(self, spec: machinery.ModuleSpec) -> types.ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        # Code that inspects the module later has to see the original loader.
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        _register()
 
 
 def _register() -> None:
@@ -85,30 +63,22 @@ def _register() -> None:
         """
 
         name: str = "jax_cxl"
+        is_env_present = staticmethod(environment.launched)
+        get_process_id = mpi.number(variables.RANK)
 
-        @classmethod
-        def is_env_present(cls) -> bool:
-            return environment.launched()
-
-        @classmethod
+        @staticmethod
         def get_coordinator_address(
-            cls, timeout_secs: int | None, override_coordinator_port: str | None
+            timeout_secs: int | None, override_coordinator_port: str | None
         ) -> str:
-            del timeout_secs, override_coordinator_port
-            return os.environ["JAX_COORDINATOR_ADDRESS"]
+            return os.environ[variables.COORDINATOR]
 
-        @classmethod
-        def get_process_count(cls) -> int:
+        @staticmethod
+        def get_process_count() -> int:
             environment.note_connecting()
             environment.wait_for_coordinator()
             return int(os.environ[variables.SIZE])
 
-        @classmethod
-        def get_process_id(cls) -> int:
-            return int(os.environ[variables.RANK])
-
     # The definitions have appended the classes to JAX's list. Put them first.
-    known = ClusterEnv._cluster_types
-    for cluster in reversed([LaunchCluster, *mpi.clusters(ClusterEnv)]):
-        known.remove(cluster)
-        known.insert(0, cluster)
+    clusters = [LaunchCluster, *mpi.clusters(ClusterEnv)]
+    others = [known for known in ClusterEnv._cluster_types if known not in clusters]
+    ClusterEnv._cluster_types[:] = clusters + others

@@ -1,6 +1,8 @@
 """What a rank knows of its launcher, and what it tells the launcher."""
 
 import contextlib
+import functools
+import logging
 import os
 import socket
 import struct
@@ -20,6 +22,10 @@ board: Board | None = None
 # The report of a pool: 0, and the offset.
 POOL = struct.Struct("<BQ")
 
+# Launchers set these variables. If one says that there are several processes, and jax.distributed
+# is not initialized, the processes do not know of each other.
+_PROCESS_COUNTS = (variables.SIZE, "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
 # Seconds that a rank waits for the coordination service before JAX waits.
 _COORDINATOR_SECONDS = 10
 
@@ -31,6 +37,36 @@ def launched() -> bool:
     starts inherit the answer, as they inherit Slurm's variables.
     """
     return variables.RANK in os.environ and variables.SIZE in os.environ
+
+
+def process_count_variable() -> str:
+    """Returns the variable that shows that there are several processes, such as "PMI_SIZE=2", or
+    "".
+    """
+    for name in _PROCESS_COUNTS:
+        count = os.environ.get(name, "")
+        if count.isdecimal() and int(count) > 1:
+            return f"{name}={count}"
+    return ""
+
+
+@functools.cache
+def warn_if_alone() -> None:
+    """Warns if this is one of several processes that do not know of each other.
+
+    Such a process runs a job of its own. Nothing fails, but every result is that of one process.
+    """
+    import jax  # The launcher, which imports this module, must not import JAX.
+
+    variable = process_count_variable()
+    if variable and not jax.distributed.is_initialized():
+        logging.getLogger("jax_cxl").warning(
+            "jax_cxl: warning: this is one of several processes (%s), but they do not know of each"
+            " other: each runs a job by itself, and its collectives reach no other process. Call"
+            " jax_cxl.initialize() or jax.distributed.initialize() at the beginning of the script,"
+            " before anything uses a device.",
+            variable,
+        )
 
 
 def note_connecting() -> None:
@@ -78,15 +114,11 @@ def succeeds_process_0() -> bool:
 
 
 def announce_pool(fd: int, offset: int) -> None:
-    """Hands the pool to the launcher, if there is one.
+    """Hands the pool at this offset of a file to the launcher, if there is one.
 
     The kernel frees a pool without a name when the last rank ends. So the launcher keeps the pool
     open too, and can print the last calls of the ranks. This function passes the open file itself,
     because this process may have ended when the launcher reads the report.
-
-    Args:
-      fd: the open file of the pool.
-      offset: the offset of the pool in the file, in bytes.
     """
     if reports is not None:
         with contextlib.suppress(OSError):  # The supervisor is gone.

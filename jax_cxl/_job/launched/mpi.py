@@ -42,68 +42,47 @@ def clusters(base: Any) -> list[Any]:
         """Processes of Open MPI 5 or newer."""
 
         name = "open_mpi"
-
-        @classmethod
-        def is_env_present(cls) -> bool:
-            return is_open_mpi()
-
-        @classmethod
-        def get_coordinator_address(
-            cls, timeout_secs: int | None, override_coordinator_port: str | None
-        ) -> str:
-            # "prterun-HOST-PID@JOB" has the host on which mpirun runs. JAX uses this host too, for
-            # version 4.
-            namespace = os.environ["PMIX_NAMESPACE"]
-            port = override_coordinator_port or _port(namespace)
-            if os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == os.environ["OMPI_COMM_WORLD_SIZE"]:
-                return f"127.0.0.1:{port}"
-            host = namespace.partition("-")[2].rpartition("@")[0].rpartition("-")[0]
-            if not host:
-                raise RuntimeError(_no_address("Open MPI", f"PMIX_NAMESPACE={namespace}"))
-            return f"{host}:{port}"
-
-        @classmethod
-        def get_process_count(cls) -> int:
-            return int(os.environ["OMPI_COMM_WORLD_SIZE"])
-
-        @classmethod
-        def get_process_id(cls) -> int:
-            return int(os.environ["OMPI_COMM_WORLD_RANK"])
-
-        @classmethod
-        def get_local_process_id(cls) -> int | None:
-            return int(os.environ["OMPI_COMM_WORLD_LOCAL_RANK"])
+        is_env_present = staticmethod(is_open_mpi)
+        get_coordinator_address = staticmethod(_address_of_open_mpi)
+        get_process_count = number("OMPI_COMM_WORLD_SIZE")
+        get_process_id = number("OMPI_COMM_WORLD_RANK")
+        get_local_process_id = number("OMPI_COMM_WORLD_LOCAL_RANK")
 
     class HydraCluster(base):
         """Processes of MPICH or Intel MPI."""
 
         name = "hydra"
-
-        @classmethod
-        def is_env_present(cls) -> bool:
-            return is_hydra()
-
-        @classmethod
-        def get_coordinator_address(
-            cls, timeout_secs: int | None, override_coordinator_port: str | None
-        ) -> str:
-            if os.environ["MPI_LOCALNRANKS"] != os.environ["PMI_SIZE"]:
-                raise RuntimeError(_no_address("MPICH", "Hydra"))
-            return f"127.0.0.1:{override_coordinator_port or _port(str(_proxy()))}"
-
-        @classmethod
-        def get_process_count(cls) -> int:
-            return int(os.environ["PMI_SIZE"])
-
-        @classmethod
-        def get_process_id(cls) -> int:
-            return int(os.environ["PMI_RANK"])
-
-        @classmethod
-        def get_local_process_id(cls) -> int | None:
-            return int(os.environ["MPI_LOCALRANKID"])
+        is_env_present = staticmethod(is_hydra)
+        get_coordinator_address = staticmethod(_address_of_hydra)
+        get_process_count = number("PMI_SIZE")
+        get_process_id = number("PMI_RANK")
+        get_local_process_id = number("MPI_LOCALRANKID")
 
     return [OpenMpiCluster, HydraCluster]
+
+
+def number(variable: str) -> Any:
+    """Returns a method that reads a number from the environment."""
+    return staticmethod(lambda: int(os.environ[variable]))
+
+
+def _address_of_open_mpi(timeout_secs: int | None, override_coordinator_port: str | None) -> str:
+    # "prterun-HOST-PID@JOB" has the host on which mpirun runs. JAX uses this host too, for version
+    # 4.
+    namespace = os.environ["PMIX_NAMESPACE"]
+    port = override_coordinator_port or _port(namespace)
+    if os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == os.environ["OMPI_COMM_WORLD_SIZE"]:
+        return f"127.0.0.1:{port}"
+    host = namespace.partition("-")[2].rpartition("@")[0].rpartition("-")[0]
+    if not host:
+        raise RuntimeError(_no_address("Open MPI", f"PMIX_NAMESPACE={namespace}"))
+    return f"{host}:{port}"
+
+
+def _address_of_hydra(timeout_secs: int | None, override_coordinator_port: str | None) -> str:
+    if os.environ["MPI_LOCALNRANKS"] != os.environ["PMI_SIZE"]:
+        raise RuntimeError(_no_address("MPICH", "Hydra"))
+    return f"127.0.0.1:{override_coordinator_port or _port(str(_proxy()))}"
 
 
 def _port(job: str) -> str:

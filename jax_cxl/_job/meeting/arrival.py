@@ -15,17 +15,18 @@ key-value store. Until then, the board of the launcher shows which ranks have be
 import atexit
 import contextlib
 import importlib.metadata
+import itertools
 import json
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import jax
 import jaxlib.version
 
-from jax_cxl import _compat, errors
+from jax_cxl import _compat, _text, errors
 from jax_cxl._job import process_identity
 from jax_cxl._job.ending import program_ending
 from jax_cxl._job.launched import environment as launch_environment
@@ -36,9 +37,6 @@ from jax_cxl._job.meeting import making_devices
 # compiles or loads data before it first communicates.
 TIMEOUT_SECONDS = 300
 
-# A process looks again after the first pause, then after pauses that grow to the longest one: the
-# others usually come within milliseconds.
-_FIRST_PAUSE = 0.001
 _LONGEST_PAUSE = 0.02
 _ADVICE = " All processes have to start again."
 _T = TypeVar("_T")
@@ -46,6 +44,11 @@ _T = TypeVar("_T")
 _attempt = 0  # Equal in all processes that meet, because they initialize equally often.
 _expected: set[int] = set()  # The processes that meet in this attempt.
 _ends: str | None = None  # How this program ends, once it no longer waits for a start.
+
+
+def _pauses() -> Iterator[float]:
+    """Yields the seconds until the next look. The others usually come within milliseconds."""
+    return itertools.chain((0.001, 0.002, 0.004, 0.008, 0.016), itertools.repeat(_LONGEST_PAUSE))
 
 
 def await_ranks(timeout: float) -> None:
@@ -59,29 +62,24 @@ def await_ranks(timeout: float) -> None:
         return
     launch_environment.note_connecting()
     deadline = time.monotonic() + timeout
-    pause = _FIRST_PAUSE
+    pauses = _pauses()
     while missing := board.ranks(RUNS) + board.ranks(ENDED):
         if ended := board.ranks(ENDED):
             raise errors.NotInitializedError(
-                f"{_names(ended, 'rank')} ended without calling jax_cxl.initialize(), or"
+                f"{_text.numbered('rank', ended)} ended without calling jax_cxl.initialize(), or"
                 " jax.distributed.initialize(). All ranks have to call it, before they use a device"
             )
         if time.monotonic() > deadline:
             raise errors.NotInitializedError(
-                f"{_names(missing, 'rank')} did not call jax_cxl.initialize() within"
+                f"{_text.numbered('rank', missing)} did not call jax_cxl.initialize() within"
                 f" JAX_CXL_CONNECT_TIMEOUT = {timeout:g} s. All ranks have to call it, before they"
                 " use a device; raise that time if ranks start so far apart"
             )
-        time.sleep(pause)
-        pause = _longer(pause)
+        time.sleep(next(pauses))
 
 
-def begin(awaited: Sequence[int] | None, timeout: float) -> None:
-    """Records that this process has arrived, and waits until all have.
-
-    Args:
-      awaited: the processes that have to arrive, None for all.
-      timeout: for how many seconds to wait.
+def begin(awaited: Sequence[int], timeout: float) -> None:
+    """Records that this process has arrived, and waits until all `awaited` processes have.
 
     Raises:
       NotInitializedError: a process has ended, has failed or has not arrived in time, or the
@@ -91,7 +89,7 @@ def begin(awaited: Sequence[int] | None, timeout: float) -> None:
     _attempt += 1
     if not _several():
         return
-    _expected = set(range(_compat.distributed.process_count()) if awaited is None else awaited)
+    _expected = set(awaited)
     _post(None)
 
     def missing() -> list[int]:
@@ -102,7 +100,7 @@ def begin(awaited: Sequence[int] | None, timeout: float) -> None:
 
     def problem() -> str:
         return (
-            f"{_names(missing())} did not call jax_cxl.initialize() within"
+            f"{_text.numbered('process', missing())} did not call jax_cxl.initialize() within"
             f" JAX_CXL_CONNECT_TIMEOUT = {timeout:g} s: look at what it printed last, or raise that"
             " time if processes start so far apart"
         )
@@ -112,18 +110,15 @@ def begin(awaited: Sequence[int] | None, timeout: float) -> None:
         if not _compat.backends.made():
             # Make the devices now: JAX makes them in all processes together, and a process that
             # has yet to lower its first collective may already wait for this one.
-            wait_for(lambda: making_devices.announced() >= set(missing()) or None, timeout, problem)
+            announced = making_devices.announcements
+            wait_for(lambda: announced().keys() >= set(missing()) or None, timeout, problem)
             jax.devices()
         wait_for(lambda: not missing() or None, deadline - time.monotonic(), problem)
         _check_versions()
 
 
 def give_up(reason: str) -> None:
-    """Makes `wait_for` raise an error from now on, because this program ends.
-
-    Args:
-      reason: how it ends.
-    """
+    """Makes `wait_for` raise an error from now on, because this program ends as `reason` says."""
     global _ends
     _ends = reason
 
@@ -136,7 +131,7 @@ def wait_for(look: Callable[[], _T | None], timeout: float, problem: Callable[[]
         After `timeout` seconds, the error is `problem`.
     """
     deadline = time.monotonic() + timeout
-    pause = _FIRST_PAUSE
+    pauses = _pauses()
     while True:
         if _ends is not None:
             raise errors.NotInitializedError(f"its program ended before that ({_ends})")
@@ -153,19 +148,47 @@ def wait_for(look: Callable[[], _T | None], timeout: float, problem: Callable[[]
             return found
         if time.monotonic() > deadline:
             raise errors.NotInitializedError(problem if isinstance(problem, str) else problem())
-        time.sleep(pause)
-        pause = _longer(pause)
+        time.sleep(next(pauses))
 
 
-def wait_for_value(key: str, timeout: float, problem: str) -> str:
+def wait_for_value(key: str, problem: str) -> str:
     """Waits until a key has a value, and returns it. `wait_for` says which errors it raises."""
+    return wait_for(lambda: _soon(key), TIMEOUT_SECONDS, problem)
+
+
+def exchange(folder: str, value: str, processes: Sequence[int], what: str) -> list[str]:
+    """Publishes a value, waits until all these processes have done so, and returns their values.
+
+    Args:
+      folder: prefix of the keys, used for this exchange only.
+      what: what a process does when it publishes its value, for messages: "come to the pool".
+
+    `wait_for` says which errors it raises.
+    """
+    _compat.distributed.client().key_value_set(f"{folder}/{jax.process_index()}", value)
+    found: dict[str, str] = {}
+
+    def missing() -> list[int]:
+        return [process for process in processes if str(process) not in found]
+
+    def look() -> list[str] | None:
+        found.update(_compat.distributed.entries(folder))
+        for process in missing():
+            if (text := _soon(f"{folder}/{process}")) is None:
+                return None
+            found[str(process)] = text
+        return list(found.values())
+
+    def problem() -> str:
+        return f"{_text.numbered('process', missing())} did not {what}"
+
+    return wait_for(look, TIMEOUT_SECONDS, problem)
+
+
+def _soon(key: str) -> str | None:
+    """Returns the value of a key, None if it gets none in the time of a pause."""
     # The service answers as soon as there is a value, sooner than a pause would end.
-    wait = round(_LONGEST_PAUSE * 1000)
-    return wait_for(lambda: _compat.distributed.key_value(key, wait), timeout, problem)
-
-
-def _longer(pause: float) -> float:
-    return min(2 * pause, _LONGEST_PAUSE)
+    return _compat.distributed.key_value(key, round(_LONGEST_PAUSE * 1000))
 
 
 @contextlib.contextmanager
@@ -186,9 +209,7 @@ def telling_failures(begins: bool = False) -> Any:
 
 
 def _several() -> bool:
-    client = _compat.distributed.client()
-    several = client is not None and _compat.distributed.process_count() > 1
-    return several and not launch_environment.restarts_lost()
+    return _compat.distributed.connected() and not launch_environment.restarts_lost()
 
 
 def _post(failure: str | None, code: str | None = None) -> None:
@@ -196,12 +217,7 @@ def _post(failure: str | None, code: str | None = None) -> None:
     who |= {"host": socket.gethostname(), "boot_id": process_identity.boot_id()}
     who |= {"pid_namespace": process_identity.pid_namespace(), "failure": failure, "code": code}
     who |= {"versions": _versions()}
-    with contextlib.suppress(jax.errors.JaxRuntimeError):  # The service may be gone.
-        _compat.distributed.client().key_value_set(
-            f"{_folder(_attempt)}{_compat.distributed.process_id()}",
-            json.dumps(who),
-            allow_overwrite=True,
-        )
+    _compat.distributed.post(_folder(_attempt), json.dumps(who))
 
 
 def _versions() -> str:
@@ -221,19 +237,21 @@ def _check_versions() -> None:
     for process, who in sorted(_arrivals(_attempt).items()):
         by_versions.setdefault(who["versions"], []).append(process)
     if len(by_versions) > 1:
-        found = "; ".join(f"{_names(who)}: {text}" for text, who in by_versions.items())
+        found = "; ".join(
+            f"{_text.numbered('process', who)}: {text}" for text, who in by_versions.items()
+        )
         raise errors.NotInitializedError(
             f"the processes run different versions ({found}). Install the same versions for all"
         )
 
 
 def _arrivals(attempt: int) -> dict[int, dict[str, Any]]:
-    entries = _compat.distributed.client().key_value_dir_get(_folder(attempt))
-    return {int(key.rpartition("/")[2]): json.loads(text) for key, text in entries}
+    entries = _compat.distributed.entries(_folder(attempt))
+    return {int(process): json.loads(text) for process, text in entries.items()}
 
 
 def _folder(attempt: int) -> str:
-    return f"jax_cxl/arrival/{attempt}/"
+    return f"jax_cxl/arrival/{attempt}"
 
 
 def check_others() -> None:
@@ -267,11 +285,6 @@ def check_others() -> None:
             raise errors.NotInitializedError(
                 f"{name} ended before jax_cxl had started: look at what it printed last.{_ADVICE}"
             )
-
-
-def _names(numbers: Sequence[int], noun: str = "process") -> str:
-    plural = {"process": "processes", "rank": "ranks"}[noun]
-    return f"{noun if len(numbers) == 1 else plural} " + ", ".join(map(str, numbers))
 
 
 @atexit.register

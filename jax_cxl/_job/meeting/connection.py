@@ -7,7 +7,7 @@ import jax
 
 from jax_cxl import _compat, errors
 from jax_cxl._job.launched import environment as launch_environment
-from jax_cxl._job.meeting import alone, arrival
+from jax_cxl._job.meeting import arrival
 
 # Files that jax.distributed and jax_cxl open, besides one for each other process.
 _FILES = 24
@@ -15,29 +15,24 @@ _FILES = 24
 
 def connect(connect_timeout: float) -> None:
     """Connects the processes of the job if there are several, unless the script has done so."""
-    if not jax.distributed.is_initialized():
-        _initialize_distributed(connect_timeout)
+    several = launch_environment.process_count_variable()
+    if not jax.distributed.is_initialized() and (launch_environment.launched() or several):
+        check_open_files(_FILES)
+        if not _compat.backends.made():
+            arrival.await_ranks(connect_timeout)
+        try:
+            jax.distributed.initialize()
+        except (RuntimeError, ValueError) as error:
+            raise errors.NotInitializedError(
+                "This is one of several processes"
+                + (f" ({several})" if several else "")
+                + ", but they do not know of each other, and jax.distributed could not be"
+                f" initialized: {error}. Call jax.distributed.initialize(...) or"
+                " jax_cxl.initialize() at the beginning of the script, before anything uses a"
+                " device."
+            ) from error
     if launch_environment.succeeds_process_0():
         _compat.distributed.forget_topology()
-
-
-def _initialize_distributed(connect_timeout: float) -> None:
-    several = alone.told_by()
-    if not launch_environment.launched() and not several:
-        return
-    check_open_files(_FILES)
-    if not _compat.backends.made():
-        arrival.await_ranks(connect_timeout)
-    try:
-        jax.distributed.initialize()
-    except (RuntimeError, ValueError) as error:
-        raise errors.NotInitializedError(
-            "This is one of several processes"
-            + (f" ({several})" if several else "")
-            + ", but they do not know of each other, and jax.distributed could not be"
-            f" initialized: {error}. Call jax.distributed.initialize(...) or"
-            " jax_cxl.initialize() at the beginning of the script, before anything uses a device."
-        ) from error
 
 
 def check_open_files(more: int) -> None:

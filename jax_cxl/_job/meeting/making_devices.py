@@ -9,35 +9,24 @@ key-value store:
     jax_cxl/making_devices/P   "1" if process P replaces the collectives of programs, otherwise "0"
 """
 
-import contextlib
-
 import jax
 
-from jax_cxl import _compat, errors
+from jax_cxl import _compat, _text, errors
 from jax_cxl._job import variables
 
-_FOLDER = "jax_cxl/making_devices/"
+_FOLDER = "jax_cxl/making_devices"
 
 
 def announce(replaces: bool) -> None:
-    """Announces that this process makes its devices, if there are other processes.
-
-    Args:
-      replaces: whether `JAX_CXL_REPLACE_COLLECTIVES` replaces the collectives of this process.
-    """
-    client = _compat.distributed.client()
-    if client is not None and _compat.distributed.process_count() > 1:
-        with contextlib.suppress(jax.errors.JaxRuntimeError):  # The service may be gone.
-            client.key_value_set(
-                f"{_FOLDER}{_compat.distributed.process_id()}",
-                str(int(replaces)),
-                allow_overwrite=True,
-            )
+    """Announces that this process makes its devices, and whether it replaces collectives."""
+    if _compat.distributed.connected():
+        _compat.distributed.post(_FOLDER, str(int(replaces)))
 
 
-def announced() -> set[int]:
-    """Returns the processes that have begun to make their devices."""
-    return set(_announcements())
+def announcements() -> dict[int, bool]:
+    """Returns what each process has announced that has begun to make its devices."""
+    entries = _compat.distributed.entries(_FOLDER)
+    return {int(process): value == "1" for process, value in entries.items()}
 
 
 def check_replacement(replaces: bool) -> None:
@@ -45,37 +34,24 @@ def check_replacement(replaces: bool) -> None:
 
     Otherwise some processes would wait in the pool, and others would wait in a collective of XLA.
 
-    Args:
-      replaces: what this process has announced.
-
     Raises:
       MismatchError: another process has announced the opposite, or does not have jax_cxl.
     """
-    client = _compat.distributed.client()
-    if client is None or _compat.distributed.process_count() == 1:
+    if not _compat.distributed.connected():
         return
     try:
-        announcements = _announcements()
+        announced = announcements()
     except jax.errors.JaxRuntimeError:  # The service may be gone.
         return
     everyone = range(_compat.distributed.process_count())
-    others = [process for process in everyone if announcements.get(process, False) != replaces]
+    others = [process for process in everyone if announced.get(process, False) != replaces]
     if not others:
         return
     mine, theirs = [_compat.distributed.process_id()], others
-    with_it, without = (mine, theirs) if replaces else (theirs, mine)
+    sides = (mine, theirs) if replaces else (theirs, mine)
+    with_it, without = (_text.numbered("process", side) for side in sides)
     raise errors.MismatchError(
-        f"{variables.REPLACE_COLLECTIVES} is set in {_names(with_it)} and not in {_names(without)}:"
-        " some would communicate through the pool, and others by XLA's collectives. Set it in all"
-        " processes, or in none, and install jax_cxl for all"
+        f"{variables.REPLACE_COLLECTIVES} is set in {with_it} and not in {without}: some would"
+        " communicate through the pool, and others by XLA's collectives. Set it in all processes,"
+        " or in none, and install jax_cxl for all"
     )
-
-
-def _announcements() -> dict[int, bool]:
-    entries = _compat.distributed.client().key_value_dir_get(_FOLDER)
-    return {int(key.rpartition("/")[2]): value == "1" for key, value in entries}
-
-
-def _names(processes: list[int]) -> str:
-    few = ", ".join(map(str, processes[:8])) + (", ..." if len(processes) > 8 else "")
-    return f"process {few}" if len(processes) == 1 else f"processes {few}"

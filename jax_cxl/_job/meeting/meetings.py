@@ -6,15 +6,15 @@ coordination service where it is. Once all processes have mapped it, its name is
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 
-from jax_cxl import _compat, _core, errors
-from jax_cxl._job import platforms
+from jax_cxl import _compat, _core, _text, errors
+from jax_cxl._job import platforms, setting, tuning_table, variables
 from jax_cxl._job.launched import environment as launch_environment
-from jax_cxl._job.meeting import arrival, connection, settings, successor_tickets
+from jax_cxl._job.meeting import arrival, connection, successor_tickets
 from jax_cxl._job.pool import pool_uri, pools
 
 
@@ -53,10 +53,10 @@ def name() -> str:
     return f"jax_cxl/{max(_past.generation, 0)}.{_past.starts}"
 
 
-def processes_left() -> Sequence[int] | None:
-    """Returns the processes that have continued after an error, or None for all processes."""
+def processes_left() -> Sequence[int]:
+    """Returns the processes that have continued after an error, at first all."""
     if _past.members is None:
-        return None
+        return range(_compat.distributed.process_count())
     return sorted({jax.devices()[rank].process_index for rank in _past.members})
 
 
@@ -65,25 +65,19 @@ def check_lost() -> None:
     successors = launch_environment.restarts_lost() and _past.members is None
     if not _past.lost or successors:
         return
-    ranks = ", ".join(map(str, _past.lost))
-    who = f"rank {ranks} was" if len(_past.lost) == 1 else f"ranks {ranks} were"
+    were = "was" if len(_past.lost) == 1 else "were"
     raise errors.NotInitializedError(
-        f"{who} lost before jax_cxl.shutdown(), and jax_cxl.initialize() waits for all ranks that"
-        " communicated. To continue without lost ranks, call jax_cxl.regroup() before"
-        " jax_cxl.shutdown(). Now all processes have to start again."
+        f"{_text.numbered('rank', _past.lost)} {were} lost before jax_cxl.shutdown(), and"
+        " jax_cxl.initialize() waits for all ranks that communicated. To continue without lost"
+        " ranks, call jax_cxl.regroup() before jax_cxl.shutdown(). Now all processes have to start"
+        " again."
     )
 
 
 def come_together(
     spec: pool_uri.PoolSpec, platform: platforms.Platform, tuning: _core.Tuning
 ) -> pools.Meeting:
-    """Meets the other processes that are left.
-
-    Args:
-      spec: the pool, parsed from its URI.
-      platform: the platform of the devices.
-      tuning: this process's tuning table.
-    """
+    """Meets the other processes that are left. `tuning` is this process's tuning table."""
     key = name()
     before = _past.generation
     devices = jax.devices()
@@ -94,15 +88,19 @@ def come_together(
     by_tickets = launch_environment.restarts_lost() and _past.members is None
     if len(processes) > 1:
         connection.check_open_files(len(processes))
-        place = "jax_cxl" if by_tickets else key
-        settings.agree(tuning, place, jax.process_index(), processes[0])
+        _check_settings("jax_cxl" if by_tickets else key, tuning, processes[0])
     if by_tickets:
         meeting = successor_tickets.join(spec, platform, before, _past.failed)
     else:
         generation = max(before, 0)
         if before >= 0 and len(processes) > 1:
-            generation += _any_failed(key, processes)
-        pool = _meet(key, spec, platform, processes)
+            # A rank that had given up when it shut down may have launched a program a different
+            # number of times. Calls are matched by these numbers, so the ranks need newly compiled
+            # programs.
+            what = "call jax_cxl.initialize() again"
+            told = arrival.exchange(f"{key}/failed", f"{_past.failed:d}", processes, what)
+            generation += "1" in told
+        pool = _meet(key, spec, platform, processes, members)
         meeting = pools.Meeting(pool, members, generation)
     if 0 <= before < meeting.generation:
         jax.clear_caches()  # Programs that were compiled before must not communicate.
@@ -121,12 +119,7 @@ def remember(meeting: pools.Meeting) -> None:
 
 
 def note_end(lost: Sequence[int], failed: bool) -> None:
-    """Remembers how a runtime of this process has ended.
-
-    Args:
-      lost: the ranks whose processes are gone.
-      failed: whether a rank of this process has given up.
-    """
+    """Remembers how a runtime of this process has ended: `_Past` describes the arguments."""
     _past.lost, _past.failed = lost, failed
 
 
@@ -135,20 +128,43 @@ def somebody_was_lost() -> bool:
     return bool(_past.lost) or _past.members is not None
 
 
-def _any_failed(key: str, processes: Sequence[int]) -> bool:
-    """Returns whether a rank of any process had given up when it shut down.
+def _check_settings(meeting: str, tuning: _core.Tuning, first: int) -> None:
+    """Checks that this process has the same tuning table and early bytes as process `first`.
 
-    The ranks may then have launched a program a different number of times. Calls are matched by
-    these numbers, so the ranks need newly compiled programs.
+    Raises:
+      MismatchError: they differ.
+      ValueError: `JAX_CXL_EARLY_BYTES` is malformed.
     """
-    client = _compat.distributed.client()
-    client.key_value_set(f"{key}/failed/{jax.process_index()}", str(int(_past.failed)))
+    mine = tuning_table.table(tuning)
+    early_bytes = setting.early_bytes()
+    early = {variables.EARLY_BYTES: "off" if early_bytes is None else early_bytes}
+    key, process = f"{meeting}/settings", jax.process_index()
+    if process == first:
+        # A successor of process 0 overwrites the settings of its predecessor.
+        text = json.dumps([mine, early])
+        _compat.distributed.client().key_value_set(key, text, allow_overwrite=True)
+        return
+    problem = f"process {first} did not publish its tuning table"
+    theirs, theirs_early = json.loads(arrival.wait_for_value(key, problem))
+    if theirs != mine:
+        raise errors.MismatchError(
+            f"process {process} has another tuning table than process {first}:"
+            f" {_difference(mine, theirs, first)}. Set JAX_CXL_TUNING to the same table in all"
+            " processes."
+        )
+    if theirs_early != early:
+        raise errors.MismatchError(
+            f"process {process} would start collectives in another order than process {first}:"
+            f" {_difference(early, theirs_early, first)}. Set the same value in all processes."
+        )
 
-    def told() -> list[str] | None:
-        found = dict(client.key_value_dir_get(f"{key}/failed/"))
-        return list(found.values()) if len(found) == len(processes) else None
 
-    return "1" in _wait(told, "not all processes have called jax_cxl.initialize() again")
+def _difference(mine: dict[str, Any], theirs: dict[str, Any], first: int) -> str:
+    return ", ".join(
+        f"{name} is {mine.get(name)} here and {theirs.get(name)} on process {first}"
+        for name in sorted(theirs.keys() | mine.keys())
+        if theirs.get(name) != mine.get(name)
+    )
 
 
 def _meet(
@@ -156,35 +172,36 @@ def _meet(
     spec: pool_uri.PoolSpec,
     platform: platforms.Platform,
     processes: Sequence[int],
+    members: Sequence[int],
 ) -> _core.Pool:
     """Maps the pool in these processes. Returns once all their ranks have registered in it."""
     client = _compat.distributed.client() if len(processes) > 1 else None
     first = jax.process_index() == processes[0]
-    try:
-        if first:
+    if first:
+        try:
             pool, place = pools.create(spec, platform)
+        except Exception as error:
             if client is not None:
-                client.key_value_set(f"{key}/pool", json.dumps(place))
-        else:
-            assert client is not None
-            text = arrival.wait_for_value(
-                f"{key}/pool",
-                arrival.TIMEOUT_SECONDS,
-                f"process {processes[0]} has not created the pool",
-            )
-            place = json.loads(text)
-            pool = _attach(place)
-    except Exception as error:
-        if client is not None and first:
-            # The others wait for the place of the pool. Give them the error instead.
-            client.key_value_set(f"{key}/pool", json.dumps(pools.no_place(error)))
-        raise
+                # The others wait for the place of the pool. Give them the error instead.
+                client.key_value_set(f"{key}/pool", json.dumps(pools.no_place(error)))
+            raise
+        if client is not None:
+            client.key_value_set(f"{key}/pool", json.dumps(place))
+    else:
+        problem = f"process {processes[0]} has not created the pool"
+        place = json.loads(arrival.wait_for_value(f"{key}/pool", problem))
+        try:
+            pool = pools.attach(place)
+        except errors.PoolNotFoundError:
+            # The name may be missing because another process gave up. Then raise its error instead.
+            arrival.check_others()
+            raise
     try:
-        with arrival.telling_failures():  # Before the name is removed: see _attach.
+        with arrival.telling_failures():  # Before the name is removed: see above.
             pools.register(pool, pools.local_ranks())
             if client is not None:
-                _await_registered(key, client, processes)
-            pools.check_hosts(pool, _ranks_of(processes), place)
+                arrival.exchange(f"{key}/registered", "", processes, "come to the pool")
+            pools.check_hosts(pool, members, place)
     except Exception:
         # The process that created the pool may have ended, so this process removes the name.
         pools.remove_name(pool, place, spec)
@@ -192,39 +209,3 @@ def _meet(
     if first:
         pools.remove_name(pool, place, spec)
     return pool
-
-
-def _await_registered(key: str, client: Any, processes: Sequence[int]) -> None:
-    client.key_value_set(f"{key}/registered/{jax.process_index()}", "")
-
-    def all_registered() -> bool | None:
-        entries = client.key_value_dir_get(f"{key}/registered/")
-        come = {int(name.rpartition("/")[2]) for name, _ in entries}
-        # The service answers as soon as the process comes, sooner than a pause would end.
-        return (
-            all(
-                process in come
-                or _compat.distributed.key_value(f"{key}/registered/{process}", 20) is not None
-                for process in processes
-            )
-            or None
-        )
-
-    _wait(all_registered, "not all processes have come to the pool")
-
-
-def _attach(place: dict[str, Any]) -> _core.Pool:
-    try:
-        return pools.attach(place)
-    except errors.PoolNotFoundError:
-        # The name may be missing because another process gave up. Then raise its error instead.
-        arrival.check_others()
-        raise
-
-
-def _ranks_of(processes: Sequence[int]) -> list[int]:
-    return [rank for rank, device in enumerate(jax.devices()) if device.process_index in processes]
-
-
-def _wait(look: Callable[[], Any], problem: str) -> Any:
-    return arrival.wait_for(look, arrival.TIMEOUT_SECONDS, problem)

@@ -17,7 +17,7 @@ decision, that process was lost in between, and all try again.
 import json
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -31,24 +31,23 @@ from jax_cxl._job.pool import pool_uri, pools
 
 POLL_SECONDS = 0.02
 
-_TICKETS = "jax_cxl/ticket/"
-_ANSWERS = "jax_cxl/answer/"
+_TICKETS = "jax_cxl/ticket"
+_ANSWERS = "jax_cxl/answer"
 
 
 def tickets() -> dict[str, str]:
     """Returns the ticket of each process that has one."""
-    entries = _client().key_value_dir_get(_TICKETS)
-    return {key.rpartition("/")[2]: ticket for key, ticket in entries}
+    return _compat.distributed.entries(_TICKETS)
 
 
-def unanswered(found: Mapping[str, str]) -> set[int]:
+def unanswered(found: dict[str, str]) -> set[int]:
     """Returns the processes whose tickets nobody has answered."""
-    answered = {key.rpartition("/")[2] for key, _ in _client().key_value_dir_get(_ANSWERS)}
+    answered = _compat.distributed.entries(_ANSWERS)
     return {int(process) for process, ticket in found.items() if ticket not in answered}
 
 
 def answer(
-    found: Mapping[str, str],
+    found: dict[str, str],
     processes: set[int],
     members: Sequence[int],
     place: dict[str, Any],
@@ -63,34 +62,28 @@ def answer(
       place: where their pool is.
       generation: the generation of the runtime; see `lifecycle.Runtime`.
     """
-    decision = {"tickets": dict(found), "members": list(members), "place": place}
+    decision = {"tickets": found, "members": list(members), "place": place}
     text = json.dumps(decision | {"generation": generation})
     for process in processes:
-        _client().key_value_set(_ANSWERS + found[str(process)], text)
+        _compat.distributed.client().key_value_set(f"{_ANSWERS}/{found[str(process)]}", text)
 
 
 def join(
     spec: pool_uri.PoolSpec, platform: platforms.Platform, generation: int, failed: bool
 ) -> pools.Meeting:
-    """Meets the other processes.
-
-    Args:
-      spec: the pool, if this process has to create it.
-      platform: the platform of the devices.
-      generation: the generation of the runtime that this process had, -1 for none.
-      failed: whether a rank of that runtime gave up.
-    """
+    """Meets the other processes. `generation` and `failed` are parts of this process's ticket."""
+    client = _compat.distributed.client()
     deadline = time.monotonic() + arrival.TIMEOUT_SECONDS
     created: _core.Pool | None = None
     while True:
         ticket = f"{generation}.{failed:d}.{secrets.token_hex(8)}"
-        _client().key_value_set(f"{_TICKETS}{jax.process_index()}", ticket, allow_overwrite=True)
+        client.key_value_set(f"{_TICKETS}/{jax.process_index()}", ticket, allow_overwrite=True)
         text = None
         while text is None:
             _check(deadline, "no process has answered")
             if jax.process_index() == 0:
                 created = _begin(spec, platform) or created
-            text = _compat.distributed.key_value(f"{_ANSWERS}{ticket}")
+            text = _compat.distributed.key_value(f"{_ANSWERS}/{ticket}")
         decision = json.loads(text)
         place, members = decision["place"], decision["members"]
         pool = created or pools.attach(place)
@@ -148,7 +141,3 @@ def _check(deadline: float, problem: str) -> None:
     if time.monotonic() > deadline:
         raise errors.NotInitializedError(f"the processes have not met in time: {problem}")
     time.sleep(POLL_SECONDS)
-
-
-def _client() -> Any:
-    return _compat.distributed.client()

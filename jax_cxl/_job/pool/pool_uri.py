@@ -22,10 +22,13 @@ from jax_cxl._job.pool import media
 
 _MAX_DEVICES = 64  # As in cc/pool/layout/layout.h.
 
-_COHERENCE_MODES = ("coherent", "uncached", "flush")
 _SHM_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_SIZE = re.compile(r"(\d{1,20})([A-Za-z]*)", re.ASCII)
-_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+# The values that an option may have.
+_VALUES = {
+    "coherence": ("coherent", "uncached", "flush"),
+    "gpu_writes": ("memory",),
+    "keep": ("on-failure",),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,114 +108,79 @@ def parse(uri: str | None) -> PoolSpec:
     kind, colon, rest = uri.partition(":")
     if not colon or kind not in media.MEDIA:
         *others, last = (f"{each}:" for each in media.MEDIA)
-        known = f"{', '.join(others)} or {last}"
-        _fail(uri, f"it starts with {uri.split(':')[0]!r}, not with {known}")
-    place, _, query = rest.partition("?")
-    options = _options(uri, kind, query)
-    coherence = _coherence(uri, kind, options.get("coherence"))
+        _fail(uri, f"it starts with {kind!r}, not with {', '.join(others)} or {last}")
+    place, question, query = rest.partition("?")
+    medium = media.MEDIA[kind]
+    options = _options(uri, medium, query) if question else {}
+    coherence = options.get("coherence", medium.coherence)
+    if "gpu_writes" in options and coherence != "flush":
+        problem = (
+            f"gpu_writes=memory says that no write-back is needed, and with coherence={coherence}"
+            " there is none: leave it out, or write coherence=flush"
+        )
+        _fail(uri, problem)
+    devices = options.get("devices", "1")
+    if devices not in map(str, range(1, _MAX_DEVICES + 1)):
+        _fail(uri, f"devices={devices!r} is not a number from 1 to {_MAX_DEVICES}")
     return PoolSpec(
         kind=kind,
-        paths=_paths(uri, kind, place),
-        bytes=_size(uri, "size", options.get("size", "0")),
-        devices_per_path=_devices(uri, options.get("devices", "1")),
-        offset=_size(uri, "offset", options.get("offset", "0")),
+        paths=_paths(uri, medium, place),
+        bytes=_size(uri, options, "size"),
+        devices_per_path=int(devices),
+        offset=_size(uri, options, "offset"),
         coherence=coherence,
-        gpu_writes_memory=_gpu_writes_memory(uri, options.get("gpu_writes"), coherence),
-        keep=_keep(uri, options.get("keep")),
+        gpu_writes_memory="gpu_writes" in options,
+        keep="keep" in options,
         coherence_given="coherence" in options,
         uri=uri,
     )
 
 
-def _fail(uri: str, problem: str, kind: str = "") -> NoReturn:
-    kinds = [media.MEDIA[kind]] if kind else media.MEDIA.values()
-    examples = [each.example for each in kinds]
+def _fail(uri: str, problem: str) -> NoReturn:
+    medium = media.MEDIA.get(uri.partition(":")[0])
+    examples = [each.example for each in ([medium] if medium else media.MEDIA.values())]
     raise errors.InvalidPoolError(
         f"pool URI {uri!r}: {problem}; write for example {' or '.join(examples)}"
     )
 
 
-def _kind(uri: str) -> str:
-    return uri.partition(":")[0]
-
-
-def _options(uri: str, kind: str, query: str) -> dict[str, str]:
+def _options(uri: str, medium: media.Medium, query: str) -> dict[str, str]:
     options: dict[str, str] = {}
-    if "?" not in uri:
-        return options
     for option in query.split("&"):
-        key, equals, value = option.partition("=")
-        if key not in media.MEDIA[kind].options:
-            _fail(uri, f"option {key!r} is none of {', '.join(media.MEDIA[kind].options)}", kind)
-        if not equals or not value:
-            _fail(uri, f"option {key!r} has no value", kind)
+        key, _, value = option.partition("=")
+        if key not in medium.options:
+            _fail(uri, f"option {key!r} is none of {', '.join(medium.options)}")
+        if not value:
+            _fail(uri, f"option {key!r} has no value")
         if key in options:
-            _fail(uri, f"option {key!r} is given twice", kind)
+            _fail(uri, f"option {key!r} is given twice")
+        if key in _VALUES and value not in _VALUES[key]:
+            _fail(uri, f"{key}={value!r} is not {' or '.join(_VALUES[key])}")
         options[key] = value
     return options
 
 
-def _paths(uri: str, kind: str, place: str) -> tuple[str, ...]:
-    if media.MEDIA[kind].in_dev_shm:
+def _paths(uri: str, medium: media.Medium, place: str) -> tuple[str, ...]:
+    if medium.in_dev_shm:
         if place and not _SHM_NAME.fullmatch(place):
-            problem = f"name {place!r} is not 1 to 64 letters, digits, '.', '_' or '-'"
-            _fail(uri, problem, kind)
+            _fail(uri, f"name {place!r} is not 1 to 64 letters, digits, '.', '_' or '-'")
         return (place,) if place else ()
     paths = tuple(place.split(","))
     for path in paths:
         # A relative path would depend on the folder in which each process was started.
         if not path.startswith("/"):
-            _fail(uri, f"path {path!r} does not start with '/'", kind)
+            _fail(uri, f"path {path!r} does not start with '/'")
         if paths.count(path) > 1:
-            _fail(uri, f"path {path!r} is named twice", kind)
+            _fail(uri, f"path {path!r} is named twice")
     return paths
 
 
-def _size(uri: str, key: str, text: str) -> int:
-    match = _SIZE.fullmatch(text)
-    if not match or match[2] not in _UNITS:
-        units = ", ".join(unit for unit in _UNITS if unit)
-        problem = f"{key}={text!r} is not a whole number of bytes or of {units}"
-        if meant := _sizes.in_powers_of_two(text):
-            problem = f"{key}={text!r}: write {key}={meant}"
-        _fail(uri, problem, _kind(uri))
-    size = int(match[1]) * _UNITS[match[2]]
+def _size(uri: str, options: dict[str, str], key: str) -> int:
+    text = options.get(key, "0")
+    try:
+        size = _sizes.parse(text, least=0)
+    except ValueError as error:
+        _fail(uri, f"{key}={error}")
     if size >= 1 << 62:
-        _fail(uri, f"{key}={text!r} is beyond any memory", _kind(uri))
+        _fail(uri, f"{key}={text!r} is beyond any memory")
     return size
-
-
-def _devices(uri: str, text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= _MAX_DEVICES:
-        _fail(
-            uri,
-            f"devices={text!r} is not a number from 1 to {_MAX_DEVICES}",
-            _kind(uri),
-        )
-    return int(text)
-
-
-def _keep(uri: str, text: str | None) -> bool:
-    if text not in (None, "on-failure"):
-        _fail(uri, f"keep={text!r} is not on-failure", _kind(uri))
-    return text is not None
-
-
-def _gpu_writes_memory(uri: str, text: str | None, coherence: str) -> bool:
-    if text not in (None, "memory"):
-        _fail(uri, f"gpu_writes={text!r} is not memory", _kind(uri))
-    if text is not None and coherence != "flush":
-        problem = (
-            f"gpu_writes=memory says that no write-back is needed, and with coherence={coherence}"
-            " there is none: leave it out, or write coherence=flush"
-        )
-        _fail(uri, problem, _kind(uri))
-    return text is not None
-
-
-def _coherence(uri: str, kind: str, text: str | None) -> str:
-    if text is None:
-        return media.MEDIA[kind].coherence
-    if text not in _COHERENCE_MODES:
-        _fail(uri, f"coherence={text!r} is none of {', '.join(_COHERENCE_MODES)}", kind)
-    return text

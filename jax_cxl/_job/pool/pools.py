@@ -48,16 +48,10 @@ def register(pool: _core.Pool, ranks: Sequence[int]) -> None:
 def create(
     spec: pool_uri.PoolSpec, platform: platforms.Platform, new_name: bool = False
 ) -> tuple[_core.Pool, dict[str, Any]]:
-    """Creates a pool for all devices.
+    """Creates a pool for all devices, and returns it with its place.
 
-    Args:
-      spec: the pool, parsed from its URI.
-      platform: the platform of the devices.
-      new_name: whether a pool in /dev/shm needs another name, because the job already has a pool
-        with the name in `spec`.
-
-    Returns:
-      The pool and its place.
+    With `new_name` a pool in /dev/shm gets another name than in `spec`, because the job already has
+    a pool of that name.
     """
     world_size = jax.device_count()
     spec = spec.sized(world_size, platform.rank_bytes)
@@ -70,7 +64,7 @@ def create(
     elif new_name and spec.medium.in_dev_shm:
         place["paths"] = [f"{spec.paths[0][:40]}.{random_name}"]
     dead_after = configuration.from_environment().heartbeat_timeout
-    pool = _core.Pool.create(**place, dead_after=dead_after)
+    pool = _core.Pool.create(place, dead_after)
     return pool, place | {"token": pool.token, "coherence_given": spec.coherence_given}
 
 
@@ -111,4 +105,4 @@ def attach(place: dict[str, Any]) -> _core.Pool:
     """Attaches to the pool of another process, or raises the error that its place has."""
     if "error" in place:
         raise errors.from_code(place["error"], place["message"])
-    return _core.Pool.attach(**{key: place[key] for key in place.keys() - {"coherence_given"}})
+    return _core.Pool.attach(place)

@@ -1,21 +1,19 @@
 """Collectives between the GPUs of a process, by XLA, over the links between the GPUs."""
 
+import functools
 from typing import Any
 
-import jax
 import numpy as np
 from jax import lax
 
 from jax_cxl._lowering.contract import ReduceOp
-from jax_cxl._lowering.primitives import named_axis
+from jax_cxl._lowering.primitives import dtypes, named_axis
 
 # XLA's collectives between GPUs move all dtypes of NumPy, and these
 # (ToNcclDataType in XLA's xla/backends/gpu/collectives).
-_MOVED = frozenset(
-    (
-        *("bfloat16", "float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz"),
-        "float8_e8m0fnu",
-    )
+_MOVED = (
+    *("bfloat16", "float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz"),
+    "float8_e8m0fnu",
 )
 
 
@@ -51,8 +49,7 @@ class BetweenDevices:
     def reduce_scatter(self, x: Any) -> Any:
         """Exchanges the parts, and adds them in rank order: XLA's own sum has no fixed order."""
         parts = self.all_to_all(x)
-        short = jax.dtypes.issubdtype(x.dtype, np.floating) and x.dtype.itemsize < 4
-        wide = parts.astype(np.float32) if short else parts
+        wide = parts.astype(dtypes.accumulator(x.dtype))
         combine = {
             ReduceOp.SUM: lax.add,
             ReduceOp.MIN: lax.min,
@@ -60,10 +57,7 @@ class BetweenDevices:
             ReduceOp.AND: lax.bitwise_and,
             ReduceOp.OR: lax.bitwise_or,
         }
-        total = wide[0]
-        for part in wide[1:]:
-            total = combine[self._reduce_op](total, part)
-        return total.astype(x.dtype)
+        return functools.reduce(combine[self._reduce_op], wide).astype(x.dtype)
 
     def all_gather(self, x: Any) -> Any:
         return lax.all_gather(x, **self._over)

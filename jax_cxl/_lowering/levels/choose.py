@@ -11,7 +11,7 @@ from jax_cxl import _compat
 from jax_cxl._lowering.contract import Op, ReduceOp
 from jax_cxl._lowering.levels import compose, split, table
 from jax_cxl._lowering.levels.between_devices import BetweenDevices, moves
-from jax_cxl._lowering.primitives import lowering, named_axis, rank_groups
+from jax_cxl._lowering.primitives import local_lowering, lowering, named_axis, rank_groups
 from jax_cxl._lowering.start_done import halves
 
 
@@ -22,74 +22,61 @@ def collective(
     name: str,
     op: Op,
     axes: named_axis.Axes,
-    levels: bool | None,
     groups: named_axis.Groups = None,
-    reduce_op: ReduceOp = ReduceOp.SUM,
-    operand_blocks: int | None = None,
-    result_blocks: int | None = None,
-    root: int = 0,
+    levels: bool | None = False,
+    **description: Any,
 ) -> Sequence:
-    """Lowers a collective. It runs in levels if that is faster or if `levels` is True.
-
-    The arguments are those of `lowering.collective`, and the argument `levels` of the public
-    functions.
+    """Lowers a collective over mesh axes, in levels if `levels` is True or if that is faster.
 
     Between CPU devices a collective in levels is one call (cc/comm/level_calls.h). Between GPUs it
     is a composition (compose.py). Its start (`x_start`) returns a complete result, because a future
     can hold only a single call.
+
+    Args:
+      ctx: context of the lowering rule.
+      x: the operand.
+      name: name of the public function, for messages.
+      op: which collective.
+      axes: axis names over which it runs.
+      groups: axis index groups, or None for one group along `axes`.
+      levels: as for the public functions.
+      **description: further arguments of `lowering.between`.
 
     Raises:
       ValueError: `levels` is True, and the ranks of the groups are not spread evenly over
         processes, or XLA cannot move the elements between the GPUs of a process.
     """
     aval_in: Any = ctx.avals_in[0]
-    aval: Any = ctx.avals_out[0]
-    starts = len(ctx.avals_out) > 1
-    num_bytes = max(a.size * a.dtype.itemsize for a in (aval_in, aval))
+    aval_out: Any = ctx.avals_out[0]
     one_call = _is_one_call(ctx)
     movable = one_call or moves(aval_in.dtype)
     # Between GPUs a start in levels waits for the whole collective, so a program has to ask for
     # that. And XLA does not move all dtypes.
-    if levels is None and (starts or not movable):
+    if levels is None and (len(ctx.avals_out) > 1 or not movable):
         levels = False
     ranks = rank_groups.of_groups(ctx, name, axes, groups)
     found = None
-    if aval.size > 0:
-        found = _split(ctx, name, op, ranks, num_bytes, levels, on_gpus=not one_call)
-    if found is not None and not movable:
+    if levels is not False and ranks.shape[1] > 1 and aval_out.size > 0:
+        found = split.of(ranks, rank_groups.processes(ctx))
+        num_bytes = max(aval.size * aval.dtype.itemsize for aval in (aval_in, aval_out))
+        if levels and found is None:
+            raise ValueError(
+                f"jax_cxl.{name}: levels=True needs groups with the same number of ranks, at least"
+                f" two, in each process, at the same positions in all groups. The groups are"
+                f" {ranks.tolist()}. Leave `levels` out."
+            )
+        if levels is None and not table.pays(op, num_bytes, found, on_gpus=not one_call):
+            found = None
+    description = {"name": name, "op": op, **description}
+    if found is None or one_call:
+        grid = None if found is None else found.at
+        return lowering.between(ctx, x, ranks=ranks, grid=grid, **description)
+    if not movable:
         raise ValueError(
             f"jax_cxl.{name}: levels=True between GPUs does not work with {aval_in.dtype.name},"
             " because XLA's collectives between GPUs do not move it. Leave `levels` out."
         )
-    if found is None or one_call:
-        return lowering.between(
-            ctx,
-            x,
-            name=name,
-            op=op,
-            ranks=ranks,
-            grid=None if found is None else found.at,
-            reduce_op=reduce_op,
-            operand_blocks=operand_blocks,
-            result_blocks=result_blocks,
-            root=root,
-        )
-    inside = BetweenDevices(axes, found.at, groups, reduce_op)
-
-    across = _Across(found.across, name, reduce_op)
-    operand_bytes = aval_in.size * aval_in.dtype.itemsize
-    num_chunks = table.chunks(op, operand_bytes, found.at.shape, table.CHUNK_BYTES)
-
-    def body(v):
-        if operand_blocks is not None:
-            v = jax.numpy.moveaxis(v, operand_blocks, 0)
-        v = compose.Levels(found, inside, across).run(op, v, root, num_chunks)
-        return v if result_blocks is None else jax.numpy.moveaxis(v, 0, result_blocks)
-
-    # The steps need no varying types: the types of the collective were checked when it was traced.
-    inner = ctx.replace(avals_in=[jax.core.ShapedArray(aval_in.shape, aval_in.dtype)])
-    results = mlir.lower_fun(body, multiple_results=False)(inner, x)
-    return [*results, lowering.no_token()] if starts else results
+    return _compose(ctx, x, found, axes, groups, **description)
 
 
 def _is_one_call(ctx: Any) -> bool:
@@ -97,29 +84,36 @@ def _is_one_call(ctx: Any) -> bool:
     return ctx.module_context.platforms == ("cpu",)
 
 
-def _split(
+def _compose(
     ctx: Any,
+    x: Any,
+    found: split.Split,
+    axes: named_axis.Axes,
+    groups: named_axis.Groups,
+    *,
     name: str,
     op: Op,
-    ranks: np.ndarray,
-    num_bytes: int,
-    levels: bool | None,
-    *,
-    on_gpus: bool,
-) -> split.Split | None:
-    """Returns how the ranks are spread over processes, None if the collective is to be one call."""
-    if levels is False or ranks.shape[1] == 1:
-        return None
-    found = split.of(ranks, rank_groups.processes(ctx))
-    if levels:
-        if found is None:
-            raise ValueError(
-                f"jax_cxl.{name}: levels=True needs groups with the same number of ranks, at least"
-                f" two, in each process, at the same positions in all groups. The groups are"
-                f" {ranks.tolist()}. Leave `levels` out."
-            )
-        return found
-    return found if table.pays(op, num_bytes, found, on_gpus) else None
+    reduce_op: ReduceOp,
+    operand_blocks: int | None = None,
+    result_blocks: int | None = None,
+    root: int = 0,
+) -> Sequence:
+    (aval,) = ctx.avals_in
+    inside = BetweenDevices(axes, found.at, groups, reduce_op)
+    across = _Across(tuple(map(tuple, found.across.tolist())), name, reduce_op)
+    levels = compose.Levels(found, inside, across)
+    operand_bytes = aval.size * aval.dtype.itemsize
+    num_chunks = table.chunks(op, operand_bytes, found.at.shape, table.CHUNK_BYTES)
+
+    def body(v):
+        if operand_blocks is not None:
+            v = jax.numpy.moveaxis(v, operand_blocks, 0)
+        v = levels.run(op, v, root, num_chunks)
+        return v if result_blocks is None else jax.numpy.moveaxis(v, 0, result_blocks)
+
+    # The steps need no varying types: the types of the collective were checked when it was traced.
+    inner = ctx.replace(avals_in=[jax.core.ShapedArray(aval.shape, aval.dtype)])
+    return local_lowering.local(inner, body, x)
 
 
 # The step between processes of a collective of GPUs in levels.
@@ -127,29 +121,18 @@ _step_p = _compat.tracing.Primitive("level")
 
 
 class _Across(NamedTuple):
-    """Runs or starts the steps between processes.
+    """Runs or starts the steps between processes: collectives of groups of ranks."""
 
-    Attributes:
-      ranks: the groups.
-      name: name of the public function.
-      reduce_op: reduction, where the collective has one.
-    """
-
-    ranks: np.ndarray
+    ranks: tuple[tuple[int, ...], ...]
     name: str
     reduce_op: ReduceOp
 
     def run(self, op: Op, x: Any, root: int) -> Any:
-        return _step_p.bind(x, **self._params(op, root))
+        return _step_p.bind(x, op=op, root=root, **self._asdict())
 
     def start(self, op: Op, x: Any, root: int) -> "_Started":
-        params = self._params(op, root)
+        params = {"op": op, "root": root, **self._asdict()}
         return _Started(x, *halves.start_p.bind(x, collective=_step_p, **params))
-
-    def _params(self, op: Op, root: int) -> dict[str, Any]:
-        groups = tuple(map(tuple, self.ranks.tolist()))
-        own = {"name": self.name, "reduce_op": self.reduce_op}
-        return {"op": op, "ranks": groups, "root": root, **own}
 
 
 class _Started(NamedTuple):

@@ -21,25 +21,13 @@ that follow, then distribute the chunks that have arrived:
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from jax_cxl._lowering.contract import Op
 from jax_cxl._lowering.levels.split import Split
-
-
-class Started(Protocol):
-    """A started step across. `token` is an array that the start computes."""
-
-    token: Any
-
-    def tie(self, x: Any) -> Any:
-        """Returns x. Uses of the returned array come after the start."""
-
-    def done(self, after: Any) -> Any:
-        """Returns the result. The wait comes after the computation of the pytree `after`."""
 
 
 class _Steps(NamedTuple):
@@ -68,7 +56,8 @@ class Levels(NamedTuple):
         process, of arrays whose first dimension counts these ranks.
       across: has `run` and `start`, functions of (op, x, root) that run or start a collective
         across. The first dimension of its operand or result counts the processes, where the
-        collective has blocks.
+        collective has blocks. What `start` returns has `tie` and `done`, as a future, and `token`,
+        an array that the start computes.
     """
 
     split: Split
@@ -93,7 +82,7 @@ class Levels(NamedTuple):
 
     def _overlapped(self, op: Op, steps: _Steps, pieces: list[Any]) -> list[Any]:
         """Runs a collective of each piece. The step across of a piece runs beside other steps."""
-        started: list[Started] = []
+        started: list[Any] = []
         for piece in pieces:
             # Without the tie, XLA may run the steps before all starts first.
             x = started[-1].tie(piece) if started else piece

@@ -1,4 +1,8 @@
-"""Checks of arguments that are Python values: integers and booleans."""
+"""Checks of arguments that are Python values: integers and booleans.
+
+A value of another type is a TypeError, a traced value in place of an integer NotImplementedError,
+an integer out of range ValueError.
+"""
 
 import operator
 from typing import Any
@@ -8,12 +12,7 @@ import numpy as np
 
 
 def integer(op: str, argument: str, value: Any) -> int:
-    """Returns a value that must be an integer, as an int.
-
-    Raises:
-      NotImplementedError: the value is traced.
-      TypeError: the value is not an integer, such as 1.5 or True.
-    """
+    """Returns an integer, which True and 1.5 are not, as an int."""
     if isinstance(value, jax.core.Tracer):
         raise NotImplementedError(
             f"jax_cxl.{op}: {argument} must be a Python int, not a traced value: programs are"
@@ -28,12 +27,7 @@ def integer(op: str, argument: str, value: Any) -> int:
 
 
 def not_negative(op: str, argument: str, value: Any) -> int:
-    """Returns an integer that must be at least 0.
-
-    Raises:
-      NotImplementedError, TypeError: as `integer`.
-      ValueError: the integer is negative.
-    """
+    """Returns an integer that must be at least 0."""
     number = integer(op, argument, value)
     if number < 0:
         raise ValueError(f"jax_cxl.{op}: {argument}={number} must not be negative.")
@@ -41,12 +35,7 @@ def not_negative(op: str, argument: str, value: Any) -> int:
 
 
 def positive(op: str, argument: str, value: Any) -> int:
-    """Returns an integer that must be at least 1 and fit into 32 bits.
-
-    Raises:
-      NotImplementedError, TypeError: as `integer`.
-      ValueError: the integer is out of range.
-    """
+    """Returns an integer that must be at least 1 and fit into 32 bits."""
     number = integer(op, argument, value)
     if not 1 <= number <= np.iinfo(np.int32).max:
         raise ValueError(
@@ -56,11 +45,7 @@ def positive(op: str, argument: str, value: Any) -> int:
 
 
 def tuples(op: str, argument: str, value: Any) -> tuple[tuple[int, ...], ...]:
-    """Returns lists of integers, such as groups or pairs, as tuples.
-
-    Raises:
-      NotImplementedError, TypeError: as `integer`, or the value is not a list of lists.
-    """
+    """Returns lists of integers, such as groups or pairs, as tuples."""
     try:
         rows = [list(row) for row in value]
     except TypeError:
@@ -71,22 +56,14 @@ def tuples(op: str, argument: str, value: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def boolean(op: str, argument: str, value: Any) -> bool:
-    """Returns a value that must be True or False.
-
-    Raises:
-      TypeError: the value is neither.
-    """
+    """Returns a value that must be True or False."""
     if not isinstance(value, (bool, np.bool)):
         raise TypeError(f"jax_cxl.{op}: {argument}={value!r} must be True or False.")
     return bool(value)
 
 
 def levels(op: str, value: Any) -> bool | None:
-    """Returns the argument `levels` of a collective, which must be True, False or None.
-
-    Raises:
-      TypeError: it is something else.
-    """
+    """Returns the argument `levels` of a collective, which must be True, False or None."""
     if value is None:
         return None
     if not isinstance(value, (bool, np.bool)):

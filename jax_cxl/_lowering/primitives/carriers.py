@@ -14,7 +14,7 @@ from jax_cxl._lowering.contract import Op, ReduceOp
 from jax_cxl._lowering.primitives import local_lowering
 
 
-def of(dtype: Any, op: Op, reduce_op: ReduceOp) -> str:
+def of(dtype: Any, op: Op, reduce_op: ReduceOp = ReduceOp.SUM) -> str:
     """Returns the dtype in which arrays travel: their own, or one that holds all of its values.
 
     Integers wrap around in the carrier as in their own dtype. Floats round once, when the result is
@@ -36,7 +36,8 @@ def of(dtype: Any, op: Op, reduce_op: ReduceOp) -> str:
 def carried(ctx, carrier: str, lower: Callable, *operands: Any) -> Sequence:
     """Lowers a call in a carrier: converts the operands to it, and the result back.
 
-    Only operands with the dtype of the first operand are converted.
+    Only operands with the dtype of the first operand are converted. A call in a carrier is
+    complete: it has no token.
     """
     dtype, carrier_dtype = ctx.avals_in[0].dtype, jnp.dtype(carrier)
     if dtype == carrier_dtype:
@@ -55,14 +56,12 @@ def carried(ctx, carrier: str, lower: Callable, *operands: Any) -> Sequence:
 
     values, avals = [], []
     for value, aval in zip(operands, ctx.avals_in, strict=True):
-        packed = aval.update(dtype=carrier_dtype) if aval.dtype == dtype else aval
         if aval.dtype == dtype:
-            (value,) = local_lowering.local(
-                ctx.replace(avals_in=[aval], avals_out=[packed]), pack, value
-            )
+            (value,) = local_lowering.local(ctx.replace(avals_in=[aval]), pack, value)
+            aval = aval.update(dtype=carrier_dtype)
         values.append(value)
-        avals.append(packed)
-    (aval_out,) = ctx.avals_out
+        avals.append(aval)
+    aval_out = ctx.avals_out[0]
     packed = aval_out.update(dtype=carrier_dtype)
     (out,) = lower(ctx.replace(avals_in=avals, avals_out=[packed]), *values)
-    return local_lowering.local(ctx.replace(avals_in=[packed], avals_out=[aval_out]), unpack, out)
+    return local_lowering.local(ctx.replace(avals_in=[packed]), unpack, out)

@@ -19,6 +19,26 @@ def check(op: str, argument: str, value: int, ndim: int) -> int:
     return value % ndim
 
 
+def check_divided(op: str, argument: str, value: int, x: Any, size: int, *, tiled: bool) -> int:
+    """Checks a dimension of x that is divided among `size` ranks, and returns it as `check` does.
+
+    Without `tiled` each rank gets one element.
+    """
+    dim = check(op, argument, value, np.ndim(x))
+    length = np.shape(x)[dim]
+    if tiled and length % size:
+        raise ValueError(
+            f"jax_cxl.{op}: the size {length} of {argument}={dim} must be divisible by the size"
+            f" {size} of the group when tiled=True."
+        )
+    if not tiled and length != size:
+        raise ValueError(
+            f"jax_cxl.{op}: the size {length} of {argument}={dim} must be equal to the size {size}"
+            " of the group. Pass tiled=True to divide it."
+        )
+    return dim
+
+
 def split(x: Any, dim: int, n: int) -> Any:
     """Reshapes dimension `dim` to (n, size / n)."""
     shape = np.shape(x)

@@ -1,6 +1,5 @@
 """Which element types collectives support, and how reductions treat them."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -41,11 +40,10 @@ def check_reduction(op: str, reduce_op: ReduceOp, dtype: Any) -> None:
     raise TypeError(f"jax_cxl.{op} does not support arrays of dtype {dtype}{advice}")
 
 
-def reduce_in_one_rounding(reduce: Callable, x: Any, dims: tuple[int, ...]) -> Any:
-    """Reduces positional dimensions. As in a collective, short floats accumulate in float32."""
-    if jax.dtypes.issubdtype(x.dtype, np.floating) and x.dtype.itemsize < 4:
-        return reduce(x.astype(np.float32), dims).astype(x.dtype)
-    return reduce(x, dims)
+def accumulator(dtype: Any) -> Any:
+    """Returns the dtype in which values of this dtype are added up: short floats use float32."""
+    short = jax.dtypes.issubdtype(dtype, np.floating) and dtype.itemsize < 4
+    return np.dtype(np.float32) if short else dtype
 
 
 def count_bool(x: Any) -> Any:

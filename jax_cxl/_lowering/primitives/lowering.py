@@ -21,16 +21,7 @@ from jax.interpreters import mlir
 from jax_cxl._job import lifecycle, lowered_programs, platforms
 from jax_cxl._lowering import contract
 from jax_cxl._lowering.contract import DTYPES, Op, ReduceOp
-from jax_cxl._lowering.primitives import (
-    carriers,
-    dtypes,
-    local_lowering,
-    named_axis,
-    rank_groups,
-)
-
-PLATFORMS = tuple(platform.name for platform in platforms.ALL)
-
+from jax_cxl._lowering.primitives import carriers, dtypes, local_lowering
 
 # Primitive -> its lowering rule.
 RULES: dict[Any, Callable] = {}
@@ -43,8 +34,8 @@ def register(primitive: Any, rule: Any) -> None:
     the runtime.
     """
     RULES[primitive] = rule
-    for platform in PLATFORMS:
-        mlir.register_lowering(primitive, rule, platform=platform, cacheable=False)
+    for platform in platforms.ALL:
+        mlir.register_lowering(primitive, rule, platform=platform.name, cacheable=False)
 
     def refuse(ctx, *operands, **params):
         raise NotImplementedError(
@@ -56,32 +47,6 @@ def register(primitive: Any, rule: Any) -> None:
     mlir.register_lowering(primitive, refuse, cacheable=False)
 
 
-def collective(
-    ctx: mlir.LoweringRuleContext,
-    x: Any,
-    *,
-    name: str,
-    axes: named_axis.Axes,
-    groups: named_axis.Groups = None,
-    **description: Any,
-) -> Sequence:
-    """Lowers a collective over mesh axes to one call.
-
-    Args:
-      ctx: context of the lowering rule.
-      x: the operand.
-      name: name of the public function, for messages of the handler.
-      axes: axis names over which it runs.
-      groups: axis index groups, or None for one group along `axes`.
-      **description: further arguments of `between`.
-
-    Returns:
-      The results of the lowering rule.
-    """
-    ranks = rank_groups.of_groups(ctx, name, axes, groups)
-    return between(ctx, x, name=name, ranks=ranks, **description)
-
-
 def between(
     ctx: mlir.LoweringRuleContext,
     x: Any,
@@ -89,20 +54,16 @@ def between(
     name: str,
     op: Op,
     ranks: np.ndarray,
-    grid: np.ndarray | None = None,
     reduce_op: ReduceOp = ReduceOp.SUM,
     operand_blocks: int | None = None,
     result_blocks: int | None = None,
-    root: int = 0,
-    sources: tuple[int, ...] = (),
-    reverse: bool = False,
-    alone: bool = False,
+    **settings: Any,
 ) -> Sequence:
     """Lowers a collective with one operand and one result, between known ranks.
 
     If the context has a second result, a token, the call only starts the collective: its first
     result is complete after `jax_cxl_done` (start_done/halves.py). A call that needs no
-    communication, or that needs a carrier, completes at once, and its token is a constant.
+    communication, or that needs a carrier, completes at once, and has no token.
 
     Args:
       ctx: context of the lowering rule.
@@ -110,37 +71,24 @@ def between(
       name: name of the public function, for messages of the handler.
       op: which collective.
       ranks: ranks in the pool's world, a group in each row.
-      grid: how the ranks of each group are spread over processes, for a call in levels
-        (`contract.attributes`).
       reduce_op: reduction, where the collective has one.
       operand_blocks: dimension of the operand that counts the ranks' blocks, if any.
       result_blocks: dimension of the result that counts the ranks' blocks, if any.
-      root: rank in the group, for collectives with a root.
-      sources: for permutations, the rank in the group from which each rank receives, or -1.
-      reverse: for scans, whether they start with the last rank.
-      alone: for a start, whether the program computes nothing beside the collective.
+      **settings: further arguments of `contract.attributes`.
 
     Returns:
       The results of the lowering rule.
     """
     aval_in: Any = ctx.avals_in[0]
     aval_out: Any = ctx.avals_out[0]
-    starts = len(ctx.avals_out) > 1
-    started, ctx = ctx, ctx.replace(avals_out=[aval_out])
-
-    def complete(results):
-        return [*results, no_token()] if starts else results
-
     dtypes.check_dtype(name, aval_in.dtype)
     if op.reduces:
         dtypes.check_reduction(name, reduce_op, aval_in.dtype)
     n = ranks.shape[1]
-    if aval_out.size == 0 or (op is Op.PERMUTE and all(s < 0 for s in sources)):
-        return complete(
-            local_lowering.local(ctx, lambda v: lax.full(aval_out.shape, 0, aval_out.dtype), x)
-        )
+    if aval_out.size == 0 or (op is Op.PERMUTE and max(settings["sources"]) < 0):
+        return local_lowering.local(ctx, lambda v: lax.full(aval_out.shape, 0, aval_out.dtype), x)
     if n == 1:
-        return complete(local_lowering.local(ctx, lambda v: lax.reshape(v, aval_out.shape), x))
+        return local_lowering.local(ctx, lambda v: lax.reshape(v, aval_out.shape), x)
     carrier = carriers.of(aval_in.dtype, op, reduce_op)
 
     def lower(ctx, x):
@@ -155,48 +103,14 @@ def between(
             # Without a side effect XLA could merge two equal starts, each of which has a `done`.
             has_side_effect=only_starts,
         )
-        return call(
-            ctx,
-            x,
-            **attributes(
-                ctx,
-                name,
-                op,
-                ranks,
-                reduce_op=reduce_op,
-                dtype=DTYPES.index(carrier),
-                count=aval_in.size // (1 if operand_blocks is None else n),
-                root=root,
-                sources=sources,
-                reverse=reverse,
-                alone=alone,
-                grid=grid,
-            ),
-        )
+        sizes = {
+            "dtype": DTYPES.index(carrier),
+            "count": aval_in.size // (1 if operand_blocks is None else n),
+        }
+        made = attributes(ctx, name, op, ranks, reduce_op=reduce_op, **sizes, **settings)
+        return call(ctx, x, **made)
 
-    if starts and carrier == str(aval_in.dtype):
-        return lower(started, x)
-    return complete(carriers.carried(ctx, carrier, lower, x))
-
-
-def no_token() -> Any:
-    """Returns the token of a collective whose result is already complete."""
-    return mlir.ir_constant(np.zeros(1, np.uint32))
-
-
-def barrier(
-    ctx: mlir.LoweringRuleContext, *operands: Any, name: str, axes: named_axis.Axes
-) -> Sequence:
-    """Lowers `barrier`, which returns its operands."""
-    ranks = rank_groups.of_groups(ctx, name, axes, None)
-    if ranks.shape[1] == 1:
-        return list(operands)
-    call = jax.ffi.ffi_lowering(
-        contract.BARRIER_TARGET,
-        operand_output_aliases={i: i for i in range(len(operands))},
-        has_side_effect=True,
-    )
-    return call(ctx, *operands, **attributes(ctx, name, Op.BARRIER, ranks))
+    return carriers.carried(ctx, carrier, lower, x)
 
 
 def attributes(ctx, name: str, op: Op, ranks: np.ndarray, **settings: Any) -> dict[str, Any]:

@@ -15,6 +15,9 @@ from jax import lax
 from jax_cxl import _compat
 from jax_cxl._lowering.primitives import arguments, dtypes
 
+# As arguments of the public functions, and as `groups_along` returns them.
+AxisName = Hashable | Sequence[Hashable]
+GroupLists = Sequence[Sequence[int]] | None
 Axes = tuple[Hashable, ...]
 Groups = tuple[tuple[int, ...], ...] | None
 
@@ -93,12 +96,13 @@ def check_bound(op: str, axis: Hashable) -> None:
         )
 
 
-def groups_of(op: str, axes: Axes, axis_index_groups: Sequence[Sequence[int]] | None) -> Groups:
-    """Returns `axis_index_groups` in hashable form, checked against the axes."""
-    if axis_index_groups is None:
-        return None
-    groups = arguments.tuples(op, "axis_index_groups", axis_index_groups)
+def groups_along(op: str, axis_name: Any, lists: GroupLists) -> tuple[Axes, Groups, int]:
+    """Returns the axes and the checked groups of a collective, and the size of a group."""
+    axes = axes_of(op, axis_name)
     size = lax.axis_size(axes)
+    if lists is None:
+        return axes, None, size
+    groups = arguments.tuples(op, "axis_index_groups", lists)
     if sorted(i for group in groups for i in group) != list(range(size)):
         raise ValueError(
             f"jax_cxl.{op}: axis_index_groups must cover all indices exactly once: the"
@@ -108,12 +112,7 @@ def groups_of(op: str, axes: Axes, axis_index_groups: Sequence[Sequence[int]] | 
         raise ValueError(
             f"jax_cxl.{op}: axis_index_groups must all have the same size, got {groups}."
         )
-    return groups
-
-
-def group_size(axes: Axes, groups: Groups) -> int:
-    """Returns the number of ranks in a group."""
-    return lax.axis_size(axes) if groups is None else len(groups[0])
+    return axes, groups, len(groups[0])
 
 
 def manual(axes: Axes) -> Axes:
@@ -146,6 +145,12 @@ def vary(x: Any, axes: Axes) -> Any:
     known = varying(x)
     missing = tuple(axis for axis in manual(axes) if axis not in known)
     return lax.pcast(x, missing, to="varying") if missing else x
+
+
+def vary_alike(axes: Axes, *arrays: Any) -> list[Any]:
+    """Casts arrays to vary over the axes, and over all axes over which any of them varies."""
+    every = {axis for x in arrays for axis in varying(x)} | set(axes)
+    return [vary(x, tuple(every)) for x in arrays]
 
 
 def bind_reduction(primitive: Any, x: Any, axes: Axes, groups: Groups, levels: bool | None) -> Any:

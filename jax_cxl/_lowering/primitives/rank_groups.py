@@ -7,7 +7,7 @@ import numpy as np
 from jax.interpreters import mlir
 
 from jax_cxl._job import lifecycle, platforms
-from jax_cxl._job.meeting import alone
+from jax_cxl._job.launched import environment
 from jax_cxl._lowering.primitives import named_axis
 
 
@@ -33,14 +33,10 @@ def of_groups(ctx: Any, name: str, axes: named_axis.Axes, groups: named_axis.Gro
     partitions = np.arange(mesh.size).reshape(mesh.axis_sizes)
     n = int(np.prod([mesh.axis_sizes[p] for p in positions]))
     rows = np.moveaxis(partitions, positions, range(len(positions))).reshape(n, -1).T
-    if groups is not None and len({len(group) for group in groups}) > 1:
-        raise NotImplementedError(
-            f"jax_cxl.{name}: axis_index_groups must all have the same size, got {groups}."
-        )
     if groups is not None:
         rows = np.concatenate([rows[:, list(group)] for group in groups])
     if rows.shape[1] == 1:
-        alone.warn()
+        environment.warn_if_alone()
         return rows  # Nothing to communicate, so no pool is needed.
     if isinstance(mesh, jax.sharding.AbstractMesh):
         raise NotImplementedError(

@@ -13,7 +13,7 @@ from jax import lax
 from jax.interpreters import mlir
 
 from jax_cxl._lowering import contract
-from jax_cxl._lowering.contract import DTYPES, Op, ReduceOp
+from jax_cxl._lowering.contract import DTYPES, Op
 from jax_cxl._lowering.primitives import (
     carriers,
     check_slices,
@@ -46,9 +46,6 @@ def ragged_all_to_all(
       groups: axis index groups, or None for one group along `axes`.
       elements: number of exchanges in a batch, which share one call.
       alone: function that does the same for a group of one rank.
-
-    Returns:
-      The results of the lowering rule.
     """
     avals: Any = ctx.avals_in
     rows, into, entries = avals
@@ -58,22 +55,8 @@ def ragged_all_to_all(
         return local_lowering.local(ctx, alone, operand, output, table)
     if rows.size == 0 or into.size == 0:
         return _only_check(ctx, output, table, ranks, elements)
-    carrier = carriers.of(rows.dtype, Op.RAGGED_ALL_TO_ALL, ReduceOp.SUM)
-
-    def lower(ctx, operand, output, table):
-        sizes = (rows.shape[0], into.shape[0], entries.shape[1] // n, elements)
-        operands = (operand, output, table)
-        return _call_rows(
-            ctx,
-            Op.RAGGED_ALL_TO_ALL,
-            ranks,
-            operands,
-            carrier=carrier,
-            rows=sizes,
-            aliases={1: 0},
-        )
-
-    return carriers.carried(ctx, carrier, lower, operand, output, table)
+    sizes = (rows.shape[0], into.shape[0], entries.shape[1] // n, elements)
+    return _call_rows(ctx, Op.RAGGED_ALL_TO_ALL, ranks, sizes, operand, output, table)
 
 
 def _only_check(ctx: Any, output: Any, table: Any, ranks: np.ndarray, elements: int) -> Sequence:
@@ -116,77 +99,50 @@ def take_rows(
       axes: axis names over which it runs.
       groups: axis index groups, or None for one group along `axes`.
       alone: function that does the same for a group of one rank.
-
-    Returns:
-      The results of the lowering rule.
     """
-    avals: Any = ctx.avals_in
+    table_aval: Any = ctx.avals_in[0]
     aval_out: Any = ctx.avals_out[0]
     operands = (table, indices, *published)
-    starts = len(ctx.avals_out) > 1
-    started, ctx = ctx, ctx.replace(avals_out=[aval_out])
-
-    def complete(results):
-        return [*results, lowering.no_token()] if starts else results
-
     ranks = rank_groups.of_groups(ctx, "take_rows", axes, groups)
-    if avals[0].size == 0 or aval_out.size == 0:
+    if table_aval.size == 0 or aval_out.size == 0:
         zeros = lambda *_: lax.full(aval_out.shape, 0, aval_out.dtype)  # noqa: E731
-        return complete(local_lowering.local(ctx, zeros, *operands))
+        return local_lowering.local(ctx, zeros, *operands)
     if ranks.shape[1] == 1:
-        return complete(local_lowering.local(ctx, alone, *operands))
-    carrier = carriers.of(avals[0].dtype, Op.TAKE_ROWS, ReduceOp.SUM)
-
-    def lower(ctx, *operands):
-        if len(ctx.avals_out) > 1:
-            operands = tuple(local_lowering.fence(ctx, ctx.avals_in, *operands))
-        sizes = (avals[0].shape[0], aval_out.shape[0])
-        return _call_rows(ctx, Op.TAKE_ROWS, ranks, operands, carrier=carrier, rows=sizes)
-
-    if starts and carrier == str(avals[0].dtype):
-        return lower(started, *operands)
-    return complete(carriers.carried(ctx, carrier, lower, *operands))
+        return local_lowering.local(ctx, alone, *operands)
+    sizes = (table_aval.shape[0], aval_out.shape[0])
+    return _call_rows(ctx, Op.TAKE_ROWS, ranks, sizes, *operands)
 
 
 def _call_rows(
-    ctx: mlir.LoweringRuleContext,
-    op: Op,
-    ranks: np.ndarray,
-    operands: Sequence,
-    *,
-    carrier: str,
-    rows: tuple[int, ...],
-    aliases: dict[int, int] | None = None,
+    ctx: mlir.LoweringRuleContext, op: Op, ranks: np.ndarray, rows: tuple[int, ...], *operands: Any
 ) -> Sequence:
-    """Calls an operation that moves rows. On GPUs a second result is its scratch memory.
+    """Calls an operation that moves rows, or starts it if the context has a second result, a token.
 
-    If the context has a second result, a token, the call only starts the operation.
+    On GPUs another result of the call is its scratch memory.
     """
-    avals: Any = ctx.avals_in
-    table = avals[0]
-    result, *token = ctx.avals_out
-    scratch = []
-    if "cuda" in ctx.module_context.platforms:
-        shape = (contract.row_scratch_bytes(ranks.shape[1], *rows[:3]),)
-        scratch = [jax.core.ShapedArray(shape, np.dtype(np.uint8))]
-    avals_out: Any = [result, *scratch, *token]
-    ctx = ctx.replace(avals_out=avals_out)
-    layouts: dict[str, Any] = {}
-    if token:
-        # `done` asks for the same layouts.
-        layouts = {
-            "operand_layouts": [lowering.layout(aval.ndim, None) for aval in avals],
-            "result_layouts": [lowering.layout(aval.ndim, None) for aval in avals_out],
-        }
-    call = jax.ffi.ffi_lowering(
-        contract.START_ROWS_TARGET if token else contract.ROWS_TARGET,
-        operand_output_aliases=aliases,
-        has_side_effect=bool(token),
-        **layouts,
-    )
-    name = op.name.lower()
-    attributes = lowering.attributes(
-        ctx, name, op, ranks, dtype=DTYPES.index(carrier), count=table.size, rows=rows
-    )
-    results = call(ctx, *operands, **attributes)
-    return [results[0], *results[1 + len(scratch) :]]
+    table: Any = ctx.avals_in[0]
+    carrier = carriers.of(table.dtype, op)
+
+    def lower(ctx, *operands):
+        result, *token = ctx.avals_out
+        if token:
+            operands = tuple(local_lowering.fence(ctx, ctx.avals_in, *operands))
+        scratch = []
+        if "cuda" in ctx.module_context.platforms:
+            shape = (contract.row_scratch_bytes(ranks.shape[1], *rows[:3]),)
+            scratch = [jax.core.ShapedArray(shape, np.dtype(np.uint8))]
+        avals_out = [result, *scratch, *token]
+        call = jax.ffi.ffi_lowering(
+            contract.START_ROWS_TARGET if token else contract.ROWS_TARGET,
+            # `done` asks for the same layouts.
+            operand_layouts=[lowering.layout(aval.ndim, None) for aval in ctx.avals_in],
+            result_layouts=[lowering.layout(aval.ndim, None) for aval in avals_out],
+            operand_output_aliases={1: 0} if op is Op.RAGGED_ALL_TO_ALL else None,
+            has_side_effect=bool(token),
+        )
+        sizes = {"dtype": DTYPES.index(carrier), "count": table.size, "rows": rows}
+        made = lowering.attributes(ctx, op.name.lower(), op, ranks, **sizes)
+        results = call(ctx.replace(avals_out=avals_out), *operands, **made)
+        return [results[0], *results[1 + len(scratch) :]]
+
+    return carriers.carried(ctx, carrier, lower, *operands)

@@ -1,7 +1,6 @@
 """Futures: collectives that have been started."""
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,12 +8,10 @@ import jax
 
 from jax_cxl._lowering.start_done import halves, split_function
 
+_STATIC = {"static": True}
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["value"],
-    meta_fields=["operation", "finish"],
-)
+
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Future:
     """A started collective, or rows under way, from functions such as `all_gather_start`.
@@ -42,8 +39,8 @@ class Future:
     """
 
     value: Any
-    operation: str
-    finish: Callable[[Any, Any], Any] | None = None
+    operation: str = dataclasses.field(metadata=_STATIC)
+    finish: Callable[[Any, Any], Any] | None = dataclasses.field(default=None, metadata=_STATIC)
 
     def tie(self, h: Any) -> Any:
         """Returns h unchanged. Uses of the returned arrays come after the start of the collective.

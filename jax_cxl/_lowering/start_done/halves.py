@@ -92,12 +92,13 @@ def _start_abstract_eval(*xs, collective, **params):
 
 
 def _lower_start(ctx, *xs, collective, **params):
-    return lowering.RULES[collective](ctx, *xs, **params)
+    y, *token = lowering.RULES[collective](ctx, *xs, **params)
+    # A collective that is complete at once has no token.
+    return [y, *(token or [mlir.ir_constant(np.zeros(1, np.uint32))])]
 
 
-def _lower_start_cpu(ctx, *xs, collective, **params):
-    inner = ctx.replace(avals_out=ctx.avals_out[:1])
-    return [*lowering.RULES[collective](inner, *xs, **params), lowering.no_token()]
+def _lower_start_cpu(ctx, *xs, **params):
+    return _lower_start(ctx.replace(avals_out=ctx.avals_out[:1]), *xs, **params)
 
 
 def _start_jvp(primals, tangents, *, collective, **params):
@@ -136,28 +137,30 @@ def _lower_done(ctx, *values, operands):
         return [y]
     # The collective uses this memory, not arrays of which xs are slices: its operands, and scratch
     # memory between its result and its token.
-    kept = [*start.operands, *list(start.results)[1:-1]]
+    scratch = list(start.results)[1:-1]
     of_operands, of_results = (
         list(map(_layout, start.attributes[f"{side}_layouts"])) for side in ("operand", "result")
     )
-    first, *others = [*of_operands, *of_results[1:-1]]
-    y_layout = of_results[0]
     after_avals = ctx.avals_in[operands + 2 :]
+    fenced = local_lowering.fence(ctx, after_avals, *after)
+    row_major = [lowering.layout(aval.ndim, None) for aval in after_avals]
+    kept: list[Any] = [
+        *zip(start.operands, ctx.avals_in[:operands], of_operands, strict=True),
+        *zip(scratch, map(_scratch_aval, scratch), of_results[1:-1], strict=True),
+        *zip(fenced, after_avals, row_major, strict=True),
+    ]
+    kept.insert(1, (y, ctx.avals_in[operands], of_results[0]))
+    values, avals, layouts = zip(*kept, strict=True)
     call = jax.ffi.ffi_lowering(
         _DONE_TARGETS[_target(start)],
         # Ask for the layouts of the start: with other layouts XLA would copy the unfinished result.
-        operand_layouts=[first, y_layout, *others, *map(_row_major, after_avals)],
-        result_layouts=[y_layout],
+        operand_layouts=layouts,
+        result_layouts=of_results[:1],
         operand_output_aliases={1: 0},
         # `done` has to run even if nothing uses the result: until then y must keep its memory.
         has_side_effect=True,
     )
-    kept_avals: list[Any] = list(ctx.avals_in[:operands])
-    kept_avals += map(_scratch_aval, kept[operands:])
-    first_aval, *other_avals = kept_avals
-    avals = [first_aval, ctx.avals_in[operands], *other_avals, *after_avals]
-    fenced = local_lowering.fence(ctx, after_avals, *after)
-    results = call(ctx.replace(avals_in=avals), kept[0], y, *kept[1:], *fenced)
+    results = call(ctx.replace(avals_in=avals), *values)
     return local_lowering.fence(ctx, ctx.avals_out, *results)
 
 
@@ -239,10 +242,6 @@ def _check_complete(token: Any) -> None:
 
 def _layout(attribute: Any) -> tuple[int, ...]:
     return tuple(np.asarray(ir.DenseIntElementsAttr(attribute)).tolist())
-
-
-def _row_major(aval: Any) -> tuple[int, ...]:
-    return tuple(reversed(range(aval.ndim)))
 
 
 def _register(primitive: Any, on_cpu: Any, on_cuda: Any) -> None:

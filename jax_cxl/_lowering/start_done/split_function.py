@@ -19,18 +19,21 @@ Pending = tuple[tuple, Any, Any]
 Rest = Callable[[list[Any], list[Any]], Any]
 
 
-def start(function: Callable, *arguments: Any) -> tuple[list[Pending], list[Any], Rest]:
+def start(
+    function: Callable, /, *args: Any, **kwargs: Any
+) -> tuple[list[Pending], list[Any], Rest]:
     """Starts the collectives of a function, and evaluates all equations that do not need them.
 
     Args:
       function: function from pytrees to a pytree.
-      arguments: arguments of `function`. Leaves that are not traced are constants.
+      *args: arguments of `function`. Leaves that are not traced are constants.
+      **kwargs: further arguments.
 
     Returns:
       The collectives under way; other values that the rest of the function needs; and the rest, a
       function of the results of the collectives and of these values.
     """
-    leaves, structure = jax.tree.flatten(arguments)
+    leaves, structure = jax.tree.flatten((args, kwargs))
     traced = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.core.Tracer)]
     shape_of_result: list[Any] = []
 
@@ -38,7 +41,8 @@ def start(function: Callable, *arguments: Any) -> tuple[list[Pending], list[Any]
         filled = list(leaves)
         for i, value in zip(traced, values, strict=True):
             filled[i] = value
-        results, tree = jax.tree.flatten(function(*jax.tree.unflatten(structure, filled)))
+        args, kwargs = jax.tree.unflatten(structure, filled)
+        results, tree = jax.tree.flatten(function(*args, **kwargs))
         shape_of_result.append(tree)
         return results
 

@@ -128,7 +128,7 @@ def _open_core(
 ) -> _core.PersistentMemory:
     try:
         return _core.PersistentMemory.open(
-            **spec.for_core(),
+            spec.for_core(),
             magic=layout.MAGIC.decode(),
             magic_offsets=layout.SUPERBLOCK_OFFSETS,
             mode=mode,

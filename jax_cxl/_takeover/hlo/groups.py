@@ -1,8 +1,7 @@
-"""Which devices take part in a collective: XLA's notations of replica groups, and its modes."""
+"""XLA's notations of the groups that take part in a collective."""
 
 import itertools
 import math
-from typing import NamedTuple
 
 import numpy as np
 
@@ -12,43 +11,6 @@ from jax_cxl._takeover.hlo.wire import Message
 _GROUPS, _DEVICE_LIST, _IOTA, _MESH_AXES = 49, 87, 92, 93
 
 Groups = list[list[int]]
-
-
-class DeviceAssignment(NamedTuple):
-    """Which device executes which replica and partition of a module.
-
-    Attributes:
-      devices: global device ids, an array of shape (replicas, partitions).
-    """
-
-    devices: np.ndarray
-
-    @classmethod
-    def decode(cls, proto: Message) -> "DeviceAssignment | None":
-        """Returns a DeviceAssignmentProto's content, None if it is empty."""
-        columns = [column.integers(1) for column in proto.messages(3)]
-        return cls(np.array(columns).T) if columns else None
-
-    @property
-    def flattened(self) -> np.ndarray:
-        """Device ids by replica * number of partitions + partition."""
-        return self.devices.reshape(-1)
-
-    def cross_replica(self, groups: Groups) -> Groups:
-        """Groups of replica ids, as device ids: the same in each partition."""
-        return [[int(column[r]) for r in group] for column in self.devices.T for group in groups]
-
-    def cross_partition(self, groups: Groups) -> Groups:
-        """Groups of partition ids, as device ids: the same in each replica."""
-        return [[int(row[p]) for p in group] for row in self.devices for group in groups]
-
-    def cross_both(self, groups: Groups) -> Groups:
-        """Groups of replica ids, each over all partitions, as device ids."""
-        return [[int(d) for r in group for d in self.devices[r]] for group in groups]
-
-    def by_position(self, groups: Groups) -> Groups:
-        """Groups of flattened ids, as device ids."""
-        return [[int(self.flattened[i]) for i in group] for group in groups]
 
 
 def decode(instruction: Message) -> Groups:

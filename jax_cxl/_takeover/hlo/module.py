@@ -3,8 +3,9 @@
 import functools
 from collections.abc import Callable, Iterator
 
+import numpy as np
+
 from jax_cxl._takeover.hlo import shape as shapes
-from jax_cxl._takeover.hlo.groups import DeviceAssignment
 from jax_cxl._takeover.hlo.shape import Shape
 from jax_cxl._takeover.hlo.wire import Message
 
@@ -72,7 +73,7 @@ class Instruction:
     @property
     def is_tuple(self) -> bool:
         """Whether its result is a tuple."""
-        return shapes.is_tuple(Message(self.proto.blob(self.SHAPE)))
+        return Message(self.proto.blob(self.SHAPE)).get(shapes.ELEMENT_TYPE) == shapes.TUPLE
 
 
 class Computation:
@@ -111,11 +112,16 @@ class Computation:
         """Returns the position of an instruction that XLA gave."""
         return self._position[instruction.id]
 
-    def with_any(self, opcodes: "tuple[bytes, ...]") -> Iterator[Instruction]:
-        """Yields the instructions that contain one of these texts, in order."""
-        for instruction, blob in zip(self._instructions.values(), self._blobs, strict=True):
-            if any(opcode in blob for opcode in opcodes):
-                yield instruction
+    def with_any(self, texts: "tuple[bytes, ...]") -> Iterator[Instruction]:
+        """Yields the instructions that contain one of these texts, and all that are new, in order.
+
+        Changed instructions count as new.
+        """
+        for number, blob in zip(self._instructions, self._blobs, strict=True):
+            if number in self._new:
+                yield from self._new[number]
+            elif any(text in blob for text in texts):
+                yield self._instructions[number]
 
     def done_of(self, start: Instruction) -> Instruction | None:
         """Returns the instruction that waits only for this start, None if there is none."""
@@ -143,10 +149,6 @@ class Computation:
         assert new[-1].id == old.id
         self._new[old.id] = new
 
-    def parameters(self) -> Iterator[Instruction]:
-        """Yields the parameters."""
-        return (i for i in self.with_any((b"parameter",)) if i.opcode == "parameter")
-
     def set_shape(self, number: int, shape: bytes) -> None:
         """Gives an instruction, or what has replaced it, another serialized ShapeProto."""
         instruction = self._new.get(number, [self.instruction(number)])[-1]
@@ -158,14 +160,6 @@ class Computation:
         """Notes that an instruction has been changed in place."""
         if self._instructions.get(instruction.id) is instruction:
             self._new.setdefault(instruction.id, [instruction])
-
-    def current(self, texts: "tuple[bytes, ...]") -> Iterator[Instruction]:
-        """Yields replaced and changed instructions, and unchanged ones that contain a text."""
-        for number, blob in zip(self._instructions, self._blobs, strict=True):
-            if number in self._new:
-                yield from self._new[number]
-            elif any(text in blob for text in texts):
-                yield self.instruction(number)
 
     def replacements(self) -> dict[int, list[int]]:
         """Returns, for each replaced instruction, the ids of its replacements."""
@@ -190,31 +184,14 @@ class Computation:
         return out.encode()
 
 
-class _StackFrames:
-    """The source locations to which instructions refer. They are parsed when they are used."""
-
-    def __init__(self, proto: Message) -> None:
-        self._files, self._functions = proto.blobs(1), proto.blobs(2)
-        self._locations, self._frames = proto.blobs(3), proto.blobs(4)
-
-    def outwards(self, number: int) -> Iterator[tuple[str, int, str]]:
-        """Yields file, line and function of a frame, and then of its callers."""
-        for _ in range(len(self._frames)):
-            if not 0 < number <= len(self._frames):
-                return
-            frame = Message(self._frames[number - 1])
-            location = Message(self._locations[frame.get(1) - 1])
-            file = self._files[location.get(1) - 1].decode()
-            yield file, location.get(3), self._functions[location.get(2) - 1].decode()
-            number = frame.get(2)
-
-
 class Module:
     """A module as XLA passes it to a compiler hook."""
 
     def __init__(self, data: bytes) -> None:
         self._proto = Message(data)
-        self._blobs = self._proto.blobs(_COMPUTATIONS)
+        # All computations by their ids, in XLA's order, and those that have been parsed.
+        blobs = self._proto.blobs(_COMPUTATIONS)
+        self._blobs = {Message(blob).get(_COMPUTATION_ID): blob for blob in blobs}
         self._computations: dict[int, Computation] = {}
         self._dropped: set[int] = set()
         # Computation -> the new order of its instructions.
@@ -226,18 +203,20 @@ class Module:
         return self._proto.text(_NAME)
 
     @functools.cached_property
-    def device_assignment(self) -> DeviceAssignment | None:
-        """Which device executes which part of the module, None if that is not known yet."""
-        return DeviceAssignment.decode(Message(self._proto.blob(_DEVICE_ASSIGNMENT)))
+    def device_assignment(self) -> np.ndarray | None:
+        """Ids of devices, of shape (replicas, partitions), None if they are not known yet."""
+        columns = Message(self._proto.blob(_DEVICE_ASSIGNMENT)).messages(3)
+        return np.array([column.integers(1) for column in columns]).T if columns else None
 
     @functools.cached_property
     def _positions(self) -> dict[int, int]:
-        """The position of the computation with each id."""
-        return {Message(blob).get(_COMPUTATION_ID): i for i, blob in enumerate(self._blobs)}
+        return {number: i for i, number in enumerate(self._blobs)}
 
     @functools.cached_property
-    def _stack_frames(self) -> "_StackFrames":
-        return _StackFrames(Message(self._proto.blob(_STACK_FRAMES)))
+    def _stack_frames(self) -> list[list[bytes]]:
+        """The serialized files, functions, locations and frames of the module's source."""
+        proto = Message(self._proto.blob(_STACK_FRAMES))
+        return [proto.blobs(number) for number in (1, 2, 3, 4)]
 
     @property
     def donated(self) -> list[tuple[int, ...]]:
@@ -266,10 +245,6 @@ class Module:
         shape = Message(self._proto.blob(_PROGRAM_SHAPE))
         return shape.blobs(1), shape.blob(2)
 
-    def is_entry(self, computation: Computation) -> bool:
-        """Whether a computation is the one that runs first."""
-        return computation.id == self._proto.get(_ENTRY_ID)
-
     @property
     def is_scheduled(self) -> bool:
         """Whether XLA has decided the order of the instructions."""
@@ -286,18 +261,14 @@ class Module:
         """Sets the order of a computation's instructions, by the ids that XLA gave them."""
         self._orders[computation.id] = sequence
 
-    def with_any(self, opcodes: "tuple[bytes, ...]") -> Iterator[Computation]:
-        """Yields the computations that contain one of these texts, in order."""
-        for position, blob in enumerate(self._blobs):
-            if any(opcode in blob for opcode in opcodes):
-                yield self._computation(position)
-
-    def current(self, texts: "tuple[bytes, ...]") -> Iterator[Computation]:
-        """Yields changed computations, and unchanged ones that contain one of these texts."""
-        for position, blob in enumerate(self._blobs):
-            known = self._computations.get(position)
-            if (known is not None and known.changed) or any(text in blob for text in texts):
-                yield self._computation(position)
+    def with_any(self, texts: "tuple[bytes, ...]") -> Iterator[tuple[Computation, Instruction]]:
+        """Yields what `Computation.with_any` yields for each computation, in order."""
+        for number in self._blobs:
+            known = self._computations.get(number)
+            if (known is not None and known.changed) or self.contains_any(number, texts):
+                computation = self.computation(number)
+                for instruction in computation.with_any(texts):
+                    yield computation, instruction
 
     def wrapper(self, computation: Computation) -> "tuple[Computation, Instruction] | None":
         """Returns the fusion or `async-start` of which a computation is a part, if it is one.
@@ -312,20 +283,20 @@ class Module:
         texts = tuple(Message().add(Instruction.OPCODE, o).encode() for o in opcodes)
         return {
             number: (computation, instruction)
-            for computation in self.with_any(texts)
-            for instruction in computation.with_any(texts)
+            for computation, instruction in self.with_any(texts)
             if instruction.opcode in opcodes
             for number in instruction.proto.integers(Instruction.CALLED)
         }
 
     def contains_any(self, number: int, texts: "tuple[bytes, ...]") -> bool:
         """Whether the computation with this id contains one of these texts. Parses nothing."""
-        blob = self._blobs[self._positions[number]]
-        return any(text in blob for text in texts)
+        return any(text in self._blobs[number] for text in texts)
 
     def computation(self, number: int) -> Computation:
         """Returns the computation with this id."""
-        return self._computation(self._positions[number])
+        if number not in self._computations:
+            self._computations[number] = Computation(Message(self._blobs[number]))
+        return self._computations[number]
 
     def place(self, computation: Computation, instruction: Instruction) -> tuple[int, int]:
         """Returns where an instruction is in the module."""
@@ -345,49 +316,50 @@ class Module:
           skip: returns whether to skip the frames of a file, and to look at their callers.
         """
         metadata = Message(instruction.proto.blob(Instruction.METADATA))
-        for file, line, function in self._stack_frames.outwards(metadata.get(15)):
+        files, functions, locations, frames = self._stack_frames
+        number = metadata.get(15)
+        for _ in frames:
+            if not 0 < number <= len(frames):
+                break
+            frame = Message(frames[number - 1])
+            location = Message(locations[frame.get(1) - 1])
+            file = files[location.get(1) - 1].decode()
             if not skip(file):
-                return f"{file}:{line} ({function})"
+                function = functions[location.get(2) - 1].decode()
+                return f"{file}:{location.get(3)} ({function})"
+            number = frame.get(2)  # the caller
         file = metadata.text(3)
         return f"{file}:{metadata.get(4)}" if file and not skip(file) else ""
 
     def encode(self) -> bytes:
         """Returns the serialized module."""
+        changed = {n: c.replacements() for n, c in self._computations.items() if c.changed}
         out = Message()
         # Computations keep their positions, because callees must come before their callers.
-        position = 0
-        for number, kind, value in self._proto.items():
-            computation = None
-            if number == _COMPUTATIONS:
-                computation = self._computations.get(position)
-                position += 1
-            if computation is not None and computation.id in self._dropped:
+        numbers = iter(self._blobs)
+        for field, kind, value in self._proto.items():
+            number = next(numbers) if field == _COMPUTATIONS else None
+            if number in self._dropped:
                 continue
-            if computation is not None and computation.changed:
-                out.add(number, computation.encode())
-            elif number == _SCHEDULE and isinstance(value, bytes):
-                out.add(number, self._schedule(Message(value)))
+            if number in changed:
+                out.add(field, self._computations[number].encode())
+            elif field == _SCHEDULE and isinstance(value, bytes):
+                out.add(field, self._schedule(Message(value), changed))
             else:
-                out.append(number, kind, value)
+                out.append(field, kind, value)
         return out.encode()
 
-    def _computation(self, position: int) -> Computation:
-        if position not in self._computations:
-            self._computations[position] = Computation(Message(self._blobs[position]))
-        return self._computations[position]
-
-    def _schedule(self, schedule: Message) -> Message:
+    def _schedule(self, schedule: Message, changed: dict[int, dict[int, list[int]]]) -> Message:
         """Returns the schedule with the replacements in the places of replaced instructions."""
-        changed = {c.id: c.replacements() for c in self._computations.values() if c.changed}
         out = Message()
         for entry in schedule.messages(1):
-            if entry.get(1) in self._dropped:
+            number = entry.get(1)
+            if number in self._dropped:
                 continue
-            replacements = changed.get(entry.get(1), {})
-            order = self._orders.get(entry.get(1))
-            if replacements or order:
-                ids = order or Message(entry.blob(2)).integers(1)
-                longer = [new for old in ids for new in replacements.get(old, [old])]
-                entry = Message().add(1, entry.get(1)).add(2, Message().set_integers(1, longer))
+            if number in changed or number in self._orders:
+                ids = self._orders.get(number) or Message(entry.blob(2)).integers(1)
+                new = changed.get(number, {})
+                longer = [i for old in ids for i in new.get(old, [old])]
+                entry = Message().add(1, number).add(2, Message().set_integers(1, longer))
             out.add(1, entry)
         return out

@@ -6,12 +6,12 @@ from typing import NamedTuple
 from jax_cxl._takeover.hlo.wire import Message
 
 # ShapeProto and LayoutProto (xla/xla_data.proto).
-_ELEMENT_TYPE, _DIMENSIONS, _DYNAMIC, _TUPLE_SHAPES, _LAYOUT = 2, 3, 6, 4, 5
+ELEMENT_TYPE, _DIMENSIONS, _DYNAMIC, _TUPLE_SHAPES, _LAYOUT = 2, 3, 6, 4, 5
 _MINOR_TO_MAJOR, _MEMORY_SPACE, _TAIL_ALIGNMENT = 1, 8, 16
 # Fields of a layout that make it irregular: tiles, packing, types of indices and pointers, memory
 # space, splits.
 _IRREGULAR = (6, _MEMORY_SPACE, 9, 10, 11, 12, 15, 17)
-_TUPLE = 13
+TUPLE = 13
 
 # PrimitiveType -> the dtype's name in NumPy or ml_dtypes.
 DTYPES = {
@@ -87,7 +87,7 @@ class Shape(NamedTuple):
         """Returns the shape as a ShapeProto."""
         layout = Message().set_integers(_MINOR_TO_MAJOR, self.minor_to_major)
         layout.set(_TAIL_ALIGNMENT, 1)
-        out = Message().set(_ELEMENT_TYPE, _NUMBERS[self.dtype])
+        out = Message().set(ELEMENT_TYPE, _NUMBERS[self.dtype])
         out.set_integers(_DIMENSIONS, self.dimensions)
         if self.dimensions:
             out.set_integers(_DYNAMIC, [0] * len(self.dimensions))
@@ -96,27 +96,22 @@ class Shape(NamedTuple):
 
 def decode(proto: Message) -> list[Shape]:
     """Returns the shapes in a ShapeProto: one per element of a tuple, otherwise a single shape."""
-    if proto.get(_ELEMENT_TYPE) == _TUPLE:
+    if proto.get(ELEMENT_TYPE) == TUPLE:
         return [_array(part) for part in proto.messages(_TUPLE_SHAPES)]
     return [_array(proto)]
 
 
 def leaves(proto: Message) -> list[list[Shape]]:
     """Returns the arrays in each element of a tuple, including arrays in nested tuples."""
-    if proto.get(_ELEMENT_TYPE) != _TUPLE:
+    if proto.get(ELEMENT_TYPE) != TUPLE:
         return [[_array(proto)]]
     elements = map(leaves, proto.messages(_TUPLE_SHAPES))
     return [[array for part in element for array in part] for element in elements]
 
 
-def is_tuple(proto: Message) -> bool:
-    """Whether a ShapeProto describes a tuple."""
-    return proto.get(_ELEMENT_TYPE) == _TUPLE
-
-
 def tuple_of(shapes: "list[Shape]") -> Message:
     """Returns the ShapeProto of a tuple of arrays."""
-    out = Message().set(_ELEMENT_TYPE, _TUPLE)
+    out = Message().set(ELEMENT_TYPE, TUPLE)
     for shape in shapes:
         out.add(_TUPLE_SHAPES, shape.encode())
     return out
@@ -143,6 +138,6 @@ def _array(proto: Message) -> Shape:
         not any(layout.has(number) for number in _IRREGULAR)
         and len(order) == len(dimensions)
         and not any(proto.integers(_DYNAMIC))
-        and proto.get(_ELEMENT_TYPE) in DTYPES
+        and proto.get(ELEMENT_TYPE) in DTYPES
     )
-    return Shape(DTYPES.get(proto.get(_ELEMENT_TYPE), ""), dimensions, order, regular)
+    return Shape(DTYPES.get(proto.get(ELEMENT_TYPE), ""), dimensions, order, regular)

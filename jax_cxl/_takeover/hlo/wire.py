@@ -10,7 +10,6 @@ Value = int | bytes
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _WORD = (1 << 64) - 1
-_CUT_OFF = "an integer is cut off at the end"
 
 
 class MalformedError(ValueError):
@@ -24,7 +23,7 @@ class Message:
     """
 
     def __init__(self, data: bytes = b"") -> None:
-        self._fields = fields(data)
+        self._fields = _fields(data)
 
     def get(self, number: int, default: int = 0) -> int:
         """Returns the last value of an integer field, as a signed 64-bit integer."""
@@ -105,12 +104,6 @@ class Message:
         self.clear(number)
         return self.add(number, packed) if packed else self
 
-    def copy(self) -> "Message":
-        """Returns a message with the same fields."""
-        other = Message()
-        other._fields = list(self._fields)
-        return other
-
     def encode(self) -> bytes:
         """Returns the serialized message."""
         out = []
@@ -125,7 +118,7 @@ class Message:
         return b"".join(out)
 
 
-def fields(data: bytes) -> list[tuple[int, int, Value]]:
+def _fields(data: bytes) -> list[tuple[int, int, Value]]:
     """Returns number, wire type and value of each field of a serialized message.
 
     Raises:
@@ -162,22 +155,19 @@ def fields(data: bytes) -> list[tuple[int, int, Value]]:
             position += length
             found.append((tag >> 3, kind, value))
     except IndexError:
-        raise MalformedError(_CUT_OFF) from None
+        raise MalformedError("an integer is cut off at the end") from None
     return found
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
     result = shift = 0
-    try:
-        while True:
-            byte = data[position]
-            position += 1
-            result |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return result, position
-            shift += 7
-    except IndexError:
-        raise MalformedError(_CUT_OFF) from None
+    while True:
+        byte = data[position]
+        position += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return result, position
+        shift += 7
 
 
 def _encode_varint(value: int) -> bytes:

@@ -4,10 +4,9 @@ Only the ratios of the estimates matter, and they may be rough. The estimates mu
 on the machine that compiles the program, because all ranks have to reach the same order.
 """
 
+import functools
 import math
 import re
-
-import numpy as np
 
 from jax_cxl._takeover.hlo.module import Computation, Instruction, Module
 from jax_cxl._takeover.hlo.shape import Shape
@@ -22,6 +21,8 @@ _LAUNCH = 4e-6
 _CALL = 30e-6
 _PIPELINE = 50e-6
 _POOL_BYTES = 30e9
+# Instructions that execute other computations.
+CALLERS = ("while", "conditional", "call")
 _WITHOUT_KERNEL = {
     *("parameter", "constant", "bitcast", "get-tuple-element", "tuple", "after-all", "opt-barrier"),
     *("partition-id", "replica-id"),
@@ -66,79 +67,66 @@ class Costs:
 
     def __init__(self, module: Module) -> None:
         self._module = module
-        # Seconds of the products in a fused computation, and of a whole computation, by its id.
-        self._products: dict[int, float] = {}
-        self._whole: dict[int, float] = {}
+        self._whole = functools.cache(self._seconds_of_computation)
+        self._in_fusion = functools.cache(self._products_of_fusion)
 
     def seconds(self, computation: Computation, instruction: Instruction) -> float:
         """Returns how long an instruction takes."""
         opcode = instruction.opcode
         if opcode in _WITHOUT_KERNEL or opcode.endswith(("-start", "-done")):
             return 0.0
-        called = instruction.proto.integers(Instruction.CALLED)
-        if opcode in ("while", "conditional", "call"):
-            config = instruction.proto.blob(Instruction.BACKEND_CONFIG).decode(errors="replace")
-            trips = _TRIPS.search(config) if opcode == "while" else None
-            parts = [self._computation(number) for number in called]
+        if opcode in CALLERS:
+            called = instruction.proto.integers(Instruction.CALLED)
+            parts = [self._whole(number) for number in called]
             if opcode == "conditional":
                 return max(parts, default=0.0)
+            trips = _TRIPS.search(_config(instruction)) if opcode == "while" else None
             return sum(parts) * (int(trips[1]) if trips else 1)
-        products = self._dot(computation, instruction)
-        if opcode == "fusion":
-            products += sum(self._in_fusion(number) for number in called)
         arrays = instruction.shapes + [
             shape
             for operand in instruction.operands
             for shape in computation.instruction(operand).shapes
         ]
+        products = self.products(computation, instruction)
         return _LAUNCH + max(products, sum(map(size, arrays)) / _BYTES)
 
-    def has_product(self, computation: Computation, instruction: Instruction) -> bool:
-        """Whether an instruction is a matrix product, or has one fused into it."""
-        called = instruction.proto.integers(Instruction.CALLED)
-        return self._dot(computation, instruction) > 0 or (
-            instruction.opcode == "fusion" and any(self._in_fusion(number) > 0 for number in called)
-        )
+    def products(self, computation: Computation, instruction: Instruction) -> float:
+        """Returns how long an instruction takes as a matrix product, or those fused into it."""
+        if instruction.opcode != "fusion":
+            return _dot(computation, instruction)
+        return sum(map(self._in_fusion, instruction.proto.integers(Instruction.CALLED)))
 
-    def _computation(self, number: int) -> float:
+    def _seconds_of_computation(self, number: int) -> float:
         """Returns how long a called computation takes."""
-        if number not in self._whole:
-            computation = self._module.computation(number)
-            self._whole[number] = sum(
-                self.seconds(computation, instruction) for instruction in computation.instructions()
-            )
-        return self._whole[number]
+        computation = self._module.computation(number)
+        return sum(self.seconds(computation, each) for each in computation.instructions())
 
-    def _in_fusion(self, number: int) -> float:
+    def _products_of_fusion(self, number: int) -> float:
         """Returns how long the products in a fused computation take."""
-        if number not in self._products:
-            total, texts = 0.0, (b"dot", b"fusion")
-            if not self._module.contains_any(number, texts):
-                return self._products.setdefault(number, total)
-            computation = self._module.computation(number)
-            for instruction in computation.with_any(texts):
-                total += self._dot(computation, instruction)
-                if instruction.opcode == "fusion":
-                    called = instruction.proto.integers(Instruction.CALLED)
-                    total += sum(self._in_fusion(inner) for inner in called)
-            self._products[number] = total
-        return self._products[number]
-
-    def _dot(self, computation: Computation, instruction: Instruction) -> float:
-        """Returns how long a matrix product takes, 0 for another instruction."""
-        if instruction.opcode == "dot":
-            numbers = instruction.proto.messages(_DOT_NUMBERS)
-            contracted = [d for part in numbers for d in part.integers(1)]
-        elif instruction.opcode == "custom-call":
-            config = instruction.proto.blob(Instruction.BACKEND_CONFIG).decode(errors="replace")
-            found = _CONTRACTED.search(config)
-            if found is None:
-                return 0.0
-            contracted = [int(d) for d in re.findall(r"\d+", found[1])]
-        else:
+        texts = b"dot", b"fusion"
+        if not self._module.contains_any(number, texts):
             return 0.0
-        left = computation.instruction(instruction.operands[0]).shapes[0]
-        length = math.prod(left.dimensions[d] for d in contracted)
-        result = instruction.shapes[0]
-        rate = _FLOPS.get(size(left) // max(left.size, 1), min(_FLOPS.values()))
-        return float(2 * np.float64(result.size) * length / rate)
+        computation = self._module.computation(number)
+        return sum(self.products(computation, each) for each in computation.with_any(texts))
+
+
+def _dot(computation: Computation, instruction: Instruction) -> float:
+    """Returns how long a matrix product takes, 0 for another instruction."""
+    if instruction.opcode == "dot":
+        numbers = instruction.proto.messages(_DOT_NUMBERS)
+        contracted = [d for part in numbers for d in part.integers(1)]
+    elif instruction.opcode == "custom-call":
+        found = _CONTRACTED.search(_config(instruction))
+        if found is None:
+            return 0.0
+        contracted = [int(d) for d in re.findall(r"\d+", found[1])]
+    else:
+        return 0.0
+    left = computation.instruction(instruction.operands[0]).shapes[0]
+    length = math.prod(left.dimensions[d] for d in contracted)
+    rate = _FLOPS.get(size(left) // max(left.size, 1), min(_FLOPS.values()))
+    return 2.0 * instruction.shapes[0].size * length / rate
+
+
+def _config(instruction: Instruction) -> str:
+    return instruction.proto.blob(Instruction.BACKEND_CONFIG).decode(errors="replace")

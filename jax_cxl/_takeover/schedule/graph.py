@@ -9,9 +9,6 @@ from jax_cxl._takeover.schedule.memory import VIEWS, Memory
 from jax_cxl._takeover.schedule.model import Node, Pair
 from jax_cxl._takeover.schedule.sizes import Sizes
 
-# Instructions that execute other computations, whose memory is then in use too.
-CALLERS = ("while", "conditional", "call")
-
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
@@ -58,34 +55,35 @@ class Graph:
           peaks: by the id of a called computation, the largest number of bytes that it uses: in
             XLA's order, and in its present order.
         """
-        self._computation, self._estimates = computation, estimates
+        self._memory = Memory(
+            module, computation, sequence, {n for c in collectives for n in (c.start, c.done)}
+        )
+        self._instructions, self._estimates = self._memory.instructions, estimates
         self._peaks = peaks or {}
-        self._instructions = [computation.instruction(number) for number in sequence]
-        self._position = {number: i for i, number in enumerate(sequence)}
-        # The starts and dones of the collectives.
-        self._bounds = {self._position[n] for c in collectives for n in (c.start, c.done)}
-        self._memory = Memory(module, computation, self._instructions, self._position, self._bounds)
+        position = self._memory.position
         self._before: list[list[int]] = []
         # Instructions that must stay: the root, and both ends of a control dependency.
-        self._kept = {self._position[computation.root.id]}
+        self._kept = {position[computation.root.id]}
         for i, instruction in enumerate(self._instructions):
-            control = instruction.proto.integers(Instruction.CONTROL_PREDECESSORS)
+            numbers = instruction.proto.integers(Instruction.CONTROL_PREDECESSORS)
+            control = [position[number] for number in numbers]
             if control:
-                self._kept |= {i, *(self._position[number] for number in control)}
-            every = dict.fromkeys([*instruction.operands, *control])
-            self._before.append([self._position[number] for number in every])
-        self.pairs = [self._pair(collective) for collective in collectives]
+                self._kept |= {i, *control}
+            self._before.append(list(dict.fromkeys([*self._memory.operands[i], *control])))
+        self.pairs = [
+            self._pair(position[each.start], position[each.done], each) for each in collectives
+        ]
         self._deferrable = self._find_deferrable()
         for pair in self.pairs:
             self._stay_readable(pair)
+        # The starts and dones of the collectives.
+        self._bounds = {i for pair in self.pairs for i in (pair.start, pair.done)}
         self._dones = {pair.done: pair.start for pair in self.pairs}
-        arguments = self._instructions, self._position, self._memory, self._dones
-        self._sizes = Sizes(module, computation, *arguments)
+        self._sizes = Sizes(self._memory, self._dones)
         self.nodes = [self._node(i) for i in range(len(sequence))]
 
-    def _pair(self, collective: Collective) -> Pair:
-        start, done = self._position[collective.start], self._position[collective.done]
-        operands = [self._position[o] for o in self._instructions[start].operands]
+    def _pair(self, start: int, done: int, collective: Collective) -> Pair:
+        operands = self._memory.operands[start]
         given = [sum(map(costs.size, self._instructions[i].shapes)) for i in operands]
         made = [costs.size(shape) for shape in self._instructions[done].shapes]
         seconds = costs.collective(collective.opcode, given, made, collective.ranks)
@@ -93,22 +91,26 @@ class Graph:
         return Pair(start, done, seconds, sum(given), movable=not kept)
 
     def _node(self, i: int) -> Node:
-        before, parts = tuple(self._before[i]), self._sizes.parts(i)
-        reads = tuple(self._position[number] for number in self._instructions[i].operands)
+        before, parts = tuple(self._before[i]), self._sizes.parts[i]
+        reads = tuple(self._memory.operands[i])
         if i in self._bounds:
             # The memory of the result is in use from the start on, and the done only names it.
             is_done = i in self._dones
             return Node(before, size=sum(parts), view=is_done, parts=parts, reads=reads)
         instruction, memory = self._instructions[i], self._memory
-        view = self._is_view(i)
-        inside, after = self._inside(instruction)
+        # The bytes used by the computations that it calls, in XLA's order and now.
+        inside = after = 0
+        if instruction.opcode in costs.CALLERS:
+            called = instruction.proto.integers(Instruction.CALLED)
+            peaks = [self._peaks.get(number, (0, 0)) for number in called]
+            inside, after = (max(each) for each in zip(*peaks, strict=True))
         free = i not in self._kept and i not in memory.joined
         return Node(
             before,
-            self._estimates.seconds(self._computation, instruction),
+            self._estimates.seconds(memory.computation, instruction),
             sum(parts),
             instruction.opcode in ("parameter", "constant") or (free and memory.is_pure(i)),
-            view,
+            self._is_view(i),
             i in self._deferrable,
             parts,
             self._sizes.named(i) if instruction.opcode in VIEWS else self._sizes.shared(i),
@@ -116,14 +118,6 @@ class Graph:
             after - inside,
             reads,
         )
-
-    def _inside(self, instruction: Instruction) -> tuple[int, int]:
-        """Returns the bytes used by the computations that an instruction calls."""
-        if instruction.opcode not in CALLERS:
-            return 0, 0
-        called = instruction.proto.integers(Instruction.CALLED)
-        peaks = [self._peaks.get(number, (0, 0)) for number in called]
-        return max(p[0] for p in peaks), max(p[1] for p in peaks)
 
     def _is_view(self, i: int) -> bool:
         return self._instructions[i].opcode in VIEWS and i not in self._kept
@@ -163,7 +157,7 @@ class Graph:
             read = self._memory.read(i)
             if (
                 self._memory.is_pure(i)
-                and not self._estimates.has_product(self._computation, instruction)
+                and not self._estimates.products(self._memory.computation, instruction)
                 and all(owner in dones or self._memory.is_own(owner) for owner in read)
             ):
                 self._keep(i, read)

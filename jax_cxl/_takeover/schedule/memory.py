@@ -31,23 +31,27 @@ def tuple_of(computation: Computation, instruction: Instruction) -> Instruction:
     return whole
 
 
-def element(computation: Computation, instruction: Instruction) -> int | None:
-    """Returns the id of the array that an instruction takes from a tuple, looking through barriers.
-
-    Returns None if the instruction does something else, or the tuple is not built here.
-    """
-    if instruction.opcode != "get-tuple-element":
-        return None
-    whole = tuple_of(computation, instruction)
-    if whole.opcode != "tuple":
-        return None
-    return whole.operands[instruction.proto.get(Instruction.TUPLE_INDEX)]
+def source(computation: Computation, number: int) -> Instruction:
+    """Returns what an instruction takes from a tuple that is built here, else the instruction."""
+    instruction = computation.instruction(number)
+    while instruction.opcode == "get-tuple-element":
+        whole = tuple_of(computation, instruction)
+        if whole.opcode != "tuple":
+            break
+        part = whole.operands[instruction.proto.get(Instruction.TUPLE_INDEX)]
+        instruction = computation.instruction(part)
+    return instruction
 
 
 class Memory:
     """The memory of a computation. Instructions are named by their positions in XLA's order.
 
     Attributes:
+      module: the module.
+      computation: the computation.
+      instructions: its instructions.
+      position: the position of each instruction by its id.
+      operands: the operands of each instruction.
       owners: for each instruction, the instructions whose memory its result may share.
       writers: instructions that may write into the memory of an operand.
       joined: instructions whose result may share memory with another result: an instruction writes
@@ -58,8 +62,7 @@ class Memory:
         self,
         module: Module,
         computation: Computation,
-        instructions: Sequence[Instruction],
-        position: dict[int, int],
+        sequence: Sequence[int],
         collectives: Collection[int],
     ) -> None:
         """Reads a computation.
@@ -67,47 +70,53 @@ class Memory:
         Args:
           module: the module.
           computation: the computation.
-          instructions: its instructions in XLA's order.
-          position: the position of each instruction by its id.
-          collectives: starts and dones of the pool, which never write into their operands.
+          sequence: the ids of its instructions in XLA's order.
+          collectives: ids of starts and dones of the pool, which never write into their operands.
         """
-        self._module, self._computation = module, computation
-        self._instructions, self._position = instructions, position
+        self.module, self.computation = module, computation
+        self.instructions = [computation.instruction(number) for number in sequence]
+        self.position = {number: i for i, number in enumerate(sequence)}
+        self.operands = [[self.position[o] for o in each.operands] for each in self.instructions]
+        # Whether an instruction writes only its own result, and waits for nothing.
+        self.is_pure = functools.cache(self._is_pure)
         self.owners: list[frozenset[int]] = []
-        for i, instruction in enumerate(instructions):
-            below = self._below(instruction) if instruction.opcode in VIEWS else [frozenset((i,))]
-            self.owners.append(frozenset().union(*below))
+        for i, instruction in enumerate(self.instructions):
+            own = frozenset((i,))
+            if instruction.opcode in VIEWS:
+                part = self.source(i)
+                parts = self.operands[i] if part == i else [part]
+                own = frozenset().union(*(self.owners[p] for p in parts))
+            self.owners.append(own)
         kept = (*VIEWS, "parameter", "constant")
         self.writers = [
             i
-            for i, instruction in enumerate(instructions)
-            if instruction.opcode not in kept and not self.is_own(i) and i not in collectives
+            for i, instruction in enumerate(self.instructions)
+            if not (instruction.opcode in kept or self.is_own(i) or instruction.id in collectives)
         ]
-        self.joined = set(self.owners[position[computation.root.id]])
+        self.joined = set(self.owners[self.position[computation.root.id]])
         for writer in self.writers:
             self.joined |= self.read(writer)
 
     def read(self, i: int) -> set[int]:
         """Returns the instructions whose memory an instruction reads."""
-        operands = self._instructions[i].operands
-        return {owner for o in operands for owner in self.owners[self._position[o]]}
+        return {owner for operand in self.operands[i] for owner in self.owners[operand]}
 
-    @functools.cache  # noqa: B019 (the object lives as long as the cache)
-    def is_pure(self, i: int) -> bool:
-        """Returns whether an instruction writes only its own result, and waits for nothing."""
-        proto = self._instructions[i].proto
-        if self._instructions[i].opcode not in _PURE or proto.has(Instruction.ALIASING):
+    def source(self, i: int) -> int:
+        """Returns what an instruction takes from a tuple, as the function `source` does."""
+        return self.position[source(self.computation, self.instructions[i].id).id]
+
+    def _is_pure(self, i: int) -> bool:
+        opcode, proto = self.instructions[i].opcode, self.instructions[i].proto
+        if opcode not in _PURE or proto.has(Instruction.ALIASING):
             return False
-        if self._instructions[i].opcode != "fusion":
-            return True
-        return not self.writes_in_place(proto.integers(Instruction.CALLED))
+        return opcode != "fusion" or not self.writes_in_place(proto.integers(Instruction.CALLED))
 
     def writes_in_place(self, called: Iterable[int]) -> bool:
         """Whether a computation, or a fusion in it, has an instruction that writes in place."""
         for number in called:
-            if not self._module.contains_any(number, _INSIDE):
+            if not self.module.contains_any(number, _INSIDE):
                 continue
-            for instruction in self._module.computation(number).with_any(_INSIDE):
+            for instruction in self.module.computation(number).with_any(_INSIDE):
                 if instruction.opcode.encode() in _IN_PLACE:
                     return True
                 inside = instruction.proto.integers(Instruction.CALLED)
@@ -117,14 +126,8 @@ class Memory:
 
     def is_own(self, i: int) -> bool:
         """Whether the result of an instruction is in memory of its own."""
-        instruction = self._instructions[i]
+        instruction = self.instructions[i]
         if instruction.opcode == "custom-call":
             proto = instruction.proto
             return not (proto.has(Instruction.ALIASING) or proto.has(Instruction.HAS_SIDE_EFFECT))
         return instruction.opcode in ("dot", "convolution") or self.is_pure(i)
-
-    def _below(self, instruction: Instruction) -> list[frozenset[int]]:
-        """Returns the owners of each operand of which a view's result consists."""
-        part = element(self._computation, instruction)
-        operands = instruction.operands if part is None else [part]
-        return [self.owners[self._position[o]] for o in operands]

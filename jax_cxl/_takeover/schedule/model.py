@@ -63,34 +63,26 @@ class Pair:
     movable: bool = True
 
 
-@dataclasses.dataclass(frozen=True)
-class Order:
-    """An order of the instructions.
+class Clock:
+    """Executes instructions in the model.
 
     Attributes:
-      positions: the instructions, by their positions in XLA's order.
-      seconds: how long they take, an estimate.
-      waits: the part of `seconds` in which the program waits for collectives.
+      positions: the instructions that have run, in their order.
+      seconds: how long they took.
+      waits: the part of `seconds` in which the program waited for collectives.
+      free: when the pool is free.
+      over: when each started collective ends, until the program has waited for it; by its done.
+      emitted: for each instruction, whether it has run.
     """
-
-    positions: list[int]
-    seconds: float
-    waits: float
-
-
-class Clock:
-    """Executes instructions in the model."""
 
     def __init__(self, nodes: Sequence[Node], pairs: Sequence[Pair]) -> None:
         self._nodes = nodes
         self._of_start = {pair.start: pair for pair in pairs}
         self._of_done = {pair.done: pair for pair in pairs}
-        self.order: list[int] = []
-        self.emitted = [False] * len(nodes)
-        # The time, when the pool is free, and how long the program has waited for collectives.
-        self.now = self.free = self.waits = 0.0
-        # When each started collective ends, until the program has waited for it; by its done.
+        self.positions: list[int] = []
+        self.seconds = self.waits = self.free = 0.0
         self.over: dict[int, float] = {}
+        self.emitted = [False] * len(nodes)
 
     def run(self, position: int) -> None:
         """Executes an instruction, after all instructions that must come before it."""
@@ -109,17 +101,17 @@ class Clock:
 
     def _execute(self, position: int) -> None:
         self.emitted[position] = True
-        self.order.append(position)
+        self.positions.append(position)
         if position in self._of_start:
             pair = self._of_start[position]
-            self.free = max(self.free, self.now) + pair.seconds
+            self.free = max(self.free, self.seconds) + pair.seconds
             self.over[pair.done] = self.free
         elif position in self._of_done:
-            wait = max(self.over.pop(position) - self.now, 0.0)
+            wait = max(self.over.pop(position) - self.seconds, 0.0)
             self.waits += wait
-            self.now += wait
+            self.seconds += wait
         else:
-            self.now += self._nodes[position].seconds
+            self.seconds += self._nodes[position].seconds
 
     def blocked(self, position: int) -> float:
         """Returns the time from which an instruction can run without waiting for a collective.
@@ -138,13 +130,10 @@ class Clock:
                 until = max(until, self.over[here] + MARGIN)
             elif here in self._of_done:
                 # The collective has not started. Assume that it starts next.
-                next_over = max(self.free, self.now) + self._of_done[here].seconds
+                next_over = max(self.free, self.seconds) + self._of_done[here].seconds
                 until = max(until, next_over + MARGIN)
             elif not (self._nodes[here].deferrable or self._nodes[here].view):
                 return 0.0
             else:
                 stack.extend(self._nodes[here].before)
         return until
-
-    def result(self) -> Order:
-        return Order(self.order, self.now, self.waits)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jax_cxl._takeover.schedule.model import MARGIN, Clock, Node, Order, Pair
+from jax_cxl._takeover.schedule.model import MARGIN, Clock, Node, Pair
 from jax_cxl._takeover.schedule.usage import Usage, most_by_xla, used
 
 # Another collective starts if the earlier ones end less than this time after the next instruction.
@@ -19,15 +19,15 @@ _LEAD = 1e-3
 _PREPARATION = 0.2e-3
 
 
-def simulate(nodes: Sequence[Node], pairs: Sequence[Pair], order: Sequence[int]) -> Order:
-    """Returns an order with its times in the model."""
+def simulate(nodes: Sequence[Node], pairs: Sequence[Pair], order: Sequence[int]) -> Clock:
+    """Executes an order in the model."""
     clock = Clock(nodes, pairs)
     for position in order:
         clock.run(position)
-    return clock.result()
+    return clock
 
 
-def early(nodes: Sequence[Node], pairs: Sequence[Pair], limit: int) -> Order | None:
+def early(nodes: Sequence[Node], pairs: Sequence[Pair], limit: int) -> Clock | None:
     """Returns an order that the model finds faster than XLA's, None if there is none.
 
     Args:
@@ -49,13 +49,10 @@ def early(nodes: Sequence[Node], pairs: Sequence[Pair], limit: int) -> Order | N
     return None
 
 
-def arrange(nodes: Sequence[Node], pairs: Sequence[Pair], limit: int) -> Order:
+def arrange(nodes: Sequence[Node], pairs: Sequence[Pair], limit: int) -> Clock:
     """Returns an order in which collectives start early.
 
-    Args:
-      nodes: the instructions in XLA's order.
-      pairs: the collectives.
-      limit: by how many bytes early starts may raise the peak memory above the peak in XLA's order.
+    The early starts add at most `limit` bytes to the peak memory of XLA's order.
     """
     return _Arrangement(nodes, pairs, limit).order()
 
@@ -84,33 +81,33 @@ class _Arrangement:
         # Seconds until each instruction has ended, without waits.
         self._spent = np.cumsum([node.seconds for node in nodes])
 
-    def order(self) -> Order:
+    def order(self) -> Clock:
         clock = self._clock
         for position in self._fixed:
             self._end(position)
             self._start(position)
             if position == self._fixed[-1]:
                 self._finish(position)
-            elif clock.now < clock.blocked(position) <= clock.now + self._slack(position):
+            elif clock.seconds < clock.blocked(position) <= clock.seconds + self._slack(position):
                 self._deferred.append(position)
             else:
                 self._run(position, position)
         for position in range(len(self._nodes)):
             clock.run(position)
-        return clock.result()
+        return clock
 
     def _run(self, position: int, now: int) -> None:
         self._clock.run(position)
-        self._usage.ended(self._clock.order, now)
+        self._usage.ended(self._clock.positions, now)
 
     def _end(self, now: int) -> None:
         """Runs the dones of finished collectives, and the instructions deferred for them."""
         clock = self._clock
-        for done in [d for d, over in clock.over.items() if over + MARGIN <= clock.now]:
+        for done in [d for d, over in clock.over.items() if over + MARGIN <= clock.seconds]:
             ready = all(clock.emitted[b] for b in self._nodes[done].before)
             if done in self._bounds and ready:
                 self._run(done, now)
-        for position in [d for d in self._deferred if clock.blocked(d) <= clock.now]:
+        for position in [d for d in self._deferred if clock.blocked(d) <= clock.seconds]:
             self._deferred.remove(position)
             self._run(position, now)
 
@@ -118,7 +115,7 @@ class _Arrangement:
         """Starts collectives, so that the pool is busy until the next instruction has run."""
         clock = self._clock
         self._waiting = [pair for pair in self._waiting if not clock.emitted[pair.start]]
-        while clock.free < clock.now + self._nodes[now].seconds + _LEAD:
+        while clock.free < clock.seconds + self._nodes[now].seconds + _LEAD:
             for pair in self._waiting:
                 moves = self._moves(pair)
                 if moves is not None and self._usage.take(moves, now):

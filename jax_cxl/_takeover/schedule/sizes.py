@@ -5,11 +5,11 @@ Otherwise the estimate for XLA's own order would be too large, and early starts 
 difference.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
-from jax_cxl._takeover.hlo.module import Computation, Instruction, Module
+from jax_cxl._takeover.hlo.module import Instruction
 from jax_cxl._takeover.schedule import costs
-from jax_cxl._takeover.schedule.memory import VIEWS, Memory, element, tuple_of
+from jax_cxl._takeover.schedule.memory import VIEWS, Memory, tuple_of
 
 # An instruction by its position in XLA's order, and a part of its result, None for all.
 Name = tuple[int, int | None]
@@ -22,44 +22,37 @@ _IN_PLACE = {
 
 
 class Sizes:
-    """The bytes of results. Instructions are named by their positions in XLA's order."""
+    """The bytes of results. Instructions are named by their positions in XLA's order.
 
-    def __init__(
-        self,
-        module: Module,
-        computation: Computation,
-        instructions: Sequence[Instruction],
-        position: dict[int, int],
-        memory: Memory,
-        starts: Mapping[int, int],
-    ) -> None:
+    Attributes:
+      parts: for each instruction, the bytes that each part of its result takes.
+    """
+
+    def __init__(self, memory: Memory, starts: Mapping[int, int]) -> None:
         """Reads a computation.
 
         Args:
-          module: the module.
-          computation: the computation.
-          instructions: its instructions in XLA's order.
-          position: the position of each instruction by its id.
-          memory: which of its results share memory.
+          memory: the computation, and which of its results share memory.
           starts: the start of each done of the pool.
         """
-        self._computation, self._instructions = computation, instructions
-        self._position, self._memory, self._starts = position, memory, starts
+        self._memory, self._starts = memory, starts
         self._dones = {start: done for done, start in starts.items()}
         # Results that need no memory of their own, because they are in that of an argument, or of
         # the result of a loop or a branch.
         self._counted: set[Name] = set()
+        module, computation = memory.module, memory.computation
+        # In the entry, the parts of its result that are in the memory of arguments.
         donated = {part[:1] for part in module.donated}
-        for part, i in self._outputs(computation.root):
-            if part in donated or not module.is_entry(computation):
+        root = memory.position[computation.root.id]
+        outputs: list[tuple[tuple[int, ...], int]] = [((), root)]
+        if computation.root.opcode == "tuple":
+            outputs = [((part,), i) for part, i in enumerate(memory.operands[root])]
+        for part, i in outputs:
+            if part in donated or computation is not module.entry:
                 self._counted.update(self.named(i))
         # For instructions that write in place, whose memory their results have.
         self._shared: dict[int, tuple[Name, ...]] = {}
-        self._parts = [self._find(i) for i in range(len(instructions))]
-
-    def parts(self, i: int) -> tuple[int, ...]:
-        """Returns the bytes that each part of the result of an instruction takes."""
-        return self._parts[i]
+        self.parts = [self._find(i) for i in range(len(memory.instructions))]
 
     def shared(self, i: int) -> tuple[Name, ...]:
         """Returns the owner of the memory of an instruction's result that is not a view."""
@@ -70,47 +63,38 @@ class Sizes:
 
         The result of a done lies in the memory of its start.
         """
-        instruction = self._instructions[i]
+        instruction = self._memory.instructions[i]
         if instruction.opcode == "get-tuple-element":
-            return self._element(instruction)
+            return self._element(i)
         if instruction.opcode in VIEWS:
-            operands = dict.fromkeys(instruction.operands)
-            return tuple(dict.fromkeys(n for o in operands for n in self.named(self._position[o])))
+            return tuple(dict.fromkeys(n for o in self._memory.operands[i] for n in self.named(o)))
         return ((self._starts.get(i, i), None),)
 
-    def _element(self, instruction: Instruction) -> tuple[Name, ...]:
-        part = element(self._computation, instruction)
-        if part is not None:
-            return self.named(self._position[part])
-        index = instruction.proto.get(Instruction.TUPLE_INDEX)
-        whole = tuple_of(self._computation, instruction)
-        if whole.opcode == "while":
-            carried = self._computation.instruction(whole.operands[0])
-            if carried.opcode == "tuple":
-                return self.named(self._position[carried.operands[index]])
-        i = self._position[whole.id]
-        if whole.opcode in VIEWS:
-            return self.named(i)
-        start = self._starts.get(i, i)
+    def _element(self, i: int) -> tuple[Name, ...]:
+        memory = self._memory
+        part = memory.source(i)
+        if part != i:
+            return self.named(part)
+        index = memory.instructions[i].proto.get(Instruction.TUPLE_INDEX)
+        whole = memory.position[tuple_of(memory.computation, memory.instructions[i]).id]
+        opcode = memory.instructions[whole].opcode
+        if opcode == "while":
+            carried = memory.operands[whole][0]
+            if memory.instructions[carried].opcode == "tuple":
+                return self.named(memory.operands[carried][index])
+        if opcode in VIEWS:
+            return self.named(whole)
         # Tuples in tuples have no parts here.
-        return ((start, None if whole.opcode.endswith("-start") else index),)
-
-    def _outputs(self, root: Instruction) -> Iterator[tuple[tuple[int, ...], int]]:
-        """Yields the parts of the computation's result, and the instructions that name them."""
-        if root.opcode != "tuple":
-            yield (), self._position[root.id]
-            return
-        for part, operand in enumerate(root.operands):
-            yield (part,), self._position[operand]
+        return ((self._starts.get(whole, whole), None if opcode.endswith("-start") else index),)
 
     def _find(self, i: int) -> tuple[int, ...]:
-        instruction = self._instructions[i]
+        instruction = self._memory.instructions[i]
         if i in self._starts or instruction.opcode in (*VIEWS, "parameter", "constant"):
             return (0,)
         if instruction.opcode == "while":
-            self._shared[i] = self.named(self._position[instruction.operands[0]])
+            self._shared[i] = self.named(self._memory.operands[i][0])
             return (0,)
-        arrays = self._instructions[self._dones.get(i, i)].leaves
+        arrays = self._memory.instructions[self._dones.get(i, i)].leaves
         sizes = [sum(map(costs.size, part)) for part in arrays]
         if i in self._memory.writers and self._is_in_place(instruction):
             sizes = self._share(i, sizes)
@@ -126,11 +110,11 @@ class Sizes:
 
     def _share(self, i: int, sizes: list[int]) -> list[int]:
         """Returns the sizes of the parts of a result that do not lie in an operand's memory."""
-        instruction = self._instructions[i]
+        instruction = self._memory.instructions[i]
         given = [
-            (costs.size(shape), self._position[operand])
-            for operand in instruction.operands
-            for part in self._instructions[self._position[operand]].leaves
+            (costs.size(shape), operand)
+            for operand in self._memory.operands[i]
+            for part in self._memory.instructions[operand].leaves
             for shape in part
         ]
         own: list[int] = []

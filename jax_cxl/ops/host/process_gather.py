@@ -19,7 +19,7 @@ import numpy as np
 from jax_cxl import _compat, errors
 from jax_cxl._job import lifecycle
 from jax_cxl.ops.host import meeting_point
-from jax_cxl.ops.rooted.gather import gather
+from jax_cxl.ops.rooted import gather
 
 # The most bytes that a process sends in one collective. This bounds the memory of the root.
 _PART_BYTES = 16 << 20

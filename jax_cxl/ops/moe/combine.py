@@ -89,11 +89,6 @@ def _add(y: Any, weights: Any, handle: MoeHandle) -> Any:
             f" {(tokens, handle.choices)}, got {weights.shape}."
         )
     axes = handle.axes
-    values = (*operands.values(), handle.back)
-    every = tuple({axis for x in values for axis in named_axis.varying(x)} | set(axes))
-    y = named_axis.vary(y, every).reshape(rows, y.shape[-1])
-    if weights is None:
-        return exchange.add(y, None, handle)
-    weights = named_axis.vary(weights, every)
-    everyone = all_gather(weights, axes, tiled=True).ravel() if axes else weights.ravel()
-    return exchange.add(y, everyone, handle)
+    y, *others, _ = named_axis.vary_alike(axes, *operands.values(), handle.back)
+    everyone = all_gather(others[0], axes, tiled=True).ravel() if others else None
+    return exchange.add(y.reshape(rows, y.shape[-1]), everyone, handle)

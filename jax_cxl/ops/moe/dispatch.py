@@ -1,6 +1,6 @@
 """jax_cxl.moe_dispatch."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -8,14 +8,17 @@ import numpy as np
 from jax import lax
 
 from jax_cxl._lowering.primitives import arguments, indices, named_axis
+from jax_cxl._lowering.primitives.documentation import documented
+from jax_cxl._lowering.primitives.named_axis import AxisName
 from jax_cxl.ops.moe import exchange, routing
 from jax_cxl.ops.moe.handle import MoeHandle
 
 
+@documented()
 def moe_dispatch(
     x: Any,
     experts: Any,
-    axis_name: Hashable | Sequence[Hashable] | None = None,
+    axis_name: AxisName | None = None,
     *,
     num_experts: int | None = None,
     capacity: int | None = None,
@@ -62,14 +65,12 @@ def moe_dispatch(
       then zeros.
 
     Raises:
-      NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: experts or a number are not integers, x is not floating with float8_block, or
         axis_name or num_experts is missing.
       ValueError: a shape or a number does not fit, or the experts of a rank have 2**31 rows or
         more.
 
     Example:
-      >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
       >>> def body(x, experts):
       ...   rows, handle = jax_cxl.moe_dispatch(x, experts, "i", num_experts=4, max_rows=3)
       ...   y = 10 * rows  # the expert
@@ -90,14 +91,7 @@ def moe_dispatch(
 
 
 def moe_dispatch_halves(
-    x: Any,
-    experts: Any,
-    axis_name: Hashable | Sequence[Hashable] | None = None,
-    *,
-    num_experts: int | None = None,
-    capacity: int | None = None,
-    max_rows: int | None = None,
-    float8_block: int | None = None,
+    x, experts, axis_name=None, *, num_experts=None, capacity=None, max_rows=None, float8_block=None
 ) -> tuple[list, Any, Callable]:
     """`moe_dispatch` on a GPU, up to the start of the rows' move, as `split_function.start`."""
     x, handle = _route(x, experts, axis_name, num_experts, capacity, max_rows, float8_block)
@@ -126,7 +120,7 @@ def _route(x, experts, axis_name, num_experts, capacity, max_rows, float8_block)
                 f" got shape {x.shape}."
             )
         _check_float8(x, float8_block)
-        return _vary(handle.axes, x, handle.back)[0], handle
+        return named_axis.vary_alike(handle.axes, x, handle.back)[0], handle
     experts = indices.integers("moe_dispatch", "experts", experts)
     if axis_name is None or num_experts is None:
         raise TypeError("jax_cxl.moe_dispatch: pass axis_name and num_experts.")
@@ -134,7 +128,7 @@ def _route(x, experts, axis_name, num_experts, capacity, max_rows, float8_block)
     limits = _check(x, experts, axes, num_experts, capacity, max_rows)
     _check_float8(x, float8_block)
     experts = indices.below(lax.stop_gradient(experts), num_experts)
-    x, experts = _vary(axes, x, experts)
+    x, experts = named_axis.vary_alike(axes, x, experts)
     return x, routing.route(experts, axes, *limits)
 
 
@@ -153,12 +147,6 @@ def _by_expert(rows: Any, handle: MoeHandle) -> Any:
     return rows.reshape(-1, handle.capacity, rows.shape[1])
 
 
-def _vary(axes: named_axis.Axes, *arrays: Any) -> list[Any]:
-    """Casts arrays to vary over the axes, and over all axes over which any of them varies."""
-    every = {axis for x in arrays for axis in named_axis.varying(x)} | set(axes)
-    return [named_axis.vary(x, tuple(every)) for x in arrays]
-
-
 def _check(x, experts, axes, num_experts, capacity, max_rows):
     """Returns num_experts, capacity and max_rows, after all checks."""
     name = "jax_cxl.moe_dispatch"
@@ -167,7 +155,7 @@ def _check(x, experts, axes, num_experts, capacity, max_rows):
             f"{name}: x must be (tokens, features) and experts (tokens, choices), got shapes"
             f" {x.shape} and {experts.shape}. Reshape, for example x.reshape(-1, x.shape[-1])."
         )
-    ranks = named_axis.group_size(axes, None) if axes else 1
+    ranks = lax.axis_size(axes)
     num_experts = arguments.positive("moe_dispatch", "num_experts", num_experts)
     if num_experts % ranks:
         raise ValueError(

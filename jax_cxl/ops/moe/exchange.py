@@ -15,26 +15,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from jax_cxl._lowering.primitives import dtypes
 from jax_cxl._lowering.start_done import split_function
 from jax_cxl.ops.moe import float8
 from jax_cxl.ops.moe.handle import MoeHandle
-from jax_cxl.ops.take_rows import take_rows
-
-
-def take(rows: Any, index: Any) -> Any:
-    """Returns the rows of an array of this rank, zeros where the index is negative."""
-    if not len(rows):
-        return jnp.zeros((len(index), *rows.shape[1:]), rows.dtype)
-    index = jnp.where(index < 0, len(rows), index)
-    return rows.at[index].get(mode="fill", fill_value=0)
-
-
-def accumulator(dtype: Any) -> Any:
-    """Returns the dtype in which sums of rows of this dtype are added up."""
-    return jnp.promote_types(dtype, np.float32)
-
+from jax_cxl.ops.take_rows import take_alone, take_rows
 
 # --- functions that communicate ---
 
@@ -83,7 +69,7 @@ def add_ranks(pulled: Any, handle: MoeHandle) -> Any:
         return jnp.zeros_like(pulled)
     tokens, slots = handle.back.shape
     pulled = pulled.reshape(tokens, slots, pulled.shape[1])
-    wide = accumulator(pulled.dtype)
+    wide = dtypes.accumulator(pulled.dtype)
     return sum(pulled[:, slot].astype(wide) for slot in range(slots)).astype(pulled.dtype)
 
 
@@ -121,7 +107,7 @@ start_deliver.defvjp(
 
 
 def _copies(fetched: Any, handle: MoeHandle) -> Any:
-    return fetched if handle.expand is None else take(fetched, handle.expand)
+    return fetched if handle.expand is None else take_alone(fetched, handle.expand)
 
 
 @jax.custom_vjp
@@ -145,15 +131,15 @@ def add(y: Any, weights: Any, handle: MoeHandle) -> Any:
       weights: (assignments of all ranks,), or None for ones.
       handle: of the dispatch.
     """
-    wide = accumulator(y.dtype)
-    by_row = None if weights is None else take(weights, handle.assignment).astype(wide)
+    wide = dtypes.accumulator(y.dtype)
+    by_row = None if weights is None else take_alone(weights, handle.assignment).astype(wide)
 
     def weighted(index=None):
-        part = y if index is None else take(y, index)
+        part = y if index is None else take_alone(y, index)
         part = part.astype(wide)
         if by_row is None:
             return part
-        by = by_row if index is None else take(by_row, index)
+        by = by_row if index is None else take_alone(by_row, index)
         return by[:, None] * part
 
     if handle.rows_of is None:
@@ -173,8 +159,8 @@ def _add_backward(kept, ct):
     arrived = expand(ct, handle)
     if weights is None:
         return arrived, None, None
-    wide = accumulator(y.dtype)
-    row_weights = take(weights, handle.assignment).astype(wide)
+    wide = dtypes.accumulator(y.dtype)
+    row_weights = take_alone(weights, handle.assignment).astype(wide)
     to_y = (row_weights[:, None] * arrived.astype(wide)).astype(y.dtype)
     used = (handle.assignment >= 0)[:, None]
     products = jnp.where(used, y.astype(wide) * arrived.astype(wide), 0).sum(1)

@@ -1,20 +1,14 @@
 """The routing of tokens, which a dispatch computes and a combine needs."""
 
 import dataclasses
-import functools
 from typing import Any
 
 import jax
 
+_STATIC = {"static": True}
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=[
-        *("group_sizes", "counts", "dropped"),
-        *("assignment", "fetch", "expand", "rows_of", "back", "wanted", "returned"),
-    ],
-    meta_fields=["axes", "choices", "capacity"],
-)
+
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class MoeHandle:
     """The routing of tokens, which `moe_dispatch` returns and `moe_combine` takes.
@@ -44,6 +38,9 @@ class MoeHandle:
     back: Any  # (T, slots): the rows, among those that all ranks fetch, of each token; -1: none.
     wanted: Any  # (T,): whether another rank may fetch this token.
     returned: Any  # (fetched,): whether the token of each fetched row is another rank's.
-    axes: tuple  # over which the experts are spread.
-    choices: int  # of a token.
-    capacity: int | None  # rows of an expert; None: rows without gaps.
+    # The axes over which the experts are spread.
+    axes: tuple = dataclasses.field(metadata=_STATIC)
+    # How many experts a token chooses.
+    choices: int = dataclasses.field(metadata=_STATIC)
+    # Rows of an expert; None: rows without gaps.
+    capacity: int | None = dataclasses.field(metadata=_STATIC)

@@ -84,26 +84,19 @@ def _solve(counts: np.ndarray, slack: float) -> np.ndarray:
     one_rank = sparse.kron(sparse.eye(experts), np.ones((1, ranks)))
     equally_many = sparse.kron(np.ones((1, experts)), sparse.eye(ranks))
     load = sparse.kron(total[None] / scale, sparse.eye(ranks))
-
-    def column(value):
-        return sparse.csr_array(np.full((ranks, 1), float(value)))
+    each = experts // ranks
+    constraints = [
+        optimize.LinearConstraint(sparse.hstack([one_rank, np.zeros((experts, 1))]), 1, 1),
+        optimize.LinearConstraint(sparse.hstack([equally_many, np.zeros((ranks, 1))]), each, each),
+        optimize.LinearConstraint(sparse.hstack([load, -np.ones((ranks, 1))]), -np.inf, 0),
+    ]
 
     def solve(cost, largest):
-        wide = [
-            sparse.hstack([one_rank, sparse.csr_array((experts, 1))]),
-            sparse.hstack([equally_many, column(0)]),
-            sparse.hstack([load, column(-1)]),
-        ]
-        each = experts // ranks
         found = optimize.milp(
             cost,
             integrality=np.append(np.ones(experts * ranks), 0),
             bounds=optimize.Bounds(0, np.append(np.ones(experts * ranks), largest)),
-            constraints=[
-                optimize.LinearConstraint(wide[0], 1, 1),
-                optimize.LinearConstraint(wide[1], each, each),
-                optimize.LinearConstraint(wide[2], -np.inf, 0),
-            ],
+            constraints=constraints,
             options={"node_limit": _NODES, "mip_rel_gap": 0.01},
         )
         if found.x is None:

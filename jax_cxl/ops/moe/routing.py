@@ -34,10 +34,10 @@ def route(
       max_rows: rows of a rank without gaps; None for as many as there can be.
     """
     tokens, choices = experts.shape
-    ranks = lax.axis_size(axes) if axes else 1
-    me = lax.axis_index(axes).astype(np.int32) if axes else np.int32(0)
+    ranks = lax.axis_size(axes)
+    me = jnp.int32(lax.axis_index(axes))
     per_rank = num_experts // ranks
-    everyone = all_gather(experts, axes, tiled=True) if axes else experts  # (ranks * T, k)
+    everyone = all_gather(experts, axes, tiled=True)  # (ranks * T, k)
 
     # The following arrays have an entry, or a row, for each assignment (handle.py): which of this
     # rank's experts it chooses, whether it chooses any of them, whether it finds room, its place
@@ -94,9 +94,8 @@ def route(
 
 def _way_back(position, tokens, choices, fetched, axes, ranks):
     """Tells each token's owner where the token is fetched. Returns this rank's answers."""
-    table = position.reshape(ranks, -1)  # by owner of the tokens
-    if axes:
-        table = all_to_all(table, axes, 0, 0, tiled=True)  # by rank that fetches
+    # By owner of the tokens -> by rank that fetches them.
+    table = all_to_all(position.reshape(ranks, -1), axes, 0, 0, tiled=True)
     numbers = jnp.arange(ranks, dtype=np.int32)[:, None] * fetched + table
     per_token = table.shape[1] // max(tokens, 1)
     found = jnp.where(table < 0, -1, numbers).reshape(ranks, tokens, per_token)

@@ -53,7 +53,7 @@ class ClassTest(parameterized.TestCase):
 
         def find(text):
             code, _, message = text.partition("|")
-            return program_errors.Failure(code, message, details) if message else None
+            return (code, message, details) if message else None
 
         program_errors.add_source(find)
 

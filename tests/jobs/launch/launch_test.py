@@ -16,7 +16,7 @@ from absl.testing import absltest, parameterized
 from launch_harness import PROGRAMS, LaunchTestCase, child_of
 
 from jax_cxl import launch
-from jax_cxl._commands.launch import cores, rank_environment
+from jax_cxl._commands.launch import cli, cores
 from jax_cxl._job import variables
 from jax_cxl._job.launched import environment
 
@@ -388,19 +388,18 @@ class EndTest(LaunchTestCase):
 class EnvironmentTest(parameterized.TestCase):
     """The variables of a rank."""
 
-    def _environment(self, base: dict[str, str], **options) -> dict[str, str]:
-        options = {"rank": 1, "size": 2, "port": 5, "devices_per_process": None, **options}
-        return rank_environment.rank_environment(base, **options)
+    def _environment(self, base: dict[str, str], *options: str) -> dict[str, str]:
+        return cli._parse([*options, __file__]).environment(base, rank=1, port=5)
 
     @parameterized.parameters(
-        (None, {}, "1", None),
-        (3, {}, "3,4,5", "3"),
-        (None, {"JAX_LOCAL_DEVICE_IDS": "0"}, "0", None),
-        (2, {"JAX_LOCAL_DEVICE_IDS": "0"}, "0", "2"),
-        (None, {"JAX_LOCAL_DEVICE_IDS": "7", variables.RANK: "7"}, "1", None),
+        ((), {}, "1", None),
+        (["--devices-per-process=3"], {}, "3,4,5", "3"),
+        ((), {"JAX_LOCAL_DEVICE_IDS": "0"}, "0", None),
+        (["--devices-per-process=2"], {"JAX_LOCAL_DEVICE_IDS": "0"}, "0", "2"),
+        ((), {"JAX_LOCAL_DEVICE_IDS": "7", variables.RANK: "7"}, "1", None),
     )
-    def test_devices(self, count, base, gpus, cpus):
-        found = self._environment(base, devices_per_process=count)
+    def test_devices(self, options, base, gpus, cpus):
+        found = self._environment(base, *options)
         self.assertEqual(found["JAX_LOCAL_DEVICE_IDS"], gpus)
         self.assertEqual(found.get("JAX_NUM_CPU_DEVICES"), cpus)
 
@@ -419,7 +418,7 @@ class EnvironmentTest(parameterized.TestCase):
 
     def test_the_users_choices_stay(self):
         base = {"XLA_FLAGS": "--x", "JAX_PLATFORMS": "cuda", "OTHER": "1"}
-        self.assertContainsSubset(base, self._environment(base, devices_per_process=2))
+        self.assertContainsSubset(base, self._environment(base, "--devices-per-process=2"))
 
     def test_only_ranks_are_launched(self):
         self.assertFalse(

@@ -12,12 +12,11 @@ import threading
 import time
 from unittest import mock
 
-import jax
 import pytest
 import two_kernels
 from absl.testing import absltest, parameterized
 
-from jax_cxl._commands.status import dax_devices, doctor, gpu_writer, hosts_check, memory_check
+from jax_cxl._commands.status import doctor, gpu_writer, hosts_check, memory_check, topology
 from jax_cxl._job.pool import pool_uri
 
 
@@ -109,15 +108,8 @@ class DeviceTest(parameterized.TestCase):
 
         path = self.uri.removeprefix("file:").partition("?")[0]
         pathlib.Path(path).touch(mode=0o600)
-        pool = _core.Pool.create(
-            kind="file",
-            paths=[path],
-            bytes=16 << 20,
-            devices_per_path=1,
-            offset=0,
-            coherence="coherent",
-            world_size=1,
-        )
+        spec = pool_uri.parse(f"file:{path}?size=16MiB")
+        pool = _core.Pool.create(spec.for_core() | {"world_size": 1})
         with _doctor("--device", self.uri) as doctored:
             output, _ = doctored.communicate(timeout=60)
         self.assertEqual(doctored.returncode, 1, output)
@@ -254,10 +246,10 @@ class GpuWriterTest(absltest.TestCase):
 
         folder = self.enter_context(tempfile.TemporaryDirectory())
         spec = pool_uri.parse(f"file:{folder}/pool?size=16MiB")
-        pool = _core.Pool.create(**memory_check.arguments(spec))
+        pool = _core.Pool.create(memory_check.arguments(spec))
         for index in range(pool.check_words() + 2):
             pool.store_check_word(index, 0, True)
-        write = gpu_writer._Writes(pool, _Copies(), 0, jax.device_put)
+        write = gpu_writer.writer(pool, _Copies(), 0, None)
         last = pool.check_words() - 1
         for value, write_back in ((1, False), (2, True), (1 << 40, True)):
             write(last, value, write_back)
@@ -295,7 +287,7 @@ class TakenMemoryTest(absltest.TestCase):
         (self.sysfs / path).write_text(text)
 
     def test_says_so_and_how_to_get_it_back(self):
-        taken, node = doctor.check_dax(2, self.sysfs)
+        taken, node = doctor.check_dax(self.sysfs)
         self.assertEqual(taken.level, "problem")
         self.assertIn("NUMA node 1 (mode system-ram)", taken.text)
         self.assertIn("daxctl offline-memory dax0.0", taken.text)
@@ -304,9 +296,9 @@ class TakenMemoryTest(absltest.TestCase):
         self.assertIn("efi=nosoftreserve", node.text)
 
     def test_distance(self):
-        (device,) = dax_devices.devices(self.sysfs)
+        (device,) = topology.dax_devices(self.sysfs)
         self.assertEqual(device.region, "region0")
-        self.assertEqual(dax_devices.distance(device, self.sysfs), "20 from node0")
+        self.assertEqual(topology.distance(device, self.sysfs), "20 from node0")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-#include "cc/base/process_exit.h"
+#include "cc/base/process_stat.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

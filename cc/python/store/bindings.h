@@ -1,0 +1,28 @@
+#ifndef JAX_CXL_PYTHON_STORE_BINDINGS_H_
+#define JAX_CXL_PYTHON_STORE_BINDINGS_H_
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstdint>
+
+namespace jax_cxl {
+
+using Bytes = nanobind::ndarray<uint8_t, nanobind::shape<-1>,
+                                nanobind::c_contig, nanobind::device::cpu>;
+using ConstBytes = nanobind::ndarray<const uint8_t, nanobind::shape<-1>,
+                                     nanobind::c_contig, nanobind::device::cpu>;
+
+// Runs a function without Python's lock.
+using Unlocked = nanobind::call_guard<nanobind::gil_scoped_release>;
+
+// Each adds a class to the module: PersistentMemory, Sessions, TableColumn and
+// ResidualRing.
+void BindPersistentMemory(nanobind::module_& m);
+void BindSessions(nanobind::module_& m);
+void BindTables(nanobind::module_& m);
+void BindResiduals(nanobind::module_& m);
+
+}  // namespace jax_cxl
+
+#endif  // JAX_CXL_PYTHON_STORE_BINDINGS_H_

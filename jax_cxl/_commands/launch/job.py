@@ -1,0 +1,90 @@
+"""A job of the launcher, and the environment of its ranks."""
+
+import argparse
+import pathlib
+from collections.abc import Mapping, Sequence
+
+from jax_cxl._job import variables
+
+
+class Job(argparse.Namespace):
+    """The options of `python -m jax_cxl.launch`, whose help explains them.
+
+    `command` is the script's path, or the module's name if `m` is set, and its arguments.
+    """
+
+    n: int
+    devices_per_process: int | None
+    m: bool
+    no_prefix: bool
+    grace: float
+    restarts: int
+    restart_lost: int
+    go_on: bool
+    post_mortem: pathlib.Path | None
+    replace_collectives: bool
+    nccl: bool
+    bind_cores: bool
+    oversubscribe: bool
+    command: list[str]
+
+    @property
+    def survives(self) -> bool:
+        """Whether the failure of a rank need not end the others."""
+        return self.go_on or self.restart_lost > 0
+
+    def environment(
+        self,
+        base: Mapping[str, str],
+        *,
+        rank: int,
+        port: int,
+        restarts: int = 0,
+        cores: Sequence[int] = (),
+        columns: int | None = None,
+    ) -> dict[str, str]:
+        """Returns the environment of one rank.
+
+        Args:
+          base: the launcher's environment; it is not changed.
+          rank: the rank, from 0.
+          port: the loopback port of the coordination service.
+          restarts: how many times ranks have been started again before.
+          cores: the cores on which the rank stays; if empty, all cores.
+          columns: the columns that a terminal has for the rank's unfinished line; None if no
+            terminal shows this line.
+        """
+        environment = dict(base)
+        address = f"127.0.0.1:{port}"
+        environment[variables.RANK] = str(rank)
+        environment[variables.SIZE] = str(self.n)
+        environment[variables.RESTARTS] = str(restarts)
+        environment[variables.CORES] = ",".join(map(str, cores))
+        environment.pop(variables.COLUMNS, None)  # An outer launcher may have set it.
+        if columns is not None:
+            environment[variables.COLUMNS] = str(columns)
+        environment[variables.COORDINATOR] = address
+        # JAX binds all interfaces by default; the ranks of one machine need loopback only.
+        environment[variables.COORDINATOR_BIND] = address
+        if self.survives:
+            # The launcher, and not rank 0, hosts the coordination service. JAX always starts a
+            # service in process 0, even if the processes connect to another one.
+            environment[variables.COORDINATOR_BIND] = "127.0.0.1:0"
+            environment[variables.GO_ON] = variables.RESTART if self.restart_lost else "1"
+        if self.replace_collectives and base.get(variables.REPLACE_COLLECTIVES) != variables.STRICT:
+            environment[variables.REPLACE_COLLECTIVES] = "1"
+        # Keep a choice of the user (several ranks may share a GPU), but not of an outer launcher.
+        if variables.LOCAL_DEVICES not in base or variables.RANK in base:
+            count = self.devices_per_process or 1
+            gpus = range(rank * count, (rank + 1) * count)
+            environment[variables.LOCAL_DEVICES] = ",".join(map(str, gpus))
+        if self.devices_per_process is not None:
+            # This variable takes precedence over XLA_FLAGS, which a script may assign.
+            environment[variables.CPU_DEVICES] = str(self.devices_per_process)
+        # gRPC uses proxies for loopback too. Exclude it only if a proxy is set, because JAX warns
+        # about every variable with _proxy in its name.
+        if any(base.get(name) for name in ("grpc_proxy", "https_proxy", "http_proxy")):
+            # gRPC reads no_proxy only if no_grpc_proxy is unset.
+            name = "no_grpc_proxy" if base.get("no_grpc_proxy") else "no_proxy"
+            environment[name] = ",".join(filter(None, (base.get(name), "127.0.0.1")))
+        return environment

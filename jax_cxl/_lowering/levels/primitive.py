@@ -1,0 +1,143 @@
+"""Makes the primitives of collectives with one operand and one result."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.interpreters import batching
+
+from jax_cxl import _compat
+from jax_cxl._lowering.contract import Op, ReduceOp
+from jax_cxl._lowering.levels import choose
+from jax_cxl._lowering.primitives import dtypes, lowering, named_axis, vmapped_axis
+
+_REDUCE = {
+    ReduceOp.SUM: lax.reduce_sum,
+    ReduceOp.MIN: lax.reduce_min,
+    ReduceOp.MAX: lax.reduce_max,
+    ReduceOp.AND: lax.reduce_and,
+    ReduceOp.OR: lax.reduce_or,
+}
+
+
+def make(
+    name: str,
+    op: Op,
+    reduce_op: ReduceOp = ReduceOp.SUM,
+    *,
+    primitive_name: str | None = None,
+    over_vmapped: Callable | None = None,
+) -> Any:
+    """Makes the primitive of a collective, with all rules except its transpose.
+
+    Its parameters are `axes` and what the collective needs of the following. `groups`, `levels`,
+    `root`, `sources`, `reverse` and `reduce_op` are those of `choose.collective`. The collective
+    removes the dimension `operand_blocks`, which counts ranks, and then inserts the dimension
+    `result_blocks` of `size` ranks. Its result is `invariant` if it does not vary over `axes`.
+
+    Args:
+      name: name of the public function, for messages.
+      op: which collective.
+      reduce_op: reduction, where the collective has one and it is no parameter.
+      primitive_name: name in jaxprs, by default `name`.
+      over_vmapped: called as (x, d, **params), with the values of all ranks along dimension d, if
+        `axes` is an axis of vmap. Returns the result and its batch dimension. By default `op`
+        decides.
+    """
+    primitive = _compat.tracing.Primitive(primitive_name or name)
+
+    def abstract_eval(
+        x, *, axes, operand_blocks=None, result_blocks=None, size=None, invariant=False, **params
+    ):
+        if op.reduces:
+            dtypes.check_reduction(name, params.get("reduce_op", reduce_op), x.dtype)
+        shape = list(x.shape)
+        if operand_blocks is not None:
+            del shape[operand_blocks]
+        if result_blocks is not None:
+            shape.insert(result_blocks, size)
+        return named_axis.abstract_result(name, x, axes, shape=shape, invariant=invariant)
+
+    def lower(ctx, x, *, size=None, invariant=False, **params):
+        return choose.collective(ctx, x, name=name, op=op, **{"reduce_op": reduce_op, **params})
+
+    def batch(axis_data, operands, dims, *, axes, **params):
+        (x,), (d,) = operands, dims
+        if axis_data.name not in axes:
+            return _batched(primitive, x, d, axes=axes, **params)
+        groups = params.get("groups")
+        vmapped_axis.check(name, axis_data.name, axes, groups, others=op is Op.ALL_REDUCE)
+        if op.reduces:
+            dtypes.check_reduction(name, params.get("reduce_op", reduce_op), x.dtype)
+        if op in (Op.ALL_REDUCE, Op.REDUCE, Op.REDUCE_SCATTER):
+            x, d = _reduced(reduce_op, x, d, axis_data.size), params.get("operand_blocks")
+        else:
+            if d is None:
+                x, d = lax.broadcast(x, (axis_data.size,)), 0
+            run = over_vmapped or _MOVES[op]
+            x, d = run(x, d, **params)
+        rest = tuple(axis for axis in axes if axis != axis_data.name)
+        return (primitive.bind(x, axes=rest, **params) if rest else x), d
+
+    primitive.def_effectful_abstract_eval(abstract_eval)
+    lowering.register(primitive, lower)
+    batching.fancy_primitive_batchers[primitive] = batch
+    return primitive
+
+
+def _batched(primitive, x, d, **params):
+    """Binds a primitive to an array with a batch dimension, which is not one of its ranks."""
+    if d is not None:
+        blocks = params.get("operand_blocks")
+        if blocks is not None:
+            params["operand_blocks"] = blocks + (d <= blocks)
+            d -= d > blocks
+        blocks = params.get("result_blocks")
+        if blocks is not None:
+            params["result_blocks"] = blocks + (d <= blocks)
+            d += d > blocks
+    return primitive.bind(x, **params), d
+
+
+def _reduced(reduce_op, x, d, size):
+    if d is None:
+        return lax.mul(x, lax.full_like(x, size)) if reduce_op is ReduceOp.SUM else x
+    wide = dtypes.accumulator(x.dtype)
+    if str(wide) in dtypes.PACKED_DTYPES:
+        wide = np.dtype(np.int8)  # XLA has no bitwise reductions of such integers.
+    if wide == x.dtype:
+        return _REDUCE[reduce_op](x, (d,))
+    return _REDUCE[reduce_op](x.astype(wide), (d,)).astype(x.dtype)
+
+
+def _gather(x, d, *, result_blocks, **_):
+    return jnp.moveaxis(x, d, result_blocks), None
+
+
+def _take_of_root(x, d, *, root, operand_blocks=None, **_):
+    return lax.index_in_dim(x, root, d, keepdims=False), operand_blocks
+
+
+def _all_to_all(x, d, *, operand_blocks, result_blocks, **_):
+    # The blocks count the receiving ranks, and the batch dimension the sending ranks.
+    blocks = operand_blocks + (d <= operand_blocks)
+    return jnp.moveaxis(x, (blocks, d), (0, result_blocks + 1)), 0
+
+
+def _permute(x, d, *, sources, **_):
+    index = np.array(sources)
+    receives = np.expand_dims(index >= 0, [i for i in range(x.ndim) if i != d])
+    return jnp.where(receives, jnp.take(x, np.maximum(index, 0), d), jnp.zeros_like(x)), d
+
+
+# Collectives over an axis of vmap that only move elements.
+_MOVES: dict[Op, Callable] = {
+    Op.ALL_GATHER: _gather,
+    Op.GATHER: _gather,
+    Op.BROADCAST: _take_of_root,
+    Op.SCATTER: _take_of_root,
+    Op.ALL_TO_ALL: _all_to_all,
+    Op.PERMUTE: _permute,
+}

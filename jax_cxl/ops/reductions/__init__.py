@@ -1,1 +1,0 @@
-"""Reductions whose result all ranks get."""

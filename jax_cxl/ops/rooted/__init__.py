@@ -1,1 +1,0 @@
-"""Collectives with a root."""
