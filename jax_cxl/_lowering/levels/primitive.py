@@ -81,6 +81,7 @@ def make(
         rest = tuple(axis for axis in axes if axis != axis_data.name)
         return (primitive.bind(x, axes=rest, **params) if rest else x), d
 
+    primitive.reduce_op = reduce_op
     primitive.def_effectful_abstract_eval(abstract_eval)
     lowering.register(primitive, lower)
     batching.fancy_primitive_batchers[primitive] = batch
