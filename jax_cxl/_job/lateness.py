@@ -21,7 +21,7 @@ from typing import Any
 
 from jax_cxl import _core, errors
 
-# Seconds from one look of a running job to the next one.
+# A running job looks at the recorders once in this many seconds.
 INTERVAL = 60.0
 _CALLS = 4096  # A recorder holds no more calls.
 

@@ -209,7 +209,7 @@ def current() -> Runtime | None:
 
 
 def restart(meeting: pools.Meeting, spec: pool_uri.PoolSpec) -> None:
-    """Continues in another pool, with ranks of this process among others. Call it with `lock`."""
+    """Continues in another pool, in which this process has ranks. Call it with `lock`."""
     global _running
     assert _running is not None
     tuning, _running = _running.tuning, None

@@ -116,7 +116,7 @@ def regroup(
 
 
 def _ranks(devices: Sequence[Any] | None) -> tuple[list[int], list[int]]:
-    """Returns the ranks of the devices, all by default, and those of this process among them."""
+    """Returns the ranks of the devices (by default all), and which of them this process has."""
     everyone = jax.devices()
     ranks = sorted(everyone.index(device) for device in (devices or everyone))
     mine = [rank for rank in pools.local_ranks() if rank in ranks]
@@ -250,7 +250,7 @@ class _Agreement:
             if time.monotonic() > self.deadline:
                 who = _core.rank_name(missing[0])
                 error = errors.CollectiveTimeoutError(
-                    f"{who} is gone, and its successor has not come in time"
+                    f"{who} is gone, and its successor has not joined in time"
                     if _core.rank_lost(missing[0])
                     else f"{who} lives, but has not {awaited} in time"
                 )

@@ -124,7 +124,7 @@ def _check(source: Source, shape: Any, dtype: Any) -> None:
         raise ValueError(f"a table needs rows: its shape cannot be {source.shape}")
     if not leaves.is_supported(source.dtype):
         raise TypeError(
-            f"a table cannot have {source.dtype!r}: elements are numbers in the byte order of this"
+            f"a table cannot hold {source.dtype!r}: elements are numbers in the byte order of this"
             " machine"
         )
 
@@ -148,7 +148,7 @@ def _of_array(array: Any) -> Source:
     check_no_mask(array)
     if isinstance(array, jax.Array):
         if jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended):
-            raise TypeError("a table cannot have typed PRNG keys: pass jax.random.key_data(keys)")
+            raise TypeError("a table cannot hold typed PRNG keys: pass jax.random.key_data(keys)")
         if not array.is_fully_addressable:
             raise ValueError("the rows are spread over processes: pass an array of one process")
     step = _rows_of_block(array.shape, np.dtype(array.dtype))

@@ -297,7 +297,7 @@ class CommandTest(parameterized.TestCase):
                 snapshots.wait()
                 del snapshots
             out = self.done("export", place.where, "--version", 0, f"{folder}/0")
-            self.assertIn("['key']: typed PRNG keys, of which it has the key data", out)
+            self.assertIn("['key']: typed PRNG keys, written as key data", out)
             with orbax.checkpoint.StandardCheckpointer() as checkpointer:
                 found = checkpointer.restore(f"{folder}/0")
             for name, key in trees[0].items():

@@ -142,9 +142,9 @@ class SnapshotsTest(Case):
                 snapshots.wait()
             raise raised.exception
 
-        text = "could not save: TypeError: a snapshot cannot have"
+        text = "could not save: TypeError: a snapshot cannot hold"
         of_others = errors.StoreError, f"process 1 {text}"
-        self.all_raise(run, of_others, (TypeError, r"cannot have \['a'\]"), of_others)
+        self.all_raise(run, of_others, (TypeError, r"cannot hold \['a'\]"), of_others)
 
     def test_one_has_no_memory(self):
         def run(own):

@@ -116,7 +116,7 @@ class StoreTest(StoreCase):
         self.assertEqual([of.name for of in self.store.list()], ["table"])
         np.testing.assert_array_equal(self.store.read("table").tree["rows"], rows)
         np.testing.assert_array_equal(self.store.view("table").tree["rows"], rows)
-        with self.assertRaisesRegex(jax_cxl.StoreError, "exists already: open it"):
+        with self.assertRaisesRegex(jax_cxl.StoreError, "already exists: open it"):
             self.create(rows)
         with self.assertRaisesRegex(jax_cxl.StoreError, "is a table: choose another name"):
             self.store.publish("table", {"a": rows})
@@ -247,7 +247,7 @@ class StoreTest(StoreCase):
         def blocks():
             with self.assertRaisesRegex(jax_cxl.StoreError, "no version"):
                 jax_cxl.Table.open(self.store, "table")
-            with self.assertRaisesRegex(jax_cxl.StoreError, "cannot be deleted|is just being made"):
+            with self.assertRaisesRegex(jax_cxl.StoreError, "cannot be deleted|is being created"):
                 self.create(rows)
             yield rows
 

@@ -115,7 +115,7 @@ Status Peers::Identify(const std::vector<int>& local,
 
 Peers::~Peers() {
   stop_ = true;
-  // Without it, the next heartbeat ends the wait.
+  // Wake the watcher now. Otherwise it waits until the next heartbeat.
   eventfd_write(wake_fd_.get(), 1);
 }
 

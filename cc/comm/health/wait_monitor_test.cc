@@ -123,7 +123,7 @@ TEST_F(WaitMonitorTest, NamesTheOldestCallOfARankThatHasLeftTheCallBehind) {
   }
   const std::string warning = WarningOnceStarted();
   EXPECT_TRUE(Contains(warning, "The cause is " + peers().Name(1) +
-                                    ", which is in its call 2, pmax: "
+                                    ", which is in its call number 2, pmax: "
                                     "all_reduce sum of 3 float32"))
       << warning;
 }

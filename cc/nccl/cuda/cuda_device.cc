@@ -259,9 +259,10 @@ Status CudaDevice::OpenPair(int source, int destination) {
   Result<std::unique_ptr<CountedChannel>> made =
       MakeChannel({source, destination}, pair_options_);
   if (made.status().code() == Code::kResourceExhausted)
-    return Error(Code::kResourceExhausted,
-                 "sends between many ranks: ", made.status().message(),
-                 "; set JAX_CXL_NCCL_RANK_BYTES higher on all ranks");
+    return Error(
+        Code::kResourceExhausted,
+        "sends between many ranks need more memory: ", made.status().message(),
+        "; raise JAX_CXL_NCCL_RANK_BYTES on all ranks");
   if (made.ok()) channel = *std::move(made);
   return made.status();
 }

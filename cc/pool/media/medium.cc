@@ -55,7 +55,8 @@ Status CheckSpec(const PoolSpec& spec) {
   if (spec.offset > kMax / 2 ||
       spec.bytes > kMax / 2 / (spec.paths.size() + 1)) {
     return Error(Code::kInvalidArgument, "size ", spec.bytes, " and offset ",
-                 spec.offset, " are beyond any file; change size= and offset=");
+                 spec.offset,
+                 " are too large for any file; change size= and offset=");
   }
   return OkStatus();
 }

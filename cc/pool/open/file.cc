@@ -37,7 +37,7 @@ Result<struct stat> Stat(int fd, const std::string& path) {
   return info;
 }
 
-// Describes a lock of bytes of a device.
+// Describes a lock on a range of bytes of a device.
 struct flock RangeLock(short type, uint64_t offset, uint64_t bytes) {
   struct flock range = {};
   range.l_type = type;

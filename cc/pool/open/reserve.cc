@@ -42,7 +42,7 @@ Status TooLarge(const std::string& path, uint64_t bytes) {
                "size=");
 }
 
-// Returns nothing if the file system has no limit, as a tmpfs of size=0.
+// Returns nothing if the file system has no limit: a tmpfs with size=0.
 std::optional<uint64_t> FreeBytes(int fd) {
   struct statvfs info;
   if (fstatvfs(fd, &info) != 0 || info.f_blocks == 0) return std::nullopt;

@@ -200,7 +200,7 @@ def _export(options: argparse.Namespace) -> int:
     print(f"wrote {_text.printable(section.entry.name)} {records[0].version} to {options.path}")
     for leaf in reader.leaves.values():
         if leaf.key:
-            print(f"{_text.printable(leaf.name)}: typed PRNG keys, of which it has the key data")
+            print(f"{_text.printable(leaf.name)}: typed PRNG keys, written as key data")
     return 0
 
 
@@ -317,7 +317,7 @@ def _of_version(section: Section, version: int | None) -> Records:
 
 
 def _files(path: pathlib.Path) -> Any:
-    """Returns the module that reads and writes such a file or folder."""
+    """Returns the module for this kind of file or folder."""
     return safetensors_files if path.suffix == ".safetensors" else orbax_files
 
 

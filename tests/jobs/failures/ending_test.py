@@ -114,7 +114,7 @@ class SweepTest(absltest.TestCase):
         self.fail("nothing was left")
 
     def assert_sweep_leaves(self, name: str, left: list[str]) -> None:
-        """Sweeps until it holds: a job of another test may hold a leftover before it removes it."""
+        """Sweeps until only `left` is left. A job of another test may be removing a leftover."""
         end = time.monotonic() + 10
         while job.pool_files(name) != left and time.monotonic() < end:
             _core.sweep_leftovers()
