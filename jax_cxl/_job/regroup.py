@@ -96,7 +96,7 @@ def regroup(
             )
         if running.platform is not platforms.CPU:
             raise errors.CxlError(
-                "jax_cxl.regroup() works between CPU devices only: an error ends the use of a GPU."
+                "jax_cxl.regroup() works between CPU devices only: no GPU is usable after an error."
                 " Start all processes again, from a checkpoint."
             )
         seconds = configuration.from_environment().timeout if timeout is None else timeout
@@ -281,6 +281,6 @@ def _warn_of_jax(members: Sequence[int]) -> None:
         return
     if len(members) < jax.device_count():
         logging.getLogger("jax_cxl").warning(
-            "a process is gone, and JAX will end the others some 100 s later. Start all of them"
-            " with JAX_ENABLE_RECOVERABILITY=1, or by python -m jax_cxl.launch --go-on."
+            "a process is gone, and JAX will end the others about 100 s later. Start all of them"
+            " with JAX_ENABLE_RECOVERABILITY=1, or with python -m jax_cxl.launch --go-on."
         )

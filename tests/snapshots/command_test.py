@@ -281,7 +281,7 @@ class CommandTest(parameterized.TestCase):
             with orbax.checkpoint.StandardCheckpointer() as checkpointer:
                 found = checkpointer.restore(checkpoint, like)
             places.assert_same(self, tree, found)
-            self.refused("exists already", "export", place.where, "--version", 3, checkpoint)
+            self.refused("already exists", "export", place.where, "--version", 3, checkpoint)
             self.refused("no valid version 4", "export", place.where, "--version", 4, f"{folder}/b")
 
     def test_export_of_keys_and_of_what_orbax_refuses(self):

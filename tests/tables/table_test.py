@@ -81,7 +81,7 @@ class SourcesTest(StoreCase):
             (rows, {"shape": (100, 4)}, ValueError, r"the shape \(100, 3\), not \(100, 4\)"),
             (rows, {"dtype": "int32"}, ValueError, "the dtype float32, not int32"),
             (np.array(3.0), {}, ValueError, "a table needs rows"),
-            (np.array(["a"]), {}, TypeError, "elements are numbers"),
+            (np.array(["a"]), {}, TypeError, "elements must be numbers"),
             (rows.astype(">f4"), {}, TypeError, "byte order"),
             (jax.random.key(0)[None], {}, TypeError, "typed PRNG keys"),
             (7, {}, TypeError, "rows=int must be"),

@@ -211,7 +211,7 @@ Status CudaDevice::OpenLevels(const std::atomic<bool>& cancel) {
 }
 
 Status CudaDevice::OpenLevels(const Places& places, const NcclUniqueId& id) {
-  // First, because the other ranks of the process wait for it.
+  // Open this first, because the other ranks of the process wait for it.
   CXL_ASSIGN_OR_RETURN(std::unique_ptr<Inner> inner,
                        RealInner::Open(id, places.per_process, places.place));
   {

@@ -28,7 +28,7 @@ Result<const Medium*> Medium::Find(std::string_view name) {
   for (const Medium* medium : All()) {
     if (medium->name() == name) return medium;
   }
-  return Error(Code::kInvalidArgument, "no pool lies in '", name,
+  return Error(Code::kInvalidArgument, "a pool cannot be in '", name,
                "'; write for example shm:my_job, file:/mnt/pool/a or "
                "dax:/dev/dax0.0");
 }

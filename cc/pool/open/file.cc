@@ -73,8 +73,8 @@ Status PoolFile::CheckOurs() const {
   }
   if (info.st_uid != geteuid()) {
     return Error(Code::kPermissionDenied, path_, " belongs to user ",
-                 info.st_uid, ", this process runs as user ", geteuid(),
-                 "; a pool is never shared between users, name another path");
+                 info.st_uid, ", but this process runs as user ", geteuid(),
+                 "; users cannot share a pool: name another path");
   }
   if ((info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
     return Error(Code::kPermissionDenied, path_, " can be ",

@@ -84,12 +84,13 @@ int Append(int fd, uint64_t size, uint64_t end) {
 }
 
 Status CannotGrow(const std::string& path, uint64_t size, uint64_t needed) {
-  return Error(Code::kInvalidArgument, path, " has ", FormatBytes(size),
-               ", the pool needs ", FormatBytes(needed),
-               ", and its file system does not let files grow; make the file "
-               "with its size by the file system's own tool (for famfs: famfs "
-               "creat -s ",
-               needed, " -m 0600 ", path, "), then name it");
+  return Error(
+      Code::kInvalidArgument, path, " has ", FormatBytes(size),
+      ", but the pool needs ", FormatBytes(needed),
+      ", and its file system does not let files grow; make the file "
+      "with its size, with the file system's own tool (for famfs: famfs "
+      "creat -s ",
+      needed, " -m 0600 ", path, "), then name it");
 }
 
 }  // namespace

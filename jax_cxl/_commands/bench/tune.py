@@ -143,8 +143,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         questions = [question for question in questions if question.name == options.only]
         if not questions and not with_levels:
             parser.error(
-                f"with {options.ranks} ranks on {options.platform} no value to vary is called"
-                f" {options.only!r}"
+                f"{options.only!r} is not a value that tune varies with {options.ranks} ranks on"
+                f" {options.platform}"
             )
 
     best = tuning_table.table(tuning_table.load(configuration.from_environment().tuning))

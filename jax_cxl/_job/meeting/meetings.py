@@ -148,13 +148,13 @@ def _check_settings(meeting: str, tuning: _core.Tuning, first: int) -> None:
     theirs, theirs_early = json.loads(arrival.wait_for_value(key, problem))
     if theirs != mine:
         raise errors.MismatchError(
-            f"process {process} has another tuning table than process {first}:"
+            f"process {process} has a different tuning table from process {first}:"
             f" {_difference(mine, theirs, first)}. Set JAX_CXL_TUNING to the same table in all"
             " processes."
         )
     if theirs_early != early:
         raise errors.MismatchError(
-            f"process {process} would start collectives in another order than process {first}:"
+            f"process {process} would start collectives in a different order from process {first}:"
             f" {_difference(early, theirs_early, first)}. Set the same value in all processes."
         )
 

@@ -251,7 +251,7 @@ def _register(primitive: Any, on_cpu: Any, on_cuda: Any) -> None:
 
 @start_p.def_impl
 def _start_alone(*xs, collective, **params):
-    """Outside of programs each call is a program, which is complete before the next one."""
+    """Runs a start outside of programs, where each call completes before the next one."""
     return [collective.bind(*xs, **params), jnp.zeros(1, np.uint32)]
 
 

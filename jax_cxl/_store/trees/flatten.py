@@ -187,8 +187,8 @@ def describe(name: str, x: Any, writers: tuple[int, ...], own: int) -> leaves.Le
         raise ValueError(f"a snapshot cannot hold {name}: {error}") from None
     if not form.dtype:
         raise TypeError(
-            f"a snapshot cannot hold {name}, an array of {x.dtype!r}: elements are numbers in the"
-            " byte order of this machine"
+            f"a snapshot cannot hold {name}, an array of {x.dtype!r}: elements must be numbers in"
+            " the byte order of this machine"
         )
     return leaves.Leaf(name, *form[1:])
 
@@ -279,7 +279,7 @@ def _check_not_deleted(flat: Flat) -> None:
     arrays: Sequence[Any] = flat.arrays
     for leaf, x in zip(flat.description.leaves, arrays, strict=True):
         if leaves.is_array(x) and x.is_deleted():
-            raise RuntimeError(f"{leaf.name} has been deleted or donated: save it before")
+            raise RuntimeError(f"{leaf.name} has been deleted or donated: save it before that")
 
 
 @functools.lru_cache(1024)
