@@ -220,15 +220,15 @@ class StoreTest(StoreCase):
         masked = np.ma.array(rows, mask=rows > 0)
         like = {"shape": rows.shape, "dtype": rows.dtype}
         for source, options in ((masked, {}), (iter([masked]), like)):
-            with self.assertRaisesRegex(TypeError, "no masks"):
+            with self.assertRaisesRegex(TypeError, "cannot have masks"):
                 self.create(source, **options)
         table = self.create(rows, trained=True)
         ids = np.ma.array([1, 2], mask=[True, False])
-        with self.assertRaisesRegex(TypeError, "no masks"):
+        with self.assertRaisesRegex(TypeError, "cannot have masks"):
             table.read(ids)
-        with self.assertRaisesRegex(TypeError, "no masks"):
+        with self.assertRaisesRegex(TypeError, "cannot have masks"):
             table.add(ids, rows[:2])
-        with self.assertRaisesRegex(TypeError, "no masks"):
+        with self.assertRaisesRegex(TypeError, "cannot have masks"):
             table.add([1, 2], masked[:2])
 
     @parameterized.parameters(((100.0, 3),), ("100",), (np.array([100.0, 3.0]),))
