@@ -109,7 +109,7 @@ def of_ranks(records: Sequence[Mapping[str, Any]], since: float = 0.0) -> list[L
             begins.setdefault(key, call["submitted"])
             spans[rank] += call["submitted"], call["finished"]
     groups = {key: members for record in records for key, members in record["groups"].items()}
-    # Only calls that every member's recorder still holds: a recorder overwrites its oldest calls.
+    # Use the calls that every member's recorder still holds. Recorders overwrite old calls.
     whole = sorted(
         (key for key, by_rank in waits.items() if 1 < len(by_rank) == len(groups.get(key[0], ()))),
         key=begins.__getitem__,

@@ -312,8 +312,8 @@ def register_handlers(platform: platforms.Platform) -> None:
         return
     _registered.add(platform.name)
     handlers, target = platform.load(), platform.target_name
-    # Not on import: JAX replays registrations that were made before the backend exists in an order
-    # that fails (types after the handlers that use them).
+    # An import must not do this. JAX replays registrations that were made before the backend exists
+    # in an order that fails: types after the handlers that use them.
     for name, registration in handlers.type_registrations().items():
         jax.ffi.register_ffi_type(name, registration, platform=target)
     for name, stages in handlers.registrations().items():

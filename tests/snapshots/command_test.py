@@ -245,7 +245,7 @@ class CommandTest(parameterized.TestCase):
     def test_format(self):
         with places.place(_tree(0), paths=2) as place:
             self.assertRegex(self.done("format", place.where), "parity=0, 2 x")
-            # It holds nothing yet.
+            # The store holds nothing yet.
             self.done("format", place.where, "--parity=1")
             self.done("format", place.where)
             _save(place, 1)

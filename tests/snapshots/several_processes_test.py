@@ -137,7 +137,7 @@ class SnapshotsTest(Case):
                     snapshots.save(step, tree(step, own))
                 with self.assertRaises((TypeError, errors.StoreError)) as raised:
                     snapshots.save(4, {"a": object() if own == 1 else 3})
-                # They can go on.
+                # The processes can continue.
                 snapshots.save(4, tree(4, own))
                 snapshots.wait()
             raise raised.exception

@@ -112,7 +112,7 @@ class RacesTest(harness.StoreTest):
             stopped.close()
         publish(stopped, "a", X)
         deleting, other = self.open(), self.open()
-        # As if its heartbeat had stopped.
+        # To the store, the publisher's heartbeat has stopped.
         with mock.patch.object(fence, "owner", lambda section: None):
             deleting.delete("a")
         publish(other, "b", X)

@@ -338,7 +338,7 @@ class RefusedTest(_Test):
         optimizer = self.pooled(optax.MultiSteps(_OPTIMIZERS["adamw"], 2), self.store())
         with self.assertRaisesRegex(ValueError, "depend on each other.*MultiSteps.*group_bytes"):
             optimizer.init(_params())
-        # As one group it is right.
+        # With a single group, the results are right.
         large = self.pooled(optax.MultiSteps(_OPTIMIZERS["sgd"], 2), self.store(), group_bytes=_MIB)
         params = _params()
         losses, params, _ = _train(large, params, large.init(params), 4)

@@ -214,7 +214,7 @@ Status PoolFile::Reserve(uint64_t offset, uint64_t bytes) {
 }
 
 Status PoolFile::ShareLock() {
-  // Not atomic on Linux: another process may take the lock in between.
+  // This is not atomic on Linux: another process may take the lock in between.
   // Therefore the creator checks its header again afterwards.
   return Lock(LOCK_SH);
 }
