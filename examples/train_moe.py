@@ -70,7 +70,7 @@ def main(argv: list[str]) -> None:
         *(sizes, dtype, optimizer, collectives, exchange),
         *(_EXPERTS.value, _CHOICES.value, _CAPACITY_FACTOR.value, name == "halves"),
     )
-    # Not --place_every: the losses do not depend on where experts are.
+    # --place_every is not one of these: the losses do not depend on where experts are.
     flag_holders = [_EXPERTS, _CHOICES, _CAPACITY_FACTOR]
     program = training.Program(name, flag_holders, [] if name == "dense-lax" else ["jax_cxl"])
     mover = placement.Mover(trainer, _PLACE_EVERY.value)

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from jax_cxl.ops.moe.placement import expert_placement as expert_placement
 
 # The public names of each module. All other public names are operations, or `lax`. The reductions
-# are here because their module is imported sooner than those of all operations.
+# are here because importing their module takes less time than importing all operations.
 _NAMES = {
     "_commands.launch.run": ("run",),
     "_job.lifecycle": ("OperationStats", "Stats", "initialize", "shutdown", "stats"),

@@ -78,7 +78,7 @@ class PeerLostError(CxlError):
       pid: its process id.
       host: name of its host.
       last: the rank's last recorded activity, for example "finished psum: all_reduce sum of 4
-        float32, its collective 7".
+        float32, its collective number 7".
       call: the collective in which this rank waited for it.
     """
 

@@ -44,7 +44,7 @@ _WITHOUT_THE_CHOSEN_POOL = [
     "gpu/platform_test.py",
     "tools/pool_uri_test.py",
     "tools/simulate_test.py",
-    # It needs GPUs.
+    # This file needs GPUs.
     "gpu/cuda_test.py",
 ]
 

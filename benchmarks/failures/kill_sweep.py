@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     stages = options.stages.split(",")
     if unknown := set(stages) - set(_PROCESSES):
-        parser.error(f"--stages: {sorted(unknown)[0]!r} is none of {', '.join(_PROCESSES)}")
+        parser.error(f"--stages: {sorted(unknown)[0]!r} is not one of {', '.join(_PROCESSES)}")
     load, rows = os.getloadavg()[0], []
     for stage in stages:
         rows.append(_sweep(stage, options))

@@ -53,7 +53,7 @@ def main() -> int:
     chosen = options.stages.split(",")
     for name in chosen:
         if name not in stages.ALL:
-            parser.error(f"--stages: {name!r} is none of {', '.join(names)}")
+            parser.error(f"--stages: {name!r} is not one of {', '.join(names)}")
 
     root = pathlib.Path(__file__).resolve().parents[2]
     gpus = _gpus()

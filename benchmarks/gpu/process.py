@@ -68,7 +68,7 @@ class Suite:
         Raises:
           StageError: the command failed or ran out of time.
         """
-        # So that a collective that hangs raises an error before the deadline.
+        # With this, a collective that hangs raises an error before the deadline.
         timeout = {"JAX_CXL_TIMEOUT": "60"}
         base = {"PYTHONPATH": str(self.root), "PYTHONUNBUFFERED": "1"}
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:

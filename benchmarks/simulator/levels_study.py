@@ -24,8 +24,8 @@ class Kind:
     """A kind of host.
 
     Attributes:
-      links: of a host to the pool.
-      cards: of the pool, for each host.
+      links: number of links from a host to the pool.
+      cards: number of cards in the pool for each host.
       inside: see model.Setting.
     """
 

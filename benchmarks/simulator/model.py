@@ -138,7 +138,7 @@ def _our_costs(setting: Setting) -> _simulator.SimCosts:
 def ours(
     op: str, total_bytes: int, setting: Setting, *, exact: bool = False, groups: int = 1
 ) -> Result:
-    """The plans of jax_cxl.
+    """Returns the modelled time of a call of jax_cxl.
 
     Args:
       exact: run every copy of every round, however long that takes.
@@ -163,9 +163,10 @@ def ours(
 def paper(
     op: str, total_bytes: int, setting: Setting, variant: str = "all", *, bytes_only: bool = False
 ) -> Result:
-    """The paper's library: `naive`, `aggregate` or `all`, with its best number of chunks.
+    """Returns the modelled time of the paper's library, with its best number of chunks.
 
     Args:
+      variant: `naive`, `aggregate` or `all`.
       bytes_only: copies, doorbells and reductions cost nothing but the time of their bytes.
     """
     costs = _simulator.SimCosts()

@@ -141,7 +141,7 @@ def _process() -> None:
                 with store.view("w", like) as view:
                     seconds, got = _second_copy(view.tree, place)
                 note("wrong in view", wrong(got, version))
-            else:  # A view has no shards. Other memory of the host has the same bound.
+            else:  # A view cannot have shards. Copy from other host memory: the bound is the same.
                 host = jax.device_put(got, place.with_memory_kind("pinned_host"))
                 seconds, got = _second_copy(host, place)
                 del host

@@ -33,7 +33,7 @@ constexpr unsigned long kGetInfo = _IOWR(0xFF, 11, PidfdInfo);
 std::optional<int> ExitStatus(int pidfd, int64_t pid) {
   const std::optional<ProcessStat> found = ReadProcessStat(pid);
   if (found && found->exiting()) return found->exit_code;
-  // Its parent has collected the status.
+  // The parent of the process has collected the status.
   PidfdInfo info = {};
   info.mask = kInfoExit;
   if (ioctl(pidfd, kGetInfo, &info) != 0 || !(info.mask & kInfoExit))

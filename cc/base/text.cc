@@ -25,7 +25,7 @@ Character FirstCharacter(std::string_view text) {
   }
   constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
   const bool surrogate = point >= 0xd800 && point < 0xe000;
-  // A longer sequence than necessary could hide a character from a check.
+  // An overlong sequence could hide a character from a check.
   if (point < kLeast[bytes] || surrogate || point > 0x10ffff) return {};
   return {bytes, point};
 }

@@ -56,7 +56,7 @@ class Endpoint final : public Communicator {
 
   void Abort(const Status& status) override;
   Stats stats() override;
-  // Adds the calls of each operation to the sums with its name.
+  // Adds the calls of each operation to its entry in `total`.
   void AddOperations(std::map<std::string, RecordedOperation>* total);
 
   // The rank's part of the pool, for users that open other channels in it.

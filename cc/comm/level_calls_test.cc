@@ -88,7 +88,7 @@ class LevelCallsTest : public testing::Test {
                                    World* world = nullptr) {
     Options options;
     options.timeout_s = timeout_s;
-    // So that all kinds of copies are used.
+    // With this, all kinds of copies are used.
     options.tuning.past_caches_bytes = uint64_t{256} << 10;
     return std::make_unique<LevelCalls>(
         &completions_,
@@ -194,7 +194,8 @@ TEST_F(LevelCallsTest, AFailureOfTheJobEndsCallsThatWait) {
   EXPECT_EQ(outcome.get().message(), "rank 9 died");
 }
 
-// So the stall detector knows of a call that has not come to an endpoint.
+// Noted waits tell the stall detector of calls that have not come to an
+// endpoint.
 TEST_F(LevelCallsTest, LongWaitsAreNoted) {
   auto calls = Make();
   Member members[4];

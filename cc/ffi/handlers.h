@@ -7,11 +7,11 @@
 // Instantiate stage, whose state is a CallSite.
 extern "C" {
 XLA_FFI_Error* jax_cxl_instantiate(XLA_FFI_CallFrame* frame);
-// binding.h explains each of these.
+// binding.h explains these three handlers.
 XLA_FFI_Error* jax_cxl_collective(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* jax_cxl_rows(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* jax_cxl_barrier(XLA_FFI_CallFrame* frame);
-// It has no state.
+// This handler has no state.
 XLA_FFI_Error* jax_cxl_check_slices(XLA_FFI_CallFrame* frame);
 }
 

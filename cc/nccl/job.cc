@@ -69,7 +69,7 @@ Result<std::unique_ptr<pool::Pool>> AttachOnceThere(
     if (found && now - *found > kFormatTime) return pool.status();
     if (now > deadline)
       return Error(Code::kDeadlineExceeded,
-                   "rank 0 of the communicator has not come within ",
+                   "rank 0 of the communicator did not join within ",
                    settings.timeout_s,
                    " s (JAX_CXL_TIMEOUT). All ranks have to run on this "
                    "machine, with the same JAX_CXL_NCCL_HOSTS, and share "
@@ -122,7 +122,7 @@ Status Job::AwaitRanks(const Settings& settings,
       if (cancel) return Canceled();
       if (Clock::now() > deadline)
         return Error(Code::kDeadlineExceeded, "rank ", rank,
-                     " of the communicator has not come within ",
+                     " of the communicator did not join within ",
                      settings.timeout_s,
                      " s (JAX_CXL_TIMEOUT). All ranks have to run on this "
                      "machine, with the same JAX_CXL_NCCL_HOSTS, and share "

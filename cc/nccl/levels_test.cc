@@ -22,8 +22,8 @@ namespace {
 
 constexpr int kTypeInt32 = 2, kTypeFloat32 = 7;
 
-// A communicator of `processes` of `per_process` ranks each, all of which are
-// in this process.
+// A communicator of `processes` processes with `per_process` ranks each. All
+// run in this process.
 class LevelJob {
  public:
   LevelJob(int processes, int per_process, uint64_t scratch_bytes)

@@ -56,10 +56,10 @@ __attribute__((visibility("hidden"), used)) void* jax_cxl_nccl_find(
 
 __attribute__((visibility("hidden"), used)) int jax_cxl_nccl_refuse(
     size_t index) {
-  return Report(
-      Error(Code::kUnimplemented, kNames[index],
-            " is not there for a communicator that goes through the pool. Set "
-            "JAX_CXL_NCCL_HOSTS=machines, so that NCCL itself serves it"));
+  return Report(Error(
+      Code::kUnimplemented, kNames[index],
+      " is not available for a communicator that goes through the pool. Set "
+      "JAX_CXL_NCCL_HOSTS=machines, so that NCCL itself serves it"));
 }
 
 }  // extern "C"

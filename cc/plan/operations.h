@@ -73,7 +73,7 @@ inline constexpr Traits kOperations[] = {
 inline constexpr int kNumOps = std::size(kOperations);
 inline constexpr Traits kUnknownOperation = {.name = "unknown op"};
 
-// Returns the row of an operation, or a row for a value that is not an Op.
+// Returns the row of an operation, or kUnknownOperation for any other value.
 constexpr const Traits& TraitsOf(Op op) {
   const auto index = static_cast<int>(op);
   return index < kNumOps ? kOperations[index] : kUnknownOperation;

@@ -25,11 +25,11 @@ struct OldHeader {
 };
 
 // Looks for other jobs in the parts of `files` that this process is about to
-// format. If such a job has a process on this kernel, the process counts as
-// living if the kernel knows it. A process on another kernel counts as living
-// if its heartbeat advances within `dead_after_s`. In a file, a pool begins at
-// the part's offset. On a device, pools of other jobs may begin anywhere and
-// overlap the part.
+// format. A process of such a job on this kernel counts as living if the kernel
+// knows it. A process on another kernel counts as living if its heartbeat
+// advances within `dead_after_s`. In a file, a pool begins at the part's
+// offset. On a device, pools of other jobs may begin anywhere and overlap the
+// part.
 //
 // Returns the headers that dead jobs have left. Fails with kAlreadyExists if a
 // job lives, and names one of its processes.

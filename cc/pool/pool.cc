@@ -29,8 +29,8 @@ Result<std::unique_ptr<Pool>> Pool::TryCreate(const PoolSpec& spec,
   CXL_RETURN_IF_ERROR(pool->Open(/*creating=*/true));
   CXL_ASSIGN_OR_RETURN(const uint64_t token, RandomToken());
   CXL_RETURN_IF_ERROR(pool->TakeMemory(token));
-  // Only now: Prefault may store to the pages. In /dev/shm, the reserved space
-  // is memory already. To clear it here would delay the start of all ranks.
+  // Prefault may store to the pages, so it runs only now. In /dev/shm, the
+  // reserved space is memory already. Clearing it here would delay all ranks.
   if (spec.medium->allocates() && spec.medium->shared()) {
     CXL_RETURN_IF_ERROR(Prefault(pool->mapped_.get(), pool->total_bytes_));
   }

@@ -79,7 +79,7 @@ class Pool {
   int world_size() const { return world_size_; }
   int num_extents() const { return static_cast<int>(extents_.size()); }
   const Coherence& coherence() const { return coherence_; }
-  // For the words of this job.
+  // Doorbells for the words of this job.
   Doorbells doorbells() const { return {coherence_, epoch_}; }
   const PoolSpec& spec() const { return spec_; }
   // The file of the first path, in which the control pages start at
@@ -142,7 +142,7 @@ class Pool {
   std::byte* base_ = nullptr;  // mapped_, or the interposer's
   uint64_t total_bytes_ = 0;
   std::unique_ptr<MappingGuard> guard_;
-  std::vector<MapPiece> pieces_;  // one of each file
+  std::vector<MapPiece> pieces_;  // one per file
   std::vector<Range> extents_;
   UniqueFd name_guard_;
   std::vector<PoolFile> files_;

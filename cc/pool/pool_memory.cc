@@ -23,8 +23,8 @@ Status Pool::Measure(bool creating) {
                          spec_.medium->Take(file, spec_, creating));
     const uint64_t end = piece.offset + piece.bytes;
     if (!creating && piece.file_bytes < end) {
-      return Error(Code::kDataLoss, file.path(), " is cut short: it has ",
-                   FormatBytes(piece.file_bytes), ", the pool needs ",
+      return Error(Code::kDataLoss, file.path(), " is too short: it has ",
+                   FormatBytes(piece.file_bytes), ", but the pool needs ",
                    FormatBytes(end),
                    "; use the same pool URI everywhere, and leave the file "
                    "alone while a job runs");

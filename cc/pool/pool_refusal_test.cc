@@ -206,7 +206,7 @@ TEST_F(AttachRefusalTest, OtherLayoutVersions) {
 TEST_F(AttachRefusalTest, CutShort) {
   for (uint64_t bytes : {uint64_t{0}, uint64_t{kPageBytes}, 4 * kMiB - 1}) {
     fs::resize_file(path_, bytes);
-    ExpectRefused(Code::kDataLoss, {"cut short", "leave the file alone"});
+    ExpectRefused(Code::kDataLoss, {"too short", "leave the file alone"});
   }
 }
 
@@ -295,9 +295,9 @@ TEST(PoolRefusalTest, AttachChecksThatBothSidesAgree) {
   expect_refused(other, 2, token, "offset included");
   other = spec;
   other.bytes = 16 * kMiB;
-  expect_refused(other, 2, token, "cut short");
+  expect_refused(other, 2, token, "too short");
   fs::resize_file(spec.paths[1], 8 * kMiB - 1);
-  expect_refused(spec, 2, token, "cut short");
+  expect_refused(spec, 2, token, "too short");
 }
 
 }  // namespace

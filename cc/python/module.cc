@@ -112,7 +112,7 @@ NB_MODULE(_core, m) {
   BindResiduals(m);
   BindDispatchErrors(m);
   BindUncaughtExit(m);
-  // Not among the registrations: snapshots need no runtime.
+  // This is not among the registrations, because snapshots need no runtime.
   m.attr("JOIN_HANDLER") = HandlerCapsule(&jax_cxl_join);
   m.def(
       "program_sites",

@@ -16,7 +16,7 @@ Result<Handle> Ring::Take(uint64_t bytes) {
   const uint64_t taken = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   if (taken > capacity)
     return Error(Code::kResourceExhausted, "a residual has ", bytes,
-                 " bytes, and its ring in the store has ", capacity,
+                 " bytes, but its ring in the store has ", capacity,
                  "; please report this to jax_cxl");
   // Readers must see the new head before the first byte changes.
   const uint64_t position = head_.fetch_add(taken, std::memory_order_seq_cst);

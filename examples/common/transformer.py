@@ -94,8 +94,8 @@ def _attend(layer: Parameters, x: jax.Array, heads: int) -> jax.Array:
 def embed(outer: Parameters, inputs: jax.Array) -> jax.Array:
     """Looks up bytes (B, T), int32, as (B, T, D), scaled so that they weigh as much as a layer."""
     table = outer["embedding"]
-    # As a product: the gradient of indexing would add up most positions in a few rows, one after
-    # another.
+    # This is a product because the gradient of indexing would add up most positions in a few rows,
+    # one after another.
     return jax.nn.one_hot(inputs, BYTES, dtype=table.dtype) @ table * table.shape[1] ** 0.5
 
 

@@ -56,13 +56,13 @@ class MoeTrainer(ShardedTrainer):
 
         Args:
           sizes: sizes of the model.
-          dtype: dtype of activations, and of parameters and gradients in communication.
+          dtype: dtype of activations, and of the parameters and gradients that are communicated.
           optimizer: an Optax optimizer.
           collectives: `jax_cxl`, or another namespace with collectives.
-          exchange: of exchanges.py.
+          exchange: an exchange of exchanges.py, which moves rows to experts and back.
           experts: experts of each layer, a multiple of the number of devices.
           choices: experts of each token.
-          capacity_factor: rows of an expert, over its mean share of the tokens.
+          capacity_factor: rows that an expert has room for, divided by its mean share of tokens.
           in_halves: whether a step computes two micro-batches, one while the other communicates
             (microbatches.py). Then `collectives` has to be `jax_cxl`, and a step does not use
             `exchange`.

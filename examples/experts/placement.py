@@ -18,7 +18,7 @@ class Mover:
     """
 
     def __init__(self, trainer: MoeTrainer, every: int):
-        """Takes the trainer, and the number of steps; 0 for never."""
+        """Moves the experts of a trainer every `every` steps, or never if that is 0."""
         self._trainer = trainer
         self._every = every
         self.placements: list[dict[str, Any]] = []

@@ -64,7 +64,7 @@ def folder(text: str) -> pathlib.Path:
     if not path.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {text}; create it")
     if not os.access(path, os.W_OK):
-        raise argparse.ArgumentTypeError(f"you may not write into {text}; name another folder")
+        raise argparse.ArgumentTypeError(f"you cannot write to {text}; name another folder")
     return path
 
 

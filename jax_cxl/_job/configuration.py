@@ -33,7 +33,7 @@ class Config:
       connect_timeout: seconds for which `initialize` waits for the other processes to call it
         (`JAX_CXL_CONNECT_TIMEOUT`). JAX aborts a process 100 s after another one has died.
       heartbeat_timeout: seconds without a heartbeat after which a process of another host counts
-        as dead (`JAX_CXL_HEARTBEAT_TIMEOUT`). The end of a process of this host is seen at once.
+        as dead (`JAX_CXL_HEARTBEAT_TIMEOUT`). The end of a process of this host is noticed at once.
       slot_bytes: bytes of one slot of a rank's ring, a multiple of 128
         (`JAX_CXL_SLOT_BYTES`); 0 derives it from the size of the pool.
       num_slots: slots of a ring, 2 to 12 (`JAX_CXL_NUM_SLOTS`); 0 derives it from the number
@@ -99,7 +99,7 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Config:
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """Returns a sentence about each variable that looks like a setting of jax_cxl but is none."""
+    """Returns a sentence about each variable that looks like a setting but is not one."""
     settings = {field.name.upper() for field in dataclasses.fields(Config)} | {*_OF_NCCL}
     names = (name for name in vars(variables).values() if isinstance(name, str))
     settings |= {name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)}

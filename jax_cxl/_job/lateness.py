@@ -21,7 +21,7 @@ from typing import Any
 
 from jax_cxl import _core, errors
 
-# Seconds from one look of a running job to the next one.
+# A running job looks at the recorders once in this many seconds.
 INTERVAL = 60.0
 _CALLS = 4096  # A recorder holds no more calls.
 
@@ -109,7 +109,7 @@ def of_ranks(records: Sequence[Mapping[str, Any]], since: float = 0.0) -> list[L
             begins.setdefault(key, call["submitted"])
             spans[rank] += call["submitted"], call["finished"]
     groups = {key: members for record in records for key, members in record["groups"].items()}
-    # Only calls that every member's recorder still holds: a recorder overwrites its oldest calls.
+    # Use the calls that every member's recorder still holds. Recorders overwrite old calls.
     whole = sorted(
         (key for key, by_rank in waits.items() if 1 < len(by_rank) == len(groups.get(key[0], ()))),
         key=begins.__getitem__,

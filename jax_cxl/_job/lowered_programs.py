@@ -13,8 +13,8 @@ import jax
 
 from jax_cxl import _compat, _core
 
-# XLA's collectives in the programs that this process has compiled: how many run through the pool,
-# by their names in XLA, and how many XLA executes although they were supposed to, by reason.
+# XLA's collectives in the programs that this process has compiled. `taken` counts those that run
+# through the pool, by name. `left` counts those that should, but that XLA executes, by reason.
 taken: Counter[str] = Counter()
 left: Counter[str] = Counter()
 

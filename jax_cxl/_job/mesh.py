@@ -42,8 +42,8 @@ def make_mesh(
         return jax.make_mesh(shape, axis_names, axis_types, devices=available)
     if len(chosen) < math.prod(shape):
         raise ValueError(
-            f"a mesh of shape {shape} needs {math.prod(shape)} devices, and there are {len(chosen)}"
-            ": make it smaller, or start more processes"
+            f"a mesh of shape {shape} needs {math.prod(shape)} devices, but there are"
+            f" {len(chosen)}: make it smaller, or start more processes"
         )
     # For one device jax.make_mesh works on every host. It checks the names and types, and supplies
     # the default types.

@@ -96,7 +96,7 @@ def regroup(
             )
         if running.platform is not platforms.CPU:
             raise errors.CxlError(
-                "jax_cxl.regroup() works between CPU devices only: an error ends the use of a GPU."
+                "jax_cxl.regroup() works between CPU devices only: no GPU is usable after an error."
                 " Start all processes again, from a checkpoint."
             )
         seconds = configuration.from_environment().timeout if timeout is None else timeout
@@ -116,7 +116,7 @@ def regroup(
 
 
 def _ranks(devices: Sequence[Any] | None) -> tuple[list[int], list[int]]:
-    """Returns the ranks of the devices, all by default, and those of this process among them."""
+    """Returns the ranks of the devices (by default all), and which of them this process has."""
     everyone = jax.devices()
     ranks = sorted(everyone.index(device) for device in (devices or everyone))
     mine = [rank for rank in pools.local_ranks() if rank in ranks]
@@ -250,7 +250,7 @@ class _Agreement:
             if time.monotonic() > self.deadline:
                 who = _core.rank_name(missing[0])
                 error = errors.CollectiveTimeoutError(
-                    f"{who} is gone, and its successor has not come in time"
+                    f"{who} is gone, and its successor has not joined in time"
                     if _core.rank_lost(missing[0])
                     else f"{who} lives, but has not {awaited} in time"
                 )
@@ -281,6 +281,6 @@ def _warn_of_jax(members: Sequence[int]) -> None:
         return
     if len(members) < jax.device_count():
         logging.getLogger("jax_cxl").warning(
-            "a process is gone, and JAX will end the others some 100 s later. Start all of them"
-            " with JAX_ENABLE_RECOVERABILITY=1, or by python -m jax_cxl.launch --go-on."
+            "a process is gone, and JAX will end the others about 100 s later. Start all of them"
+            " with JAX_ENABLE_RECOVERABILITY=1, or with python -m jax_cxl.launch --go-on."
         )

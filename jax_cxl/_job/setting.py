@@ -58,5 +58,5 @@ def early_bytes() -> int | None:
         return _sizes.parse(text, least=0)
     except ValueError:
         raise ValueError(
-            f"{variables.EARLY_BYTES}={text!r}: it may be a size such as 256MiB, or off."
+            f"{variables.EARLY_BYTES}={text!r}: it must be a size such as 256MiB, or off."
         ) from None

@@ -38,7 +38,7 @@ def start(
     obstacles = [cuda.register_pool(runtime, devices)]
     if jax.process_count() > 1:
         everyone = range(jax.process_count())
-        what = "say whether its GPUs reach the pool"
+        what = "report whether its GPUs can access the pool"
         obstacles = arrival.exchange(f"{meeting}/pool_obstacle", obstacles[0], everyone, what)
     direct = not any(obstacles)
     if not direct:

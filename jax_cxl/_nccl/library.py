@@ -28,8 +28,8 @@ def path() -> pathlib.Path:
     library = next(filter(pathlib.Path.exists, found), None)
     if library is None:
         raise FileNotFoundError(
-            f"there is no {found[0]}: it is built with the module for GPUs, on x86-64, where nvcc"
-            " is on PATH. Install jax_cxl again there"
+            f"there is no {found[0]}: it is built with the module for GPUs, on x86-64 machines with"
+            " nvcc on PATH. Install jax_cxl again on such a machine"
         )
     return library
 

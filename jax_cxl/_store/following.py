@@ -198,7 +198,7 @@ def candidates(devices: Devices, name: str, wanted: Wanted) -> tuple[Section, li
                 f"{section.text} has no version {wanted.version}, only {versions}"
             )
     if not found:
-        raise errors.StoreError(f"{section.text} has no version yet: wait for one by store.wait")
+        raise errors.StoreError(f"{section.text} has no version yet: wait for one with store.wait")
     return section, found
 
 

@@ -88,13 +88,13 @@ def _new_section(
         has = section.entry.end - section.entry.start
         if has < size or not catalog.stays(devices, section.entry):
             raise errors.StoreError(
-                f"{section.text} is just being made by another process: wait, and"
-                " open it by Table.open"
+                f"{section.text} is being created by another process: wait until it is complete,"
+                " then open it with Table.open"
             )
         fence.take_alone(section)
         if validity.all_valid(section):
             raise errors.StoreError(
-                f"{section.text} has just been made by another process: open it by Table.open"
+                f"{section.text} has just been created by another process: open it with Table.open"
             )
         yield section
     finally:
@@ -117,13 +117,13 @@ def _remove_incomplete(devices: Devices, name: str) -> None:
 
     def refused() -> str | None:
         if validity.all_valid(section):
-            return "it has just been made by another process: open it by Table.open"
+            return "it has just been created by another process: open it with Table.open"
         who = fence.owner(section)
-        return f"it is just being made by {who}: wait, and open it by Table.open" if who else None
+        return f"it is being created by {who}: wait, then open it with Table.open" if who else None
 
     if validity.all_valid(section):
         raise errors.StoreError(
-            f"{section.text} exists already: open it by Table.open, or delete it first by"
+            f"{section.text} already exists: open it with Table.open, or delete it first with"
             " store.delete"
         )
     catalog.delete(devices, section.entry, refused)

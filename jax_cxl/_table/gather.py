@@ -50,7 +50,7 @@ def take(column: Column, ids: Any, mode: Mode, fill_value: Any = None) -> Any:
       column: the column.
       ids: array from `checked_ids`.
       mode: what rows outside of the table become.
-      fill_value: of each element in mode FILL; None for that of `jnp.take`.
+      fill_value: value of each element in mode FILL; None for the value of `jnp.take`.
     """
     dtype = column.dtype
     carrier = np.dtype(carriers.of(dtype, Op.TAKE_ROWS, ReduceOp.SUM))
@@ -72,7 +72,7 @@ def checked_ids(column: Column, ids: Any) -> Any:
     """
     x64 = jax.dtypes.canonicalize_dtype(np.int64) == np.int64
     if not x64 and column.rows > np.iinfo(np.int32).max:
-        raise ValueError(f"a table of {column.rows} rows needs ids of 64 bits: set jax_enable_x64")
+        raise ValueError(f"a table of {column.rows} rows needs 64-bit ids: set jax_enable_x64")
     if jax.dtypes.canonicalize_dtype(column.dtype) != column.dtype:
         raise TypeError(f"the rows have the dtype {column.dtype}: set jax_enable_x64")
     dtypes.check_dtype("Table.take", column.dtype)

@@ -124,8 +124,8 @@ def _check(source: Source, shape: Any, dtype: Any) -> None:
         raise ValueError(f"a table needs rows: its shape cannot be {source.shape}")
     if not leaves.is_supported(source.dtype):
         raise TypeError(
-            f"a table cannot have {source.dtype!r}: elements are numbers in the byte order of this"
-            " machine"
+            f"a table cannot hold {source.dtype!r}: elements must be numbers in the byte order of"
+            " this machine"
         )
 
 
@@ -141,14 +141,14 @@ def check_no_mask(array: Any) -> None:
       TypeError: the array has a mask.
     """
     if isinstance(array, np.ma.MaskedArray):
-        raise TypeError("a table has no masks: pass array.filled(...) in place of this array")
+        raise TypeError("a table cannot have masks: pass array.filled(...) instead of this array")
 
 
 def _of_array(array: Any) -> Source:
     check_no_mask(array)
     if isinstance(array, jax.Array):
         if jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended):
-            raise TypeError("a table cannot have typed PRNG keys: pass jax.random.key_data(keys)")
+            raise TypeError("a table cannot hold typed PRNG keys: pass jax.random.key_data(keys)")
         if not array.is_fully_addressable:
             raise ValueError("the rows are spread over processes: pass an array of one process")
     step = _rows_of_block(array.shape, np.dtype(array.dtype))
@@ -217,7 +217,7 @@ def _safetensors(path: str, tensor: str | None) -> tuple[int, tuple[int, ...], n
         except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} cannot be read as safetensors: {error}") from error
     if found is None:
-        raise ValueError(f"{path} has the tensors {sorted(tensors)}: name one of them by tensor=")
+        raise ValueError(f"{path} has the tensors {sorted(tensors)}: name one of them with tensor=")
     return 8 + size + start, shape, dtype
 
 

@@ -101,8 +101,8 @@ class Training(OpenTable):
         while (now := self.step) < step:
             if time.monotonic() > end:
                 raise errors.StoreTimeoutError(
-                    f"{self.name!r} has had step {now}, and not step {step} within {seconds:g} s:"
-                    " look at what the job that trains it does, or wait longer (timeout=)"
+                    f"{self.name!r} has reached step {now}, but not step {step} within {seconds:g}"
+                    " s: look at what the job that trains it does, or wait longer (timeout=)"
                 )
             time.sleep(_POLL_SECONDS)
         return now

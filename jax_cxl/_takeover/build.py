@@ -86,7 +86,7 @@ class Builder:
         """Returns the first result of a custom call. No instruction reads its other results.
 
         Args:
-          target: of the call.
+          target: the target of the call.
           results: the shapes of its results.
           operands: its operands.
           config: its attributes.

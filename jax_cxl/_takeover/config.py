@@ -25,7 +25,7 @@ def is_new(config: str) -> bool:
 def completed(config: str, site: int, line: str) -> str:
     """Returns the attributes of a new call with its number in its program.
 
-    Also adds the source line, if none is known.
+    Also adds the source line if the call has none.
     """
     config = config.replace('line = ""', f"line = {_value(line)}")
     return config.replace(_NO_SITE, f"site = {site} : i64")

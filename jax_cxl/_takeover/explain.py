@@ -45,7 +45,7 @@ def explain(function: Callable, *arguments: Any, **keywords: Any) -> survey.Prog
     install.install()
     jitted: Any = function if hasattr(function, "lower") else jax.jit(function)
     found: list[survey.Program] = []
-    # Only one call at a time: the listener could not distinguish programs of equal names.
+    # Allow one call at a time: the listener cannot distinguish programs of equal names.
     with _lock:
         survey.listeners.append(found.append)
         try:

@@ -27,7 +27,7 @@ _LOGICAL = {
     "and": ReduceOp.AND,
     "minimum": ReduceOp.AND,
 }
-# With a channel, the groups of these consist of partitions.
+# If one of these has a channel, its groups consist of partitions.
 _BETWEEN_PARTITIONS = {
     *("all-to-all", "collective-broadcast", "collective-permute", "ragged-all-to-all"),
 }

@@ -18,7 +18,7 @@ _TOKEN = Shape("uint32", (1,), (0,))
 
 
 class PairBuilder(Builder):
-    """Builds the replacement of a start and of its done.
+    """Builds the replacement of a start and its done.
 
     The module has been scheduled, and its layouts are fixed, so only calls may be added.
     """
@@ -77,7 +77,7 @@ class PairBuilder(Builder):
         done = Builder(self._computation, self._done)
         waited = []
         for operand, element in self._started:
-            # The last of these instructions has got the id of the old start.
+            # The last of these instructions has the id of the old start.
             result = Value(element.id, element.shapes[0])
             both = [operand, result]
             waited.append(

@@ -53,7 +53,7 @@ def _apply_variables() -> None:
     value = os.environ[variables.REPLACE_COLLECTIVES]
     if value not in ("1", variables.STRICT):
         raise ValueError(
-            f"{variables.REPLACE_COLLECTIVES}={value!r}: it may be 1, {variables.STRICT}, 0 or"
+            f"{variables.REPLACE_COLLECTIVES}={value!r}: it must be 1, {variables.STRICT}, 0 or"
             " empty."
         )
     from jax_cxl._job import setting

@@ -27,7 +27,7 @@ class World(NamedTuple):
     gpus: bool = False
 
     def wants(self, groups: Groups) -> bool:
-        """Whether a collective over these groups of devices is to be taken over."""
+        """Whether a collective over these groups of devices should be taken over."""
         if all(len(set(group)) < 2 for group in groups):
             return False
         return self.local or any(self._spans(group) for group in groups)

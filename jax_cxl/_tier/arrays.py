@@ -42,7 +42,7 @@ class Spec:
 
     @property
     def like(self) -> jax.ShapeDtypeStruct:
-        """What to read. It has no sharding if the array is not committed to its device."""
+        """A description for reads. It has no sharding if JAX may choose the device."""
         return jax.ShapeDtypeStruct(self.shape, self.dtype, sharding=self.wanted_sharding)
 
     @property

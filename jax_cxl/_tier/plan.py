@@ -337,7 +337,7 @@ class Plan:
         params, gradients = (jax.tree.unflatten(self.structure, x) for x in (stored, grads))
         updates, state = self._options.optimizer.update(gradients, state, params)
         structure: Any = self.structure
-        # As optax.apply_updates does.
+        # optax.apply_updates does the same.
         new = [
             p if u is None else jnp.asarray(p + u).astype(p.dtype)
             for p, u in zip(stored, structure.flatten_up_to(updates), strict=True)

@@ -65,7 +65,7 @@ class Pooled:
 
         Raises:
           PoolTooSmallError: the store has no room; the message says how much is needed.
-          StoreError: the name has a state already, which `restore_latest` returns, or another
+          StoreError: the name already has a state, which `restore_latest` returns, or another
             living job publishes it.
           ValueError: the optimizer cannot update these parameters in groups.
           TypeError: a parameter is not an array, or is traced by `jax.jit`.
@@ -79,7 +79,7 @@ class Pooled:
             self.wait()
         if validity.all_valid(publisher.section):
             raise errors.StoreError(
-                f"{publisher.section.text} has a state already: continue from it with"
+                f"{publisher.section.text} already has a state: continue from it with"
                 " restore_latest(params), or delete it with store.delete"
             )
         shared = plan.start_shared(flat)

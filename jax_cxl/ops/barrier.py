@@ -36,8 +36,8 @@ def barrier(
     Args:
       x: pytree of arrays of any dtype. Without any array the barrier does nothing.
       axis_name: mesh axis, or several.
-      name: of a barrier between processes, for messages; the same in all processes.
-      timeout: of a barrier between processes, in seconds; `JAX_CXL_TIMEOUT` by default.
+      name: name of a barrier between processes, for messages. It is the same in all processes.
+      timeout: seconds that a barrier between processes waits, by default `JAX_CXL_TIMEOUT`.
 
     Returns:
       x, unchanged. Derivatives pass through it without a barrier.

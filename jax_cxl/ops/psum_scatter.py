@@ -1,4 +1,4 @@
-"""jax_cxl.psum_scatter, and that it and all_gather are each other's transpose."""
+"""jax_cxl.psum_scatter. It and all_gather are each other's transpose."""
 
 from typing import Any
 

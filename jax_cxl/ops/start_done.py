@@ -137,5 +137,5 @@ reduce_start, reduce_done = _pair(reduce)
 scatter_start, scatter_done = _pair(scatter)
 take_rows_start, take_rows_done = _pair(take_rows)
 
-# As in ops/__init__.py.
+# ops/__init__.py does the same.
 globals()["__all__"] = [name for name in list(globals()) if name.endswith(("_start", "_done"))]

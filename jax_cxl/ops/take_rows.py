@@ -57,8 +57,8 @@ def take_rows(
 
     Raises:
       TypeError: a dtype is not supported, such as float6_e2m3fn, or the indices are not integers.
-      ValueError: shapes do not fit, or the table or the result has 2**31 rows or more (under
-        `jax.vmap`, of all elements together).
+      ValueError: shapes do not fit, or the table or the result has 2**31 rows or more. Under
+        `jax.vmap`, the rows of all elements count.
 
     Example:
       >>> mesh = jax_cxl.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -106,7 +106,7 @@ def _bind(*operands, axes, groups, size):
 
 
 def take_alone(table, indices, *_):
-    """Takes rows of a whole table, zeros where an index is negative."""
+    """Takes rows of a whole table. A row is zeros where its index is negative."""
     if not table.shape[0]:
         return jnp.zeros((*indices.shape, *table.shape[1:]), table.dtype)
     indices = jnp.where(indices < 0, table.shape[0], indices)

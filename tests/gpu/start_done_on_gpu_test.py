@@ -328,7 +328,7 @@ class OnGpuTest(parameterized.TestCase):
         text = program.trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
         self.assertEqual(calls(text), [])
 
-        # It is packed in a wider type and has to be unpacked, so it runs at once.
+        # The operand is packed in a wider type and has to be unpacked, so the call runs at once.
         text = lower(lambda v: ops.ppermute_start(v, "i", [(0, 1)]).done(), arguments[1])
         self.assertEqual([call[0] for call in calls(text)], ["collective"])
 

@@ -27,7 +27,7 @@ ARGUMENTS = {
     "reduce": {"root": 3},
     "scatter": {"root": 2, "tiled": True},
 }
-# Those with a derivative.
+# The operations that have a derivative.
 LINEAR = tuple(name for name in ARGUMENTS if name not in ("pand", "pmax", "pmin", "por"))
 
 

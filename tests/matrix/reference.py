@@ -129,7 +129,7 @@ def count_wrong(actual: np.ndarray, expected: np.ndarray) -> int:
     shape = (actual.size, actual.dtype.itemsize)
     a, b = (np.ascontiguousarray(v).view(np.uint8).reshape(shape) for v in (actual, expected))
     if actual.dtype.name == "float8_e8m0fnu":
-        # It has no zero: where there would be one, NumPy and XLA have the least value or NaN.
+        # This dtype has no zero. In place of a zero, NumPy and XLA have the least value or NaN.
         a, b = (np.where(v == 255, 0, v) for v in (a, b))
     return int((a != b).any(axis=1).sum())
 

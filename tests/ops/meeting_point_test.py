@@ -36,7 +36,7 @@ class MeetingPointTest(parameterized.TestCase):
         with self.assertRaises(errors.CollectiveTimeoutError) as raised:
             self.wait(late)
         error = raised.exception
-        self.assertIn(f"barrier 'b': {names} did not come within 0.02 s", str(error))
+        self.assertIn(f"barrier 'b': {names} did not arrive within 0.02 s", str(error))
         self.assertEqual((error.rank, error.pid, error.host), first)
         self.assertEqual(error.call, "barrier 'b'")
         self.assertGreater(error.waited_s, 0.02)

@@ -245,7 +245,7 @@ class CommandTest(parameterized.TestCase):
     def test_format(self):
         with places.place(_tree(0), paths=2) as place:
             self.assertRegex(self.done("format", place.where), "parity=0, 2 x")
-            # It holds nothing yet.
+            # The store holds nothing yet.
             self.done("format", place.where, "--parity=1")
             self.done("format", place.where)
             _save(place, 1)
@@ -281,7 +281,7 @@ class CommandTest(parameterized.TestCase):
             with orbax.checkpoint.StandardCheckpointer() as checkpointer:
                 found = checkpointer.restore(checkpoint, like)
             places.assert_same(self, tree, found)
-            self.refused("exists already", "export", place.where, "--version", 3, checkpoint)
+            self.refused("already exists", "export", place.where, "--version", 3, checkpoint)
             self.refused("no valid version 4", "export", place.where, "--version", 4, f"{folder}/b")
 
     def test_export_of_keys_and_of_what_orbax_refuses(self):
@@ -297,7 +297,7 @@ class CommandTest(parameterized.TestCase):
                 snapshots.wait()
                 del snapshots
             out = self.done("export", place.where, "--version", 0, f"{folder}/0")
-            self.assertIn("['key']: typed PRNG keys, of which it has the key data", out)
+            self.assertIn("['key']: typed PRNG keys, written as key data", out)
             with orbax.checkpoint.StandardCheckpointer() as checkpointer:
                 found = checkpointer.restore(f"{folder}/0")
             for name, key in trees[0].items():

@@ -104,7 +104,7 @@ class FenceTest(parameterized.TestCase):
 
         old.latest()
         core = _stopped(old, stop, go_on)
-        # Only its last word may have been missing. Its next save fails then.
+        # Only the last word of the old job may have been missing. Then its next save fails.
         with self.assertRaisesRegex(jax_cxl.StoreError, "another job"):
             _save(old, 2)
             _save(old, 3)

@@ -1,4 +1,4 @@
-"""Trees that a snapshot cannot have, or that its memory has no room for, are refused at once."""
+"""Trees that a snapshot cannot hold, or that its memory has no room for, are refused at once."""
 
 import re
 

@@ -155,7 +155,7 @@ class RepairTest(parameterized.TestCase):
             _save(place, 0, 1)
             old = place.paths[0].read_bytes()
             _save(place, 2, 3)
-            # It may come back with an unreadable superblock.
+            # The path may come back with an unreadable superblock.
             for begin in (b"", b"\0" * 4):
                 place.paths[0].write_bytes(begin + old[len(begin) :])
                 opened = place.open(parity=1)

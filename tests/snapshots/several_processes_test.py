@@ -137,14 +137,14 @@ class SnapshotsTest(Case):
                     snapshots.save(step, tree(step, own))
                 with self.assertRaises((TypeError, errors.StoreError)) as raised:
                     snapshots.save(4, {"a": object() if own == 1 else 3})
-                # They can go on.
+                # The processes can continue.
                 snapshots.save(4, tree(4, own))
                 snapshots.wait()
             raise raised.exception
 
-        text = "could not save: TypeError: a snapshot cannot have"
+        text = "could not save: TypeError: a snapshot cannot hold"
         of_others = errors.StoreError, f"process 1 {text}"
-        self.all_raise(run, of_others, (TypeError, r"cannot have \['a'\]"), of_others)
+        self.all_raise(run, of_others, (TypeError, r"cannot hold \['a'\]"), of_others)
 
     def test_one_has_no_memory(self):
         def run(own):

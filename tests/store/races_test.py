@@ -112,7 +112,7 @@ class RacesTest(harness.StoreTest):
             stopped.close()
         publish(stopped, "a", X)
         deleting, other = self.open(), self.open()
-        # As if its heartbeat had stopped.
+        # To the store, the publisher's heartbeat has stopped.
         with mock.patch.object(fence, "owner", lambda section: None):
             deleting.delete("a")
         publish(other, "b", X)
@@ -149,7 +149,7 @@ class RacesTest(harness.StoreTest):
 
         with (
             once(catalog, "create", after=remove),
-            self.assertRaisesRegex(jax_cxl.StoreError, "is just being made"),
+            self.assertRaisesRegex(jax_cxl.StoreError, "is being created"),
         ):
             jax_cxl.Table.create(making, "t", np.zeros((100_000, 2)))
         np.testing.assert_array_equal(other.read("b").tree["x"], X)
@@ -166,7 +166,7 @@ class RacesTest(harness.StoreTest):
 
         with (
             once(catalog, "create", before=make),
-            self.assertRaisesRegex(jax_cxl.StoreError, "is just being made"),
+            self.assertRaisesRegex(jax_cxl.StoreError, "is being created"),
         ):
             jax_cxl.Table.create(making, "t", np.zeros((1_000_000, 2)))
         np.testing.assert_array_equal(other.read("b").tree["x"], X)
@@ -192,7 +192,7 @@ class RacesTest(harness.StoreTest):
         jax_cxl.Table.create(making, "t", blocks(), shape=rows.shape, dtype=rows.dtype).close()
         gc.collect()
         made.set()
-        self.assertRegex(str(removing[0]()), "has just been made")
+        self.assertRegex(str(removing[0]()), "has just been created")
         np.testing.assert_array_equal(jax_cxl.Table.open(other, "t").view(), rows)
 
     def test_residuals_keep_their_memory(self):

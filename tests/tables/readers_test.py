@@ -31,7 +31,7 @@ class StatusTest(StoreCase):
     def tables(self, *arguments):
         """Returns the tables of this test's store in the JSON, by name."""
         code, text, problems = _run(*arguments, "--json")
-        # Without a target, a job of another test may have a culprit.
+        # Without a target, the status is 1 if a job of another test has a culprit.
         self.assertIn(code, (0,) if arguments else (0, 1), problems)
         found = json.loads(text)
         return {of["name"]: of for of in found["tables"] if of["store"].startswith(self.file)}
@@ -58,7 +58,7 @@ class StatusTest(StoreCase):
                 (own,) = found["table"]["readers"]
                 self.assertIn(f"process {os.getpid()} ", own["process"])
                 self.assertGreater(own["rows"], 997)
-                # On a busy machine the thread takes less often.
+                # On a busy machine the thread takes rows less often.
                 self.assertBetween(own["rows_per_s"], 1, 51 * 997)
                 self.assertEqual(found["closed"]["readers"], [])
                 (of_trained,) = found["trained"]["readers"]

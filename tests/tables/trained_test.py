@@ -177,7 +177,7 @@ class RefusedTest(StoreCase):
         self.assert_bits(table.read()["rows"], rows)
         self.assertEqual(table.step, 0)
         self.assertEqual(table.add([1], one), 1, "the table still works")
-        with self.assertRaisesRegex(jax_cxl.StoreTimeoutError, "has had step 1, and not step 2"):
+        with self.assertRaisesRegex(jax_cxl.StoreTimeoutError, "reached step 1, but not step 2"):
             table.wait(2, timeout=0)
         self.assertEqual(table.wait(1), 1)
         with self.assertRaisesRegex(jax_cxl.StoreError, "cannot change: .* trained=True"):

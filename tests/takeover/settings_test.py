@@ -28,7 +28,7 @@ class EarlyBytesTest(parameterized.TestCase):
     def test_other_values_are_refused(self, text):
         with (
             mock.patch.dict(os.environ, {variables.EARLY_BYTES: text}),
-            self.assertRaisesRegex(ValueError, "it may be a size such as 256MiB, or off"),
+            self.assertRaisesRegex(ValueError, "it must be a size such as 256MiB, or off"),
         ):
             setting.early_bytes()
 
@@ -36,7 +36,7 @@ class EarlyBytesTest(parameterized.TestCase):
 class JobTest(parameterized.TestCase):
     @parameterized.parameters(
         # JAX logs what an entry point raises, and goes on.
-        ("loud", "ValueError: JAX_CXL_EARLY_BYTES='loud': it may be a size"),
+        ("loud", "ValueError: JAX_CXL_EARLY_BYTES='loud': it must be a size"),
         ("off", "JAX_CXL_EARLY_BYTES is off here and 268435456 on process 0. Set the same value"),
     )
     def test_a_process_with_another_value(self, value, message):

@@ -338,7 +338,7 @@ class RefusedTest(_Test):
         optimizer = self.pooled(optax.MultiSteps(_OPTIMIZERS["adamw"], 2), self.store())
         with self.assertRaisesRegex(ValueError, "depend on each other.*MultiSteps.*group_bytes"):
             optimizer.init(_params())
-        # As one group it is right.
+        # With a single group, the results are right.
         large = self.pooled(optax.MultiSteps(_OPTIMIZERS["sgd"], 2), self.store(), group_bytes=_MIB)
         params = _params()
         losses, params, _ = _train(large, params, large.init(params), 4)
@@ -364,7 +364,7 @@ class RefusedTest(_Test):
         optimizer = self.pooled(_OPTIMIZERS["adamw"], store)
         optimizer.init(params)
         for again in (optimizer, self.pooled(_OPTIMIZERS["adamw"], store)):
-            with self.assertRaisesRegex(jax_cxl.StoreError, "has a state already"):
+            with self.assertRaisesRegex(jax_cxl.StoreError, "already has a state"):
                 again.init(params)
 
     def test_wrong_calls(self):
@@ -376,7 +376,7 @@ class RefusedTest(_Test):
         with self.assertRaisesRegex(TypeError, r"\['params'\]\['a'\] is of type float"):
             optimizer.init({"a": 1.0})
         first = optimizer.init(params)
-        with self.assertRaisesRegex(jax_cxl.StoreError, "has a state already"):
+        with self.assertRaisesRegex(jax_cxl.StoreError, "already has a state"):
             self.pooled(_OPTIMIZERS["adamw"], store).init(params)
         grads = _gradients(params, _batch(0))[1]
         with self.assertRaisesRegex(ValueError, "another structure"):

@@ -325,6 +325,6 @@ class ResidualsTest(parameterized.TestCase):
 
 
 if __name__ == "__main__":
-    # So that XLA for GPUs multiplies matrices in the same way in all programs.
+    # With this, XLA for GPUs multiplies matrices in the same way in all programs.
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_autotune_level=0"
     absltest.main()

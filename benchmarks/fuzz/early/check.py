@@ -57,8 +57,8 @@ def compare(before: str, after: str, limit: int) -> Result:
         m, d = _moved(old.computations[name], computation)
         moved, delayed = moved + m, delayed + d
     replays = [Replay(module) for module in (old, new)]
-    # XLA may copy an array onto itself, as if the memory then held something else. XLA's own order
-    # has such errors too.
+    # XLA may copy an array onto itself. To Replay, the memory then holds another value, which is an
+    # error. XLA's own order has such errors too.
     errors += [error for error in replays[1].errors if error not in replays[0].errors]
     more = replays[1].peak - replays[0].peak
     if more > limit + _TOKENS:

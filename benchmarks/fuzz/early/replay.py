@@ -68,7 +68,7 @@ class Replay:
             # The second result is a token, which is there at once.
             self._flying[i.name, (0,)] = read
         elif i.opcode.endswith("-start"):
-            # It may write into its operands.
+            # A start may write into its operands.
             written = {self._values.owner(v) for v in made}
             kept = [v for v in read if self._values.owner(v) not in written]
             self._flying |= dict.fromkeys(made, kept)

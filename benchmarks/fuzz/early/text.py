@@ -63,7 +63,7 @@ class Instruction:
 
     @property
     def aliases(self) -> list[tuple[Index, int, Index]]:
-        """(index of the result, operand, index of the operand) that share memory."""
+        """Parts that share memory: (index of the result, operand, index of the operand)."""
         found = re.search(r"output_to_operand_aliasing=\{(.*?\))\}", self.attributes)
         pairs = re.findall(r"\{([\d, ]*)\}: \((\d+), \{([\d, ]*)\}", found[1]) if found else []
         return [(_index(a), int(b), _index(c)) for a, b, c in pairs]

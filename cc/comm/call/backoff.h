@@ -41,7 +41,7 @@ class Backoff {
   int vain_yields_ = 0;  // in a row
 };
 
-// For threads that hold it for less time than a system call takes.
+// Threads must hold this lock for less time than a system call takes.
 class SpinLock {
  public:
   void lock() {

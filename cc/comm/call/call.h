@@ -102,8 +102,8 @@ struct Version {
   std::string call;
 };
 
-// Returns kMismatch: two members call different collectives where they should
-// call the same one, number `identity`.
+// Returns kMismatch: two members should make the same call, number `identity`,
+// but they call different collectives.
 Status Disagreement(const Group& group, Version first, Version second,
                     uint64_t identity);
 

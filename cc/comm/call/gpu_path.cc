@@ -17,14 +17,14 @@ constexpr int kMostShortCalls = 64;
 // The most blocks of a kernel that moves rows aside. A power of two.
 constexpr uint32_t kRowBlocksAside = 16;
 
-// Sizes in units of DeviceOptions::copy_engine_bytes. Where kernels have an
-// advantage, calls must be longer before they use the copy engines.
+// Sizes in units of DeviceOptions::copy_engine_bytes. The better the kernels
+// are, the longer a call must be before it uses the copy engines.
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kQuarter = 0.25, kOne = 1, kFour = 4;
 
 // How copy engines execute an operation.
 struct CopyRule {
-  // Between two GPUs, the size from which they are faster than kernels.
+  // Between two GPUs, copy engines beat kernels from this size on.
   double from = kNever;
   GpuPath path = {1, SlotUse::kCopies};
   GpuPath longest = path;  // between two GPUs, from kFour on

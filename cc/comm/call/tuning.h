@@ -11,8 +11,8 @@
 namespace jax_cxl::comm {
 
 // Settings that change the speed. They do not change results, except that sums
-// in levels are added in another order. They must be the same on all ranks of a
-// job, because plans and the layout of channels depend on them.
+// in levels are added in a different order. They must be the same on all ranks
+// of a job, because plans and the layout of channels depend on them.
 //
 // The defaults were measured on two cores with 1 MiB of second-level cache each
 // (cc/bench/engine_benchmark.cc, docs/benchmarking.md). `python -m jax_cxl

@@ -78,7 +78,7 @@ uint64_t NeededPoolBytes(const pool::Pool& pool, const Options& options,
     const int slots = (geometry.num_slots + extents - 1) / extents;
     const uint64_t payload =
         ChoosePayloadBytes(arenas, options.tuning.inline_bytes);
-    // On the pool device that has the most of a channel.
+    // The pool device with the most slots of a channel needs this much.
     needed = channels * (slots * pool::RoundUp(geometry.slot_bytes,
                                                pool::kInterferenceBytes) +
                          pool::ControlBytes(world, payload));

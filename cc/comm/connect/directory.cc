@@ -145,8 +145,8 @@ Result<ChannelMemory> LocateChannel(const pool::Pool& pool,
       place.payload_bytes != expected.payload_bytes)
     return Error(
         Code::kMismatch, name, " uses ", place.num_slots, " slots of ",
-        place.slot_bytes, " bytes, this rank ", expected.num_slots, " of ",
-        expected.slot_bytes,
+        place.slot_bytes, " bytes, but this rank uses ", expected.num_slots,
+        " of ", expected.slot_bytes,
         "; set JAX_CXL_SLOT_BYTES and JAX_CXL_NUM_SLOTS to the same values in "
         "all processes");
   // Words of the control block count on from here, to 48 bits.

@@ -70,8 +70,8 @@ Result<ChannelMemory> LocateChannel(const pool::Pool& pool,
                                     uint64_t control_bytes,
                                     std::string_view name);
 
-// The last known memory of one member of a group. The member may meanwhile have
-// given it to another group.
+// The last known memory of one member of a group. The member may have given it
+// to another group since.
 struct MemberBlock {
   pool::ControlBlock* control = nullptr;  // null: not found yet
   pool::Doorbells doorbells;              // for the words of the block

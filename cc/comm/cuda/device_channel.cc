@@ -116,9 +116,9 @@ Status DeviceChannel::RecordLast() {
   return OkStatus();
 }
 
-// Returns true if a kernel of this shape divides the slots in another way than
-// the previous call did. With a relay, this does not matter: the relay itself
-// waits for the words of the other blocks.
+// Returns true if a kernel of this shape divides the slots in a different way
+// from the previous call did. With a relay, this does not matter: the relay
+// itself waits for the words of the other blocks.
 bool DeviceChannel::StartsNewLayout(const cuda::Shape& shape) const {
   return last_by_copy_engine_ || (relay_ == nullptr && last_blocks_ > 0 &&
                                   last_blocks_ != shape.blocks);

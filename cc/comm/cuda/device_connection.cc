@@ -109,8 +109,8 @@ Status DeviceConnection::Open(Arena* arena, Recorder* recorder,
                               uint64_t incarnation) {
   const int size = static_cast<int>(members_.size());
   if (size > cuda::kMaxMembers)
-    return Error(Code::kUnimplemented, "a group of GPUs has at most ",
-                 cuda::kMaxMembers, " members, this one has ", size,
+    return Error(Code::kUnimplemented, "a group of GPUs can have at most ",
+                 cuda::kMaxMembers, " members, but this one has ", size,
                  ": communicate along several mesh axes in turn");
   plan::Geometry slots = geometry(SlotUse::kCopies);
   slots.num_slots = geometry(SlotUse::kKernels).num_slots;

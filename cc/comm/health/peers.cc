@@ -115,7 +115,7 @@ Status Peers::Identify(const std::vector<int>& local,
 
 Peers::~Peers() {
   stop_ = true;
-  // Without it, the next heartbeat ends the wait.
+  // Wake the watcher now. Otherwise it waits until the next heartbeat.
   eventfd_write(wake_fd_.get(), 1);
 }
 
@@ -246,7 +246,7 @@ Status Peers::FailedMoreThan(int rank, int self) const {
     return OkStatus();
   const pool::RankFailures failures = pool_->coherence().AcquireCopy(entry);
   return Error(Code::kPeerLost, "a program failed on ", peers_[rank]->name,
-               ", and not on rank ", self, ": ", PrintableText(failures.reason))
+               ", but not on rank ", self, ": ", PrintableText(failures.reason))
       .With(Identity(rank));
 }
 
@@ -270,9 +270,9 @@ Status Peers::Left(int rank) const {
         .With(Identity(rank));
   const bool goes_on = end.program_goes_on != 0;
   return Error(Code::kMismatch, peers_[rank]->name,
-               goes_on ? " called jax_cxl.shutdown() and has not ended, after "
+               goes_on ? " called jax_cxl.shutdown() after "
                        : " ended normally, after ",
-               end.started, " collectives")
+               end.started, " collectives", goes_on ? " and has not ended" : "")
       .With("rank_1", rank)
       .With("call_1", std::string("none: it ") +
                           (goes_on ? "shut jax_cxl down" : "ended") +

@@ -47,8 +47,8 @@ class Peers {
   // The clock for waits. It stops while this process is stopped: if this
   // process and its peers have been stopped together, no peer was late.
   AwakeClock::Base::time_point AwakeTime() const { return awake_.Now(); }
-  // Returns the seconds since the rank's last heartbeat, or 0 if the heartbeat
-  // is not late for a running process. A stopped process has no heartbeat.
+  // Returns the seconds since the rank's last heartbeat, or 0 while the next
+  // heartbeat is not late. A stopped process sends no heartbeats.
   double Silence(int rank) const;
   // Returns the status with which the rank gave up, or OK. The message names
   // the rank, unless the rank only passed on an error of another rank.
@@ -83,7 +83,7 @@ class Peers {
     bool ours = false;
     bool absent = false;
     bool pid_known = false;  // a process of this host and pid namespace
-    // Not valid: another host or container, or unsupported.
+    // Invalid for another host or container, or if pidfds are unsupported.
     pool::UniqueFd pidfd;
     uint64_t last_beat = 0;
     std::atomic<double> last_change_s{0};

@@ -156,9 +156,9 @@ Status StallDetector::Report(const std::vector<StalledRank>& cycle) const {
         "XLA runs at once (call block_until_ready every few steps)";
   return Error(Code::kMismatch,
                "the ranks wait for each other in different collectives: ",
-               peers_->Name(rank_), " in ", mine, " (its collective ",
+               peers_->Name(rank_), " in ", mine, " (its collective number ",
                cycle[0].stall.started, "); ", peers_->Name(other->rank), " in ",
-               theirs, " (its collective ", other->stall.started, ")",
+               theirs, " (its collective number ", other->stall.started, ")",
                rest.str(), ". None of them can continue. ", why)
       .With("rank_0", rank_)
       .With("call_0", mine)

@@ -24,11 +24,11 @@ struct UnmatchedCall {
 // Detects that ranks wait for each other forever. This happens if they run
 // different programs, or the same program in a different order.
 //
-// A rank that has waited for a while without progress, and whose process does
-// nothing else, publishes that it has *stalled*, and which ranks it waits for.
-// If all ranks for which it waits directly or indirectly are stalled at the
-// same time, none of them can ever continue. *Beats* prove that it is the same
-// time (docs/decisions/0008).
+// A rank *stalls* when it has waited for a while without progress, and its
+// process does nothing else. Then it publishes which ranks it waits for. If all
+// ranks that it waits for, directly or indirectly, are stalled at the same
+// time, none of them can ever continue. *Beats* prove that it is the same time
+// (docs/decisions/0008).
 //
 // Not thread-safe: its Endpoint serializes all use.
 class StallDetector {

@@ -78,8 +78,8 @@ WaitMonitor::BlockingRank WaitMonitor::FindBlockingRank(
                         DescribeLastCall(recorder, pool_->doorbells())};
     const int next = stuck->waiting_for;
     if (next < 0 || next >= pool_->world_size() || seen.contains(next))
-      return {rank, "which is in its call " + std::to_string(stuck->number) +
-                        ", " + stuck->what};
+      return {rank, "which is in its call number " +
+                        std::to_string(stuck->number) + ", " + stuck->what};
     rank = next;
     identity = stuck->identity;
     key = stuck->group;

@@ -64,7 +64,7 @@ class WaitMonitor {
   BlockingRank DescribeWait(const Wait& wait, double waited) const;
   // Fails if the member can no longer do its part of the call.
   Status CheckMember(const Wait& wait, int member, Clock::time_point now);
-  // Fails if a program has failed on `rank`, which will not start the call.
+  // Fails if a program failed on `rank`, so that it will not start the call.
   Status CheckProgram(int rank, Clock::time_point now);
   // Warns, and fails once the call has waited too long.
   Status CheckTime(const Wait& wait, double waited, Clock::time_point now);

@@ -55,7 +55,7 @@ TEST_F(WaitMonitorTest, WarnsAndThenGivesUp) {
   EXPECT_TRUE(Contains(warning, "has waited 2.1 s in psum")) << warning;
   EXPECT_TRUE(Contains(warning, "to start it")) << warning;
   EXPECT_TRUE(Contains(warning, "The cause is " + peers().Name(1))) << warning;
-  // It warns once, until the same time has passed again.
+  // The monitor warns once, until the same time has passed again.
   EXPECT_EQ(Warning(seconds(4)), "");
   EXPECT_NE(Warning(milliseconds(4200)), "");
   EXPECT_EQ(Warning(milliseconds(4900)), "");
@@ -123,7 +123,7 @@ TEST_F(WaitMonitorTest, NamesTheOldestCallOfARankThatHasLeftTheCallBehind) {
   }
   const std::string warning = WarningOnceStarted();
   EXPECT_TRUE(Contains(warning, "The cause is " + peers().Name(1) +
-                                    ", which is in its call 2, pmax: "
+                                    ", which is in its call number 2, pmax: "
                                     "all_reduce sum of 3 float32"))
       << warning;
 }

@@ -42,7 +42,7 @@ class Timeline {
   double ns_per_tick_ = 0;
 };
 
-// Returns those of the newest `most` calls that are `wanted`, oldest first.
+// Returns the `wanted` calls among the newest `most` ones, oldest first.
 template <typename Wanted>
 std::vector<RecordedCall> Select(const pool::Recorder& recorder,
                                  const pool::Doorbells& doorbells,
@@ -142,7 +142,7 @@ std::string DescribeLastCall(const pool::Recorder& recorder,
   std::ostringstream text;
   // No call has identity 0 and group 0, so this returns the oldest.
   if (const auto call = Unfinished(recorder, doorbells, 0, 0)) {
-    text << "it was in its call " << call->number << ", " << call->what
+    text << "it was in its call number " << call->number << ", " << call->what
          << (call->started != 0 ? ", which all ranks had started"
                                 : ", which it had just started");
     return text.str();
@@ -164,7 +164,7 @@ std::string LastOf(const pool::Pool& pool, int rank) {
   const char* did = calls[0].finished != 0  ? "finished "
                     : calls[0].started != 0 ? "was executing "
                                             : "started ";
-  return did + calls[0].what + ", its collective " +
+  return did + calls[0].what + ", its collective number " +
          std::to_string(calls[0].number);
 }
 

@@ -72,13 +72,13 @@ std::optional<RecordedCall> Unfinished(const pool::Recorder& recorder,
                                        uint64_t identity, uint64_t group);
 
 // Describes the rank's last call, to follow "rank 3 is gone: ". For example:
-// "it was in its call 17, psum: all_reduce sum of 8 float32, which it had just
-// started".
+// "it was in its call number 17, psum: all_reduce sum of 8 float32, which it
+// had just started".
 std::string DescribeLastCall(const pool::Recorder& recorder,
                              const pool::Doorbells& doorbells);
 
-// Describes it as a detail of an error: "finished psum: all_reduce sum of 4
-// float32, its collective 7".
+// Describes the rank's last call as a detail of an error: "finished psum:
+// all_reduce sum of 4 float32, its collective number 7".
 std::string LastOf(const pool::Pool& pool, int rank);
 
 }  // namespace jax_cxl::comm

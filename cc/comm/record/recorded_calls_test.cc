@@ -86,7 +86,8 @@ TEST_F(RecordedCallsTest, SaysWhatARankDidLast) {
   EXPECT_EQ(LastCall(), "it had not called any collective");
   const Call call = RecordCall(1);
   EXPECT_EQ(LastCall(),
-            "it was in its call 1, psum: all_reduce sum of 3 float32, which it "
+            "it was in its call number 1, psum: all_reduce sum of 3 float32, "
+            "which it "
             "had just started");
   recorder_.Start(call.number, Ticks());
   EXPECT_NE(LastCall().find("which all ranks had started"), std::string::npos);

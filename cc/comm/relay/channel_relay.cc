@@ -15,7 +15,7 @@ namespace {
 // slots for a third call.
 constexpr size_t kMostUnderWay = 2;
 
-// The word of the last of these rounds, if rounds take turns.
+// Returns the word of the last of `rounds` rounds, which use words in turn.
 uint32_t WordOf(const RelayedCall& call, uint64_t rounds) {
   return static_cast<uint32_t>((rounds - 1) % call.num_slots % call.num_words);
 }
@@ -206,7 +206,7 @@ bool ChannelRelay::AdvanceReleases() {
   return true;
 }
 
-// Returns true, and tells the peers, if nothing of the first call is left.
+// If nothing of the first call is left, tells the peers and returns true.
 bool ChannelRelay::Finish() {
   const RelayedCall& call = calls_.front();
   const uint64_t end = call.base_round + call.plan->rounds;

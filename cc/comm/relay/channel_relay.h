@@ -142,7 +142,7 @@ class ChannelRelay {
   // Only Advance uses the following members.
   FlaggedRelay flagged_;
   std::deque<RelayedCall> calls_;  // under way
-  // Steps of these calls that are left.
+  // The remaining steps of these calls.
   Steps publications_;
   Steps writing_back_;  // publications whose lines are being written back
   Steps releases_;

@@ -79,7 +79,7 @@ void FlaggedRelay::Drop() {
   });
 }
 
-// Adds the memory of the step's data, in adjacent parts where possible.
+// Adds the memory of the step's data, and merges adjacent parts.
 void FlaggedRelay::AddLines(const RelayPlan::Step& step, int member,
                             std::vector<pool::Part>* lines) const {
   const std::byte* slot = rings_.ring(member).vectors[flagged::SlotOf(round_)];
@@ -105,7 +105,7 @@ void FlaggedRelay::AddLines(const RelayPlan::Step& step, int member,
   }
 }
 
-// Looks at each vector until it has arrived, and not again.
+// Returns true once all vectors have arrived. Checks no vector after that.
 bool FlaggedRelay::WrittenHasArrived() {
   for (; !written_.empty(); written_.pop_back()) {
     pool::Part& part = written_.back();

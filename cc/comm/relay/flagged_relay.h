@@ -40,7 +40,7 @@ class FlaggedRelay {
   bool Advance();
 
  private:
-  // What the device polls of another member.
+  // Another member whose data the device polls.
   struct Polled {
     int member = 0;
     std::vector<pool::Part> lines;  // of its data
@@ -57,7 +57,7 @@ class FlaggedRelay {
   // The state of the current call.
   uint64_t round_ = 0;
   std::vector<pool::Part> to_write_back_;
-  std::vector<pool::Part> written_;  // of these: what the cache may lack yet
+  std::vector<pool::Part> written_;  // which of these the cache may lack
   std::vector<Polled> not_begun_;    // members that have not begun the call
   std::vector<pool::Part> to_drop_;
 };

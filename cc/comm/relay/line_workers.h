@@ -70,7 +70,7 @@ class LineWorkers {
   std::deque<Piece> pieces_;
   std::atomic<size_t> waiting_{0};  // piece count, read without lock
 
-  std::atomic<uint32_t> calls_{0};   // of Start; threads sleep on it
+  std::atomic<uint32_t> calls_{0};   // of Start; sleeping threads watch it
   std::atomic<size_t> sleeping_{0};  // number of threads
   std::atomic<bool> stop_{false};
   std::vector<std::jthread> threads_;

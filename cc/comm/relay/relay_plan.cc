@@ -38,7 +38,7 @@ RelayPlan MakeRelayPlan(std::span<const DeviceStep> sending,
   relay_plan.rounds = rounds;
   relay_plan.arrivals.resize(num_members);
   std::vector<SlotRange> written;
-  // By member and round.
+  // The ranges that are read, by member and round.
   std::vector<std::map<uint64_t, std::vector<SlotRange>>> read(num_members);
   for (const DeviceStep& step : sending)
     if (step.kind == DeviceStepKind::kPut)

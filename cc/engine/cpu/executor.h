@@ -98,8 +98,8 @@ class Execution {
             const MemberBuffers* buffers = nullptr);
 
   // Runs steps until the plan is done (returns true), or until a peer has to
-  // act (returns false). Fails if TakenRows::ReadyFor does; then it must not be
-  // called again.
+  // act (returns false). Fails if TakenRows::ReadyFor fails. After that, it
+  // must not be called again.
   Result<bool> Advance(Traffic* traffic);
 
   // Number of steps run so far, which shows whether Advance made progress.

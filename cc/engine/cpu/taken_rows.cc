@@ -95,7 +95,7 @@ TakenRows TakenRows::Of(const plan::Request& request,
 
 TakenRows TakenRows::OfSlices(const plan::Request& request,
                               std::span<const int64_t> table) {
-  // As if all ranks had this table. Only entries of this rank are read.
+  // Only entries of this rank are read, so the other ranks' tables stay empty.
   const uint64_t n = request.num_ranks, rank = request.rank;
   const plan::Rows& sizes = request.rows;
   std::vector<int64_t> tables(n * table.size());

@@ -60,16 +60,16 @@ class TakenRows {
   uint64_t taken_bytes() const { return taken_bytes_; }
   uint64_t published_bytes() const { return published_bytes_; }
 
-  // Visits the bytes that a copy or a get writes, to one rank's block of
-  // `output` or to the tables: visit(offset from the first byte, where to,
-  // bytes). Those are the taken rows, or all if `rows` is null.
+  // Calls visit(offset from the first byte, where to, bytes) for what a copy or
+  // a get writes to one rank's block of `output` or to the tables: the taken
+  // rows, or all bytes if `rows` is null.
   template <typename Visit>
   static void ForEachTaken(TakenRows* rows, const plan::Step& step,
                            std::byte* output, const Visit& visit) {
     if (rows == nullptr)
       return visit(uint64_t{0}, output + step.to, step.bytes);
     if (std::byte* table = rows->TableAtOutput(step.to)) {
-      if (step.kind == plan::StepKind::kCopy) return;  // its own is there
+      if (step.kind == plan::StepKind::kCopy) return;  // own table: in place
       return visit(uint64_t{0}, table, step.bytes);
     }
     const uint64_t rank = step.to / rows->block_bytes_;
@@ -79,9 +79,9 @@ class TakenRows {
                   });
   }
 
-  // Visits the bytes that a put reads, from `source` or from the rank's table:
-  // visit(offset from the first byte, where from, bytes). Those are the
-  // published rows, or all if `rows` is null.
+  // Calls visit(offset from the first byte, where from, bytes) for what a put
+  // reads from `source` or from the rank's table: the published rows, or all
+  // bytes if `rows` is null.
   template <typename Visit>
   static void ForEachPublished(const TakenRows* rows, const plan::Step& step,
                                const std::byte* source, const Visit& visit) {

@@ -151,7 +151,7 @@ __device__ __forceinline__ uint32_t MoveTaken(const DeviceRows& rows,
             StoreLocal(to + other * rows.row_bytes, v, 16);
         });
   }
-  // A vector has parts of several rows.
+  // A vector may have parts of several rows.
   const auto for_each = [&](uint64_t i, const auto& visit) {
     const uint64_t begin = at + i;
     const uint64_t end = at + (bytes - i < 16 ? bytes : i + 16);

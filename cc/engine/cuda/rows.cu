@@ -12,7 +12,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr uint32_t kMaxGrid = 256;
 constexpr uint64_t kNoFault = ~uint64_t{0};
-// So few checks cost less than a launch.
+// Up to this number, checks cost less than a launch.
 constexpr uint64_t kFewChecks = 1024;
 // Bytes of a row that a warp copies at a time.
 constexpr uint64_t kPartBytes = uint64_t{8} << 10;

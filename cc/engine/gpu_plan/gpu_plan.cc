@@ -90,20 +90,20 @@ class Splitter {
     if (reduce == steps.end() || reduce->kind != DeviceStepKind::kReduce ||
         reduce->to != step.from || reduce->bytes != step.bytes)
       return Error(Code::kUnimplemented,
-                   "the CUDA engine puts an output into a slot only where it "
-                   "was just reduced; please report this to jax_cxl: ",
+                   "the CUDA engine can put an output into a slot only right "
+                   "after its reduction; please report this to jax_cxl: ",
                    plan::DebugString(step));
     reduce->kind = DeviceStepKind::kReduceToBoth;
     return WriteSlot(step, step.round, *reduce);
   }
 
-  // The receiving step `reduce` writes to the slot of a round, where `step`
-  // says.
+  // Makes the receiving step `reduce` write to the slot of a round, at the
+  // place that `step` names.
   Status WriteSlot(const Step& step, uint64_t round, DeviceStep& reduce) {
     if (reduce.from % period_ != step.to % period_)
       return Error(
           Code::kUnimplemented, "a part of a slot starts at byte ", reduce.from,
-          ", but its result at byte ", step.to,
+          ", but its result starts at byte ", step.to,
           ", in the stripes of another block; please report this to jax_cxl");
     reduce.to_round = round;
     reduce.to_slot = step.to;

@@ -193,8 +193,8 @@ TEST(InPlaceTest, ThreadsOfShortMessagesReadFirst) {
   }
 }
 
-// The control: an all-to-all that receives in another order than it puts, and
-// buffers that overlap in other ways.
+// The control: an all-to-all that receives in a different order from its puts,
+// and buffers that overlap in other ways.
 TEST(InPlaceTest, WrongShortMessages) {
   auto gpu_plan = MakeShort(Op::kAllToAll, 4, 1, 1000);
   ASSERT_TRUE(gpu_plan.ok());

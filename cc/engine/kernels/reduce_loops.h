@@ -153,7 +153,7 @@ struct ConvertLoop {
   }
 };
 
-// Between the codes of a small format and float32.
+// These convert between the codes of a small format and float32.
 template <typename Small>
 using WidenLoop = ConvertLoop<typename Small::Storage, float, Small::Widen>;
 template <typename Small>

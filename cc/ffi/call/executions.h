@@ -48,8 +48,8 @@ class Executions {
     uint64_t number;
     uint64_t executions;
   };
-  // There are never more launches of a device under way, because XLA admits at
-  // most 32.
+  // A device never has more launches under way, because XLA admits at most
+  // 32.
   static constexpr int kRemembered = 64;
 
   std::mutex mutex_;

@@ -46,9 +46,9 @@ xffi::Error ToFfiError(const Status& status) {
 }
 
 Status NotLowered(std::string_view what) {
-  return Error(Code::kInternal, "XLA passed buffers for which ", what,
-               " was not lowered; please report this, with the versions of jax "
-               "and jaxlib");
+  return Error(Code::kInternal,
+               "XLA passed buffers that do not match the lowering of ", what,
+               "; please report this, with the versions of jax and jaxlib");
 }
 
 Failures& Failures::Get() { return *Instance(); }

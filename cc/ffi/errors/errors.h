@@ -12,7 +12,7 @@ namespace jax_cxl::ffi {
 // error.
 xla::ffi::Error ToFfiError(const Status& status);
 
-// The error of a handler that gets other buffers than `what`, its call, needs.
+// Returns the error for buffers that do not match the lowering of `what`.
 Status NotLowered(std::string_view what);
 
 }  // namespace jax_cxl::ffi

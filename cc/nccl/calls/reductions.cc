@@ -34,7 +34,7 @@ Result<int> Reductions::Add(const void* scalar, int type, int residence) {
   CXL_RETURN_IF_ERROR(CheckType(kCreate, type));
   if (residence != kScalarDevice && residence != kScalarHostImmediate)
     return Error(Code::kInvalidArgument, kCreate,
-                 ": there is no residence of a scalar ", residence,
+                 ": there is no scalar residence ", residence,
                  "; ncclScalarDevice is ", kScalarDevice,
                  " and ncclScalarHostImmediate ", kScalarHostImmediate);
   if (scalar == nullptr)

@@ -211,7 +211,7 @@ Status CudaDevice::OpenLevels(const std::atomic<bool>& cancel) {
 }
 
 Status CudaDevice::OpenLevels(const Places& places, const NcclUniqueId& id) {
-  // First, because the other ranks of the process wait for it.
+  // Open this first, because the other ranks of the process wait for it.
   CXL_ASSIGN_OR_RETURN(std::unique_ptr<Inner> inner,
                        RealInner::Open(id, places.per_process, places.place));
   {
@@ -259,9 +259,10 @@ Status CudaDevice::OpenPair(int source, int destination) {
   Result<std::unique_ptr<CountedChannel>> made =
       MakeChannel({source, destination}, pair_options_);
   if (made.status().code() == Code::kResourceExhausted)
-    return Error(Code::kResourceExhausted,
-                 "sends between many ranks: ", made.status().message(),
-                 "; set JAX_CXL_NCCL_RANK_BYTES higher on all ranks");
+    return Error(
+        Code::kResourceExhausted,
+        "sends between many ranks need more memory: ", made.status().message(),
+        "; raise JAX_CXL_NCCL_RANK_BYTES on all ranks");
   if (made.ok()) channel = *std::move(made);
   return made.status();
 }

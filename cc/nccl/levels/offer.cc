@@ -26,7 +26,7 @@ Status CheckSettings(std::span<const LevelsOffer> ranks) {
       return Error(Code::kInvalidArgument, "JAX_CXL_NCCL_LEVELS is ",
                    TextOf(ranks[0].least_bytes), " on rank 0, and ",
                    TextOf(ranks[rank].least_bytes), " on rank ", rank,
-                   ": set it alike in all processes");
+                   ": set it to the same value in all processes");
   return OkStatus();
 }
 

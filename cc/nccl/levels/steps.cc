@@ -9,7 +9,7 @@
 namespace jax_cxl::nccl {
 namespace {
 
-// Where parts begin, if the buffers begin there.
+// Parts begin at multiples of this if the buffers do.
 constexpr uint64_t kPartAlignment = 256;
 
 constexpr int kBytes = 1;         // ncclUint8
@@ -221,7 +221,7 @@ bool RunsInLevels(const Operation& operation, const plan::Request& request,
   switch (operation.verb) {
     case Verb::kAllReduce:
     case Verb::kReduceScatter:
-      // Not premultiplied sums, which the real NCCL does not know.
+      // The real NCCL does not know premultiplied sums of this library.
       if (operation.reduction >= kNumOps || operation.type >= kFirstFloat8)
         return false;
       break;

@@ -10,7 +10,7 @@ namespace {
 // again.
 constexpr uint64_t kWindowsTogether = 8;
 
-// Waits for a round, or for the last one.
+// Waits for a round of the root, but for none after the last one.
 void Await(Planner& planner, const Chunks& chunks, uint64_t round) {
   planner.Await(planner.request().root, std::min(round, chunks.count - 1));
 }

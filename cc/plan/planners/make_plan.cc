@@ -33,7 +33,7 @@ Status CheckSources(const Request& request) {
   const int n = request.num_ranks;
   if (sources.size() != static_cast<size_t>(n)) {
     return Invalid("permute: sources has ", sources.size(),
-                   " entries, there are ", n, " ranks");
+                   " entries, but there are ", n, " ranks");
   }
   std::vector<int> receiver(n, -1);
   for (int r = 0; r < n; ++r) {
@@ -79,7 +79,7 @@ Status CheckRows(const Request& request) {
 Status CheckGeometry(const Geometry& geometry, int num_ranks) {
   if (geometry.num_slots < 2) {
     return Invalid("num_slots is ", geometry.num_slots,
-                   ", at least 2 are needed");
+                   ", but at least 2 are needed");
   }
   if (geometry.slot_bytes % kSlotAlignment != 0) {
     return Invalid("slot_bytes is ", geometry.slot_bytes,
@@ -93,7 +93,7 @@ Status CheckGeometry(const Geometry& geometry, int num_ranks) {
   }
   const uint64_t least = num_ranks * geometry.part_alignment;
   if (geometry.slot_bytes < least) {
-    return Invalid("slot_bytes is ", geometry.slot_bytes, ", ", num_ranks,
+    return Invalid("slot_bytes is ", geometry.slot_bytes, ", but ", num_ranks,
                    " ranks need at least ", least,
                    ": raise or unset JAX_CXL_SLOT_BYTES");
   }
@@ -104,7 +104,8 @@ Status Check(const Request& request, const Geometry& geometry) {
   const Op op = request.op;
   const int n = request.num_ranks;
   if (static_cast<int>(op) >= kNumOps) {
-    return Invalid("op is ", static_cast<int>(op), ", there are ", kNumOps);
+    return Invalid("op is ", static_cast<int>(op), ", but must be less than ",
+                   kNumOps);
   }
   CXL_RETURN_IF_ERROR(CheckRange(op, "num_ranks", n, 1, kMaxRanks));
   CXL_RETURN_IF_ERROR(CheckRange(op, "rank", request.rank, 0, n - 1));

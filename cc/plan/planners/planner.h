@@ -88,7 +88,7 @@ class Planner {
   // The i-th peer to visit, 1 <= i < ranks. Each rank starts with its
   // successor, so that the ranks do not all read one pool device at once.
   int Peer(int i) const { return (rank() + i) % ranks(); }
-  // All peers, in this order.
+  // All peers, in the order of Peer.
   auto Peers() const {
     return std::views::iota(1, ranks()) |
            std::views::transform([this](int i) { return Peer(i); });
@@ -136,12 +136,12 @@ class Planner {
            uint64_t bytes) {
     Add(StepKind::kGet, round, from, to, bytes, peer);
   }
-  void Await(int peer, uint64_t round) {  // a get of 0 bytes: only its wait
+  void Await(int peer, uint64_t round) {  // a get of 0 bytes only waits
     steps_.push_back({.kind = StepKind::kGet, .peer = peer, .round = round});
   }
   void Reduce(int first, int last, uint64_t round, uint64_t from,
               uint64_t input_from, uint64_t to, uint64_t bytes);
-  // The sources are all ranks.
+  // Reduces the sources of all ranks.
   void ReduceToSlot(uint64_t round, uint64_t from, uint64_t input_from,
                     uint64_t to_round, uint64_t to, uint64_t bytes);
 
@@ -231,8 +231,8 @@ class TwoExchanges {
 };
 
 // Each planner has its own file. It adds the steps of a call, and returns the
-// number of rounds. Preconditions: the request is valid. For all but
-// PlanBarrier, there are at least two ranks, and the count is above 0.
+// number of rounds. The request must be valid. All planners but PlanBarrier
+// need at least two ranks and a count above 0.
 #define ROW(constant, name, planner, ...) uint64_t planner(Planner&);
 JAX_CXL_OPERATIONS(ROW)
 #undef ROW

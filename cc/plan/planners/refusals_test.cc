@@ -58,14 +58,15 @@ TEST(RefusalsTest, WrongRequests) {
   request = MakeRequest(Op::kBarrier, 4, 0);
   request.op = static_cast<Op>(kNumOps);
   const std::string number = std::to_string(kNumOps);
-  EXPECT_EQ(Refusal(request, {}), "op is " + number + ", there are " + number);
+  EXPECT_EQ(Refusal(request, {}),
+            "op is " + number + ", but must be less than " + number);
 }
 
 TEST(RefusalsTest, WrongSources) {
   Request request = MakeRequest(Op::kPermute, 4, 10);
   request.sources = {1, 2, 3};
   EXPECT_EQ(Refusal(request, {}),
-            "permute: sources has 3 entries, there are 4 ranks");
+            "permute: sources has 3 entries, but there are 4 ranks");
   request.sources = {1, 2, 4, 0};
   EXPECT_EQ(Refusal(request, {}),
             "permute: sources[2] is 4, not -1 or a rank below 4");
@@ -102,14 +103,14 @@ TEST(RefusalsTest, WrongRows) {
 TEST(RefusalsTest, WrongGeometry) {
   const Request request = MakeRequest(Op::kAllGather, 4, 10);
   EXPECT_EQ(Refusal(request, {.num_slots = 1}),
-            "num_slots is 1, at least 2 are needed");
+            "num_slots is 1, but at least 2 are needed");
   EXPECT_EQ(Refusal(request, {.slot_bytes = 1000}),
             "slot_bytes is 1000, not a multiple of 128");
   EXPECT_EQ(Refusal(request, {.slot_bytes = 384}),
-            "slot_bytes is 384, 4 ranks need at least 512: raise or unset "
+            "slot_bytes is 384, but 4 ranks need at least 512: raise or unset "
             "JAX_CXL_SLOT_BYTES");
   EXPECT_EQ(Refusal(request, {.slot_bytes = 0}),
-            "slot_bytes is 0, 4 ranks need at least 512: raise or unset "
+            "slot_bytes is 0, but 4 ranks need at least 512: raise or unset "
             "JAX_CXL_SLOT_BYTES");
 }
 

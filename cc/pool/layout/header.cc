@@ -23,7 +23,7 @@ bool HasMagic(const PoolKeeper& keeper) {
 
 Status WrongVersion(uint32_t version, const std::string& path) {
   return Error(Code::kDataLoss, path, " holds a pool of layout version ",
-               version, ", this jax_cxl uses version ", kLayoutVersion,
+               version, ", but this jax_cxl uses version ", kLayoutVersion,
                "; run the same jax_cxl everywhere, and delete the file if it "
                "was left by another version");
 }
@@ -155,7 +155,7 @@ Status CheckHeader(const PoolHeader& found, const PoolHeader& expected,
   }
   if (found.world_size != expected.world_size) {
     return Error(Code::kDataLoss, where, " was made for ", found.world_size,
-                 " ranks, this process expects ", expected.world_size,
+                 " ranks, but this process expects ", expected.world_size,
                  "; start every process with the same number of ranks");
   }
   if (found.num_extents != expected.num_extents ||
@@ -164,8 +164,8 @@ Status CheckHeader(const PoolHeader& found, const PoolHeader& expected,
                   sizeof(found.extent_bytes)) != 0) {
     return Error(Code::kDataLoss, where, " was made with ", found.num_extents,
                  " devices and ", FormatBytes(found.total_bytes),
-                 ", this process maps ", expected.num_extents, " devices and ",
-                 FormatBytes(expected.total_bytes),
+                 ", but this process maps ", expected.num_extents,
+                 " devices and ", FormatBytes(expected.total_bytes),
                  "; use the same pool URI (size=, devices=) everywhere");
   }
   return OkStatus();

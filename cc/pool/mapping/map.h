@@ -17,7 +17,7 @@ struct MapPiece {
   int fd = -1;  // -1: private zeros, in place of memory that is not there
   uint64_t offset = 0;
   uint64_t bytes = 0;
-  uint64_t align = 0;  // of a device: pieces and addresses are its multiples
+  uint64_t align = 0;  // of a device; pieces and addresses are multiples of it
   uint64_t file_bytes = 0;  // when it was opened: the whole file or device
 
   bool is_device() const { return align != 0; }

@@ -28,7 +28,7 @@ Result<const Medium*> Medium::Find(std::string_view name) {
   for (const Medium* medium : All()) {
     if (medium->name() == name) return medium;
   }
-  return Error(Code::kInvalidArgument, "no pool lies in '", name,
+  return Error(Code::kInvalidArgument, "a pool cannot be in '", name,
                "'; write for example shm:my_job, file:/mnt/pool/a or "
                "dax:/dev/dax0.0");
 }
@@ -55,7 +55,8 @@ Status CheckSpec(const PoolSpec& spec) {
   if (spec.offset > kMax / 2 ||
       spec.bytes > kMax / 2 / (spec.paths.size() + 1)) {
     return Error(Code::kInvalidArgument, "size ", spec.bytes, " and offset ",
-                 spec.offset, " are beyond any file; change size= and offset=");
+                 spec.offset,
+                 " are too large for any file; change size= and offset=");
   }
   return OkStatus();
 }

@@ -33,13 +33,13 @@ class Window {
   uint64_t skipped_;
 };
 
-// Copies `to.size()` bytes from `offset` on, and never old ones from this
-// host's cache. Returns how many: fewer only at the end of a file.
+// Copies `to.size()` bytes from `offset` on. Never copies old bytes from this
+// host's cache. Returns how many it copied: fewer only at the end of a file.
 Result<uint64_t> ReadAt(int fd, const std::string& path, uint64_t align,
                         uint64_t offset, std::span<std::byte> to);
 
-// Returns the position of the first byte of [begin, end) that is not zero, if
-// there is one: memory of zeros may be taken. Does not read the holes of a
+// Returns the position of the first byte of [begin, end) that is not zero. If
+// there is none, a pool may take the memory. Does not read the holes of a
 // sparse file.
 Result<std::optional<uint64_t>> FirstData(int fd, const std::string& path,
                                           uint64_t align, uint64_t begin,

@@ -37,7 +37,7 @@ Result<struct stat> Stat(int fd, const std::string& path) {
   return info;
 }
 
-// Describes a lock of bytes of a device.
+// Describes a lock on a range of bytes of a device.
 struct flock RangeLock(short type, uint64_t offset, uint64_t bytes) {
   struct flock range = {};
   range.l_type = type;
@@ -73,8 +73,8 @@ Status PoolFile::CheckOurs() const {
   }
   if (info.st_uid != geteuid()) {
     return Error(Code::kPermissionDenied, path_, " belongs to user ",
-                 info.st_uid, ", this process runs as user ", geteuid(),
-                 "; a pool is never shared between users, name another path");
+                 info.st_uid, ", but this process runs as user ", geteuid(),
+                 "; users cannot share a pool: name another path");
   }
   if ((info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
     return Error(Code::kPermissionDenied, path_, " can be ",
@@ -214,7 +214,7 @@ Status PoolFile::Reserve(uint64_t offset, uint64_t bytes) {
 }
 
 Status PoolFile::ShareLock() {
-  // Not atomic on Linux: another process may take the lock in between.
+  // This is not atomic on Linux: another process may take the lock in between.
   // Therefore the creator checks its header again afterwards.
   return Lock(LOCK_SH);
 }

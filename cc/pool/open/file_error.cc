@@ -30,7 +30,7 @@ Status FileError(int error, const std::string& action,
                    "; run as a user who may write there, or name another path");
     case ELOOP:
       return Error(Code::kPermissionDenied, text,
-                   "; symbolic links are refused, name the file itself");
+                   "; symbolic links are refused: name the file itself");
     case EEXIST:
       return Error(Code::kAlreadyExists, text, "; name another path");
     case EISDIR:

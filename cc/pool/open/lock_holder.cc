@@ -17,7 +17,7 @@ namespace jax_cxl::pool {
 std::string DescribeLockHolder(int fd, uint64_t offset) {
   struct stat info = {};
   fstat(fd, &info);
-  // It shows only the processes of this pid namespace.
+  // This file shows only the processes of this pid namespace.
   std::ifstream locks("/proc/locks");
   for (std::string line; std::getline(locks, line);) {
     int pid = 0;

@@ -42,7 +42,7 @@ Status TooLarge(const std::string& path, uint64_t bytes) {
                "size=");
 }
 
-// Returns nothing if the file system has no limit, as a tmpfs of size=0.
+// Returns nothing if the file system has no limit: a tmpfs with size=0.
 std::optional<uint64_t> FreeBytes(int fd) {
   struct statvfs info;
   if (fstatvfs(fd, &info) != 0 || info.f_blocks == 0) return std::nullopt;
@@ -84,12 +84,13 @@ int Append(int fd, uint64_t size, uint64_t end) {
 }
 
 Status CannotGrow(const std::string& path, uint64_t size, uint64_t needed) {
-  return Error(Code::kInvalidArgument, path, " has ", FormatBytes(size),
-               ", the pool needs ", FormatBytes(needed),
-               ", and its file system does not let files grow; make the file "
-               "with its size by the file system's own tool (for famfs: famfs "
-               "creat -s ",
-               needed, " -m 0600 ", path, "), then name it");
+  return Error(
+      Code::kInvalidArgument, path, " has ", FormatBytes(size),
+      ", but the pool needs ", FormatBytes(needed),
+      ", and its file system does not let files grow; make the file "
+      "with its size, with the file system's own tool (for famfs: famfs "
+      "creat -s ",
+      needed, " -m 0600 ", path, "), then name it");
 }
 
 }  // namespace

@@ -124,7 +124,7 @@ Status CheckContents(KeptPath& path, const Signature& signature) {
   return path.ours ? OkStatus() : zeros;
 }
 
-// Notes files that are too short.
+// Marks the paths whose files are too short as lost.
 void FindLost(std::vector<KeptPath>& paths) {
   for (KeptPath& path : paths) {
     const uint64_t end = path.piece.offset + path.piece.bytes;

@@ -27,7 +27,7 @@ Result<std::unique_ptr<PersistentMemory>> PersistentMemory::Open(
   if (!spec.medium->shared() || spec.paths.empty())
     return Error(
         Code::kInvalidArgument,
-        "memory that outlives a job lies in files or devices; name them "
+        "memory that outlives a job must be in files or devices; name them "
         "(file:/path or dax:/dev/dax0.0)");
   CXL_RETURN_IF_ERROR(CheckSpec(spec));
   CXL_RETURN_IF_ERROR(CheckCoherenceSupported(ModeOf(spec)));

@@ -134,8 +134,8 @@ TEST_F(PersistentMemoryTest, RefusesWhatHasNoSizeOrIsNoFileOfItsOwn) {
   auto refused = [](const PoolSpec& spec, Code code, const std::string& word) {
     ExpectRefused(TryOpen(spec, OpenMode::kFormat).status(), code, word);
   };
-  refused(ShmSpec("a"), Code::kInvalidArgument, "lies in files or devices");
-  refused(FileSpec({}), Code::kInvalidArgument, "lies in files or devices");
+  refused(ShmSpec("a"), Code::kInvalidArgument, "must be in files or devices");
+  refused(FileSpec({}), Code::kInvalidArgument, "must be in files or devices");
   refused(FileSpec({dir_ / "new"}, 0), Code::kInvalidArgument, "pass size=");
   refused(FileSpec({dir_ / "no/such/folder"}), Code::kNotFound, "no/such");
   refused(FileSpec({dir_.path()}), Code::kInvalidArgument, "name a file");

@@ -338,7 +338,7 @@ Status Sessions::WaitFor(int slot, int own, uint64_t ticket,
     const bool first =
         theirs == 0 || theirs > ticket || (theirs == ticket && slot > own);
     if (first && LoadMax(slot, kChoosing) == 0) {
-      // It may have taken a ticket since.
+      // The other process may have taken a ticket since.
       if (LoadMax(slot, kTicket) == theirs) return OkStatus();
       continue;
     }

@@ -30,7 +30,7 @@ pool::MakeInterposer& TheInterposer() {
   return make;
 }
 
-// Returns a function of a pool as a method of PyPool.
+// Turns a function of a pool into a method of PyPool.
 template <typename Return, typename... Args>
 auto OfPool(Return (*function)(const pool::Pool&, Args...)) {
   return [function](const PyPool& self, Args... args) {

@@ -11,8 +11,8 @@
 
 namespace jax_cxl {
 
-// Reads a PoolSpec from a dict, the `for_core` of
-// jax_cxl/_job/pool/pool_uri.py, which may have further entries.
+// Reads a PoolSpec from a dict that `for_core` of jax_cxl/_job/pool/pool_uri.py
+// has made. The dict may have further entries.
 pool::PoolSpec SpecOf(const nanobind::dict& place);
 
 // A mapped pool until the runtime takes it over.

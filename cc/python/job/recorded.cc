@@ -84,7 +84,7 @@ nb::dict Rank(const pool::JobRecord& job, int rank, size_t calls) {
   entry["boot_id"] = PrintableText(page.info.process.boot_id);
   entry["host"] = PrintableText(page.info.process.host);
   entry["heartbeat"] = doorbells.Read(&page.heartbeat.word);
-  // On two clocks of the rank's host: since 1970, and since that host booted.
+  // The rank's host has two clocks: since 1970, and since the host booted.
   const pool::ClockReading& sign = recorder.clock.last;
   entry["last_sign_of_life"] = 1e-9 * static_cast<double>(sign.realtime_ns);
   entry["last_sign_of_life_steady"] =

@@ -37,7 +37,7 @@ std::shared_ptr<comm::Runtime> RunningRuntime() {
   return runtime;
 }
 
-// What jax_cxl/_job/regroup.py needs.
+// Adds what jax_cxl/_job/regroup.py needs.
 void BindRegroup(nb::module_& m) {
   m.def(
       "rank_lost",

@@ -40,9 +40,9 @@ T ValueOrRaise(Result<T> result) {
 
 }  // namespace jax_cxl
 
-// If a bound function returns a Status or a Result, the function of Python
-// raises the error. This comes after call guards, which may release Python's
-// lock.
+// If a bound function returns a Status or a Result, its Python function raises
+// the error. It does so after its call guards, which may release Python's lock,
+// have ended.
 namespace nanobind::detail {
 
 template <>

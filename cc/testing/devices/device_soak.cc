@@ -95,7 +95,7 @@ struct SharedCall {
     geometry = last->geometry;
   }
 
-  // Not an operation that moves rows: only executors know the rows.
+  // Returns no operation that moves rows: only executors know the rows.
   static plan::Op RandomOp(Random& random) {
     while (true) {
       const auto op = static_cast<plan::Op>(Pick(random, 0, plan::kNumOps - 1));

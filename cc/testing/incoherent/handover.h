@@ -111,7 +111,7 @@ class HandOver {
         {"submission beyond its line", submission, submission + 64,
          kPayloadBytes - 64},
         {"name", name, name + 8, sizeof(CallName) - 8},
-        // Its 64-byte cache line is not the doorbell's.
+        // The word's 64-byte cache line is not the doorbell's.
         {"call word", devices + offsetof(cuda::SendLine, calls[9])},
         {"ended", devices + offsetof(cuda::DeviceControl, ended)},
     };

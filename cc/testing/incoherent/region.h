@@ -62,8 +62,8 @@ class RegionMap {
             int world_size)
       : base_(base), extents_(std::move(extents)), world_size_(world_size) {}
 
-  // Returns the kind of [offset, offset + bytes), with bytes > 0. A flag is
-  // exactly its word.
+  // Returns the kind of data in [offset, offset + bytes), with bytes > 0. The
+  // range is a flag only if it is exactly the flag's word.
   Region Find(uint64_t offset, uint64_t bytes) const;
 
   // Returns the rank that alone may write there, or -1 for the creator of the

@@ -208,7 +208,7 @@ inline std::string TalkOnce(const Incoherence& incoherence, bool disagree) {
   const std::vector<int32_t> everyone = {0, 1, 2};
   Options options;
   options.timeout_s = Timeout(incoherence, 1);
-  // They outlive the world, whose destructor finishes all calls.
+  // The countdowns outlive the world, whose destructor finishes all calls.
   std::vector<std::unique_ptr<Countdown>> countdowns;
   World world(kRanks, options, 16 << 20, 1, pool::CoherenceMode::kCoherent,
               incoherence);

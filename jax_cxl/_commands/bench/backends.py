@@ -121,7 +121,7 @@ class JaxRunner:
         return np.asarray(self._buffers.y.addressable_shards[0].data)
 
 
-# `jax.lax` has functions of other names that are not collectives, or do not run everywhere.
+# The other names in `jax.lax` are not collectives, or do not run everywhere.
 _OF_LAX = ("all_gather", "psum", "psum_scatter", "all_to_all", "ppermute")
 
 
@@ -138,7 +138,7 @@ def _prepare(backend: str, shape: Shape) -> Prepare | None:
         if name == "scatter":
             # The first block that arrives comes from the root.
             return lambda: lambda x: jax.lax.all_to_all(x, _AXIS, 0, 0, tiled=True)[: shape.count]
-        # What a user would write instead, which moves more data than necessary.
+        # A user would write these instead. They move more data than necessary.
         name = {"reduce": "psum", "gather": "all_gather"}.get(name, name)
     if not ours and name not in _OF_LAX:
         return None
@@ -205,7 +205,7 @@ def runner_of(name: str, buffers: JaxBuffers, calls: int | None = None) -> Runne
 
     Args:
       name: jax_cxl or a baseline.
-      buffers: the shape, and where runners that use JAX have their input and output.
+      buffers: the shape, and the input and output of runners that use JAX.
       calls: number of calls of a program; None for any number.
     """
     if name == "mpi":

@@ -35,24 +35,24 @@ columns:
   count    elements of one block: the data that a rank sends to one other rank
   min, median, max
            of the times of a call in --repeats samples. A sample is one jitted program that executes
-           the collective --calls times: by default as often as fits into 10 ms, at most 1000 times
-           (on GPUs the size decides). The time of a call is the time of the slowest rank, divided
-           by the calls. With --calls 1 it includes the work of JAX to start a program
+           the collective --calls times. The default is as many calls as fit into 10 ms, at most
+           1000 (on GPUs the size decides). The time of a call is the time of the slowest rank,
+           divided by the calls. With --calls 1 it includes the work of JAX to start a program
   algbw    size / median time
   busbw    algbw times 2(n-1)/n for psum, 1 for broadcast, reduce and ppermute, else (n-1)/n
   #wrong   elements, on all ranks, that differ from NumPy's result in any bit. If jax_cxl has wrong
            elements, the exit status is 1
-  bound    bound time / median time. The bound time is that of copies to and from shared memory of
-           as many bytes as the operation must at least write and read, if all ranks copy at once.
-           Not measured between GPUs
+  bound    bound time / median time. An operation has to write and read some bytes at least. The
+           bound time is how long all ranks take to copy these bytes to and from shared memory at
+           once. It is not measured between GPUs
   written  bytes that the rank that writes most writes to the pool in a call, counted by
            jax_cxl.stats()
 
-  A backend without an operation has no row for it. Operations on rows have a routing after a colon:
-  skewed (a fifth of the experts gets 80% of the choices) or hot (all tokens choose expert 0).
-  Without one it is uniform. Between GPUs, up to 1 MiB, rows marked "on the device" follow: from the
-  start of a call's first kernel to the end of its last one, on the rank that waits least, as JAX's
-  profiler saw it. docs/benchmarking.md says how everything is measured.
+  A backend without an operation has no row for it. Operations on rows may have a routing after a
+  colon: skewed (a fifth of the experts gets 80% of the choices) or hot (all tokens choose expert
+  0). The default routing is uniform. Between GPUs, up to 1 MiB, rows marked "on the device" follow.
+  Their times are from the start of a call's first kernel to the end of its last one, on the rank
+  that waits least, as JAX's profiler saw it. docs/benchmarking.md describes all measurements.
 
 NCCL:
   nccl-shm     through host memory (NCCL_P2P_DISABLE=1): the path that a pool replaces
@@ -296,7 +296,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _results(text: str) -> dict[str, Any]:
-    """Returns what is in a results file of this command.
+    """Returns the contents of a results file of this command.
 
     Raises:
       ValueError: the file does not exist, or is not a results file.

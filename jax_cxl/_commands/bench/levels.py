@@ -30,7 +30,7 @@ def collective(module: Any, name: str, ranks: int, **options: Any) -> Callable[[
 
 
 def flat_and_levels(name: str, ranks: int, _: int) -> dict[str, Callable[[Any], Any]]:
-    """Returns a collective as one call and in levels."""
+    """Returns two ways to run a collective: as one call, and in levels."""
     ways = {"flat": False, "levels": True}
     return {way: collective(jax_cxl, name, ranks, levels=on) for way, on in ways.items()}
 
@@ -48,7 +48,7 @@ def rows(
         function for each way to run it; one is "flat".
       names: the collectives.
       sizes: their sizes in bytes.
-      seconds: how long a row takes.
+      seconds: how long to measure for each row.
     """
     world = World(jax.process_index(), jax.process_count())
     mesh = jax_cxl.make_mesh((world.size, jax.local_device_count()), AXES)

@@ -173,7 +173,7 @@ def _trace_case(world: World, case: Case) -> Iterator[tuple[str, dict[str, float
     try:
         events = device_time.trace(run)
     except device_time.NoDeviceTimeError as error:
-        _say(world, f"no device time of {case.buffers.shape}: {error}")
+        _say(world, f"cannot measure the device time of {case.buffers.shape}: {error}")
     case.buffers.release()
     receives = case.buffers.shape.receives()
     for name in case.runners:
@@ -181,7 +181,7 @@ def _trace_case(world: World, case: Case) -> Iterator[tuple[str, dict[str, float
         try:
             mine = device_time.of_calls(events, name, calls[name]) if events else []
         except device_time.NoDeviceTimeError as error:
-            _say(world, f"no device time of {case.buffers.shape}: {error}")
+            _say(world, f"cannot measure the device time of {case.buffers.shape}: {error}")
         if min(world.gather(len(mine))) == calls[name]:
             yield name, spread([min(world.gather(t if receives else math.inf)) for t in mine])
 

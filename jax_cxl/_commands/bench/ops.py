@@ -31,8 +31,8 @@ class Op:
       name: name of the function in jax_cxl; a routing may follow a colon.
       blocks_in: number of blocks in a rank's input.
       blocks_out: number of blocks in a rank's output.
-      pool: function (ranks, block elements) -> for the ranks that move the most data, how many
-        blocks they must at least write to the pool and read from it.
+      pool: function (ranks, block elements) -> pairs, for the ranks that move the most data: how
+        many blocks they must at least write to the pool, and read from it.
       result: function (ranks, rank, block elements, values) -> expected output, None if the output
         is not defined on that rank. `values` is a function (rank, first element, elements) ->
         integers.
@@ -108,7 +108,7 @@ class Shape:
         return not self.op.sized or bool(sources - {self.rank})
 
     def bound_seconds(self, write: float, read: float) -> float:
-        """Returns how long the rank that moves the most bytes copies them at rates in bytes/s."""
+        """Returns the seconds that the busiest rank needs for its copies, at rates in bytes/s."""
         moved = self.op.pool(self.ranks, self.count)
         seconds = max(written / write + taken / read for written, taken in moved)
         return self.count * self.dtype.itemsize * seconds

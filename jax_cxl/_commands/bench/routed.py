@@ -145,7 +145,7 @@ def prepare(name: str, routing: str, ranks: int, count: int, axis: str) -> Calla
 
     It also makes the handle for `moe_combine`, so that the measured calls do not include that time.
     """
-    # Not imported above: the command line imports this module before the launcher forks.
+    # Imported here, because the command line imports this module before the launcher forks.
     import jax
     import jax.numpy as jnp
 

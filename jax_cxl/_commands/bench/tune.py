@@ -143,8 +143,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         questions = [question for question in questions if question.name == options.only]
         if not questions and not with_levels:
             parser.error(
-                f"with {options.ranks} ranks on {options.platform} no value to vary is called"
-                f" {options.only!r}"
+                f"{options.only!r} is not a value that tune varies with {options.ranks} ranks on"
+                f" {options.platform}"
             )
 
     best = tuning_table.table(tuning_table.load(configuration.from_environment().tuning))
@@ -229,7 +229,7 @@ def _levels(values: dict[str, int], options: argparse.Namespace) -> dict:
 def _run(
     options: argparse.Namespace, values: dict[str, int], *module: str, **environment: str
 ) -> dict:
-    """Runs a module under a table of these values. Returns its results file, its last argument."""
+    """Runs a module with a tuning table of these values. Returns the results that it writes."""
     with tempfile.TemporaryDirectory(prefix="jax_cxl_tune_") as folder:
         table, results = (pathlib.Path(folder) / name for name in ("table.json", "results.json"))
         table.write_text(json.dumps({"tuning": values}))

@@ -1,4 +1,4 @@
-"""Memory that the processes of the benchmark share: barriers, and how fast ranks copy."""
+"""Memory that the processes of the benchmark share. Has barriers, and measures copies."""
 
 import mmap
 import os

@@ -194,7 +194,7 @@ def _parse(arguments: Sequence[str] | None) -> Job:
         "--replace-collectives",
         help="move the data of all of XLA's collectives between ranks through the pool",
     )
-    flag("--nccl", help="let collectives of NCCL go through the pool, between all GPUs")
+    flag("--nccl", help="send the collectives of NCCL between all GPUs through the pool")
     flag(
         "--bind-cores",
         help="keep each rank on cores of its own: an equal share of the cores of this machine",
@@ -226,7 +226,7 @@ def _parse(arguments: Sequence[str] | None) -> Job:
     most = max(_ANY_MACHINE, _PER_CORE * cores)
     if job.n > most and not job.oversubscribe:
         parser.error(
-            f"-n {job.n} starts {job.n} Python processes on {cores} cores. If you mean it,"
+            f"-n {job.n} starts {job.n} Python processes on {cores} cores. If you want this,"
             f" add --oversubscribe; without it the limit is {most} on this machine"
         )
     if job.bind_cores and job.n > cores:

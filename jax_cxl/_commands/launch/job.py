@@ -51,7 +51,7 @@ class Job(argparse.Namespace):
           port: the loopback port of the coordination service.
           restarts: how many times ranks have been started again before.
           cores: the cores on which the rank stays; if empty, all cores.
-          columns: the columns that a terminal has for the rank's unfinished line; None if no
+          columns: how many columns of a terminal the rank's unfinished line may use; None if no
             terminal shows this line.
         """
         environment = dict(base)

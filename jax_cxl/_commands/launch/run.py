@@ -1,6 +1,6 @@
 """jax_cxl.run: the launcher as a function, for notebooks.
 
-`python -m jax_cxl._commands.launch.run FOLDER` is a rank of it. The folder has what to call.
+Each rank runs `python -m jax_cxl._commands.launch.run FOLDER`, which calls FOLDER's function.
 """
 
 import importlib
@@ -85,7 +85,7 @@ def run(
 
 
 def _pickled(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
-    """Returns function and arguments as bytes."""
+    """Returns the function and its arguments as bytes."""
     pickler: Any = pickle
     name = getattr(function, "__qualname__", "")
     if getattr(function, "__module__", "__main__") == "__main__" or "<" in name:

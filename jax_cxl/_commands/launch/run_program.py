@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
         usage="%(prog)s [--nccl] [--hosts HOSTS] [--replace-collectives] PROGRAM ...",
     )
     flag = functools.partial(parser.add_argument, action="store_true")
-    flag("--nccl", help="collectives that call NCCL: of PyTorch, JAX, vLLM and others")
+    flag("--nccl", help="move collectives that call NCCL, such as those of PyTorch, JAX and vLLM")
     parser.add_argument(
         "--hosts",
         choices=library.HOSTS,

@@ -67,7 +67,7 @@ class Supervisor:
         Call it in a process of its own without threads.
 
         Args:
-          signals: the signals that end the job, which are blocked.
+          signals: the signals that end the job. The caller has blocked them.
 
         Returns:
           The status of the job: the status of the first rank that failed, or 128 plus the number of

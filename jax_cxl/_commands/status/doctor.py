@@ -127,7 +127,7 @@ def _space(folder: str, needed: int, name: str) -> Finding:
     free, total = space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize
     text = (
         f"{folder}: {free / _MIB:.0f} of {total / _MIB:.0f} MiB are free,"
-        f" {name} takes {needed / _MIB:.0f} MiB"
+        f" and {name} takes {needed / _MIB:.0f} MiB"
     )
     if free >= needed or total == 0:  # A tmpfs without a limit has no blocks.
         return ok(text)
@@ -148,11 +148,11 @@ def _path(path: str, spec: pool_uri.PoolSpec, name: str, ranks: int) -> Finding:
         if not os.path.isdir(folder):
             return problem(f"{name}: there is no folder {folder}: create it")
         if not os.access(folder, os.W_OK):
-            return problem(f"{name}: you may not write into {folder}")
+            return problem(f"{name}: you cannot write to {folder}: ask for write access")
         new = spec.bytes or pool_uri.automatic_bytes(ranks, spec.devices_per_path)
         return _space(folder, spec.offset + new, name)
     if not os.access(path, os.R_OK | os.W_OK):
-        return problem(f"{name}: you may not read and write {path}: ask for the rights")
+        return problem(f"{name}: you cannot read and write {path}: ask for access")
     size = spec.medium.path_bytes(path)
     if size is not None and size < spec.offset + spec.bytes:
         return problem(
@@ -211,7 +211,7 @@ def check_dax(sysfs: pathlib.Path = pathlib.Path("/sys")) -> Iterator[Finding]:
         elif os.access(path, os.R_OK | os.W_OK):
             yield ok(text)
         else:
-            yield problem(f"{text}: you may not open it; ask for rights on {path}")
+            yield problem(f"{text}: you cannot open it: ask for access to {path}")
     for node, size in topology.memory_nodes(sysfs).items():
         yield note(
             f"dax: NUMA node {node} has {size / _MIB:.0f} MiB and no processors. If"
@@ -253,7 +253,7 @@ def check_gpu() -> Iterator[Finding]:
     """The NVIDIA driver, and whether it can pin memory of /dev/shm."""
     version = pathlib.Path("/proc/driver/nvidia/version")
     if not version.exists():
-        yield note("GPU: no NVIDIA driver, ranks run on CPUs")
+        yield note("GPU: no NVIDIA driver, so ranks run on CPUs")
         return
     yield ok(f"GPU: {version.read_text().splitlines()[0].strip()}")
     try:
@@ -276,12 +276,11 @@ def _peer_access(cuda: ctypes.CDLL) -> Iterator[Finding]:
         code = cuda.cuDeviceCanAccessPeer(ctypes.byref(can), ctypes.c_int(a), ctypes.c_int(b))
         without += code != 0 or can.value == 0
     if not without:
-        yield ok(f"GPU: all {count.value} GPUs reach each other's memory")
+        yield ok(f"GPU: all {count.value} GPUs can access each other's memory")
         return
     yield note(
-        f"GPU: {without} of {len(pairs)} pairs of GPUs do not reach each other's memory, so that"
-        " NCCL goes through the host's: python -m jax_cxl nccl prints the environment for a faster"
-        " way"
+        f"GPU: {without} of {len(pairs)} pairs of GPUs cannot access each other's memory, so NCCL"
+        " goes through host memory: python -m jax_cxl nccl prints the environment for a faster way"
     )
 
 
@@ -323,7 +322,7 @@ def check_processes(ranks: int) -> Iterator[Finding]:
             " heartbeat, after JAX_CXL_HEARTBEAT_TIMEOUT"
         )
     else:
-        yield ok("processes: the end of a rank on this host is seen at once")
+        yield ok("processes: the end of a rank on this host is noticed at once")
     cores = len(os.sched_getaffinity(0))
     if cores < ranks:
         yield note(f"processes: {ranks} ranks share {cores} cores")

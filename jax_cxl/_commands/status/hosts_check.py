@@ -79,7 +79,7 @@ def recommend(seen: Observations) -> Iterator[Finding]:
     if stores.plain == words:
         yield ok(
             f"coherence: {counts}, so the hardware may keep the caches coherent. If its maker says"
-            " so, write coherence=coherent; coherence=flush, the default of dax:, is always right"
+            " so, set coherence=coherent; coherence=flush, the default of dax:, is always safe"
         )
     elif stores.dropped == words:
         yield ok(
@@ -103,9 +103,9 @@ def _of_gpus(writes: Arrivals | str, words: int) -> Finding:
     if writes.dropped == words:
         return ok(
             f"{counts}. If the settings of both machines say that writes of devices do not stay"
-            " in a cache, write gpu_writes=memory; without it the pool is always right"
+            " in a cache, set gpu_writes=memory; without it the pool is always safe"
         )
-    return ok(f"{counts}, and {words} with a write-back: do not write gpu_writes=memory")
+    return ok(f"{counts}, and {words} with a write-back: do not set gpu_writes=memory")
 
 
 def check_between_hosts(uri: str, address: str) -> Iterator[Finding]:

@@ -27,7 +27,7 @@ def check_device(uri: str) -> Iterator[Finding]:
         return
     yield ok(
         f"memory: load {speed['load_ns']:.0f} ns, store and write-back {speed['store_ns']:.0f} ns"
-        " (median, 8 bytes in no cache)"
+        " (median; 8 bytes that are in no cache)"
     )
     yield ok(
         f"memory: one thread, {speed['bytes'] / _MIB:.0f} MiB, GB/s: loads"
@@ -58,7 +58,7 @@ def _describe(spec: pool_uri.PoolSpec, path: str) -> Iterator[Finding]:
 
 
 def arguments(spec: pool_uri.PoolSpec) -> dict[str, Any]:
-    """Returns the argument of `_core.Pool.create` for a pool of `doctor`, which keeps jobs out."""
+    """Returns the argument of `_core.Pool.create` for `doctor`'s pool, which keeps jobs out."""
     fields = spec.sized(1).for_core() | {"coherence": "flush", "world_size": 1}
     if spec.medium.in_dev_shm:
         fields["paths"] = spec.paths or (f"doctor.{time.time_ns()}",)

@@ -55,7 +55,7 @@ class Found:
 
 
 def begins_with(path: str, magic: bytes, *offsets: int) -> bool:
-    """Returns whether a file has `magic` at any of some offsets. Never blocks, whatever it is."""
+    """Returns whether a regular file has `magic` at one of the offsets. Never blocks."""
     with contextlib.suppress(OSError):
         if stat.S_ISREG(os.stat(path).st_mode):
             with open(path, "rb") as file:
@@ -193,7 +193,7 @@ def named(target: str) -> list[Found]:
     name = _SHM_PREFIX + (spec.paths[0] if spec.paths else "")
     if os.path.exists(name) and not os.access(name, os.R_OK):
         raise ValueError(
-            f"{name} belongs to {_owner(name)}, and you may not read it: run this as that user or"
+            f"{name} belongs to {_owner(name)}, and you cannot read it: run this as that user or"
             " as root"
         )
     return [pool for pool in of_this_user() if pool.name == name]

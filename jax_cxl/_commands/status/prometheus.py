@@ -40,7 +40,7 @@ def text(jobs: Sequence[tuple[str, analysis.Job]]) -> str:
 
 
 def _samples(name: str, field: str, rank: analysis.Rank) -> Iterable[tuple[dict[str, str], object]]:
-    """Yields the values of a metric for a rank, with the labels that only they have."""
+    """Yields a rank's values of a metric, each with its own labels."""
     record = rank.record
     if field:
         for counted in record["operations"]:

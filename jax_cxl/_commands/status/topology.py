@@ -50,7 +50,7 @@ class DaxDevice:
 
 
 def cpuinfo() -> dict[str, str]:
-    """Returns what Linux says about the first processor."""
+    """Returns what /proc/cpuinfo says about the first processor."""
     first, _, _ = pathlib.Path("/proc/cpuinfo").read_text().partition("\n\n")
     fields = (line.partition(":") for line in first.splitlines())
     return {name.strip(): value.strip() for name, _, value in fields}
@@ -148,7 +148,7 @@ def _device(folder: pathlib.Path) -> PciDevice:
 
 
 def _text(path: pathlib.Path) -> str:
-    """Returns what a file of sysfs says, "" if it cannot be read."""
+    """Returns the text of a file in sysfs, "" if it cannot be read."""
     with contextlib.suppress(OSError):
         return path.read_text().strip()
     return ""

@@ -194,13 +194,13 @@ def _export(options: argparse.Namespace) -> int:
     section = _section(devices, options.name)
     records = _of_version(section, options.version)
     if options.path.exists():
-        raise errors.CxlError(f"{options.path} exists already; choose a new name")
+        raise errors.CxlError(f"{options.path} already exists; choose a new name")
     reader = restoring.Reader(section, records)
     _files(options.path).write(reader, options.path)
     print(f"wrote {_text.printable(section.entry.name)} {records[0].version} to {options.path}")
     for leaf in reader.leaves.values():
         if leaf.key:
-            print(f"{_text.printable(leaf.name)}: typed PRNG keys, of which it has the key data")
+            print(f"{_text.printable(leaf.name)}: typed PRNG keys, written as key data")
     return 0
 
 
@@ -298,7 +298,7 @@ def _section(devices: Devices, name: str | None) -> Section:
     found = listing.sections(devices)
     names = [section.entry.name for section in found]
     if name is None and len(found) != 1:
-        raise errors.StoreError(f"{devices.where!r} has the names {names}: choose one by --name")
+        raise errors.StoreError(f"{devices.where!r} has the names {names}: choose one with --name")
     for section in found:
         if name in (None, section.entry.name):
             return section
@@ -317,7 +317,7 @@ def _of_version(section: Section, version: int | None) -> Records:
 
 
 def _files(path: pathlib.Path) -> Any:
-    """Returns the module that reads and writes such a file or folder."""
+    """Returns the module for this kind of file or folder."""
     return safetensors_files if path.suffix == ".safetensors" else orbax_files
 
 
@@ -345,7 +345,7 @@ def _refuse_if_in_use(where: str) -> None:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise errors.PoolError(f"{path} is in use by a job: wait for its end") from None
+                raise errors.PoolError(f"{path} is in use by a job: wait until it ends") from None
             except OSError:
                 return  # A file system without locks.
 

@@ -29,7 +29,7 @@ def write(reader: restoring.Reader, folder: pathlib.Path) -> None:
     ]
     if refused:
         raise errors.CxlError(
-            "an orbax checkpoint cannot have arrays without elements, or text:"
+            "an orbax checkpoint cannot hold arrays without elements, or text:"
             f" {', '.join(refused)}"
         )
     values = {

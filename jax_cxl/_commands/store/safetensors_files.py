@@ -24,8 +24,8 @@ def write(reader: restoring.Reader, path: pathlib.Path) -> None:
         key = ".".join(names.simple(name))
         if not leaf.dtype or key in tensors or not key:
             raise errors.CxlError(
-                f"a safetensors file has only arrays, with different names, and {name} is not one"
-                " of these: export it to a folder, as an orbax checkpoint"
+                f"a safetensors file can hold only arrays with different names, and not {name}:"
+                " export to a folder instead, as an orbax checkpoint"
             )
         tensors[key] = reader.read_same(leaf, tuple((0, n) for n in leaf.shape))
     try:

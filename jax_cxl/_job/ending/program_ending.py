@@ -33,7 +33,7 @@ def reason() -> str:
     code = _core.uncaught_exit()
     if code is None:
         return ""
-    # As in the interpreter: an integer is the status; any other object is printed, with status 1.
+    # The interpreter does the same: an integer is the status. It prints others, with status 1.
     if not isinstance(code, int):
         return f"status 1: {code}"
     return f"status {code & 0xFF}" if code & 0xFF else ""

@@ -67,8 +67,8 @@ def number(variable: str) -> Any:
 
 
 def _address_of_open_mpi(timeout_secs: int | None, override_coordinator_port: str | None) -> str:
-    # "prterun-HOST-PID@JOB" has the host on which mpirun runs. JAX uses this host too, for version
-    # 4.
+    # "prterun-HOST-PID@JOB" names the host on which mpirun runs. For version 4, JAX uses this host
+    # too.
     namespace = os.environ["PMIX_NAMESPACE"]
     port = override_coordinator_port or _port(namespace)
     if os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == os.environ["OMPI_COMM_WORLD_SIZE"]:

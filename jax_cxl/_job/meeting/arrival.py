@@ -67,13 +67,13 @@ def await_ranks(timeout: float) -> None:
         if ended := board.ranks(ENDED):
             raise errors.NotInitializedError(
                 f"{_text.numbered('rank', ended)} ended without calling jax_cxl.initialize(), or"
-                " jax.distributed.initialize(). All ranks have to call it, before they use a device"
+                " jax.distributed.initialize(). All ranks have to call it before they use a device"
             )
         if time.monotonic() > deadline:
             raise errors.NotInitializedError(
                 f"{_text.numbered('rank', missing)} did not call jax_cxl.initialize() within"
-                f" JAX_CXL_CONNECT_TIMEOUT = {timeout:g} s. All ranks have to call it, before they"
-                " use a device; raise that time if ranks start so far apart"
+                f" JAX_CXL_CONNECT_TIMEOUT = {timeout:g} s. All ranks have to call it before they"
+                " use a device. Raise that timeout if ranks start further apart"
             )
         time.sleep(next(pauses))
 
@@ -102,7 +102,7 @@ def begin(awaited: Sequence[int], timeout: float) -> None:
         return (
             f"{_text.numbered('process', missing())} did not call jax_cxl.initialize() within"
             f" JAX_CXL_CONNECT_TIMEOUT = {timeout:g} s: look at what it printed last, or raise that"
-            " time if processes start so far apart"
+            " timeout if processes start further apart"
         )
 
     deadline = time.monotonic() + timeout
@@ -118,7 +118,7 @@ def begin(awaited: Sequence[int], timeout: float) -> None:
 
 
 def give_up(reason: str) -> None:
-    """Makes `wait_for` raise an error from now on, because this program ends as `reason` says."""
+    """Makes `wait_for` raise errors from now on. `reason` says how this program ends."""
     global _ends
     _ends = reason
 
@@ -161,7 +161,7 @@ def exchange(folder: str, value: str, processes: Sequence[int], what: str) -> li
 
     Args:
       folder: prefix of the keys, used for this exchange only.
-      what: what a process does when it publishes its value, for messages: "come to the pool".
+      what: what a process does when it publishes its value, for messages: "join the pool".
 
     `wait_for` says which errors it raises.
     """
@@ -186,7 +186,7 @@ def exchange(folder: str, value: str, processes: Sequence[int], what: str) -> li
 
 
 def _soon(key: str) -> str | None:
-    """Returns the value of a key, None if it gets none in the time of a pause."""
+    """Returns the value of a key, None if it gets none during a pause."""
     # The service answers as soon as there is a value, sooner than a pause would end.
     return _compat.distributed.key_value(key, round(_LONGEST_PAUSE * 1000))
 

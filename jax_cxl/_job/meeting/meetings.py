@@ -54,7 +54,7 @@ def name() -> str:
 
 
 def processes_left() -> Sequence[int]:
-    """Returns the processes that have continued after an error, at first all."""
+    """Returns the processes that have continued after errors. At first these are all."""
     if _past.members is None:
         return range(_compat.distributed.process_count())
     return sorted({jax.devices()[rank].process_index for rank in _past.members})
@@ -119,7 +119,7 @@ def remember(meeting: pools.Meeting) -> None:
 
 
 def note_end(lost: Sequence[int], failed: bool) -> None:
-    """Remembers how a runtime of this process has ended: `_Past` describes the arguments."""
+    """Remembers how a runtime of this process has ended. `_Past` describes the arguments."""
     _past.lost, _past.failed = lost, failed
 
 
@@ -148,13 +148,13 @@ def _check_settings(meeting: str, tuning: _core.Tuning, first: int) -> None:
     theirs, theirs_early = json.loads(arrival.wait_for_value(key, problem))
     if theirs != mine:
         raise errors.MismatchError(
-            f"process {process} has another tuning table than process {first}:"
+            f"process {process} has a different tuning table from process {first}:"
             f" {_difference(mine, theirs, first)}. Set JAX_CXL_TUNING to the same table in all"
             " processes."
         )
     if theirs_early != early:
         raise errors.MismatchError(
-            f"process {process} would start collectives in another order than process {first}:"
+            f"process {process} would start collectives in a different order from process {first}:"
             f" {_difference(early, theirs_early, first)}. Set the same value in all processes."
         )
 
@@ -197,10 +197,10 @@ def _meet(
             arrival.check_others()
             raise
     try:
-        with arrival.telling_failures():  # Before the name is removed: see above.
+        with arrival.telling_failures():  # The others learn of errors before the name is removed.
             pools.register(pool, pools.local_ranks())
             if client is not None:
-                arrival.exchange(f"{key}/registered", "", processes, "come to the pool")
+                arrival.exchange(f"{key}/registered", "", processes, "join the pool")
             pools.check_hosts(pool, members, place)
     except Exception:
         # The process that created the pool may have ended, so this process removes the name.

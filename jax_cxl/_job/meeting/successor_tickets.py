@@ -95,7 +95,7 @@ def join(
             missing = [rank for rank in members if not pool.registered(rank)]
             if not missing or changed:
                 break
-            _check(deadline, f"rank {missing[0]} has not come to the pool")
+            _check(deadline, f"rank {missing[0]} has not joined the pool")
         pools.remove_name(pool, place, spec)
         if not missing:
             pools.check_hosts(pool, members, place)

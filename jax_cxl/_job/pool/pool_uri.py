@@ -149,7 +149,7 @@ def _options(uri: str, medium: media.Medium, query: str) -> dict[str, str]:
     for option in query.split("&"):
         key, _, value = option.partition("=")
         if key not in medium.options:
-            _fail(uri, f"option {key!r} is none of {', '.join(medium.options)}")
+            _fail(uri, f"{key!r} is not an option; the options are {', '.join(medium.options)}")
         if not value:
             _fail(uri, f"option {key!r} has no value")
         if key in options:
@@ -163,7 +163,7 @@ def _options(uri: str, medium: media.Medium, query: str) -> dict[str, str]:
 def _paths(uri: str, medium: media.Medium, place: str) -> tuple[str, ...]:
     if medium.in_dev_shm:
         if place and not _SHM_NAME.fullmatch(place):
-            _fail(uri, f"name {place!r} is not 1 to 64 letters, digits, '.', '_' or '-'")
+            _fail(uri, f"name {place!r} must be 1 to 64 letters, digits, '.', '_' or '-'")
         return (place,) if place else ()
     paths = tuple(place.split(","))
     for path in paths:
@@ -182,5 +182,5 @@ def _size(uri: str, options: dict[str, str], key: str) -> int:
     except ValueError as error:
         _fail(uri, f"{key}={error}")
     if size >= 1 << 62:
-        _fail(uri, f"{key}={text!r} is beyond any memory")
+        _fail(uri, f"{key}={text!r} is larger than any memory")
     return size

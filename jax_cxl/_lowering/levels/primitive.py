@@ -32,7 +32,7 @@ def make(
 ) -> Any:
     """Makes the primitive of a collective, with all rules except its transpose.
 
-    Its parameters are `axes` and what the collective needs of the following. `groups`, `levels`,
+    Its parameters are `axes`, and the following if the collective needs them. `groups`, `levels`,
     `root`, `sources`, `reverse` and `reduce_op` are those of `choose.collective`. The collective
     removes the dimension `operand_blocks`, which counts ranks, and then inserts the dimension
     `result_blocks` of `size` ranks. Its result is `invariant` if it does not vary over `axes`.
@@ -89,7 +89,7 @@ def make(
 
 
 def _batched(primitive, x, d, **params):
-    """Binds a primitive to an array with a batch dimension, which is not one of its ranks."""
+    """Binds a primitive to an array whose batch dimension does not count ranks."""
     if d is not None:
         blocks = params.get("operand_blocks")
         if blocks is not None:

@@ -1,7 +1,7 @@
 """Checks of arguments that are Python values: integers and booleans.
 
-A value of another type is a TypeError, a traced value in place of an integer NotImplementedError,
-an integer out of range ValueError.
+A value of another type raises TypeError. A traced value in place of an integer raises
+NotImplementedError. An integer out of range raises ValueError.
 """
 
 import operator
@@ -12,7 +12,7 @@ import numpy as np
 
 
 def integer(op: str, argument: str, value: Any) -> int:
-    """Returns an integer, which True and 1.5 are not, as an int."""
+    """Returns an integer as an int. True and 1.5 are not integers."""
     if isinstance(value, jax.core.Tracer):
         raise NotImplementedError(
             f"jax_cxl.{op}: {argument} must be a Python int, not a traced value: programs are"

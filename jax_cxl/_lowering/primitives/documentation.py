@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-# Parameters that mean the same wherever a docstring does not describe them.
+# What parameters mean if a docstring does not describe them.
 _PARAMETERS = {
     "x": "array, or pytree of arrays, of any dtype.",
     "axis_name": "mesh axis, or several in the order in which they count ranks.",
@@ -19,7 +19,7 @@ lists of axis indices, all of the same size and together a partition of the axis
 True combines the data of each process before they go through the pool, False does not.
     None chooses the faster way for the size (docs/levels.md).""",
 }
-# Errors of every function that has a parameter.
+# Errors of every function that has the parameter.
 _ERRORS = {
     "x": ["TypeError: a dtype is not supported, such as float6_e2m3fn."],
     "axis_name": ["NameError: the axis is not bound, as outside `jax.shard_map`."],

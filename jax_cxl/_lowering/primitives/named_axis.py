@@ -15,7 +15,7 @@ from jax import lax
 from jax_cxl import _compat
 from jax_cxl._lowering.primitives import arguments, dtypes
 
-# As arguments of the public functions, and as `groups_along` returns them.
+# Types of arguments of the public functions, and of what `groups_along` returns.
 AxisName = Hashable | Sequence[Hashable]
 GroupLists = Sequence[Sequence[int]] | None
 Axes = tuple[Hashable, ...]

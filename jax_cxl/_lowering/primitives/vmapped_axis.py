@@ -6,10 +6,10 @@ import jax.numpy as jnp
 
 
 def check(name: str, axis: Any, axes: Any, groups: Any, *, others: bool = False) -> None:
-    """Checks that a collective over an axis of vmap has no groups, and no axes but `others`.
+    """Checks a collective over an axis of vmap: no groups, and other axes only if `others`.
 
     Raises:
-      NotImplementedError: it has.
+      NotImplementedError: it has groups or other axes.
     """
     if groups is not None:
         raise NotImplementedError(

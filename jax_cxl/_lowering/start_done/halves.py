@@ -43,7 +43,7 @@ done_p = _compat.tracing.Primitive("done")
 tie_p = _compat.tracing.Primitive("tie")
 start_p.multiple_results = tie_p.multiple_results = True
 
-# The calls that start something -> the calls that wait for it.
+# Calls that start something -> calls that wait for it.
 _DONE_TARGETS = {
     contract.START_TARGET: contract.DONE_TARGET,
     contract.START_ROWS_TARGET: contract.DONE_TARGET,
@@ -234,9 +234,9 @@ def _check_complete(token: Any) -> None:
     if not isinstance(owner, ir.Block) and owner.name == "stablehlo.constant":
         return
     raise NotImplementedError(
-        "A future of jax_cxl crosses the boundary of a loop, a branch or a function on GPUs, where"
-        " XLA may copy its unfinished result. Call done() in the same function, branch or iteration"
-        " of a loop as the start, and carry the result instead of the future."
+        "A future of jax_cxl crosses the boundary of a loop, a branch or a function. On GPUs, XLA"
+        " may copy its unfinished result there. Call done() in the same function, branch or loop"
+        " iteration as the start, and carry the result instead of the future."
     )
 
 
@@ -251,7 +251,7 @@ def _register(primitive: Any, on_cpu: Any, on_cuda: Any) -> None:
 
 @start_p.def_impl
 def _start_alone(*xs, collective, **params):
-    """Outside of programs each call is a program, which is complete before the next one."""
+    """Runs a start outside of programs, where each call completes before the next one."""
     return [collective.bind(*xs, **params), jnp.zeros(1, np.uint32)]
 
 

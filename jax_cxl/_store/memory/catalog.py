@@ -178,7 +178,7 @@ def create(devices: Devices, name: str, keep: int, size: int | None) -> Entry:
         slot = min(set(range(layout.MAX_SECTIONS)) - used, default=None)
         if slot is None:
             raise errors.StoreError(
-                f"{devices.where!r} has {layout.MAX_SECTIONS} names, which is the most: delete some"
+                f"{devices.where!r} has {layout.MAX_SECTIONS} names, the maximum: delete some"
             )
         start, end = _place(devices, name, size)
         identity = secrets.randbits(63) | 1

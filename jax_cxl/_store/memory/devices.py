@@ -183,7 +183,7 @@ class Devices:
             raise errors.StoreError(f"{self.where!r}: {why}{more}") from why
         self.lost = lost
         logging.getLogger("jax_cxl").warning(
-            "%r: %s. Saves and restores go on without it, by parity. Replace it, and then repair"
+            "%r: %s. Saves and restores continue without it, with parity. Replace it, then repair"
             " the store, before another path is lost",
             self.where,
             str(why),  # Handlers keep the arguments, and the error keeps the mapping.

@@ -215,8 +215,8 @@ class Reader:
             if first.tobytes() != other.tobytes():
                 count = len(self.writers)
                 raise errors.StoreError(
-                    f"{leaf.name} has another value on process {self.writers[writer]} than on"
-                    f" process {self.writers[0]} of the {count} processes that saved it. Each of"
+                    f"{leaf.name} has different values on processes {self.writers[writer]} and"
+                    f" {self.writers[0]} of the {count} processes that saved it. Each of"
                     f" {count} processes can restore its own value into a NumPy array, or an array"
                     " on its own devices; leave this leaf out otherwise"
                 )

@@ -73,7 +73,7 @@ def merge(told: Sequence[Sequence[Leaf]], writers: tuple[int, ...], whole: bool)
     Args:
       told: the leaves, with Python values, as each process describes them.
       writers: indices of the processes.
-      whole: as of the description.
+      whole: as in the description.
 
     Raises:
       MismatchError: the processes have different trees.

@@ -229,8 +229,8 @@ def take_alone(section: Section) -> None:
     with catalog.locked(section.devices):
         if who := owner(section):
             raise OwnedError(
-                f"{who} writes to {section.text}, and only one job at a time may. End that job"
-                " first"
+                f"{who} already writes to {section.text}. Only one job at a time can: end that"
+                " job first"
             )
         claims = _all_claims(section)
         session, identity = section.devices.sessions.enter()

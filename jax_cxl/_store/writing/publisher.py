@@ -304,8 +304,8 @@ class Publisher:
             try:
                 if self._shared and (who := fence.owner(section)):
                     raise fence.OwnedError(
-                        f"{who} publishes {section.text}: one job at a time publishes a name."
-                        " End that job, or publish under another name"
+                        f"{who} already publishes {section.text}. Only one job at a time can:"
+                        " end that job, or publish under another name"
                     )
                 state = self._incarnation, together.token, self.last, self._base
                 claim = self._own_claim = fence.take(section, *state)

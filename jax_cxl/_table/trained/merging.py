@@ -63,6 +63,6 @@ def merge(ids: np.ndarray, updates: np.ndarray) -> tuple[np.ndarray, np.ndarray]
         start = first[group]
         left = order[start + _LEVELS : start + counts[group]]
         rest = np.concatenate([sums[group : group + 1], updates[left]])
-        # It adds one after another, unlike np.sum.
+        # Unlike np.sum, accumulate adds one after another.
         sums[group] = np.add.accumulate(rest)[-1]
     return unique, sums

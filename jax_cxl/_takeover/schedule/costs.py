@@ -91,7 +91,7 @@ class Costs:
         return _LAUNCH + max(products, sum(map(size, arrays)) / _BYTES)
 
     def products(self, computation: Computation, instruction: Instruction) -> float:
-        """Returns how long an instruction takes as a matrix product, or those fused into it."""
+        """Returns how long its matrix products take: the instruction, or those fused into it."""
         if instruction.opcode != "fusion":
             return _dot(computation, instruction)
         return sum(map(self._in_fusion, instruction.proto.integers(Instruction.CALLED)))

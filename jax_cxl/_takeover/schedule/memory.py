@@ -32,7 +32,7 @@ def tuple_of(computation: Computation, instruction: Instruction) -> Instruction:
 
 
 def source(computation: Computation, number: int) -> Instruction:
-    """Returns what an instruction takes from a tuple that is built here, else the instruction."""
+    """Returns the part that an instruction takes from a tuple built here, else the instruction."""
     instruction = computation.instruction(number)
     while instruction.opcode == "get-tuple-element":
         whole = tuple_of(computation, instruction)
@@ -102,7 +102,7 @@ class Memory:
         return {owner for operand in self.operands[i] for owner in self.owners[operand]}
 
     def source(self, i: int) -> int:
-        """Returns what an instruction takes from a tuple, as the function `source` does."""
+        """Returns the position of what the function `source` returns for an instruction."""
         return self.position[source(self.computation, self.instructions[i].id).id]
 
     def _is_pure(self, i: int) -> bool:

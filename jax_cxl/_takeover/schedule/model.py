@@ -70,8 +70,8 @@ class Clock:
       positions: the instructions that have run, in their order.
       seconds: how long they took.
       waits: the part of `seconds` in which the program waited for collectives.
-      free: when the pool is free.
-      over: when each started collective ends, until the program has waited for it; by its done.
+      free: when the pool becomes free.
+      over: when each collective ends for which the program has not waited yet, by its done.
       emitted: for each instruction, whether it has run.
     """
 

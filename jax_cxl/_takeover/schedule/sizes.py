@@ -41,7 +41,7 @@ class Sizes:
         # the result of a loop or a branch.
         self._counted: set[Name] = set()
         module, computation = memory.module, memory.computation
-        # In the entry, the parts of its result that are in the memory of arguments.
+        # The parts of the entry's result that are in the memory of arguments.
         donated = {part[:1] for part in module.donated}
         root = memory.position[computation.root.id]
         outputs: list[tuple[tuple[int, ...], int]] = [((), root)]

@@ -140,8 +140,8 @@ class _Offloaded:
         found = [each for each in named_values.named(closed.jaxpr) if each[0] in self.shardings]
         if missing := self.shardings.keys() - {name for name, *_ in found}:
             raise ValueError(
-                f"{getattr(self.f, '__name__', self.f)} names no value {min(missing)!r}: name it by"
-                " jax.ad_checkpoint.checkpoint_name"
+                f"{getattr(self.f, '__name__', self.f)} names no value {min(missing)!r}: name it"
+                " with jax.ad_checkpoint.checkpoint_name"
             )
         ring = self._ring_for(found)
         numbers = iter(range(len(found)))

@@ -54,8 +54,8 @@ def wait(
         _check_lost(what, missing, ranks)
         if waited > limit:
             error = errors.CollectiveTimeoutError(
-                f"{what}: {_names(missing, ranks)} did not come within {limit:g} s. python -m"
-                " jax_cxl status shows what ranks do; a longer timeout waits longer"
+                f"{what}: {_names(missing, ranks)} did not arrive within {limit:g} s. python -m"
+                " jax_cxl status shows what ranks do. Pass a longer timeout to wait longer"
             )
             error.rank, error.call, error.waited_s = ranks[first][0], what, waited
             error.pid, error.host = missing[first].get("pid"), missing[first].get("host")

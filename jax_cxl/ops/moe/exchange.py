@@ -129,7 +129,7 @@ def add(y: Any, weights: Any, handle: MoeHandle) -> Any:
     Args:
       y: (rows, D): the experts' results.
       weights: (assignments of all ranks,), or None for ones.
-      handle: of the dispatch.
+      handle: the handle of the dispatch.
     """
     wide = dtypes.accumulator(y.dtype)
     by_row = None if weights is None else take_alone(weights, handle.assignment).astype(wide)

@@ -72,7 +72,7 @@ class DeathsTest(parameterized.TestCase):
     def test_rank(self, victim, launcher):
         running, ranks, pids = self.start(*launcher)
         os.kill(ranks[victim], signal.SIGKILL)
-        # They raise PeerLostError and exit; without --go-on, JAX may be faster.
+        # The others raise PeerLostError and exit. Without --go-on, JAX may end them sooner.
         self.wait_until_gone(set(ranks.values()), job.SOON)
         stdout, stderr = self.end(running, pids)
         self.assertIn(f"rank {victim} was killed by SIGKILL", stderr)

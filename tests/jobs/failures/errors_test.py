@@ -145,7 +145,7 @@ class ProgramTest(parameterized.TestCase):
             self.assertRegex(error["call"], "psum: all_reduce sum of 1 float32 at .*failing.py")
             self.assertLess(error["seconds"], job.SOON)
             if not job.incoherent():  # There its calls since its last heartbeat are lost.
-                self.assertRegex(error["last"], r"finished psum: .* float32, its collective 1")
+                self.assertRegex(error["last"], r"finished psum: .* its collective number 1")
 
     def test_late_peer(self):
         environment = {"JAX_CXL_TIMEOUT": "0.5"}

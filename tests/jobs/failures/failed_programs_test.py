@@ -29,7 +29,7 @@ class FailedProgramsTest(parameterized.TestCase):
         printed = run(failed, devices_per_process=devices_per_process)
         self.assertRegex(
             printed[0][0],
-            rf"^\d\.\d s, PeerLostError: .*a program failed on rank {failed} .*, and not on rank"
+            rf"^\d\.\d s, PeerLostError: .*a program failed on rank {failed} .*, but not on rank"
             rf" \d: .*device {failed} has no data",
         )
         self.assertLess(float(printed[0][0].split()[0]), 2 + job.SOON)

@@ -17,7 +17,7 @@ class KillsTest(parameterized.TestCase):
     @pytest.mark.sample(2)
     def test_others_go_on(self, stage):
         first = random.randrange(1 << 30)
-        # It prints what was wrong.
+        # main prints what was wrong.
         self.assertEqual(kill_sweep.main([f"--stages={stage}", "--count=1", f"--first={first}"]), 0)
 
 

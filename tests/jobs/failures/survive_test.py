@@ -34,7 +34,7 @@ class SurviveTest(absltest.TestCase):
         self.assertEqual(disturbed, undisturbed)
         self.assertEqual(said.count("was killed by SIGKILL; restart "), _KILLS)
         self.assertRegex(said, r"rank \d is lost")
-        # Not from the disk: the first checkpoint there would be that of step 100.
+        # They did not continue from the disk: its first checkpoint would be that of step 100.
         self.assertGreater(said.count("continues from step "), said.count("continues from step 0"))
 
 

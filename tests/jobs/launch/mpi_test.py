@@ -35,7 +35,7 @@ _HYDRA = {
     "MPI_LOCALRANKID": "3",
     "MPI_LOCALNRANKS": "4",
 }
-# As inside an allocation: the launcher that started the process wins.
+# Inside an allocation, the launcher that started the process wins.
 _SLURM = {
     "SLURM_JOB_ID": "4242",
     "SLURM_STEP_NODELIST": "node[7-8]",

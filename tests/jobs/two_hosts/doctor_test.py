@@ -194,9 +194,9 @@ class IncoherentTest(parameterized.TestCase):
             (0, 0, 4),
             "GPUs: 0 of 4 writes of a GPU arrived without a write-back",
         ),
-        ("memory", "cache", (0, 0, 4), "do not write gpu_writes=memory"),
-        ("memory", "memory", (0, 4, 4), "write gpu_writes=memory; without it"),
-        ("memory", None, (0, 4, 4), "write gpu_writes=memory; without it"),
+        ("memory", "cache", (0, 0, 4), "do not set gpu_writes=memory"),
+        ("memory", "memory", (0, 4, 4), "set gpu_writes=memory; without it"),
+        ("memory", None, (0, 4, 4), "set gpu_writes=memory; without it"),
         (None, "nowhere", (0, 0, 0), "4 of 4 writes of a GPU did not arrive"),
     )
     def test_writes_of_gpus(self, first, second, expected, words):

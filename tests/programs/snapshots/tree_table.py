@@ -214,7 +214,7 @@ def disagreeing(on: Devices) -> dict[str, Any]:
 
 
 def refused(on: Devices) -> dict[str, Any]:
-    """Returns leaves that a snapshot cannot have."""
+    """Returns leaves that a snapshot cannot hold."""
     deleted = jnp.ones(3)
     deleted.delete()
     twice = on.sharded("d")

@@ -88,7 +88,7 @@ def main(_):
             elif _PREVIOUS.value > 1:
                 for name in own:
                     arguments = (step - 1, {"own": {name: own[name]}})
-                    raises(jax_cxl.StoreError, "another value", snapshots.restore, *arguments)
+                    raises(jax_cxl.StoreError, "different values", snapshots.restore, *arguments)
         snapshots.save(step, {"tree": tree, "own": own})
         snapshots.wait()
         both = snapshots.restore(step, {"tree": tree, "own": own})

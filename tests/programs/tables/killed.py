@@ -67,7 +67,7 @@ def _write() -> None:
     table = jax_cxl.Table.open(_WHERE.value, "table", timeout=100)
     take = jax.jit(table.take)
     everything = np.arange(ROWS, dtype=np.int32)
-    # It completes a step of an earlier job, or finds that it has not begun.
+    # This completes a step of an earlier job, or finds that the step has not begun.
     table.add(np.empty(0, np.int32), np.empty((0, WIDTH), np.int32))
     step = int(take(everything[:1])[0, 0])
     counts = Counts()

@@ -65,7 +65,7 @@ DeviceRing::DeviceRing(uint32_t number, int device,
 Status DeviceRing::Prepare() {
   if (parts_.size() > tier::DeviceGet::kMostDevices)
     return Error(Code::kUnimplemented, "the store has ", parts_.size(),
-                 " devices, and GPUs get residuals from at most ",
+                 " devices, but GPUs get residuals from at most ",
                  tier::DeviceGet::kMostDevices,
                  ": use a store of fewer devices");
   CXL_ASSIGN_OR_RETURN(error_, AllocatePinned<tier::GetError>(1));

@@ -107,7 +107,7 @@ __device__ inline bool Run(const Task& task, FlaggedControl& mine,
       done = AwaitReleased(call, shared, call.base_round + 1 - kFlaggedSlots);
     done = !__syncthreads_or(!done);
   }
-  // Only now: a peer may not have seen the old value of this word yet.
+  // Do this only now: a peer may not have seen the word's old value before.
   if (done && threadIdx.x == 0 && blockIdx.x == 0)
     StoreWord(&mine.calls[SlotOf(call)], ExpectedCall(call));
   if (done && data) {

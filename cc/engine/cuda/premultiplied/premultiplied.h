@@ -11,8 +11,8 @@
 // has no code for factors.
 namespace jax_cxl::cuda {
 
-// As LaunchCounted (executor.h). DeviceCall::factor_at is read when the kernel
-// runs, in a graph each time.
+// Works like LaunchCounted (executor.h). The kernel reads DeviceCall::factor_at
+// when it runs, in a graph each time.
 cudaError_t LaunchPremultiplied(const DeviceCall& call, const Shape& shape,
                                 cudaStream_t stream);
 

@@ -19,7 +19,8 @@ constexpr size_t kFew = 4;
 __device__ void RunShort(const DeviceTransfer& given, DeviceCall* call) {
   __shared__ flagged::Shared shared;
   __shared__ FlaggedControl* rings[2];
-  // Not the warp that loads the position: it would wait for both.
+  // Use another warp than the one that loads the position, which would wait for
+  // both.
   const uint32_t member = threadIdx.x - (flagged::kBlockThreads - 32);
   if (member < 2) rings[member] = given.call.members[member].flagged;
   const bool source = given.call.self == 0;

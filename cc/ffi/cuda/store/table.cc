@@ -127,7 +127,7 @@ class Aside {
     std::unique_ptr<Aside>& aside = of_devices[device];
     if (aside == nullptr) {
       auto made = std::make_unique<Aside>();
-      // Its few blocks start before those of the computation.
+      // The stream's few blocks start before those of the computation.
       int least = 0, greatest = 0;
       cudaDeviceGetStreamPriorityRange(&least, &greatest);
       CXL_RETURN_IF_ERROR(
