@@ -77,7 +77,7 @@ def _next(store: jax_cxl.Store) -> int:
 def _read(where: str, rng: random.Random, seen: pathlib.Path) -> None:
     store = jax_cxl.Store(where)
     if _BREAK.value:
-        store._devices.sessions = _NoLeases(store._devices.sessions)
+        store._devices._sessions = _NoLeases(store._devices.sessions)
     version, last = None, -1
     while True:
         if rng.random() < 0.3 and _PATHS.value == 1:
