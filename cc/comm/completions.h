@@ -22,7 +22,7 @@ namespace jax_cxl::comm {
 // Thread-safe.
 class Completions {
  public:
-  // Returns when all completions have run, also those that they run.
+  // Waits until all completions have run. They may run others meanwhile.
   ~Completions();
 
   void Run(std::function<void()> completion);
