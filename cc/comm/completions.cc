@@ -4,23 +4,33 @@
 
 namespace jax_cxl::comm {
 
+Completions::~Completions() {
+  // While these threads end, a completion may still add threads.
+  for (std::vector<std::jthread> ending;; ending.clear()) {
+    const std::lock_guard lock(mutex_);
+    if (threads_.empty()) return;
+    stop_ = true;
+    wake_.notify_all();
+    ending.swap(threads_);
+  }
+}
+
 void Completions::Run(std::function<void()> completion) {
   std::lock_guard lock(mutex_);
   queue_.push_back(std::move(completion));
   if (queue_.size() > idle_)
-    threads_.emplace_back([this](const std::stop_token& stop) { Work(stop); });
+    threads_.emplace_back([this] { Work(); });
   else
     wake_.notify_one();
 }
 
-void Completions::Work(const std::stop_token& stop) {
+void Completions::Work() {
   std::unique_lock lock(mutex_);
   for (;;) {
     ++idle_;
-    const bool more =
-        wake_.wait(lock, stop, [this] { return !queue_.empty(); });
+    wake_.wait(lock, [this] { return stop_ || !queue_.empty(); });
     --idle_;
-    if (!more) return;
+    if (queue_.empty()) return;
     std::function<void()> completion = std::move(queue_.front());
     queue_.pop_front();
     lock.unlock();

@@ -5,7 +5,6 @@
 #include <deque>
 #include <functional>
 #include <mutex>
-#include <stop_token>
 #include <thread>
 #include <vector>
 
@@ -23,15 +22,21 @@ namespace jax_cxl::comm {
 // Thread-safe.
 class Completions {
  public:
+  // Waits until all completions have run. They may run others meanwhile.
+  ~Completions();
+
   void Run(std::function<void()> completion);
 
  private:
-  void Work(const std::stop_token& stop);
+  void Work();
 
   std::mutex mutex_;
-  std::condition_variable_any wake_;
+  // A condition_variable_any has a mutex of its own, for which the thread that
+  // wakes up would wait until Run has unlocked it.
+  std::condition_variable wake_;
   std::deque<std::function<void()>> queue_;
   size_t idle_ = 0;
+  bool stop_ = false;
   std::vector<std::jthread> threads_;
 };
 

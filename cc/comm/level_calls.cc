@@ -89,10 +89,14 @@ LevelCalls::LevelCalls(Completions* completions, StartCall start_call,
       failed_(std::move(failed)),
       timeout_(options.timeout_s),
       past_caches_bytes_(options.tuning.past_caches_bytes),
-      watcher_([this](const std::stop_token& stop) { Watch(stop); }) {}
+      watcher_([this] { Watch(); }) {}
 
 LevelCalls::~LevelCalls() {
-  watcher_.request_stop();
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
   watcher_.join();
   for (auto& [key, waiting] : waiting_) Fail(std::move(waiting), WasShutDown());
 }
@@ -146,18 +150,19 @@ void LevelCalls::StartPart(const std::shared_ptr<Running>& running, int process,
   const cpu::Grid& grid = running->grid();
   auto buffers = std::make_shared<const cpu::MemberBuffers>(
       running->process(), member, past_caches_bytes_);
-  auto call = std::make_unique<Call>(running->call(member));
   // A part may be empty. The rank calls the collective of its part even then,
   // so that the stall detector knows that the rank waits.
-  call->request = buffers->RequestOf(process);
+  plan::Request request = buffers->RequestOf(process);
   if (grid.processes == 1) {
-    const uint64_t bytes = call->request.count * call->request.element_bytes;
+    const uint64_t bytes = request.count * request.element_bytes;
     return completions_->Run([running, buffers, bytes] {
       for (uint64_t from = 0; from < bytes; from += kPieceBytes)
         buffers->Copy(from, from, std::min(kPieceBytes, bytes - from));
       running->FinishPart(OkStatus());
     });
   }
+  auto call = std::make_unique<Call>(running->call(member));
+  call->request = std::move(request);
   call->buffers = std::move(buffers);
   call->done = [running](const Status& status) { running->FinishPart(status); };
   std::vector<int32_t> members;
@@ -168,12 +173,12 @@ void LevelCalls::StartPart(const std::shared_ptr<Running>& running, int process,
     running->FinishPart(*status);
 }
 
-void LevelCalls::Watch(const std::stop_token& stop) {
+void LevelCalls::Watch() {
   prctl(PR_SET_NAME, "jax_cxl_levels");
   std::unique_lock lock(mutex_);
-  while (!stop.stop_requested()) {
-    wake_.wait(lock, stop, [this] { return !waiting_.empty(); });
-    wake_.wait_for(lock, stop, kWatchInterval, [] { return false; });
+  while (!stop_) {
+    wake_.wait(lock, [this] { return stop_ || !waiting_.empty(); });
+    wake_.wait_for(lock, kWatchInterval, [this] { return stop_; });
     const Clock::time_point now = Clock::now();
     for (auto next = waiting_.begin(); next != waiting_.end();) {
       auto entry = next++;

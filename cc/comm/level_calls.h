@@ -9,7 +9,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <stop_token>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -76,7 +75,7 @@ class LevelCalls {
   // process is row `process` of the grid.
   void StartPart(const std::shared_ptr<Running>& running, int process,
                  int member, const std::vector<int32_t>& ranks);
-  void Watch(const std::stop_token& stop);
+  void Watch();
   void NoteWaits(Waiting* waiting);
   // Why the call must not wait any longer, OK while it may.
   Status Expired(const Waiting& waiting, Clock::time_point now) const;
@@ -89,9 +88,10 @@ class LevelCalls {
   const std::chrono::duration<double> timeout_;
   const uint64_t past_caches_bytes_;
   std::mutex mutex_;
-  std::condition_variable_any wake_;
+  std::condition_variable wake_;
   std::map<Key, Waiting> waiting_;
-  std::jthread watcher_;
+  bool stop_ = false;
+  std::thread watcher_;
 };
 
 }  // namespace jax_cxl::comm

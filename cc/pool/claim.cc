@@ -36,12 +36,17 @@ struct Sign {
   std::string path;
 };
 
+// A creator on another host may have enlarged a file since it was opened.
+uint64_t SizeOf(const MapPiece& part, const PoolFile& file) {
+  return part.is_device() ? part.file_bytes : file.Size();
+}
+
 class Search {
  public:
   // Finds the pools that overlap a part.
   Status Add(size_t index, const MapPiece& part, const PoolFile& file) {
     if (!part.is_device())
-      return part.file_bytes < part.offset + kPageBytes
+      return SizeOf(part, file) < part.offset + kPageBytes
                  ? OkStatus()
                  : CheckPage(index, part, file, part.offset);
     const uint64_t end = part.offset + part.bytes;
@@ -124,7 +129,7 @@ class Search {
     windows_.push_back(std::move(first));
     if (!valid || page.header.extent_index != 0) return OkStatus();
     const uint64_t control = RecorderOffset(0, page.header.world_size);
-    if (at + control > part.file_bytes) return OkStatus();
+    if (at + control > SizeOf(part, file)) return OkStatus();
     CXL_ASSIGN_OR_RETURN(Window ranks, Window::Map(part.fd, file.path(),
                                                    part.align, at, control));
     const Doorbells doorbells(coherence_, page.header.epoch);

@@ -32,7 +32,15 @@ int DefaultFlushThreads(int gpus) {
 
 Relay::Relay(const pool::Coherence& coherence, int threads, size_t piece_bytes)
     : workers_(coherence, std::max(threads, 1) - 1, piece_bytes),
-      thread_([this](const std::stop_token& stop) { Run(stop); }) {}
+      thread_([this] { Run(); }) {}
+
+Relay::~Relay() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+}
 
 void Relay::Add(ChannelRelay* channel) {
   std::lock_guard lock(mutex_);
@@ -64,7 +72,7 @@ bool Relay::Pending() const {
       channels_, [](const ChannelRelay* channel) { return !channel->idle(); });
 }
 
-void Relay::Run(const std::stop_token& stop) {
+void Relay::Run() {
   const OwnThread own;
   Backoff backoff;
   std::vector<ChannelRelay*> channels;
@@ -73,11 +81,11 @@ void Relay::Run(const std::stop_token& stop) {
       std::unique_lock lock(mutex_);
       // Sleep only after some polls, because waking takes longer than a short
       // call.
-      if (!Pending() && !backoff.spinning()) {
-        wake_.wait(lock, stop, [this] { return Pending(); });
+      if (!stop_ && !Pending() && !backoff.spinning()) {
+        wake_.wait(lock, [this] { return stop_ || Pending(); });
         backoff.Reset();
       }
-      if (stop.stop_requested()) return;
+      if (stop_) return;
       channels = channels_;
     }
     bool moved = false;

@@ -4,7 +4,6 @@
 #include <condition_variable>
 #include <cstddef>
 #include <mutex>
-#include <stop_token>
 #include <thread>
 #include <vector>
 
@@ -30,6 +29,7 @@ class Relay {
   // Starts `threads` threads (at least 1). One of them relays doorbells, and
   // all of them write back and drop cache lines, `piece_bytes` at a time.
   Relay(const pool::Coherence& coherence, int threads, size_t piece_bytes);
+  ~Relay();
 
   // Adds a channel, which must outlive this object.
   void Add(ChannelRelay* channel);
@@ -42,13 +42,14 @@ class Relay {
   void Drain();
 
  private:
-  void Run(const std::stop_token& stop);
+  void Run();
   bool Pending() const;
 
   LineWorkers workers_;
   std::mutex mutex_;
-  std::condition_variable_any wake_;
+  std::condition_variable wake_;
   std::vector<ChannelRelay*> channels_;
+  bool stop_ = false;
   std::jthread thread_;
 };
 

@@ -6,7 +6,10 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "cc/pool/pool.h"
 #include "cc/testing/pool/pool_specs.h"
@@ -19,6 +22,8 @@ namespace {
 
 int refusal = 0;  // 0: nothing is refused
 bool grows = false;
+bool allocates = false;
+std::function<void()> before_allocation;  // runs once
 
 int Refuse() {
   errno = refusal;
@@ -34,7 +39,10 @@ int flock(int fd, int operation) {
 }
 
 int fallocate(int fd, int mode, off_t offset, off_t bytes) {
-  return refusal ? Refuse() : syscall(SYS_fallocate, fd, mode, offset, bytes);
+  if (const auto run = std::exchange(before_allocation, nullptr)) run();
+  return refusal && !allocates
+             ? Refuse()
+             : syscall(SYS_fallocate, fd, mode, offset, bytes);
 }
 
 int ftruncate(int fd, off_t bytes) noexcept {
@@ -65,6 +73,7 @@ class RefusingFileSystemTest : public testing::TestWithParam<int> {
   ~RefusingFileSystemTest() override {
     refusal = 0;
     grows = false;
+    allocates = false;
   }
 
   const TempDirectory dir_;
@@ -96,6 +105,22 @@ TEST_P(RefusingFileSystemTest, SecondJobIsRefused) {
             Code::kAlreadyExists);
   child.Kill();
   EXPECT_EQ(CreateCode(spec_), Code::kOk);
+}
+
+// A host that reserves space in an empty file may take long.
+TEST_P(RefusingFileSystemTest, JobThatBeganMeanwhileKeepsItsPool) {
+  refusal = GetParam();
+  allocates = true;
+  std::unique_ptr<Pool> other;
+  before_allocation = [&] {
+    auto made = Pool::Create(spec_, 2);
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    other = *std::move(made);
+  };
+  EXPECT_EQ(CreateCode(spec_, "whose heartbeat advances"),
+            Code::kAlreadyExists);
+  ASSERT_NE(other, nullptr);
+  EXPECT_TRUE(other->CheckIntact().ok());
 }
 
 TEST_P(RefusingFileSystemTest, FileThatIsTooSmallNamesTheSizeItNeeds) {
