@@ -147,6 +147,9 @@ def _reduce(primitive, x, axis_name, axis_index_groups, levels):
             leaf = dtypes.count_bool(leaf)
             if not isinstance(leaf, jax.core.Tracer):
                 return _times(leaf, size)
+        # No derivative and no rule of vmap checks the dtype.
+        kind = ReduceOp[name.removeprefix("p").upper()]
+        dtypes.check_reduction(name, kind, jax.dtypes.result_type(leaf))
         return named_axis.bind_reduction(primitive, leaf, axes, groups, levels)
 
     return jax.tree.map(bind, x)
