@@ -40,9 +40,10 @@ def begin() -> None:
             # Handlers at exit run in reverse order: `_end`, then the shutdown of the runtime, then
             # JAX's own handlers.
             lifecycle.prepare_end()
-            _thread = threading.Thread(target=_run, name="jax_cxl-start", daemon=True)
-            atexit.register(_end, _thread)
-            _thread.start()
+            thread = threading.Thread(target=_run, name="jax_cxl-start", daemon=True)
+            atexit.register(_end, thread)
+            thread.start()
+            _thread = thread  # Only now: others wait for its outcome.
 
 
 def _run() -> None:

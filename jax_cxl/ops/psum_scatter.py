@@ -6,9 +6,9 @@ import jax
 from jax import lax
 from jax.interpreters import ad
 
-from jax_cxl._lowering.contract import Op
+from jax_cxl._lowering.contract import Op, ReduceOp
 from jax_cxl._lowering.levels import primitive
-from jax_cxl._lowering.primitives import arguments, dimensions, named_axis
+from jax_cxl._lowering.primitives import arguments, dimensions, dtypes, named_axis
 from jax_cxl._lowering.primitives.documentation import documented
 from jax_cxl._lowering.primitives.named_axis import AxisName, GroupLists
 from jax_cxl.ops.all_gather import all_gather_p
@@ -59,6 +59,7 @@ def psum_scatter(
         dim = dimensions.check_divided(
             "psum_scatter", "scatter_dimension", scatter_dimension, leaf, size, tiled=tiled
         )
+        dtypes.check_reduction("psum_scatter", ReduceOp.SUM, jax.dtypes.result_type(leaf))
         leaf = named_axis.vary(leaf, axes)
         leaf = dimensions.split(leaf, dim, size) if tiled else leaf
         return psum_scatter_p.bind(

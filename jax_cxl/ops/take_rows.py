@@ -49,7 +49,8 @@ def take_rows(
         Only these are written to the pool. Other rows can only be taken by the rank that holds
         them: what another rank gets for them is undefined.
       axis_index_groups: lists of axis indices, all of the same size and together a
-        partition of the axis. The ranks of a group share one table.
+        partition of the axis. The ranks of a group share one table. By default all ranks are one
+        group.
 
     Returns:
       An array of shape (M, ...) and table's dtype. Rows whose index is negative, or n * R or more,

@@ -159,6 +159,16 @@ class OtherReductionsTest(parameterized.TestCase):
             harness.run(lambda v: operation(v, "i"), x)
         with self.assertRaisesRegex(TypeError, f"{name} does not.*float32: only bool and integers"):
             jax.vmap(lambda v: operation(v, "i"), axis_name="i")(x)
+        with self.assertRaisesRegex(TypeError, f"{name} does not.*float32: only bool and integers"):
+            harness.run(jax.grad(lambda v: operation(v, "i").sum()), x)
+
+    @parameterized.parameters("pmax", "pmin", "pand", "por")
+    def test_python_values_over_an_axis_of_vmap(self, name):
+        operation = getattr(ops, name)
+        zeros = np.zeros(2, int)
+        for value in (True, 3):
+            own = jax.vmap(lambda v, of=value: v + operation(of, "i"), axis_name="i")(zeros)
+            self.assertEqual(own.tolist(), [value] * 2)
 
     def test_extrema_of_complex_numbers(self):
         with self.assertRaisesRegex(TypeError, "complex64.*no order"):

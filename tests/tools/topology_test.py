@@ -2,16 +2,18 @@
 
 import os
 import pathlib
+import platform
 import tempfile
+from unittest import mock
 
-from absl.testing import absltest
+from absl.testing import absltest, parameterized
 
-from jax_cxl._commands.status import doctor, topology
+from jax_cxl._commands.status import bug_report, doctor, topology
 
 _GPU, _CXL, _NETWORK = "0x030200", "0x050210", "0x020000"
 
 
-class TopologyTest(absltest.TestCase):
+class TopologyTest(parameterized.TestCase):
     """Makes trees of sysfs, device by device."""
 
     def setUp(self):
@@ -100,6 +102,29 @@ class TopologyTest(absltest.TestCase):
         self.assertIn(
             "note: topology: not known for GPU 0000:00:05.0, CXL link 0000:20:06.0, /dev/dax0.0",
             unknown,
+        )
+
+    def test_a_node_without_a_list_of_processors(self):
+        self.write("devices/system/node/node0/meminfo", "Node 0 MemTotal: 1024 kB")
+        self.assertEmpty(topology.memory_nodes(self.sysfs))
+        self.assertEmpty(topology.sockets(self.sysfs))
+
+    @parameterized.parameters(
+        (None, {}),
+        ("processor\t: 0\nFeatures\t: fp asimd\n\nprocessor\t: 1\n", {"Features": "fp asimd"}),
+        ("flags\t\t: clwb clflush\nmodel name\t: A: B\n", {"model name": "A: B"}),
+    )
+    def test_processors(self, text, expected):
+        file = self.sysfs / "cpuinfo"
+        if text is not None:
+            file.write_text(text)
+        with mock.patch.object(topology, "_CPUINFO", file):
+            self.assertContainsSubset(expected, topology.cpuinfo())
+            (finding,) = doctor.check_flush()
+            report = list(bug_report.lines([], {}))
+        self.assertEqual(finding.level, "ok" if "flags" in (text or "") else "note")
+        self.assertIn(
+            f"machine: {expected.get('model name', platform.machine())}, ", "\n".join(report)
         )
 
     def test_nothing_to_place(self):

@@ -6,6 +6,7 @@ import itertools
 import pathlib
 
 _SYSFS = pathlib.Path("/sys")
+_CPUINFO = pathlib.Path("/proc/cpuinfo")
 _NVIDIA = 0x10DE
 # The upper bytes of PCI's class codes.
 _DISPLAY, _CXL_MEMORY = 0x03, 0x0502
@@ -51,7 +52,7 @@ class DaxDevice:
 
 def cpuinfo() -> dict[str, str]:
     """Returns what /proc/cpuinfo says about the first processor."""
-    first, _, _ = pathlib.Path("/proc/cpuinfo").read_text().partition("\n\n")
+    first, _, _ = _text(_CPUINFO).partition("\n\n")
     fields = (line.partition(":") for line in first.splitlines())
     return {name.strip(): value.strip() for name, _, value in fields}
 
@@ -130,8 +131,8 @@ def distance(device: DaxDevice, sysfs: pathlib.Path = _SYSFS) -> str:
 
 def _nodes(sysfs: pathlib.Path) -> list[tuple[int, str, pathlib.Path]]:
     """Returns the numbers of the NUMA nodes, their processors, and their folders."""
-    folders = (sysfs / "devices/system/node").glob("node[0-9]*")
-    return sorted((int(each.name[4:]), _text(each / "cpulist"), each) for each in folders)
+    lists = (sysfs / "devices/system/node").glob("node[0-9]*/cpulist")
+    return sorted((int(each.parent.name[4:]), _text(each), each.parent) for each in lists)
 
 
 def _pci_devices(sysfs: pathlib.Path) -> list[tuple[pathlib.Path, int]]:

@@ -41,13 +41,14 @@ class _Finder(abc.MetaPathFinder):
         sys.meta_path.remove(self)
         spec = util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
+            loader = spec.loader
 
             def exec_module(module: types.ModuleType) -> None:
-                execute(module)
+                vars(loader).pop("exec_module")  # A loader may load other modules too.
+                loader.exec_module(module)
                 _register()
 
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+            loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 

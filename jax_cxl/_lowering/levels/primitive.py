@@ -32,6 +32,8 @@ def make(
 ) -> Any:
     """Makes the primitive of a collective, with all rules except its transpose.
 
+    Over an axis of vmap it does not check the dtype of a reduction: the public function has to.
+
     Its parameters are `axes`, and the following if the collective needs them. `groups`, `levels`,
     `root`, `sources`, `reverse` and `reduce_op` are those of `choose.collective`. The collective
     removes the dimension `operand_blocks`, which counts ranks, and then inserts the dimension
@@ -69,8 +71,6 @@ def make(
             return _batched(primitive, x, d, axes=axes, **params)
         groups = params.get("groups")
         vmapped_axis.check(name, axis_data.name, axes, groups, others=op is Op.ALL_REDUCE)
-        if op.reduces:
-            dtypes.check_reduction(name, params.get("reduce_op", reduce_op), x.dtype)
         if op in (Op.ALL_REDUCE, Op.REDUCE, Op.REDUCE_SCATTER):
             x, d = _reduced(reduce_op, x, d, axis_data.size), params.get("operand_blocks")
         else:
