@@ -48,7 +48,7 @@ def make(
         `axes` is an axis of vmap. Returns the result and its batch dimension. By default `op`
         decides.
     """
-    primitive = _compat.tracing.Primitive(primitive_name or name)
+    primitive: Any = _compat.tracing.Primitive(primitive_name or name)
 
     def abstract_eval(
         x, *, axes, operand_blocks=None, result_blocks=None, size=None, invariant=False, **params
