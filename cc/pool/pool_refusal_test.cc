@@ -238,7 +238,7 @@ TEST(PoolRefusalTest, WrongArgumentsAreNamed) {
   file.offset = 100;
   EXPECT_EQ(CreateCode(file, "page size"), Code::kInvalidArgument);
   file.offset = UINT64_MAX / kPageBytes * kPageBytes;
-  EXPECT_EQ(CreateCode(file, "beyond"), Code::kInvalidArgument);
+  EXPECT_EQ(CreateCode(file, "too large"), Code::kInvalidArgument);
   file = FileSpec({dir / "pool"}, kMiB);
   EXPECT_EQ(CreateCode(file, "too small for 2 ranks"),
             Code::kResourceExhausted);
