@@ -1,4 +1,4 @@
-"""Trains the transformer of train_transformer.py by `jax.jit` and `NamedSharding` alone.
+"""Trains the transformer of train_transformer.py with `jax.jit` and `NamedSharding` alone.
 
 This program does not mention jax_cxl. XLA's partitioner inserts all collectives. An option of the
 launcher, or a variable, sends the collectives between processes through the memory pool:

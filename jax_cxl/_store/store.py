@@ -100,7 +100,8 @@ class Store:
           name: 1 to 128 printable bytes.
           tree: as for `Snapshots.save`.
           version: a number greater than that of the last version, by default greater by one, or 0.
-          keep: how many versions stay, at least 2. It is fixed when the name is new, by default 2.
+          keep: how many versions are kept, at least 2 (the default). It is fixed when the name is
+            new.
           copy: as for `Snapshots.save`.
 
         Returns:

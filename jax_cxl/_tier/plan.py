@@ -71,7 +71,7 @@ class _Program:
     run: Any
 
     def __call__(self, value: Callable[[int], Any]) -> list[Any]:
-        """Runs it; `value` returns the value of a variable."""
+        """Runs the program; `value` returns the value of a variable."""
         given = [value(self.inputs[n]) for n in self.donated]
         kept = [value(x) for n, x in enumerate(self.inputs) if n not in self.donated]
         found: list[Any] = self.run(given, kept)
