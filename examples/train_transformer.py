@@ -41,7 +41,7 @@ _SHARD = flags.DEFINE_enum(
     "shard", None, ["host", "all", "levels"], "How to divide the parameters (levels.py)."
 )
 _PREFETCH = flags.DEFINE_bool(
-    "prefetch", False, "Communicate the parameters of a layer while its neighbour computes."
+    "prefetch", False, "Communicate the parameters of a layer while its neighbor computes."
 )
 _MEASURE = flags.DEFINE_bool(
     "measure", False, "At the end, time steps with and without communication (needs --prefetch)."

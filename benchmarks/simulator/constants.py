@@ -113,7 +113,7 @@ NCCL_NVLINK_HOP = (0.6 * US, 1.9 * US, 3.4 * US)
 NCCL_NVLINK_TREE_HOP = (0.6 * US, 1.25 * US, 4.0 * US)
 NCCL_PCIE_HOP = (1.0 * US, 2.5 * US, 5.7 * US)
 # Not measured and not from a source: what a well-tuned network reaches. The tables of hosts with
-# several GPUs take it, because it favours NCCL.
+# several GPUs take it, because it favors NCCL.
 NCCL_TUNED_EFFICIENCY = 0.9
 
 # --- Inside a host of several GPUs: JAX's own collectives, which are NCCL's ----------------------

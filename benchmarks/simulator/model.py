@@ -1,4 +1,4 @@
-"""Machines, and the modelled time that each library takes on them for one call."""
+"""Machines, and the modeled time that each library takes on them for one call."""
 
 import dataclasses
 
@@ -67,7 +67,7 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """One modelled call: its time, and what bounds it."""
+    """One modeled call: its time, and what bounds it."""
 
     seconds: float
     busiest: str = ""
@@ -138,7 +138,7 @@ def _our_costs(setting: Setting) -> _simulator.SimCosts:
 def ours(
     op: str, total_bytes: int, setting: Setting, *, exact: bool = False, groups: int = 1
 ) -> Result:
-    """Returns the modelled time of a call of jax_cxl.
+    """Returns the modeled time of a call of jax_cxl.
 
     Args:
       exact: run every copy of every round, however long that takes.
@@ -163,7 +163,7 @@ def ours(
 def paper(
     op: str, total_bytes: int, setting: Setting, variant: str = "all", *, bytes_only: bool = False
 ) -> Result:
-    """Returns the modelled time of the paper's library, with its best number of chunks.
+    """Returns the modeled time of the paper's library, with its best number of chunks.
 
     Args:
       variant: `naive`, `aggregate` or `all`.

@@ -1,4 +1,4 @@
-"""The comparisons of docs/performance.md, as numbers. Everything is modelled."""
+"""The comparisons of docs/performance.md, as numbers. Everything is modeled."""
 
 import dataclasses
 import functools
