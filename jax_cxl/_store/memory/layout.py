@@ -93,7 +93,10 @@ class Superblock:
         if magic != MAGIC or not intact:
             raise DamagedError("its superblock is damaged")
         if (version, block) != (_VERSION, BLOCK_BYTES):
-            raise ValueError(f"it has the format {version}.{block}, not {_VERSION}.{BLOCK_BYTES}")
+            raise ValueError(
+                f"it has format {version}.{block}, but this jax_cxl uses format"
+                f" {_VERSION}.{BLOCK_BYTES}"
+            )
         return cls(parity, devices, device, size)
 
 
