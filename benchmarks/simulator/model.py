@@ -26,7 +26,7 @@ class Setting:
         host passes them on, and writes back and drops lines of its caches).
       slot_bytes: bytes of a slot of a rank's ring; 0 for 2 MiB.
       round_bytes: the fewest bytes of a round; 0 for the planners' choice.
-      even: replace the cards by one card as fast as all, so that no card is busier than another.
+      even: replace the cards with one card as fast as all, so that no card is busier than another.
       apart: let cards serve reads and writes at the same time, each at its full rate.
       orders: orders of the readers in the paper's broadcast to try; the best order counts.
       tier_write: bytes/s that each GPU writes to a store in the same pool meanwhile, such as

@@ -414,8 +414,8 @@ def _check_same(before: Any, after: Any) -> None:
     structures: list[Any] = [jax.tree.structure(x) for x in (before, after)]
     if structures[0] != structures[1]:
         raise TypeError(
-            "the optimizer's init and update return states of different structures: make both return"
-            " the same structure"
+            "the optimizer's init and update return states of different structures: make both"
+            " return the same structure"
         )
     for (name, x), y in zip(arrays.named("state", before), jax.tree.leaves(after), strict=True):
         forms = [(x.shape, x.dtype, bool(getattr(x, "weak_type", False))) for x in (x, y)]
