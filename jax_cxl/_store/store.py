@@ -28,7 +28,7 @@ class Listed:
     Attributes:
       name: the name.
       versions: its valid versions, the newest first.
-      keep: how many versions stay.
+      keep: how many versions are kept.
       bytes: bytes of memory that the name takes on each path.
     """
 
