@@ -5,7 +5,7 @@
 
 Each rank has some heads of each layer, the cache of these heads, and a part of each perceptron
 (tensor parallelism). A token needs two short sums a layer, so the latency of the sums is much of
-the time of a token. The weights are random: replace `weights` by weights that you have trained.
+the time of a token. The weights are random: replace `weights` with weights that you have trained.
 """
 
 import functools

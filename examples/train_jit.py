@@ -1,4 +1,4 @@
-"""Trains the transformer of train_transformer.py by `jax.jit` and `NamedSharding` alone.
+"""Trains the transformer of train_transformer.py with `jax.jit` and `NamedSharding` alone.
 
 This program does not mention jax_cxl. XLA's partitioner inserts all collectives. An option of the
 launcher, or a variable, sends the collectives between processes through the memory pool:
@@ -8,7 +8,7 @@ launcher, or a variable, sends the collectives between processes through the mem
     JAX_CXL_REPLACE_COLLECTIVES=1 srun -n 2 python examples/train_jit.py
 
 The parameters are fully sharded over all devices (FSDP). With `--tensor_parallel=N`, groups of N
-neighbouring devices share the products of each layer, and the parameters are fully sharded over
+neighboring devices share the products of each layer, and the parameters are fully sharded over
 the groups too:
 
     python -m jax_cxl.launch -n 2 --devices-per-process 2 examples/train_jit.py --tensor_parallel=2
@@ -40,7 +40,7 @@ _MODEL_DIMENSION = {"embedding": 0, "qkv": 1, "out": 0, "up": 1, "down": 0}
 
 
 def device_mesh(tensor_parallel: int) -> Mesh:
-    """Returns a mesh of all devices: groups of neighbours along `MODEL_AXIS`, and `AXIS`.
+    """Returns a mesh of all devices: groups of neighbors along `MODEL_AXIS`, and `AXIS`.
 
     Args:
       tensor_parallel: number of devices in a tensor-parallel group.

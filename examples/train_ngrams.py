@@ -62,7 +62,7 @@ def adam(step: jax.Array, x: jax.Array, slope: jax.Array, m: jax.Array, v: jax.A
 
 
 def train_step(state: Any, batch: jax.Array, take: Take) -> Any:
-    """Returns the state after a step, the loss, and ids and gradients of rows of this process."""
+    """Returns the state after a step, the loss, ids of rows, and what to add to these rows."""
     step, parameters, m, v = state
     inputs, targets = batch[:, :-1].astype(jnp.int32), batch[:, 1:].astype(jnp.int32)
     delta = jnp.zeros((*inputs.shape, 2, _SIZES.width))

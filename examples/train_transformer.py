@@ -7,12 +7,12 @@ two processor cores. It also runs under Slurm or mpirun, or as one process with 
 
     XLA_FLAGS=--xla_force_host_platform_device_count=4 python examples/train_transformer.py
 
-`--collectives=lax` trains the same model to the same losses by JAX's own collectives. The flag
+`--collectives=lax` trains the same model to the same losses with JAX's own collectives. The flag
 chooses the namespace, `jax_cxl` or `jax.lax`. Model and training step are the same for both.
-`train_jit.py` trains the same model by `jax.jit` alone, without a call of a collective.
+`train_jit.py` trains the same model with `jax.jit` alone, and calls no collective.
 
-With several devices in each process, `--shard=host`, `all` or `levels` chooses which of them
-share the parameters (sharded/levels.py):
+With several devices in each process, `--shard=host`, `all` or `levels` chooses how the parameters
+are divided among them (sharded/levels.py):
 
     python -m jax_cxl.launch -n 2 --devices-per-process 4 examples/train_transformer.py --shard=host
 
@@ -38,10 +38,10 @@ _COLLECTIVES = flags.DEFINE_enum(
     "collectives", "cxl", ["cxl", "lax"], "Through the memory pool, or JAX's own."
 )
 _SHARD = flags.DEFINE_enum(
-    "shard", None, ["host", "all", "levels"], "Who shares the parameters (levels.py)."
+    "shard", None, ["host", "all", "levels"], "How to divide the parameters (levels.py)."
 )
 _PREFETCH = flags.DEFINE_bool(
-    "prefetch", False, "Communicate the parameters of a layer while its neighbour computes."
+    "prefetch", False, "Communicate the parameters of a layer while its neighbor computes."
 )
 _MEASURE = flags.DEFINE_bool(
     "measure", False, "At the end, time steps with and without communication (needs --prefetch)."

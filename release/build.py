@@ -241,7 +241,7 @@ def _check_names(wheel: pathlib.Path) -> None:
 
 
 def _check_compiler(cuda: str) -> None:
-    """Refuses an nvcc of another version than the one in the name of the wheel."""
+    """Refuses an nvcc whose version differs from the one in the name of the wheel."""
     command = ["nvcc", "--version"]
     found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     if f"release {cuda}." not in found:

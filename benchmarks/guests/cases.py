@@ -190,7 +190,7 @@ def _start_loop(session: Session) -> list[int]:
 
 
 def _run_program(session: Session, program: pages.Program) -> None:
-    """Runs it with one process on each host, as mpirun would start it."""
+    """Runs the program with one process on each host, as mpirun would start it."""
     text = program.text.replace("{", "{{").replace("}", "}}")
     scripts = session.start_pair(
         f"{_LAUNCHERS['mpirun']}\n{program.variables}\n"

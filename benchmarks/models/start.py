@@ -4,7 +4,7 @@
 
 Three programs take turns. Each is started by the launcher on two processes, and sums one array:
 
-    gloo        `jax.lax.psum`, between CPUs through JAX's Gloo, between GPUs by NCCL; the program
+    gloo        `jax.lax.psum`, between CPUs through JAX's Gloo, between GPUs with NCCL; the program
                 does not import jax_cxl
     pool        `jax_cxl.psum`
     takeover    the program of gloo, whose collectives go through the pool by

@@ -1,4 +1,4 @@
-"""Faults of communicators on two GPUs, by NCCL's own functions: how soon the other rank knows.
+"""Faults of communicators on two GPUs, with NCCL's own functions: how soon the other rank knows.
 
     JAX_CXL_NCCL_HOSTS=all LD_PRELOAD=.../_nccl/libnccl.so.2 python benchmarks/nccl/faults.py
 

@@ -165,7 +165,7 @@ def main(argv: list[str]) -> int:
             print(json.dumps(row))
         return 0
     print(
-        f"modelled: {setting.hosts} hosts of {setting.gpus_per_host} GPUs and "
+        f"modeled: {setting.hosts} hosts of {setting.gpus_per_host} GPUs and "
         f"{setting.links_per_host} links, {setting.cards} cards, "
         f"{setting.geometry.num_slots} slots of "
         f"{tables.bytes_text(setting.geometry.slot_bytes)} a rank"

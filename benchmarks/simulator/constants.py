@@ -29,7 +29,7 @@ GPU_IN = 20 * GB
 # here: 55 GB/s between a GPU and host memory over the same PCIe Gen5 x16. One GPU a host never
 # reaches it; several share it.
 UPLINK = 55 * GB
-# Beluga: 22.5 GB/s per card, which two ranks share. Taken for reads and for writes.
+# Beluga: 22.5 GB/s per card, which two ranks share. We use it for reads and for writes.
 CARD_IN = 22.5 * GB
 CARD_OUT = 22.5 * GB
 # Micron: 36 GB/s per card, two reads for each write: the link has two directions, the DRAM one.
@@ -53,15 +53,16 @@ KERNEL_POLL = POOL_LOAD
 # doorbell is a store and a load, and each takes POOL_LOAD - DRAM_LOAD longer in the pool. The load
 # that sees the doorbell is subtracted, because KERNEL_POLL counts it.
 KERNEL_DOORBELL = 1.5 * US + 2 * (POOL_LOAD - DRAM_LOAD) - KERNEL_POLL
-# A fence before a doorbell: what came before has arrived. Taken as long as a load.
+# A fence before a doorbell, which waits until earlier stores have arrived. We assume that it takes
+# as long as a load.
 KERNEL_FENCE = POOL_LOAD
 # design: doorbells lie 128 bytes apart.
 DOORBELL_BYTES = 128
 # design: the shortest round of a kernel of the CUDA engine in a pool of several devices
 # (cc/comm/cuda/device_connection.h). The model has shorter rounds.
 ENGINE_ROUND = MIB
-# The rings, and which calls carry their flags in their own lines, are those of the CUDA engine
-# (cc/plan/gpu_geometry.h).
+# The model takes the sizes of rings, and which calls carry flags in their own lines, from the CUDA
+# engine (cc/plan/gpu_geometry.h).
 
 # --- jax_cxl on `flush` pools: a host passes doorbells on and flushes (docs/decisions/0018) -------
 
@@ -112,7 +113,7 @@ NCCL_NVLINK_HOP = (0.6 * US, 1.9 * US, 3.4 * US)
 NCCL_NVLINK_TREE_HOP = (0.6 * US, 1.25 * US, 4.0 * US)
 NCCL_PCIE_HOP = (1.0 * US, 2.5 * US, 5.7 * US)
 # Not measured and not from a source: what a well-tuned network reaches. The tables of hosts with
-# several GPUs take it, because it favours NCCL.
+# several GPUs take it, because it favors NCCL.
 NCCL_TUNED_EFFICIENCY = 0.9
 
 # --- Inside a host of several GPUs: JAX's own collectives, which are NCCL's ----------------------

@@ -1,4 +1,4 @@
-"""Collectives over several hosts of several GPUs, flat and in levels. Everything is modelled.
+"""Collectives over several hosts of several GPUs, flat and in levels. Everything is modeled.
 
 Flat: each GPU is a rank of the pool. In levels: JAX's own collectives between the GPUs of a host,
 and the pool between the hosts, where GPU g of each host is in group g. All groups call at the same

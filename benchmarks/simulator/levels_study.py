@@ -1,4 +1,4 @@
-"""The study of hosts with eight GPUs, flat and in levels, for docs/performance.md. Modelled."""
+"""The study of hosts with eight GPUs, flat and in levels, for docs/performance.md. Modeled."""
 
 import dataclasses
 import pathlib

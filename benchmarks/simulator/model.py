@@ -1,4 +1,4 @@
-"""Machines, and the modelled time that each library takes on them for one call."""
+"""Machines, and the modeled time that each library takes on them for one call."""
 
 import dataclasses
 
@@ -26,7 +26,7 @@ class Setting:
         host passes them on, and writes back and drops lines of its caches).
       slot_bytes: bytes of a slot of a rank's ring; 0 for 2 MiB.
       round_bytes: the fewest bytes of a round; 0 for the planners' choice.
-      even: replace the cards by one card as fast as all, so that no card is busier than another.
+      even: replace the cards with one card as fast as all, so that no card is busier than another.
       apart: let cards serve reads and writes at the same time, each at its full rate.
       orders: orders of the readers in the paper's broadcast to try; the best order counts.
       tier_write: bytes/s that each GPU writes to a store in the same pool meanwhile, such as
@@ -67,7 +67,7 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """One modelled call: its time, and what bounds it."""
+    """One modeled call: its time, and what bounds it."""
 
     seconds: float
     busiest: str = ""
@@ -138,7 +138,7 @@ def _our_costs(setting: Setting) -> _simulator.SimCosts:
 def ours(
     op: str, total_bytes: int, setting: Setting, *, exact: bool = False, groups: int = 1
 ) -> Result:
-    """Returns the modelled time of a call of jax_cxl.
+    """Returns the modeled time of a call of jax_cxl.
 
     Args:
       exact: run every copy of every round, however long that takes.
@@ -163,7 +163,7 @@ def ours(
 def paper(
     op: str, total_bytes: int, setting: Setting, variant: str = "all", *, bytes_only: bool = False
 ) -> Result:
-    """Returns the modelled time of the paper's library, with its best number of chunks.
+    """Returns the modeled time of the paper's library, with its best number of chunks.
 
     Args:
       variant: `naive`, `aggregate` or `all`.

@@ -14,7 +14,7 @@ def seconds(
     gpus_per_host: int = 1,
     adapters: int = 1,
 ) -> float:
-    """Modelled time of one call over InfiniBand, with NVLink inside the hosts.
+    """Modeled time of one call over InfiniBand, with NVLink inside the hosts.
 
     Args:
       op: by jax_cxl's name.
@@ -59,7 +59,7 @@ def seconds(
 
 
 def inside_seconds(op: str, total_bytes: float, gpus: int, links: str) -> float:
-    """Modelled time of one call between the GPUs of a host.
+    """Modeled time of one call between the GPUs of a host.
 
     Args:
       op: `all_gather` or `all_to_all`.

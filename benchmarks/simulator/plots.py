@@ -51,9 +51,9 @@ def _speed(path: pathlib.Path) -> None:
         plotting.size_ticks(axis, _SIZES[::5])
         axis.grid(alpha=0.3)
     plotting.legend(figure, axes[0][0])
-    figure.supylabel("bus bandwidth, GB/s (modelled)")
+    figure.supylabel("bus bandwidth, GB/s (modeled)")
     figure.suptitle(
-        f"Modelled: {setting.hosts} hosts, {setting.cards} cards; sizes as nccl-tests counts them"
+        f"Modeled: {setting.hosts} hosts, {setting.cards} cards; sizes as nccl-tests counts them"
     )
     plotting.save(figure, path, dpi=75)
 
@@ -86,6 +86,6 @@ def _hosts(path: pathlib.Path) -> None:
         axis.set_yscale("log")
         axis.grid(alpha=0.3)
     plotting.legend(figure, axes[0])
-    axes[0].set_ylabel("ms (modelled)")
-    figure.suptitle("Modelled: 256 MiB as nccl-tests counts them, by number of hosts")
+    axes[0].set_ylabel("ms (modeled)")
+    figure.suptitle("Modeled: 256 MiB as nccl-tests counts them, by number of hosts")
     plotting.save(figure, path, dpi=75)

@@ -50,10 +50,10 @@ def study_document() -> str:
 def _introduction() -> str:
     geometry = PAPER.geometry
     flagged = bytes_text(_simulator.FLAGGED_BYTES)
-    return f"""## On CXL hardware: modelled
+    return f"""## On CXL hardware: modeled
 
 This page estimates how fast jax_cxl would be on CXL hardware. The project has no CXL switch, so
-**every number on this page is modelled**. To ask about your machine:
+**every number on this page is modeled**. To ask about your machine:
 `python benchmarks/simulate.py --hosts 12 --cards 6 --op all_reduce --bytes 64MiB`.
 
 A simulator runs the plans of jax_cxl's planners on a model of hosts, links and cards
@@ -66,7 +66,7 @@ copies of each direction run in order. Copies that run at the same time share li
 max-min fairly. A card has three rates: for reads, for writes, and for both together. A doorbell, a
 fence, a poll, a kernel launch and the set-up of a copy each cost time.
 
-A call of jax_cxl is one kernel, as on `coherent` and `uncached` pools. The modelled kernel does
+A call of jax_cxl is one kernel, as on `coherent` and `uncached` pools. The modeled kernel does
 what the kernel of the CUDA engine does, with some improvements that the engine does not have yet
 ([the last section](#what-the-model-leaves-out) lists the differences):
 
@@ -91,7 +91,7 @@ efficiency, {c.NCCL_EFFICIENCY}, for all operations. No source gives the efficie
 machine. It was calibrated once, on the only figure of the paper in which nothing but rates matters
 (all-reduce above 256 MB, 1.05). Nothing else is fitted.
 
-![modelled speed](img/modelled-speed.png)"""
+![modeled speed](img/modelled-speed.png)"""
 
 
 def _limits() -> str:
@@ -126,6 +126,6 @@ measured on an emulated pool with links of 55 GB/s (`cc/comm/cuda/device_connect
 | a round in a pool of one device, at least | 512 KiB | 256 KiB |
 | a round in a pool of several devices, at least | 1 MiB | 24 KiB |
 
-With the engine's rounds, modelled calls between 3 hosts would take 1.1 to 2.0 times as long at
+With the engine's rounds, modeled calls between 3 hosts would take 1.1 to 2.0 times as long at
 1 MiB, 1.1 to 1.2 times at 4 MiB, and 0.97 to 1.04 times from 16 MiB up. On real CXL the engine's
 limits have to be measured again."""

@@ -45,7 +45,7 @@ There are two kinds of hosts. The first kind has {few.links} link and {few.cards
 host, which are as many cards as in the paper. The second kind has {many.links} links and
 {many.cards} cards, one of each for each GPU. NCCL has one 200 Gb/s adapter for each host, or eight.
 It reaches {c.NCCL_TUNED_EFFICIENCY:.0%} of their rate here, but {c.NCCL_EFFICIENCY:.0%} in the
-tables above. That is an assumption in NCCL's favour.
+tables above. That is an assumption in NCCL's favor.
 
 [All rows](../benchmarks/results/{study.RESULTS}) are for 2 to 128 hosts,
 1 KiB to 1 GiB (64 MiB for more than 8 hosts) and each kind of link inside;
@@ -118,12 +118,12 @@ def _chunk_sizes() -> str:
     rows = []
     for op in levels.OPS:
         for kind, hosts in ((few, 2), (many, 2), (many, 8)):
-            modelled = kind.setting(hosts)
-            engine = dataclasses.replace(modelled, round_bytes=c.ENGINE_ROUND)
+            modeled = kind.setting(hosts)
+            engine = dataclasses.replace(modeled, round_bytes=c.ENGINE_ROUND)
             cells = [
                 ", ".join(
                     f"{study.over_one_piece(op, setting, size):.2f}"
-                    for setting in (modelled, engine)
+                    for setting in (modeled, engine)
                 )
                 for size in study.CHUNK_SIZES
             ]
@@ -139,7 +139,7 @@ def _chunk_sizes() -> str:
 takes {bytes_text(table.CHUNK_BYTES)}. Each cell has two figures: with rounds in the pool as in all
 other tables, and with rounds of at least {bytes_text(c.ENGINE_ROUND)}, as the CUDA engine makes
 them in a pool of several devices. In the model a chunk enters the pool when the previous chunk has
-left. In the engine they overlap ([decision 11](decisions/0011-words-of-streams.md)), which favours
+left. In the engine they overlap ([decision 11](decisions/0011-words-of-streams.md)), which favors
 short chunks.
 
 {markdown(header, rows)}"""

@@ -54,8 +54,8 @@ def scaling_time() -> str:
     header = ("64 MiB", "cards", *(f"{n} hosts" for n in (2, 12, 64, 256, 1024)))
     return f"""### Time from 2 to 1,024 hosts and 1 to 64 cards
 
-Each cell has three values: the modelled time, this time divided by the bound of links and cards,
-and NCCL's time divided by the modelled time. One switch does not connect 1,024 hosts. The table
+Each cell has three values: the modeled time, this time divided by the bound of links and cards,
+and NCCL's time divided by the modeled time. One switch does not connect 1,024 hosts. The table
 shows where a pool needs more cards: about one card for each host that shares it. A rank's ring
 reaches {slots} cards at most, so that a broadcast does not profit from more. The CUDA engine's
 groups have at most {_MAX_GROUP} members. The model assumes that larger groups would work in the
@@ -63,7 +63,7 @@ same way.
 
 {markdown(header, rows)}
 
-![modelled hosts](img/modelled-hosts.png)"""
+![modeled hosts](img/modelled-hosts.png)"""
 
 
 def chunks() -> str:
@@ -120,7 +120,7 @@ in a `flush` pool took 1.1 times as long as in a `coherent` pool at 4 KiB, 1.2 t
 at 1 MiB, 1.2 to 1.4 times at 16 MiB and 1.1 to 1.4 times at 256 MiB. The model leaves out three
 things: the threads that flush also poll, they pass calls on one after another, and write-backs and
 copies share the memory of the processor. Four threads for each GPU wrote back and dropped 48 to
-55 GB/s together on two H100s, beside copies of 256 MiB in both directions. The modelled links carry
+55 GB/s together on two H100s, beside copies of 256 MiB in both directions. The modeled links carry
 {both / c.GB:.0f} GB/s, both directions together, so these threads would not be their limit."""
 
 

@@ -38,12 +38,12 @@ def averages() -> str:
     header = (
         "3 hosts, 6 cards",
         "paper's All",
-        "modelled All",
+        "modeled All",
         "deviation",
         "NCCL's GB/s that would explain it",
         "the links allow",
         "All's bytes allow",
-        "modelled jax_cxl",
+        "modeled jax_cxl",
         "why it deviates",
     )
     small = ", ".join(
@@ -57,7 +57,7 @@ def averages() -> str:
     return f"""### The paper's averages
 
 The table has speeds relative to NCCL on 200 Gb/s InfiniBand, as means over 1 MiB to 4 GiB. Two
-columns are bounds, relative to the modelled NCCL. "The links allow" holds for any library: the
+columns are bounds, relative to the modeled NCCL. "The links allow" holds for any library: the
 bytes of `cc/simulator/bounds.h` at 20 GB/s. "All's bytes allow" holds for All: it publishes and
 retrieves its own bytes at the same time, and nothing else costs time.
 
@@ -152,8 +152,8 @@ def growth() -> str:
     header = (
         "time at 12 hosts over 3",
         "paper",
-        "modelled All, 1 MiB ... 4 GiB",
-        "modelled jax_cxl",
+        "modeled All, 1 MiB ... 4 GiB",
+        "modeled jax_cxl",
     )
     together = study.growth("broadcast", 256 * c.MIB, orders=("same",))
     low, high = c.PAPER_GROWTH["all_reduce"]

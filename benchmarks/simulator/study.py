@@ -1,4 +1,4 @@
-"""The comparisons of docs/performance.md, as numbers. Everything is modelled."""
+"""The comparisons of docs/performance.md, as numbers. Everything is modeled."""
 
 import dataclasses
 import functools
@@ -136,7 +136,7 @@ def over_infiniband(op: str, size: int, setting: model.Setting) -> OverInfiniban
 
 
 def losses(op: str, setting: model.Setting) -> list[list[OverInfiniband]]:
-    """Returns results slower than InfiniBand that no bound explains, in runs of sizes in order."""
+    """Returns results slower than InfiniBand that no bound explains, a list for each size range."""
     results = [over_infiniband(op, size, setting) for size in ALL_SIZES]
     runs = itertools.groupby(results, key=lambda result: result.lost)
     return [list(run) for lost, run in runs if lost]

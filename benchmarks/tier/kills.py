@@ -105,7 +105,7 @@ def _lines(output: str) -> list[dict[str, Any]]:
 def _kill_processes(
     seed: int, kills: int, arguments: list[str], processes: int
 ) -> tuple[subprocess.CompletedProcess[str], int]:
-    """Kills one process after another, which are replaced."""
+    """Kills one process after another. The launcher replaces each of them."""
     del seed
     done = job.run(
         _PROGRAM,
@@ -122,9 +122,12 @@ def _kill_processes(
 def _kill_whole_jobs(
     seed: int, kills: int, arguments: list[str], processes: int
 ) -> tuple[subprocess.CompletedProcess[str], int]:
-    """Kills a job with its launcher several times, and starts it on another number of processes.
+    """Runs several jobs on different numbers of processes, and kills each before it is done.
 
-    Returns the last one, ended, with the output of all of them, and how many were killed.
+    Then a last job runs to the end.
+
+    Returns:
+      The last job, with the output of all jobs. And how many jobs were killed.
     """
     rng = random.Random(seed)
     output, died = "", 0

@@ -1,6 +1,6 @@
 // Sanitizers: address
 
-// Communicators and groups, with a modelled device.
+// Communicators and groups, with a modeled device.
 
 #include "cc/nccl/group.h"
 

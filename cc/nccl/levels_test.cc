@@ -1,6 +1,6 @@
 // Sanitizers: address
 
-// Collectives in levels, with modelled devices and a model of NVIDIA's NCCL.
+// Collectives in levels, with modeled devices and a model of NVIDIA's NCCL.
 
 #include <gtest/gtest.h>
 

@@ -61,7 +61,7 @@ inline constexpr int kFlaggedExpansion = 2;
 // blocks of all ranks take at most `most` bytes together, and so do the input
 // and output of a rank. Faster links allow a larger `most`.
 bool IsFlagged(const Request& request, uint64_t most);
-inline constexpr uint64_t kFlaggedAt20GBps = uint64_t{64} << 10;  // modelled
+inline constexpr uint64_t kFlaggedAt20GBps = uint64_t{64} << 10;  // modeled
 // In slots; measured with links of 55 GB/s.
 inline constexpr uint64_t kFlaggedSlotsAt55GBps = 4;
 

@@ -22,7 +22,7 @@ enum class Blocks : uint8_t {
 
 // Which part the root has.
 enum class Root : uint8_t {
-  kNone,         // no rank has another part than the others
+  kNone,         // there is no root
   kSource,       // only the root's input is read
   kDestination,  // only the root's output is defined
 };

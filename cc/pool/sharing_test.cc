@@ -170,7 +170,7 @@ TEST_F(SharingTest, CreatorsOfTwoHostsAtOnce) {
   page.keeper.released = page.keeper.claim;  // free to take
   std::jthread other([&] {
     // This creator too sees a free pool. It stores its claim a moment after
-    // this host, which first replaces the old claim by 0.
+    // this host, which first replaces the old claim with 0.
     uint64_t claim = 0;
     while (claim == 0 || claim == first->token()) {
       std::this_thread::yield();

@@ -37,7 +37,7 @@ class Cache {
   // being filled there is none. The caller holds `column.in_use`.
   CacheView View(uint64_t count);
 
-  // Replaces the copies by those of the rows that are most often in the log.
+  // Replaces the copies with those of the rows that are most often in the log.
   // Takes go on meanwhile, without the cache.
   Status Refresh(const Column& column);
 

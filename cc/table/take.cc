@@ -64,8 +64,8 @@ Status CopyWhole(const Column& column, uint64_t row, std::byte* to) {
       return Error(Code::kDeadlineExceeded, "row ", row,
                    " of a table is being changed by step ", begun,
                    ", which has not finished within ", column.timeout_s,
-                   " s. If the job that trains the table has ended, its next "
-                   "job finishes the step");
+                   " s. If the job that trains the table has ended, start it "
+                   "again: it will finish the step");
     std::this_thread::yield();
   }
 }

@@ -11,7 +11,7 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Replaces each notebook by a page of the same name."""
+    """Replaces each notebook with a page of the same name."""
     for file in [each for each in files if each.src_uri.endswith(".ipynb")]:
         files.remove(file)
         notebook = json.loads(pathlib.Path(file.abs_src_path).read_text())

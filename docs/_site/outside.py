@@ -1,9 +1,9 @@
-"""mkdocs hook: pages and files of the site that do not lie in docs/.
+"""mkdocs hook: adds pages and files from outside of docs/ to the site.
 
 Documents link to each other as files of the repository: README.md to `docs/takeover.md`, a page to
-`../examples/survive.py`. These links work wherever the repository is shown. The site has only what
-lies in docs/. So this hook adds README.md and the like as pages, each file
-that a page links to as a page or a file, and makes the links point there.
+`../examples/survive.py`. These links work wherever the repository is shown. But without this hook,
+the site would have only what lies in docs/. The hook adds README.md and similar documents as pages.
+It also adds each other file that a page links to. Then it makes the links point to what it added.
 """
 
 import pathlib

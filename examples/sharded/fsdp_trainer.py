@@ -111,7 +111,7 @@ class FsdpTrainer(ShardedTrainer):
           optimizer: an Optax optimizer.
           collectives: `jax_cxl`, or another namespace with collectives.
           prefetch_layers: whether to scan over the layers, and to communicate the parameters and
-            gradients of a layer while its neighbour computes (prefetch.py). `collectives` needs
+            gradients of a layer while its neighbor computes (prefetch.py). `collectives` needs
             start functions then.
         """
         super().__init__(sizes, dtype, optimizer, collectives)

@@ -1,7 +1,7 @@
-"""Which devices share the parameters: those of a host, or all of them, in one call or in levels.
+"""Divides the parameters among the devices of a host, or among all, in one call or in levels.
 
---shard=host     A host has all parameters, each of its devices a part. The gather stays inside the
-                 host; the gradients of the hosts are added through the pool.
+--shard=host     Each host has all parameters, and each of its devices has a part. The gather stays
+                 inside the host. The gradients of the hosts are added through the pool.
 --shard=all      Every device has a part, and gathers all others through the pool.
 --shard=levels   The same parts, but a host gets each part of another host once, and its devices
                  pass it on to each other.
@@ -16,7 +16,7 @@ Groups = list[list[int]] | None
 
 
 class Sharding:
-    """The collectives of jax_cxl that FSDP needs, for one way to share the parameters.
+    """The collectives of jax_cxl that FSDP needs, for one way to divide the parameters.
 
     Attributes:
       copies: how many devices have the same part.

@@ -1,4 +1,4 @@
-"""Colours, sizes and legends that all figures share. Needs matplotlib."""
+"""Colors, sizes and legends that all figures share. Needs matplotlib."""
 
 import pathlib
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 from jax_cxl._sizes import format_size
 
-# Label, colour, style of the line. Okabe and Ito's colours, which people with colour blindness can
+# Label, color, style of the line. Okabe and Ito's colors, which people with color blindness can
 # tell apart.
 _SYSTEMS = {
     "jax_cxl": ("jax_cxl", "#0072B2", "-"),
@@ -24,7 +24,7 @@ _SYSTEMS = {
 
 
 def curve(axis: Any, system: str, x: Sequence[float], y: Sequence[float], **style: Any) -> None:
-    """Draws a curve of a system in the system's colour.
+    """Draws a curve of a system in the system's color.
 
     Args:
       axis: axes of matplotlib.

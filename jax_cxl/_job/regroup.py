@@ -235,7 +235,7 @@ class _Agreement:
         try:
             self.created, place = pools.create(self.spec, self.running.platform, new_name=True)
         except errors.PoolInUseError as error:
-            hint = f"{error}; jax_cxl.regroup(pool=...) needs another place than the old pool"
+            hint = f"{error}; name a different place than that of the old pool: regroup(pool=...)"
             return pools.no_place(errors.PoolInUseError(hint))
         except Exception as error:
             return pools.no_place(error)

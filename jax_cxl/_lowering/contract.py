@@ -2,7 +2,7 @@
 
 It consists of the targets of custom calls, the attributes of a call, and the enumerations in them.
 cc/ffi/call/contract.h is the other side; tests/ops/names_test.py compares both. `Op` and `ReduceOp`
-are written here, although `_core` has them, because type checkers read their members.
+are written here although `_core` has them, so that type checkers see their members.
 """
 
 import enum

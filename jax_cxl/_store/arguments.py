@@ -27,7 +27,8 @@ def check_keep(keep: Any) -> None:
     """Raises an error if `keep` is wrong."""
     if not 2 <= whole("keep", keep) < 1 << 16:
         raise ValueError(
-            f"keep={keep} must be from 2 to 65535: how many snapshots stay, while another is saved"
+            f"keep={keep} must be from 2 to 65535: how many snapshots are kept while another"
+            " is saved"
         )
 
 
@@ -85,7 +86,7 @@ def whole(name: str, value: Any) -> int:
     """Returns an argument as an int.
 
     Raises:
-      TypeError: it is not a whole number. A bool is none.
+      TypeError: it is not a whole number. A bool does not count as one.
     """
     try:
         if not isinstance(value, bool):

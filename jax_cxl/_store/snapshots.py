@@ -23,7 +23,7 @@ class Snapshots:
     `save` writes a tree of arrays while the program runs. After a failure `restore` reads it back,
     on any number of processes, with any sharding. Nothing is read from a disk.
 
-    The last `keep` snapshots stay. While a snapshot is saved, the previous snapshot stays valid.
+    The last `keep` snapshots are kept. The previous snapshot stays valid while one is saved.
     Each process writes the shards of its own devices. Replicated arrays are stored once, and their
     devices share the work. A snapshot becomes valid for all processes at one instant, when the last
     process has written its part. All data are checked by checksums before they are used.

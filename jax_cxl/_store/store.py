@@ -28,7 +28,7 @@ class Listed:
     Attributes:
       name: the name.
       versions: its valid versions, the newest first.
-      keep: how many versions stay.
+      keep: how many versions are kept.
       bytes: bytes of memory that the name takes on each path.
     """
 
@@ -100,7 +100,8 @@ class Store:
           name: 1 to 128 printable bytes.
           tree: as for `Snapshots.save`.
           version: a number greater than that of the last version, by default greater by one, or 0.
-          keep: how many versions stay, at least 2. It is fixed when the name is new, by default 2.
+          keep: how many versions are kept, at least 2 (the default). It is fixed when the name is
+            new.
           copy: as for `Snapshots.save`.
 
         Returns:

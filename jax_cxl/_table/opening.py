@@ -79,7 +79,9 @@ def trained_columns(
     try:
         plan = region.Plan.from_text(held.tree[creating.DESCRIPTION])
     except ValueError as error:
-        raise errors.StoreError(f"{section.text}: {error}") from error
+        raise errors.StoreError(
+            f"{section.text}: {error}. Delete the table, and create it again"
+        ) from error
     memory = region.Region(section, plan, creating.region_start(section))
     identity = identity_of(section.entry.identity)
     words = memory.address(plan.words), plan.rows_of_part

@@ -70,7 +70,7 @@ def of(rows: Any, shape: Any = None, dtype: Any = None, tensor: str | None = Non
     """Returns rows as `Table.create` takes them.
 
     Raises:
-      TypeError, ValueError: they are none.
+      TypeError, ValueError: the argument cannot be read as rows.
       OSError: a file cannot be read.
     """
     if isinstance(rows, str | os.PathLike):

@@ -63,8 +63,8 @@ class Table(Taking, Training):
           state: for trained tables: arrays beside the rows, by name, such as the moments of an
             optimizer. Each has shape (R, ...), and is given as `rows` is. A `jax.ShapeDtypeStruct`
             stands for zeros.
-          step_rows: for trained tables: how many different rows a step may change. The store keeps
-            as many rows besides.
+          step_rows: for trained tables: how many different rows a step may change. The store needs
+            room for as many rows in addition to the table.
 
         Returns:
           The open table.

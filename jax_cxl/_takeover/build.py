@@ -118,14 +118,14 @@ class Builder:
         return self._append(opcode, shape.encode(), operands, shape)
 
     def finish(self, results: list[Value]) -> None:
-        """Replaces the old instruction by the new ones. The values are its result."""
+        """Replaces the old instruction with the new ones. The values are its result."""
         if self._old.is_tuple:
             parts = [result.shape for result in results]
             self._append("tuple", shapes.tuple_of(parts), results, parts[0])
         self._replace()
 
     def _replace(self) -> None:
-        """Replaces the old instruction by the new ones. The last of them gets its id."""
+        """Replaces the old instruction with the new ones. The last of them gets its id."""
         last = self._new[-1].proto
         last.set(Instruction.ID, self._old.id).set(Instruction.NAME, self._old.name)
         self._computation.replace(self._old, self._new)

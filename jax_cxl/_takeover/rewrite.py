@@ -1,4 +1,4 @@
-"""Replaces a collective of XLA by calls of jax_cxl."""
+"""Replaces a collective of XLA with calls of jax_cxl."""
 
 import dataclasses
 import functools
@@ -94,7 +94,7 @@ class _Context:
 
 
 def rewrite(module: Module, found: Found, collective: Collective, world: World) -> bool:
-    """Replaces a collective by calls of jax_cxl.
+    """Replaces a collective with calls of jax_cxl.
 
     Args:
       module: the module.

@@ -94,9 +94,9 @@ def world(wanted: Setting) -> World:
     if jax.default_backend() != "cpu":
         if levels:
             raise NotImplementedError(
-                "jax_cxl.replace_collectives(levels=True) is for CPU devices: XLA has scheduled a"
-                " program for GPUs when its collectives are replaced. Call jax_cxl.psum and its"
-                " like with levels=True instead."
+                "jax_cxl.replace_collectives(levels=True) works for CPU devices only, because on"
+                " GPUs XLA has already scheduled a program when its collectives are replaced. Call"
+                " jax_cxl.psum and similar functions with levels=True instead."
             )
         levels = False
     running = lifecycle.current()

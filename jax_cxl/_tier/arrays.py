@@ -65,8 +65,8 @@ def spec_of(name: str, x: Any) -> Spec:
     """
     if isinstance(x, jax.core.Tracer):
         raise TypeError(
-            f"{name} is traced: call init, step, offload and fetch outside of jax.jit, because the"
-            " data move by threads of the host"
+            f"{name} is traced: call init, step, offload and fetch outside of jax.jit, because"
+            " threads of the host move the data"
         )
     if not isinstance(x, jax.Array | jax.ShapeDtypeStruct):
         raise TypeError(f"{name} is of type {type(x).__name__}: it must be a JAX array")

@@ -66,7 +66,7 @@ class _Version:
                 return Reader(section, records)
         raise errors.StoreError(
             f"the arrays that were offloaded to {self.name!r}, version {self.version}, are gone:"
-            " the last two trees of a name stay. Offload each tree under a name of its own"
+            " a name keeps only its last two trees. Offload each tree under its own name"
         )
 
     def read(self, specs: Sequence[Spec]) -> list[Any]:

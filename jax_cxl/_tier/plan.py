@@ -71,7 +71,7 @@ class _Program:
     run: Any
 
     def __call__(self, value: Callable[[int], Any]) -> list[Any]:
-        """Runs it; `value` returns the value of a variable."""
+        """Runs the program; `value` returns the value of a variable."""
         given = [value(self.inputs[n]) for n in self.donated]
         kept = [value(x) for n, x in enumerate(self.inputs) if n not in self.donated]
         found: list[Any] = self.run(given, kept)
@@ -358,8 +358,8 @@ class Plan:
             return spec
         if chosen.device_set != spec.sharding.device_set:
             raise ValueError(
-                f"the sharding for {spec.name} has other devices than the parameters: use the"
-                " parameters' devices"
+                f"the sharding for {spec.name} does not have the devices of the parameters: use a"
+                " sharding over these devices"
             )
         return dataclasses.replace(spec, sharding=chosen, committed=True)
 
@@ -414,15 +414,15 @@ def _check_same(before: Any, after: Any) -> None:
     structures: list[Any] = [jax.tree.structure(x) for x in (before, after)]
     if structures[0] != structures[1]:
         raise TypeError(
-            "the optimizer's update returns a state of another structure than its init: its init"
-            " must make what its update makes"
+            "the optimizer's init and update return states of different structures: make both"
+            " return the same structure"
         )
     for (name, x), y in zip(arrays.named("state", before), jax.tree.leaves(after), strict=True):
         forms = [(x.shape, x.dtype, bool(getattr(x, "weak_type", False))) for x in (x, y)]
         if forms[0] != forms[1]:
             raise TypeError(
                 f"the optimizer's update changes {name} from {forms[0]} to {forms[1]} (shape,"
-                " dtype, weak type): its init must make what its update makes"
+                " dtype, weak type): make init return what update returns"
             )
 
 

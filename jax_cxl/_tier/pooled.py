@@ -304,7 +304,7 @@ def _grad_dtypes(structure: Any, params: Sequence[Any], grads: Any) -> tuple[Any
     """
     if jax.tree.structure(grads) != structure:
         raise ValueError(
-            f"the gradients are a tree of another structure than the parameters:"
+            "the gradients must have the tree structure of the parameters, got"
             f" {jax.tree.structure(grads)}, not {structure}"
         )
     flat = jax.tree_util.tree_leaves_with_path(grads)

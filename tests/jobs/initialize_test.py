@@ -173,7 +173,7 @@ class UnusablePoolTest(InitializeTestCase):
         )
 
     def test_malformed_uri(self):
-        self.check("shm:x?colour=blue", ValueError, "colour")
+        self.check("shm:x?color=blue", ValueError, "color")
 
     def test_two_jobs_on_one_name(self):
         uri = f"shm:{self.name}"

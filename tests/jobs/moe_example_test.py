@@ -49,7 +49,7 @@ def _losses(figures):
 
 class MoeExampleTest(absltest.TestCase):
     def test_exchanges_agree(self):
-        """With room for everything all compute the same."""
+        """All exchanges give the same losses, because no expert runs out of room for tokens."""
         self.check_exchange("dense-lax")
 
     @pytest.mark.long

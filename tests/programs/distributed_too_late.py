@@ -1,4 +1,4 @@
-"""Uses a device before jax_cxl can connect the processes: an error gives advice."""
+"""Uses a device before jax_cxl can connect the processes. The error must say what to change."""
 
 import jax
 

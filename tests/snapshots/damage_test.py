@@ -181,9 +181,7 @@ class ForeignTest(parameterized.TestCase):
         with places.place(tree, paths=3, parity=parity) as place:
             _save_two(place, parity=parity)
             place.paths[device].write_bytes(b"A novel.\n" + bytes(place.size))
-            self._refused(
-                place, f"device{device} holds data of something else at byte 0", parity=parity
-            )
+            self._refused(place, f"device{device} holds other data at byte 0", parity=parity)
 
     def test_other_arguments(self):
         tree = _tree(0)
@@ -207,7 +205,9 @@ class ForeignTest(parameterized.TestCase):
             try:
                 layout._VERSION = version + 1
                 self._refused(
-                    place, f"it has the format {version}.*, not {version + 1}", parity=parity
+                    place,
+                    f"it has format {version}.*, but .* uses format {version + 1}",
+                    parity=parity,
                 )
             finally:
                 layout._VERSION = version

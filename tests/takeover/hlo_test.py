@@ -93,7 +93,7 @@ class GroupsTest(parameterized.TestCase):
         self.assertEqual(groups.decode(proto), expected)
 
     def test_modes(self):
-        # Two replicas of three partitions, on devices in another order than their ids.
+        # Two replicas of three partitions, on devices that are not in the order of their ids.
         proto = Message()
         for column in ([5, 2], [4, 1], [3, 0]):
             proto.add(3, Message().set_integers(1, column))

@@ -72,7 +72,7 @@ class WorldTest(parameterized.TestCase):
         self.assertEqual((world.rank_of, world.generation, world.local), ({0: 1}, 2, True))
 
     def test_no_levels_on_gpus(self):
-        with self.assertRaisesRegex(NotImplementedError, "levels=True. is for CPU devices"):
+        with self.assertRaisesRegex(NotImplementedError, "levels=True. works for CPU devices"):
             self.world("gpu", True)
 
 

@@ -379,7 +379,7 @@ class RefusedTest(_Test):
         with self.assertRaisesRegex(jax_cxl.StoreError, "already has a state"):
             self.pooled(_OPTIMIZERS["adamw"], store).init(params)
         grads = _gradients(params, _batch(0))[1]
-        with self.assertRaisesRegex(ValueError, "another structure"):
+        with self.assertRaisesRegex(ValueError, "tree structure"):
             optimizer.step(params, grads["layers"], first)
         params, _ = optimizer.step(params, grads, first)
         grads = _gradients(params, _batch(0))[1]

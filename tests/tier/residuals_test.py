@@ -284,9 +284,7 @@ class ResidualsTest(parameterized.TestCase):
 
     def test_too_little_space(self):
         compute = jax.jit(_gradients(self.offloaded(calls=10_000)))
-        pattern = (
-            r"residuals h, x of 10000 calls need 655360000 bytes for each device, and \d+ bytes"
-        )
+        pattern = r"h, x of 10000 calls need 655360000 bytes for each device\. .* need \d+ bytes"
         with self.assertRaisesRegex(jax_cxl.errors.PoolTooSmallError, pattern):
             compute.lower(*_arrays(128))
         self.assertEmpty(self.store.list())

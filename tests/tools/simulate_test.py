@@ -62,7 +62,7 @@ class CommandLineTest(parameterized.TestCase):
         code, out, _ = _run("--op", "all_reduce", "--bytes", "64MiB", "--hosts", "12")
         self.assertEqual(code, 0)
         title, header, row = out.splitlines()
-        self.assertIn("modelled: 12 hosts", title)
+        self.assertIn("modeled: 12 hosts", title)
         self.assertEqual(header.split()[:3], ["op", "size", "jax_cxl"])
         self.assertEqual(row.split()[:3], ["all_reduce", "64", "MiB"])
 

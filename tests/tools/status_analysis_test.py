@@ -44,7 +44,7 @@ _INSIDE = _call(2, finished=0)
 
 class AnalysisTest(parameterized.TestCase):
     def test_nobody_is_to_blame_when_all_calls_are_done(self):
-        job = analysis.analyse([_rank(r, [_call(1)]) for r in range(3)])
+        job = analysis.analyze([_rank(r, [_call(1)]) for r in range(3)])
         self.assertEmpty(job.culprits)
         self.assertEmpty(analysis.sentences(job))
 
@@ -56,7 +56,7 @@ class AnalysisTest(parameterized.TestCase):
     def test_a_rank_that_does_not_come(self, state, words):
         ranks = [_rank(r, [_call(1), _WAITING]) for r in (0, 2)]
         ranks.insert(1, _rank(1, [_call(1)], state=state))
-        job = analysis.analyse(ranks)
+        job = analysis.analyze(ranks)
         self.assertEqual([rank.waits_for for rank in job.ranks], [[1], [], [1]])
         self.assertEqual(list(job.culprits), [1])
         self.assertIn(f"rank 1 (pid 1001 on host a) {words}; it had finished", job.culprits[1])
@@ -67,7 +67,7 @@ class AnalysisTest(parameterized.TestCase):
         gave_up = {"reason": "x"} if failed else None
         ranks = [_rank(r, [_call(1), _WAITING], gave_up=gave_up) for r in (0, 2)]
         ranks.insert(1, _rank(1, [_call(1)]))
-        job = analysis.analyse(ranks)
+        job = analysis.analyze(ranks)
         blamed, other = (job.culprits, job.late) if failed else (job.late, job.culprits)
         self.assertEqual(list(blamed), [1])
         self.assertIn("rank 1 (pid 1001 on host a) is in no collective", blamed[1])
@@ -80,7 +80,7 @@ class AnalysisTest(parameterized.TestCase):
             return [_call(2, finished=0, waiting_for=waiting_for)]
 
         ranks = [_rank(0, inside(1)), _rank(1, inside(2)), _rank(2, inside(0), state="stopped")]
-        job = analysis.analyse(ranks)
+        job = analysis.analyze(ranks)
         self.assertEqual(list(job.culprits), [2])
 
     def test_a_silent_heart_on_another_host(self):
@@ -88,7 +88,7 @@ class AnalysisTest(parameterized.TestCase):
             _rank(0, [_call(2, finished=0, waiting_for=1)], state="unknown"),
             _rank(1, [_INSIDE], state="unknown", alive_at=4.0),
         ]
-        job = analysis.analyse(ranks)
+        job = analysis.analyze(ranks)
         self.assertIn("no sign of life for 6.0 s", job.culprits[1])
 
     def test_clocks_of_hosts_are_never_compared(self):
@@ -98,7 +98,7 @@ class AnalysisTest(parameterized.TestCase):
             _rank(2, [_INSIDE], state="unknown", clock=40.0),
         ]
         for beaten in (None, {0: 6, 1: 5, 2: 7}):
-            job = analysis.analyse(ranks, beaten)
+            job = analysis.analyze(ranks, beaten)
             self.assertEqual([rank.silent for rank in job.ranks], [0, 0, 0])
             self.assertEqual(
                 {rank.state for rank in job.ranks}, {"running" if beaten else "unknown"}
@@ -110,20 +110,20 @@ class AnalysisTest(parameterized.TestCase):
             _rank(0, [_call(2, finished=0, waiting_for=1)], state="unknown"),
             _rank(1, [_INSIDE], state="unknown", clock=40.0),
         ]
-        job = analysis.analyse(ranks, {0: 6, 1: 0})
+        job = analysis.analyze(ranks, {0: 6, 1: 0})
         self.assertEqual(list(job.culprits), [1])
         # A pool that was kept: no rank has a heartbeat, so a missing one says nothing about a rank.
-        self.assertEmpty(analysis.analyse(ranks, {0: 0, 1: 0}).culprits)
+        self.assertEmpty(analysis.analyze(ranks, {0: 0, 1: 0}).culprits)
 
     def test_when_all_are_gone_the_one_without_a_word_is_to_blame(self):
         failed = _call(2, code="PEER_LOST", waiting_for=2)
         ranks = [_rank(r, [failed], state="gone", gave_up={"reason": "x"}) for r in (0, 1)]
         ranks.append(_rank(2, [_INSIDE], state="gone"))
-        self.assertEqual(list(analysis.analyse(ranks).culprits), [2])
+        self.assertEqual(list(analysis.analyze(ranks).culprits), [2])
 
     def test_any_record_is_read_without_harm(self):
         calls = [_call(2, finished=0, waiting_for=99)]
-        job = analysis.analyse([_rank(0, calls, members=()), _rank(1, [])])
+        job = analysis.analyze([_rank(0, calls, members=()), _rank(1, [])])
         self.assertEmpty(job.culprits)
 
 

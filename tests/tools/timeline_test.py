@@ -66,7 +66,7 @@ def _job(delays, work=0.001, compute=0.01, since=1e9):
         for rank, arrival in enumerate(arrivals):
             calls[rank].append(_call(number, arrival, start, now))
     records = [_record(rank, calls[rank], range(ranks)) for rank in range(ranks)]
-    return analysis.analyse([analysis.Rank(record, "running") for record in records])
+    return analysis.analyze([analysis.Rank(record, "running") for record in records])
 
 
 class LatenessTest(parameterized.TestCase):
@@ -195,7 +195,7 @@ class TraceTest(absltest.TestCase):
 
     def test_no_calls(self):
         check_format(
-            trace.of_job("", analysis.analyse([analysis.Rank(_record(0, [], ()), "gone")]))
+            trace.of_job("", analysis.analyze([analysis.Rank(_record(0, [], ()), "gone")]))
         )
 
 

@@ -137,7 +137,7 @@ class Crew:
             self._idle.put(Worker(tree, cache))
 
     def close(self) -> None:
-        """Ends all."""
+        """Ends all workers."""
         for _ in range(self._count):
             self._idle.get().close()
 

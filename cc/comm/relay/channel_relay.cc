@@ -114,8 +114,8 @@ void ChannelRelay::BeginRounds(const RelayedCall& call) {
   }
 }
 
-// Writes back the lines that the device has written, before it rings in the
-// pool.
+// Writes back the lines that the device has written. Then rings the doorbell in
+// the pool.
 bool ChannelRelay::AdvancePublications(LineWorkers& workers) {
   bool moved = false;
   while (!publications_.empty() && HasPublished(publications_.front())) {
@@ -141,8 +141,8 @@ bool ChannelRelay::AdvancePublications(LineWorkers& workers) {
   return moved;
 }
 
-// Drops the lines that the device will read, after the peer's doorbell and
-// before it rings in the mirror.
+// Drops the lines that the device will read, once the peer has rung its
+// doorbell. Then rings the doorbell in the mirror.
 bool ChannelRelay::AdvanceArrivals(LineWorkers& workers, Peer& peer) {
   if (!peer.arrivals.empty())
     Grew(&peer.in_pool->send[0].published, peer.arrivals.back().rounds,

@@ -33,11 +33,10 @@ class FlaggedRings {
   // in the same memory, or of earlier flags, may look like new data.
   void DropPeers() const;
 
-  // Runs in place of `round`, in which flags start again at 0. Waits until all
-  // peers have read this member's ring, clears the ring, and waits until the
-  // peers have cleared their rings. This member's device must have ended its
-  // calls. Calls `go_on` while it waits, and returns false once that returns
-  // false.
+  // Call it instead of `round`, whose flag would be 0. Waits until all peers
+  // have read this member's ring, clears the ring, and waits until the peers
+  // have cleared their rings. This member's device must have ended its calls.
+  // Calls `go_on` while it waits, and returns false once that returns false.
   bool BeginAnew(uint64_t round, const std::function<bool()>& go_on) const;
 
  private:

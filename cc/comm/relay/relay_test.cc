@@ -1,6 +1,6 @@
 // Sanitizers: address, thread
 
-// The host's half of calls between GPUs, with modelled devices.
+// The host's half of calls between GPUs, with modeled devices.
 #include "cc/comm/relay/relay.h"
 
 #include <gtest/gtest.h>

@@ -60,9 +60,10 @@ class TakenRows {
   uint64_t taken_bytes() const { return taken_bytes_; }
   uint64_t published_bytes() const { return published_bytes_; }
 
-  // Calls visit(offset from the first byte, where to, bytes) for what a copy or
-  // a get writes to one rank's block of `output` or to the tables: the taken
-  // rows, or all bytes if `rows` is null.
+  // For a copy or a get, which writes to one rank's block of `output` or to the
+  // tables. Calls visit(offset, destination, bytes) for each run of taken rows,
+  // or once for all bytes if `rows` is null. The offset counts from the step's
+  // first byte.
   template <typename Visit>
   static void ForEachTaken(TakenRows* rows, const plan::Step& step,
                            std::byte* output, const Visit& visit) {
@@ -79,9 +80,9 @@ class TakenRows {
                   });
   }
 
-  // Calls visit(offset from the first byte, where from, bytes) for what a put
-  // reads from `source` or from the rank's table: the published rows, or all
-  // bytes if `rows` is null.
+  // For a put, which reads from `source` or from the rank's table. Calls
+  // visit(offset, source, bytes) for each run of published rows, or once for
+  // all bytes if `rows` is null. The offset counts from the step's first byte.
   template <typename Visit>
   static void ForEachPublished(const TakenRows* rows, const plan::Step& step,
                                const std::byte* source, const Visit& visit) {

@@ -61,7 +61,7 @@ struct Bool {
   JAX_CXL_INLINE static uint8_t Narrow(uint8_t value) { return value; }
 };
 
-// Two neighbouring bfloat16, folded in float32. Both halves of a word become
+// Two neighboring bfloat16, folded in float32. Both halves of a word become
 // float32 in place, without the shuffles that single elements need.
 struct Bfloat16Pair {
   using Storage = uint32_t;

@@ -123,9 +123,9 @@ bool RealLibrary::is_loaded() { return loaded; }
 
 RealLibrary::RealLibrary() : path_(FindPath()) {
   if (path_.empty()) {
-    status_ = Error(Code::kNotFound, "there is no ", kName,
-                    " of NVIDIA beside this one: install NCCL (pip install "
-                    "nvidia-nccl-cu13), or name it in JAX_CXL_NCCL_LIBRARY");
+    status_ = Error(Code::kNotFound, "cannot find NVIDIA's ", kName,
+                    ": install NCCL (pip install nvidia-nccl-cu13), or name "
+                    "the library in JAX_CXL_NCCL_LIBRARY");
     return;
   }
   if (!IsAnother(path_)) {

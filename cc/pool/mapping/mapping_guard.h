@@ -28,8 +28,8 @@ class MappingGuard {
   MappingGuard(const MappingGuard&) = delete;
   MappingGuard& operator=(const MappingGuard&) = delete;
 
-  // Replaces the whole mapping by private zeros. The mapping is not intact from
-  // then on, and stores of this process reach no other process.
+  // Replaces the whole mapping with private zeros. The mapping is not intact
+  // from then on, and stores of this process reach no other process.
   void Abandon();
 
   bool intact() const { return !range_->lost.load(std::memory_order_relaxed); }

@@ -185,8 +185,7 @@ Status PoolFile::CheckMayTake(uint64_t offset, uint64_t bytes) const {
   CXL_ASSIGN_OR_RETURN(const std::optional<uint64_t> data,
                        FirstData(fd(), path_, 0, begin, std::min(size, end)));
   if (!data) return OkStatus();
-  return Error(Code::kDataLoss, path_, " holds data of something else at byte ",
-               *data,
+  return Error(Code::kDataLoss, path_, " holds other data at byte ", *data,
                ", so it is left alone; name another path, or delete the ",
                "file if you do not need it (memory that was made with another "
                "offset= or size= looks like this too)");

@@ -70,7 +70,7 @@ class PoolFile {
   Status Reserve(uint64_t offset, uint64_t bytes);
   void KeepSize() { size_before_.reset(); }
 
-  // Replaces the exclusive lock by a shared one, so that other processes can
+  // Replaces the exclusive lock with a shared one, so that other processes can
   // attach.
   Status ShareLock();
 

@@ -30,8 +30,7 @@ Status CheckZeros(const KeptPath& path) {
                        FirstData(piece.fd, path.path, piece.align, piece.offset,
                                  piece.offset + piece.bytes));
   if (!data) return OkStatus();
-  return Error(Code::kDataLoss, path.path, " holds data of something else ",
-               "at byte ", *data,
+  return Error(Code::kDataLoss, path.path, " holds other data at byte ", *data,
                ", so it is left alone; name another offset= and size=, or "
                "erase it: python -m jax_cxl store format");
 }

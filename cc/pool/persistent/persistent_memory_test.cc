@@ -175,7 +175,7 @@ TEST_F(PersistentMemoryTest, NothingLeavesADevice) {
       ExpectRefused(status, Code::kInvalidArgument, "outside the memory");
     EXPECT_EQ(data, before);
   }
-  EXPECT_EQ(ReadBack(*memory, 1, 0, kMiB), Filled(kMiB, 3)) << "the neighbour";
+  EXPECT_EQ(ReadBack(*memory, 1, 0, kMiB), Filled(kMiB, 3)) << "the neighbor";
   // The last bytes, and no bytes at the end.
   EXPECT_TRUE(memory->Write(0, kMiB - 3, Filled(3, 1)).ok());
   EXPECT_TRUE(memory->Write(0, kMiB, {}).ok());

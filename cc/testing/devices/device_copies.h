@@ -10,7 +10,7 @@
 
 namespace jax_cxl::pool {
 
-// How a modelled device accesses a pool. If the pool has emulated caches, the
+// How a modeled device accesses a pool. If the pool has emulated caches, the
 // device uses the cache of its host. Otherwise it accesses the memory directly.
 class DeviceCopies {
  public:

@@ -7,7 +7,7 @@
 
 #include "cc/testing/pool/chosen_pool.h"
 
-// Random collectives of modelled devices, checked against plain loops. Their
+// Random collectives of modeled devices, checked against plain loops. Their
 // hosts relay doorbells, and write back and drop lines (cc/comm/relay).
 namespace jax_cxl::comm::soak {
 

@@ -16,7 +16,7 @@
 
 namespace jax_cxl::comm {
 
-// A call for a modelled device: cuda::DeviceCall without pointers to device
+// A call for a modeled device: cuda::DeviceCall without pointers to device
 // memory.
 struct ModelCall {
   const cuda::GpuPlan* gpu_plan = nullptr;

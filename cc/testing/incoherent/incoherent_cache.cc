@@ -302,7 +302,7 @@ void IncoherentCache::Disturb(Random& random) {
     const Range range = PickNoted(random, random.OneIn(4));
     uint64_t at = random() % shadow_->bytes();
     // Includes one more line at both ends, because processors prefetch
-    // neighbours.
+    // neighbors.
     if (range.bytes > 0 && !random.OneIn(8))
       at = range.offset + random() % (range.bytes + 2 * Shadow::kLine);
     at -= std::min(at, Shadow::kLine);

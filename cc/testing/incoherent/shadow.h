@@ -54,8 +54,9 @@ class Shadow {
     return static_cast<const std::byte*>(address) - base_;
   }
 
-  // Call it when the pool is formatted. From now on each line has one writer. A
-  // rank belongs to this host once this host has written its RankInfo.
+  // Call it once the pool has been formatted. After that, each line has one
+  // writer. A rank belongs to this host once this host has written its
+  // RankInfo.
   void Seal() { sealed_ = true; }
 
   // Writes back the dirty lines that the range touches.

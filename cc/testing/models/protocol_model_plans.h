@@ -10,7 +10,7 @@
 // executor.
 namespace jax_cxl::comm::model {
 
-// The modelled parts of a slot that lie in [at, at + bytes).
+// The modeled parts of a slot that lie in [at, at + bytes).
 struct Parts {
   int first, last;
 

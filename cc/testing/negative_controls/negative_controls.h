@@ -29,7 +29,7 @@ enum class Scenario : uint8_t {
   kSoak,         // random collectives, checked against plain loops
   kTalk,         // texts that ranks pass on: identities, mismatches, reasons
   kHandOver,     // the promises of Coherence, without the protocol
-  kDevices,      // random collectives of modelled GPUs
+  kDevices,      // random collectives of modeled GPUs
   kNoAdversary,  // the same, and no line moves unless the protocol moves it
 };
 

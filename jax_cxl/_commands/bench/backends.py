@@ -49,7 +49,7 @@ class JaxBuffers:
         self.spoil()
 
     def release(self) -> None:
-        """Frees both."""
+        """Frees the input and the output."""
         self.x = self.y = None
 
     def spoil(self) -> None:

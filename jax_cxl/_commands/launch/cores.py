@@ -15,9 +15,9 @@ def share(available: Collection[int], rank: int, size: int) -> list[int]:
       size: the number of ranks, at most the number of processors.
     """
     # The two threads of a core stay together, although their numbers are far apart.
-    neighbours = sorted(available, key=lambda processor: (_place(processor), processor))
-    first, last = (len(neighbours) * r // size for r in (rank, rank + 1))
-    return neighbours[first:last]
+    neighbors = sorted(available, key=lambda processor: (_place(processor), processor))
+    first, last = (len(neighbors) * r // size for r in (rank, rank + 1))
+    return neighbors[first:last]
 
 
 def _place(processor: int) -> tuple[int, int]:

@@ -11,10 +11,10 @@ _WRITE = 4096
 # A carriage return at the end waits: a newline may follow.
 _LINE_END = re.compile(rb"\r\n|\n|\r(?=.)", re.DOTALL)
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-# All of these but colours. They move the cursor or erase text, even text of other ranks.
+# All of these but colors. They move the cursor or erase text, even text of other ranks.
 _CONTROL = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-ln-~]")
 _ERASE = b"\r\x1b[K"
-_COLOURS = (36, 33, 32, 35, 34, 31)
+_COLORS = (36, 33, 32, 35, 34, 31)
 
 
 class Sink:
@@ -181,5 +181,5 @@ def prefix(rank: int, sink: Sink) -> bytes:
     """Returns the prefix of a rank's lines."""
     text = f"[{rank}] "
     if sink.terminal and not os.environ.get("NO_COLOR"):
-        text = f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m[{rank}]\x1b[0m "
+        text = f"\x1b[{_COLORS[rank % len(_COLORS)]}m[{rank}]\x1b[0m "
     return text.encode()

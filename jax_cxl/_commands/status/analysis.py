@@ -135,7 +135,7 @@ def read(
     for rank in ranks:
         if rank.state == "gone" and rank.record["pid"] in ended:
             rank.state = "ended"
-    return analyse(ranks, beaten)
+    return analyze(ranks, beaten)
 
 
 def process_state(record: dict[str, Any]) -> str:
@@ -162,7 +162,7 @@ def _measure_silence(ranks: list[Rank], beaten: Mapping[int, int] | None) -> Non
             rank.silent = max(rank.silent, _WATCH_SECONDS)
 
 
-def analyse(ranks: list[Rank], beaten: Mapping[int, int] | None = None) -> Job:
+def analyze(ranks: list[Rank], beaten: Mapping[int, int] | None = None) -> Job:
     """Finds the ranks that each rank waits for, and the ranks at the end of these chains."""
     _measure_silence(ranks, beaten)
     for rank in ranks:

@@ -15,7 +15,7 @@ from jax_cxl._job import lateness
 
 _MINUTE = 60.0
 _COLUMNS = ("rank", "pid", "host", "state", "call", "since", "waits for", "MiB/s", "in collectives")
-_COLOURS = {"gone": "red", "stopped": "yellow"}
+_COLORS = {"gone": "red", "stopped": "yellow"}
 
 
 def show(found: Sequence[pools.Found], interval: float) -> int:
@@ -64,7 +64,7 @@ class Screen:
         title = f"{script}  {self._name}" if script else self._name
         table = Table(*_COLUMNS, title=title, expand=True)
         for rank in job.ranks:
-            table.add_row(*self._row(rank, now), style=_COLOURS.get(rank.state, ""))
+            table.add_row(*self._row(rank, now), style=_COLORS.get(rank.state, ""))
         style = "red" if job.culprits else ""
         lines = [Text(line, style=style) for line in analysis.verdicts(job)]
         records = [rank.record for rank in job.ranks]

@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--keep",
         type=option_types.whole_number(2),
-        help="how many versions stay if the name is new (default: 2)",
+        help="how many versions to keep if the name is new (default: 2)",
     )
     _add_parity(command, " in new memory")
     command = add(

@@ -52,6 +52,6 @@ def check_replacement(replaces: bool) -> None:
     with_it, without = (_text.numbered("process", side) for side in sides)
     raise errors.MismatchError(
         f"{variables.REPLACE_COLLECTIVES} is set in {with_it} and not in {without}: some would"
-        " communicate through the pool, and others by XLA's collectives. Set it in all processes,"
+        " communicate through the pool, and others with XLA's collectives. Set it in all processes,"
         " or in none, and install jax_cxl for all"
     )

@@ -50,8 +50,8 @@ def create(
 ) -> tuple[_core.Pool, dict[str, Any]]:
     """Creates a pool for all devices, and returns it with its place.
 
-    With `new_name` a pool in /dev/shm gets another name than in `spec`, because the job already has
-    a pool of that name.
+    With `new_name` a pool in /dev/shm gets a name that differs from that in `spec`, because the job
+    already has a pool of that name.
     """
     world_size = jax.device_count()
     spec = spec.sized(world_size, platform.rank_bytes)

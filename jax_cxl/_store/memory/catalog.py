@@ -37,7 +37,7 @@ class Entry:
         not bring back a name that was deleted.
       start: where the section begins on each device.
       end: where it ends.
-      keep: how many versions stay; 0 for a table, which has one area and no versions.
+      keep: how many versions are kept; 0 for a table, which has one area and no versions.
       created: when it was made, in seconds since 1970.
       name: the name; "" if the slot is free again.
     """
@@ -160,7 +160,7 @@ def create(devices: Devices, name: str, keep: int, size: int | None) -> Entry:
     Args:
       devices: the memory.
       name: the name.
-      keep: how many versions stay.
+      keep: how many versions are kept.
       size: bytes of each device that the section takes; None takes the largest gap.
 
     Raises:

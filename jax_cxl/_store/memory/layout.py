@@ -7,7 +7,7 @@ section of each name (`catalog.py`). Sections take the rest.
 A section begins with the claims of the jobs that wrote to it (`fence.py`), the numbers of the saves
 that they have begun, a word that says that a process is about to delete the section
 (`catalog.py`), and an announcement for each process that can write (`announcements.py`). The
-rest of it is divided into `keep + 1` equal areas, one for each version that stays and one more. An
+rest of it is divided into `keep + 1` equal areas, one for each version kept, and one more. An
 area begins with a record for each process. Rows of blocks follow; `stripes.py` says which blocks a
 row has.
 
@@ -93,7 +93,10 @@ class Superblock:
         if magic != MAGIC or not intact:
             raise DamagedError("its superblock is damaged")
         if (version, block) != (_VERSION, BLOCK_BYTES):
-            raise ValueError(f"it has the format {version}.{block}, not {_VERSION}.{BLOCK_BYTES}")
+            raise ValueError(
+                f"it has format {version}.{block}, but this jax_cxl uses format"
+                f" {_VERSION}.{BLOCK_BYTES}"
+            )
         return cls(parity, devices, device, size)
 
 
@@ -102,7 +105,7 @@ class Geometry:
     """Where the parts of a section begin on each device.
 
     Attributes:
-      keep: how many versions stay.
+      keep: how many versions are kept.
       parity: 1 if each row has a block of parity, else 0.
       num_devices: devices of the memory.
       start: where the section begins on each device.

@@ -124,7 +124,7 @@ class Stripes:
         device, offset = self.place(block)
         return errors.StoreError(
             f"block {block} of process {self.writer} is damaged (device {device}, offset {offset}):"
-            " use an older version"
+            " restore an older version of the data"
         )
 
     def _check(self, block: int, expected: int, out: np.ndarray) -> None:
@@ -152,5 +152,5 @@ class Stripes:
             if checksum.of(data) == expected:
                 return data
         raise errors.StoreError(
-            f"the {what} of process {self.writer} is damaged: use an older version"
+            f"the {what} of process {self.writer} is damaged: restore an older version of the data"
         )

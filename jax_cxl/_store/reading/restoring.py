@@ -76,7 +76,8 @@ class Reader:
         for own in self.stripes:
             if own.first_row + own.num_rows > section.geometry.rows:
                 raise errors.StoreError(
-                    f"the record of process {own.writer} is damaged: use an older version"
+                    f"the record of process {own.writer} is damaged: restore an older version of"
+                    " the data"
                 )
         self.directory = self.stripes[0].read_range(
             first.data_blocks + first.table_blocks,
@@ -96,7 +97,7 @@ class Reader:
             for r in records
         ):
             raise errors.StoreError(
-                "records and directory do not belong together: use an older version"
+                "records and directory do not belong together: restore an older version of the data"
             )
         self._parts: dict[tuple[str, int], list[place.Part]] = {}
         for part in placement.parts:
@@ -349,7 +350,7 @@ def overlaps(
             covered += math.prod(end - start for start, end in common)
     if covered != math.prod(end - start for start, end in index):
         raise errors.StoreError(
-            f"{leaf.name}: the shards do not cover the array: use an older version"
+            f"{leaf.name}: the shards do not cover the array: restore an older version of the data"
         )
     return found
 

@@ -206,7 +206,10 @@ def decode(data: bytes) -> tuple[list[Leaf], list[int], bool]:
     try:
         (version, writers, whole, tables, rows), values = json.loads(zlib.decompress(data))
         if version != _VERSION:
-            raise ValueError(f"the directory has the version {version}, not {_VERSION}")
+            raise ValueError(
+                f"the directory has version {version}, but this jax_cxl reads version {_VERSION}:"
+                " use the jax_cxl that saved it"
+            )
         shardings = [
             tuple(
                 Shard(tuple((int(a), int(b)) for a, b in index), tuple(map(int, holders)))

@@ -144,16 +144,16 @@ class Plan:
         return cls(rows.shape[0], tuple(described), min(most, max(1, rows.shape[0])))
 
     def to_text(self) -> str:
-        """Returns the value of the tree."""
+        """Returns the description as text, which the tree of the table holds."""
         columns = [[c.name, c.dtype.name, c.row_shape] for c in self.columns]
         return json.dumps([self.rows, columns, self.step_rows])
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Reads the value of the tree.
+        """Reads a description from the text that `to_text` returned.
 
         Raises:
-          ValueError: it is none.
+          ValueError: the text is not a description.
         """
         try:
             rows, columns, step_rows = json.loads(text)

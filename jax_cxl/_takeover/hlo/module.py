@@ -56,7 +56,7 @@ class Instruction:
         return self.proto.get(self.PARAMETER_NUMBER)
 
     def set_operands(self, operands: list[int]) -> None:
-        """Gives it other operands."""
+        """Gives the instruction other operands."""
         self.proto.set_integers(self.OPERANDS, operands)
         self.operands = operands
 
@@ -145,7 +145,7 @@ class Computation:
         return self._next - 1
 
     def replace(self, old: Instruction, new: "list[Instruction]") -> None:
-        """Replaces an instruction by others. The last of them must have the id of the old one."""
+        """Replaces an instruction with others. The last of them must have the id of the old one."""
         assert new[-1].id == old.id
         self._new[old.id] = new
 

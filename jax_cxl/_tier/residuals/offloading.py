@@ -104,7 +104,7 @@ def _shardings_of(names: Any) -> dict[str, jax.sharding.NamedSharding | None]:
         raise ValueError("names must have at least one name")
     for name, sharding in found.items():
         if not isinstance(name, str):
-            raise TypeError(f"names has {name!r}, which must be a str")
+            raise TypeError(f"each of the names must be a str, got {name!r}")
         if sharding is not None and not isinstance(sharding, jax.sharding.NamedSharding):
             raise TypeError(f"the sharding of {name!r} is {sharding!r}: use a jax.NamedSharding")
     return found

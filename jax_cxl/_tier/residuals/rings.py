@@ -99,9 +99,10 @@ class Ring:
             except errors.PoolTooSmallError as error:
                 free = catalog.free_bytes(self._devices)
                 raise errors.PoolTooSmallError(
-                    f"{self._devices.where!r} is too small: {self._what}, and {size} bytes of each"
-                    f" path for the {count} devices of this process. The largest gap has {free}"
-                    " bytes. Make the store larger, delete names, or offload fewer residuals"
+                    f"{self._devices.where!r} is too small: {self._what}. Together, the {count}"
+                    f" devices of this process need {size} bytes of each path, and the largest gap"
+                    f" has {free} bytes. Make the store larger, delete names, or offload fewer"
+                    " residuals"
                 ) from error
             lease = self._devices.sessions.add_lease(catalog.lease_of(entry, 0))
             # Another process may have thought that nobody needs it.

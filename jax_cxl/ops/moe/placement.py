@@ -102,7 +102,7 @@ def _solve(counts: np.ndarray, slack: float) -> np.ndarray:
         if found.x is None:
             raise RuntimeError(
                 f"jax_cxl.expert_placement: SciPy's solver found no placement ({found.message})."
-                " Keep the present places, or report the counts"
+                " Keep the present placement, and report these counts to jax_cxl"
             )
         return found
 

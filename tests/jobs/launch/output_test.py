@@ -61,7 +61,7 @@ class OutputTest(LaunchTestCase):
         ({"TERM": "xterm", "NO_COLOR": ""}, "\x1b[36m[0]\x1b[0m a line"),
         ({"TERM": "dumb"}, "[0] a line"),
     )
-    def test_colours_on_a_capable_terminal(self, extra, line):
+    def test_colors_on_a_capable_terminal(self, extra, line):
         shown = self._on_terminal("progress.py", extra=extra)
         self.assertIn(line, shown)
 

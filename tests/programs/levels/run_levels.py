@@ -74,7 +74,7 @@ class Cell:
     transformation: str
 
     def call(self, x: Any, axes: Any, levels: bool | None) -> Any:
-        """Runs it on a rank's two values."""
+        """Runs the cell on a rank's two values."""
         run, _, odd = OPERATIONS[self.operation]
         x = x[:, :ODD] if odd else x
 
@@ -96,7 +96,7 @@ class Cell:
         return collective(x[0])
 
     def expect(self, x: np.ndarray, model: Model) -> Any:
-        """Returns the same for all ranks of a group."""
+        """Returns the expected result of `call`. It is the same on all ranks of a group."""
         _, transpose, odd = OPERATIONS[self.operation]
         x = x[:, :, :ODD] if odd else x
         first, second = (getattr(model, self.operation)(x[:, i]) for i in (0, 1))

@@ -13,7 +13,7 @@
 namespace jax_cxl::comm {
 namespace {
 
-// A mean and a premultiplied sum are other calls than a sum.
+// Ranks disagree if one calls a sum and another a mean or a premultiplied sum.
 pool::CallDescriptor DescribeCounted(const Call& call, uint32_t divisor,
                                      bool premultiplied) {
   pool::CallDescriptor descriptor = Describe(call);

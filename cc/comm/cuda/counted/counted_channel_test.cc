@@ -21,8 +21,8 @@ class CountedChannelTest : public testing::Test {
   }
 };
 
-// The flag of a short call is the low 32 bits of its round number. In place of
-// a round whose flag would be 0, the device clears the rings.
+// The flag of a short call is the low 32 bits of its round number. The device
+// skips the number whose flag would be 0, and clears the rings instead.
 TEST_F(CountedChannelTest, FlagsBeginAnew) {
   DeviceOptions options;
   options.first_flagged_round = (uint64_t{1} << 32) - 4;

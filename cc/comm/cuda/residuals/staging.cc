@@ -31,7 +31,7 @@ Status Staging::Reserve(uint64_t bytes) {
       Result<DeviceMemory<std::byte>> memory = AllocateDevice<std::byte>(bytes);
       if (!memory.ok())
         return Error(Code::kResourceExhausted, "residuals of ", bytes,
-                     " bytes need four times as much memory of the GPU besides "
+                     " bytes need four times as much GPU memory outside of "
                      "XLA's: decrease XLA_PYTHON_CLIENT_MEM_FRACTION (",
                      memory.status().message(), ")");
       buffer.memory = std::move(*memory);

@@ -127,9 +127,9 @@ __device__ inline void StoreReleased(const DeviceCall& call,
   StoreWord(&mine.released, call.epoch << kValueBits | (call.base_round + 1));
 }
 
-// In place of the round whose flag would be 0, all members clear their rings,
-// as rings of hosts do (cc/comm/relay/flagged_rings.h). Called by all threads
-// of a block.
+// The round whose flag would be 0 moves no data. Instead, all members clear
+// their rings, as hosts do (cc/comm/relay/flagged_rings.h). Called by all
+// threads of a block.
 __device__ inline bool BeginAnew(const Task& task, Shared& shared,
                                  DeviceCall* call) {
   FlaggedControl& mine = *task.rings[call->self];

@@ -22,10 +22,10 @@ struct DeviceTransfer {
 
 // Enqueues transfers of different channels (at most kMostTransfers), which run
 // side by side in one kernel, with `shape.blocks` blocks each. `shape` has
-// kMaxThreads threads that move data. The transfers' numbers
-// live in the memory of the device, as those of LaunchCounted (executor.h) do.
-// Kernels of their own could wait for each other: a rank may send a long
-// message before a short one, while its peer expects both at once.
+// kMaxThreads threads that move data. The device's memory holds the number of
+// each transfer, as it does for LaunchCounted (executor.h). With a kernel for
+// each transfer, kernels could wait for each other forever: a rank may send a
+// long message before a short one, while its peer expects both at once.
 inline constexpr size_t kMostTransfers = 14;
 cudaError_t LaunchTransfers(std::span<const DeviceTransfer> transfers,
                             const Shape& shape, cudaStream_t stream);

@@ -36,9 +36,10 @@ Status DeviceCache::Open(uint64_t row_bytes) {
   void* memory = nullptr;
   if (cudaMalloc(&memory, bytes) != cudaSuccess) {
     cudaGetLastError();  // Later calls do not report it again.
-    return Error(Code::kResourceExhausted, "GPU ", device_, " has no ", bytes,
-                 " bytes left for a cache of rows. Choose smaller cache_rows, "
-                 "or a smaller XLA_PYTHON_CLIENT_MEM_FRACTION");
+    return Error(Code::kResourceExhausted, "a cache of rows needs ", bytes,
+                 " bytes, which GPU ", device_,
+                 " does not have free. Choose smaller cache_rows, or a smaller "
+                 "XLA_PYTHON_CLIENT_MEM_FRACTION");
   }
   memory_ = static_cast<std::byte*>(memory);
   data_ = memory_;
