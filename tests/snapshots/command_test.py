@@ -254,7 +254,7 @@ class CommandTest(parameterized.TestCase):
             self.refused(refusal, "format", place.where)
             self.assertEqual(place.contents(), before)
             place.paths[1].write_bytes(b"A novel.\n" + bytes(place.size))
-            self.refused("may hold something: .*device1 holds data", "format", place.where)
+            self.refused("may hold something: .*device1 holds other data", "format", place.where)
             self.assertTrue(place.paths[1].read_bytes().startswith(b"A novel."))
             self.done("format", place.where, "--yes", "--parity=1")
             snapshots = place.open(parity=1)
