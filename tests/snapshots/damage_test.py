@@ -24,10 +24,10 @@ def _tree(step: int):
 
 
 def _save_two(place, **options):
-    snapshots = place.open(**options)
-    for step in (0, 1):
-        snapshots.save(step, _tree(step))
-    snapshots.wait()
+    with place.open(**options) as snapshots:
+        for step in (0, 1):
+            snapshots.save(step, _tree(step))
+        snapshots.wait()
 
 
 def _bytes_of(place, step, count, seed):
