@@ -1,4 +1,4 @@
-"""Measures take_rows, ragged_all_to_all and dense all_to_alls of the same tokens, which take turns.
+"""Measures take_rows, ragged_all_to_all and dense all_to_alls in turn, with the same tokens.
 
     python -m jax_cxl.launch -n 2 benchmarks/collectives/rows.py --json=rows.json
 
@@ -37,7 +37,7 @@ def route(rng, ranks, tokens):
 
 
 def room(tokens):
-    """Returns the rows of a rank's result."""
+    """Returns how many rows a rank's result has."""
     return int(CAPACITY * tokens)
 
 

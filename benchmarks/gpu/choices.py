@@ -1,4 +1,4 @@
-"""Stages in which settings take turns. They print a table of the times."""
+"""Stages that measure several settings in turn, and print a table of the times."""
 
 import json
 import pathlib

@@ -56,7 +56,7 @@ def _read(where: str) -> None:
             assert previous.version > newer
             _check(previous.version, previous.tree)
             reads += 1
-        # The view has kept its version, although newer ones have long taken all other memory.
+        # The view has kept its version, although newer versions now use all other memory.
         view.check()
         _check(view.version, view.tree)
         _tell(store, "reader is done")
