@@ -59,8 +59,8 @@ struct Call {
   ReduceOp reduce_op = ReduceOp::kSum;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  // For a call that a program starts: whether the program computes nothing
-  // beside it.
+  // For a call that a program starts: whether the program computes nothing in
+  // the meantime.
   bool alone = false;
   // Operations that move rows: the rows that this rank takes.
   std::shared_ptr<cpu::TakenRows> rows;
