@@ -125,7 +125,7 @@ def rows(suite: Suite) -> Record:
 
 
 def snapshots(suite: Suite) -> Record:
-    """Saves and restores 4 GiB beside steps, in memory of both kinds of coherence."""
+    """Saves and restores 4 GiB during steps, in memory with and without coherence."""
     on_gpus = suite.platform == "cuda"
     found = {}
     for coherence in ("coherent", "flush"):

@@ -82,7 +82,7 @@ def _kill(session: Session, victim: int, scripts: list[int]) -> None:
 
 
 def long(session: Session) -> None:
-    """The other cases; `short` has run before."""
+    """Runs the other cases, after `short`."""
     if len(session.guests) < 2:
         return
     with session.case("reboot, and a new job on the stale device; process 0 there") as details:

@@ -177,7 +177,7 @@ def _tokens(tokens: int, width: int, dtype: Any, options: argparse.Namespace) ->
 def _communication(
     collectives: Any, exchange: Callable[..., Any], sizes: exchanges.Sizes, dtype: Any, layers: int
 ) -> Any:
-    """Returns a program with only the communication of a step, one layer after another.
+    """Returns a program that does only the communication of a step, one layer after another.
 
     The experts return their rows unchanged.
     """

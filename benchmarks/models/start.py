@@ -7,7 +7,7 @@ Three programs take turns. Each is started by the launcher on two processes, and
     gloo        `jax.lax.psum`, between CPUs through JAX's Gloo, between GPUs with NCCL; the program
                 does not import jax_cxl
     pool        `jax_cxl.psum`
-    takeover    the program of gloo, whose collectives go through the pool by
+    takeover    the program of gloo, whose collectives go through the pool with
                 `JAX_CXL_REPLACE_COLLECTIVES=1`
 
 A row of the results has the median time of each part over the turns, in ms, and the median ratio of

@@ -37,7 +37,7 @@ _MANY_OUT = ("ncclAllGather", "ncclAlltoAll", "ncclGather")
 
 @dataclasses.dataclass
 class _Comm:
-    """A communicator, and the ranks of the job that are in it, in its order."""
+    """A communicator, and the job's ranks that belong to it, in the communicator's order."""
 
     ranks: list[int]
     handle: ctypes.c_void_p | None  # of this process, if it is a member

@@ -53,7 +53,7 @@ class Stages:
 
     @property
     def overlapped(self) -> float:
-        """The pool moves chunks while the hosts run other stages, those before the pool first."""
+        """Time if the pool works while the hosts run other stages, those before the pool first."""
         inside, pool = self.slicing, 0.0
         arrivals = []
         for _ in range(self.chunks):

@@ -35,7 +35,8 @@ class Kind:
 
     def setting(self, hosts: int) -> model.Setting:
         # Plans load all cards equally (the bytes of the busiest card are counted separately). So
-        # one card that is as fast as all of them gives the same times, in less time.
+        # one card that is as fast as all of them gives the same times, and the study takes less
+        # time.
         return model.Setting(
             hosts=hosts,
             gpus_per_host=GPUS,

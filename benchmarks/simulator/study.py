@@ -73,7 +73,7 @@ def growth(
 
 
 def growth_of_parts(op: str, size: int) -> tuple[float, float, float]:
-    """Where the growth of the paper's All comes from.
+    """Splits the growth of the paper's All into its causes.
 
     Returns:
       Growth of the time of its bytes alone, growth of the rest, and the rest's share at 3 hosts.

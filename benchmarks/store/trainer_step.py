@@ -10,7 +10,7 @@ follow each other in this order, again and again:
     nobody     it publishes every few steps, and nobody reads
     readers    it publishes, and each reader reads every version that it can get
 
-`ms` is the time of a step, with its share of `publish`. The ratios are those of neighboring turns.
+`ms` is the time of a step, including its share of `publish`. Ratios compare neighboring turns.
 """
 
 import json

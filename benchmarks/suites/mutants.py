@@ -4,9 +4,9 @@
     python benchmarks/suites/mutants.py --sample=300 --work=DIR
 
 Each mutant is one change by cosmic-ray (an operator, a number, a condition) in operations, the
-lowering, the store or the takeover, in a copy of the checkout. First, for all mutants, the tests of
-one process that execute the changed statement run. Then, for each mutant that survived, the tests
-of jobs of that part run. The command prints each survivor with its difference. A survivor is either
+lowering, the store or the takeover, in a copy of the checkout. First, the tests of one process that
+execute the changed statement run for all mutants. Then the tests of jobs of that part run for each
+mutant that survived. The command prints each survivor with its difference. A survivor is either
 equivalent, or a test is missing. Those that a person judged to be equivalent are in
 mutation/equivalent.toml.
 

@@ -105,7 +105,7 @@ class Bench:
 
 
 def beside(bench: Bench, count: int, sharding: Any = None, devices: int = 1) -> None:
-    """Measures a take of the next rows beside products that take about as long as the take."""
+    """Measures a take of the next rows beside products that last about as long."""
     sets = [jax.device_put(ids, sharding) for ids in bench.ids(count, devices)]
     width = 128 if sharding is None else 1024  # no sharding: a CPU
     x = jax.device_put(jnp.ones((width * devices, width), jnp.bfloat16), sharding)
@@ -143,7 +143,7 @@ def beside(bench: Bench, count: int, sharding: Any = None, devices: int = 1) -> 
 def cached(
     bench: Bench, store: jax_cxl.Store, count: int, sharding: Any = None, devices: int = 1
 ) -> None:
-    """Measures ids by Zipf's law, without a cache and with one."""
+    """Measures takes of ids by Zipf's law, without a cache and with one."""
     sets = [jax.device_put(ids, sharding) for ids in bench.skewed_ids(count, devices)]
 
     def measure(what: str, table: jax_cxl.Table, **more: float) -> None:

@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def _find_largest(options: argparse.Namespace, way: str, end: float) -> dict[str, Any]:
-    """Grows the model by a fifth until it does not train."""
+    """Grows the model by a fifth at a time, until it no longer trains."""
     largest: dict[str, Any] = {}
     millions = options.millions
     while time.monotonic() < end:

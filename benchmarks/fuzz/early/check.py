@@ -18,7 +18,7 @@ class Result:
     """The result of the comparison.
 
     Attributes:
-      errors: the faults, in words.
+      errors: descriptions of the faults.
       collectives: the starts and dones of the pool in the new order.
       moved: how many starts follow a different set of instructions than in XLA's order.
       delayed: how many other instructions follow an instruction that they precede in XLA's order.

@@ -11,9 +11,9 @@ class Replay:
     """One execution. Loops run twice, and all branches run.
 
     Attributes:
-      errors: reads of memory that holds another value, in words.
-      peak: the largest number of bytes in use, if each memory is in use from the first instruction
-        that touches it to the last.
+      errors: descriptions of reads from memory that holds another value.
+      peak: the largest number of bytes in use. Each memory counts from the first instruction that
+        touches it to the last.
     """
 
     def __init__(self, module: Module) -> None:
@@ -21,7 +21,7 @@ class Replay:
         self._module, self._values = module, Values(module)
         # The values that each memory holds.
         self._held: dict[Value, set[Value]] = {}
-        # Unfinished results, and what their collectives read until they are done.
+        # Unfinished results, and the values that their collectives read until they are done.
         self._flying: dict[Value, list[Value]] = {}
         self._executed: set[str] = set()
         # When each instruction runs, and the first and the last time at which each memory is used.

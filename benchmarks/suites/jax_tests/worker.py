@@ -1,4 +1,4 @@
-"""Runs one of JAX's tests of several processes: the process that starts the others, or one of them.
+"""Runs one process of a test of JAX: the process that starts the others, or one of the others.
 
 JAX's test starts its processes with the program that it runs in. So they run this program too.
 """

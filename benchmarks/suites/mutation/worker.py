@@ -158,7 +158,7 @@ class Crew:
 
 @contextlib.contextmanager
 def _mutated(tree: pathlib.Path, spec: MutationSpec) -> Iterator[str]:
-    """Changes a module. The value is the difference."""
+    """Changes a module inside the context. The context's value is the difference."""
     operator = plugins.get_operator(spec.operator_name)(**spec.operator_args)
     changed = mutating.use_mutation(tree / spec.module_path, operator, spec.occurrence)
     with changed as (before, after):
