@@ -8,7 +8,8 @@ NCCL's.
 
 `time_us` is the time of a program with one call. It includes JAX's own time to start a program, to
 allocate the result, and, for a ragged exchange, to fill its output with zeros. `in_program_us` is
-the time of a call in a program with many calls, whose ragged exchanges update one output in place.
+the time of a call in a program with many calls. Ragged exchanges in this program update one output
+in place.
 """
 
 import argparse

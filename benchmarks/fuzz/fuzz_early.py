@@ -1,4 +1,4 @@
-"""Random programs for GPUs, whose collectives start early. Needs XLA's compiler, and no GPU.
+"""Random programs for GPUs, with collectives that start early. Needs XLA's compiler, but no GPU.
 
     PYTHONPATH=$JAX_CXL_GPU_COMPILER python benchmarks/fuzz/fuzz_early.py --count 100
 

@@ -1,4 +1,4 @@
-"""Random jitted programs, whose collectives are taken over from XLA, against NumPy.
+"""Compares random jitted programs with NumPy, with collectives taken over from XLA.
 
     python -m jax_cxl.launch -n 2 --devices-per-process 2
         benchmarks/fuzz/fuzz_programs.py --count 100

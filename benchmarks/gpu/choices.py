@@ -117,7 +117,7 @@ def tune(suite: Suite) -> Record:
 
 
 def _engine(suite: Suite, *flags: str) -> list[dict[str, Any]]:
-    """Returns the rows of the C++ benchmark, whose settings take turns."""
+    """Returns the rows of the C++ benchmark, which runs its settings in turn."""
     # Copies of ranks that share a GPU may wait for each other in one queue of the GPU.
     if suite.shares_gpu:
         raise StageError("skipped", reason="needs a GPU for each rank")

@@ -2,7 +2,7 @@
 
     python benchmarks/models/start.py --repeats=9 --json start.json
 
-Three programs take turns. Each is started by the launcher on two processes, and sums one array:
+Three programs take turns. The launcher starts each on two processes. Each sums one array:
 
     gloo        `jax.lax.psum`, between CPUs through JAX's Gloo, between GPUs with NCCL; the program
                 does not import jax_cxl

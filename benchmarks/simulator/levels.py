@@ -22,7 +22,8 @@ _EXCHANGED = ("all_reduce", "reduce_scatter", "all_to_all")
 _GATHERED = ("all_reduce", "all_gather")
 # In these, each GPU adds the parts that it received.
 _ADDED = ("all_reduce", "reduce_scatter")
-# How often a GPU copies a chunk before the pool: hosts and GPUs take turns in the order of blocks.
+# How often a GPU copies a chunk before the pool, because hosts and GPUs alternate in the order of
+# blocks.
 _REORDERED = {"reduce_scatter": 1, "all_to_all": 2}
 
 

@@ -105,7 +105,7 @@ def _check_started(store: jax_cxl.Store) -> None:
 
 
 def _check_caches(store: jax_cxl.Store) -> None:
-    """Takes rows with caches, which are filled while devices take rows."""
+    """Takes rows through caches that are filled while devices take rows."""
     rng = np.random.default_rng(0)
     for dtype, width in (("float32", 64), ("float32", 1000), ("bfloat16", 3), ("int4", 5)):
         rows = tables.random_rows((_ROWS, width), dtype)

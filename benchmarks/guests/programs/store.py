@@ -1,4 +1,4 @@
-"""Process 0 publishes versions of a tree in a store; process 1 reads and views them meanwhile.
+"""Process 0 publishes versions of a tree in a store. Meanwhile process 1 reads and views them.
 
 Each process is a job by itself. They meet only in the memory of the store.
 """
