@@ -2,8 +2,9 @@
 
     python bazel/check_includes.py
 
-Bazel finds a wrong include when it compiles the file. This finds it for all files in a second, and
-also an include of a folder that only another folder's `deps` name, and a folder without rules.
+Bazel finds a wrong include when it compiles the file. This script checks all files in a second. It
+also finds an include of a folder that only another folder's `deps` name, and a folder without
+rules.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""Runs test files under pytest, in the terms of Bazel's test protocol."""
+"""Runs test files under pytest, and follows Bazel's test protocol."""
 
 import os
 import sys

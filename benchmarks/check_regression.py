@@ -2,9 +2,9 @@
 
     python benchmarks/check_regression.py BASELINE.json NEW.json [--tolerance 0.25]
 
-Compares the medians of results that both files have, with the same backend, operation, size, dtype
-and number of ranks. A faster result is never an error. The script does not compare the machines, or
-their load.
+Compares the medians of results that are in both files, with the same backend, operation, size,
+dtype and number of ranks. A faster result is never an error. The script does not compare the
+machines, or their load.
 """
 
 import argparse

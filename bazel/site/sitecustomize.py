@@ -1,6 +1,7 @@
 """Makes every Python under `bazel test` import Bazel's jax_cxl.
 
-An editable install puts a finder before sys.path, and would be tested instead.
+An editable install puts a finder before sys.path. Without this file, tests would import its
+jax_cxl.
 """
 
 import sys

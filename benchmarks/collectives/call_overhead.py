@@ -1,4 +1,4 @@
-"""Measures the cost of a collective over a custom call that does nothing, in one jitted program.
+"""Measures how much longer a collective takes than an empty custom call, in one jitted program.
 
     python -m jax_cxl.launch -n 2 --devices-per-process 1
         benchmarks/collectives/call_overhead.py --json o.json
@@ -59,7 +59,7 @@ def main() -> None:
 def _measure(world: World, name: str, size: int, repeats: int) -> list[dict]:
     """Returns the rows of the collective and of the empty call."""
     op = OPS[name]
-    # Integers: any bits that an empty call leaves in its result are a valid number.
+    # Integers, because any bits that an empty call leaves in its result are a valid integer.
     dtype = np.dtype("int32")
     count = size // (op.blocks(world.size) * dtype.itemsize)
     shape = Shape(op, world.size, world.rank, count, dtype)

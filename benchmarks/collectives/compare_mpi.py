@@ -1,4 +1,4 @@
-"""Compares the engine without JAX with MPI libraries: the same loop, in one run.
+"""Compares the engine (without JAX) and MPI libraries: they run the same loop in turn.
 
     python benchmarks/collectives/compare_mpi.py build/dev/bench_engine_benchmark --json mpi.json
 

@@ -1,5 +1,5 @@
-// Custom calls without transport: what XLA itself needs to make a call.
-// benchmarks/collectives/empty_call.py compiles and registers them.
+// Custom calls without transport: their time is what XLA itself needs for a
+// call. benchmarks/collectives/empty_call.py compiles and registers them.
 
 #include <fcntl.h>
 #include <sched.h>
@@ -22,7 +22,7 @@ Count* counts = nullptr;  // of all ranks
 int own = 0;
 int ranks = 0;
 
-// Waits until all ranks have made as many calls as this one.
+// Waits until all ranks have made as many calls as this rank.
 void MeetOthers() {
   const uint64_t number = counts[own].calls.fetch_add(1) + 1;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -33,8 +33,8 @@ void MeetOthers() {
 
 }  // namespace
 
-// Tells the calls that wait where the ranks meet: in a new file, which has
-// zeros at first. Returns false if it cannot be mapped.
+// Sets the file in which the waiting calls of all ranks meet. A new file
+// contains zeros. Returns false if the file cannot be mapped.
 extern "C" bool jax_cxl_benchmark_meet(const char* path, int rank, int size) {
   const int file = open(path, O_RDWR | O_CREAT, 0600);
   const off_t bytes = static_cast<off_t>(sizeof(Count)) * size;

@@ -22,7 +22,7 @@ def register(*targets: str, platform: str = "cpu") -> None:
 
 
 def register_waiting(*targets: str, path: str, rank: int, size: int) -> None:
-    """Registers a custom call, on CPUs, that waits until all ranks have made as many of them.
+    """Registers a custom call, on CPUs, that waits until all ranks have made as many such calls.
 
     Args:
       targets: names of custom calls.

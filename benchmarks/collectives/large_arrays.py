@@ -36,7 +36,7 @@ def main(_):
     ranks = jax.device_count()
     rows = int(_GIGABYTES.value * 2**30) // _COLUMNS
     mesh = jax_cxl.make_mesh((ranks,), ("i",), axis_types=(AxisType.Auto,))
-    # Each operation gives a rank the sum of the arrays of the ranks in the second entry.
+    # Each entry: the operation, and the ranks whose arrays add up to a given rank's result.
     operations = {
         "psum": (lambda v: jax_cxl.psum(v, "i"), lambda rank: range(ranks)),
         "broadcast": (

@@ -68,7 +68,7 @@ def main() -> None:
     load = os.getloadavg()[0]
     jax_cxl.initialize()
     if options.separate_hosts:
-        # NCCL reads it when the first communicator is made.
+        # NCCL reads this variable when it makes the first communicator.
         os.environ["NCCL_HOSTID"] = f"host-{jax.process_index()}"
 
     def ways(*arguments: Any) -> dict[str, Callable]:

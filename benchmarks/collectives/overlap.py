@@ -10,8 +10,8 @@ as the collective, which is the hardest case.
 A collective needs a core for its copies, and the products need another one. By default rank 0
 multiplies in one thread on the first core, and the threads of all ranks that copy share the second
 core. The collective alone is measured on the same cores. With --everywhere all ranks multiply and
-use all cores. With two ranks on two cores no core is free then, so that both together take at best
-the sum of their times.
+use all cores. With two ranks on two cores, no core is then free. Both together take at best the sum
+of their times.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def _pin(world: World, cores: list[int]) -> None:
-    """Binds threads that copy to the second core, other threads of rank 0 to the first."""
+    """Binds the threads that copy to the second core, and rank 0's other threads to the first."""
     for task in pathlib.Path("/proc/self/task").iterdir():
         moves = world.rank > 0 or (task / "comm").read_text().strip() == _ENDPOINT_THREAD
         os.sched_setaffinity(int(task.name), {cores[1] if moves else cores[0]})

@@ -3,9 +3,9 @@
     python benchmarks/collectives/rank_scaling.py build/dev/bench_engine_benchmark --json r.json
 
 Runs the engine's benchmark and `python -m jax_cxl bench` alternately with each number of ranks.
-Prints medians over all turns, and the time of the most ranks over the time of the fewest. It also
-prints the time to hand a core from one process to another: with two ranks on a core, each call does
-this at least once on every core.
+Prints medians over all turns, and the ratio of the time with the most ranks to the time with the
+fewest. It also prints the time to hand a core from one process to another: with two ranks on a
+core, each call does this at least once on every core.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _change_of_process() -> float:
-    """Returns the microseconds in which a process that yields hands its core to another one."""
+    """Returns how many microseconds a yielding process takes to hand its core to another one."""
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})
     child = os.fork()

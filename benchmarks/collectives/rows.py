@@ -1,4 +1,4 @@
-"""Measures take_rows, ragged_all_to_all and dense all_to_alls of the same tokens, which take turns.
+"""Measures take_rows, ragged_all_to_all and dense all_to_alls in turn, with the same tokens.
 
     python -m jax_cxl.launch -n 2 benchmarks/collectives/rows.py --json=rows.json
 
@@ -8,7 +8,8 @@ NCCL's.
 
 `time_us` is the time of a program with one call. It includes JAX's own time to start a program, to
 allocate the result, and, for a ragged exchange, to fill its output with zeros. `in_program_us` is
-the time of a call in a program with many calls, whose ragged exchanges update one output in place.
+the time of a call in a program with many calls. Ragged exchanges in this program update one output
+in place.
 """
 
 import argparse
@@ -37,7 +38,7 @@ def route(rng, ranks, tokens):
 
 
 def room(tokens):
-    """Returns the rows of a rank's result."""
+    """Returns how many rows a rank's result has."""
     return int(CAPACITY * tokens)
 
 

@@ -3,8 +3,8 @@
     python benchmarks/failures/kill_sweep.py --count 500 --json FILE
 
 A job of three or four processes (tests/programs/failures/killed.py) loses one while it compiles,
-shuts down and initializes again, regroups, or starts as a successor. In jobs of the stage `none`
-nobody dies: they show that any number of jobs can follow each other. A job is right if
+shuts down and initializes again, regroups, or starts as a successor. In jobs of the stage `none` no
+process dies. These jobs show that any number of jobs can follow each other. A job is right if
 
 * every survivor gets an error that names a lost rank,
 * every survivor then continues with right values, except in the stage `shutdown`,
@@ -38,13 +38,13 @@ from jax_cxl import _core
 from jax_cxl._commands.bench import report, results_file
 
 _PROCESSES = {"none": 3, "compile": 3, "shutdown": 3, "regroup": 4, "successor": 3}
-# About as long as the stage takes: the death comes somewhere in it.
+# About as long as each stage takes. The process dies at some instant within this time.
 _SECONDS = {"none": 0.0, "compile": 0.6, "shutdown": 0.6, "regroup": 0.3, "successor": 0.8}
 _LAUNCHER = {"successor": "--restart-lost=2"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the jobs that a command line describes, by default this process's own.
+    """Runs the jobs that a command line describes, by default the command line of this process.
 
     Returns:
       The exit status.
@@ -140,7 +140,7 @@ def _run(stage: str, seed: int, limit: float) -> tuple[str, str, list[float]]:
 
 
 def _named(rank: int, victim: int) -> str:
-    """Returns the pattern of an error, on a rank, that names the victim."""
+    """Returns a pattern for the line in which a rank reports an error that names the victim."""
     return rf"^\[{rank}\] caught (PeerLost|NotInitialized)Error: .*(rank|process) {victim}\b"
 
 
@@ -153,7 +153,7 @@ def _times(stdout: str, victim: int) -> list[float]:
     if not deaths:
         return []
     after = (float(instant) - float(deaths[-1]) for instant in errors)
-    # An earlier death: that of the successor, or one while the others regrouped.
+    # Negative times belong to earlier deaths: of the successor, or while the others regrouped.
     return [seconds for seconds in after if seconds > 0]
 
 

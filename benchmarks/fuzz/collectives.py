@@ -1,4 +1,4 @@
-"""Random collectives under jax.shard_map, and the same in NumPy."""
+"""Random collectives under jax.shard_map, and the same collectives in NumPy."""
 
 import dataclasses
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import numpy as np
 import jax_cxl
 from fuzz import values
 
-# From the values of a group's members, in their order, to their results.
+# Maps the values of a group's members, in their order, to the members' results.
 Oracle = Callable[[list[np.ndarray]], list[np.ndarray]]
 
 
@@ -20,9 +20,9 @@ class Step:
     """A collective, or something that each device does alone.
 
     Attributes:
-      text: what it is.
-      call: from a device's value to its result.
-      oracle: from the values of all devices to their results.
+      text: a description.
+      call: maps a device's value to its result.
+      oracle: maps the values of all devices to their results.
     """
 
     text: str
@@ -32,14 +32,14 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class _Draw:
-    """What a collective is made from.
+    """The inputs from which a random collective is made.
 
     Attributes:
       rng: the generator of random numbers.
       shape: shape of the value of a device.
       dtype: dtype of this value.
       n: devices in a group.
-      axes: what the collective runs over: a name or several.
+      axes: the names of the axes that the collective runs over: one or several.
       module: jax.lax or jax_cxl.
     """
 
@@ -57,12 +57,12 @@ class _Draw:
 def random_step(
     rng: np.random.Generator, x: np.ndarray, axes: tuple[str, ...], rows: np.ndarray, module: Any
 ) -> Step | None:
-    """Returns a random step; None if the draw is a step that the value cannot have.
+    """Returns a random step, or None if the value does not allow the step that was drawn.
 
     Args:
       rng: the generator of random numbers.
       x: an example: the values of all devices.
-      axes: over which it communicates.
+      axes: the axes over which it communicates.
       rows: the groups.
       module: jax.lax or jax_cxl.
     """

@@ -1,15 +1,15 @@
-"""Random programs for GPUs, whose collectives start early. Needs XLA's compiler, and no GPU.
+"""Random programs for GPUs, with collectives that start early. Needs XLA's compiler, but no GPU.
 
     PYTHONPATH=$JAX_CXL_GPU_COMPILER python benchmarks/fuzz/fuzz_early.py --count 100
 
-Each seed names a program over 2 to 8 GPUs of 1 to 4 processes, and estimates of times. XLA's
+Each seed determines a program over 2 to 8 GPUs of 1 to 4 processes, and time estimates. XLA's
 compiler schedules it, and the hook makes its collectives start early, within a random number of
 bytes. An independent check compares the new order with XLA's order: operands and control
 dependencies come first, no memory is overwritten before its last read, the memory in use grows by
-no more than allowed, and a process that has other names and numbers reaches the same order.
+no more than allowed, and a process with other names and numbers gets the same order.
 
-`--controls` makes mistakes with each program too, which have to be found. The exit status is 1 if
-an order is wrong.
+`--controls` also makes deliberate mistakes with each program, which the check has to find. The exit
+status is 1 if an order is wrong.
 """
 
 import argparse
@@ -79,7 +79,7 @@ def main() -> int:
 
 
 def _run(seeds: range, controls: bool, assigned: bool) -> dict[str, Any]:
-    """Runs the programs in another process, which XLA's compiler may end."""
+    """Runs the programs in another process, because XLA's compiler may crash it."""
     start, orders = time.monotonic(), hashlib.sha256()
     counts: collections.Counter[str] = collections.Counter(dict.fromkeys(_VERDICTS, 0))
     most, buffers, following = 0, 0, seeds.start
@@ -142,7 +142,7 @@ def _work(seeds: range, controls: bool, assigned: bool) -> None:
 
 
 def _found(seed: int, controls: bool, assigned: bool) -> dict[str, Any]:
-    """Returns what the check says of a program."""
+    """Returns the check's findings on a program."""
     verdict, result, text, found_mistakes = _check(seed, controls, assigned)
     counts = {
         "collectives": len(result.collectives) // 2,
@@ -164,7 +164,7 @@ def _found(seed: int, controls: bool, assigned: bool) -> dict[str, Any]:
 
 
 def _check(seed: int, controls: bool, assigned: bool) -> tuple[str, check.Result, str, list[str]]:
-    """Returns the verdict on a program, what the check says, the program, and mistakes it found."""
+    """Returns the verdict on a program, the check's result, the program, and the mistakes found."""
     rng = np.random.default_rng(seed)
     processes = int(rng.integers(1, 5))
     devices = absent_gpus.devices(processes, max(2, 8 // processes) if processes < 3 else 2)
@@ -209,7 +209,7 @@ def _check(seed: int, controls: bool, assigned: bool) -> tuple[str, check.Result
 def _compare(
     data: bytes, there: bytes, names: dict[str, str], world: World, limit: int
 ) -> tuple[check.Result, bool]:
-    """Checks the order of a module, and that another process, with other names, has the same."""
+    """Checks the order of a module, and that a process with other names gets the same order."""
     before = compiled.taken_over(data, world, None)
     try:
         after, other = (compiled.taken_over(d, world, limit) for d in (data, there))
@@ -222,7 +222,7 @@ def _compare(
 
 
 def _random_costs(rng: np.random.Generator) -> contextlib.AbstractContextManager:
-    """Estimates of times must not matter. With the real ones, short programs change little."""
+    """Random time estimates: they must not matter. With real ones, short programs change little."""
     return mock.patch.multiple(
         costs,
         _LAUNCH=float(rng.choice((4e-6, 2e-4, 1e-3))),

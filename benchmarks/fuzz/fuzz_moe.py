@@ -2,17 +2,17 @@
 
     python -m jax_cxl.launch -n 2 --devices-per-process 2 benchmarks/fuzz/fuzz_moe.py --cases 1000
 
-A seed names the sizes of one program, and a few hundred random routings that the program takes one
-after another, because compilation takes most of the time. The routings: uniform, to one expert, to
-two experts, with choices of no expert, with tokens of one rank only that choose none, with the same
-expert twice. The rows are bounded by capacity, by `max_rows` or by neither, and are float32,
-bfloat16 or float8 with scales. An expert multiplies each feature by a power of two.
+A seed determines the sizes of one program, and a few hundred random routings. The program takes one
+routing after another, because compilation takes most of the time. Routings are uniform, to one
+expert, to two experts, with choices of no expert, with a rank whose tokens all choose none, or with
+the same expert twice. The rows are bounded by capacity, by `max_rows` or by neither, and are
+float32, bfloat16 or float8 with scales. An expert multiplies each feature by a power of two.
 
 Rows, sizes of groups, dropped assignments and weighted sums have to be right in every bit. Half of
 the programs have tokens whose sums depend on the order of additions. The gradients with respect to
 tokens, weights and experts are compared with those of a dense mixture, in which every expert sees
-every token: in every bit, or for the sums of such tokens up to rounding. A seed means another
-program on other numbers of devices. The exit status is 1 if a result was wrong.
+every token. They have to agree in every bit, or, for the sums of such tokens, up to rounding. On
+another number of devices, a seed gives another program. The exit status is 1 if a result was wrong.
 """
 
 import argparse
@@ -209,7 +209,7 @@ def _agrees(result: Any, expected: np.ndarray, rounded: bool) -> bool:
 
 
 def _expected(x, chosen, weights, experts, target, sizes: Sizes) -> list[np.ndarray]:
-    """Returns what NumPy computes of all ranks, in the order of `_NAMES`."""
+    """Returns NumPy's results for all ranks, in the order of `_NAMES`."""
     routed = oracle.route(chosen, sizes.experts, **sizes.limit)
     rows = oracle.dispatch(x, routed)
     kept = routed.row >= 0

@@ -1,16 +1,18 @@
-"""Random jitted programs, whose collectives are taken over from XLA, against NumPy.
+"""Compares random jitted programs with NumPy, with collectives taken over from XLA.
 
     python -m jax_cxl.launch -n 2 --devices-per-process 2
         benchmarks/fuzz/fuzz_programs.py --count 100
 
-Each seed names a program over a random mesh: whole arrays under `jax.jit`, or `jax.shard_map`,
-fully or partially manual. It runs under `jax_cxl.replace_collectives` and without, several times,
-and its results are compared with NumPy's. Values are mostly whole numbers, whose sums are the same
-in any order, so results have to be right in every bit. A seed means another program on other
-numbers of devices. A program that takes longer than its limit ends the job, with its seed.
+Each seed determines a program over a random mesh. The program uses whole arrays under `jax.jit`, or
+`jax.shard_map`, fully or partially manual. It runs under `jax_cxl.replace_collectives` and without,
+several times, and its results are compared with NumPy's. Values are mostly whole numbers, whose
+sums are the same in any order, so results have to be right in every bit. On another number of
+devices, a seed gives another program. A program that takes longer than its limit ends the job, with
+its seed.
 
-`--break-groups` is a negative control: the order of a mesh's devices is ignored, which has to be
-found. The exit status is 1 if the takeover gave a wrong result, 3 after a program that hung.
+`--break-groups` is a negative control: the takeover ignores the order of a mesh's devices, and the
+comparison has to find this. The exit status is 1 if the takeover gave a wrong result, 3 after a
+program that hung.
 """
 
 import argparse
@@ -84,7 +86,7 @@ def main() -> int:
 
 
 def _run(seeds: range, limit: float, numpy_alone: bool) -> dict[str, Any]:
-    """Runs the programs of these seeds; returns how many gave which verdict."""
+    """Runs the programs of these seeds; returns how many programs got each verdict."""
     start, verdicts = time.monotonic(), Verdicts(limit)
     counts: collections.Counter[str] = collections.Counter(dict.fromkeys(_VERDICTS, 0))
     for seed in seeds:

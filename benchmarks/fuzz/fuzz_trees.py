@@ -3,8 +3,9 @@
     python -m jax_cxl.launch -n 2 --devices-per-process 2 benchmarks/fuzz/fuzz_trees.py --cases 2000
 
 A tree has arrays on all devices, on some of them, and on devices of one process, replicated arrays,
-keys, NumPy arrays and Python values, in random containers. In some of the cases a random process
-has another tree: a leaf more or less, another order, dtype, shape, sharding, value, step or type.
+keys, NumPy arrays and Python values, in random containers. In some cases a random process has a
+different tree: it has one leaf more or less, or differs in order, dtype, shape, sharding, value,
+step or type.
 
 A case is right if each process gets back what it saved, to the bit. It is also right if the trees
 disagree and all processes get an error. The next save has to work. The exit status is 1 if a case
@@ -68,7 +69,7 @@ def main() -> int:
 
 
 def _token() -> int:
-    """Returns a number that is the same on all processes of the job, and on no other job."""
+    """Returns a number that all processes of the job share, and that no other job has."""
     from jax.experimental import multihost_utils
 
     return int(multihost_utils.broadcast_one_to_all(np.int32(time.time_ns() % (1 << 30))))
@@ -120,7 +121,7 @@ class _Case:
         return leaves
 
     def run(self, snapshots: jax_cxl.Snapshots, step: int, spoil: bool) -> str:
-        """Saves and restores the tree; returns what was wrong, "" or "refused" if nothing was."""
+        """Saves and restores the tree. Returns what was wrong, or else "" or "refused"."""
         tree = self._tree()
         begin = time.monotonic()
         try:

@@ -17,7 +17,7 @@ _LARGEST = 4096
 
 @dataclasses.dataclass(frozen=True)
 class _Step:
-    """An operation on earlier values, by their places, and how its result is divided."""
+    """An operation, the places of the earlier values that it uses, and its result's sharding."""
 
     name: str
     apply: Apply
@@ -50,7 +50,7 @@ def random_program(rng: np.random.Generator, mesh: Mesh | None = None) -> Progra
     results: list[int] = []
     count = int(rng.integers(2, 8))
     while len(results) < count:
-        # The newest value most often, so that programs get deep.
+        # Choose the newest value most often, so that programs get deep.
         source = results[-1] if results and rng.random() < 0.6 else int(rng.integers(len(made)))
         draw = Draw(rng, made[source], exact)
         step = _random_step(draw)
@@ -87,7 +87,7 @@ def _without_shardings(steps: list[_Step]) -> list[_Step]:
 
 
 def _random_shape(rng: np.random.Generator, sizes: list[int]) -> tuple[int, ...]:
-    """Returns a shape of which some dimensions can be divided by the axes of a mesh."""
+    """Returns a shape. The axes of a mesh can divide some of its dimensions."""
     shape = rng.choice(operations.DIMENSIONS, int(rng.integers(1, 4))).tolist()
     for dimension in range(len(shape)):
         multiple = shape[dimension] * sizes[int(rng.integers(len(sizes)))]

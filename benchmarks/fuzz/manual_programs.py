@@ -17,7 +17,7 @@ _SIZES = (1, 2, 3, 4, 8)
 def random_program(rng: np.random.Generator, mesh: Mesh | None = None) -> Program:
     """Returns a random program, over a random mesh if none is given.
 
-    Each device of the manual axes has an array; NumPy has them all, on a first dimension.
+    Each device of the manual axes has an array. NumPy stacks all arrays on a first dimension.
     """
     mesh = mesh or meshes.random_mesh(rng)
     names = list(mesh.axes)
@@ -62,7 +62,7 @@ def random_program(rng: np.random.Generator, mesh: Mesh | None = None) -> Progra
     function = _mapped(body, mesh, manual, check_vma=bool(rng.random() < 0.3))
     kind = f"shard_map({module.__name__}) manual over {manual} of"
     text = f"{kind} {mesh.text}: {dtype}{list(shape)} " + "; ".join(s.text for s, _ in steps)
-    # GSPMD ends the process at gathers that are manual over some axes only.
+    # GSPMD aborts the process at gathers that are manual over only some axes.
     partial = bool(automatic)
     inputs = [Input(make, spec)]
     return Program(text, mesh, inputs, function, oracle, exact=True, needs_shardy=partial)

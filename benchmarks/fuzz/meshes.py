@@ -21,7 +21,7 @@ class Mesh:
 
     @property
     def text(self) -> str:
-        """Its axes and the order of its devices."""
+        """Describes the mesh: its axes and the order of its devices."""
         ids = [device.id for device in self.mesh.devices.flat]
         return f"mesh {self.axes} of devices {ids}"
 
@@ -31,7 +31,7 @@ class Mesh:
 
 
 def random_mesh(rng: np.random.Generator, devices: list[jax.Device] | None = None) -> Mesh:
-    """Returns a mesh over 2 to 8 devices, in random order, most often over all."""
+    """Returns a mesh over 2 to 8 devices (most often all of them) in random order."""
     devices = jax.devices() if devices is None else devices
     most = min(8, len(devices))
     count = most if rng.random() < 0.7 else int(rng.integers(2, most + 1))
@@ -56,7 +56,7 @@ def _factors(rng: np.random.Generator, count: int) -> list[int]:
 def random_spec(
     rng: np.random.Generator, axes: dict[str, int], shape: tuple[int, ...], even: bool
 ) -> jax.P:
-    """Returns along which axes the dimensions of an array are divided.
+    """Returns the axes along which the dimensions of an array are divided.
 
     Args:
       rng: the generator of random numbers.

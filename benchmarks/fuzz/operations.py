@@ -1,4 +1,4 @@
-"""Random operations on whole arrays, for JAX and for NumPy: those that move or order values."""
+"""Random operations that move or order the values of whole arrays, for JAX and for NumPy."""
 
 import dataclasses
 import math
@@ -16,13 +16,13 @@ DIMENSIONS = (1, 2, 3, 4, 4, 6, 8, 8, 12, 16)
 
 @dataclasses.dataclass
 class Draw:
-    """What an operation is made from.
+    """The inputs from which a random operation is made.
 
     Attributes:
       rng: the generator of random numbers.
       x: an example of its operand.
       exact: whether values are whole numbers.
-      extras: dtype and shape of further operands, which the operation adds to.
+      extras: dtype and shape of each further operand. Operations append to it.
     """
 
     rng: np.random.Generator
@@ -52,7 +52,7 @@ class Draw:
         return (*self.shape[:axis], size, *self.shape[axis + 1 :])
 
 
-# From the module for arrays, numpy or jax.numpy, and operands to the result.
+# Maps the array module (numpy or jax.numpy) and the operands to the result.
 Apply = Callable[..., Any]
 
 
@@ -105,7 +105,7 @@ def tile(d: Draw) -> Apply:
 
 
 def gather(d: Draw) -> Apply:
-    """Rows at places that are an argument of the program."""
+    """Takes rows at places that are an argument of the program."""
     axis = d.axis()
     d.extra((d.integer(1, 9),), np.int32)
     size = d.shape[axis]

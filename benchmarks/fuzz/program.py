@@ -31,10 +31,10 @@ class Program:
 
     Attributes:
       text: what it does.
-      mesh: where.
+      mesh: the mesh that it runs on.
       inputs: its arguments.
       function: a jitted function.
-      oracle: the same in NumPy.
+      oracle: computes the same results in NumPy.
       exact: whether results have to agree in every bit.
       alone: the function for one device, None if it needs several.
       needs_shardy: whether XLA's older partitioner, GSPMD, cannot compile it.
@@ -50,7 +50,7 @@ class Program:
     needs_shardy: bool = False
 
     def place(self, values: Arrays) -> list[jax.Array]:
-        """Returns the values on the devices."""
+        """Returns the values as an array on the devices."""
         return [
             jax.make_array_from_callback(
                 value.shape, self.mesh.sharding(i.spec), lambda at, value=value: value[at]

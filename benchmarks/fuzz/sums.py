@@ -1,4 +1,4 @@
-"""Random operations on whole arrays, for JAX and for NumPy: sums, products and control flow."""
+"""Random sums, products and control flow on whole arrays, for JAX and for NumPy."""
 
 import functools
 
@@ -75,13 +75,13 @@ def scatter_add(d: Draw) -> Apply:
 
 
 def add(d: Draw) -> Apply:
-    """Adds another array, spread over the dimensions that it does not have."""
+    """Adds another array, broadcast over the dimensions that it lacks."""
     d.extra(tuple(n if d.rng.random() < 0.7 else 1 for n in d.shape))
     return _summed(d, lambda xp, x, y: x + y)
 
 
 def scan(d: Draw) -> Apply | None:
-    """Adds up rows one by one, and the sum of each: a collective in a loop."""
+    """Adds up the rows and the sum of each row, one row at a time: a collective in a loop."""
     if not values.can_sum(d.x.dtype, 2 * d.x.size // d.shape[0] + 4) or d.x.ndim < 2:
         return None
     step = functools.partial(_step, d)

@@ -19,9 +19,9 @@ DTYPES = tuple(
         *("float16", BFLOAT16, "float32", "float64", "complex64"),
     )
 )
-# For values that are rounded.
+# Dtypes for values that are rounded.
 REAL_DTYPES = tuple(np.dtype(name) for name in ("float32", "float64", "complex64", BFLOAT16))
-# The most exact values whose sum, and the sum of whose products, is exact.
+# Sums up to this bound are exact.
 _LARGEST = {BFLOAT16: 256, np.dtype("float16"): 2048, np.dtype("int8"): 127, np.dtype("uint8"): 255}
 _TOLERANCE = {BFLOAT16: 0.1, np.dtype("float64"): 1e-11}
 
@@ -51,7 +51,7 @@ def is_numpy(x: Any) -> bool:
 
 
 def wide(x: Any) -> Any:
-    """Returns a NumPy array in a type in which it sums as exactly as can be."""
+    """Returns a NumPy array, in the type that sums it most exactly."""
     kinds = {"i": np.int64, "u": np.uint64, "c": np.complex128, "b": np.bool_}
     return x.astype(kinds.get(x.dtype.kind, np.float64)) if is_numpy(x) else x
 
@@ -69,7 +69,7 @@ def fold(x: Any, exact: bool) -> Any:
 
 
 def wrong(got: np.ndarray, want: np.ndarray, exact: bool) -> int:
-    """Returns how many elements are not as wanted; a different shape or dtype counts as all."""
+    """Returns how many elements are wrong: all of them if the shape or the dtype is different."""
     if got.shape != want.shape or got.dtype != want.dtype:
         return max(1, want.size)
     if exact or want.dtype.kind in "biu":

@@ -38,7 +38,7 @@ class Verdicts:
 
 
 class Limit:
-    """Ends the process, with all stacks, if the body of the `with` takes too long."""
+    """Prints all stacks and ends the process if the body of the `with` takes too long."""
 
     def __init__(self, seconds: float, text: str) -> None:
         self._text = text

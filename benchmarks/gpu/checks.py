@@ -17,7 +17,7 @@ _DTYPES = (
     "bool,int8,int16,int32,int64,uint8,uint16,uint32,uint64,float16,bfloat16,float32,float64,"
     "complex64,complex128,float8_e4m3fn,float8_e5m2"
 )
-# Programs of several operations take less time to compile.
+# A program of several operations takes less time to compile than one program for each.
 _MATRIX_SELECTION = {
     "matrix": [
         "--transformations=value,scan",

@@ -1,4 +1,4 @@
-"""Stages in which settings take turns. They print a table of the times."""
+"""Stages that measure several settings in turn, and print a table of the times."""
 
 import json
 import pathlib
@@ -15,7 +15,7 @@ _NEVER = str(10**12)
 
 
 def started(suite: Suite) -> Record:
-    """Calls that a program starts: chunks and pipelines of the copy engines, and kernels."""
+    """Measures calls that a program starts: copy engines' chunks and pipelines, and kernels."""
     sizes = "4718592,9437184,18874368"
     flags = ["--ops=all_gather,reduce_scatter", f"--sizes={sizes}", "--started=1,4"]
     chunks = [f"1x{size}" for size in (256 * _KIB, _MIB, 2 * _MIB)]
@@ -34,7 +34,7 @@ def started(suite: Suite) -> Record:
 
 
 def flush_chunks(suite: Suite) -> Record:
-    """Pools without coherence: rounds and blocks of kernels, compared with a coherent pool."""
+    """Measures rounds and blocks of kernels in pools without coherence, against a coherent pool."""
     flags = ("--ops=all_gather,all_reduce,broadcast,reduce", "--sizes=1048576,16777216")
     coherent = _engine(suite, *flags, "--coherence=coherent")
     rows = _engine(
@@ -48,7 +48,7 @@ def flush_chunks(suite: Suite) -> Record:
 
 
 def flush_flags(suite: Suite) -> Record:
-    """Pools without coherence: short calls with flags, and with doorbells."""
+    """Measures short calls with flags and with doorbells, in pools without coherence."""
     flags = (
         "--sizes=4096,16384,32768,65536,131072",
         "--ops=all_gather,all_reduce,all_to_all,reduce",
@@ -61,7 +61,7 @@ def flush_flags(suite: Suite) -> Record:
 
 
 def jit_flags(suite: Suite) -> Record:
-    """The example by jax.jit alone under several flags of XLA's scheduler."""
+    """Measures the example by jax.jit alone, with several flags of XLA's scheduler."""
     settings = {
         f"{limit} at a time, {text}": (measurements.several(limit), *flags)
         for limit in (2, 4, 8)
@@ -79,7 +79,7 @@ def jit_flags(suite: Suite) -> Record:
 
 
 def snapshot_chunks(suite: Suite) -> Record:
-    """Saves of 4 GiB with other chunks and numbers of copies at a time."""
+    """Measures saves of 4 GiB with different chunks and numbers of simultaneous copies."""
     rows = []
     small = () if suite.platform == "cuda" else ("--mib=64", "--step_ms=5")
     for chunk, under_way in ((16, 4), (8, 8), (32, 4)):
@@ -117,7 +117,7 @@ def tune(suite: Suite) -> Record:
 
 
 def _engine(suite: Suite, *flags: str) -> list[dict[str, Any]]:
-    """Returns the rows of the C++ benchmark, whose settings take turns."""
+    """Returns the rows of the C++ benchmark, which runs its settings in turn."""
     # Copies of ranks that share a GPU may wait for each other in one queue of the GPU.
     if suite.shares_gpu:
         raise StageError("skipped", reason="needs a GPU for each rank")

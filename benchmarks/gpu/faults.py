@@ -40,7 +40,7 @@ def faults(
 
     Args:
       names: the faults.
-      kills: number of jobs of which one rank is killed at a random instant, in each kind of pool.
+      kills: in each kind of pool, the number of jobs that lose a rank at a random instant.
     """
 
     def run(suite: Suite) -> Record:
@@ -74,7 +74,7 @@ def faults(
 
 def _cause(suite: Suite, platform: str, fault: str, **environment: str) -> dict[str, Any]:
     """Runs a job; returns the errors by rank, when the fault came, and the victim's identity."""
-    # The programs of the ranks differ. XLA's tuning across processes would wait for equal ones.
+    # The programs of the ranks differ. XLA's tuning across processes would wait for equal programs.
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_shard_autotuning=false"
     within = min(suite.deadline, time.monotonic() + _JOB_SECONDS)
     text, _ = dataclasses.replace(suite, deadline=within).run(
@@ -100,7 +100,7 @@ def _cause(suite: Suite, platform: str, fault: str, **environment: str) -> dict[
 
 
 def _normal(job: dict[str, Any], on: int) -> dict[str, Any]:
-    """Returns the attributes of a rank's error, without what differs from job to job."""
+    """Returns the attributes of a rank's error, without details that differ from job to job."""
     error = dict(job["errors"].get(on, {}))
     if "pid" in error and error["pid"] is not None:
         error["pid"] = "the victim's" if error["pid"] == job["pids"][1] else "another"
@@ -108,7 +108,7 @@ def _normal(job: dict[str, Any], on: int) -> dict[str, Any]:
         error["host"] = "the victim's" if error["host"] == job["host"] else "another"
     said = {name: error[name] for name in _SAME if name in error}
     if said.get("calls"):
-        # The rank that finds a stall comes first, and says among which ranks the calls are.
+        # The rank that finds a stall comes first, and its text names the ranks of the calls.
         sides = sorted(zip(error["ranks"], error["calls"], strict=True))
         said["ranks"] = [rank for rank, _ in sides]
         said["calls"] = [re.sub(r" among ranks [\d ]+$", "", call) for _, call in sides]

@@ -17,12 +17,12 @@ def levels(short: bool = False) -> Callable[[Suite], Record]:
     """Returns a stage that checks and times collectives in levels on two GPUs.
 
     One process with both GPUs runs the steps inside a process. Two processes, each with both GPUs,
-    stand for two hosts of two GPUs. A GPU then has two ranks, which take turns, so that only the
-    results count, not the times. They are checked for whole arrays and for chunks. Two processes
-    with one GPU each run no levels, and must not be slower because of them.
+    stand for two hosts of two GPUs. A GPU then has two ranks, which take turns, so only the results
+    count, not the times. The stage checks the results for whole arrays and for chunks. Two
+    processes with one GPU each do not use levels, and levels must not make them slower.
 
     Args:
-      short: fewer dtypes and sizes, and nothing that another part of the stage runs too.
+      short: run fewer dtypes and sizes, and omit what another part of the stage runs too.
     """
 
     def run(suite: Suite) -> Record:
@@ -64,7 +64,7 @@ def levels(short: bool = False) -> Callable[[Suite], Record]:
     return run
 
 
-# NCCL believes that the two processes run on two hosts, which only sockets connect.
+# Makes NCCL treat the two processes as two hosts that only sockets connect.
 _TWO_HOSTS = {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo"}
 _HOST_MEMORY = {"NCCL_P2P_DISABLE": "1"}
 
@@ -72,9 +72,10 @@ _HOST_MEMORY = {"NCCL_P2P_DISABLE": "1"}
 def two_hosts(suite: Suite) -> Record:
     """Checks and times two hosts of several GPUs: two processes, each with half of the GPUs.
 
-    Collectives over all GPUs take turns: one call through the pool, in levels with NCCL inside a
-    process, and NCCL alone. NCCL alone has NVLink inside a process and sockets between them, and in
-    a second job memory of the host everywhere. The example then trains with each `--shard`.
+    Collectives over all GPUs run in three ways, in turn: as one call through the pool, in levels
+    with NCCL inside a process, and by NCCL alone. NCCL alone uses NVLink inside a process and
+    sockets between processes. In a second job it uses host memory everywhere. The example then
+    trains with each `--shard`.
     """
     on_gpus = suite.platform == "cuda"
     mesh = _mesh_of_two_hosts(suite)
@@ -108,7 +109,7 @@ def two_hosts(suite: Suite) -> Record:
 
 
 def levels_limits(suite: Suite) -> Record:
-    """Finds the sizes from which levels pay on two hosts, in pools of both kinds of coherence."""
+    """Finds the sizes from which levels are faster on two hosts, in both kinds of pools."""
     on_gpus = suite.platform == "cuda"
     mesh = _mesh_of_two_hosts(suite)
     sizes = "1MiB,2MiB,4MiB,8MiB,16MiB,32MiB,64MiB,128MiB,256MiB,1GiB" if on_gpus else "4KiB"

@@ -13,7 +13,7 @@ _OPS = "all_gather,psum,psum_scatter,all_to_all,broadcast,reduce,gather,scatter"
 
 
 def overlap(suite: Suite) -> Record:
-    """Measures start and done beside matrix products."""
+    """Measures how collectives with start and done overlap with matrix products."""
     small = ["--mib=4", "--width=256"] if suite.platform == "cpu" else []
     text, _ = suite.launch("tests/programs/gpu/cuda_overlap.py", *small)
     return json.loads(text.strip().splitlines()[-1])
@@ -57,11 +57,11 @@ def flush(suite: Suite) -> Record:
 
 
 def add_ratios(rows: list[dict], bounds: list[dict]) -> None:
-    """Adds multiples of the time in a coherent pool to each row: its own, and the bound's.
+    """Adds two ratios to each row: its time and the bound, over the time in a coherent pool.
 
     The bound is the time of two GPUs' copies without any protocol, but with the same cache lines
-    written back and dropped (cc/bench/cuda/flush_bound_benchmark.cc). It has no latencies, so it
-    says nothing about short calls.
+    written back and dropped (cc/bench/cuda/flush_bound_benchmark.cc). It includes no latencies, so
+    it does not apply to short calls.
     """
     coherent = {
         (row["op"], row["bytes"]): row["time_us"]["median"]
@@ -125,7 +125,7 @@ def rows(suite: Suite) -> Record:
 
 
 def snapshots(suite: Suite) -> Record:
-    """Saves and restores 4 GiB beside steps, in memory of both kinds of coherence."""
+    """Saves and restores 4 GiB during steps, in memory with and without coherence."""
     on_gpus = suite.platform == "cuda"
     found = {}
     for coherence in ("coherent", "flush"):
@@ -161,7 +161,7 @@ def several(limit: int) -> str:
 
 
 def jit_training(suite: Suite) -> Record:
-    """Measures jax.jit alone: NCCL through memory of the host and the pool take turns."""
+    """Measures jax.jit alone, in turn with NCCL through host memory and through the pool."""
     return {"results": jit_steps(suite, (several(4), *SEPARATE), "--repeats=7")}
 
 
@@ -289,7 +289,7 @@ def transformer(*kinds: str, **environment: str) -> Callable[[Suite], Record]:
 
 
 def _sequences(suite: Suite) -> int:
-    """Sequences of a step. With more, computation hides all communication; with fewer, none."""
+    """Sequences of a step. More would hide all communication behind computation; fewer, none."""
     return {2: 12}.get(suite.ranks, 8 * suite.ranks)
 
 

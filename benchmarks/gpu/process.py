@@ -12,8 +12,7 @@ from typing import Any
 
 Record = dict[str, Any]
 
-# How many characters of the beginning and of the end of a failed command's output are
-# kept.
+# How many characters to keep from the beginning and from the end of a failed command's output.
 _HEAD, _TAIL = 3000, 5000
 # Seconds between asking a program to end and killing it. The launcher gives its ranks 3 seconds.
 _GRACE_SECONDS = 10
@@ -121,12 +120,12 @@ class Suite:
     def launch(
         self, *command: str, processes: int = 0, devices: int = 0, **options
     ) -> tuple[str, bool]:
-        """Runs a Python program in one process per GPU, or in `processes` that share the GPUs.
+        """Runs a Python program in one process per GPU, or in several that share the GPUs.
 
         Args:
           command: the program and its arguments.
           processes: how many processes, if not one for each rank.
-          devices: of each process, if the processes do not divide the ranks.
+          devices: number of devices of each process, if the processes do not divide the ranks.
           **options: of `run`.
         """
         processes = processes or self.ranks

@@ -53,7 +53,7 @@ ALL = {
     "overlap": Stage(measurements.overlap, 45),
     "bound": Stage(measurements.bound, 60),
     "flush": Stage(measurements.flush, 150),
-    # Without sockets, which are slow for small messages: compiling each baseline takes time.
+    # No sockets: they are slow for small messages, and compiling each baseline takes time.
     "bench_small": Stage(measurements.bench(_SMALL, "nccl-shm,nccl-nvlink"), 240),
     "bench_large": Stage(measurements.bench(_LARGE, "nccl-shm,nccl-socket,nccl-nvlink"), 180),
     "bench_flush": Stage(

@@ -42,10 +42,10 @@ def short(session: Session) -> None:
             )
         details.append(output.strip()[:200])
     with session.case("status from both hosts, without an argument") as details:
-        # Clocks may jump, too; by more than 50 s, JAX may take all processes for dead.
+        # Clocks may jump too. After a jump by more than 50 s, JAX may consider all processes dead.
         session.run(0, "date -s @$(($(date +%s) + 40))")
         for host in (0, 1):
-            # The command takes the guest's only processor: it may see the rank there pause.
+            # The command uses the guest's only processor, so the guest's rank may seem to pause.
             _, output = session.run(host, _STATUS)
             if f"dax:{DEVICE}" not in output or output.count("running") != 2:
                 raise CaseFailed(output[-1500:])
@@ -82,7 +82,7 @@ def _kill(session: Session, victim: int, scripts: list[int]) -> None:
 
 
 def long(session: Session) -> None:
-    """The other cases; `short` has run before."""
+    """Runs the other cases, after `short`."""
     if len(session.guests) < 2:
         return
     with session.case("reboot, and a new job on the stale device; process 0 there") as details:
@@ -104,8 +104,8 @@ def long(session: Session) -> None:
         time.sleep(12)
         session.guests[1].go_on()
         session.wait_for(0, scripts[0], "LOST", 60)
-        # When this host continues, process 0 has ended, and JAX's service with it. JAX may notice
-        # that first, and aborts the process.
+        # By the time this host continues, process 0 has ended, and JAX's service with it. If JAX
+        # notices that first, it aborts the process.
         status, output = session.guests[1].wait(scripts[1], 60)
         by_jax = status == 134 and "coordination service" in output
         if not by_jax and (status != 3 or "LOST" not in output):
@@ -157,7 +157,7 @@ def long(session: Session) -> None:
 
 
 def stores(session: Session) -> None:
-    """Stores on the device, which nothing else uses. They give it back to pools at the end."""
+    """Stores on the device, which nothing else uses. At the end, pools can use the device again."""
     for case, program, (command, said), found in (
         (
             "a table that one host changes, and the other host reads",

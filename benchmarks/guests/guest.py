@@ -26,7 +26,7 @@ class Bench:
       memory: the file that plays the shared memory.
       guest_image: the image that they boot.
       cxl: whether the memory is a CXL device. Otherwise it is an NVDIMM.
-      slow: how many times longer than on a quiet machine everything may take.
+      slow: the factor by which everything may take longer than on a quiet machine.
     """
 
     folder: pathlib.Path
@@ -36,7 +36,7 @@ class Bench:
     slow: float = 1.0
 
     def prepare(self) -> None:
-        """Makes the folder that guests see, with this checkout."""
+        """Makes the folder that the guests see, which contains this checkout."""
         shutil.rmtree(self.folder, ignore_errors=True)
         project = self.folder / "share" / "project"
         project.mkdir(parents=True)
@@ -71,8 +71,8 @@ class Bench:
 class Guest:
     """A guest that runs, from its start to `close`.
 
-    The emulation needs no KVM (`accel=tcg`). Guests reach each other, and nothing else, by a link
-    of two unix sockets.
+    The emulation needs no KVM (`accel=tcg`). A link of two unix sockets connects the guests with
+    each other, and with nothing else.
     """
 
     def __init__(self, bench: Bench, number: int):
@@ -197,7 +197,7 @@ class Guest:
         self._qemu.send_signal(signal.SIGCONT)
 
     def cut_link(self, up: bool = False) -> None:
-        """Cuts the network link, or mends it."""
+        """Cuts the network link, or restores it."""
         with socket.socket(socket.AF_UNIX) as control:
             control.connect(str(self._control))
             lines = control.makefile("rw")
@@ -211,7 +211,7 @@ class Guest:
                 lines.readline()
 
     def kill(self) -> None:
-        """Takes the power away."""
+        """Cuts the power."""
         if self.lives():
             os.kill(self._qemu.pid, signal.SIGCONT)
             self._qemu.kill()

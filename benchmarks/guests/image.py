@@ -1,4 +1,4 @@
-"""The disk and the kernel of the guests, made of Debian's packages and of this Python's."""
+"""The disk and the kernel of the guests, made from packages of Debian and of this Python."""
 
 import dataclasses
 import importlib.metadata
@@ -11,7 +11,7 @@ import sys
 
 _HERE = pathlib.Path(__file__).resolve().parent
 ROOT = _HERE.parents[1]
-# What the guests' disk has besides Debian's smallest set.
+# The packages on the guests' disk, besides Debian's smallest set.
 _PACKAGES = (
     *("ndctl", "daxctl", "kmod", "iproute2", "procps", "libstdc++6", "libgomp1", "libffi8"),
     *("libssl3", "libsqlite3-0", "libbz2-1.0", "liblzma5", "zlib1g", "libuuid1", "libexpat1"),
@@ -50,7 +50,7 @@ class Image:
 
 
 def missing() -> str:
-    """Returns what this machine lacks to make the guests, "" if nothing."""
+    """Returns what this machine lacks to make the guests, or "" if it lacks nothing."""
     if os.geteuid() != 0:
         return "needs root (mmdebstrap, chroot)"
     tools = sorted(package for tool, package in _TOOLS.items() if shutil.which(tool) is None)
@@ -91,7 +91,7 @@ def _run(*command: str | pathlib.Path, **options) -> str:
 
 
 def _unpack(target: pathlib.Path, cxl: bool) -> None:
-    """Downloads and unpacks the kernel and busybox, for CXL also a newer QEMU."""
+    """Downloads and unpacks the kernel and busybox, and a newer QEMU for CXL."""
     shutil.rmtree(target, ignore_errors=True)
     folder = target / "archives"
     folder.mkdir(parents=True)
@@ -119,7 +119,7 @@ def _release(cxl: bool) -> list[str]:
 
 
 def _backports(target: pathlib.Path) -> list[str]:
-    """Returns apt's options that let it see backports, without changing this machine."""
+    """Returns options that let apt see backports, without a change to this machine."""
     sources = target / "sources.list"
     mirror = _mirror()
     keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
@@ -150,7 +150,7 @@ def _suite() -> str:
 
 
 def _make_root(cache: pathlib.Path, root: pathlib.Path) -> None:
-    """Makes the guests' file system but for the kernel's modules."""
+    """Makes the guests' file system, without the kernel's modules."""
     if root.exists():  # Left by an attempt that was cut off.
         shutil.rmtree(root)
     include = f"--include={','.join(_PACKAGES)}"
@@ -274,10 +274,10 @@ exec /bin/busybox switch_root /disk /guest-init
 
 
 def project() -> list[tuple[pathlib.Path, str]]:
-    """Returns what guests need of this checkout, and its place below /opt/project."""
+    """Returns the paths that guests need from this checkout, and their places in /opt/project."""
     core = pathlib.Path(_extension())
     installed = importlib.metadata.distribution("jax_cxl")
-    # Tells JAX of the plugin that JAX_CXL_REPLACE_COLLECTIVES needs.
+    # Tells JAX about the plugin that JAX_CXL_REPLACE_COLLECTIVES needs.
     information = f"jax_cxl-{installed.version}.dist-info"
     return [
         (pathlib.Path(str(installed.locate_file(information))), information),

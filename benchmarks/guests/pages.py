@@ -37,7 +37,7 @@ class Program:
 
 
 def programs() -> Iterator[Program]:
-    """Finds the programs, each once for each way in which its page starts it."""
+    """Finds the programs. Returns each once for every way in which its page starts it."""
     for page in (image.ROOT / "README.md", *sorted((image.ROOT / "docs").rglob("*.md"))):
         texts = {}
         for block in blocks.of(page):

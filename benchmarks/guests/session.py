@@ -32,8 +32,8 @@ class Row:
     Attributes:
       case: its name.
       passed: whether all was as expected.
-      seconds: how long it took, what it waited for included.
-      detail: what was seen.
+      seconds: how long it took, including waits.
+      detail: what the case observed.
     """
 
     case: str
@@ -52,7 +52,7 @@ class Session:
         self._port = 12340
 
     def boot(self) -> str:
-        """Boots both guests. The first boot of an NVDIMM makes its namespace."""
+        """Boots both guests. The first boot with an NVDIMM makes its namespace."""
         ready = self.bench.memory.with_suffix(".ready")
         first = Guest(self.bench, 0)
         self.guests = [first]
@@ -90,7 +90,7 @@ class Session:
 
     @contextlib.contextmanager
     def case(self, name: str) -> Iterator[list[str]]:
-        """Adds a row for what its body finds; the body appends details, and raises CaseFailed."""
+        """Adds a row for what its body finds. The body appends details, or raises CaseFailed."""
         began = time.monotonic()
         details: list[str] = []
         passed = True
@@ -122,13 +122,13 @@ class Session:
     def expect(
         self, number: int, command: str, *words: str, status: int = 0, seconds: float = 120
     ) -> str:
-        """Runs a command that has to end with a status, and to print these words (a pattern)."""
+        """Runs a command that must end with this status and print these words (a pattern)."""
         found, output = self.run(number, command, seconds)
         self._check(output, f"{command} on host {number}: status {found}", found == status, words)
         return output
 
     def coordinator(self, host: int = 0) -> str:
-        """Returns an address for a job's coordination service that no job has had."""
+        """Returns an address for a job's coordination service that no earlier job has used."""
         self._port += 1
         return f"10.77.0.{host + 1}:{self._port}"
 
@@ -159,7 +159,7 @@ class Session:
     def wait_pair(
         self, scripts: list[int], *words: str, status: int = 0, seconds: float = 240
     ) -> list[str]:
-        """Waits for both processes, which have to end with a status and to print these words."""
+        """Waits for both processes, which must end with this status and print these words."""
         outputs = []
         for host, script in enumerate(scripts):
             found, output = self.guests[host].wait(script, seconds)

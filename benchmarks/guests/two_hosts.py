@@ -8,8 +8,8 @@
 
 Needs root on Debian 12 and the packages that the program names if they are missing. The first run
 downloads Debian's packages and makes the guests' disk, in build/two_hosts; later runs use that.
-Guests reach each other by unix sockets, and nothing leaves the machine. All is emulated, without
-KVM: times are those of an emulator, and a flush of a cache line does nothing there (the emulated
+Guests reach each other by unix sockets, and nothing leaves the machine. Everything is emulated,
+without KVM. So times are those of an emulator, and flushing a cache line does nothing (the emulated
 incoherent pools of the tests check the flushes).
 
 The exit status is 0 if all cases passed.

@@ -9,21 +9,21 @@ Two programs, whose collectives XLA's partitioner inserts:
                     rows a device; on GPUs 8 layers of 4,096 x 4,096 and 4,096 rows
     example         the step of examples/train_jit.py
 
-Each is compiled without jax_cxl's compiler hook, where JAX's Gloo or NCCL communicates, under
-`jax_cxl.replace_collectives`, and with calls that do nothing in place of the collectives, whose
-results are wrong. On CPUs there is a fourth, with calls that only wait for the other ranks, and on
-GPUs one through the pool without early starts (`early_bytes=None`). They take turns, and so do the
-collectives of the step with nothing beside them, one after another, by XLA and through the pool. A
-row of the results has the times of all, the ratios of the turns, the share of the collectives that
-is hidden behind computation, and, on CPUs, the copy bound: how long copying the bytes that go
-through the pool takes in the same turns.
+Each is compiled in several ways: without jax_cxl's compiler hook, so that JAX's Gloo or NCCL
+communicates; under `jax_cxl.replace_collectives`; and with calls that do nothing in place of the
+collectives, which gives wrong results. On CPUs there is a fourth way, with calls that only wait for
+the other ranks. On GPUs there is one through the pool without early starts (`early_bytes=None`).
+The ways take turns. In the same turns, the collectives of the step run alone, one after another, by
+XLA and through the pool. A row of the results has all times, the ratios of the turns, the share of
+the collectives that is hidden behind computation, and, on CPUs, the copy bound: the time for
+copying the bytes that go through the pool, in the same turns.
 
-On CPUs the time of compilation is measured too, in turns: of the example's step, on all ranks at
-once, and of a program without collectives, in which the hook only searches the bytes of the module
-once.
+On CPUs the program also measures compilation, in turns: of the example's step, on all ranks at
+once, and of a program without collectives. In the latter the hook only searches the bytes of the
+module once.
 
-Flags of the example change its sizes. `--programs` chooses programs. On GPUs NCCL communicates as
-its variables say, for example through memory of the host with NCCL_P2P_DISABLE=1.
+Flags of the example change its sizes. `--programs` chooses programs. On GPUs, environment variables
+choose how NCCL communicates: for example through host memory with NCCL_P2P_DISABLE=1.
 """
 
 import argparse
@@ -120,7 +120,8 @@ class _Turns:
             self._states[mode] = jax.tree.map(jnp.copy, program.state)
         for mode in among:
             self.run(mode)
-        # After the same number of steps. Training amplifies rounding, so later losses differ more.
+        # Losses after the same number of steps. Training amplifies rounding, so later losses differ
+        # more.
         self.first_losses = dict(self._losses)
         self.times: dict[str, list[float]] = {mode: [] for mode in among}
 
@@ -194,7 +195,7 @@ def _train(world: World, program: Program, turns: int) -> dict[str, Any]:
 
 
 def _communication(program: Program, before: Any, after: Any) -> Program:
-    """Returns a program of the collectives that a step has, after the counts of a turn."""
+    """Returns a program with the collectives of a step, from the counts before and after a turn."""
     of = {}
     for name, counted in after.operations.items():
         old = before.operations.get(name)

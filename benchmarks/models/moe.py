@@ -1,4 +1,4 @@
-"""Times and bytes of a mixture of experts' exchange, four ways side by side.
+"""Times and bytes of the exchange of a mixture of experts, compared in four ways.
 
     python -m jax_cxl.launch -n 2 benchmarks/models/moe.py --sizes=64KiB,1MiB,16MiB --json=moe.json
 
@@ -11,12 +11,12 @@ are padded to 1.25 times an expert's mean share. All ways take turns.
 A sample is one program that runs the exchange --calls times, each with the result of the previous
 exchange. XLA allocates new memory for each run of a program, and at 16 MiB touching it for the
 first time takes longer than the exchange. So a program with one exchange would measure page faults.
-`bytes_written` is what this rank wrote to the pool in one exchange, by jax_cxl.stats(). Results are
-checked against NumPy.
+`bytes_written` counts the bytes that this rank wrote to the pool in one exchange (jax_cxl.stats()).
+Results are checked against NumPy.
 
 Routings: `uniform`; `skewed`, in which a fifth of the experts gets 80% of the choices; `hot`, in
-which every token chooses expert 0, and its other choices are uniform; `foreign`, which is skewed to
-experts of the next rank. With --ways=placed the experts of `dispatch` are where
+which every token chooses expert 0, and its other choices are uniform; `foreign`, which is skewed
+toward experts of the next rank. With --ways=placed the experts of `dispatch` are where
 jax_cxl.expert_placement puts them for these choices.
 """
 
@@ -68,7 +68,7 @@ class Case:
             def once(_, x):
                 return way(x, chosen, weights, lambda rows: rows, agreed)
 
-            # In a loop with a variable bound GPUs ask the host in each iteration whether to go on.
+            # In a loop with a variable bound, GPUs ask the host in each iteration whether to go on.
             fixed = jax.default_backend() != "cpu"
             return jax.lax.fori_loop(0, options.calls if fixed else calls, once, x)
 

@@ -3,10 +3,10 @@
     python -m jax_cxl.launch -n 2 --devices-per-process 1
         benchmarks/models/moe_training.py --json=moe.json
 
-examples/experts/exchanges.py has the exchanges: `dispatch`, `ragged` and `dense` go through the
-pool, and so do the parameters beside them; with `dense-lax` JAX's own collectives move both.
-`halves` is `dispatch` with two micro-batches, one of which computes while the other one
-communicates. For each exchange three programs take turns, all on the slowest rank:
+examples/experts/exchanges.py defines the exchanges. With `dispatch`, `ragged` and `dense`, tokens
+and parameters go through the pool. With `dense-lax`, JAX's own collectives move both. `halves` is
+`dispatch` with two micro-batches, one of which computes while the other one communicates. For each
+exchange three programs take turns. Times are those of the slowest rank:
 
     step_ms                         the training step
     step_ms_without_communication   the step with local copies in place of the communication
@@ -17,11 +17,11 @@ step_ms_without_communication) / communication_ms. The communication of an excha
 work on the device around the collectives, such as grouping rows. The last two programs of `halves`
 are those of `dispatch`, without micro-batches.
 
-`--trace=FOLDER` shows what runs beside what: JAX's profiler traces one more turn of each program on
-rank 0. Open FOLDER/.../perfetto_trace.json.gz at ui.perfetto.dev.
+`--trace=FOLDER` shows which operations overlap: JAX's profiler traces one more turn of each program
+on rank 0. Open FOLDER/.../perfetto_trace.json.gz at ui.perfetto.dev.
 
-Flags of the example change its sizes; on GPUs `--preset=moe`. NCCL communicates as its variables
-say, for example through memory of the host with NCCL_P2P_DISABLE=1.
+Flags of the example change its sizes; on GPUs `--preset=moe`. Environment variables choose how NCCL
+communicates: for example through host memory with NCCL_P2P_DISABLE=1.
 """
 
 import argparse
@@ -177,9 +177,9 @@ def _tokens(tokens: int, width: int, dtype: Any, options: argparse.Namespace) ->
 def _communication(
     collectives: Any, exchange: Callable[..., Any], sizes: exchanges.Sizes, dtype: Any, layers: int
 ) -> Any:
-    """Returns a program with only the communication of a step, one layer after another.
+    """Returns a program that does only the communication of a step, one layer after another.
 
-    The experts return their rows as they are.
+    The experts return their rows unchanged.
     """
 
     def body(x, chosen, weights, shard):

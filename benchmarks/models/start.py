@@ -2,17 +2,17 @@
 
     python benchmarks/models/start.py --repeats=9 --json start.json
 
-Three programs take turns. Each is started by the launcher on two processes, and sums one array:
+Three programs take turns. The launcher starts each on two processes. Each sums one array:
 
     gloo        `jax.lax.psum`, between CPUs through JAX's Gloo, between GPUs with NCCL; the program
                 does not import jax_cxl
     pool        `jax_cxl.psum`
-    takeover    the program of gloo, whose collectives go through the pool by
+    takeover    the program of gloo, whose collectives go through the pool with
                 `JAX_CXL_REPLACE_COLLECTIVES=1`
 
-A row of the results has the medians over the turns of each part, in ms, and of the whole time
-relative to gloo in the same turn. A part ends when the later rank has finished it. The sources of
-jax_cxl have been compiled to bytecode, as by pip: a job before the first turn does this.
+A row of the results has the median time of each part over the turns, in ms, and the median ratio of
+the whole time to that of gloo in the same turn. A part ends when the later rank has finished it. A
+job before the first turn compiles the sources of jax_cxl to bytecode, as pip does.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def main() -> int:
     from jax_cxl._commands.bench import report, results_file
 
     load = os.getloadavg()[0]
-    # Where this variable is set, each process of a checkout would compile jax_cxl's sources again,
+    # If this variable were set, each process of a checkout would compile jax_cxl's sources again,
     # but not those of JAX, which is installed.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     for name in _PROGRAMS:

@@ -1,5 +1,5 @@
-// Times of short and long calls of NCCL in a loop, between the GPUs of a
-// machine with a process for each.
+// Times short and long calls of NCCL in a loop, between the GPUs of a machine,
+// one process for each GPU.
 //
 //   nvcc -O2 -std=c++17 -o call_times call_times.cu -lnccl
 //   NCCL_P2P_DISABLE=1 ./call_times 2
@@ -7,7 +7,7 @@
 //
 // Prints for each call and size the medians of nine samples, in us for a call:
 // the time that the host takes to enqueue it, and the whole time. nccl-tests
-// measures the whole time alone.
+// measures only the whole time.
 #include <cuda_runtime.h>
 #include <nccl.h>
 #include <sys/wait.h>
@@ -128,7 +128,7 @@ int main(int argc, char** argv) {
   for (int rank = 1; rank < size; ++rank) {
     int ends[2];
     CHECK(pipe(ends));
-    // Before the first call of CUDA, which a fork would break.
+    // Fork before the first call of CUDA: CUDA would not survive a fork.
     if (fork() == 0) {
       ncclUniqueId id;
       if (read(ends[0], &id, sizeof(id)) != sizeof(id)) return 1;

@@ -4,8 +4,8 @@
     JAX_CXL_NCCL_HOSTS=all LD_PRELOAD=.../_nccl/libnccl.so.2 \\
         python benchmarks/nccl/jax_check.py                        through the pool
 
-Needs JAX with CUDA; not jax_cxl's Python package. Prints a line of JSON for each result, and ends
-with 1 if a value was wrong.
+Needs JAX with CUDA, but not jax_cxl's Python package. Prints a line of JSON for each result, and
+ends with 1 if a value was wrong.
 """
 
 import json

@@ -3,11 +3,11 @@
     JAX_CXL_NCCL_HOSTS=processes JAX_CXL_NCCL_LEVELS=65536 LD_PRELOAD=.../_nccl/libnccl.so.2 \\
         python benchmarks/nccl/levels_check.py --processes=2 --gpus=2
 
-One thread of a process calls NCCL for all of its GPUs in groups. Then each GPU has a thread, which
-also captures a call in a CUDA graph that runs three times. Inputs are small integers, so that
-every result is exact. Prints a line of JSON for each part, and ends with 1 if a value was wrong.
-Then come jobs in which a process is killed, a process aborts, and the settings differ. Without
-LD_PRELOAD only the values are checked, with NCCL itself.
+First, one thread of each process calls NCCL for all GPUs of the process, in groups. Then each GPU
+has a thread, which also captures a call in a CUDA graph that runs three times. Inputs are small
+integers, so that every result is exact. Prints a line of JSON for each part, and ends with 1 if a
+value was wrong. Then come jobs in which a process is killed, a process aborts, and the settings
+differ. Without LD_PRELOAD only the values are checked, with NCCL itself.
 
 Needs PyTorch, for memory of the GPUs.
 """

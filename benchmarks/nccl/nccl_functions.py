@@ -130,13 +130,13 @@ class Library:
     def premultiplied_sum(
         self, factor: int, dtype: str, comm: ctypes.c_void_p | None, *, on_device: bool
     ) -> int:
-        """Returns a reduction that multiplies by what the address `factor` has.
+        """Returns a reduction that multiplies by the value at the address `factor`.
 
         Args:
           factor: the address, in memory of the device or of the host.
           dtype: of the factor and of the data.
-          comm: the communicator that has the reduction.
-          on_device: whether each call reads the factor. Otherwise this function does.
+          comm: the communicator to which the reduction belongs.
+          on_device: whether each call reads the factor. Otherwise this function reads it.
         """
         made = ctypes.c_int()
         where = (ctypes.byref(made), ctypes.c_void_p(factor))

@@ -3,9 +3,9 @@
     JAX_CXL_NCCL_HOSTS=all LD_PRELOAD=.../_nccl/libnccl.so.2 \\
         python benchmarks/nccl/soak.py --ranks=4 --seconds=600
 
-Every round makes communicators by ncclCommSplit, blocking or not, and by ncclCommShrink. Batches of
-one to four calls on random communicators are one group. Some batches are captured in a CUDA graph
-and replayed with other values, and calls that are not captured come between. Inputs are small
+Every round makes communicators by ncclCommSplit, blocking or not, and by ncclCommShrink. A batch of
+one to four calls on random communicators is one group. Some batches are captured in a CUDA graph
+and replayed with other values, and calls that are not captured run in between. Inputs are small
 integers, so that every result is exact. Prints a line of JSON for each round, and ends with 1 if a
 value was wrong. Without LD_PRELOAD it tries NCCL itself.
 
@@ -37,7 +37,7 @@ _MANY_OUT = ("ncclAllGather", "ncclAlltoAll", "ncclGather")
 
 @dataclasses.dataclass
 class _Comm:
-    """A communicator, and the ranks of the job that are in it, in its order."""
+    """A communicator, and the job's ranks that belong to it, in the communicator's order."""
 
     ranks: list[int]
     handle: ctypes.c_void_p | None  # of this process, if it is a member
@@ -78,7 +78,7 @@ class _Rank:
         return ((index + 3 * rank + call.seed) % 5 + 1).to(getattr(self.torch, call.dtype))
 
     def factor(self, call: _Call, rank: int) -> Any:
-        """What a member of a premultiplied sum multiplies by. Replays change it in the device."""
+        """A member's factor in a premultiplied sum. Replays change the factor on the device."""
         turn = call.seed if call.op == "device factor" else 0
         return self.torch.tensor([(rank + turn) % 3 + 1], dtype=getattr(self.torch, call.dtype))
 
@@ -118,7 +118,7 @@ class _Rank:
           call: what to do.
           source: what this rank sends.
           target: what it receives.
-          factor: of a premultiplied sum, in memory of the device.
+          factor: the factor of a premultiplied sum, in memory of the device.
         """
         me, size = call.comm.ranks.index(self.rank), len(call.comm.ranks)
         send, receive = (ctypes.c_void_p(x.data_ptr()) for x in (source, target))
@@ -226,7 +226,7 @@ class _Rank:
         return made
 
     def round(self, pick: random.Random, batches: int) -> None:
-        """Makes communicators, calls on them, and ends them."""
+        """Makes communicators, makes calls on them, and ends them."""
         parts = self.parts(pick)
         for _ in range(batches):
             calls = []

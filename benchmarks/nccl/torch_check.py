@@ -28,7 +28,7 @@ _TIMED = (4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20)
 
 
 class Rank:
-    """One rank's part of the checks. `wrong` counts values that differ from NumPy's rules."""
+    """One rank's part of the checks. `wrong` counts values that differ from NumPy's."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
@@ -89,10 +89,9 @@ def check_reductions(this: Rank) -> None:
 
 
 def check_premultiplied(this: Rank) -> None:
-    """Sums whose inputs each rank multiplies by a factor of its own, called directly and by a
-    graph."""
+    """Checks sums to which each rank applies a factor of its own, directly and in a graph."""
     make = dist._make_nccl_premul_sum
-    # Not bfloat16: PyTorch passes a factor of float32 for it, of which NCCL reads two bytes.
+    # Not bfloat16: PyTorch passes its factor as float32, and NCCL reads only two of the bytes.
     for dtype in (torch.float16, torch.float32, torch.float64):
         factors = [torch.tensor([0.5 * (r + 1)], dtype=dtype) for r in range(this.size)]
         mine = factors[this.rank]
@@ -249,7 +248,7 @@ def time_calls(this: Rank) -> None:
 
 
 def time_decode(this: Rank) -> None:
-    """A captured step of 32 layers with two all-reduces each, like a decoder."""
+    """Times a captured step of 32 layers with two all-reduces each, like that of a decoder."""
     for nbytes in (16 << 10, 128 << 10, 1 << 20):
         value = torch.zeros(nbytes // 2, dtype=torch.bfloat16, device="cuda")
         dist.all_reduce(value)

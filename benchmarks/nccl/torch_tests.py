@@ -2,11 +2,11 @@
 
     python benchmarks/nccl/torch_tests.py FOLDER --json=tests.json
 
-FOLDER has files of PyTorch's test/distributed: test_c10d_nccl.py, test_c10d_ops_nccl.py,
-test_c10d_common.py and others of `_SELECTION`. Its subfolder site can have Python packages that
-the tests need. Each test runs in a process of its own, several tests at a time. If NCCL skips a
-test, for want of GPUs for instance, the pool does not run it. Prints a line of JSON for each test,
-and at the end how many tests passed.
+FOLDER contains files of PyTorch's test/distributed: test_c10d_nccl.py, test_c10d_ops_nccl.py,
+test_c10d_common.py and others of `_SELECTION`. Its subfolder site can contain Python packages that
+the tests need. Each test runs in a process of its own, several tests at a time. If the test is
+skipped with NCCL, for example for lack of GPUs, it does not run with the pool. Prints a line of
+JSON for each test, and at the end how many tests passed.
 """
 
 import argparse
@@ -50,7 +50,7 @@ _SELECTION = [
     r"test_distributed_spawn\..*(DistributedDataParallel|ddp|reduce|gather|group)",
 ]
 _MODULES = list(dict.fromkeys(re.match(r"\w+", each)[0] for each in _SELECTION))
-# What test_distributed_spawn asks for. Each test has a TEMP_DIR of its own.
+# Variables that test_distributed_spawn needs. Each test has a TEMP_DIR of its own.
 _SPAWN = {"BACKEND": "nccl", "WORLD_SIZE": "2", "TEMP_DIR": tempfile.gettempdir()}
 _ERROR = re.compile(r"[\w.]*(Error|Exception|Interrupt): |jax_cxl nccl: error")
 _LOG = re.compile(r"^[A-Z]\d{4} \S+ \d+ \S+\]")  # what PyTorch writes before each line of a log

@@ -1,8 +1,9 @@
 """Collectives over several hosts of several GPUs, flat and in levels. Everything is modeled.
 
-Flat: each GPU is a rank of the pool. In levels: JAX's own collectives between the GPUs of a host,
-and the pool between the hosts, where GPU g of each host is in group g. All groups call at the same
-time, share the links of their hosts and the cards, and run jax_cxl's own plans (`cc/simulator`).
+Flat: each GPU is a rank of the pool. In levels: JAX's own collectives communicate between the GPUs
+of a host, and the pool between the hosts. GPU g of each host is in group g. All groups call at the
+same time, share the links of their hosts and the cards, and run jax_cxl's own plans
+(`cc/simulator`).
 
 Stages, chunks and their order are those that `jax_cxl/_lowering/levels/compose.py` builds.
 """
@@ -19,22 +20,23 @@ OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 # Before the pool, the GPUs of a host exchange parts. After the pool, they gather the results.
 _EXCHANGED = ("all_reduce", "reduce_scatter", "all_to_all")
 _GATHERED = ("all_reduce", "all_gather")
-# Each GPU adds the parts that it received.
+# In these, each GPU adds the parts that it received.
 _ADDED = ("all_reduce", "reduce_scatter")
-# How often a GPU copies a chunk before the pool: hosts and GPUs take turns in the order of blocks.
+# How often a GPU copies a chunk before the pool, because hosts and GPUs alternate in the order of
+# blocks.
 _REORDERED = {"reduce_scatter": 1, "all_to_all": 2}
 
 
 @dataclasses.dataclass(frozen=True)
 class Stages:
-    """Seconds of the stages of a call that works in equal chunks, each by itself.
+    """Seconds of each stage, by itself, of a call that works in equal chunks.
 
     Attributes:
-      chunks: how many.
+      chunks: number of chunks.
       slicing: copies all chunks out of the operand.
-      before: of a chunk, inside a host.
-      pool: of a chunk.
-      after: of a chunk, inside a host.
+      before: the stage of one chunk inside a host, before the pool.
+      pool: the stage of one chunk through the pool.
+      after: the stage of one chunk inside a host, after the pool.
       joining: copies all chunks into the result.
     """
 
@@ -52,7 +54,7 @@ class Stages:
 
     @property
     def overlapped(self) -> float:
-        """The pool moves chunks while the hosts run other stages, those before the pool first."""
+        """Time if the pool works while the hosts run other stages, those before the pool first."""
         inside, pool = self.slicing, 0.0
         arrivals = []
         for _ in range(self.chunks):
@@ -112,7 +114,7 @@ def _copy_seconds(num_bytes: float) -> float:
 def seconds(
     op: str, total_bytes: int, setting: model.Setting, chunk_bytes: int = table.CHUNK_BYTES
 ) -> float:
-    """Time in levels.
+    """Returns the time of a call in levels.
 
     Over NVLink, which takes nothing from the links to the pool, the stages of different chunks
     overlap. Otherwise all stages need the same PCIe port of a GPU, and nothing overlaps.
@@ -130,7 +132,7 @@ def seconds(
 
 
 def flat_seconds(op: str, total_bytes: int, setting: model.Setting) -> float:
-    """Time with each GPU as a rank of the pool. What joins the GPUs of a host does not matter."""
+    """Time with each GPU as a rank of the pool. Links inside a host do not matter."""
     return _through_pool(op, total_bytes, dataclasses.replace(setting, inside="nvlink"), 1)
 
 
@@ -140,7 +142,7 @@ class LinkBytes:
 
     Attributes:
       link: through the busiest link of a host, (from the host, to the host).
-      card: of the busiest card, (written, read).
+      card: through the busiest card, (written, read).
     """
 
     link: tuple[float, float]
@@ -179,7 +181,7 @@ def least_bytes(op: str, total_bytes: int, setting: model.Setting) -> LinkBytes:
 
 
 def paying(op: str, setting: model.Setting, sizes: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Runs of sizes, (first, last), at which levels are faster than flat."""
+    """Returns ranges of sizes, (first, last), in which levels are faster than flat."""
     faster = [seconds(op, size, setting) < flat_seconds(op, size, setting) for size in sizes]
     runs = itertools.groupby(zip(faster, sizes, strict=True), key=lambda pair: pair[0])
     found = []

@@ -8,12 +8,12 @@ from simulator import constants as c, levels, model, nccl
 
 GPUS = 8
 HOSTS = (2, 4, 8, 16, 32, 64, 128)
-# Counting the bytes of more takes minutes for each row.
+# Counting the bytes of more hosts takes minutes for each row.
 HOSTS_COUNTED = (2, 4, 8, 16, 32)
 SIZE_OF_BYTES = 64 * c.MIB
 _SIZES = tuple(c.KIB << i for i in range(0, 21, 2))
 ADAPTERS = (1, 8)
-# For the sizes of a chunk.
+# The sizes of a chunk that the study compares, for a call of CHUNKED_BYTES.
 CHUNK_SIZES = tuple(c.MIB << i for i in range(5))
 CHUNKED_BYTES = 128 * c.MIB
 RESULTS = "levels/simulate-levels-2026-11-25.json"
@@ -35,7 +35,8 @@ class Kind:
 
     def setting(self, hosts: int) -> model.Setting:
         # Plans load all cards equally (the bytes of the busiest card are counted separately). So
-        # one card that is as fast as all of them gives the same times, in less time.
+        # one card that is as fast as all of them gives the same times, and the study takes less
+        # time.
         return model.Setting(
             hosts=hosts,
             gpus_per_host=GPUS,
@@ -51,15 +52,15 @@ def sizes(hosts: int) -> tuple[int, ...]:
     return _SIZES if hosts <= 8 else tuple(size for size in _SIZES if size <= SIZE_OF_BYTES)
 
 
-# As many cards for each host as in the paper's setting; and one for each GPU, with a link of its
-# own.
+# Either as many cards for each host as in the paper's setting, or one card for each GPU, with a
+# link of its own.
 KINDS = tuple(
     Kind(links, cards, inside) for links, cards in ((1, 2), (8, 8)) for inside in c.INSIDE_RATES
 )
 
 
 def over_one_piece(op: str, setting: model.Setting, chunk_bytes: int) -> float:
-    """Time of a call of CHUNKED_BYTES in chunks of this size, over its time without chunks."""
+    """Ratio of a call's time in chunks of this size to its time without, at CHUNKED_BYTES."""
     in_chunks, whole = (
         levels.seconds(op, CHUNKED_BYTES, setting, size) for size in (chunk_bytes, CHUNKED_BYTES)
     )
@@ -98,7 +99,7 @@ def write(path: pathlib.Path) -> None:
 
 
 def _row(op: str, hosts: int, kind: Kind) -> dict[str, object]:
-    """The times for each size, and from which size to which levels are faster than flat."""
+    """The times for each size, and the ranges of sizes in which levels are faster than flat."""
     setting, all_sizes = kind.setting(hosts), sizes(hosts)
     row: dict[str, object] = {"op": op, "hosts": hosts, **_of(kind), "bytes": list(all_sizes)}
     row["flat_us"] = [_us(levels.flat_seconds(op, size, setting)) for size in all_sizes]

@@ -22,15 +22,15 @@ class Setting:
       links_per_host: links of each host to the pool. The GPUs of a host share them evenly.
       inside: what joins the GPUs of a host: `nvlink`, `pcie` (peer-to-peer copies) or `none` (the
         host's memory).
-      coherence: `uncached` (also for `coherent`: the GPU rings doorbells itself) or `flush` (its
-        host passes them on, and writes back and drops lines of its caches).
+      coherence: `uncached` (also for `coherent`: the GPU rings doorbells itself) or `flush` (the
+        GPU's host passes doorbells on, and writes back and drops lines of its caches).
       slot_bytes: bytes of a slot of a rank's ring; 0 for 2 MiB.
       round_bytes: the fewest bytes of a round; 0 for the planners' choice.
       even: replace the cards with one card as fast as all, so that no card is busier than another.
-      apart: let cards serve reads and writes at the same time, each at its full rate.
+      apart: let cards serve reads and writes at the same time, both at full rate.
       orders: orders of the readers in the paper's broadcast to try; the best order counts.
       tier_write: bytes/s that each GPU writes to a store in the same pool meanwhile, such as
-        activations or the state of an optimizer. They lie on all cards in turn.
+        activations or the state of an optimizer. These lie on all cards in turn.
       tier_read: bytes/s that each GPU reads from the store meanwhile.
     """
 
@@ -77,8 +77,8 @@ class Result:
 def element_count(op: str, total_bytes: int, ranks: int) -> int:
     """Elements of one byte in a block, for the size that nccl-tests would print.
 
-    That size is the larger of input and output: n blocks where one of them holds a block for
-    each rank.
+    That size is the larger of input and output: n blocks if one of them holds a block for each
+    rank.
     """
     if op == "barrier":
         return 0
@@ -87,7 +87,7 @@ def element_count(op: str, total_bytes: int, ranks: int) -> int:
 
 
 def machine(setting: Setting) -> _simulator.SimMachine:
-    """Returns the machine without what the store's traffic takes of its rates.
+    """Returns the machine, with rates reduced by the store's traffic.
 
     Raises:
       ValueError: the store's traffic takes all of a rate.
@@ -193,12 +193,12 @@ def paper(
 
 
 def bound_seconds(op: str, total_bytes: int, setting: Setting) -> float:
-    """Returns the least time of any library: the bytes of bounds.h over links and cards."""
+    """Returns the least time of any library: that of the bytes of bounds.h at links and cards."""
     return max(_bound_parts(op, total_bytes, setting))
 
 
 def least_seconds(op: str, total_bytes: int, setting: Setting) -> float:
-    """Returns the least time with start and end, for calls that start like ours and NCCL's.
+    """Returns the least time including start and end, for calls that start like ours and NCCL's.
 
     The first byte takes as long as a flag to reach a reader, and so does the last byte. Until the
     first byte arrives, cards only take writes. After the last byte was written, they only serve
@@ -212,7 +212,7 @@ def least_seconds(op: str, total_bytes: int, setting: Setting) -> float:
 
 
 def _bound_parts(op: str, total_bytes: int, setting: Setting) -> tuple[float, float]:
-    """Returns times of the bytes: of one direction, at links or cards; of both, at cards."""
+    """Returns two times: of one direction, at links or cards; of both directions, at cards."""
     count = element_count(op, total_bytes, setting.ranks)
     bytes_ = _simulator.bound_bytes(op, setting.ranks, count, 1)
     rank_written, rank_read = bytes_["rank"]

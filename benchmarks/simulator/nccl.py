@@ -17,7 +17,7 @@ def seconds(
     """Modeled time of one call over InfiniBand, with NVLink inside the hosts.
 
     Args:
-      op: by jax_cxl's name.
+      op: the operation, by jax_cxl's name.
       total_bytes: as nccl-tests counts them (see model.element_count).
       hosts: how many there are.
       efficiency: the part of the adapters' rate that NCCL reaches.
@@ -64,7 +64,7 @@ def inside_seconds(op: str, total_bytes: float, gpus: int, links: str) -> float:
     Args:
       op: `all_gather` or `all_to_all`.
       total_bytes: as nccl-tests counts them.
-      gpus: of the host.
+      gpus: number of GPUs of the host.
       links: a key of `constants.INSIDE_RATES`.
     """
     if gpus == 1:
@@ -78,7 +78,7 @@ def inside_seconds(op: str, total_bytes: float, gpus: int, links: str) -> float:
 
 
 def _ring_hops(op: str, n: int) -> int:
-    """Hops that follow each other."""
+    """Number of hops of a ring that follow each other."""
     if op == "all_reduce":
         return 2 * (n - 1)
     if op in ("all_to_all", "gather", "scatter", "permute"):

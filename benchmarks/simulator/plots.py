@@ -59,7 +59,7 @@ def _speed(path: pathlib.Path) -> None:
 
 
 def _hosts(path: pathlib.Path) -> None:
-    """Time over the number of hosts."""
+    """Time by the number of hosts."""
     from matplotlib import pyplot
 
     size = 256 * c.MIB

@@ -16,7 +16,7 @@ END = "<!-- python benchmarks/simulate.py --write docs: end -->"
 
 
 def insert(document: str, study_text: str) -> str:
-    """Replaces what is between the marks in `document`, or appends it."""
+    """Replaces the text between the marks in `document`, or appends it if there are no marks."""
     block = f"{BEGIN}\n{study_text.strip()}\n{END}\n"
     if BEGIN not in document:
         return document.rstrip() + "\n\n" + block

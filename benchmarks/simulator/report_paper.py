@@ -10,7 +10,7 @@ PAPER = model.Setting()
 
 
 def _implied(op: str) -> float:
-    """The rate of NCCL, in GB/s, at which All would be as much faster as the paper says."""
+    """The rate of NCCL, in GB/s, that would give All the speedup that the paper reports."""
     rate = c.INFINIBAND * c.NCCL_EFFICIENCY / c.GB
     return rate * study.average_speed_of_paper(op, PAPER) / c.PAPER_AVERAGES[op]
 

@@ -7,11 +7,11 @@ import statistics
 
 from simulator import _simulator, constants as c, model, nccl
 
-# What the paper averages over, and what it does not reach.
+# The sizes that the paper averages over, and smaller ones.
 PAPER_SIZES = tuple(c.MIB << i for i in range(0, 13, 2))
 SMALL_SIZES = tuple(c.KIB << i for i in range(0, 10, 2))
 ALL_SIZES = SMALL_SIZES + PAPER_SIZES
-# Hosts on six cards: those of the paper's figures, and others that six does and does not divide.
+# Numbers of hosts on six cards: those of the paper's figures, and others, multiples of six or not.
 HOSTS = (2, 3, 4, 6, 8, 12)
 OTHER_HOSTS = (5, 7, 9, 10, 11)
 GROWTH_SIZES = tuple(size for size in PAPER_SIZES if size >= 64 * c.MIB)
@@ -73,7 +73,7 @@ def growth(
 
 
 def growth_of_parts(op: str, size: int) -> tuple[float, float, float]:
-    """Where the growth of the paper's All comes from.
+    """Splits the growth of the paper's All into its causes.
 
     Returns:
       Growth of the time of its bytes alone, growth of the rest, and the rest's share at 3 hosts.
@@ -103,7 +103,7 @@ class OverInfiniband:
 
     Attributes:
       ours: what our plans reach.
-      bound: what links, cards and the way of a flag allow any library (model.least_seconds).
+      bound: what links, cards and the latency of a flag allow any library (model.least_seconds).
       even: ours, if no card were ever busier than another.
       apart: ours, if reads and writes did not share the rate of a card.
     """
@@ -146,8 +146,8 @@ def limits_of_paper(op: str, setting: model.Setting) -> tuple[float, float]:
     """What bounds the paper's average speed over InfiniBand.
 
     Returns:
-      The average that links and cards allow any library. And the average that All's own bytes
-      allow, if publication and retrieval overlap entirely and nothing else costs time.
+      The average that links and cards allow any library, and the average that All's own bytes allow
+      if publication and retrieval overlap entirely and nothing else costs time.
     """
     anybody, its_bytes = [], []
     for size in PAPER_SIZES:
@@ -169,14 +169,14 @@ def overlap_of_paper(op: str, size: int, setting: model.Setting) -> float:
 
 
 def counted(op: str, ranks: int, cards: int, block: int) -> dict[str, tuple[int, int]]:
-    """Bytes (written, read) of the plans: most of a rank, most of a card, all."""
+    """Bytes (written, read) of the plans: of the busiest rank, of the busiest card, and in all."""
     geometry = _simulator.gpu_geometry(cards, ranks)
     geometry.all_read_bytes = 0
     return _simulator.count_plan_bytes(op, ranks, block, 1, geometry=geometry, cards=cards)
 
 
 def scaling(op: str, ranks: int, cards: int) -> tuple[float, float, float]:
-    """Returns how much more than the bound plans move, and how evenly over the cards.
+    """Returns how far plans exceed the bound on bytes, and how evenly they load the cards.
 
     Returns:
       The bytes of the busiest rank divided by the bound; the bytes of all ranks divided by the
@@ -233,7 +233,7 @@ def best_slot(op: str, size: int, setting: model.Setting) -> dict[int, float]:
 
 
 def bus_factor(op: str, ranks: int) -> float:
-    """nccl-tests: bus bandwidth over size per time."""
+    """The ratio of bus bandwidth to size per time, as nccl-tests defines it."""
     if op == "all_reduce":
         return 2 * (ranks - 1) / ranks
     return 1.0 if op in ("broadcast", "reduce", "permute") else (ranks - 1) / ranks

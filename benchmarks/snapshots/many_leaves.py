@@ -3,13 +3,13 @@
     python -m jax_cxl.launch -n 2 benchmarks/snapshots/many_leaves.py
     python -m jax_cxl.launch -n 2 --devices-per-process 2 benchmarks/snapshots/many_leaves.py
 
-The tree is like the state of an optimizer: of ten leaves four are arrays that are sharded over the
-devices, three are replicated arrays, two are replicated scalars, and one is a scalar of each
-process. All arrays are new in each save, as after a training step. First saves are those of new
-`Snapshots`. The second save begins to compile programs that later saves use. The later saves begin
-when the programs are ready. "wall" is the time of the slowest process from a common start.
-"processor" is the processor time of the thread that calls, which other programs on the machine
-change less.
+The tree is like the state of an optimizer. Of every ten leaves, four are arrays that are sharded
+over the devices, three are replicated arrays, two are replicated scalars, and one is a scalar of
+each process. All arrays are new in each save, as after a training step. A first save is that of a
+new `Snapshots`. The second save begins to compile programs that later saves use. The later saves
+begin when the programs are ready. "wall" is the time of the slowest process from a common start.
+"processor" is the processor time of the calling thread, on which other programs on the machine have
+less influence.
 """
 
 import functools

@@ -57,12 +57,12 @@ _JSON = flags.DEFINE_string("json", None, "File for the results.")
 
 
 class Work:
-    """Steps that take about as long as was asked for."""
+    """Steps that take about as long as requested."""
 
     def __init__(self):
         size = 512 if jax.default_backend() == "cpu" else 8192
         self._x = jnp.ones((size, size), jnp.bfloat16 if size > 512 else jnp.float32)
-        # The number of products is known when XLA compiles. Otherwise a GPU tells the host after
+        # The number of products is a constant for XLA. Otherwise a GPU would tell the host after
         # each product whether to go on.
         self._run = jax.jit(
             lambda x, n: jax.lax.fori_loop(0, n, lambda _, y: jnp.tanh(y @ x) * 0.5, x)[0, 0],
@@ -139,7 +139,7 @@ class Ours:
             done[name] = time.perf_counter() - began
 
         class Noted:
-            """The object that copies, with notes of the first start and of the last end."""
+            """Wraps the object that copies, and notes the first start and the last end."""
 
             def start(self, *arguments: Any) -> int:
                 if "first copy started" not in done:
@@ -269,7 +269,8 @@ def main(_) -> None:
             save = timed(alone)
             restored: list[Any] = []
             restore = timed(lambda way=way, out=restored: out.append(way.restore(number, like)))
-            # A restore checks the checksums of all blocks. This comparison takes longer.
+            # A restore checks the checksums of all blocks. This comparison takes longer, so it runs
+            # once.
             if round_ == _ROUNDS.value - 1:
                 for a, b in zip(jax.tree.leaves(restored), jax.tree.leaves(state), strict=True):
                     np.testing.assert_array_equal(a.addressable_data(0), b.addressable_data(0))

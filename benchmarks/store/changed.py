@@ -1,10 +1,10 @@
-"""Times publishing and reading a tree of which one layer has changed, or everything.
+"""Times publishing and reading a tree in which one layer, or everything, has changed.
 
     python benchmarks/store/changed.py --layers=16 --mib=16
 
 Each turn publishes a tree in which all layers have changed, and one in which one layer has changed.
-`publish` has the seconds of `publish` and `flush`, `into` those of a read into the last version,
-and `read` those of a read of everything.
+`publish` has the seconds of `publish` and `flush`, `into` those of reading into the last version,
+and `read` those of reading everything.
 """
 
 import json
@@ -47,7 +47,7 @@ def main(_: list[str]) -> None:
             last = reader.read("model")
             for turn in range(-1, _TURNS.value):
                 for what, layers in (("all", tuple(tree)), ("one layer", ("layer0",))):
-                    # Both kinds begin with an area that has the last version but for its changes.
+                    # In both cases, each area now holds the last version, without the next changes.
                     for _ in range(3):
                         publish()
                     last = reader.read("model", into=last)

@@ -4,10 +4,10 @@
 
 All processes start to read at once. `seconds` is the time until the last process has its arrays of
 JAX on a CPU device and has read every byte of them once. `pss` is the memory of all processes
-together, in which each page counts once, with the pages of the store or of the page cache that they
-use. The file is in the page cache already. The store and the file do not exist at the same time,
-because the machine needs memory for one model of each process besides. The store takes three times
-the memory of the model, for its versions.
+together, including the pages of the store or of the page cache that they use. Each page counts
+once. The file is in the page cache already. The store and the file do not exist at the same time,
+because the machine also needs memory for one model per process. The store takes three times the
+memory of the model, for its versions.
 
     view          arrays over the memory of the store
     read          arrays of each process's own, from the store
@@ -122,7 +122,7 @@ def _run(way: str) -> dict[str, float]:
 
 
 def _prepare(way: str) -> pathlib.Path:
-    """Writes the model for a way to read it. Returns the file that has it."""
+    """Writes the model to a file that one of the ways reads. Returns the file."""
     import jax_cxl
 
     size = int(_GIB.value * 2**30) // 4 // _ARRAYS.value

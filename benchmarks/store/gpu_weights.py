@@ -1,4 +1,4 @@
-"""Measures how weights go from a trainer on one GPU to reader jobs on another, at once.
+"""Measures how weights go from a trainer on one GPU to reader jobs on another, all at once.
 
     python benchmarks/store/gpu_weights.py --gib=16 --json FILE
 
@@ -8,7 +8,7 @@ with what was published. With --trainer_gpus=2 each array is sharded over two GP
 same run and with as many processes. If the trainer has one GPU, the readers also pull the arrays by
 `jax.experimental.transfer`. Orbax saves to /dev/shm and restores from there, in the same processes.
 
-On a machine without GPUs the processes use CPU devices, which tries the program.
+On a machine without GPUs the processes use CPU devices, to try the program out.
 """
 
 import functools

@@ -1,8 +1,8 @@
 """Kills publishers and readers of a store at random instants, and checks what readers see.
 
-A publisher publishes version after version, and readers read them, by copies and by views. Each is
-killed at a random instant, half of the publishers in the middle of a write, and started again. Each
-reader compares every version that it gets with what was published, byte by byte.
+A publisher publishes version after version, and readers read them, by copies and by views. Each
+process is killed at a random instant and started again. Half of the publishers die in the middle of
+a write. Each reader compares every version that it gets with what was published, byte by byte.
 
 python benchmarks/store/store_kills.py --kills=500 [--pool=incoherent]
 """

@@ -2,15 +2,15 @@
 
     python benchmarks/store/trainer_step.py --readers=2 --json FILE
 
-The trainer has a core of its own, and the readers share the others: the program shows what readers
-cost by the store and by the memory, not that they take the trainer's processor. Turns follow each
-other in this order, again and again:
+The trainer has a core of its own, and the readers share the others. So the program shows what
+readers cost through the store and the memory; they take no processor time from the trainer. Turns
+follow each other in this order, again and again:
 
     alone      the trainer publishes nothing
     nobody     it publishes every few steps, and nobody reads
     readers    it publishes, and each reader reads every version that it can get
 
-`ms` is the time of a step, with its share of `publish`. The ratios are those of neighboring turns.
+`ms` is the time of a step, including its share of `publish`. Ratios compare neighboring turns.
 """
 
 import json

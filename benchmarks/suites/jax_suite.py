@@ -1,10 +1,10 @@
-"""Runs JAX's own tests with every collective taken over and without, and compares.
+"""Runs JAX's own tests with and without a takeover of every collective, and compares outcomes.
 
     python benchmarks/suites/jax_suite.py ../jax [--files pmap_test.py,multiprocess/pjit_test.py]
 
-The folder is a checkout of JAX at the version that is installed. It prints a table, a line for
-each file, and each test whose outcome the takeover changes, with the error. The exit status is 1
-if there is such a test.
+The folder is a checkout of JAX at the version that is installed. It prints a table with a line for
+each file. It also prints each test whose outcome the takeover changes, with the error. If there is
+such a test, the exit status is 1.
 
 Tests in one process have eight devices, tests in several processes have four processes of two
 devices.

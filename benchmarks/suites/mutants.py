@@ -4,15 +4,16 @@
     python benchmarks/suites/mutants.py --sample=300 --work=DIR
 
 Each mutant is one change by cosmic-ray (an operator, a number, a condition) in operations, the
-lowering, the store or the takeover, in a copy of the checkout. First the tests of one process
-run that execute the changed statement, for all mutants. Then the tests of jobs of that part
-run for each mutant that survived. The command prints each survivor with its difference.
-A survivor is either equivalent, or a test is missing. Those that a person judged to be equivalent
-are in mutation/equivalent.toml.
+lowering, the store or the takeover, in a copy of the checkout. First, the tests of one process that
+execute the changed statement run for all mutants. Then the tests of jobs of that part run for each
+mutant that survived. The command prints each survivor with its difference. A survivor is either
+equivalent, or a test is missing. Those that a person judged to be equivalent are in
+mutation/equivalent.toml.
 
-DIR keeps the copies, which test executes which line, and the results as cosmic-ray's sessions
-(`cr-report DIR/tests.sqlite`, `cr-report DIR/jobs.sqlite`). The same command continues a run that
-was stopped. `--survivors` runs the survivors again, with tests that have been written since.
+DIR keeps the copies, a record of which test executes which line, and the results as cosmic-ray's
+sessions (`cr-report DIR/tests.sqlite`, `cr-report DIR/jobs.sqlite`). The same command continues a
+run that was stopped. `--survivors` runs the survivors again, with tests that have been written
+since.
 """
 
 import argparse

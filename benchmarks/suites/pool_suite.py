@@ -4,7 +4,7 @@
     python benchmarks/suites/pool_suite.py flush --pytest 'tests/ops/*_test.py'
 
 It runs the C++ tests that take their pool from JAX_CXL_TEST_POOL
-(cc/testing/pool/chosen_pool.h); the other C++ tests open no pool or name it. It runs
+(cc/testing/pool/chosen_pool.h); the other C++ tests open no pool or choose it themselves. It runs
 all Python tests that tests/conftest.py does not ignore, or those that `--pytest` names. JAX's
 compilation cache serves all seeds: it shortens compilation and changes nothing else.
 """

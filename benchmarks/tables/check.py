@@ -2,10 +2,10 @@
 
     python benchmarks/tables/check.py [--steps=200]
 
-All dtypes and modes, rows of 1 to 5,000 bytes, ids outside of the table, errors that name an id,
-rows that are started beside a computation, caches of rows, and a trained table, whose rows change
-while devices take them. For memcheck: `compute-sanitizer
-python benchmarks/tables/check.py --steps=5`.
+It checks all dtypes and modes, rows of 1 to 5,000 bytes, ids outside of the table, errors that name
+an id, rows that are started beside a computation, caches of rows, and a trained table, whose rows
+change while devices take them. To run it with memcheck: `compute-sanitizer python
+benchmarks/tables/check.py --steps=5`.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def _check_dtypes(store: jax_cxl.Store) -> None:
 
 
 def _check_started(store: jax_cxl.Store) -> None:
-    """Takes the rows of the next batch beside a product, with two batches under way at most."""
+    """Takes the rows of the next batch beside a product, with at most two batches under way."""
     ids = _ids((20, 700)).clip(-_ROWS, _ROWS - 1)
     for dtype, width in (("float32", 1000), ("uint16", 3), ("int4", 16), ("uint8", 1)):
         rows = tables.random_rows((_ROWS, width), dtype)
@@ -105,7 +105,7 @@ def _check_started(store: jax_cxl.Store) -> None:
 
 
 def _check_caches(store: jax_cxl.Store) -> None:
-    """Takes rows with caches, which are filled while devices take rows."""
+    """Takes rows through caches that are filled while devices take rows."""
     rng = np.random.default_rng(0)
     for dtype, width in (("float32", 64), ("float32", 1000), ("bfloat16", 3), ("int4", 5)):
         rows = tables.random_rows((_ROWS, width), dtype)
@@ -178,7 +178,7 @@ def _check_trained(store: jax_cxl.Store, steps: int) -> None:
 
 
 def main() -> None:
-    """Checks."""
+    """Runs all checks."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=200)
     options = parser.parse_args()

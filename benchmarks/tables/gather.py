@@ -7,8 +7,8 @@ nvcc), a copy at the rate of the link, and NumPy on the host with `device_put`. 
 GPU, and with 2, 4, and so on at once. On CPUs the other ways are `np.take` into a fresh array, and
 `jnp.take` of a resident array, for which the machine needs twice the memory of the table.
 
-Both also measure rows of the next batch that are taken beside a product of matrices, and a cache of
-1/32 of the rows for ids by Zipf's law.
+On GPUs and CPUs, the benchmark also takes the rows of the next batch beside a product of matrices,
+and takes ids by Zipf's law with a cache of 1/32 of the rows.
 """
 
 import argparse
@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-# The plain kernel takes memory besides JAX.
+# The plain kernel allocates memory that JAX must leave free.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
@@ -45,7 +45,7 @@ _MOST_SETS = 64
 
 
 def _values(rows: Any, columns: int, lib: Any) -> Any:
-    """Returns what is in rows, as uint32 of shape (rows, columns)."""
+    """Returns the values that these rows have, as uint32 of shape (rows, columns)."""
     columns = lib.arange(columns, dtype=np.uint32)
     return rows[..., None] * np.uint32(2654435761) + columns * np.uint32(40503)
 
@@ -60,7 +60,7 @@ class Bench:
     """Measurements of one table."""
 
     def __init__(self, table: jax_cxl.Table, rows: np.ndarray, repeats: int):
-        """Measures takes of a table of uint32, of which `rows` is a view."""
+        """Measures takes of a table of uint32. `rows` is a view of the table."""
         self.table, self.rows, self.repeats = table, rows, repeats
         self.columns = rows.shape[1]
         self.row_bytes = 4 * self.columns
@@ -72,7 +72,7 @@ class Bench:
         return np.random.default_rng(count).integers(0, self.table.shape[0], shape, np.int32)
 
     def skewed_ids(self, count: int, devices: int = 1) -> np.ndarray:
-        """Returns sets of ids by Zipf's law, of which few occur often."""
+        """Returns sets of ids by Zipf's law: a few ids occur often."""
         shape = self._sets(count), devices * count
         ranks = np.random.default_rng(count).zipf(1.2, shape).astype(np.uint64)
         return (ranks * np.uint64(2654435761) % self.table.shape[0]).astype(np.int32)
@@ -97,7 +97,7 @@ class Bench:
         print(json.dumps(result), flush=True)
 
     def check(self, found: jax.Array, ids: Any) -> None:
-        """Compares rows with what the table has."""
+        """Compares rows with those of the table."""
         columns = self.columns
         right = jax.jit(lambda x, i: (x == _values(i.astype(np.uint32), columns, jnp)).all())
         if not bool(right(found, ids)):
@@ -105,7 +105,7 @@ class Bench:
 
 
 def beside(bench: Bench, count: int, sharding: Any = None, devices: int = 1) -> None:
-    """Measures a take of the next rows beside products that take about as long as the take."""
+    """Measures a take of the next rows beside products that last about as long."""
     sets = [jax.device_put(ids, sharding) for ids in bench.ids(count, devices)]
     width = 128 if sharding is None else 1024  # no sharding: a CPU
     x = jax.device_put(jnp.ones((width * devices, width), jnp.bfloat16), sharding)
@@ -143,7 +143,7 @@ def beside(bench: Bench, count: int, sharding: Any = None, devices: int = 1) -> 
 def cached(
     bench: Bench, store: jax_cxl.Store, count: int, sharding: Any = None, devices: int = 1
 ) -> None:
-    """Measures ids by Zipf's law, without a cache and with one."""
+    """Measures takes of ids by Zipf's law, without a cache and with one."""
     sets = [jax.device_put(ids, sharding) for ids in bench.skewed_ids(count, devices)]
 
     def measure(what: str, table: jax_cxl.Table, **more: float) -> None:
@@ -171,7 +171,7 @@ def cached(
 
 
 def _jitted(function: Callable[..., Any], sharding: Any) -> Callable[..., Any]:
-    """Compiles a function, of each device's part if there is a sharding."""
+    """Compiles a function. With a sharding, the function gets each device's part."""
     if sharding is None:
         return jax.jit(function)
     spec = sharding.spec

@@ -2,11 +2,11 @@
 
     python benchmarks/tables/kills.py --kills=100 [--pool=shm|incoherent]
 
-tests/programs/tables/killed.py takes step after step, on one or two processes in turn, and other
-processes take rows meanwhile. Half of the writers die in the middle of a step, the others at a
-random instant, and a third of the time a reader dies too. The next job goes on. A row is wrong if
-it has a part of a step, or a number of steps that it cannot have. A new job compares the whole
-table with what the steps must have made of it. The exit status is 1 if anything is wrong.
+tests/programs/tables/killed.py makes step after step, on one or two processes in turn. Meanwhile
+other processes take rows. Half of the writers die in the middle of a step, the others at a random
+instant, and a third of the time a reader dies too. The next job goes on. A row is wrong if it
+contains a part of a step, or a number of steps that it cannot have. A new job compares the whole
+table with the expected result of the steps. The exit status is 1 if anything is wrong.
 """
 
 import argparse

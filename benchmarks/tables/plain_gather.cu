@@ -26,8 +26,8 @@ bool Failed(cudaError_t error, const char* what) {
   return true;
 }
 
-// Runs `enqueue` once, and then `repeats` times, each with the number of its
-// turn. Returns milliseconds of one of these, or -1.
+// Runs `enqueue` once, and then `repeats` times, each time with the number of
+// the turn. Returns the milliseconds of one turn, or -1.
 template <typename Enqueue>
 double Milliseconds(int repeats, const Enqueue& enqueue) {
   cudaStream_t stream;
@@ -53,9 +53,9 @@ double Milliseconds(int repeats, const Enqueue& enqueue) {
 }  // namespace
 
 // Milliseconds of a gather of rows of registered memory, -1 if it fails. `ids`
-// has `sets` times `count` ids. They take turns, because a GPU's cache keeps
-// the rows of a small set. `ids` and `copy`, which gets the last gathered rows
-// unless it is null, are the host's.
+// has `sets` sets of `count` ids. The sets take turns, because a GPU's cache
+// keeps the rows of a small set. `copy` gets the last gathered rows unless it
+// is null. `ids` and `copy` are in host memory.
 extern "C" double plain_gather(int device, const void* table,
                                const int32_t* ids, size_t sets, size_t count,
                                size_t row_bytes, int repeats, void* copy) {

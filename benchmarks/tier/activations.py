@@ -4,10 +4,10 @@
 
 The model is a transformer whose layers are a `jax.lax.scan`. Each way runs in a process of its own.
 The last three ways keep the same two values of each layer, its input and the output of its
-attention. The losses and gradients of the last two are equal to the last bit, and on CPUs those of
-`kept` too. XLA for GPUs fuses other operations where it does not move the values. Rows of JSON have
-the median time of a step and the memory that it takes. On CPUs it runs with small models, to try
-it.
+attention. The losses and gradients of the last two ways are equal to the last bit. On CPUs those of
+`kept` are equal to them too. XLA for GPUs fuses operations differently if it does not move the
+values. Rows of JSON have the median time of a step and the memory that it takes. On CPUs the
+program runs with small models, to try it out.
 
 * neither: all residuals stay on the device.
 * remat: only the input of each layer stays.

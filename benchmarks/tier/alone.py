@@ -29,7 +29,7 @@ def run(
       script: the script.
       options: its options; `limit_gib` is the memory of each GPU that it may use.
       more: arguments after those of this process.
-      end: by the monotonic clock, the time at which it should have ended.
+      end: the time of the monotonic clock at which the script should have ended.
     """
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
     if options.limit_gib:

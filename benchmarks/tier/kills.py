@@ -4,10 +4,10 @@
 
 tests/programs/tier/trained.py trains on `--processes` processes. They are killed one at a time,
 half of them in the middle of an update, and a successor restores the state with the survivors.
-With `--whole` the whole job is killed each time, launcher and all, and started again on fewer or
-more processes. Nothing calls a save. A job is right if all losses that it prints are those
-of an undisturbed job of one process, to the last bit, and if it lost at most one step for which
-`step` had returned. The exit status is 1 if a job is not right.
+With `--whole` the whole job, including its launcher, is killed each time, and started again on
+fewer or more processes. The jobs never save explicitly. A job is right if all losses that it prints
+are those of an undisturbed job of one process, to the last bit, and if it lost at most one step for
+which `step` had returned. The exit status is 1 if a job is not right.
 """
 
 import argparse
@@ -127,7 +127,7 @@ def _kill_whole_jobs(
     Then a last job runs to the end.
 
     Returns:
-      The last job, with the output of all jobs. And how many jobs were killed.
+      The last job, with the output of all jobs, and how many jobs were killed.
     """
     rng = random.Random(seed)
     output, died = "", 0

@@ -5,8 +5,8 @@
 Each way runs in a process of its own, with the memory that `--limit-gib` allows of each GPU
 (XLA_PYTHON_CLIENT_MEM_FRACTION). All ways compute the gradients by the same program, so their
 losses are equal to the last bit if the updates are. Rows of JSON have the median time of a step,
-and the peak of the device's memory. `--largest` finds the largest model that trains. On CPUs it
-runs with small models, to try it.
+and the peak of the device's memory. `--largest` finds the largest model that trains. On CPUs the
+program runs with small models, to try it out.
 
 * device: the state stays on the device.
 * pinned: the state is in `pinned_host`; the compiled update brings it to the device and back.
@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def _find_largest(options: argparse.Namespace, way: str, end: float) -> dict[str, Any]:
-    """Grows the model by a fifth until it does not train."""
+    """Grows the model by a fifth at a time, until it no longer trains."""
     largest: dict[str, Any] = {}
     millions = options.millions
     while time.monotonic() < end:
@@ -141,7 +141,7 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
         stats = device.memory_stats() or {}
         if "peak_bytes_in_use" in stats:
             row["peak, GiB"] = round(stats["peak_bytes_in_use"] / 2**30, 2)
-        # The parts of a step, by themselves.
+        # Measure the parts of a step by themselves.
         parts = []
         for _ in range(3):
             began = time.monotonic()

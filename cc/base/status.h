@@ -61,7 +61,8 @@ class [[nodiscard]] Status {
     AddDetail(name, text.str());
     return std::move(*this);
   }
-  // Returns the same status with all facts of `other`, by the same rule.
+  // Returns the same status with all facts of `other`, unless it already has
+  // facts with their names.
   Status With(const Details& other) &&;
 
  private:

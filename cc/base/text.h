@@ -10,8 +10,8 @@ namespace jax_cxl {
 
 // Returns `text` in a form that is safe to print: valid UTF-8 without control
 // characters other than newlines, which a terminal would obey, and without
-// characters that hide or reorder text. Each of them, and each invalid byte,
-// becomes '?'. Use it for all text from other
+// characters that hide or reorder text. Each of these characters, and each
+// invalid byte, becomes '?'. Use this function for all text from other
 // processes.
 std::string PrintableText(std::string_view text);
 

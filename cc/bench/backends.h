@@ -116,9 +116,9 @@ class EngineBackend : public Backend {
 };
 
 // Makes the engine's copies and additions, at the same addresses and in the
-// same order, but waits for nobody: each doorbell that it reads has been rung
-// for all rounds. Its results are wrong. Its time is the bound of the engine's
-// protocol.
+// same order, but never waits: each doorbell that it reads has already rung for
+// all rounds. Its results are wrong. Its time is the least that the engine's
+// protocol can reach.
 class CopiesBackend : public EngineBackend {
  public:
   CopiesBackend(pool::Pool* pool, const Team& team)

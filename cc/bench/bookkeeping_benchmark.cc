@@ -1,9 +1,10 @@
-// The cost of a call besides moving data, in nanoseconds. "times": reading the
-// counter at the beginning and at the end of a call, for the Endpoint and the
-// recorder. "recorder": Record + Start + Finish of the flight recorder with
-// these times, by coherence mode. "checks": describing a call for comparison,
-// and comparing it with the descriptors of all other ranks. Prints the median,
-// the minimum and the maximum of several rounds.
+// The cost of a call without the time that it takes to move data, in
+// nanoseconds. "times": reading the counter at the beginning and at the end of
+// a call, for the Endpoint and the recorder. "recorder": Record + Start +
+// Finish of the flight recorder with these times, by coherence mode. "checks":
+// describing a call for comparison, and comparing it with the descriptors of
+// all other ranks. Prints the median, the minimum and the maximum of several
+// rounds.
 //
 // bookkeeping_benchmark [rounds, default 15]
 

@@ -46,8 +46,8 @@ namespace {
 using plan::Op;
 
 constexpr int kMaxRanks = Meeting::kMaxRanks;
-// The size of the window through which the copies that measure the bound go.
-// They copy at least a quarter of it.
+// The size of the window for the copies that measure the bound. They copy at
+// least a quarter of the window.
 constexpr uint64_t kWindowBytes = uint64_t{4} << 20;
 constexpr double kSampleSeconds = 0.01;
 constexpr int kMaxCalls = 20000;

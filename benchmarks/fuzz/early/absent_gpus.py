@@ -1,4 +1,4 @@
-"""Compiles for GPUs that need not be there. JAX's plugin for CUDA has to be on Python's path."""
+"""Compiles for GPUs that this machine may lack. JAX's CUDA plugin has to be on Python's path."""
 
 import jax
 from jax.experimental import topologies

@@ -27,7 +27,7 @@ def flags(folder: pathlib.Path) -> str:
 
 
 def replayed(folder: pathlib.Path) -> tuple[list[str], int]:
-    """Reads a dump; returns the errors of the program's order, and the bytes of its buffers."""
+    """Reads a dump. Returns the errors in the program's order, and the bytes of its buffers."""
     (module,) = folder.glob(f"{_NAME}.txt")
     (assignment,) = folder.glob(f"{_NAME}-buffer-assignment.txt")
     (values,) = folder.glob(f"{_NAME}-buffer-assignment-values.txt")
@@ -44,7 +44,7 @@ class _Assigned(Replay):
         in_allocation: dict[int, list[Value]] = {}
         for value, place in places.items():
             in_allocation.setdefault(place[0], []).append(value)
-        # The values whose memory overlaps that of each value.
+        # For each value, the other values whose memory overlaps its own.
         self._beside = {
             value: [
                 v
@@ -93,7 +93,7 @@ def _places(dump: str) -> dict[Value, Place]:
 
 
 def _with_elements(dump: str) -> str:
-    """Returns the module with an instruction for each element of a tuple that another one uses."""
+    """Returns the module, with an instruction for each tuple element that an instruction uses."""
     lines: list[str] = []
     shapes: dict[str, Shape] = {}
     seen: set[str] = set()

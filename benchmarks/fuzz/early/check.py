@@ -15,16 +15,16 @@ _COLLECTIVES = ("all-", "reduce-scatter", "collective-", "ragged-", "async-")
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What the comparison says.
+    """The result of the comparison.
 
     Attributes:
-      errors: the faults, in words.
+      errors: descriptions of the faults.
       collectives: the starts and dones of the pool in the new order.
-      moved: how many starts have other instructions before them than in XLA's order.
-      delayed: how many other instructions come after an instruction that XLA puts after them.
+      moved: how many starts follow a different set of instructions than in XLA's order.
+      delayed: how many other instructions follow an instruction that they precede in XLA's order.
       more: bytes by which the memory in use grows.
-      xla: errors in XLA's own order.
-      buffers: bytes by which the buffers grow that XLA assigns, if it has assigned any.
+      xla: number of errors in XLA's own order.
+      buffers: bytes by which the buffers that XLA assigns grow, if it has assigned any.
     """
 
     errors: list[str] = dataclasses.field(default_factory=list)
@@ -40,8 +40,8 @@ def compare(before: str, after: str, limit: int) -> Result:
     """Compares two texts of one module.
 
     Args:
-      before: in XLA's order.
-      after: with early starts.
+      before: the module in XLA's order.
+      after: the module with early starts.
       limit: bytes by which the memory in use may grow.
     """
     old, new = text.module(before), text.module(after)
@@ -57,8 +57,8 @@ def compare(before: str, after: str, limit: int) -> Result:
         m, d = _moved(old.computations[name], computation)
         moved, delayed = moved + m, delayed + d
     replays = [Replay(module) for module in (old, new)]
-    # XLA may copy an array onto itself. To Replay, the memory then holds another value, which is an
-    # error. XLA's own order has such errors too.
+    # XLA may copy an array onto itself. Replay then sees another value in the memory, and reports
+    # an error. XLA's own order has these errors too.
     errors += [error for error in replays[1].errors if error not in replays[0].errors]
     more = replays[1].peak - replays[0].peak
     if more > limit + _TOKENS:
@@ -109,7 +109,7 @@ def _misplaced(computation: Computation) -> list[str]:
 
 
 def _swapped(old: Computation, new: Computation) -> list[str]:
-    """Returns instructions with side effects, and XLA's collectives, that changed order."""
+    """Returns an error if instructions with side effects, or XLA's collectives, changed order."""
 
     def ordered(computation: Computation) -> list[str]:
         return [
@@ -142,12 +142,12 @@ def _moved(old: Computation, new: Computation) -> tuple[int, int]:
 
 
 def disagreements(here: str, there: str, names: dict[str, str]) -> list[str]:
-    """Returns where another process has its collectives in another order.
+    """Returns an error for each computation whose collectives another process orders differently.
 
     Args:
       here: the module of a process.
       there: the module of the other process.
-      names: the names here, by the names there.
+      names: maps each name there to the name here.
     """
     errors = []
     old, new = text.module(here), text.module(there)

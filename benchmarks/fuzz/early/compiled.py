@@ -1,4 +1,4 @@
-"""What XLA's scheduler for GPUs makes of a program, and what the hook makes of that."""
+"""Programs as XLA's scheduler for GPUs orders them, and as the hook then changes them."""
 
 import contextlib
 import os
@@ -27,7 +27,7 @@ from jax_cxl._takeover.world import World
 
 _COMPUTATIONS, _SCHEDULE, _DEVICE_ASSIGNMENT = 3, 7, 15
 _INSTRUCTIONS, _ROOT_ID = 2, 6
-# Before this version XLA calls no hook if it compiles for absent GPUs.
+# Before this version, XLA calls no hook when it compiles for absent GPUs.
 _CALLS_HOOK = jax.__version_info__ >= (0, 11)
 
 
@@ -37,7 +37,7 @@ class _Found(Exception):
 
 @contextlib.contextmanager
 def as_on_gpus(devices: list[jax.Device]) -> Iterator[None]:
-    """Makes functions of this package think that these devices are a job's."""
+    """Makes functions of this package treat these devices as the devices of a job."""
     platform = next(platform for platform in platforms.ALL if platform.name == "cuda")
     ranks = {device.id: rank for rank, device in enumerate(devices)}
     runtime = SimpleNamespace(rank_of_device=ranks, platform=platform, generation=0)
@@ -91,10 +91,10 @@ def scheduled(whole: Whole) -> bytes:
 def assigned(whole: Whole, world: World, early_bytes: int | None) -> tuple[list[str], int]:
     """Compiles a program to its end, with its collectives taken over.
 
-    XLA has to dump modules into the folder of `XLA_FLAGS` (`assigned.flags`).
+    `XLA_FLAGS` must make XLA dump modules into a folder (`assigned.flags`).
 
     Returns:
-      The errors of its order on the buffers that XLA assigned, and their bytes.
+      The errors in the program's order on the buffers that XLA assigned, and the buffers' bytes.
     """
     found = re.search(r"--xla_dump_to=(\S+)", os.environ["XLA_FLAGS"])
     assert found and _CALLS_HOOK, "XLA before JAX 0.11 calls no hook if it compiles for absent GPUs"
@@ -119,7 +119,7 @@ def assigned(whole: Whole, world: World, early_bytes: int | None) -> tuple[list[
 
 
 def taken_over(data: bytes, world: World, early_bytes: int | None) -> str | None:
-    """Returns the text of a module that the hook has changed, None if it changes nothing."""
+    """Returns the text of a module that the hook has changed, or None if it changes nothing."""
     after = hook.transform(data, lambda: world, early_bytes=early_bytes)
     return (
         None
@@ -131,7 +131,7 @@ def taken_over(data: bytes, world: World, early_bytes: int | None) -> str | None
 def elsewhere(data: bytes, rng: np.random.Generator) -> tuple[bytes, dict[str, str]]:
     """Returns the module as another process may have it, with other names and numbers.
 
-    Also returns the old name of each new one.
+    Also returns the old name for each new name.
     """
     module, names = Message(data), {}
     number: dict[tuple[int, int], int] = {}

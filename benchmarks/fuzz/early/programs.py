@@ -128,7 +128,7 @@ def _side_effect(mesh: Mesh, x: jax.Array) -> None:
 
 
 def _training(rng: np.random.Generator, mesh: Mesh) -> tuple[str, Function, list]:
-    """A step of layers whose parameters are sharded, and with it all arrays that it changes."""
+    """A training step of layers with sharded parameters, and all arrays that the step changes."""
     width = int(rng.choice(_WIDTHS))
     count, scanned = int(rng.integers(2, 5)), bool(rng.random() < 0.4)
     checkpoint, momentum = rng.random() < 0.6, bool(rng.random() < 0.5)

@@ -1,4 +1,4 @@
-"""Executes the order of a module on its memory, and reports which reads get something else."""
+"""Executes the order of a module on its memory, and reports reads that get a wrong value."""
 
 from fuzz.early import text
 from fuzz.early.text import Computation, Instruction, Module
@@ -11,20 +11,20 @@ class Replay:
     """One execution. Loops run twice, and all branches run.
 
     Attributes:
-      errors: reads of memory that holds another value, in words.
-      peak: the largest number of bytes in use, if each memory is in use from the first instruction
-        that touches it to the last.
+      errors: descriptions of reads from memory that holds another value.
+      peak: the largest number of bytes in use. Each memory counts from the first instruction that
+        touches it to the last.
     """
 
     def __init__(self, module: Module) -> None:
         self.errors: list[str] = []
         self._module, self._values = module, Values(module)
-        # The values that are in each memory.
+        # The values that each memory holds.
         self._held: dict[Value, set[Value]] = {}
-        # Unfinished results, and what their collectives read until they are done.
+        # Unfinished results, and the values that their collectives read until they are done.
         self._flying: dict[Value, list[Value]] = {}
         self._executed: set[str] = set()
-        # When an instruction runs, and from when to when each memory is in use.
+        # When each instruction runs, and the first and the last time at which each memory is used.
         self._time: dict[str, int] = {}
         self._used: dict[Value, list[int]] = {}
         entry = module.computations[module.entry]
@@ -65,7 +65,7 @@ class Replay:
         made = [v for v in self._values.of(i.name) if v[0] == i.name]
         self._hold(made, i.name)
         if i.target == START:
-            # The second result is a token, which is there at once.
+            # The second result is a token, which is ready at once.
             self._flying[i.name, (0,)] = read
         elif i.opcode.endswith("-start"):
             # A start may write into its operands.

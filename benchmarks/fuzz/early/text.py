@@ -26,7 +26,7 @@ class Instruction:
     Attributes:
       name: its name, unique in the module.
       opcode: what it does.
-      shape: of its result.
+      shape: the shape of its result.
       operands: names of its operands.
       attributes: what follows the operands.
     """
@@ -39,7 +39,7 @@ class Instruction:
 
     @property
     def control(self) -> list[str]:
-        """The names of the instructions that must come first without giving it a value."""
+        """The names of the instructions that must precede it, but give it no value."""
         found = re.search(r"control-predecessors=\{([^}]*)\}", self.attributes)
         return _NAMES.findall(found[1]) if found else []
 
@@ -58,7 +58,7 @@ class Instruction:
 
     @property
     def called(self) -> dict[str, list[str]]:
-        """The computations that it executes, by how it names them."""
+        """The computations that it executes, by the attributes that name them."""
         return {key: _NAMES.findall(names) for key, names in _CALLED.findall(self.attributes)}
 
     @property
@@ -76,7 +76,7 @@ class Computation:
     Attributes:
       name: its name.
       instructions: in the order of execution, by name.
-      root: the name of the instruction whose result is the computation's.
+      root: the name of the instruction that computes the computation's result.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Module:
     Attributes:
       computations: by name.
       entry: the name of the computation that runs first.
-      donated: (index of the result, parameter, index of the parameter) that share memory.
+      donated: parts that share memory: (index of the result, parameter, index of the parameter).
     """
 
     computations: dict[str, Computation]
@@ -126,7 +126,7 @@ def module(text: str) -> Module:
 
 
 def instruction(line: str) -> Instruction | None:
-    """Returns the instruction in a line of a module's text, None if it has none."""
+    """Returns the instruction in a line of a module's text, or None if the line has none."""
     found = _LINE.match(line)
     return _instruction(found[2], line[found.end() :]) if found else None
 
@@ -170,7 +170,7 @@ def _instruction(name: str, rest: str) -> Instruction:
 
 
 def _shape(text: str) -> tuple[Shape, str]:
-    """Reads a shape at the beginning of a text; returns the rest too."""
+    """Reads the shape at the beginning of a text. Returns it, and the rest of the text."""
     text = text.lstrip(", ")
     if text.startswith("("):
         parts, text = [], text[1:]

@@ -1,7 +1,8 @@
 """Which values a module computes, and which of them share memory.
 
-The rules are those of XLA's dataflow and alias analysis, which come before its buffer assignment:
-values that have to share memory are one buffer there, whatever the order of the instructions.
+The rules are those of XLA's dataflow and alias analyses, which precede its buffer assignment. In
+these analyses, values that have to share memory are one buffer, whatever the order of the
+instructions.
 """
 
 import collections
@@ -13,8 +14,8 @@ from fuzz.early.text import Index, Instruction, Module, leaves
 Value = tuple[str, Index]
 
 VIEWS = ("tuple", "get-tuple-element", "bitcast", "opt-barrier", "add-dependency", "parameter")
-# Where a done finds its result in the result of its start: (operands, result, ...) for most,
-# including "fusion-start", as XLA writes an async-start whose computation is one fusion.
+# Where a start's result contains the result of its done. Most starts return (operands, result,
+# ...), also "fusion-start", which is XLA's notation for an async-start of a single fusion.
 _OTHER_DONES = {"async-update": (), "copy-done": (0,)}
 _OTHER_STARTS = ("copy-start", "send-start", "recv-start")
 
@@ -23,7 +24,7 @@ class Values:
     """The values of a module.
 
     Attributes:
-      memory: for each value, a value that stands for all those that have its memory.
+      memory: leads from each value to a value that stands for all values in the same memory.
     """
 
     def __init__(self, module: Module) -> None:
@@ -31,7 +32,7 @@ class Values:
         self.instructions = {
             i.name: i for c in module.computations.values() for i in c.instructions.values()
         }
-        # Parameters, and results of loops, that are another value: what they are.
+        # Maps a parameter, or the result of a loop, to the value that it equals.
         self._same: dict[Value, Value] = {}
         self.memory: dict[Value, Value] = {}
         self._find_same()
@@ -82,7 +83,7 @@ class Values:
         return self._module.computations[computation].root
 
     def _find_same(self) -> None:
-        """Finds parameters of called computations, and what loops carry without a change."""
+        """Finds values that equal others: parameters of calls, and what loops carry unchanged."""
         for computation in reversed(self._module.computations.values()):
             for i in computation.instructions.values():
                 for inside, operands in _callees(i):
@@ -189,7 +190,7 @@ def _callees(i: Instruction) -> Iterator[tuple[str, list[str]]]:
 
 
 def grouped(values: Values, names: list[Value]) -> dict[Value, set[Value]]:
-    """Returns values by the memory that they have."""
+    """Returns the values, grouped by their memory."""
     found = collections.defaultdict(set)
     for value in names:
         found[values.owner(value)].add(value)

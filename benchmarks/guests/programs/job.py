@@ -93,7 +93,7 @@ def main(process: int, coordinator: str, *pools: str) -> None:
             calls += 1
             if calls in (3, 100):
                 print(f"LOOPING {calls}", flush=True)
-            # All processes have to stop at the same call, so that the first one decides.
+            # All processes have to stop at the same call, so process 0 decides.
             if now > end and process == 0:
                 break
     except jax_cxl.PoolError as error:

@@ -1,4 +1,4 @@
-"""Process 0 publishes versions of a tree in a store; process 1 reads and views them meanwhile.
+"""Process 0 publishes versions of a tree in a store. Meanwhile process 1 reads and views them.
 
 Each process is a job by itself. They meet only in the memory of the store.
 """
@@ -56,7 +56,7 @@ def _read(where: str) -> None:
             assert previous.version > newer
             _check(previous.version, previous.tree)
             reads += 1
-        # The view has kept its version, although newer ones have long taken all other memory.
+        # The view has kept its version, although newer versions now use all other memory.
         view.check()
         _check(view.version, view.tree)
         _tell(store, "reader is done")

@@ -17,9 +17,9 @@ from jax_cxl._commands.bench.world import World
 from jax_cxl._lowering import contract
 from jax_cxl._takeover import hook, install
 
-# XLA's own collectives; the pool's; the pool's, but on GPUs at the places of XLA's schedule; calls
-# that only wait for the other ranks, on CPUs; and calls that do nothing. Results of the last two
-# are wrong.
+# XLA's own collectives; the pool's; on GPUs, the pool's where XLA has scheduled them; on CPUs,
+# calls that only wait for the other ranks; and calls that do nothing. The last two give wrong
+# results.
 OWN, OURS, IN_PLACE = "xla", "jax_cxl", "jax_cxl_in_place"
 WAITING, NOTHING = "waiting", "nothing"
 _PREFIX = b"jax_cxl_"
@@ -29,7 +29,7 @@ _TARGETS = (contract.COLLECTIVE_TARGET, contract.START_TARGET, contract.DONE_TAR
 
 
 def prepare(world: World) -> None:
-    """Registers the calls without transport. The devices must be there."""
+    """Registers the calls without transport. JAX must already have its devices."""
     on_cpus = _platform() == "cpu"
     empty_call.register(*_renamed(NOTHING), platform="cpu" if on_cpus else "CUDA")
     if on_cpus:
@@ -41,14 +41,14 @@ def prepare(world: World) -> None:
 
 @contextlib.contextmanager
 def compiling(mode: str) -> Iterator[None]:
-    """Makes programs that are compiled in it use one kind of collectives."""
+    """Makes programs that are compiled inside this context use one kind of collectives."""
     if mode != OWN:
         emptied = _emptied(mode) if mode in _PREFIXES else contextlib.nullcontext()
         in_place = {"early_bytes": None} if mode == IN_PLACE else {}
         with emptied, jax_cxl.replace_collectives(**in_place):
             yield
         return
-    # Where the hook is registered, XLA writes each module for it.
+    # XLA serializes each module for the hook as long as it is registered.
     platform = _platform()
     removed = xla.clear_hlo_module_transformation(
         "jax_cxl", platforms="cpu" if platform == "cpu" else "cuda"

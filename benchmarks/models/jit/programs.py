@@ -20,7 +20,7 @@ class Program:
       name: its name in the results.
       step: (state, *arguments) -> (state, loss); it may donate the state.
       state: the first state.
-      arguments: the same in every step.
+      arguments: further arguments, the same in every step.
       calls: steps in a turn.
     """
 
@@ -93,7 +93,7 @@ def communication(name: str, of: Mapping[str, tuple[int, int]]) -> Program:
 
     Args:
       name: the name of the program.
-      of: name of a function of jax.lax -> its calls, and the bytes of all their operands.
+      of: maps a function of jax.lax to its number of calls, and the bytes of all their operands.
 
     Raises:
       ValueError: another collective is asked for.

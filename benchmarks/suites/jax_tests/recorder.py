@@ -1,4 +1,4 @@
-"""A plugin of pytest. It takes collectives over, and records the outcome of each test.
+"""A plugin of pytest that takes over collectives, and records the outcome of each test.
 
 A test that is already in the file does not run again. So a new run continues after a test that
 ended the process.

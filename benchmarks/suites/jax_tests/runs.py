@@ -24,8 +24,8 @@ class Outcome:
     Attributes:
       tests: "passed", "failed", "skipped" or "ended the process", and the error, by test.
       taken: how many collectives, in the programs that were compiled, go through the pool.
-      left: how many of them stayed XLA's.
-      calls: how many collectives ran through the pool, each rank's counted.
+      left: how many collectives in these programs XLA still executes.
+      calls: how many collectives ran through the pool, summed over the ranks.
     """
 
     tests: dict[str, tuple[str, str]]
@@ -48,7 +48,7 @@ def in_one_process(
       take_over: whether collectives are taken over.
       folder: where results are written.
       limit: seconds that a test may take.
-      chosen: which tests, as pytest's option -k has it; empty: all.
+      chosen: an expression for pytest's option -k, which chooses tests; empty: all.
     """
     record = folder / f"{file.stem}-{'with' if take_over else 'without'}.jsonl"
     command = [
@@ -64,7 +64,8 @@ def in_one_process(
         known = len(recorder.read(record))
         with record.with_suffix(".log").open("a") as log:
             code = subprocess.run(command, env=environment, stdout=log, stderr=log).returncode
-        # 0: all passed; 1: some failed, or one took too long and ended it; 5: none is left.
+        # 0: all passed; 1: some failed, or one took too long and ended the process; 5: none is
+        # left.
         found = list(recorder.read(record).values())
         ended = bool(found) and found[-1]["outcome"] == recorder.ENDED
         if code == 5 or len(found) == known or (code in (0, 1) and not ended):
@@ -112,7 +113,7 @@ def in_several_processes(
 
 
 def _read_xml(path: pathlib.Path, tests: dict[str, tuple[str, str]]) -> None:
-    """Adds the outcomes of one process, of which the worst counts."""
+    """Adds the outcomes of one process. The worst outcome of each test counts."""
     if not path.exists():
         return
     for case in ElementTree.parse(path).iter("testcase"):

@@ -1,6 +1,6 @@
-"""Runs one of JAX's tests of several processes: the process that starts the others, or one of them.
+"""Runs one process of a test of JAX: the process that starts the others, or one of the others.
 
-JAX's test starts its processes with the program that it runs in, which is therefore this one.
+JAX's test starts its processes with the program that it runs in. So they run this program too.
 """
 
 import json
@@ -10,7 +10,7 @@ import re
 import sys
 import types
 
-# What jax_suite.py says through variables, as options go to JAX's test.
+# Variables by which jax_suite.py passes its settings, because options go to JAX's test.
 FILE, FOLDER, TAKE_OVER = (
     *("JAX_SUITE_FILE", "JAX_SUITE_FOLDER"),
     "JAX_SUITE_TAKE_OVER",

@@ -1,4 +1,4 @@
-"""Which tests run for a change."""
+"""Chooses the tests that run for a change."""
 
 import ast
 import collections
@@ -89,11 +89,11 @@ class Covered:
         """Returns the tests of the statement that a change is in, the most telling ones first.
 
         Quick tests of three files come first. Then come tests that execute lines of the same
-        function that few tests execute: they know more than the usual case.
+        function that few other tests execute. Such tests cover more than the usual case.
 
         Args:
           spec: the change.
-          most_seconds: the tests that follow when this time is over are left out.
+          most_seconds: once the chosen tests take this long, no more are added.
         """
         module = self._tests[str(spec.module_path)]
         source = ast.parse(spec.module_path.read_text())
@@ -124,11 +124,11 @@ def _around(
 ) -> tuple[Collection[int], Collection[int]]:
     """Returns the lines of a function around a line, and the lines whose tests execute the line.
 
-    For a line in the body of a function, the second result has the lines of the line's statement.
+    For a line in the body of a function, the second result is the lines of its statement.
     All other lines are executed by the import, in whichever test comes first. For such a line, the
-    second result has the lines of the bodies that depend on it: the bodies of its function or
-    class, or else of all functions. The same is true in a function that no test seems to execute,
-    because XLA may call it in a thread that is not observed.
+    second result is the lines of the bodies that depend on it: the bodies of its function or class,
+    or else of all functions. The same is true in a function that no test seems to execute, because
+    XLA may call it in a thread that is not observed.
     """
     every = [n for n in ast.walk(module) if isinstance(n, _Function | ast.ClassDef)]
     bodies = {n for each in every if isinstance(each, _Function) for n in _body(each)}

@@ -25,7 +25,7 @@ class Change:
 
     @classmethod
     def of(cls, spec: MutationSpec, result: WorkResult) -> "Change":
-        """Returns what a mutant changes, as its result shows it."""
+        """Returns what a mutant changes, from its result."""
         diff = (result.diff or "").split("\n")
         lines = [line for line in diff if not line.startswith(("---", "+++"))]
 

@@ -10,7 +10,7 @@ Results = Mapping[str, WorkResult]
 
 
 def outcome(result: WorkResult) -> str:
-    """Returns killed, survived, or that no test executes the changed statement."""
+    """Returns "killed", "survived", or "no test" if no test executes the changed statement."""
     return result.test_outcome.value if result.test_outcome else "no test"
 
 

@@ -15,8 +15,8 @@ def sample(modules: Sequence[pathlib.Path], count: int, seed: int) -> list[WorkI
 
     A larger sample of the same modules and seed begins with the smaller one. When the modules
     change, most of the sample stays, because the choice of a place depends only on its definition
-    and its line. Places are drawn, not changes: an operator offers up to eleven changes of one
-    comparison, and comparisons would be drawn too often.
+    and its line. The function draws places, not changes. An operator offers up to eleven changes of
+    one comparison, so comparisons would be drawn too often.
 
     Args:
       modules: paths of the modules.

@@ -3,8 +3,8 @@
     python server.py     in the folder of the tests
 
 It reads requests, lines of JSON, and answers each with a line of JSON. A request has `arguments`
-(those of pytest), `seconds` (a limit) and `environment`. The answer has `status`, that of
-pytest or None after the limit, and `output`.
+(those of pytest), `seconds` (a limit) and `environment`. The answer has `status` (that of pytest,
+or None after the limit) and `output`.
 """
 
 import contextlib

@@ -23,7 +23,7 @@ _CACHE = {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
-# Compiled programs have in them what these tests are about.
+# Cached programs already contain what these tests check.
 _WITHOUT_CACHE = ("tests/takeover", "tests/jobs")
 
 # These tests notice most mutants. More test files take longer to import.
@@ -47,7 +47,7 @@ class Worker:
           cache: a folder for programs that JAX has compiled, which copies may share.
         """
         self.tree, self._cache = tree, cache
-        # Python then compares the source, not its time and size, which a mutant may leave alone.
+        # Python then compares the source. A mutant may leave the file's time and size unchanged.
         compiled = ["--invalidation-mode", "checked-hash", str(tree / "jax_cxl")]
         subprocess.run([sys.executable, "-m", "compileall", "-q", *compiled], check=True)
         path = os.pathsep.join(map(str, (_HERE / "site", tree, _HERE.parent)))
@@ -100,7 +100,8 @@ class Worker:
     def with_jobs(self, spec: MutationSpec) -> WorkResult:
         """Returns whether tests of jobs notice a mutant.
 
-        On a busy machine such a test fails sometimes: a mutant is noticed if it fails twice.
+        On a busy machine such a test sometimes fails by itself. So it notices a mutant only if it
+        fails twice.
         """
         tests: Sequence[str] = choose.part_of(spec.module_path).jobs
         with _mutated(self.tree, spec) as diff:
@@ -157,7 +158,7 @@ class Crew:
 
 @contextlib.contextmanager
 def _mutated(tree: pathlib.Path, spec: MutationSpec) -> Iterator[str]:
-    """Changes a module. The value is the difference."""
+    """Changes a module inside the context. The context's value is the difference."""
     operator = plugins.get_operator(spec.operator_name)(**spec.operator_args)
     changed = mutating.use_mutation(tree / spec.module_path, operator, spec.occurrence)
     with changed as (before, after):

@@ -12,14 +12,13 @@
 //
 // Prints one JSON object per line. `bytes` is the total size as in nccl-tests.
 // Shapes are blocks x sending threads x receiving threads. kernel_slots are the
-// bytes that kernels use of a slot (0: their own choice) x the smallest chunk
-// that is worth a round. With --started=N, N calls at a time are started, and
-// those of at least --aside bytes use the copy engines; copies are the number
-// of pipelines of these (0: their own choice) x the smallest chunk. The
-// coherence `memory` is flush with gpu_writes=memory. If there are more ranks
-// than GPUs, they share GPUs, and then no call may use copy engines
-// (--copy_engine). --bound=0 omits the bound. `cores_busy` counts the library's
-// own threads.
+// bytes of a slot that kernels use (0: they choose) x the smallest chunk that
+// is worth a round. With --started=N, N calls at a time are started, and those
+// of at least --aside bytes use the copy engines. copies are the number of
+// pipelines of these calls (0: they choose) x the smallest chunk. The coherence
+// `memory` is flush with gpu_writes=memory. If there are more ranks than GPUs,
+// they share GPUs, and then no call may use copy engines (--copy_engine).
+// --bound=0 omits the bound. `cores_busy` counts the library's own threads.
 
 #include <algorithm>
 #include <barrier>

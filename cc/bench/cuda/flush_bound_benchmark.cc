@@ -15,9 +15,9 @@
 // `written` is what the host does to lines that its GPU has written: it writes
 // them back; it drops them, which writes them back too; or it leaves them, as
 // with gpu_writes=memory. `alone_us` is the time of the copies without such
-// threads through the ring that suits them best, measured alternately with
-// `time_us`, and `times_alone` is the bound. `gpu_lines_gbps` is what the
-// threads of one GPU processed in `time_us`.
+// threads, through the ring that suits them best. It is measured alternately
+// with `time_us`. `times_alone` is the bound. `gpu_lines_gbps` is the rate at
+// which the threads of one GPU processed lines in `time_us`.
 
 #include <cuda_runtime.h>
 #include <sys/mman.h>
@@ -223,7 +223,7 @@ class Benchmark {
       const size_t index = taken / pieces / moving.size();
       if (direction.writes && setting.written == "left") continue;
       while (!direction.Done(index + 1)) std::this_thread::yield();
-      // What has been written, or what will be read next.
+      // The chunk that has been written, or that will be read next.
       const size_t place = direction.writes ? index : index + 1;
       const uint64_t at = taken % pieces * piece_;
       const pool::Part part = {

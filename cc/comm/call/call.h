@@ -59,10 +59,10 @@ struct Call {
   ReduceOp reduce_op = ReduceOp::kSum;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  // For a call that a program starts: whether the program computes nothing
-  // beside it.
+  // For a call that a program starts: whether the program computes nothing in
+  // the meantime.
   bool alone = false;
-  // Operations that move rows: the rows that this rank takes.
+  // For operations that move rows: the rows that this rank takes.
   std::shared_ptr<cpu::TakenRows> rows;
   RowOperands row_operands;  // the same on a GPU
   // On a GPU: the stream (a cudaStream_t) whose earlier work must finish before
@@ -70,7 +70,8 @@ struct Call {
   void* stream = nullptr;
   bool aside = false;
   bool in_levels = false;  // a collective in levels, or a part of one
-  // A part of a collective in levels: replaces input and output.
+  // For a part of a collective in levels: buffers that replace input and
+  // output.
   std::shared_ptr<const cpu::MemberBuffers> buffers;
   std::string name;  // for messages, as the user wrote it: "psum"
   std::string site;  // "train.py:33 (step)", or empty

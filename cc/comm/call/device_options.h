@@ -29,17 +29,17 @@ struct DeviceOptions : WaitTimes {
   // round.
   uint64_t kernel_slot_bytes = 0;
   uint64_t kernel_min_chunk_bytes = uint64_t{512} << 10;
-  // The data of a slot for short messages (see plan::FlaggedGeometry), if
-  // memory allows. 0: no flags at all.
+  // The bytes of data in a slot for short messages (see plan::FlaggedGeometry),
+  // if memory allows. 0: no flags at all.
   uint64_t flagged_slot_bytes = plan::kMostFlaggedBytes;
   // Tests begin shortly before the round in which flags start again at 0.
   uint64_t first_flagged_round = 0;
   // Tells channels of the same members apart.
   uint64_t channel_salt = 0;
-  // For pools without coherence: the number of a device's threads that relay
+  // For pools without coherence: the number of threads per device that relay
   // doorbells and write back and drop lines (0: DefaultFlushThreads), the bytes
-  // that each thread takes at a time, and whether writes of devices reach the
-  // memory without a write-back.
+  // that a thread takes at a time, and whether device writes reach the memory
+  // without a write-back.
   int flush_threads = 0;
   uint64_t flush_piece_bytes = Tuning().flush_piece_bytes;
   bool gpu_writes_memory = false;

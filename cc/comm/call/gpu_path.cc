@@ -67,12 +67,12 @@ std::optional<CopyRule> RuleOf(plan::Op op, bool relayed) {
 // Kernels that read from several peers fill both directions of the link as well
 // as copy engines do. A call that runs aside leaves the multiprocessors to the
 // computation as soon as that costs little (see also kMostShortCalls). Copy
-// engines load the pool's devices one after another, and kernels all of them at
-// once.
+// engines load the pool's devices one after another; kernels load all of them
+// at once.
 //
 // If the job has more GPUs, other groups communicate at the same time. Copy
 // engines of several groups slow each other down, and kernels do not
-// (docs/decisions/0013). So long calls then use copy engines only beside
+// (docs/decisions/0013). Then even long calls use copy engines only beside
 // computation.
 GpuPath ChoosePath(const GpuCallFacts& call, const DeviceOptions& options) {
   const auto is_long = [&](double from) {
@@ -123,7 +123,7 @@ bool IsShort(const GpuCallFacts& call, const DeviceOptions& options) {
 // Between two GPUs, each rank of an all_to_all sends as much as it receives,
 // and a put of rows also looks the rows up. For these calls, equal numbers of
 // threads for both directions were up to a seventh faster. Calls that move rows
-// use equal numbers everywhere, although this was not measured with more
+// use equal numbers everywhere, although nobody has measured this with more
 // members or in pools without coherence.
 cuda::Shape ChooseShape(const GpuCallFacts& call,
                         const DeviceOptions& options) {

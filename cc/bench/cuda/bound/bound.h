@@ -9,8 +9,8 @@
 
 #include "cc/engine/cuda/executor.h"
 
-// Measures the speed of the links: a rank publishes and retrieves at the same
-// time, through rings of the size that collectives use, without any
+// Measures the speed of the links. A rank publishes and retrieves at the same
+// time, through rings of the size that collectives use, without
 // synchronization.
 namespace jax_cxl::cuda {
 
