@@ -51,7 +51,8 @@ class Endpoint final : public Communicator {
   std::optional<Status> StartCall(const std::vector<int32_t>& members,
                                   std::unique_ptr<Call> call) override;
 
-  // Tells the stall detector of a call that has not come to this endpoint yet.
+  // Tells the stall detector about a call that has not reached this endpoint
+  // yet.
   void AddLocalWait(LocalWait wait);
 
   void Abort(const Status& status) override;

@@ -56,10 +56,10 @@ class CountedChannel {
   // is lost.
   Result<bool> TryConnect();
 
-  // Makes a call ready for Launch or cuda::LaunchTransfers. `divisor` divides
-  // the results of a reduction; 0: none. `factor` belongs to a
-  // premultiplied sum. Requires a connected channel, and a call that moves
-  // data.
+  // Prepares a call for Launch or cuda::LaunchTransfers. The results of a
+  // reduction are divided by `divisor`, unless it is 0. `factor` is the factor
+  // of a premultiplied sum. The channel must be connected, and the call must
+  // move data.
   Result<CountedCall> Prepare(const Call& call, uint32_t divisor,
                               const std::optional<Factor>& factor = {});
 
