@@ -22,7 +22,7 @@ namespace jax_cxl::comm {
 // Thread-safe.
 class Completions {
  public:
-  // Waits until all completions have run. While it waits, a completion may
+  // Waits until all completions have run. During this wait, a completion may
   // still call Run.
   ~Completions();
 

@@ -71,7 +71,7 @@ class Endpoint final : public Communicator {
  private:
   void Work();
   void WakeWorker();
-  // The following run with `progress_mutex_` held.
+  // The caller of the following functions must hold `progress_mutex_`.
   std::optional<Status> TryInline();
   bool Progress();
   bool ProgressChannels();

@@ -98,7 +98,7 @@ inline constexpr std::array kTuningFields = {
 #undef FIELD
 };
 
-// Fails with kInvalidArgument, which names the field that is out of range.
+// Fails with kInvalidArgument. The error names the field that is out of range.
 Status CheckTuning(const Tuning& tuning);
 
 // How long a rank waits for others before it warns, and before it gives up.

@@ -15,8 +15,8 @@ constexpr uint64_t kMinSlotBytes = uint64_t{4} << 10;
 // A rank is a member of a few groups: the world, one for each mesh axis, ...
 constexpr uint64_t kGroupsPerArena = 4;
 constexpr uint64_t kMinPayloadBytes = plan::kSlotAlignment;
-// The submissions of a channel take at most this fraction of a rank's arena on
-// a pool device.
+// The submissions of a channel take at most 1 / kSubmissionsPerArena of a
+// rank's arena on a pool device.
 constexpr uint64_t kSubmissionsPerArena = 16;
 
 // A rank's arenas.

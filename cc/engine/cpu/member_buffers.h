@@ -82,7 +82,8 @@ class MemberBuffers {
   void WriteOthers(uint64_t to, uint64_t bytes) const;
 
  private:
-  // Consecutive bytes of a buffer: of one rank of the process, or of all.
+  // Consecutive bytes in the buffer of one rank of the process, or in the
+  // buffers of all its ranks.
   static constexpr int kAll = -1;
   struct Run {
     int rank = kAll;

@@ -8,8 +8,8 @@
 
 namespace jax_cxl::cuda {
 
-// The reports of a kernel that executes a whole call to its host. Thread 0 of
-// each block makes them.
+// What a kernel that executes a whole call reports to its host. Thread 0 of
+// each block makes the reports.
 class KernelProgress {
  public:
   __device__ explicit KernelProgress(const DeviceCall& call) : call_(call) {

@@ -27,7 +27,8 @@
 
 namespace jax_cxl::comm {
 
-// A call in the form in which the device executes it, any number of times.
+// A call in the form in which the device executes it. The device may execute it
+// any number of times.
 struct CountedCall {
   cuda::DeviceCall device;
   const CountedPlan* plan = nullptr;
@@ -71,7 +72,7 @@ class CountedChannel {
   // See DeviceChannel::Check. Does not end the calls that cannot complete.
   Status Check(Clock::time_point now);
 
-  // Ends all calls, and all later ones. Their results are undefined.
+  // Ends all calls, including later ones. Their results are undefined.
   void Abort();
 
  private:
