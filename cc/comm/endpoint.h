@@ -99,7 +99,8 @@ class Endpoint final : public Communicator {
   std::vector<std::pair<std::vector<int32_t>, std::unique_ptr<Call>>> inbox_;
   std::atomic<int> arrived_{0};  // number of calls in the inbox
 
-  // Calls submitted and not finished, and local waits.
+  // The number of calls submitted but not finished, plus the number of local
+  // waits.
   std::atomic<int> pending_{0};
   std::condition_variable wake_;
   bool stop_ = false;

@@ -53,7 +53,8 @@ class Connection {
   // found. Errors: kMismatch (a member has other slots), kDataLoss (a place
   // outside the pool).
   Result<bool> Connect();
-  // Looks for the members whose part has moved. Errors: those of Connect.
+  // Finds the new parts of members whose part has moved. Errors: those of
+  // Connect.
   Status FollowMoves();
 
   // Returns the members that are not found yet.

@@ -45,7 +45,8 @@ class Rings {
     return members_[member].slots[round % num_slots_];
   }
 
-  // Return a peer whose counter has not reached `rounds`, or -1 if all have.
+  // Return a peer whose counter has not reached `rounds`, or -1 if all counters
+  // have.
   int BehindPublishing(int member, uint64_t rounds);
   int BehindReleasing(uint64_t rounds);
   // Returns a peer that may still read the old contents of this member's slot

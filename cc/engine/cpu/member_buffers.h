@@ -36,12 +36,12 @@ struct ProcessBuffers {
 // Returns true if the operation can run in levels.
 bool HasLevels(plan::Op op);
 
-// A collective in levels as a collective between processes.
+// Presents a collective in levels as a collective between processes.
 //
 // Rank i of each process forms a group with rank i of all others. This group
 // runs an ordinary plan of `RequestOf`. The plan knows one input and one output
 // of each member. MemberBuffers stands for both: it reads the inputs of all
-// ranks of the process, and reduces them where the operation reduces. It writes
+// ranks of the process, and reduces them if the operation reduces. It writes
 // the outputs of all ranks that need the bytes. So there are no extra copies
 // between the steps inside a process and the steps through the pool:
 //

@@ -20,7 +20,7 @@ class KernelProgress {
   }
 
   // Called by thread 0, after a barrier of the block. Returns true in the last
-  // block. `rows` says whether the call counts the bytes of its rows.
+  // block. `rows` is true if the call counts the bytes of its rows.
   __device__ bool Finish(bool rows = false) const {
     if (gridDim.x > 1) {
       __threadfence();

@@ -64,9 +64,9 @@ __device__ __forceinline__ void FindOffsets(const ReduceTask& task,
 }
 
 // Loads 16 bytes at each offset of members [first, first + kSources). A step
-// has few vectors for each thread, and a load from the pool takes microseconds,
-// which must not add up over the members: all loads start before any ends. The
-// caller sets `values` to 0 first. MovingVector explains why.
+// has few vectors for each thread, and a load from the pool takes microseconds.
+// These times must not add up over the members, so all loads start before any
+// load ends. The caller sets `values` to 0 first. MovingVector explains why.
 template <int kUnroll>
 __device__ __forceinline__ void LoadSources(
     const ReduceTask& task, const DeviceStep& step, int first, int self,
@@ -113,9 +113,9 @@ __device__ __forceinline__ bool IsAligned(const ReduceTask& task) {
   return (own | to | task.step->bytes) % 16 == 0;
 }
 
-// Adds the operands of an aligned step of at most kMost sources. With one known
-// operation there are registers for more vectors than in ReduceStep, so fewer
-// loads wait for others.
+// Adds the operands of an aligned step of at most kMost sources. Because the
+// operation is known, there are registers for more vectors than in ReduceStep,
+// so fewer loads wait for others.
 template <typename Type, int kMost, int kUnroll>
 __device__ __noinline__ void Sum(const ReduceTask& task) {
   const DeviceStep& step = *task.step;
