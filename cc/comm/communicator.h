@@ -27,8 +27,8 @@ class Communicator {
   virtual std::optional<Status> StartCall(const std::vector<int32_t>& members,
                                           std::unique_ptr<Call> call) = 0;
 
-  // Ends all collectives of the rank with `status`, and tells the other ranks:
-  // its program has failed outside of them.
+  // Called when the rank's program has failed outside of its collectives. Ends
+  // all collectives of the rank with `status`, and tells the other ranks.
   virtual void Abort(const Status& status) = 0;
 
   virtual Stats stats() = 0;

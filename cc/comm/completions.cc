@@ -5,7 +5,8 @@
 namespace jax_cxl::comm {
 
 Completions::~Completions() {
-  // While these threads end, a completion may still add threads.
+  // While these threads end, their completions may still add threads. So repeat
+  // until there are none.
   for (std::vector<std::jthread> ending;; ending.clear()) {
     const std::lock_guard lock(mutex_);
     if (threads_.empty()) return;

@@ -22,7 +22,8 @@ namespace jax_cxl::comm {
 // Thread-safe.
 class Completions {
  public:
-  // Waits until all completions have run. They may run others meanwhile.
+  // Waits until all completions have run. During this wait, a completion may
+  // still call Run.
   ~Completions();
 
   void Run(std::function<void()> completion);
@@ -31,8 +32,8 @@ class Completions {
   void Work();
 
   std::mutex mutex_;
-  // A condition_variable_any has a mutex of its own, for which the thread that
-  // wakes up would wait until Run has unlocked it.
+  // A condition_variable_any has a mutex of its own. With one, a thread that
+  // wakes up would have to wait until Run has unlocked that mutex.
   std::condition_variable wake_;
   std::deque<std::function<void()>> queue_;
   size_t idle_ = 0;

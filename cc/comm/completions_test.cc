@@ -12,8 +12,8 @@ namespace {
 
 using std::chrono::microseconds;
 
-// The end of the last part of a call in levels completes the calls of all
-// ranks, even while the job ends.
+// When the last part of a call in levels ends, its completion completes the
+// calls of all ranks. This must work even while the job ends.
 TEST(CompletionsTest, RunCompletionsOfCompletionsBeforeTheEnd) {
   std::atomic<int> ran = 0;
   for (int i = 0; i < 100; ++i) {

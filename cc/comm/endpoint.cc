@@ -22,7 +22,7 @@ constexpr int kPollsPerCheck = 64;
 constexpr int kPollsPerSuspicion = 8;
 
 // Returns the bytes that this rank reads and writes, in its buffers and the
-// pool. Of a table, only some rows move.
+// pool. If the call has a table, only some of its rows move.
 uint64_t MovedBytes(const Call& call) {
   if (call.rows != nullptr)
     return call.rows->published_bytes() + call.rows->taken_bytes();
@@ -266,7 +266,8 @@ void Endpoint::CheckPeers() {
   for (Channel* channel : busy) {
     Status status = channel->CheckPeers(now);
     if (status.ok()) continue;
-    // The peer may have done all that was missing just before it ended.
+    // Just before it ended, the peer may have done everything that was missing.
+    // So try again before failing.
     if (!ProgressChannels()) Fail(status);
     return;
   }

@@ -51,7 +51,8 @@ class Endpoint final : public Communicator {
   std::optional<Status> StartCall(const std::vector<int32_t>& members,
                                   std::unique_ptr<Call> call) override;
 
-  // Tells the stall detector of a call that has not come to this endpoint yet.
+  // Tells the stall detector about a call that has not reached this endpoint
+  // yet.
   void AddLocalWait(LocalWait wait);
 
   void Abort(const Status& status) override;
@@ -70,7 +71,7 @@ class Endpoint final : public Communicator {
  private:
   void Work();
   void WakeWorker();
-  // The following run with `progress_mutex_` held.
+  // The caller of the following functions must hold `progress_mutex_`.
   std::optional<Status> TryInline();
   bool Progress();
   bool ProgressChannels();
@@ -98,7 +99,8 @@ class Endpoint final : public Communicator {
   std::vector<std::pair<std::vector<int32_t>, std::unique_ptr<Call>>> inbox_;
   std::atomic<int> arrived_{0};  // number of calls in the inbox
 
-  // Calls submitted and not finished, and local waits.
+  // The number of calls submitted but not finished, plus the number of local
+  // waits.
   std::atomic<int> pending_{0};
   std::condition_variable wake_;
   bool stop_ = false;

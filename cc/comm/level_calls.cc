@@ -45,14 +45,14 @@ class LevelCalls::Running {
     return process_;
   }
 
-  // One part is finished. All calls end together, because XLA frees the buffers
-  // of a rank when the rank's call is done.
+  // Call it when a part has finished. All calls end together, because XLA frees
+  // the buffers of a rank when the rank's call is done.
   void FinishPart(const Status& status) {
     if (NoteFinished(status)) CompleteAllBut(-1);
   }
 
-  // All parts have been started. Returns the status if they have finished, and
-  // completes the calls of all members but this one.
+  // Call it when all parts have been started. If all of them have finished,
+  // completes the calls of all members but this one, and returns the status.
   std::optional<Status> FinishStart(int member) {
     if (!NoteFinished(OkStatus())) return std::nullopt;
     CompleteAllBut(member);

@@ -59,7 +59,8 @@ class LevelCalls {
 
  private:
   class Running;
-  // The identity of a call is unique in its group only.
+  // The rank is part of the key, because the identity of a call is unique only
+  // in its group.
   using Key = std::pair<int32_t, uint64_t>;  // first rank of the process
   struct Waiting {
     std::vector<int32_t> ranks;                // of the process
@@ -77,7 +78,8 @@ class LevelCalls {
                  int member, const std::vector<int32_t>& ranks);
   void Watch();
   void NoteWaits(Waiting* waiting);
-  // Why the call must not wait any longer, OK while it may.
+  // Returns why the call must not wait any longer, or OK while it may still
+  // wait.
   Status Expired(const Waiting& waiting, Clock::time_point now) const;
   void Fail(Waiting waiting, const Status& status);
 

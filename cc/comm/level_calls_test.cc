@@ -33,7 +33,8 @@ struct Member {
   std::promise<Status> outcome;
 };
 
-// Four ranks of each process, at places of the group that are not in order.
+// A grid of processes with four ranks each. The places of the ranks in the
+// group are not in order.
 cpu::Grid GridOf(int processes) {
   cpu::Grid grid{processes, 4, {}};
   for (int p = 0; p < processes; ++p)
@@ -62,7 +63,8 @@ std::unique_ptr<Call> MakeCall(Op op, uint64_t identity, int ranks, int place,
   return call;
 }
 
-// Element i of the output of the rank at `place`, of blocks of `count`.
+// Returns element i of the output of the rank at `place`. Blocks have `count`
+// elements.
 int32_t Expected(Op op, int ranks, int place, size_t i, uint64_t count) {
   const auto number = static_cast<int32_t>(i % count);
   const auto block = static_cast<int32_t>(i / count);
@@ -88,7 +90,7 @@ class LevelCallsTest : public testing::Test {
                                    World* world = nullptr) {
     Options options;
     options.timeout_s = timeout_s;
-    // With this, all kinds of copies are used.
+    // With this value, the tests use all kinds of copies.
     options.tuning.past_caches_bytes = uint64_t{256} << 10;
     return std::make_unique<LevelCalls>(
         &completions_,
@@ -110,7 +112,7 @@ class LevelCallsTest : public testing::Test {
     if (auto status = calls->Start(RanksOf(grid), grid, std::move(call)))
       member->outcome.set_value(*status);
   }
-  // Starts one call of the rank at `place` of a process alone.
+  // Starts the call of only one rank of a process, the rank at `place`.
   void StartOne(LevelCalls* calls, Op op, int place, Member* member) {
     Start(calls, GridOf(1), MakeCall(op, 1, 4, place, 3, member), member);
   }

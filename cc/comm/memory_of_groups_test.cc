@@ -30,7 +30,7 @@ Options SmallSlots() {
   return options;
 }
 
-// A sum over a group, of a count that decides whether it is eager.
+// A sum over a group. Its number of elements decides whether it is eager.
 struct Sum {
   std::vector<int32_t> members;
   uint64_t identity;

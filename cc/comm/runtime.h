@@ -86,7 +86,7 @@ class Runtime {
 
   // Returns null if `rank` is not one of this process's ranks.
   const Host* HostOf(int rank) const;
-  // Why a rank of this process has given up, if one has.
+  // Returns why a rank of this process has given up, or OK if none has.
   Status failure() const;
 
   int generation_ = 0;

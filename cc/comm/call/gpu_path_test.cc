@@ -12,7 +12,7 @@ using plan::Op;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr GpuPath kKernels = {};
 
-// The only group of a job of two GPUs.
+// A call in a job of two GPUs, which form its only group.
 GpuCallFacts TwoGpus(Op op, uint64_t bytes) {
   GpuCallFacts call;
   call.op = op;
@@ -111,7 +111,7 @@ TEST(GpuPathTest, ShortCallsJoinASeriesOfCopies) {
   EXPECT_EQ(PathOf(call), kKernels) << "on XLA's stream";
 }
 
-// Other groups of the job communicate at the same time.
+// The job has other groups, which communicate at the same time.
 TEST(GpuPathTest, OneOfSeveralGroupsUsesCopyEnginesBesideComputation) {
   GpuCallFacts call = TwoGpus(Op::kAllReduce, 64 * kMiB);
   call.world_size = 4;

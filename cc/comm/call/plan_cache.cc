@@ -21,7 +21,8 @@ PlanCache::PlanCache(const plan::Geometry& geometry, uint64_t payload_bytes)
              .all_read_bytes = std::numeric_limits<uint64_t>::max()} {}
 
 Result<std::shared_ptr<const CallPlan>> PlanCache::Find(const Call& call) {
-  // `wanted_` keeps its vector's memory for the next call.
+  // `wanted_` is a member so that the next call can reuse the memory of its
+  // vector.
   wanted_.descriptor = Describe(call);
   if (last_ && wanted_.descriptor == last_->descriptor &&
       wanted_.sources == call.request.sources)
@@ -32,8 +33,9 @@ Result<std::shared_ptr<const CallPlan>> PlanCache::Find(const Call& call) {
     return last_ = found->second;
   CXL_ASSIGN_OR_RETURN(std::shared_ptr<const CallPlan> call_plan, Make(call));
   if (call_plan->plan.steps.size() <= kMaxCachedSteps) {
-    // The collectives of a program recur in every step. If there are kMaxPlans
-    // kinds, shapes change all the time, and old kinds are unlikely to recur.
+    // A program repeats its collectives in every step. If the cache holds
+    // kMaxPlans kinds of calls, the program's shapes keep changing, and old
+    // kinds are unlikely to recur.
     if (made_.size() == kMaxPlans) made_.clear();
     made_[wanted_] = call_plan;
     last_ = call_plan;
@@ -46,7 +48,7 @@ Result<std::shared_ptr<const CallPlan>> PlanCache::Make(
   auto call_plan = std::make_shared<CallPlan>();
   call_plan->descriptor = Describe(call);
   const auto ranks = static_cast<uint64_t>(call.request.num_ranks);
-  // Payloads are made when a rank starts a call, from its own input alone.
+  // A rank makes its payload when it starts a call, from its own input alone.
   if (call.buffers == nullptr &&
       plan::InputBytes(call.request) <= ranks * eager_.slot_bytes &&
       ranks * plan::kSlotAlignment <= eager_.slot_bytes) {

@@ -17,14 +17,15 @@ namespace jax_cxl::comm {
 struct CallPlan {
   pool::CallDescriptor descriptor;
   plan::Plan plan;
-  // True if the plan has one round, whose payload travels in the submission:
-  // the data are in the pool as soon as the rank has started the call.
+  // True if the plan has only one round and the submission carries that round's
+  // payload. The data are then in the pool as soon as the rank has started the
+  // call.
   bool eager = false;
   uint32_t payload_bytes = 0;  // sent by this rank, if the plan is eager
 };
 
-// The plans of one channel. It makes the plan of each kind of call once. The
-// plans of all members differ only in the rank.
+// The plans of one channel. The cache makes one plan for each kind of call. The
+// members' plans for a call differ only in the rank.
 //
 // Not thread-safe.
 class PlanCache {
@@ -59,7 +60,8 @@ class PlanCache {
   plan::Geometry geometry_;
   plan::Geometry eager_;  // here a submission serves as a slot
   std::unordered_map<Kind, std::shared_ptr<const CallPlan>, HashKind> made_;
-  // The last kind that was asked for. Programs are loops, and often ask again.
+  // The kind of call that Find last looked up. Programs are loops, so they
+  // often look up the same kind again.
   Kind wanted_;
   std::shared_ptr<const CallPlan> last_;
 };

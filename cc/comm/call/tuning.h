@@ -19,10 +19,10 @@ namespace jax_cxl::comm {
 // tune` finds values for another machine.
 struct Tuning {
   // The largest size of a slot, and the smallest number of slots, unless
-  // Options says otherwise. A rank copies data from its input to a slot, and
-  // later from slots to its output. Input and slot should fit into the
-  // second-level cache together. Four slots overlap publication, retrieval and
-  // a late peer.
+  // Options sets them. A rank copies data from its input to a slot, and later
+  // from slots to its output. Input and slot should fit into the second-level
+  // cache together. Four slots are enough to publish and retrieve at the same
+  // time, even if a peer is late.
   uint64_t slot_bytes = uint64_t{512} << 10;
   uint64_t num_slots = 4;
   // The largest payload of a submission. For larger payloads, the additional
@@ -32,8 +32,8 @@ struct Tuning {
   uint64_t all_read_bytes = uint64_t{16} << 10;
   // Copies to outputs of at least this many bytes bypass the caches. Smaller
   // outputs stay in the caches, because programs often read them at once.
-  // Reductions gained nothing from this, because stores are only part of what
-  // they wait for.
+  // Bypassing the caches did not speed up reductions, because stores are only
+  // part of what reductions wait for.
   uint64_t past_caches_bytes = uint64_t{8} << 20;
   // Collectives of groups that have several CPU devices in each process run in
   // levels (cc/comm/level_calls.h) if the larger buffer of a rank has at least
@@ -52,12 +52,13 @@ struct Tuning {
   uint64_t gpu_levels_all_gather_bytes = uint64_t{8} << 20;
   uint64_t gpu_levels_all_to_all_bytes = uint64_t{64} << 20;
   uint64_t gpu_levels_broadcast_bytes = uint64_t{16} << 20;
-  // For GPUs in pools without hardware coherence (cc/comm/relay):
-  // The number of threads of each GPU that pass doorbells on and write back and
-  // drop cache lines. 0: the GPUs of a process share a quarter of its cores, at
-  // most 4 threads each.
-  // The bytes that such a thread takes at a time. 128 KiB take about 6 us,
-  // several times as long as handing a piece to a thread.
+  // The next two fields are for GPUs in pools without hardware coherence
+  // (cc/comm/relay). `flush_threads` is the number of threads of each GPU that
+  // pass doorbells on, and that write back and drop cache lines. If it is 0,
+  // the GPUs of a process share a quarter of its cores, at most 4 threads each.
+  // `flush_piece_bytes` is how many bytes one of these threads takes at a time.
+  // 128 KiB take about 6 us, several times as long as handing a piece to a
+  // thread.
   uint64_t flush_threads = 0;
   uint64_t flush_piece_bytes = uint64_t{128} << 10;
 };
@@ -97,7 +98,7 @@ inline constexpr std::array kTuningFields = {
 #undef FIELD
 };
 
-// Fails with kInvalidArgument, which names the field that is out of range.
+// Fails with kInvalidArgument. The error names the field that is out of range.
 Status CheckTuning(const Tuning& tuning);
 
 // How long a rank waits for others before it warns, and before it gives up.

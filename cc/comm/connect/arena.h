@@ -19,10 +19,10 @@ class Arena {
   Arena(const pool::Pool& pool, int rank);
 
   // Returns the offset of `bytes` unused bytes in `extent`, aligned to
-  // kInterferenceBytes. Fails with kResourceExhausted, with the bytes that are
-  // needed and the bytes that are left.
+  // kInterferenceBytes. Fails with kResourceExhausted. The error reports how
+  // many bytes are needed and how many are left.
   Result<uint64_t> Allocate(int extent, uint64_t bytes);
-  // Takes back what Allocate returned for as many bytes.
+  // Takes back a range that Allocate returned for the same number of bytes.
   void Free(int extent, uint64_t offset, uint64_t bytes);
 
  private:

@@ -15,8 +15,8 @@ constexpr uint64_t kMinSlotBytes = uint64_t{4} << 10;
 // A rank is a member of a few groups: the world, one for each mesh axis, ...
 constexpr uint64_t kGroupsPerArena = 4;
 constexpr uint64_t kMinPayloadBytes = plan::kSlotAlignment;
-// The submissions of a channel take at most this fraction of a rank's arena on
-// a pool device.
+// The submissions of a channel take at most 1 / kSubmissionsPerArena of a
+// rank's arena on a pool device.
 constexpr uint64_t kSubmissionsPerArena = 16;
 
 // A rank's arenas.
@@ -36,7 +36,8 @@ Arenas ArenasOf(const pool::Pool& pool) {
   return arenas;
 }
 
-// Depends on the pool and the options alone, so that all ranks choose the same.
+// Depends on the pool and the options alone, so all ranks choose the same
+// geometry.
 plan::Geometry ChooseGeometry(const Arenas& arenas, const Options& options) {
   plan::Geometry geometry;
   geometry.num_slots =
@@ -71,14 +72,16 @@ uint64_t NeededPoolBytes(const pool::Pool& pool, const Options& options,
   constexpr uint64_t kUnit = uint64_t{1} << 20;
   const int extents = pool.num_extents(), world = pool.world_size();
   uint64_t arena = ArenasOf(pool).smallest;
-  // Slots grow with the arenas, up to a limit.
+  // Larger arenas have larger slots, up to a limit. So enlarge the arena until
+  // the channels fit.
   for (uint64_t needed = 0;; arena = pool::RoundUp(needed, pool::kPageBytes)) {
     const Arenas arenas = {extents, extents * arena, arena};
     const plan::Geometry geometry = ChooseGeometry(arenas, options);
     const int slots = (geometry.num_slots + extents - 1) / extents;
     const uint64_t payload =
         ChoosePayloadBytes(arenas, options.tuning.inline_bytes);
-    // The pool device with the most slots of a channel needs this much.
+    // The bytes that a rank needs on the pool device with the most slots of a
+    // channel.
     needed = channels * (slots * pool::RoundUp(geometry.slot_bytes,
                                                pool::kInterferenceBytes) +
                          pool::ControlBytes(world, payload));
@@ -135,7 +138,7 @@ pool::ChannelPlace Connection::Close(uint64_t most) {
   return place_;
 }
 
-// Returns false if the member has no part now.
+// Returns false if the member currently has no part.
 Result<bool> Connection::Find(int member) {
   const int rank = group_.members[member];
   const std::optional<FoundChannel> found =

@@ -38,13 +38,14 @@ class Connection {
   // Fails with kResourceExhausted.
   Result<pool::ChannelPlace> Allocate(Arena* arena) const;
 
-  // Makes `place` this member's part. The caller can then initialize the words,
-  // because the other members do not know the part until Publish.
+  // Makes `place` this member's part. The other members do not know about the
+  // part until Publish, so the caller can initialize its words first.
   void Take(const pool::ChannelPlace& place);
   // Fails with kResourceExhausted.
   Status Publish(Recorder* recorder);
-  // Takes this member's part from the group. No word of its control block has a
-  // larger value than `most`. Returns the place for the next group.
+  // Takes this member's part away from the group, and returns its place for the
+  // next group to use. `most` is at least the value of every word in the part's
+  // control block.
   pool::ChannelPlace Close(uint64_t most);
   bool open() const { return entry_ >= 0; }
 
@@ -52,13 +53,15 @@ class Connection {
   // found. Errors: kMismatch (a member has other slots), kDataLoss (a place
   // outside the pool).
   Result<bool> Connect();
-  // Looks for the members whose part has moved. Errors: those of Connect.
+  // Finds the new parts of members whose part has moved. Errors: those of
+  // Connect.
   Status FollowMoves();
 
   // Returns the members that are not found yet.
   std::vector<int> Missing() const;
 
-  // The same on all members, and different for any two channels.
+  // The channel's key: the same on all members, and different for any two
+  // channels.
   uint64_t key() const { return key_; }
   const Group& group() const { return group_; }
   const plan::Geometry& geometry() const { return geometry_; }

@@ -23,8 +23,9 @@ std::mutex& DirectoryMutex() {
   return mutex;
 }
 
-// Allocates the control block and the slots of `place`, from pool device `home`
-// on. Offsets that are not allocated stay 0, which is the pool's header.
+// Allocates the control block and the slots of `place`, starting with pool
+// device `home`. An offset of 0 means that a part is not allocated, because the
+// pool's header is at 0.
 Status AllocateParts(int extents, int home, Arena* arena,
                      uint64_t control_bytes, pool::ChannelPlace* place) {
   CXL_ASSIGN_OR_RETURN(place->control, arena->Allocate(home, control_bytes));
@@ -149,7 +150,7 @@ Result<ChannelMemory> LocateChannel(const pool::Pool& pool,
         " of ", expected.slot_bytes,
         "; set JAX_CXL_SLOT_BYTES and JAX_CXL_NUM_SLOTS to the same values in "
         "all processes");
-  // Words of the control block count on from here, to 48 bits.
+  // The words of the control block count up from `place.first`, to 48 bits.
   bool inside = place.first <= pool::kValueMask / 2;
   auto locate = [&](uint64_t offset, uint64_t bytes) {
     std::byte* at = offset % pool::kInterferenceBytes == 0

@@ -60,30 +60,30 @@ struct ChannelMemory {
   std::array<std::byte*, pool::kMaxSlots> slots = {};
 };
 
-// Checks a place that the rank called `name` has published, and returns its
-// addresses. Slots and payloads must have the sizes and numbers of `expected`.
-// The control block takes `control_bytes`. Errors: kMismatch (other slots),
-// kDataLoss (a place outside the pool).
+// Checks a place that a rank has published, and returns its addresses. `name`
+// is the name of that rank for messages. The slots and payloads must have the
+// sizes and numbers in `expected`. The control block takes `control_bytes`.
+// Errors: kMismatch (other slots), kDataLoss (a place outside the pool).
 Result<ChannelMemory> LocateChannel(const pool::Pool& pool,
                                     const pool::ChannelPlace& place,
                                     const pool::ChannelPlace& expected,
                                     uint64_t control_bytes,
                                     std::string_view name);
 
-// The last known memory of one member of a group. The member may have given it
-// to another group since.
+// The last known memory of one member of a group. Since then, the member may
+// have given this memory to another group.
 struct MemberBlock {
   pool::ControlBlock* control = nullptr;  // null: not found yet
   pool::Doorbells doorbells;              // for the words of the block
-  // The entry of the member's directory that names the memory, and its version
-  // then. Null for this rank itself.
+  // The member's directory entry that names this memory, and the version that
+  // the entry had when it was read. Null for this rank itself.
   const uint64_t* entry = nullptr;
   uint64_t version = 0;
   std::array<std::byte*, pool::kMaxSlots> slots = {};
 
   // Returns true once the group no longer has this memory. A member rings its
-  // entry before it writes for another group. So if a word of the block belongs
-  // to another group, this returns true after the word was read.
+  // directory entry before it writes words of another group. So after the
+  // caller has read a word of another group, this returns true.
   bool Moved() const {
     return entry != nullptr && doorbells.From(0).Read(entry) != version;
   }

@@ -216,7 +216,7 @@ TEST_F(DirectoryTest, APlaceIsCheckedBeforeItIsUsed) {
   other.first = uint64_t{1} << 47;
   EXPECT_EQ(Locate(other, mine), Code::kDataLoss);
 
-  // Beyond the pool, across its end, in its header, and not aligned.
+  // Offsets beyond the pool, across its end, in its header, and not aligned.
   const uint64_t end = pool_->total_bytes();
   for (uint64_t offset :
        {end + pool::kInterferenceBytes, end - pool::kInterferenceBytes,

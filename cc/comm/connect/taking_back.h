@@ -10,16 +10,17 @@
 
 namespace jax_cxl::comm {
 
-// How the members of a group of GPUs agree that one of them takes its memory
-// back, without waiting for each other. Kernels have the addresses of all
-// members, so no call may be on its way to a device then, and later calls need
-// new addresses.
+// By this protocol the members of a group of GPUs agree, without waiting for
+// each other, that one of them takes its memory back. Kernels have the
+// addresses of all members' memory. So no call may be on its way to a device at
+// that time, and later calls need new addresses.
 //
-// A host announces each call before it enqueues it, and then checks whether a
-// member is taking its memory. A member first says that it takes its memory,
-// and then checks whether all members have finished the same calls and
-// announced no others. So at least one of two hosts that do this at the same
-// time sees the other (docs/decisions/0026-memory-of-groups.md).
+// A host announces each call before it enqueues the call, and then checks
+// whether a member is taking its memory. A member that takes its memory first
+// publishes this, and then checks whether all members have finished the same
+// calls and announced no others. If two hosts do these things at the same time,
+// at least one of them sees the other
+// (docs/decisions/0026-memory-of-groups.md).
 //
 // One thread at a time may call Announce and TryTake, and another thread the
 // other functions.
@@ -27,8 +28,8 @@ class TakingBack {
  public:
   struct Member {
     cuda::HostWords* words = nullptr;
-    // The entry of the member's directory that names its memory, and its
-    // version then. Null for this member.
+    // The member's directory entry that names its memory, and the version that
+    // the entry had when it was read. Null for this member.
     const uint64_t* entry = nullptr;
     uint64_t version = 0;
   };
@@ -37,21 +38,21 @@ class TakingBack {
              int self);
 
   // Announces that this host enqueues calls up to number `calls`. Returns false
-  // if a member has taken its memory. Then all calls have finished, and the
-  // group needs new memory.
+  // if a member has taken its memory. In that case all calls have finished, and
+  // the group needs new memory.
   bool Announce(uint64_t calls);
 
   // Publishes how many calls this host knows to be finished.
   void TellFinished(uint64_t calls);
 
-  // Tries to take this member's memory, whose host has finished `calls` calls
-  // and announced no others. `ended` says whether the process of a member has
+  // Tries to take this member's memory. Its host has finished `calls` calls and
+  // announced no others. `ended` returns whether the process of a member has
   // ended. Returns true if no member uses the memory now or later. The caller
-  // then closes its entry of the directory before it writes to the memory.
+  // then closes its directory entry before it writes to the memory.
   bool TryTake(uint64_t calls, const std::function<bool(int)>& ended);
 
-  // Returns true once a member has taken its memory. It does so after all
-  // members have finished all calls.
+  // Returns true once a member has taken its memory. That happens only after
+  // all members have finished all calls.
   bool taken() const;
 
  private:

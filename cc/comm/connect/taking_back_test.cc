@@ -57,7 +57,7 @@ class Members {
     std::vector<TakingBack::Member> members;
     for (int rank = 0; rank < kMembers; ++rank) {
       std::optional<FoundChannel> found;
-      // Without coherence, a line may be old at first.
+      // Without coherence, the first reads may see an old cache line.
       while (!found)
         found =
             FindChannel(world_->pool(self), doorbells(self), rank, kGroupKey);
@@ -83,7 +83,7 @@ class Members {
   std::array<std::unique_ptr<TakingBack>, kMembers> members_;
 };
 
-// Polls several times: without coherence, a word may be old at first.
+// Polls several times: without coherence, the first reads may see an old word.
 template <typename Function>
 bool Soon(const Function& function) {
   for (int poll = 0; poll < 100; ++poll)
@@ -105,7 +105,7 @@ TEST(TakingBackTest, OnlyAfterAllHaveFinishedAllCalls) {
   for (int rank = 1; rank < kMembers; ++rank) {
     EXPECT_TRUE(Soon([&] { return members[rank].taken(); }));
     EXPECT_FALSE(members[rank].Announce(2));
-    // The others need not ask anybody.
+    // After that, the others can take their memory without asking anybody.
     EXPECT_TRUE(members[rank].TryTake(1, NobodyEnded));
   }
 }
@@ -118,14 +118,14 @@ TEST(TakingBackTest, NotOnceAMemberHasAnnouncedACall) {
   EXPECT_FALSE(Soon([&] { return members[0].TryTake(5, NobodyEnded); }));
   EXPECT_FALSE(members[1].taken());
   EXPECT_TRUE(members[1].Announce(7));  // Nobody is taking its memory.
-  // A process that has ended uses nothing.
+  // A process that has ended no longer uses the memory.
   EXPECT_TRUE(Soon([&] {
     return members[0].TryTake(5, [](int member) { return member == 1; });
   }));
 }
 
-// TryTake looks at the members twice. Member 1 announces a call after the first
-// look at it.
+// TryTake checks the members twice. Member 1 announces a call after TryTake has
+// checked it for the first time.
 TEST(TakingBackTest, ACallIsAnnouncedDuringTheFirstLook) {
   World world(kMembers, {});
   Members members(&world);
@@ -141,7 +141,8 @@ TEST(TakingBackTest, ACallIsAnnouncedDuringTheFirstLook) {
   EXPECT_TRUE(members[2].Announce(2));  // Nobody is taking its memory.
 }
 
-// After the second look at it, member 1 has to wait for the result.
+// Member 1 announces a call after TryTake has checked it for the second time.
+// Announce then has to wait for the result of TryTake.
 TEST(TakingBackTest, ACallIsAnnouncedAfterTheSecondLook) {
   World world(kMembers, {});
   Members members(&world);
@@ -179,13 +180,14 @@ TEST(TakingBackTest, HostsNeverDisagree) {
     for (int group = 0; group < kGroups; ++group) {
       for (uint64_t calls = 0;;) {
         if (random() % 4 == 0 && members[self].TryTake(calls, NobodyEnded)) {
-          // No member is in another call.
+          // No member has begun a later call.
           for (const auto& other : begun) EXPECT_LE(other, calls);
           ++takers;
           members.Leave(self);
           break;
         }
-        // This way all members are sometimes between two calls.
+        // Pause now and then, so that sometimes all members are between two
+        // calls.
         if (random() % 4 == 0)
           std::this_thread::sleep_for(
               std::chrono::microseconds(random() % 300));

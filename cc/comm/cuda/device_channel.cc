@@ -93,7 +93,7 @@ DeviceChannel::~DeviceChannel() {
   if (last_done_ != nullptr) cudaEventDestroy(last_done_);
 }
 
-// Bytes of one of the copy engines' buffers.
+// Returns the bytes of one of the copy engines' buffers.
 uint64_t DeviceChannel::staging_bytes() const {
   return (connection_.members().size() - 1) *
          connection_.geometry(SlotUse::kCopies).slot_bytes;
@@ -107,7 +107,7 @@ Status DeviceChannel::FollowLast(cudaStream_t stream) {
                           "cudaStreamWaitEvent");
 }
 
-// Makes `last_done_` an event after the last call.
+// Makes sure that the event `last_done_` is recorded after the last call.
 Status DeviceChannel::RecordLast() {
   if (last_recorded_) return OkStatus();
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(
@@ -116,9 +116,9 @@ Status DeviceChannel::RecordLast() {
   return OkStatus();
 }
 
-// Returns true if a kernel of this shape divides the slots in a different way
-// from the previous call did. With a relay, this does not matter: the relay
-// itself waits for the words of the other blocks.
+// Returns true if a kernel of this shape divides the slots differently from the
+// previous call. With a relay, this does not matter: the relay itself waits for
+// the words of the other blocks.
 bool DeviceChannel::StartsNewLayout(const cuda::Shape& shape) const {
   return last_by_copy_engine_ || (relay_ == nullptr && last_blocks_ > 0 &&
                                   last_blocks_ != shape.blocks);
@@ -178,7 +178,7 @@ Result<const StoredPlan*> DeviceChannel::StoredPlanFor(
   return store(gpu_plan, false);
 }
 
-// Fills in what every path needs.
+// Fills in the fields that every path needs.
 cuda::DeviceCall DeviceChannel::Prepare(const Call& call,
                                         const StoredPlan& gpu_plan,
                                         const pool::CallDescriptor& descriptor,
@@ -192,8 +192,8 @@ cuda::DeviceCall DeviceChannel::Prepare(const Call& call,
       HashDescriptor(descriptor, calls_hash_) & cuda::kValueMask;
   device.status = status_.get();
   device.scratch = scratch_.get();
-  // The host's deadline passes first and gives a better message. The device's
-  // deadline is for a device whose host no longer runs.
+  // The host's deadline passes first, and its error message is better. The
+  // device's deadline is for a device whose host no longer runs.
   device.timeout_ns =
       static_cast<uint64_t>((options_.timeout_s * 1.5 + 5) * 1e9);
   return device;
@@ -280,7 +280,8 @@ Result<cudaStream_t> DeviceChannel::RecordAndLaunch(const Call& started,
   }
   Result<cudaStream_t> end = Launch(call, aside, stream);
   if (end.ok()) return end;
-  // The relay may know of a call that no device will execute.
+  // The call may already be enqueued on the relay, though no device will
+  // execute it.
   if (channel_relay_ != nullptr) channel_relay_->Stop();
   std::lock_guard lock(mutex_);
   recorded_->Fail(place, end.status());
@@ -358,8 +359,8 @@ Result<cudaStream_t> DeviceChannel::Launch(const Call& call, bool aside,
   return end;
 }
 
-// Returns events for call `place`. From here on, the call counts as a
-// copy-engine call, which Abort stops. Fails if Abort came before.
+// Returns events that measure call `place`. From here on, the call counts as a
+// copy-engine call, which Abort stops. Fails if Abort was called before.
 Result<cuda::CopyTimes> DeviceChannel::TakeTimes(uint64_t place) {
   std::lock_guard lock(mutex_);
   if (Read(status_.get()->abort) != 0)

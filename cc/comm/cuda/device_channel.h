@@ -32,8 +32,8 @@
 
 namespace jax_cxl::comm {
 
-// The buffers of a channel that the pool does not hold. Freeing them would wait
-// for the kernels of the device.
+// The buffers of a channel that are not in the pool. Channels reuse them,
+// because freeing them would wait for the kernels of the device.
 struct DeviceBuffers {
   DeviceMemory<cuda::MemberView> members;
   DeviceMemory<cuda::DeviceScratch> scratch;
@@ -54,10 +54,10 @@ class DeviceChannel {
   ~DeviceChannel();
 
   // Allocates this member's part, on the current device, and publishes its
-  // place. `incarnation` is as in DeviceConnection::Open. Takes the buffers of
-  // `spare`, of an earlier channel with as many members, if it has any. Fails
-  // with kResourceExhausted if the pool has no space; the channel can then be
-  // opened later.
+  // place. `incarnation` is as in DeviceConnection::Open. Uses the buffers in
+  // `spare`, if there are any. They come from an earlier channel with the same
+  // number of members. Fails with kResourceExhausted if the pool has no space;
+  // the channel can then be opened later.
   Status Open(Arena* arena, Recorder* recorder, uint64_t incarnation,
               DeviceBuffers* spare);
 
@@ -65,8 +65,9 @@ class DeviceChannel {
   // the first call. Idempotent.
   Status Connect(const Call& call);
 
-  // Announces a call to the other members, before Enqueue. Returns false if one
-  // of them has taken its memory back: then the group needs another channel.
+  // Announces a call to the other members. Call it before Enqueue. Returns
+  // false if one of them has taken its memory back. The group then needs
+  // another channel.
   bool Announce(const Call& call);
 
   // Enqueues a call after the earlier work of `stream`, and connects first if
@@ -91,8 +92,9 @@ class DeviceChannel {
   // channel now or later. Requires that the channel is idle.
   bool TryTake();
 
-  // Gives this member's part back to `arena`. Returns the buffers, for a
-  // channel with as many members. No other function may be called afterwards.
+  // Gives this member's part back to `arena`. Returns the buffers, for another
+  // channel with the same number of members. No other function may be called
+  // afterwards.
   DeviceBuffers Close(Arena* arena);
 
   int members_count() const {
@@ -149,7 +151,7 @@ class DeviceChannel {
   void Note(const Call& call, const pool::CallDescriptor& descriptor,
             const StoredPlan& gpu_plan);
 
-  // In device_channel_opening.cc, with Open and Connect.
+  // Defined in device_channel_opening.cc, like Open and Connect.
   Status FinishConnecting();
   Status BeginFlagsAnew();
   void OpenRings();
@@ -159,7 +161,7 @@ class DeviceChannel {
       const Call& call, const pool::CallDescriptor& descriptor, GpuPath path,
       cudaStream_t stream);
 
-  // In device_channel_checks.cc.
+  // Defined in device_channel_checks.cc.
   void AddTimes(uint64_t finished);
   const Enqueued* OldestUnderWay(uint64_t finished);
   Status CheckCalls(Clock::time_point now, uint64_t finished);
@@ -193,21 +195,22 @@ class DeviceChannel {
   bool last_recorded_ = false;          // true if that event has been recorded
   cudaStream_t last_stream_ = nullptr;  // on which that call ended
   std::optional<Series> series_;
-  // The last call without flags.
+  // These two describe the last call without flags.
   bool last_by_copy_engine_ = false;
   uint32_t last_blocks_ = 0;  // of its kernel; 0: there was none
-  // A rank may finish a call in which it waits for nobody, such as its own
-  // broadcast, before the hosts have compared that call. So the next call that
-  // waits compares all calls up to it.
+  // A hash of all calls so far. A rank may finish a call in which it waits for
+  // nobody, such as a broadcast from itself, before the hosts have compared
+  // that call. So the next call in which the rank waits compares all calls up
+  // to that one.
   uint64_t calls_hash_ = 0;
   uint64_t rounds_ = 0;
   uint64_t flagged_rounds_;
 
   mutable std::mutex mutex_;  // for members that both threads use
   uint64_t calls_ = 0;        // number of enqueued calls
-  // How many of them are the first part of another call, for Stats.
+  // How many of these calls are the first part of another call. For Stats.
   uint64_t parts_of_calls_ = 0;
-  // The last calls. Only Check drops the calls that have finished.
+  // The latest calls. Only Check removes those that have finished.
   std::deque<Enqueued> under_way_;
   std::optional<CountedCalls> recorded_;  // once open
   Stats stats_;

@@ -11,7 +11,7 @@
 
 namespace jax_cxl::comm {
 
-// Requires the mutex. Calls of a series overlap, and time during which two
+// Requires the mutex. Calls of a series overlap. The time during which two
 // calls overlap counts only once.
 void DeviceChannel::AddTimes(uint64_t finished) {
   while (!timed_copies_.empty() && timed_copies_.front().call < finished) {
@@ -97,9 +97,9 @@ Status DeviceChannel::CheckCalls(Clock::time_point now, uint64_t finished) {
   const int member = static_cast<int>(
       std::min<uint64_t>(Read(status.fault_member), members_count() - 1));
   if (fault == cuda::DeviceFault::kMismatch) {
-    // A journal describes the first call that differs. The journal may have
-    // been written after the comparison above, but before the device reported
-    // its fault.
+    // Compare again, because the journals describe the first call that differs.
+    // A journal may have been written after the comparison above, but before
+    // the device reported its fault.
     CXL_RETURN_IF_ERROR(journal_->Compare(enqueued));
     return waits_.Mismatch(oldest->call, member);
   }

@@ -79,7 +79,7 @@ bool DeviceChannel::Idle() {
   if (Read(status_.get()->finished) != calls_ || !RecordLast().ok())
     return false;
   const cudaError_t ended = cudaEventQuery(last_done_);
-  // Otherwise the next launch of a kernel would report it.
+  // Clear this error. Otherwise the next launch of a kernel would report it.
   if (ended == cudaErrorNotReady) cudaGetLastError();
   return ended == cudaSuccess;
 }
@@ -96,7 +96,7 @@ DeviceBuffers DeviceChannel::Close(Arena* arena) {
           std::move(status_)};
 }
 
-// The peers have cleared their rings.
+// Called once the peers have cleared their rings.
 void DeviceChannel::OpenRings() {
   std::vector<cuda::FlaggedControl*> rings;
   for (int member = 0; member < members_count(); ++member)
@@ -106,7 +106,8 @@ void DeviceChannel::OpenRings() {
   rings_->DropPeers();
 }
 
-// With a relay, the device uses its own words, which the relay passes on.
+// With a relay, the device uses its own words, in the mirror. The relay passes
+// them on.
 Status DeviceChannel::OpenRelay() {
   const size_t size = connection_.members().size();
   CXL_ASSIGN_OR_RETURN(mirror_, AllocatePinned<cuda::MirrorWords>(size));

@@ -17,17 +17,18 @@ constexpr uint64_t kDeviceKey = 0x6375646100000000;
 // The best slot size for copy engines, if the pool has space for it.
 constexpr uint64_t kMaxSlotBytes = uint64_t{4} << 20;
 constexpr uint64_t kGroupsPerArena = 7;
-// If ordinary memory emulates the pool, the rings of all members stay in the
-// processor's cache only up to these sizes. The constants limit how many bytes
-// of a round kernels use, and how many slots copy engines use in the kFewCopies
-// layout.
+// Limits on how many bytes of a round kernels use, and on how many slots copy
+// engines use in the kFewCopies layout. If ordinary memory emulates the pool,
+// the rings of all members stay in the processor's cache only up to these
+// sizes.
 constexpr uint64_t kKernelRoundBytes = uint64_t{4} << 20;
 constexpr int kFewSlots = 4;
-// In a pool of several devices: the smallest chunk that is worth a round of
-// kernels.
+// The smallest chunk that is worth a round of kernels, in a pool of several
+// devices.
 constexpr uint64_t kMinStripedChunkBytes = uint64_t{1} << 20;
 
-// The minimum: every block has a piece of each member's part.
+// Returns the smallest slot size at which every block has a piece of each
+// member's part.
 uint64_t MinSlotBytes(const DeviceOptions& options, int members) {
   return std::max(uint64_t{64} << 10,
                   std::bit_ceil(plan::kSlotAlignment * options.shape.blocks *
@@ -51,7 +52,8 @@ plan::Geometry ChooseGeometry(const pool::Pool& pool,
   return geometry;
 }
 
-// With pairs, one pair is filled while another is read.
+// Returns true if the slots can be used in pairs, so that one pair is filled
+// while another is read.
 bool HasPairs(const plan::Geometry& slots, int members) {
   return members == 2 && slots.num_devices == 1 && slots.num_slots % 2 == 0 &&
          slots.num_slots >= 4;
@@ -135,8 +137,9 @@ void DeviceConnection::Close(Arena* arena) {
   FreeChannel(*pool_, arena, rank, place_, control_bytes_);
 }
 
-// Streams compare words as numbers that wrap around. Without this job's epoch,
-// an old word could look like one that is far ahead.
+// Streams compare words as numbers that wrap around. So all words must start
+// with this job's epoch. Otherwise an old word could look like a word that is
+// far ahead.
 void DeviceConnection::InitializeWords() {
   auto* control = reinterpret_cast<cuda::DeviceControl*>(
       pool_->At(place_.control, sizeof(cuda::DeviceControl)));
@@ -153,8 +156,8 @@ Result<bool> DeviceConnection::Connect() {
     const int rank = group_.members[member];
     const std::optional<FoundChannel> found =
         FindChannel(*pool_, doorbells_, rank, key_);
-    // This is the part of an earlier incarnation. The member does not know yet
-    // that this incarnation has ended.
+    // Do not take a part of an earlier incarnation. Its member does not know
+    // yet that the earlier incarnation has ended.
     if (!found || found->place.first != place_.first) return false;
     CXL_ASSIGN_OR_RETURN(const ChannelMemory memory,
                          LocateChannel(*pool_, found->place, place_,

@@ -26,8 +26,7 @@
 
 namespace jax_cxl::comm {
 
-// Returns the part of a slot that kernels use, unless DeviceOptions says
-// otherwise.
+// Returns the part of a slot that kernels use, unless DeviceOptions sets it.
 uint64_t KernelSlotBytes(const DeviceOptions& options, int members);
 
 // The memory of one channel between GPUs as one member sees it. Allocates this
@@ -41,8 +40,8 @@ class DeviceConnection {
                    const DeviceOptions& options, Group group);
 
   // Allocates this member's part. Fails with kResourceExhausted, and then
-  // allocates nothing. `incarnation` is how many times the group has
-  // begun again, because a member has taken its part back.
+  // allocates nothing. `incarnation` counts how many times the group has begun
+  // again because a member had taken its part back.
   Status Open(Arena* arena, Recorder* recorder, uint64_t incarnation);
 
   // Gives this member's part back to `arena`.
@@ -76,15 +75,17 @@ class DeviceConnection {
   }
   // Copies members() to memory of the current device.
   Status CopyMembersTo(cuda::MemberView* copy) const;
-  // The entries of the members' directories. Requires that all are connected.
+  // Returns the entries of this channel in the members' directories. Requires
+  // that all members are connected.
   std::vector<TakingBack::Member> Entries() const;
   // Returns a number that changes whenever this member's device makes progress
   // in the pool. The device rings the first `words` words of each kind. The
   // values of these words only grow.
   uint64_t Progress(int words) const;
 
-  // From now on, devices use these words, one element per member, instead of
-  // the words in the pool. Requires that all members are connected.
+  // From now on, the device uses the words in `mirror`, which has one element
+  // per member, instead of the words in the pool. Requires that all members are
+  // connected.
   void Mirror(cuda::MirrorWords* mirror);
 
  private:

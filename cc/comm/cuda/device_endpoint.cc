@@ -22,8 +22,8 @@ Status PermuteAlone(const Call& call, cudaStream_t stream) {
   return cuda::CudaStatus(error, "a permutation without peers");
 }
 
-// Returns true if rings for longer short messages take little of a rank's
-// memory.
+// Returns true if a rank has enough memory that rings for longer short messages
+// take only a small part of it.
 bool HasLargeArena(const pool::Pool& pool) {
   constexpr uint64_t kMostParts = 16;
   uint64_t bytes = 0;
@@ -69,12 +69,12 @@ Status DeviceEndpoint::Open() {
                                          ? options_.flush_threads
                                          : DefaultFlushThreads(/*gpus=*/1),
                                      options_.flush_piece_bytes);
-  // A relay knows slots of this size only.
+  // A relay supports only slots of this size.
   if (relay_ != nullptr || !HasLargeArena(*pool_))
     options_.flagged_slot_bytes =
         std::min(options_.flagged_slot_bytes, plan::kFlaggedBytes);
-  // High priority, so that a collective gets its few blocks before computation
-  // does.
+  // The stream has high priority, so that a collective gets its few blocks
+  // before computation gets them.
   int least = 0, greatest = 0;
   cudaDeviceGetStreamPriorityRange(&least, &greatest);
   return cuda::CudaStatus(cudaStreamCreateWithPriority(
@@ -151,7 +151,7 @@ void DeviceEndpoint::Close(DeviceChannel* channel) {
   });
   {
     std::lock_guard lock(watched_mutex_);
-    // Records the end of its calls.
+    // Check records the end of the channel's calls.
     static_cast<void>(channel->Check(peers_->AwakeTime()));
     closed_ += channel->stats();
     std::erase(watched_, channel);
@@ -238,8 +238,8 @@ Status DeviceEndpoint::EnqueueDone(const void* output, void* result,
 void DeviceEndpoint::Drain() {
   cuda::CurrentDevice current(device_);
   const bool done = cudaDeviceSynchronize() == cudaSuccess;
-  // Peers may need the last doorbells of the device. After an error it rings no
-  // more.
+  // Peers may need the last doorbells of the device, which the relay passes on.
+  // After an error, the device rings no more doorbells.
   if (done && relay_ != nullptr) relay_->Drain();
 }
 

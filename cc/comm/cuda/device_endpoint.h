@@ -62,9 +62,9 @@ class DeviceEndpoint final : public Communicator {
                  cudaStream_t stream);
 
   // Enqueues a call on the endpoint's own stream, after the earlier work of
-  // `stream`. Before the program uses the result, or the input's memory, it
-  // must wait with EnqueueDone, to which it passes the call's output. The
-  // result is then at `result`.
+  // `stream`. Before the program uses the result or reuses the input's memory,
+  // it must call EnqueueDone with the call's output. The result is then at
+  // `result`.
   Status EnqueueStart(const std::vector<int32_t>& members, const Call& call,
                       cudaStream_t stream);
   Status EnqueueDone(const void* output, void* result, uint64_t bytes,
@@ -87,7 +87,7 @@ class DeviceEndpoint final : public Communicator {
   // Takes memory back from another group. Fails with `full` if no group gives
   // memory back in time.
   Status MakeRoom(const Status& full);
-  // Closes a channel of which a member has taken its memory.
+  // Closes a channel after one of its members has taken its memory.
   Status Leave(DeviceChannel* channel);
   void Close(DeviceChannel* channel);
   // Enqueues a call where it belongs: on the stream itself if it has no peers,
@@ -119,9 +119,9 @@ class DeviceEndpoint final : public Communicator {
   cudaStream_t own_stream_ = nullptr;
   Started started_;
 
-  // The same channels, for the threads that check and abort. They have their
-  // own mutex, so that they never wait for a first call that waits for its
-  // peers.
+  // The channels in `channels_`, for the threads that check and abort calls.
+  // These threads use a mutex of their own, so they never wait while the first
+  // call of a group waits for its peers.
   std::mutex watched_mutex_;
   std::vector<DeviceChannel*> watched_;
   Stats closed_;  // of closed channels

@@ -53,14 +53,14 @@ TEST_F(DeviceEndpointTest, ShortCalls) {
   RunSoak(16, {4, 0, 0, 1, 32}, 1000, 8 << 10);
 }
 
-// Flags start again some calls after the start.
+// The flags begin anew a few calls after the start.
 TEST_F(DeviceEndpointTest, ManyMoreShortCallsThanFlags) {
   Setting setting{3, 0, 0, 1, 32};
   setting.first_flagged_round = (uint64_t{1} << 32) - 10;
   RunSoak(17, setting, 100, 16 << 10);
 }
 
-// Blocks lie in different slots, and the copy-engine calls in between use whole
+// Thread blocks use different slots. The copy-engine calls in between use whole
 // parts of slots.
 TEST_F(DeviceEndpointTest, PoolsOfSeveralDevices) {
   Setting setting{4, 64 << 10, 0, 6, 16};
@@ -77,10 +77,10 @@ TEST_F(DeviceEndpointTest, PoolsOfSeveralDevices) {
   }
 }
 
-// All calls use the copy engines, as they do beside computation. With a limit
-// of 1000, large and small calls alternate. Each rank has its own GPU: copies
-// of a second rank might get a queue of the first, behind copies that wait for
-// them.
+// With a limit of 0, all calls use the copy engines, as they do beside
+// computation. With a higher limit, large and small calls alternate. Each rank
+// has its own GPU. If two ranks shared a GPU, copies of one rank might end up
+// in a queue behind copies that wait for them.
 TEST_F(DeviceEndpointTest, ByTheCopyEngines) {
   const int ranks = std::min(CountDevices(), 4);
   if (ranks < 2) GTEST_SKIP() << "needs two GPUs";
@@ -97,8 +97,8 @@ TEST_F(DeviceEndpointTest, ByTheCopyEngines) {
           200, 2 << 20);
 }
 
-// Calls of a series overlap. With limits of 4,000 and 1,000,000, kernels break
-// the series.
+// Calls of a series overlap. With limits of 4,000 and 1,000,000, calls by
+// kernels interrupt the series.
 TEST_F(DeviceEndpointTest, SeriesOfCallsByTheCopyEngines) {
   const int ranks = std::min(CountDevices(), 4);
   if (ranks < 2) GTEST_SKIP() << "needs two GPUs";
@@ -124,8 +124,8 @@ TEST_F(DeviceEndpointTest, ThroughTheHost) {
   RunSoak(9, {2, 0, 0, 1, 32, false, StartMode::kStartAndDone}, 100, 1 << 20);
 }
 
-// The instructions are real, but this machine's memory would be coherent
-// without them. cc/comm/relay/relay_test.cc has memory without coherence.
+// The flush instructions are real, but this machine's memory would be coherent
+// without them. cc/comm/relay/relay_test.cc uses memory without coherence.
 TEST_F(DeviceEndpointTest, FlushPools) {
   for (bool gpu_writes_memory : {false, true}) {
     Setting setting{3, 0, 0, 1, 32};
@@ -189,7 +189,8 @@ TEST_F(DeviceEndpointTest, ManyCallsInFlight) {
     threads.emplace_back([&, rank] {
       Call call = Sum(rank, kCount);
       for (int i = 0; i < kCalls; ++i) {
-        // Back and forth: 1, 2, 4, ..., as integers that wrap around.
+        // The calls go back and forth between two halves of the buffer. The
+        // values are 1, 2, 4, ..., as integers that wrap around.
         call.input = reinterpret_cast<std::byte*>(buffers[rank] +
                                                   (i % 2 == 0 ? 0 : kCount));
         call.output = reinterpret_cast<std::byte*>(buffers[rank] +
@@ -207,8 +208,9 @@ TEST_F(DeviceEndpointTest, ManyCallsInFlight) {
   for (int32_t* buffer : buffers) cudaFree(buffer);
 }
 
-// The memory of a rank holds one group. So each change of the group takes it
-// from the other one, which has the same ranks in another order.
+// A rank's memory holds one group. The two groups have the same ranks, in
+// different orders. So each switch between the groups takes the memory from the
+// other one.
 TEST_F(DeviceEndpointTest, GroupsTakeTheMemoryOfOthers) {
   DeviceOptions options;
   options.slot_bytes = 1 << 20;
@@ -292,7 +294,8 @@ std::vector<RecordedCall> LookUntil(DeviceWorld& world, int rank, Until until) {
 TEST_F(DeviceEndpointTest, TheFlightRecorderSaysWhoWaitsForWhom) {
   DeviceWorld world(2, {});
   world.OpenChannels({0, 1});
-  // Allocated in advance: an allocation may wait for the waiting kernel.
+  // These buffers are allocated in advance, because an allocation may wait for
+  // the kernel that is waiting.
   std::byte* buffers[2];
   for (int rank : {0, 1}) {
     OkOrDie(cudaSetDevice(world.device(rank)));

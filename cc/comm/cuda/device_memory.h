@@ -26,8 +26,9 @@ using DeviceMemory = std::unique_ptr<T[], FreeDevice>;
 template <typename T>
 using PinnedMemory = std::unique_ptr<T[], FreePinned>;
 
-// Waits for what cudaMemset and cudaMemcpy have begun on the current device.
-// Streams of XLA and of this project do not wait for it.
+// Waits until the current device has finished the work of earlier cudaMemset
+// and cudaMemcpy calls. The streams of XLA and of this project do not wait for
+// this work.
 inline Status WaitForCopies() {
   return cuda::CudaStatus(cudaStreamSynchronize(cudaStreamLegacy),
                           "cudaStreamSynchronize");

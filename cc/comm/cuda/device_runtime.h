@@ -29,8 +29,8 @@ namespace jax_cxl::comm {
 class DeviceRuntime {
  public:
   // Makes the pool accessible to the devices. Returns an empty text, or the
-  // reason why that is impossible. The processes must agree on one answer for
-  // all of them.
+  // reason why that is impossible. All processes of the job must then agree on
+  // one answer.
   static std::string Register(const Runtime& runtime,
                               const std::vector<int>& devices);
 
@@ -52,8 +52,8 @@ class DeviceRuntime {
   // Null if the device is not one of this process's ranks.
   const Local* Find(int32_t device) const;
 
-  // Reserves memory for calls like this one on every device:
-  // DeviceEndpoint::Reserve.
+  // Reserves memory for calls like this one on every device (see
+  // DeviceEndpoint::Reserve).
   Status Reserve(const plan::Request& request) const;
 
   // Ends this process's collectives with `status`, unless an earlier error has

@@ -21,7 +21,7 @@ uint64_t IndexBytes(const plan::Request& request) {
   return request.rows.taken * sizeof(int32_t);
 }
 
-// Memory for the further operands of an operation that moves rows.
+// Returns the bytes of the additional operands of an operation that moves rows.
 uint64_t RowOperandBytes(const plan::Request& request) {
   return request.op == plan::Op::kTakeRows
              ? IndexBytes(request) + request.rows.table
@@ -138,7 +138,8 @@ Status HostPath::Enqueue(const std::vector<int32_t>& members, const Call& call,
   job->path = this;
   job->members = members;
   job->call = std::make_unique<Call>(call);
-  // The calls of a group have the order of the stream on all ranks.
+  // All ranks execute the calls of a group in the order of the stream, so a
+  // count identifies each call.
   job->call->identity = calls_of_group_[HashGroup(members)]++;
   job->call->input = input;
   job->call->output = output;
@@ -158,7 +159,7 @@ Status HostPath::Enqueue(const std::vector<int32_t>& members, const Call& call,
     CXL_RETURN_IF_ERROR(CopyAsync(
         row_operands, operands.slices,
         plan::SliceEntries(call.request) * operands.slice_entry_bytes, stream));
-  // Not every collective writes all of its output.
+  // A collective may not write all of its output, so copy the old contents too.
   CXL_RETURN_IF_ERROR(CopyAsync(output, call.output, output_bytes, stream));
   CXL_RETURN_IF_ERROR(
       cuda::CudaStatus(cudaLaunchHostFunc(stream, &HostPath::Run, job.get()),

@@ -25,8 +25,8 @@ const StoredPlan* PlanStore::Find(const std::string& key) const {
   return found == plans_.end() ? nullptr : &found->second;
 }
 
-// The collectives of a job recur. If their plans fill this memory, shapes
-// change all the time, and old plans are unlikely to recur.
+// A job repeats its collectives. If their plans fill this memory, the job's
+// shapes keep changing, and old plans are unlikely to recur.
 Status PlanStore::Clear() {
   used_ = 0;
   plans_.clear();

@@ -29,7 +29,7 @@ struct StoredPlan {
   uint64_t bytes_retrieved = 0;
   bool flagged = false;  // for a short message (see flagged.h)
   uint32_t flagged_blocks = 0;
-  // The host's part, if there is a relay.
+  // The host's part of the call, if there is a relay.
   std::shared_ptr<const RelayPlan> relay;
 };
 
@@ -43,7 +43,7 @@ class PlanStore {
   // Allocates the memory on the current device.
   Status Open();
 
-  // Returns null if there is none.
+  // Returns null if there is no plan with this key.
   const StoredPlan* Find(const std::string& key) const;
 
   // Copies the GPU plan to the device, in the order of `stream`. Another stream

@@ -25,8 +25,8 @@ Result<std::unique_ptr<PoolRegistration>> PoolRegistration::Create(
                    " cannot use registered memory at the host's addresses");
   }
   std::unique_ptr<PoolRegistration> made(new PoolRegistration);
-  // CUDA says of the memory that it belongs to the current device. XLA ends the
-  // process if that is a device that JAX does not use.
+  // CUDA reports that the memory belongs to the current device. XLA ends the
+  // process if JAX does not use that device.
   const cuda::CurrentDevice current(devices.front());
   for (uint64_t offset = 0; offset < total; offset += kPieceBytes) {
     const uint64_t bytes = std::min(kPieceBytes, total - offset);

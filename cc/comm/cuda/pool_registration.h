@@ -16,7 +16,7 @@ namespace jax_cxl::comm {
 class PoolRegistration {
  public:
   // Fails with kUnimplemented if devices of this process cannot use the memory.
-  // The message has the reason.
+  // The message contains the reason.
   static Result<std::unique_ptr<PoolRegistration>> Create(
       std::byte* base, uint64_t bytes, const std::vector<int>& devices);
   ~PoolRegistration();

@@ -11,8 +11,8 @@
 
 namespace jax_cxl::comm {
 
-// Results that a stream of its own computes beside XLA's stream, until their
-// `done`. All calls are for one device, which is the current one.
+// Results that a separate stream (`own`) computes beside XLA's stream, from
+// Begin to Done. All calls are for the same device, which is the current one.
 //
 // Not thread-safe.
 class Started {

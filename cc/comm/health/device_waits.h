@@ -34,8 +34,8 @@ class DeviceWaits {
   DeviceWaits(const pool::Pool* pool, const Peers* peers,
               const WaitTimes& times, const Group& group);
 
-  // Returns the member that the recorder should name as the one the call waits
-  // for, or -1 if there is none or it is unknown.
+  // Returns the member for which the call waits, as the recorder should name
+  // it, or -1 if there is none or it is unknown.
   static int WaitingFor(const DeviceWait& wait);
 
   // See WaitMonitor::Check.

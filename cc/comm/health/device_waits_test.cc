@@ -88,7 +88,7 @@ TEST_F(DeviceWaitsTest, ACallBehindOwnWorkWaitsForNobody) {
   peers().Leave(1, 4, "ValueError: no", /*program_ends=*/true);
   for (int second = 0; second < 20; ++second)
     EXPECT_EQ(Warning(seconds(second)), "");
-  // The time begins with the call.
+  // The time counts from the beginning of the call.
   wait_.begun = true;
   EXPECT_TRUE(Check(seconds(20)).ok());
   EXPECT_EQ(Check(seconds(21)).code(), Code::kPeerLost);

@@ -25,7 +25,7 @@ constexpr int kBeatMilliseconds = 100;
 // The heartbeat of a process that lives rarely takes this long.
 constexpr double kLateBeatS = 1.5e-3 * kBeatMilliseconds;
 
-// Marks a status that this rank has from another rank.
+// Marks a status that this rank received from another rank.
 constexpr char kToldBy[] = "told_by";
 
 // Details that do not fit into RankAbort::details are left out.

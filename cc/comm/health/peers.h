@@ -42,7 +42,7 @@ class Peers {
   // Fails with kPeerLost once the rank's process has ended.
   Status Alive(int rank) const;
   // Returns true once the rank's process has certainly ended, so that it no
-  // longer reads. A heartbeat that stopped does not show that.
+  // longer reads. A stopped heartbeat does not prove that.
   bool Ended(int rank) const { return peers_[rank]->ended; }
   // The clock for waits. It stops while this process is stopped: if this
   // process and its peers have been stopped together, no peer was late.

@@ -24,7 +24,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Returns the value of a detail, or an empty string if the status has none.
 // Rank 0 belongs to this process. Tests register the other ranks.
 class PeersTest : public testing::Test {
  protected:
@@ -69,8 +68,8 @@ TEST_F(PeersTest, TheEndOfAProcessOfThisHostIsSeenAtOnce) {
   });
   ASSERT_TRUE(child.ready());
   Register(pool_.get(), 2, 2, 2);
-  // The timeout is far longer than the test: the kernel reports the end at
-  // once.
+  // The timeout is far longer than the test. So the loss must come from the
+  // kernel, which reports the end at once.
   auto peers = OrDie(Peers::Start(pool_.get(), {0, 2}, 1000));
   EXPECT_TRUE(peers->Alive(0).ok());
   EXPECT_TRUE(peers->Alive(1).ok());
@@ -87,8 +86,9 @@ TEST_F(PeersTest, TheEndOfAProcessOfThisHostIsSeenAtOnce) {
   EXPECT_TRUE(peers->Alive(2).ok());
 }
 
-// The first thread of a process ends on SIGUSR1, and the process stays. So the
-// kernel does not report its end, as if the driver of a GPU had to finish.
+// Makes the first thread of the process end on SIGUSR1, while the process
+// stays. So the kernel does not report the end of the process, as if the driver
+// of a GPU still had to finish.
 void EndFirstThreadOnSignal() {
   signal(SIGUSR1, [](int) { syscall(SYS_exit, 0); });
 }
@@ -130,7 +130,7 @@ TEST_F(PeersTest, AProcessWhoseEndTakesLongIsLostWithItsHeartbeat) {
   const Status lost = WhenLost(*peers, 1);
   EXPECT_EQ(lost.code(), Code::kPeerLost);
   EXPECT_TRUE(Contains(lost.message(), "its process ended")) << lost.message();
-  // Nor does the end of its first thread.
+  // The end of its first thread does not mean that either.
   std::this_thread::sleep_for(milliseconds(500));
   EXPECT_TRUE(peers->Alive(2).ok());
 }
@@ -152,8 +152,8 @@ TEST_F(PeersTest, AProcessOfAnotherHostIsLostWhenItsHeartbeatStops) {
   RegisterElsewhere(1);
   RegisterElsewhere(2);
   auto peers = OrDie(Peers::Start(pool_.get(), {0}, 1));
-  // Rank 2's heartbeat advances for longer than the timeout, rank 1's never
-  // does.
+  // Rank 2's heartbeat advances for longer than the timeout, and rank 1's
+  // heartbeat never advances.
   for (int i = 0; i < 300 && peers->Alive(1).ok(); ++i) {
     Beat(2);
     std::this_thread::sleep_for(milliseconds(20));

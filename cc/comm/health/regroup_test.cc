@@ -26,7 +26,7 @@ TEST(RegroupTest, RanksJoinAttempts) {
   EXPECT_FALSE(JoinedAttempt(world.pool(0), 1, 3));
 }
 
-// Rank 1 decides, and a rank of another host reads.
+// Rank 1 decides, and a rank of another host reads the decision.
 TEST(RegroupTest, ADecisionIsReadAsItWasMade) {
   constexpr int kRanks = 70;
   pool::PoolSpec spec;

@@ -14,8 +14,9 @@ namespace {
 
 // Time without progress before a rank looks for a cycle of waits.
 constexpr auto kStallTime = std::chrono::milliseconds(100);
-// Number of beats of each other rank before a stall is certain. Two, because a
-// rank may have begun its next beat before this rank saw the others.
+// How many times each other rank must beat before a stall is certain. One beat
+// is not enough, because a rank may have begun its next beat before this rank
+// saw the others.
 constexpr uint64_t kBeatsAfter = 2;
 
 // Describes the call with every detail on which two ranks may disagree.
@@ -139,7 +140,8 @@ Status StallDetector::Report(const std::vector<StalledRank>& cycle) const {
     return PrintableText(stalled.stall.call);
   };
   const std::string mine = call_of(cycle[0]);
-  // Name as the other side a rank that is in another call, if there is one.
+  // As the other side, name a rank that is in a different call, if there is
+  // one.
   auto other = std::ranges::find_if(
       cycle, [&](const StalledRank& each) { return call_of(each) != mine; });
   if (other == cycle.end()) other = cycle.begin() + 1;

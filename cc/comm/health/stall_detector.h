@@ -17,7 +17,7 @@ namespace jax_cxl::comm {
 struct UnmatchedCall {
   const std::vector<int32_t>* members = nullptr;
   const Call* call = nullptr;
-  // Not 0: the call waits for memory of this rank (wait_monitor.h).
+  // If not 0, the call waits for memory of this rank (see wait_monitor.h).
   uint64_t needed_pool_bytes = 0;
 };
 

@@ -12,7 +12,8 @@
 namespace jax_cxl::comm {
 namespace {
 
-// A program may have failed on this rank too, which then notices it soon.
+// If the program has failed on this rank too, this rank notices within this
+// time.
 constexpr double kOwnFailureS = 1;
 
 double Seconds(Clock::duration duration) {
@@ -64,9 +65,9 @@ WaitMonitor::BlockingRank WaitMonitor::FindBlockingRank(
     if (auto missing = FindMissing(*wait.call, key)) return *missing;
   int rank = group_.members[wait.members[0]];
   std::set<int> seen = {group_.rank()};
-  // Follow the call in which another rank waits. The oldest call of a rank may
-  // only be waiting for its turn, because ranks execute calls in another order
-  // than they submit them.
+  // Follow the call in which the other rank waits. That may not be its oldest
+  // call, which may only be waiting for its turn: ranks do not always execute
+  // calls in the order in which they submit them.
   for (;;) {
     seen.insert(rank);
     const double silence = peers_->Silence(rank);
@@ -119,7 +120,7 @@ Status WaitMonitor::CheckMember(const Wait& wait, int member,
   const int self = group_.rank();
   Status left = peers_->Left(rank);
   // A peer that failed published its error before it left, but possibly after
-  // this rank checked all members. So check again.
+  // this rank checked all members. So check this member again.
   if (!left.ok())
     for (int32_t any : group_.members) CXL_RETURN_IF_ERROR(peers_->GaveUp(any));
   if (left.code() == Code::kMismatch)

@@ -23,9 +23,9 @@ struct Wait {
   // False if the call waits for this rank's own earlier work. In that case no
   // peer is late.
   bool begun = true;
-  // Only if the call has made no progress for this many seconds is it certain
-  // that it waits for all of `members`. Before that, some of them may already
-  // have sent everything that the call needs.
+  // Once the call has made no progress for this many seconds, it is certain
+  // that the call waits for all of `members`. Before that, some of them may
+  // already have sent everything that the call needs.
   double certain_after_s = 0;
   // If not 0, the call waits for memory of this rank, and not for a member. A
   // pool of this many bytes would have enough memory.
@@ -79,7 +79,8 @@ class WaitMonitor {
   uint64_t number_ = 0;
   uint64_t progress_ = 0;
   Clock::time_point last_progress_;
-  // Since when a program has failed on a member of that wait, and not here.
+  // Since when a program has failed on a member of that wait, but not on this
+  // rank.
   std::optional<Clock::time_point> failed_since_;
 };
 

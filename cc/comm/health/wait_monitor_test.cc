@@ -55,7 +55,8 @@ TEST_F(WaitMonitorTest, WarnsAndThenGivesUp) {
   EXPECT_TRUE(Contains(warning, "has waited 2.1 s in psum")) << warning;
   EXPECT_TRUE(Contains(warning, "to start it")) << warning;
   EXPECT_TRUE(Contains(warning, "The cause is " + peers().Name(1))) << warning;
-  // The monitor warns once, until the same time has passed again.
+  // After a warning, the monitor does not warn again until the same time has
+  // passed once more.
   EXPECT_EQ(Warning(seconds(4)), "");
   EXPECT_NE(Warning(milliseconds(4200)), "");
   EXPECT_EQ(Warning(milliseconds(4900)), "");

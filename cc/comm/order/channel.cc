@@ -81,7 +81,8 @@ Result<bool> Channel::Progress(std::vector<Finished>* finished) {
   Result<bool> moved = TryProgress(finished);
   finished_ += finished->size() - before;
   if (finished_ != told_finished_ && moved.ok()) {
-    // Without these words no member could take memory from the group.
+    // A member can take memory from the group only if all members write this
+    // word.
     const MemberBlock& own = connection_.own();
     own.doorbells.Ring(&own.control->finished.word, finished_);
     told_finished_ = finished_;

@@ -31,8 +31,8 @@ class Channel {
   Channel(pool::Pool* pool, Peers* peers, Recorder* recorder,
           const Options& options, Group group);
 
-  // A channel executes calls while it is open: while it has memory for this
-  // member's part. Until then calls wait in it.
+  // Returns true if the channel has memory for this member's part. Only then
+  // does it execute calls. Until then, calls wait in it.
   bool open() const { return connection_.open(); }
   // Allocates memory that any channel can use. Fails with kResourceExhausted.
   Result<pool::ChannelPlace> Allocate(Arena* arena) const {
@@ -47,7 +47,7 @@ class Channel {
   pool::ChannelPlace Close();
 
   // Takes a call that this rank has started. On error, no rank can execute the
-  // call, and it stays with the caller.
+  // call, and the caller keeps it.
   Status AddCall(std::unique_ptr<Call>& call);
 
   // Does as much as possible without waiting, and appends finished calls.
@@ -64,15 +64,15 @@ class Channel {
   // A key of the channel, the same on all members.
   uint64_t key() const { return connection_.key(); }
   bool idle() const { return waiting_.empty() && !current_ && !pending(); }
-  // When the channel last got a call, as its owner counts.
+  // When the channel last got a call, in its owner's count of uses.
   uint64_t last_use() const { return last_use_; }
   void set_last_use(uint64_t use) { last_use_ = use; }
-  // Not 0 while the channel waits for memory: the bytes of a pool that would
-  // have enough.
+  // While the channel waits for memory: how many bytes a pool would need to
+  // have enough. Otherwise 0.
   uint64_t needed_pool() const { return open() ? 0 : needed_pool_bytes_; }
   void set_needed_pool(uint64_t bytes) { needed_pool_bytes_ = bytes; }
-  // The oldest call if all calls wait for other members to start them.
-  // Otherwise null.
+  // Returns the oldest call if all calls wait for other members to start them.
+  // Otherwise returns null.
   const Call* unmatched() const { return current_ ? nullptr : oldest(); }
   const cpu::Traffic& traffic() const { return traffic_; }
 
@@ -110,8 +110,8 @@ class Channel {
   std::unique_ptr<Call> current_;
   std::optional<cpu::Execution> execution_;
   uint64_t rounds_ = 0;  // rounds of all finished calls
-  // Calls that this member has finished, and how many of them its control block
-  // tells the others.
+  // How many calls this member has finished, and how many of them it has
+  // reported in its control block.
   uint64_t finished_ = 0;
   uint64_t told_finished_ = 0;
   uint64_t needed_pool_bytes_ = 0;

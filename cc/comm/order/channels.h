@@ -40,14 +40,14 @@ class Channels {
   // Errors: those of OpenWaiting.
   Status Use(Channel* channel);
 
-  // Gives memory to the channels that wait, as long as there is any. Call it
-  // while channels wait, when calls have finished. Fails with
-  // kResourceExhausted if the memory is too small for any channel.
+  // Gives memory to the waiting channels, as long as there is any. If channels
+  // wait, call it after calls have finished. Fails with kResourceExhausted if
+  // the memory is too small for any channel.
   Status OpenWaiting();
 
   // The channels that have memory.
   const std::vector<Channel*>& open() const { return open_; }
-  // The channels that have calls, and no memory.
+  // The channels that have calls but no memory.
   const std::deque<Channel*>& waiting() const { return waiting_; }
 
   template <typename Function>

@@ -70,7 +70,8 @@ TEST_F(JournalTest, ComparesCallsThatAllHaveEnqueued) {
   EXPECT_EQ(journals_[0]->Missing(0), std::vector<int>{});
 }
 
-// All members say the same about a disagreement, with both source lines.
+// All members report the same error about a disagreement, with both source
+// lines.
 TEST_F(JournalTest, ADisagreementHasBothCallsAndTheirLines) {
   for (int member : {0, 1, 2}) Write(member, Psum(3));
   for (int member : {0, 1, 2}) Write(member, Psum(member == 0 ? 4 : 6));

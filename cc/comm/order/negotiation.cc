@@ -260,8 +260,8 @@ std::vector<int> Negotiation::WaitingFor() const {
     if (!match->submitted[member] && member != group_.self)
       missing.push_back(member);
   // The missing members may wait for submissions that this rank cannot send,
-  // because its ring is full. So it also waits for the members that hold the
-  // ring.
+  // because its ring is full. So this rank also waits for the members that keep
+  // the ring full.
   if (!unsent_.empty()) {
     for (int member : submissions_.RingHolders())
       if (match->submitted[member]) missing.push_back(member);

@@ -68,10 +68,10 @@ class Negotiation {
   Result<bool> ExchangeSubmissions(std::vector<Finished>* finished);
 
   // Returns the next call in the group's order. Returns no call until this
-  // member has read that call's submissions from all members, so the member
-  // knows where the memory of every member is now (Connection::FollowMoves).
+  // member has read the submissions of that call from all members. Then the
+  // member knows where every member's memory is (Connection::FollowMoves).
   // `released_calls` is the number of calls that every other member has
-  // certainly passed: their announcements may be overwritten. Fails with
+  // certainly passed, so their announcements may be overwritten. Fails with
   // kDataLoss.
   Result<StartedCall> Next(uint64_t released_calls);
 
@@ -81,7 +81,7 @@ class Negotiation {
 
   // Members that this rank's oldest pending call waits for.
   std::vector<int> WaitingFor() const;
-  // That call, or null if none is pending.
+  // Returns the oldest pending call of this rank, or null if none is pending.
   const Call* oldest() const;
 
   // Finishes all pending calls with `status`.
@@ -98,7 +98,8 @@ class Negotiation {
     std::vector<bool> submitted;
     std::vector<const std::byte*> payloads;
     std::vector<std::byte> kept;  // payloads that came before the last one
-    // The version with which other members' versions are compared.
+    // The version of member `first`. The versions of the other members are
+    // compared with it.
     int first = 0;
     pool::CallDescriptor descriptor;
     uint32_t name = 0;
@@ -120,7 +121,8 @@ class Negotiation {
   Status OnComplete(Match* match, std::vector<Finished>* finished);
   Result<StartedCall> Announce(uint64_t released_calls);
   Result<StartedCall> Follow();
-  // Ends a match of a call that every member has submitted.
+  // Ends the match of a call that every member has submitted, and returns this
+  // rank's call.
   StartedCall Take(Match* match);
 
   const std::vector<MemberBlock>& blocks_;

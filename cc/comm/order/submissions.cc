@@ -37,7 +37,8 @@ Result<bool> Submissions::CanWrite() {
     if (member == group_.self) continue;
     const uint64_t by_member = ReadOfMine(member);
     if (by_member > written_) {
-      // Another group's word is larger than all that the member has read here.
+      // If the member has moved, this is a word of another group, which is
+      // larger than any count in this group.
       if (blocks_[member].Moved()) return false;
       return Corrupt(member, "it has read calls that nobody wrote");
     }

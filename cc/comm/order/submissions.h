@@ -40,8 +40,8 @@ class Submissions {
   // Returns true if the next entry of this member's ring is free. Fails with
   // kDataLoss.
   Result<bool> CanWrite();
-  // Returns the members that have yet to read the old submission in the next
-  // entry.
+  // Returns the members that have not yet read the old submission in the ring's
+  // next entry.
   std::vector<int> RingHolders() const;
   // Where the caller puts the payload of the next submission, before Write.
   std::byte* payload() { return At(group_.self, written_)->payload(); }
@@ -74,7 +74,7 @@ class Submissions {
   Status Corrupt(int member, const char* what) const;
 
  private:
-  // A member publishes how far it has read after this many submissions.
+  // After this many submissions, a member publishes how far it has read.
   static constexpr uint64_t kReadsPerWord = pool::kCallRing / 4;
 
   int size() const { return static_cast<int>(blocks_.size()); }

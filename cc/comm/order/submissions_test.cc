@@ -42,7 +42,7 @@ class SubmittingMembers {
     return pool::SubmissionsRead(blocks_[member].control, kPayloadBytes);
   }
 
-  // The member's block is not this group's from now on.
+  // From now on, the member's block no longer belongs to this group.
   void MoveAway(int member) {
     entry_ = doorbells_.Word(2);
     blocks_[member].entry = &entry_;
@@ -50,7 +50,7 @@ class SubmittingMembers {
     next_ = members_[member]->most() + pool::kCallRing + 1;
     next_written_ = 0;
   }
-  // Writes as the member does in its next group.
+  // Writes to the block as the member does in its next group.
   void WriteInNextGroup(int member) {
     const pool::Doorbells doorbells = doorbells_.From(next_);
     const uint64_t index = next_written_++;
@@ -154,7 +154,8 @@ TEST(SubmissionsTest, NamesAreToldOnce) {
             "a call: barrier of 0 uint8");
 }
 
-// Member 0 gives its block to another group, where it writes more than a ring.
+// Member 0 gives its block to another group. There it writes more submissions
+// than a ring holds.
 TEST(SubmissionsTest, TheWordsOfAnotherGroupAreNotTakenForOwn) {
   SubmittingMembers members(2);
   Submissions::Entry entry;

@@ -30,8 +30,8 @@ class CountedCalls {
   void Wait(uint64_t place, int rank);
   void Fail(uint64_t place, const Status& status);
   // Records that every rank is in the calls before place `started`, and that
-  // the calls before `finished` are done. The recorder gets the time of this
-  // call of Advance.
+  // the calls before `finished` are done. The recorder gets the time at which
+  // Advance is called.
   void Advance(uint64_t started, uint64_t finished);
   // Skips the calls before `place`: recorded calls count as finished, and the
   // others are never recorded. Call it before Record.

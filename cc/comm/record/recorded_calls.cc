@@ -42,7 +42,8 @@ class Timeline {
   double ns_per_tick_ = 0;
 };
 
-// Returns the `wanted` calls among the newest `most` ones, oldest first.
+// Returns the calls for which `wanted` returns true, among the newest `most`
+// calls, oldest first.
 template <typename Wanted>
 std::vector<RecordedCall> Select(const pool::Recorder& recorder,
                                  const pool::Doorbells& doorbells,
@@ -140,7 +141,8 @@ std::optional<RecordedCall> Unfinished(const pool::Recorder& recorder,
 std::string DescribeLastCall(const pool::Recorder& recorder,
                              const pool::Doorbells& doorbells) {
   std::ostringstream text;
-  // No call has identity 0 and group 0, so this returns the oldest.
+  // No call has identity 0 and group 0, so this returns the oldest unfinished
+  // call.
   if (const auto call = Unfinished(recorder, doorbells, 0, 0)) {
     text << "it was in its call number " << call->number << ", " << call->what
          << (call->started != 0 ? ", which all ranks had started"

@@ -33,7 +33,7 @@ struct RecordedCall {
 
 // Returns the newest `most` calls of a rank, oldest first. Leaves out records
 // that are being written and records of another job. Works on a live pool and
-// on a JobRecord, with any contents.
+// on a JobRecord, whatever they contain.
 std::vector<RecordedCall> ReadCalls(const pool::Recorder& recorder,
                                     const pool::Doorbells& doorbells,
                                     size_t most);

@@ -61,7 +61,7 @@ TEST_F(RecordedCallsTest, AreReadOldestFirstWithTimesOfDay) {
     recorder_.Start(call.number, Ticks());
     if (identity != 13) recorder_.Finish(call.number, OkStatus(), Ticks());
   }
-  // Two heartbeats, from which the rate of the ticks follows.
+  // Wait for two heartbeats, which determine the rate of the ticks.
   std::this_thread::sleep_for(std::chrono::milliseconds(250));
   const double after = Realtime();
   const std::vector<RecordedCall> calls = Read(2);

@@ -24,7 +24,8 @@ void Store(uint64_t* word, uint64_t value) {
   std::atomic_ref(*word).store(value, std::memory_order_release);
 }
 
-// The counters of two processors may differ slightly.
+// Returns the ticks from `before` to `after`. Returns 0 if `after` is earlier,
+// because the counters of two processors may differ slightly.
 uint64_t Since(uint64_t before, uint64_t after) {
   return after > before ? after - before : 0;
 }
@@ -147,7 +148,8 @@ void Recorder::Wait(uint64_t number, int rank) {
 void Recorder::Finish(uint64_t number, const Status& status, uint64_t ticks) {
   pool::CallRecord* record = Find(number);
   if (record == nullptr) return;
-  // A call without a start has only waited: its data came with the last rank.
+  // A call without a start time has only waited: it got its data as soon as the
+  // last rank had started.
   const uint64_t started = record->started != 0 ? record->started : ticks;
   {
     const std::lock_guard lock(submitting_);

@@ -53,8 +53,8 @@ class Recorder {
   static void Beat(pool::Pool* pool, int rank);
 
  private:
-  // The following functions require `submitting_`, which is held while a call
-  // is submitted and while it is counted. There is rarely contention.
+  // The caller of the following functions must hold `submitting_`. A thread
+  // holds it while it submits or counts a call. There is rarely contention.
   uint32_t SiteOf(const std::string& text);
   uint32_t OperationOf(std::string_view name);
 
@@ -68,7 +68,8 @@ class Recorder {
   SpinLock submitting_;
   std::unordered_map<std::string, uint32_t> sites_;  // text -> number
   uint32_t newest_site_ = 0;
-  // The same contents as in the pool, so that no function has to read the pool.
+  // A copy of the operation records in the pool, so that no function has to
+  // read the pool.
   std::array<pool::OperationRecord, pool::kRecordedOperations> operations_ = {};
 };
 

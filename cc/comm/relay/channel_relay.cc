@@ -15,7 +15,8 @@ namespace {
 // slots for a third call.
 constexpr size_t kMostUnderWay = 2;
 
-// Returns the word of the last of `rounds` rounds, which use words in turn.
+// Rounds use the words in turn. Returns the word of the last of `rounds`
+// rounds.
 uint32_t WordOf(const RelayedCall& call, uint64_t rounds) {
   return static_cast<uint32_t>((rounds - 1) % call.num_slots % call.num_words);
 }
@@ -121,7 +122,8 @@ bool ChannelRelay::AdvancePublications(LineWorkers& workers) {
   while (!publications_.empty() && HasPublished(publications_.front())) {
     Step& next = publications_.front();
     // Peers read this word when they see the first publication. The device has
-    // waited for a free slot, so the peers need no older word at this place.
+    // waited for a free slot, so the peers no longer need the older word at
+    // this place.
     if (next.first)
       doorbells_.coherence().StoreFlag(
           &in_pool_.send[0].calls[next.call->call % kCallWords],
@@ -206,7 +208,7 @@ bool ChannelRelay::AdvanceReleases() {
   return true;
 }
 
-// If nothing of the first call is left, tells the peers and returns true.
+// If no work of the first call is left, tells the peers and returns true.
 bool ChannelRelay::Finish() {
   const RelayedCall& call = calls_.front();
   const uint64_t end = call.base_round + call.plan->rounds;
@@ -236,7 +238,7 @@ std::vector<pool::Part> ChannelRelay::Lines(const Step& step, int member) {
           {view.slots[round % call.num_slots] + range.offset, range.bytes});
       continue;
     }
-    // The stripes of each block lie in another slot.
+    // The stripes of different blocks lie in different slots.
     const uint64_t end = range.offset + range.bytes;
     for (uint64_t at = range.offset; at < end;) {
       const uint64_t unit = at / call.unit_bytes;
@@ -267,7 +269,7 @@ bool ChannelRelay::HasReleased(const Step& step) const {
       if (Rung(mirror_.released[index].word) < step.rounds) return false;
     return true;
   }
-  // These rounds include the last one of each slot.
+  // The last `num_slots` rounds include the last round of each slot.
   uint64_t rounds = step.rounds;
   for (uint32_t slot = 0; slot < call.num_slots && rounds > call.base_round;
        ++slot, --rounds)

@@ -20,8 +20,9 @@ namespace jax_cxl::comm {
 // A call whose data a device moves, and whose doorbells its host relays.
 struct RelayedCall {
   std::shared_ptr<const RelayPlan> plan;
-  // A short call, whose data carry flags: see FlaggedRelay. Of the other
-  // fields, only `base_round` counts, in rounds of the rings for such calls.
+  // True for a short call, whose data carry flags (see FlaggedRelay). Such a
+  // call uses only `base_round` of the fields below. It counts rounds of the
+  // rings for short calls.
   bool flagged = false;
   // The slots that the call uses, by member. They must outlive the call.
   const cuda::MemberView* members = nullptr;
@@ -42,8 +43,9 @@ struct RelayedCall {
   uint64_t hash = 0;
   // The device waits until the peers have ended this many rounds.
   uint64_t awaited_end = 0;
-  // The device may begin this call before it ends the previous call, which uses
-  // the same words and slots: a series of the copy engines.
+  // True if the device may begin this call before it ends the previous call,
+  // which uses the same words and slots. This happens in a series of the copy
+  // engines.
   bool follows_on = false;
 };
 
@@ -123,7 +125,7 @@ class ChannelRelay {
   bool HasReleased(const Step& step) const;
   uint64_t Rung(const uint64_t& word) const;
   // Reads a peer's word in the pool, unless its last known value is enough.
-  // Returns true if it has grown.
+  // Returns true if the word has grown.
   bool Grew(const uint64_t* word, uint64_t enough, uint64_t* known) const;
   void RingInMirror(uint64_t* word, uint64_t value) const;
   void RingReleased(const Peer& peer) const;

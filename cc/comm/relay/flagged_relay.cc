@@ -11,7 +11,7 @@ namespace {
 
 namespace flagged = cuda::flagged;
 
-// The words of a ring: all that lies before the data.
+// The bytes of a ring's words, which come before its data.
 constexpr size_t kWordBytes =
     offsetof(cuda::FlaggedControl, calls) + sizeof(cuda::FlaggedControl::calls);
 
@@ -64,8 +64,8 @@ bool FlaggedRelay::Advance() {
   return read && to_write_back_.empty();
 }
 
-// Waiting for a late member costs little, because only the lines with that
-// member's words are dropped.
+// While a late member has not begun the call, only the lines with its words are
+// dropped. So waiting for it costs little.
 void FlaggedRelay::Drop() {
   rings_.doorbells().coherence().AcquireParts(to_drop_);
   std::erase_if(not_begun_, [this](const Polled& polled) {
@@ -105,7 +105,8 @@ void FlaggedRelay::AddLines(const RelayPlan::Step& step, int member,
   }
 }
 
-// Returns true once all vectors have arrived. Checks no vector after that.
+// Returns true once all vectors have arrived. Does not check a vector again
+// after it has arrived.
 bool FlaggedRelay::WrittenHasArrived() {
   for (; !written_.empty(); written_.pop_back()) {
     pool::Part& part = written_.back();

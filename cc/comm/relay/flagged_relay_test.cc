@@ -32,7 +32,8 @@ class RecordingCache : public pool::Cache {
   Ranges dropped;
 };
 
-// Member 0 of two puts two ranges of units and reads a third one of member 1.
+// Member 0 of two members puts two ranges of units and reads a third range from
+// member 1.
 class FlaggedRelayTest : public testing::Test {
  protected:
   static constexpr uint64_t kRound = 5, kEpoch = 3;
@@ -72,7 +73,7 @@ class FlaggedRelayTest : public testing::Test {
     for (uint64_t unit = 64; unit < 96; ++unit) Put(unit);
   }
 
-  // The peer's word says that it has begun the call.
+  // The peer's word now shows that the peer has begun the call.
   void PeerBegins() {
     rings_[1].calls[flagged::SlotOf(kRound)] = cuda::CallWord(kRound + 1, 99);
   }

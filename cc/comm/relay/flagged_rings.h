@@ -33,10 +33,11 @@ class FlaggedRings {
   // in the same memory, or of earlier flags, may look like new data.
   void DropPeers() const;
 
-  // Call it instead of `round`, whose flag would be 0. Waits until all peers
-  // have read this member's ring, clears the ring, and waits until the peers
-  // have cleared their rings. This member's device must have ended its calls.
-  // Calls `go_on` while it waits, and returns false once that returns false.
+  // Call it instead of executing round `round`, whose flag would be 0. Waits
+  // until all peers have read this member's ring, clears the ring, and waits
+  // until the peers have cleared their rings. This member's device must have
+  // ended its calls. Calls `go_on` while it waits, and returns false once that
+  // returns false.
   bool BeginAnew(uint64_t round, const std::function<bool()>& go_on) const;
 
  private:

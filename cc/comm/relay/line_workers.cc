@@ -10,7 +10,7 @@
 namespace jax_cxl::comm {
 namespace {
 
-// The thread that calls Start does shorter work itself.
+// The thread that calls Start does work of fewer bytes itself.
 constexpr size_t kShortBytes = size_t{64} << 10;
 // The largest number of pieces of one piece of work. Longer work has larger
 // pieces, so that threads lose little time between two pieces.

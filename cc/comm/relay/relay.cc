@@ -13,7 +13,8 @@ namespace {
 
 // How long the thread sleeps if a call is enqueued, but neither the device nor
 // a peer has done anything for a while. So a call after a long computation may
-// start this much later. The thread then keeps a core 5% busy.
+// start this much later. While the thread naps like this, it keeps a core 5%
+// busy.
 constexpr auto kNap = std::chrono::microseconds(50);
 
 }  // namespace

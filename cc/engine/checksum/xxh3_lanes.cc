@@ -32,7 +32,7 @@ constexpr std::array<Pair, kPairs> kStart = {
     Pair{0x27D4EB2F165667C5, 0x9E3779B1},
 };
 
-// Returns the words for a pair, if the words for the first pair begin at
+// Returns the secret's words for a pair. The words for the first pair begin at
 // `offset`.
 Pair Words(size_t offset, size_t pair) {
   Pair words;

@@ -15,7 +15,7 @@
 // lanes. Lane i takes the 16 bytes at 16 * i, and the 16 bytes at 512 + 16 * i.
 //
 // XXH3 has eight accumulators of 64 bits, here four pairs. Lane i adds to pair
-// i % 4. A KiB adds to a pair the sum over the pair's eight lanes.
+// i % 4. For each KiB, a pair grows by the sum over its eight lanes.
 namespace jax_cxl::xxh3 {
 
 inline constexpr int kLanes = 32;

@@ -42,8 +42,9 @@ bool WritesPastCaches(const plan::Plan& plan, const TakenRows* rows,
   return copied >= least;
 }
 
-// Returns true if a rank puts its own source of a reduction into its slot too,
-// at the place where its peers put their sources in their slots.
+// Returns true if a rank also puts its own source of a reduction into its slot.
+// The source is then at the place that the peers use for their sources in their
+// slots.
 bool PutsOwnSource(const plan::Plan& plan) {
   const auto reduce =
       std::ranges::find(plan.steps, StepKind::kReduce, &Step::kind);
@@ -55,7 +56,8 @@ bool PutsOwnSource(const plan::Plan& plan) {
          });
 }
 
-// The number of rounds whose sources a rank has put and not reduced.
+// Returns the largest number of rounds whose sources a rank has put but not yet
+// reduced.
 uint64_t RoundsBetweenPutAndReduce(const plan::Plan& plan) {
   uint64_t put = 0, most = 0;
   for (const Step& step : plan.steps) {

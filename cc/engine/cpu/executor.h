@@ -34,7 +34,7 @@ class Rings {
   Rings(const pool::Doorbells& doorbells, std::vector<RingView> members,
         int rank, int num_slots);
 
-  // The member's ring lies elsewhere from now on.
+  // From now on, the member's ring lies where `view` shows.
   void Replace(int member, const RingView& view);
 
   const pool::Doorbells& doorbells() const { return doorbells_; }
@@ -45,7 +45,8 @@ class Rings {
     return members_[member].slots[round % num_slots_];
   }
 
-  // Return a peer whose counter has not reached `rounds`, or -1 if all have.
+  // Return a peer whose counter has not reached `rounds`, or -1 if all counters
+  // have.
   int BehindPublishing(int member, uint64_t rounds);
   int BehindReleasing(uint64_t rounds);
   // Returns a peer that may still read the old contents of this member's slot
@@ -112,14 +113,15 @@ class Execution {
   bool Ready(const plan::Step& step);
   void Run(const plan::Step& step, Traffic* traffic);
   void RunInLevels(const plan::Step& step, Traffic* traffic);
-  // Where this rank keeps what it has put at `offset` of its slot of a round.
+  // Returns the place of the private copy of what this rank has put at `offset`
+  // of its slot for `round`.
   std::byte* KeptSource(uint64_t round, uint64_t offset) const {
     return kept_sources_ + round % source_rounds_ * source_bytes_ + offset;
   }
   std::byte* OwnSlot(uint64_t round) const {
     return rings_->Slot(rings_->rank(), base_round_ + round);
   }
-  // Passes on and counts bytes of the own slot.
+  // Publishes and counts bytes of this rank's own slot.
   void Publish(const std::byte* slot, uint64_t bytes, Traffic* traffic);
   // Acquires and counts the bytes of a peer's slot that the step reads.
   const std::byte* Acquire(int peer, const plan::Step& step, Traffic* traffic);

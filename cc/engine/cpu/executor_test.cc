@@ -29,8 +29,8 @@ std::byte* Bytes(std::vector<uint8_t>& bytes) {
   return reinterpret_cast<std::byte*>(bytes.data());
 }
 
-// The members of a group, with rings in plain memory, and their calls, on
-// bytes.
+// The members of a group, with rings in plain memory, and their calls. All data
+// are bytes.
 class Members {
  public:
   Members(int size, const plan::Geometry& geometry)

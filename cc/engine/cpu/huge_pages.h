@@ -9,22 +9,22 @@
 
 namespace jax_cxl::cpu {
 
-// The size on x86-64, and on ARM with pages of 4 KiB. Where huge pages are
-// larger, Linux rounds the range.
+// The size of a huge page on x86-64, and on ARM with pages of 4 KiB. If huge
+// pages are larger, Linux rounds the range.
 inline constexpr uintptr_t kHugePageBytes = uintptr_t{2} << 20;
 
 // Asks Linux to back a large output with huge pages. XLA allocates new memory
 // for large outputs, so each call touches pages for the first time. With pages
 // of 4 KiB, these page faults take longer than the copies into the output.
 //
-// Does nothing for outputs without a whole huge page, and where Linux has no
+// Does nothing if the output contains no whole huge page, or if Linux has no
 // huge pages. The bytes and their addresses stay as they are.
 inline void PreferHugePages(void* output, uint64_t bytes) {
   const auto at = reinterpret_cast<uintptr_t>(output);
   const uintptr_t begin = pool::RoundUp(at, kHugePageBytes);
   const uintptr_t end = (at + bytes) / kHugePageBytes * kHugePageBytes;
   if (begin >= end) return;
-  // Fails where Linux is built without huge pages.
+  // Fails if Linux is built without huge pages.
   (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 }
 

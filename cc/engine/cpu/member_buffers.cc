@@ -128,7 +128,7 @@ MemberBuffers::Run MemberBuffers::InputRun(uint64_t from) const {
     case Op::kReduceScatter:
       return BlockRun(kAll, grid.At(from / block_, member_), from);
     case Op::kAllToAll: {
-      // Blocks by (process of the target, rank of the source).
+      // Blocks are ordered by (process of the target, rank of the source).
       const uint64_t index = from / block_;
       return BlockRun(index % ranks, grid.At(index / ranks, member_), from);
     }
@@ -147,7 +147,7 @@ MemberBuffers::Run MemberBuffers::OutputRun(uint64_t to) const {
     case Op::kAllGather:
       return BlockRun(kAll, grid.At(to / block_, member_), to);
     case Op::kAllToAll: {
-      // Blocks by (process, rank) of the source.
+      // Blocks are ordered by (process, rank) of the source.
       const uint64_t index = to / block_;
       return BlockRun(member_, grid.At(index / ranks, index % ranks), to);
     }

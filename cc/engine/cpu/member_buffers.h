@@ -36,12 +36,12 @@ struct ProcessBuffers {
 // Returns true if the operation can run in levels.
 bool HasLevels(plan::Op op);
 
-// A collective in levels as a collective between processes.
+// Presents a collective in levels as a collective between processes.
 //
 // Rank i of each process forms a group with rank i of all others. This group
 // runs an ordinary plan of `RequestOf`. The plan knows one input and one output
 // of each member. MemberBuffers stands for both: it reads the inputs of all
-// ranks of the process, and reduces them where the operation reduces. It writes
+// ranks of the process, and reduces them if the operation reduces. It writes
 // the outputs of all ranks that need the bytes. So there are no extra copies
 // between the steps inside a process and the steps through the pool:
 //
@@ -82,7 +82,8 @@ class MemberBuffers {
   void WriteOthers(uint64_t to, uint64_t bytes) const;
 
  private:
-  // Consecutive bytes of a buffer: of one rank of the process, or of all.
+  // Consecutive bytes in the buffer of one rank of the process, or in the
+  // buffers of all its ranks.
   static constexpr int kAll = -1;
   struct Run {
     int rank = kAll;

@@ -20,7 +20,7 @@ void Add(uint64_t from, uint64_t to, std::vector<RowRun>& runs) {
   runs.push_back({from, to, 1});
 }
 
-// Returns runs of rows that any of the ranges holds, each row once.
+// Returns runs that contain each row of the ranges once.
 std::vector<RowRun> Union(std::vector<RowRun> ranges) {
   std::ranges::sort(ranges, {}, &RowRun::from);
   std::vector<RowRun> runs;
@@ -80,7 +80,7 @@ TakenRows TakenRows::Of(const plan::Request& request,
   std::vector<uint32_t> places(first.back());
   for (uint32_t place = 0; place < indices.size(); ++place)
     if (in_table(indices[place])) places[first[indices[place]]++] = place;
-  // Now first[g] is the end of the places of index g.
+  // Now first[g] is the end of the places of index g in `places`.
   std::vector<std::vector<RowRun>> runs(n);
   uint32_t next = 0;
   for (uint64_t g = 0; g < n * rows; ++g)
@@ -107,7 +107,8 @@ TakenRows TakenRows::OfSlices(const plan::Request& request,
     const int64_t received = slices.RecvSize(rank, k);
     if (received > 0) taken += std::min<uint64_t>(received, sizes.taken);
     const int64_t rows = slices.SendSize(rank, k);
-    // Peers refuse a wrong slice before they read its rows.
+    // A wrong slice needs no rows, because peers refuse it before they read its
+    // rows.
     if (k / sizes.slices == rank || rows == 0 ||
         plan::LeavesRows(slices.InputOffset(rank, k), rows,
                          slices.operand_rows()))

@@ -37,16 +37,16 @@ class TakenRows {
             std::vector<std::vector<RowRun>> runs,
             std::vector<RowRun> published);
 
-  // A take_rows. The blocks of all ranks, in rank order, form one table. Row i
-  // of the output is row indices[i] of the table. An index out of range takes
-  // nothing. `published` has an entry for each row of this rank's block. It is
-  // empty if all rows are published.
+  // Makes the rows of a take_rows. The blocks of all ranks, in rank order, form
+  // one table. Row i of the output is row indices[i] of the table. An index out
+  // of range takes nothing. `published` has an entry for each row of this
+  // rank's block. It is empty if all rows are published.
   static TakenRows Of(const plan::Request& request,
                       std::span<const int32_t> indices,
                       std::span<const uint8_t> published);
 
-  // A ragged_all_to_all. `table` is this rank's table of slices
-  // (cc/plan/slices.h).
+  // Makes the rows of a ragged_all_to_all. `table` is this rank's table of
+  // slices (cc/plan/slices.h).
   static TakenRows OfSlices(const plan::Request& request,
                             std::span<const int64_t> table);
 

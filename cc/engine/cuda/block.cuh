@@ -121,8 +121,8 @@ struct BlockState {
   }
 };
 
-// One of the warps that move the bytes of a direction. All of its threads call
-// its functions.
+// One of the warps that move the bytes of a direction. All threads of the warp
+// call these functions.
 class DataWarp {
  public:
   // Warp `index` of the direction's `warps` warps, and data warp `slot` of the
@@ -173,9 +173,9 @@ class DataWarp {
   const uint32_t threads_;
 };
 
-// One warp that waits for peers or for data warps, and rings. All of its
-// threads call its functions. Functions that wait return false when the call
-// cannot continue.
+// One warp that waits for peers or for data warps, and rings doorbells. All
+// threads of the warp call these functions. Functions that wait return false
+// when the call cannot continue.
 class ControlWarp {
  public:
   // `index` chooses the members' doorbells that it rings and waits for.

@@ -121,8 +121,8 @@ class CopyEngine::Walk {
   }
 
  private:
-  // Returns a stream of a pipeline, which begins after the earlier work of
-  // `stream_`. Short calls use few of these streams.
+  // Returns `side`, a stream of a pipeline. At its first use, makes it wait for
+  // the earlier work of `stream_`. Short calls use few of these streams.
   cudaStream_t Begun(cudaStream_t side) {
     if (std::ranges::find(begun_, side) == begun_.end()) {
       Check(cudaStreamWaitEvent(side, begin_));
@@ -201,8 +201,8 @@ class CopyEngine::Walk {
     }
   }
 
-  // The call's word comes first. It waits for a free slot too, so this member
-  // is ahead of its peers by no more calls than there are words.
+  // Stores the call's word first. That store also waits for a free slot, so
+  // this member is never more calls ahead of its peers than there are words.
   void Publish(uint64_t round) {
     const int pipeline = PipelineOf(round);
     const cudaStream_t stream = Publishing(round);
@@ -241,8 +241,8 @@ class CopyEngine::Walk {
                               Reducing(step.round)));
         break;
       case DeviceStepKind::kRelease:
-        // Release rounds of both pipelines: these rounds include every slot's
-        // last one.
+        // Release rounds of both pipelines. These rounds include the last round
+        // of every slot.
         for (uint64_t back = 0; back < call_.num_slots && back <= step.round;
              ++back)
           Release(step.round - back);
@@ -360,9 +360,9 @@ class CopyEngine::Walk {
   Batch puts_, gets_, operands_;
   uint64_t putting_ = 0, getting_ = 0;  // current rounds
   bool named_[kPipelines] = {};         // whether the call's word is stored
-  // In rounds + 1 of this call: the last round for whose slot a pipeline has
-  // waited, the last round it has released, and the last publication of each
-  // member for which it has waited.
+  // Rounds of this call, counted from 1: the last round for whose slot a
+  // pipeline has waited, the last round that it has released, and the last
+  // publication of each member for which it has waited. 0: none yet.
   uint64_t free_[kPipelines] = {};
   uint64_t released_[kPipelines] = {};
   uint64_t awaited_[kPipelines][kMaxMembers] = {};

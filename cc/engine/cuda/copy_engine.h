@@ -19,12 +19,12 @@
 // Between two rounds, a stream stores a doorbell's word and waits for the next
 // one, which takes several microseconds. Therefore rounds can use two
 // *pipelines* in turn, each with its own streams and doorbells: while one
-// waits, the other moves data. But a copy engine that already has the next copy
-// stores the word of a copy only after that next copy, so peers get each chunk
-// one chunk later. So two pipelines help calls that also wait for reductions,
-// and calls with many chunks, for which a delay of one chunk does not matter.
-// In a call, a slot always belongs to the same pipeline, so the rounds of each
-// pipeline are in order.
+// waits, the other moves data. But if a copy engine already has the next copy,
+// it stores the word of the current copy only after that next copy. So peers
+// get each chunk one chunk later. Two pipelines therefore help two kinds of
+// calls: calls that also wait for reductions, and calls with many chunks, for
+// which a delay of one chunk does not matter. In a call, a slot always belongs
+// to the same pipeline, so the rounds of each pipeline are in order.
 //
 // Calls with the same layout form a *series*. The next call of a series does
 // not wait for the end of the previous call: each of its slots waits until the
@@ -32,8 +32,8 @@
 // last chunks of the previous call are still read, and the link is never idle
 // between two calls.
 //
-// A stream may wait for something that another stream sends, so these streams
-// must not share a queue of the device: see kDeviceQueues.
+// A stream may wait for something that another stream sends. So these streams
+// must not share a queue of the device (see kDeviceQueues).
 namespace jax_cxl::cuda {
 
 // A call's GPU plan in memory that the host can read.
@@ -97,7 +97,8 @@ class CopyEngine {
     std::array<cudaEvent_t, 2> staged = {};
     std::array<cudaEvent_t, 2> emptied = {};
     int buffer = 0;  // index of the next buffer
-    // The results for slots of each pipeline are complete.
+    // The results for the slots of each pipeline are complete after these
+    // events.
     std::array<cudaEvent_t, kPipelines> reduced = {};
   };
 

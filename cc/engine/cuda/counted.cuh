@@ -43,7 +43,8 @@ __device__ __forceinline__ bool TakePosition(const DeviceCall& given,
   return !__syncthreads_or(stopped);
 }
 
-// Called by one thread, once every block has taken its position and ended.
+// Stores the position of the next call. Called by one thread, once every block
+// has taken its position and ended.
 __device__ __forceinline__ void PassPosition(const DeviceCall& call,
                                              bool flagged) {
   DevicePosition& position = call.scratch->position;

@@ -54,8 +54,9 @@ struct DevicePosition {
   uint64_t hash;  // of the descriptors of all calls so far
   uint64_t rounds;
   uint64_t flagged_rounds;
-  // A call has been given up. Its number is taken, so later calls do nothing:
-  // peers would take their words and data for those of that call.
+  // Not 0 once a call has been given up. Later calls then do nothing. They
+  // would get the number of that call, so peers would mistake their words and
+  // data for those of that call.
   uint32_t stopped;
 };
 
@@ -97,8 +98,9 @@ struct DeviceCall {
   uint64_t timeout_ns = 0;  // of one wait
   uint32_t divisor = 0;     // of the results of a reduction; 0: none
   uint32_t flagged_slot_bytes = plan::kFlaggedBytes;
-  // A premultiplied sum (premultiplied/premultiplied.h): the bytes of the
-  // factor, which is in device memory or, if `factor_at` is null, in `factor`.
+  // For a premultiplied sum (premultiplied/premultiplied.h): the size of the
+  // factor in bytes. The factor is in device memory at `factor_at` or, if that
+  // is null, in `factor`.
   uint32_t factor_bytes = 0;  // 0: another call
   const void* factor_at = nullptr;
   uint64_t factor = 0;

@@ -58,9 +58,9 @@ __device__ __forceinline__ void StoreSlot(std::byte* address, uint4 v) {
   *reinterpret_cast<uint4*>(address) = v;
 }
 
-// The rare cases of LoadLocal and StoreLocal. They are inlined, because around
-// a call the registers with the loads of the common case would be saved, which
-// waits for the loads.
+// The rare cases of LoadLocal and StoreLocal. They are inlined, because a
+// function call would save the registers that receive the loads of the common
+// case. Saving them would wait for these loads.
 __device__ __forceinline__ uint4 LoadUnaligned(const std::byte* address,
                                                uint32_t valid) {
   uint64_t low = 0, high = 0;

@@ -57,7 +57,7 @@ struct Float {
   }
 };
 
-// Folded in float32, and rounded once.
+// Elements that are folded in float32 and rounded once.
 template <typename Format>
 struct NarrowFloat {
   using Storage = typename Format::Storage;
@@ -98,7 +98,7 @@ struct Boolean {
   }
 };
 
-// A biased exponent, which only has min and max.
+// Elements that are biased exponents. Only min and max apply to them.
 struct E8M0 {
   using Storage = uint8_t;
   using Wide = uint8_t;

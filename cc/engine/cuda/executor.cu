@@ -16,7 +16,8 @@ __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
   state.Reset();
   const KernelProgress progress(call);  // thread 0 uses it
   if (threadIdx.x == 0) {
-    // Stored before a doorbell of this block rings, which comes after a fence.
+    // This store comes before every doorbell of the block, because a doorbell
+    // rings after a fence.
     StoreWord(
         &call.members[call.self].send[blockIdx.x].calls[call.call % kCallWords],
         CallWord(call.call, call.hash));

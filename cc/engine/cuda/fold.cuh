@@ -17,7 +17,7 @@ namespace jax_cxl::cuda {
 // The number of sources whose operands are loaded at the same time.
 inline constexpr int kSources = 4;
 
-// 16 bytes of each of some sources, and the fold of the sources before them.
+// 16 bytes of each of a few sources, and the fold of the sources before these.
 struct Operands {
   uint4 values[kSources];
   int count;

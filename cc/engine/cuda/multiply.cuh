@@ -7,8 +7,8 @@
 #include "cc/engine/cuda/element_types.cuh"
 #include "cc/engine/cuda/fold.cuh"
 
-// Products of elements and the factor of a call, which DeviceCall::factor has
-// as often as 8 bytes hold.
+// Multiplies elements by the factor of a call. DeviceCall::factor contains the
+// factor as many times as fit into 8 bytes.
 namespace jax_cxl::cuda {
 
 __device__ __forceinline__ uint4 RepeatedFactor(const DeviceCall& call) {
@@ -26,9 +26,9 @@ __device__ __forceinline__ uint4 MultiplyAs(const DeviceCall& call,
   return product.Result();
 }
 
-// Multiplies 16 bytes of elements. Those that have no ReduceStep of their own
-// take the functions that fold them, so that nvcc compiles no others. It is not
-// inlined, because unrolled loops call it.
+// Multiplies 16 bytes of elements. Types without a ReduceStep of their own use
+// the functions that also fold them, so that nvcc compiles no other functions.
+// Multiply is not inlined, because unrolled loops call it.
 __device__ __noinline__ inline uint4 Multiply(const DeviceCall& call,
                                               uint4 elements) {
   switch (call.dtype) {

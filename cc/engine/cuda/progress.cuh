@@ -8,8 +8,8 @@
 
 namespace jax_cxl::cuda {
 
-// The reports of a kernel that executes a whole call to its host. Thread 0 of
-// each block makes them.
+// What a kernel that executes a whole call reports to its host. Thread 0 of
+// each block makes the reports.
 class KernelProgress {
  public:
   __device__ explicit KernelProgress(const DeviceCall& call) : call_(call) {
@@ -20,7 +20,7 @@ class KernelProgress {
   }
 
   // Called by thread 0, after a barrier of the block. Returns true in the last
-  // block. `rows` says whether the call counts the bytes of its rows.
+  // block. `rows` is true if the call counts the bytes of its rows.
   __device__ bool Finish(bool rows = false) const {
     if (gridDim.x > 1) {
       __threadfence();

@@ -24,8 +24,8 @@ struct ReduceTask {
   std::byte* to_slot;  // null: it does not go to my slot
   uint32_t thread;
   uint32_t threads;
-  // If the peers' operands are not in slots, a buffer that has them one after
-  // another. Null if the operands are in slots.
+  // A buffer that contains the peers' operands one after another. Null if the
+  // operands are in slots.
   const std::byte* staging = nullptr;
 };
 
@@ -48,7 +48,8 @@ __device__ __forceinline__ const std::byte* SourceOf(const ReduceTask& task,
 }
 
 // Sets `offset` to the places of the vectors that this thread reduces together,
-// from number `base` on; to `bytes` where there is none of the `size` vectors.
+// starting with vector `base`. There are `size` vectors. For a vector that does
+// not exist, the offset is `bytes`.
 template <int kUnroll>
 __device__ __forceinline__ void FindOffsets(const ReduceTask& task,
                                             uint32_t base, uint32_t size,
@@ -63,9 +64,9 @@ __device__ __forceinline__ void FindOffsets(const ReduceTask& task,
 }
 
 // Loads 16 bytes at each offset of members [first, first + kSources). A step
-// has few vectors for each thread, and a load from the pool takes microseconds,
-// which must not add up over the members: all loads start before any ends.
-// `values` are 0 before, for the reason that MovingVector gives.
+// has few vectors for each thread, and a load from the pool takes microseconds.
+// These times must not add up over the members, so all loads start before any
+// load ends. The caller sets `values` to 0 first. MovingVector explains why.
 template <int kUnroll>
 __device__ __forceinline__ void LoadSources(
     const ReduceTask& task, const DeviceStep& step, int first, int self,
@@ -112,9 +113,9 @@ __device__ __forceinline__ bool IsAligned(const ReduceTask& task) {
   return (own | to | task.step->bytes) % 16 == 0;
 }
 
-// Adds the operands of an aligned step of at most kMost sources. With one known
-// operation there are registers for more vectors than in ReduceStep, so fewer
-// loads wait for others.
+// Adds the operands of an aligned step of at most kMost sources. Because the
+// operation is known, there are registers for more vectors than in ReduceStep,
+// so fewer loads wait for others.
 template <typename Type, int kMost, int kUnroll>
 __device__ __noinline__ void Sum(const ReduceTask& task) {
   const DeviceStep& step = *task.step;
@@ -235,8 +236,8 @@ __device__ __noinline__ void ReduceStepOfAny(const ReduceTask& task) {
   }
 }
 
-// With two ranks a block of a kernel has five vectors for each thread in a
-// slot, with three or four ranks three (kKernelRoundBytes).
+// With two ranks, a slot has five vectors for each thread of a block. With
+// three or four ranks, it has three (kKernelRoundBytes).
 template <typename Type, bool premultiplied>
 __device__ __forceinline__ void ReduceAs(const ReduceTask& task) {
   const int sources = task.step->last - task.step->first;

@@ -57,7 +57,8 @@ __device__ __noinline__ inline void StorePart(std::byte* to, uint4 value,
     to[i - skip] = static_cast<std::byte>(word(i));
 }
 
-// Whether some row of bytes [begin, end) of this rank's block is published.
+// Returns true if a row of bytes [begin, end) of this rank's block is
+// published.
 __device__ __forceinline__ bool IsPublished(const DeviceRows& rows,
                                             uint64_t begin, uint64_t end) {
   if (rows.published == nullptr) return true;

@@ -12,7 +12,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr uint32_t kMaxGrid = 256;
 constexpr uint64_t kNoFault = ~uint64_t{0};
-// Up to this number, checks cost less than a launch.
+// Up to this many checks take less time than the launch of a kernel.
 constexpr uint64_t kFewChecks = 1024;
 // Bytes of a row that a warp copies at a time.
 constexpr uint64_t kPartBytes = uint64_t{8} << 10;
@@ -256,7 +256,7 @@ cudaError_t LaunchSlices(const plan::Request& request,
 RowScratch::RowScratch(const plan::Request& request, void* memory) {
   const plan::Rows& rows = request.rows;
   const uint64_t ranks = request.num_ranks;
-  // Every part starts at a multiple of its entries.
+  // Every part starts at a multiple of the size of its entries.
   const auto take = [&](auto** part, uint64_t count) {
     using T = std::remove_reference_t<decltype(**part)>;
     *part = reinterpret_cast<T*>(static_cast<std::byte*>(memory) + bytes);
@@ -270,7 +270,8 @@ RowScratch::RowScratch(const plan::Request& request, void* memory) {
   take(&next, rows.taken);
 }
 
-// Rows without places, which are not published, and no fault: all bits are 1.
+// Sets all bits to 1: rows have no places, no row is published, and there is no
+// fault.
 cudaError_t ClearRows(const plan::Request& request, void* scratch,
                       cudaStream_t stream) {
   const RowScratch parts(request, scratch);

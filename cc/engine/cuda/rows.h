@@ -13,17 +13,18 @@
 // pointers are to device memory.
 namespace jax_cxl::cuda {
 
-// The places in the output of each row of the table of all blocks: first[row],
-// next[first[row]], and so on, until -1. Most rows go to one place or to none.
-// Rows of this rank's own block have no places, because they have been copied.
+// The places in the output of each row of the table that all blocks form:
+// first[row], next[first[row]], and so on, until -1. Most rows go to one place
+// or to none. Rows of this rank's own block have no places, because they have
+// been copied.
 struct DeviceRows {
   uint64_t row_bytes = 0;
   uint64_t table_rows = 0;  // of a member's block
   // 16-byte vectors of a row; 0 if rows do not consist of whole vectors.
   uint32_t row_vectors = 0;
   int32_t row_shift = -1;  // row_vectors is 2**row_shift; -1: no power of two
-  // A 1 for each row of this rank's block that other ranks take. Null: they may
-  // take all rows.
+  // Contains 1 for each row of this rank's block that other ranks take. If it
+  // is null, they may take all rows.
   const uint8_t* published = nullptr;
   const int32_t* first = nullptr;  // of each row of all blocks
   const int32_t* next = nullptr;   // of each row of the output

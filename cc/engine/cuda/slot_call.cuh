@@ -168,7 +168,8 @@ __device__ void Send(const DeviceCall& call, DataWarp& warp,
     return LoadLocal(from + i, valid);
   };
   constexpr bool premultiplied = kind == CallKind::kPremultiplied;
-  // Applied where a vector is stored, after the loads of several have started.
+  // The product is computed when a vector is stored, after the loads of several
+  // vectors have started.
   const auto product = [&](uint4 v) {
     if constexpr (premultiplied) return Multiply(call, v);
     return v;

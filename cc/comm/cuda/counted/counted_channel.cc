@@ -13,7 +13,8 @@
 namespace jax_cxl::comm {
 namespace {
 
-// Ranks disagree if one calls a sum and another a mean or a premultiplied sum.
+// Includes the divisor and whether the sum is premultiplied, so that ranks
+// disagree if one calls a sum and another calls a mean or a premultiplied sum.
 pool::CallDescriptor DescribeCounted(const Call& call, uint32_t divisor,
                                      bool premultiplied) {
   pool::CallDescriptor descriptor = Describe(call);
@@ -29,8 +30,8 @@ cuda::JournalEntry RecordOf(const Call& call, uint32_t divisor,
   return record;
 }
 
-// Where the output begins in the input, in bytes. Returns nothing if they do
-// not overlap.
+// Returns where the output begins relative to the input, in bytes, or nothing
+// if they do not overlap.
 std::optional<int64_t> ShiftInPlace(const Call& call) {
   const int64_t shift = call.output - call.input;
   const auto before = static_cast<int64_t>(plan::OutputBytes(call.request));
@@ -231,7 +232,8 @@ Status CountedChannel::CheckCalls(Clock::time_point now, uint64_t finished) {
   if (static_cast<cuda::DeviceFault>(Read(status.fault)) !=
       cuda::DeviceFault::kMismatch)
     return OkStatus();
-  // A journal describes the first of the calls that differ.
+  // Compare the journals again, because they describe the first call that
+  // differs.
   CXL_RETURN_IF_ERROR(journal_->Compare(written_));
   return waits_.Mismatch(*oldest_, static_cast<int>(std::min<uint64_t>(
                                        Read(status.fault_member), size - 1)));

@@ -27,7 +27,8 @@
 
 namespace jax_cxl::comm {
 
-// A call in the form in which the device executes it, any number of times.
+// A call in the form in which the device executes it. The device may execute it
+// any number of times.
 struct CountedCall {
   cuda::DeviceCall device;
   const CountedPlan* plan = nullptr;
@@ -56,10 +57,10 @@ class CountedChannel {
   // is lost.
   Result<bool> TryConnect();
 
-  // Makes a call ready for Launch or cuda::LaunchTransfers. `divisor` divides
-  // the results of a reduction; 0: none. `factor` belongs to a
-  // premultiplied sum. Requires a connected channel, and a call that moves
-  // data.
+  // Prepares a call for Launch or cuda::LaunchTransfers. The results of a
+  // reduction are divided by `divisor`, unless it is 0. `factor` is the factor
+  // of a premultiplied sum. The channel must be connected, and the call must
+  // move data.
   Result<CountedCall> Prepare(const Call& call, uint32_t divisor,
                               const std::optional<Factor>& factor = {});
 
@@ -71,7 +72,7 @@ class CountedChannel {
   // See DeviceChannel::Check. Does not end the calls that cannot complete.
   Status Check(Clock::time_point now);
 
-  // Ends all calls, and all later ones. Their results are undefined.
+  // Ends all calls, including later ones. Their results are undefined.
   void Abort();
 
  private:

@@ -95,8 +95,8 @@ TEST_F(CountedChannelTest, GraphsBetweenOtherCalls) {
   for (cudaGraphExec_t graph : graphs) cudaGraphExecDestroy(graph);
 }
 
-// Rank 0 gives up a call while another one is enqueued behind it. Rank 1 gets
-// the first call's data, and not those of the second.
+// Rank 0 gives up a call while another call is enqueued behind it. Rank 1 gets
+// the data of the first call, but not the data of the second.
 TEST_F(CountedChannelTest, CallsBehindAnAbortDoNothing) {
   for (uint64_t count : {1000, 300001}) {
     CountedPair pair((DeviceOptions()));
@@ -120,7 +120,7 @@ TEST_F(CountedChannelTest, CallsBehindAnAbortDoNothing) {
     pair.channel(1).Abort();
     pair.Use(1);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    // A short call has put all of its data.
+    // Rank 0 had put all data of a short call before it gave up.
     if (count == 1000) {
       EXPECT_EQ(first.Wrong(1, 0), 0);
     }

@@ -40,7 +40,7 @@ class CountedPlans {
   // Makes a stream on the current device.
   Status Open();
 
-  // Returns null if there is none.
+  // Returns null if there is no plan with this key.
   const CountedPlan* Find(const std::string& key) const;
 
   // Copies the plan to the device, and waits for the copy. Other streams may

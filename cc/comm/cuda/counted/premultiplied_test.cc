@@ -49,7 +49,7 @@ typename Format::Storage ElementOf(uint64_t number) {
     return Format::Narrow(0.037f * static_cast<float>(number % 1013) - 11);
 }
 
-// Vectors of the ranks, one rank's elements on its GPU.
+// A vector for each rank, in the memory of the rank's GPU.
 template <typename Format>
 class Vectors {
  public:
@@ -91,8 +91,9 @@ class Vectors {
   std::array<T*, kRanks> memory_ = {};
 };
 
-// Premultiplied sums in place of one type, from a graph that runs twice, with
-// factors in memory of the device, which change in between, or in the call.
+// Checks premultiplied sums of one type, in place, from a graph that runs
+// twice. The factors are either in the call or in device memory. Factors in
+// device memory change between the two runs.
 template <typename Format>
 void CheckPremultiplied(CountedPair* pair, DType dtype, plan::Op op,
                         uint64_t count, bool on_device) {

@@ -12,9 +12,9 @@
 namespace jax_cxl::comm {
 namespace {
 
-// Bytes that a stream copies in one turn. They are enough for full speed. They
-// are no more, because copies of the program, for example of a loss, wait until
-// the turn ends.
+// How many bytes a stream copies in one turn. This is enough for full speed. It
+// is no more, because the program's own copies (of a loss, for example) wait
+// until the turn ends.
 constexpr uint64_t kTurnBytes = 16 << 20;
 
 }  // namespace
@@ -139,7 +139,8 @@ Result<std::vector<std::vector<uint64_t>>> DeviceCopies::Checksums(
   return checksums;
 }
 
-// After an error the device may still write, so the memory is given up.
+// After an error, the device may still write to the borrowed memory, so that
+// memory is never used again.
 Result<DeviceCopies::Exchange> DeviceCopies::StartChecksums(
     const Blocks& blocks, uint64_t bytes) {
   const auto queue = queues_.find(blocks.device);

@@ -47,26 +47,26 @@ class DeviceCopies {
     std::vector<uint64_t> addresses;  // multiples of 16
   };
   // Returns the checksums (XXH3 with 64 bits) of the given blocks of each
-  // device's memory. A block has `bytes` bytes. All devices compute at once;
-  // this thread waits without spinning. `bytes` is a multiple of 1 KiB. Does
-  // not wait for copies.
+  // device's memory. A block has `bytes` bytes, a multiple of 1 KiB. All
+  // devices compute at once. The calling thread waits without spinning, and
+  // does not wait for copies.
   Result<std::vector<std::vector<uint64_t>>> Checksums(
       const std::vector<Blocks>& of_devices, uint64_t bytes);
 
  private:
-  // The copy engine prefers the next copy of a stream to copies of other
-  // streams. With one stream, the program's small copies would wait for a whole
-  // save. With two streams in turn, each of which waits for the other, the
-  // engine can choose another copy in between.
+  // After a copy, the copy engine prefers the next copy of the same stream to
+  // copies of other streams. With one stream, the program's small copies would
+  // wait for a whole save. So two streams take turns, and each waits for the
+  // other. In between, the engine can choose another copy.
   struct CopyQueue {
     std::array<cudaStream_t, 2> streams = {};
     cudaEvent_t last = nullptr;  // the end of the last copy
     cudaStream_t checksums = nullptr;
   };
 
-  // Addresses and checksums of blocks, in memory of the host that all devices
-  // reach. Copies of them would wait in the copy engines for the copies of
-  // data.
+  // Addresses and checksums of blocks, in host memory that all devices can
+  // access. If they were copied between host and device, these copies would
+  // wait in the copy engines behind the copies of data.
   struct Exchange {
     uint64_t* words = nullptr;
     size_t count = 0;

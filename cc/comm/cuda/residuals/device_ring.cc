@@ -169,7 +169,7 @@ Status DeviceRing::Get(int32_t number, const tier::DeviceHandle* handle,
     get.staged = buffer->memory.get();
     get.staged_position = expected->position;
   }
-  // The kernel may have to read any value.
+  // Wait for the last put, because the kernel may have to read any value.
   CXL_RETURN_IF_ERROR(StreamWait(stream, last_put_));
   CXL_RETURN_IF_ERROR(
       cuda::CudaStatus(tier::LaunchGet(get, stream), "get a residual"));

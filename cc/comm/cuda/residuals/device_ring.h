@@ -24,9 +24,9 @@ namespace jax_cxl::comm {
 // Thread-safe.
 class DeviceRing {
  public:
-  // The ring has `rows` blocks from each address in `parts` on. It adds itself
-  // to the rings of this process. Fails with kUnimplemented if the store has
-  // too many devices.
+  // The ring has `rows` blocks starting at each address in `parts`. It adds
+  // itself to the rings of this process. Fails with kUnimplemented if the store
+  // has too many devices.
   static Result<std::shared_ptr<DeviceRing>> Create(
       uint32_t number, int device, std::vector<std::byte*> parts,
       uint64_t rows);
@@ -54,7 +54,7 @@ class DeviceRing {
              uint64_t rows);
 
   Status Prepare();
-  // Fails if the ring was closed, and once after a get that failed.
+  // Fails if the ring was closed. Also fails one time after a get has failed.
   Status CheckUsable();
   Status CopyOut(const tier::Handle& value, StagingBuffer& from,
                  uint64_t bytes);

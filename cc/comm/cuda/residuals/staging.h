@@ -32,8 +32,9 @@ struct StagingBuffer {
 // The buffers of one named value of a layer. The program copies each value that
 // it puts to an outgoing buffer, and goes on; a copy engine empties the buffer.
 // The backward pass needs the values in the opposite order. So the values that
-// it needs next are fetched to incoming buffers ahead of time. If it needs
-// another value, the kernel sees that, and reads the store itself.
+// it needs next are fetched to incoming buffers ahead of time. If the backward
+// pass needs another value, the kernel detects this and reads the value from
+// the store itself.
 //
 // Not thread-safe.
 class Staging {
@@ -43,16 +44,16 @@ class Staging {
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  // Makes buffers that are large enough, of the current device. Waits for the
-  // device if it replaces smaller ones.
+  // Makes buffers of at least `bytes` bytes on the current device. Waits for
+  // the device if it replaces smaller buffers.
   Status Reserve(uint64_t bytes);
 
   // Returns the buffer for the next value that the program puts.
   StagingBuffer& NextOutgoing(const StoredValue& value);
 
-  // Returns the value that the program probably gets now.
+  // Returns the value that the program is probably getting now.
   std::optional<StoredValue> Expected();
-  // Returns the buffer that has a value, null if none.
+  // Returns the buffer that holds the value, or null if there is none.
   StagingBuffer* Find(const StoredValue& value);
   // A value that should be fetched now, and the buffer for it.
   struct Fetch {
@@ -65,7 +66,7 @@ class Staging {
   void Forget(uint64_t head, uint64_t capacity);
 
  private:
-  // Values that are fetched while another is in use.
+  // How many values are fetched while another value is in use.
   static constexpr size_t kAhead = 2;
 
   std::array<StagingBuffer, 2> outgoing_;

@@ -7,9 +7,9 @@ namespace {
 using xxh3::Pair;
 
 constexpr int kWarpsPerGroup = 4;
-// A step needs the results of the previous step, so that a block has one warp.
-// The words of this many steps are on their way to it, because a step computes
-// in a small part of the time of a load.
+// How many steps ahead a warp loads its words. Computing a step takes only a
+// small part of the time of a load. Each step needs the results of the previous
+// step, so a block has only one warp.
 constexpr int kAhead = 8;
 constexpr unsigned kAllLanes = ~0U;
 

@@ -8,9 +8,9 @@
 namespace jax_cxl::cuda {
 
 // Enqueues the computation of the checksum (xxh3_lanes.h) of each of `count`
-// blocks. `blocks` has their addresses, which are multiples of 16, in memory of
-// the device. `blocks` and `checksums` may be pinned memory of the host.
-// `bytes` is the size of a block, a multiple of 1 KiB.
+// blocks. `blocks` contains the addresses of the blocks in device memory, which
+// are multiples of 16. `blocks` and `checksums` may be pinned memory of the
+// host. `bytes` is the size of a block, a multiple of 1 KiB.
 cudaError_t LaunchBlockChecksums(const uint64_t* blocks, uint64_t count,
                                  uint64_t bytes, uint64_t* checksums,
                                  cudaStream_t stream);

@@ -14,7 +14,7 @@ namespace jax_cxl::cuda {
 namespace flagged {
 namespace {
 
-// `call` may get the numbers of `given` later.
+// `call` may not be filled in yet: it may get the numbers of `given` later.
 template <typename AnyLists>
 __device__ Task TaskOf(const DeviceCall& given, const DeviceCall& call,
                        const AnyLists& lists) {
@@ -41,7 +41,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     if (threadIdx.x == 0) Stop(call.status);
     return;
   }
-  // All data are in registers or in memory by now, and no store overtakes that.
+  // By now, all data have been loaded into registers or stored in memory, and
+  // the following store cannot overtake that.
   if (threadIdx.x == 0 && progress.Finish()) StoreReleased(call, mine);
 }
 

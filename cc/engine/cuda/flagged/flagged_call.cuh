@@ -56,8 +56,8 @@ __device__ inline bool Receive(const Task& task, Shared& shared) {
   return true;
 }
 
-// This thread's part of the puts. It starts the first load before it knows the
-// number of the call, and that the slot is free.
+// This thread's part of the puts. The first load starts before the thread knows
+// the number of the call, and before it knows that the slot is free.
 class Puts {
  public:
   __device__ Puts(const std::byte* input, const ShortStep* sending,
@@ -92,9 +92,9 @@ __device__ inline void Begin(const DeviceCall& call, Shared& shared) {
   shared.released = call.scratch->flagged_released;
 }
 
-// Executes the call, once all threads of the block know `shared`. `done` is
-// false if an earlier step of the block has failed. Returns false if the call
-// cannot complete.
+// Executes the call, once all threads of the block can see the contents of
+// `shared`. `done` is false if an earlier step of the block has failed. Returns
+// false if the call cannot complete.
 template <bool counted>
 __device__ inline bool Run(const Task& task, FlaggedControl& mine,
                            Shared& shared, Puts& puts, bool done) {
@@ -148,7 +148,8 @@ __device__ inline bool BeginAnew(const Task& task, Shared& shared,
       StoreWord(&mine.released, call->epoch << kValueBits | (round + 1));
     }
   } else if (threadIdx.x == 0) {
-    // The other blocks store to the same ring.
+    // This block also stores to the ring, so it waits until the first block has
+    // cleared the ring.
     const volatile DeviceStatus* status = call->status;
     while (done && ReleasedBy(*call, call->self) < round + 1)
       done = status->abort == 0;

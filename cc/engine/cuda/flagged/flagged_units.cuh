@@ -17,11 +17,11 @@
 namespace jax_cxl::cuda::flagged {
 
 // Threads of a block that move data. One more warp watches the peers' calls,
-// and another one does what nothing waits for.
+// and another warp does the work that nothing waits for.
 inline constexpr uint32_t kThreads = 512;
 inline constexpr uint32_t kBlockThreads = kThreads + 64;
 
-// Enough blocks that each thread has little to do.
+// Returns enough blocks that each thread has little to do.
 inline uint32_t BlocksFor(uint64_t units) {
   constexpr uint64_t kMost = 32;
   return static_cast<uint32_t>(
@@ -67,7 +67,7 @@ __device__ inline uint32_t FlagOf(const DeviceCall& call) {
   return FlagOf(call.base_round);
 }
 
-// Never equal to a word that was never written.
+// The result never equals the contents of a word that nobody has written.
 __device__ inline uint64_t ExpectedCall(const DeviceCall& call) {
   return CallWord(call.base_round + 1, call.hash);
 }

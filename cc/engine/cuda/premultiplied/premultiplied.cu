@@ -5,7 +5,7 @@
 namespace jax_cxl::cuda {
 namespace {
 
-// Repeats the factor over 8 bytes, as Multiply wants it.
+// Repeats the factor over 8 bytes, as Multiply expects it.
 __device__ void TakeFactor(DeviceCall* call) {
   uint64_t factor = call->factor;
   if (call->factor_at != nullptr) {

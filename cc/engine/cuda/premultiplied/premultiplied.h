@@ -6,13 +6,13 @@
 #include "cc/engine/cuda/device_call.h"
 
 // Premultiplied sums. Each rank multiplies its input by its factor, and rounds
-// the products to the dtype. The sum of the products has the bits that a sum of
-// such inputs has. The kernel is separate, so that the kernel of other calls
-// has no code for factors.
+// the products to the dtype. The result has the same bits as an ordinary sum
+// whose inputs are these products. The kernel is separate, so that the kernel
+// of other calls has no code for factors.
 namespace jax_cxl::cuda {
 
-// Works like LaunchCounted (executor.h). The kernel reads DeviceCall::factor_at
-// when it runs, in a graph each time.
+// Works like LaunchCounted (executor.h). The kernel reads the factor at
+// DeviceCall::factor_at each time it runs, also in a graph.
 cudaError_t LaunchPremultiplied(const DeviceCall& call, const Shape& shape,
                                 cudaStream_t stream);
 

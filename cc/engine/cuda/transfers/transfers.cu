@@ -8,7 +8,8 @@
 namespace jax_cxl::cuda {
 namespace {
 
-// The transfers travel with the launch. Few of them cost less.
+// The transfers are arguments of the launch. A short list costs less than a
+// long one.
 template <size_t most>
 struct Transfers {
   DeviceTransfer transfers[most];
@@ -19,8 +20,8 @@ constexpr size_t kFew = 4;
 __device__ void RunShort(const DeviceTransfer& given, DeviceCall* call) {
   __shared__ flagged::Shared shared;
   __shared__ FlaggedControl* rings[2];
-  // Use another warp than the one that loads the position, which would wait for
-  // both.
+  // Do not use the warp that loads the position. It would have to wait for both
+  // loads.
   const uint32_t member = threadIdx.x - (flagged::kBlockThreads - 32);
   if (member < 2) rings[member] = given.call.members[member].flagged;
   const bool source = given.call.self == 0;
