@@ -1,4 +1,4 @@
-// Sanitizers: none. It makes plans of all sizes. This takes minutes there.
+// Sanitizers: none. Making plans of all sizes would take minutes with one.
 
 #include <gtest/gtest.h>
 
