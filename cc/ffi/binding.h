@@ -23,7 +23,7 @@
 //   Runtime        comm::Runtime or comm::DeviceRuntime
 //   Finish         makes an Outcome from a status
 //   Start          starts a call, whose rows (if any) are in `rows`
-//   Keep           sees that a result holds what its operand holds
+//   Keep           makes sure that a result holds what its operand holds
 //   ReadTable      returns the bytes of a buffer in the memory of the host
 //   ScratchBytes   the scratch memory of an operation that moves rows
 namespace jax_cxl::ffi {

@@ -13,8 +13,8 @@ namespace jax_cxl::cuda {
 // whole kernel, save other registers to memory, and wait for their loads before
 // it saves them.
 struct MovingVector {
-  uint64_t offset;  // from the begin of the step's bytes; outside: at least
-                    // their number
+  uint64_t offset;  // from the start of the step's bytes; at least their
+                    // number if the vector is outside
   uint4 value = {};
 };
 

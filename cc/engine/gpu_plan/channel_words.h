@@ -61,8 +61,8 @@ struct alignas(pool::kInterferenceBytes) FlaggedControl {
 // hosts of all members read `taking` before each call.
 struct HostWords {
   pool::Doorbell wanted;    // number of calls that the host has enqueued, or
-                            // is about to
-  pool::Doorbell finished;  // number of calls of which the host knows the end
+                            // is about to enqueue
+  pool::Doorbell finished;  // number of calls that the host knows have ended
   pool::Doorbell taking;    // odd while the host tries to take the memory
 };
 

@@ -44,8 +44,8 @@ class Medium {
   // a pool takes it. For other media, the paths must exist and already have all
   // of their memory.
   virtual bool allocates() const = 0;
-  // Checks what only this medium requires of `spec.paths` and
-  // `spec.devices_per_path`; opens nothing.
+  // Checks the requirements that only this medium has for `spec.paths` and
+  // `spec.devices_per_path`. Opens nothing.
   virtual Status Check(const PoolSpec&) const { return OkStatus(); }
 
   // Reserves the names of the pool for this job while the result is open. The
@@ -91,7 +91,8 @@ struct PoolSpec {
   MakeInterposer make_interposer = nullptr;
 };
 
-// Checks everything that the description alone tells; opens nothing.
+// Checks everything that can be checked in the description alone. Opens
+// nothing.
 Status CheckSpec(const PoolSpec& spec);
 
 }  // namespace jax_cxl::pool
