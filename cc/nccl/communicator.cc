@@ -14,7 +14,7 @@ namespace {
 
 constexpr auto kWatchInterval = std::chrono::milliseconds(10);
 
-// The communicators whose calls a thread watches. When the process exits, CUDA
+// The communicators whose calls threads watch. When the process exits, CUDA
 // frees memory that these threads read, even if the program has not destroyed
 // its communicators. This object itself is never destroyed.
 struct Watched {

@@ -31,9 +31,9 @@ class Device {
   // same on all ranks.
   virtual int most_transfers() const = 0;
 
-  // Enqueue work after the earlier work of their streams. SendAndReceive
-  // executes the transfers side by side; their channels differ, and are
-  // connected.
+  // These functions enqueue work after the earlier work of their streams.
+  // SendAndReceive executes the transfers side by side; their channels differ,
+  // and are connected.
   virtual Status Enqueue(const Collective& collective, Stream stream) = 0;
   virtual Status SendAndReceive(std::span<const Transfer> transfers) = 0;
   virtual Status Copy(const Transfer& transfer) = 0;
@@ -44,7 +44,7 @@ class Device {
   // processes.
   virtual Status EnqueueBetween(const Collective& collective,
                                 Stream stream) = 0;
-  // Called before and after work of Levels::inner is enqueued.
+  // Call these before and after work of Levels::inner is enqueued.
   virtual Status BeginInside(Stream stream) = 0;
   virtual Status EndInside(Stream stream) = 0;
 

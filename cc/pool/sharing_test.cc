@@ -74,7 +74,7 @@ TEST_F(SharingTest, JobOfAnotherHostIsNamedAndKeepsItsPool) {
   EXPECT_TRUE(first->CheckIntact().ok());
 }
 
-// The job's creator may have ended. Any rank of the job proves that it lives.
+// The job's creator may have ended. Any living rank proves that the job lives.
 TEST_F(SharingTest, RankOfAnotherHostIsNamed) {
   std::jthread heart;
   auto first = Create();

@@ -1,4 +1,4 @@
-// Sanitizers: none. Making plans of all sizes would take minutes with one.
+// Sanitizers: none. Making plans of all sizes takes minutes under a sanitizer.
 
 #include "cc/engine/gpu_plan/gpu_plan.h"
 

@@ -24,7 +24,7 @@ XLA_FFI_Error* jax_cxl_cuda_start_rows(XLA_FFI_CallFrame* frame);
 // Ends a call. It takes the first operand of the start, the result of the
 // start, and any number of other values. Some of these values are other buffers
 // of the start, which `done` keeps alive. Others must be computed before `done`
-// runs. Its result is aliased to the result of the start.
+// runs. The result of `done` is aliased to the result of the start.
 XLA_FFI_Error* jax_cxl_cuda_done(XLA_FFI_CallFrame* frame);
 // Takes a token and any number of values, each aliased to a result. It does
 // nothing at run time, but it orders the users of its results after the start.

@@ -23,10 +23,10 @@ struct PoolToken {
 
 Result<PoolToken> RandomPoolToken();
 
-// Returns the token of a new communicator that `survivors`, some ranks of the
-// communicator with the token `parent`, make. All of them compute the same
-// token without communication. `count` is the number of communicators that the
-// same ranks have already made of that one.
+// Returns the token of a new communicator. It is made by `survivors`, some
+// ranks of the communicator with the token `parent`. All of them compute the
+// same token without communication. `count` is the number of communicators that
+// the same ranks have already made from that one.
 PoolToken DeriveToken(const PoolToken& parent, std::span<const int> survivors,
                       uint64_t count);
 

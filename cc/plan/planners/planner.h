@@ -111,8 +111,8 @@ class Planner {
   // if a slot has room for that.
   //
   // If geometry().min_chunk_bytes allows, there are at least `pipeline` chunks,
-  // and at least as many as a ring has slots: that many chunks wait for no
-  // slot.
+  // and at least as many as a ring has slots, because that many chunks never
+  // wait for a free slot.
   Chunks Cut(uint64_t total, const Cutting& cutting = {}) const;
 
   void Copy(uint64_t from, uint64_t to, uint64_t bytes) {

@@ -59,7 +59,7 @@ class Medium {
   virtual Result<PoolFile> Open(const std::string& path, uint64_t offset,
                                 bool creating) const = 0;
   // Returns the bytes in each path, for a pool with the open `files`. 0 means
-  // that Take determines them for each path.
+  // that Take determines the size of each path.
   virtual Result<uint64_t> PathBytes(const PoolSpec& spec,
                                      const std::vector<PoolFile>& files,
                                      int world_size, bool creating) const = 0;

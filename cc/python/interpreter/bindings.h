@@ -21,8 +21,8 @@ void BindDispatchErrors(nanobind::module_& m);
 // uncaught exception in sys.last_value, but drops an uncaught SystemExit before
 // it calls exit handlers. Therefore this module changes slots of the type
 // SystemExit to note the last SystemExit of the main thread, and its fate. If
-// it is freed while a frame is running, the program has caught it. An uncaught
-// one is freed when no frame is left, or is still alive at exit.
+// that exception is freed while a frame is running, the program has caught it.
+// An uncaught one is freed when no frame is left, or is still alive at exit.
 void BindUncaughtExit(nanobind::module_& m);
 
 }  // namespace jax_cxl
