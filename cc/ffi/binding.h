@@ -23,7 +23,7 @@
 //   Runtime        comm::Runtime or comm::DeviceRuntime
 //   Finish         makes an Outcome from a status
 //   Start          starts a call, whose rows (if any) are in `rows`
-//   Keep           sees that a result holds what its operand holds
+//   Keep           makes sure that a result holds what its operand holds
 //   ReadTable      returns the bytes of a buffer in the memory of the host
 //   ScratchBytes   the scratch memory of an operation that moves rows
 namespace jax_cxl::ffi {
@@ -103,13 +103,14 @@ class Handlers {
                                      Arguments arguments, Results results) {
     const Status status = CheckTables(context, rows, arguments, results);
     if (status.ok()) return xla::ffi::Error::Success();
-    // Other ranks may wait for the collectives that this program now lacks.
+    // Other ranks may wait for later collectives of this program, which will
+    // not run now.
     if (auto device = FindDevice<Platform>(ordinal); device.ok())
       device->local->endpoint->Abort(status);
     return ToFfiError(status);
   }
 
-  // Sees that each result holds what its operand holds.
+  // Makes sure that each result holds what its operand holds.
   static Status KeepAll(Context context, const Arguments& arguments,
                         const Results& results) {
     for (size_t i = 0; i < results.size(); ++i) {
@@ -166,7 +167,7 @@ auto BindCall() {
       .template Ctx<xla::ffi::State<CallSite>>();
 }
 
-// Binds them, and any number of buffers.
+// Binds these parameters, and any number of buffers.
 template <typename Platform>
 auto BindAnyBuffers() {
   return BindCall<Platform>().RemainingArgs().RemainingRets();

@@ -32,7 +32,7 @@ void PermuteAlone(const comm::Call& call) {
     std::memcpy(call.output, call.input, bytes);
 }
 
-// Adds what an operation that moves rows needs.
+// Adds to `call` what an operation that moves rows needs.
 void SetRows(const RowBuffers& buffers, comm::Call* call) {
   if (call->request.op == plan::Op::kTakeRows) {
     cpu::ZeroRows(call->request, buffers.indices, call->output);

@@ -14,9 +14,9 @@ namespace {
 
 constexpr auto kWatchInterval = std::chrono::milliseconds(10);
 
-// The communicators that are watched. At the end of the process CUDA frees
-// memory that the threads read, whether the program destroys its communicators
-// or not. Never destroyed itself.
+// The communicators whose calls threads watch. When the process exits, CUDA
+// frees memory that these threads read, even if the program has not destroyed
+// its communicators. This object itself is never destroyed.
 struct Watched {
   std::mutex mutex;
   std::set<Communicator*> communicators;
@@ -54,7 +54,7 @@ Communicator::~Communicator() {
     watched.communicators.erase(this);
     StopWatching();
   }
-  // After Abort, a thread that waits for other ranks leaves soon.
+  // After Abort, a thread that waits for other ranks soon gives up the mutex.
   std::lock_guard lock(mutex_);
   device_.reset();
   job_.reset();

@@ -36,7 +36,7 @@ class Communicator {
   // `ordinal` is the number of the CUDA device.
   Communicator(const PoolToken& token, int rank, int size, int ordinal,
                bool blocking, MakeDevice make_device);
-  // Ends the calls under way, unless Finalize came before.
+  // Ends the calls under way, unless Finalize was called before.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -66,8 +66,9 @@ class Communicator {
   // Held while the device is used.
   std::mutex& mutex() { return mutex_; }
   // Returns the token of the next communicator of some of the ranks, without
-  // asking them. Each call with the same ranks gives another token. The others
-  // do not know of the call, so calls are counted for each set of ranks.
+  // asking them. Each call with the same ranks gives another token. Ranks
+  // outside the set do not know of the call, so calls are counted for each set
+  // separately.
   PoolToken NextToken(const std::vector<int>& ranks);
 
   // Ends the communicator with an error, which the other ranks get too.

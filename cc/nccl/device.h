@@ -12,13 +12,13 @@
 
 namespace jax_cxl::nccl {
 
-// What executes the calls of one rank of a communicator: a GPU, or in tests a
-// model.
+// The device that executes the calls of one rank of a communicator: a GPU, or a
+// model in tests.
 //
 // One thread at a time calls the functions that are not marked otherwise.
 class Device {
  public:
-  // Waits for the calls that are enqueued, unless Abort came before.
+  // Waits for the calls that are enqueued, unless Abort was called before.
   virtual ~Device() = default;
 
   // Opens the channel from `source` to `destination`, one of which is this
@@ -27,23 +27,24 @@ class Device {
   // Returns true once the other rank has opened the channel too.
   virtual Result<bool> TryConnectPair(int source, int destination) = 0;
 
-  // How many transfers the device executes side by side. All ranks have the
-  // same number.
+  // How many transfers the device can execute side by side. The number is the
+  // same on all ranks.
   virtual int most_transfers() const = 0;
 
-  // Enqueue work after the earlier work of their streams. SendAndReceive
-  // executes the transfers side by side; their channels differ, and are
-  // connected.
+  // These functions enqueue work after the earlier work of their streams.
+  // SendAndReceive executes the transfers side by side; their channels differ,
+  // and are connected.
   virtual Status Enqueue(const Collective& collective, Stream stream) = 0;
   virtual Status SendAndReceive(std::span<const Transfer> transfers) = 0;
   virtual Status Copy(const Transfer& transfer) = 0;
 
   // How collectives run in levels. Null if they do not.
   virtual const Levels* levels() const = 0;
-  // Enqueues a collective of the ranks that have the same place.
+  // Enqueues a collective of the ranks that have the same place in their
+  // processes.
   virtual Status EnqueueBetween(const Collective& collective,
                                 Stream stream) = 0;
-  // Called before and after work of Levels::inner is enqueued.
+  // Call these before and after work of Levels::inner is enqueued.
   virtual Status BeginInside(Stream stream) = 0;
   virtual Status EndInside(Stream stream) = 0;
 

@@ -35,7 +35,7 @@ TEST(FactsTest, RanksWithOneGpuAreNamed) {
       << status.message();
 }
 
-// Such a rank may not know its GPU.
+// A rank with a problem may not know its GPU.
 TEST(FactsTest, AProblemComesBeforeTheGpus) {
   std::vector<Facts> ranks = {FactsOf(132, 0), FactsOf(0, 0)};
   std::snprintf(ranks[1].problem, sizeof(ranks[1].problem), "no memory");

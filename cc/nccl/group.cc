@@ -139,8 +139,9 @@ bool AreAlike(const LevelStep& one, const LevelStep& other) {
                             });
 }
 
-// Launches a step of the real NCCL of all parts at once. One after another,
-// the first would wait for the others.
+// Launches the steps with this index that use the real NCCL, of all parts
+// together. If they were launched one after another, the first would wait for
+// the others.
 Status LaunchInside(std::span<Running> parts, size_t index) {
   const auto inside = std::ranges::find_if(
       parts, [&](const Running& part) { return IsInside(part, index); });

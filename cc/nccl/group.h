@@ -13,10 +13,10 @@ namespace jax_cxl::nccl {
 // The calls between ncclGroupStart and ncclGroupEnd of one thread, over any
 // number of communicators. A call outside of a group is a group of one.
 //
-// The calls of a communicator run in the order in which the group has them:
-// first its collectives, and then its sends and receives, which run side by
-// side. No call starts before all communicators of the group are connected, so
-// one thread can serve several GPUs.
+// A communicator first runs its collectives, in the order in which they were
+// added. Then it runs its sends and receives, side by side. No call starts
+// before all communicators of the group are connected, so one thread can serve
+// several GPUs.
 class Group {
  public:
   // The group of the calling thread.

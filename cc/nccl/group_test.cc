@@ -114,7 +114,8 @@ TEST(GroupTest, PremultipliedSums) {
   EXPECT_EQ(values, std::vector<float>(kSize, 4.5f));
 }
 
-// Each rank sends to all ranks, itself too, as programs without all-to-all do.
+// Each rank sends to all ranks, including itself, as programs without
+// all-to-all do.
 TEST(GroupTest, SendsAndReceivesInNestedGroups) {
   constexpr int kSize = 3;
   auto ranks = MakeRanks(kSize);
@@ -178,7 +179,8 @@ TEST(CommunicatorTest, AMismatchEndsBothRanksWithBothCalls) {
     EXPECT_NE(message.find("of 2 float32"), std::string::npos) << message;
     EXPECT_NE(message.find("of 3 float32"), std::string::npos) << message;
   }
-  // The calls failed on another thread, and ncclGetLastError tells of them too.
+  // The calls failed on another thread, but ncclGetLastError reports their
+  // errors here too.
   const std::string last = LastError();
   EXPECT_NE(last.find("of 3 float32"), std::string::npos) << last;
 }

@@ -28,7 +28,7 @@ using comm::Clock;
 constexpr uint64_t kSlotBytes = uint64_t{64} << 10;
 
 constexpr auto kMeetingPoll = std::chrono::microseconds(200);
-// How long a file may exist before it is a pool.
+// How long a file may exist before its creator has made it a pool.
 constexpr auto kFormatTime = std::chrono::seconds(10);
 
 Clock::time_point DeadlineOf(const Settings& settings) {

@@ -40,8 +40,8 @@ class Job {
   comm::Peers* peers() { return peers_.get(); }
   comm::Endpoint* endpoint() { return endpoint_.get(); }
 
-  // Returns a number for the process of each rank, in the order in which the
-  // processes come first.
+  // Returns a number for the process of each rank. Processes are numbered in
+  // the order of their first ranks.
   const std::vector<int>& process_of() const { return process_of_; }
   // Returns the CUDA device of each rank, as its process numbers it.
   const std::vector<int>& device_of() const { return device_of_; }
@@ -49,7 +49,7 @@ class Job {
   bool in_one_process() const { return num_processes_ == 1; }
 
   // Returns the blocks of all ranks, in their order. Every rank gives a block
-  // of the same size. Blocks until all ranks have come.
+  // of the same size. Waits until all ranks have called this.
   Result<std::vector<std::byte>> AllGather(std::span<const std::byte> block);
 
  private:

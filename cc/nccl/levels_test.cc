@@ -137,7 +137,7 @@ std::vector<std::vector<T>> Expected(
   return outputs;
 }
 
-// Runs the operation, whose buffers are set here, and compares all outputs.
+// Sets the buffers of the operation, runs it, and compares all outputs.
 template <typename T>
 void Check(LevelJob* job, Operation operation, bool in_place,
            bool thread_of_rank) {
@@ -184,7 +184,7 @@ using Shape = std::pair<int, int>;
 
 class LevelsTest : public testing::TestWithParam<Shape> {};
 
-// From counts below the limit to counts of several chunks, aligned and not.
+// Tests counts from below the limit up to several chunks, aligned and not.
 TEST_P(LevelsTest, AllOperations) {
   const auto [processes, per_process] = GetParam();
   const uint64_t chunk = 512;  // elements

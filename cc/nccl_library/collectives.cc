@@ -28,7 +28,8 @@ void JoinRealGroup() {
 
 JAX_CXL_NCCL_API int ncclGroupStart() {
   Group::OfThisThread().Start();
-  // A program may call the real library in a way that does not join its group.
+  // Open a group of the real library here, because most calls of a trampoline
+  // jump into that library without opening one.
   if (RealLibrary::is_loaded()) JoinRealGroup();
   return kSuccess;
 }
@@ -173,8 +174,8 @@ JAX_CXL_NCCL_API int ncclRedOpCreatePreMulSum(int* reduction, void* scalar,
                                 type, residence, communicator);
   if (reduction == nullptr) return kInvalidArgument;
   const Result<int> number = ours->reductions().Add(scalar, type, residence);
-  // PyTorch ignores an error. A number that nobody has set could be the plain
-  // sum's.
+  // Set the number even after an error, because PyTorch ignores the error. A
+  // number left unset could be that of the plain sum.
   *reduction = number.ok() ? *number : kNoOp;
   return Report(number.status());
 }

@@ -12,7 +12,7 @@
 // What the exported functions share.
 namespace jax_cxl::nccl {
 
-// Exports a function under its name and under the name that NVIDIA has for
+// Exports a function under its name and under the name that NVIDIA provides for
 // profilers.
 #define JAX_CXL_NCCL_EXPORT(name)                                          \
   extern "C" __attribute__((visibility("default"))) decltype(name) p##name \
@@ -29,12 +29,12 @@ inline Communicator* Ours(void* communicator) {
              : nullptr;
 }
 
-// If the thread is in a group, opens a group of the real library too. Called
-// before a function of it.
+// If the thread is in a group, opens a group of the real library too. Call this
+// before any function of that library.
 void JoinRealGroup();
 
-// A function of the real library. An object is static, and looks the function
-// up once.
+// A function of the real library. Objects of this class are static, and each
+// looks its function up once.
 class RealFunction {
  public:
   explicit constexpr RealFunction(const char* name) : name_(name) {}

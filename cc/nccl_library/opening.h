@@ -8,7 +8,7 @@
 
 namespace jax_cxl::nccl {
 
-// What a rank knows of a communicator that it makes.
+// What a rank knows about a communicator that it makes.
 struct Opening {
   PoolToken token;
   int rank = 0;
@@ -21,10 +21,11 @@ struct Opening {
 // Returns the CUDA device of the calling thread. Fails if there is no GPU.
 Result<int> CurrentOrdinal();
 
-// Makes a communicator whose ranks meet in the pool. If all of them are in one
-// host, makes one of the real library instead. With Hosts::kProcesses it blocks
-// until the communicator is open, even if the program asks for one that never
-// blocks: which library makes it is known only when the ranks have met.
+// Makes a communicator whose ranks meet in the pool. If all of them are on one
+// host, makes a communicator of the real library instead. With
+// Hosts::kProcesses it blocks until the communicator is open, even if the
+// program asks for one that never blocks: which library makes it is known only
+// when the ranks have met.
 Status Open(const Opening& opening);
 
 // Prints once where collectives go, and why.

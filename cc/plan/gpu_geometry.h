@@ -39,15 +39,15 @@ Stripes GpuStripes(uint64_t slot_bytes, int num_devices, int num_ranks,
 // Returns the layout of the rings of a group of GPUs, for a pool of
 // `num_devices` devices with space for slots of `slot_bytes`. The simulator
 // uses this layout unchanged, for links of 20 GB/s. The CUDA engine uses slots
-// of another size, and kernels with other rounds, which were measured on links
-// of 55 GB/s (cc/comm/cuda/device_connection.h).
+// of another size, and its kernels use other rounds. Both were measured on
+// links of 55 GB/s (cc/comm/cuda/device_connection.h).
 inline constexpr uint64_t kGpuSlotBytes = uint64_t{2} << 20;
 Geometry GpuGeometry(int num_devices, int num_ranks,
                      uint64_t slot_bytes = kGpuSlotBytes);
 
 // Short messages use a ring of their own, whose data carry flags
-// (cc/engine/cuda/flagged/flagged.h). Each call takes one round of it. A slot
-// holds kFlaggedBytes of data, or more where memory allows.
+// (cc/engine/cuda/flagged/flagged.h). Each call takes one round of that ring. A
+// slot holds kFlaggedBytes of data, or more if memory allows.
 inline constexpr uint64_t kFlaggedBytes = uint64_t{64} << 10;
 inline constexpr uint64_t kMostFlaggedBytes = uint64_t{256} << 10;
 inline constexpr int kFlaggedSlots = 4;

@@ -12,7 +12,8 @@
 namespace jax_cxl::plan {
 namespace {
 
-// The engine's ring for such calls holds one round, for which it waits.
+// The engine executes each short call as a single round of the ring for short
+// messages.
 TEST(GpuGeometryTest, FlaggedCallsAreOneRound) {
   for (Op op : AllOps()) {
     for (int n : {1, 2, 3, 5, 8, 12, 64}) {

@@ -20,7 +20,7 @@ enum class Blocks : uint8_t {
   kRows,  // rows of blocks (plan.h)
 };
 
-// Which part the root has.
+// What the root does.
 enum class Root : uint8_t {
   kNone,         // there is no root
   kSource,       // only the root's input is read

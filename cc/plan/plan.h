@@ -27,8 +27,8 @@
 namespace jax_cxl::plan {
 
 // The rows of a take_rows or a ragged_all_to_all. The blocks of all ranks form
-// one table of rows, and each rank takes some of them. Which rows is known only
-// at run time.
+// one table of rows, and each rank takes some of them. Which rows a rank takes
+// is known only at run time.
 struct Rows {
   uint64_t table = 0;  // number of rows of each rank's block
   uint64_t taken = 0;  // number of rows of each rank's output
@@ -38,10 +38,10 @@ struct Rows {
   // ragged_all_to_all: number of exchanges in a batch, which share one call
   // (slices.h). It divides the three numbers above.
   uint64_t elements = 1;
-  // ragged_all_to_all: bytes of a rank's table of slices that travel with the
-  // rows; 0 if the ranks have already gathered the tables. In the addresses of
-  // a plan, the table follows the block in the input, and the tables of all
-  // ranks follow the blocks in the output.
+  // ragged_all_to_all: size in bytes of a rank's table of slices, if the tables
+  // travel with the rows; 0 if the ranks have already gathered the tables. In
+  // the addresses of a plan, the table follows the block in the input, and the
+  // tables of all ranks follow the blocks in the output.
   uint64_t slice_bytes = 0;
 };
 
@@ -95,10 +95,10 @@ struct Geometry {
   // previous part (see Stripes in gpu_geometry.h). 1: a round of a rank lies on
   // one device.
   int device_parts = 1;
-  // The smallest chunk. A block that would not fill kPipelineChunks slots, or
-  // not the whole ring, is still cut into that many chunks, so that ranks
-  // retrieve some chunks while they publish others. But no chunk is smaller
-  // than this. 0: as few chunks as possible.
+  // The smallest chunk. Even a short block is cut into at least kPipelineChunks
+  // chunks, and at least as many as the ring has slots, so that ranks retrieve
+  // some chunks while they publish others. But it is not cut into chunks
+  // smaller than this. 0: as few chunks as possible.
   uint64_t min_chunk_bytes = 0;
   // Parts of a slot that different peers read start at multiples of this value,
   // which itself is a multiple of kSlotAlignment. Engines that divide slots

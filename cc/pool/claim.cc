@@ -227,7 +227,8 @@ void Claim::Beat(const std::stop_token& stop) {
   std::unique_lock lock(mutex);
   for (uint64_t beat = 1; !stop.stop_requested(); ++beat) {
     for (HeaderPage* page : pages_) {
-      // If another job has taken the extent, that job's thread counts there.
+      // If another job has taken the extent, that job's thread increments the
+      // counter there.
       if (guard_.intact() && coherence_.LoadFlag(&page->keeper.claim) == token_)
         coherence_.StoreFlag(&page->keeper_beat.word, beat);
     }

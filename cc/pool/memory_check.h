@@ -6,8 +6,8 @@
 #include "cc/base/status.h"
 #include "cc/pool/pool.h"
 
-// Measurements of `python -m jax_cxl doctor --device`. They use the arena of
-// rank 0 in a pool that no job uses.
+// The measurements that `python -m jax_cxl doctor --device` makes. They use the
+// arena of rank 0 in a pool that no job uses.
 namespace jax_cxl::pool {
 
 struct MemorySpeed {
@@ -25,8 +25,9 @@ struct MemorySpeed {
 // Fails with kUnimplemented if this processor cannot flush cache lines.
 Result<MemorySpeed> MeasureMemory(const Pool& pool);
 
-// The number of words, 128 bytes apart, through which two hosts check what a
-// store without a write-back and a load without an invalidation do.
+// The number of words, 128 bytes apart, with which two hosts check two things:
+// what a store without a write-back does, and what a load without an
+// invalidation does.
 uint64_t CheckWords(const Pool& pool);
 // The address of a word. A device can write the word's cache line there.
 uint64_t* CheckWord(const Pool& pool, uint64_t index);

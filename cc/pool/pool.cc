@@ -38,7 +38,8 @@ Result<std::unique_ptr<Pool>> Pool::TryCreate(const PoolSpec& spec,
   pool->Format(token);
   for (PoolFile& file : pool->files_) CXL_RETURN_IF_ERROR(file.ShareLock());
   for (PoolFile& file : pool->files_) *swept = *swept || !file.StillNamed();
-  // Another creator may have locked the files while this one changed its locks.
+  // Another creator may have locked the files while this creator replaced its
+  // exclusive locks with shared ones.
   CXL_RETURN_IF_ERROR(pool->Verify(token));
   return pool;
 }

@@ -116,7 +116,7 @@ void Pool::Format(uint64_t token) {
 }
 
 Status Pool::Verify(uint64_t token) {
-  // This also drops cache lines with rank pages of an earlier job.
+  // This also drops cache lines that hold rank pages of an earlier job.
   coherence_.AcquirePayload(base_, RecorderOffset(0, world_size_));
   CXL_RETURN_IF_ERROR(CheckIntact());
   const PoolHeader expected =

@@ -115,9 +115,9 @@ TEST(PoolRefusalTest, MissingPermissionIsAnError) {
   }));
 }
 
-// Files that a process must not attach to when they replace a pool. The tests
-// change the file under a live pool. Each error names what is wrong and what to
-// do.
+// Files to which a process must not attach if they take the place of a pool.
+// The tests change the file under a live pool. Each error names what is wrong
+// and what to do.
 class AttachRefusalTest : public testing::Test {
  protected:
   void SetUp() override {

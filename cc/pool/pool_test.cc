@@ -200,7 +200,8 @@ TEST(PoolTest, SweepRemovesWhatNobodyUses) {
   SweepLeftovers();
   EXPECT_TRUE(fs::exists(ShmPath(dead.paths[0]))) << "its job lives";
   child.Kill();
-  // The sweep of another process may be about to remove it, and locks it.
+  // Another process may be sweeping too. It holds a lock on the file until it
+  // has removed the file, so try again.
   for (int i = 0; i < 1000 && fs::exists(ShmPath(dead.paths[0])); ++i) {
     SweepLeftovers();
     std::this_thread::sleep_for(std::chrono::milliseconds(10));

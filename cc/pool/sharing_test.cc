@@ -74,7 +74,7 @@ TEST_F(SharingTest, JobOfAnotherHostIsNamedAndKeepsItsPool) {
   EXPECT_TRUE(first->CheckIntact().ok());
 }
 
-// The job's creator may have ended. Any rank of the job proves that it lives.
+// The job's creator may have ended. Any living rank proves that the job lives.
 TEST_F(SharingTest, RankOfAnotherHostIsNamed) {
   std::jthread heart;
   auto first = Create();
@@ -141,8 +141,8 @@ TEST_F(SharingTest, MembersNoticeThatTheirPoolWasFormatted) {
   ASSERT_TRUE(member.ok());
   flock((*member)->fd(), LOCK_UN);
   MoveElsewhere(*first);
-  // Other jobs cannot see this job's counter advance, as if this host had been
-  // stopped for a long time.
+  // Let the job's counter seem to stand still for other jobs, as if this host
+  // had been stopped for a long time.
   std::atomic_ref(PageOf(*first).keeper.claim).store(1);
   const auto second = Create();
   ASSERT_NE(second, nullptr);

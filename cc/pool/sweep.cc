@@ -31,7 +31,7 @@ bool BeginsPool(const HeaderPage& page, uint64_t rest) {
           header.total_bytes <= rest);
 }
 
-// Returns true if a file is a pool, or all zeros. A file of zeros belongs to a
+// Returns true if a file is a pool, or all zeros. A file of zeros comes from a
 // job that was killed before it wrote anything. A pool begins at its URI's
 // offset, with zeros before it.
 bool IsPoolOrZeros(int fd, const std::string& path, uint64_t bytes) {

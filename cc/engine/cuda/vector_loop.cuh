@@ -8,12 +8,13 @@
 
 namespace jax_cxl::cuda {
 
-// A vector that a thread moves. The value is 0 before a load that may not
-// happen. Otherwise the compiler keeps the old register through the whole
-// kernel, saves others to memory, and waits for their loads to do so.
+// A vector that a thread moves. The value starts as 0, because its load may be
+// skipped. Without the 0, the compiler would keep the old register through the
+// whole kernel, save other registers to memory, and wait for their loads before
+// it saves them.
 struct MovingVector {
-  uint64_t offset;  // from the begin of the step's bytes; outside: at least
-                    // their number
+  uint64_t offset;  // from the start of the step's bytes; at least their
+                    // number if the vector is outside
   uint4 value = {};
 };
 

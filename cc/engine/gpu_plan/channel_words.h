@@ -56,13 +56,13 @@ struct alignas(pool::kInterferenceBytes) FlaggedControl {
       vectors[kFlaggedSlots][plan::kFlaggedExpansion * plan::kFlaggedBytes];
 };
 
-// Words by which a member's host takes its memory from the group
-// (cc/comm/connect/taking_back.h). Each has a line of its own, because the
+// Words by which a member's host takes its memory back from the group
+// (cc/comm/connect/taking_back.h). Each word has a line of its own, because the
 // hosts of all members read `taking` before each call.
 struct HostWords {
   pool::Doorbell wanted;    // number of calls that the host has enqueued, or
-                            // is about to
-  pool::Doorbell finished;  // number of calls of which the host knows the end
+                            // is about to enqueue
+  pool::Doorbell finished;  // number of calls that the host knows have ended
   pool::Doorbell taking;    // odd while the host tries to take the memory
 };
 
@@ -70,7 +70,7 @@ struct HostWords {
 struct DeviceControl {
   SendLine send[kMaxBlocks];
   pool::Doorbell released[kMaxBlocks];
-  // Number of rounds of finished calls, which all blocks have released.
+  // Number of rounds in finished calls. All blocks have released these rounds.
   pool::Doorbell ended;
   JournalEntry journal[kJournal];
   HostWords host;

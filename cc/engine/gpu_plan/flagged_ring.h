@@ -41,8 +41,8 @@ constexpr uint32_t FlagOf(uint64_t round) {
   return static_cast<uint32_t>(round + 1);
 }
 
-// Returns true if flags start again at 0. All members then clear their rings in
-// place of this round (cc/comm/relay/flagged_rings.h).
+// Returns true if flags start again at 0. All members then clear their rings
+// instead of running this round (cc/comm/relay/flagged_rings.h).
 constexpr bool BeginsAnew(uint64_t round) { return FlagOf(round) == 0; }
 
 // The largest number of steps of both directions together.

@@ -25,7 +25,7 @@ TEST(FlaggedRingTest, UnitsFillASlotWithoutOverlap) {
   for (const uint64_t vector : vectors) EXPECT_EQ(vector % kVectorBytes, 0u);
 }
 
-// A warp's units lie side by side.
+// Neighboring units of a group have neighboring vectors.
 TEST(FlaggedRingTest, TheVectorsOfAGroupAreAdjacent) {
   for (uint64_t unit = 1; unit < kGroup; ++unit) {
     EXPECT_EQ(LowVector(unit), LowVector(unit - 1) + kVectorBytes);

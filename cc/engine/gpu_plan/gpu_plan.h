@@ -15,8 +15,8 @@
 // with block b of its peers. Inside a block, one group of warps sends while
 // another group receives, so that both directions of the link are busy.
 // Therefore a plan is split into two lists of steps, one per direction. Each
-// list is executed in order. A step that needs steps of the other list contains
-// how many of them must be done.
+// list is executed in order. A step that needs steps of the other list states
+// how many of them must be done first.
 //
 // If the plan does not deadlock when it is executed in its own order, no
 // schedule of the two lists deadlocks. Proof: among all steps that are not

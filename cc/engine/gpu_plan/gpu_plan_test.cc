@@ -1,4 +1,4 @@
-// Sanitizers: none. It makes plans of all sizes. This takes minutes there.
+// Sanitizers: none. Making plans of all sizes takes minutes under a sanitizer.
 
 #include "cc/engine/gpu_plan/gpu_plan.h"
 
@@ -107,7 +107,7 @@ TEST(GpuPlanTest, CallsFollowEachOther) {
 
 TEST(GpuPlanTest, ABlockKeepsToItsSlots) {
   // In successive rounds, a block uses all slots of the ring in turn. So the
-  // slot of a round is free once the round num_slots before it is released.
+  // slot of round t is free once round t - num_slots is released.
   for (uint64_t num_slots : {2, 5, 12}) {
     for (uint64_t block : {0, 1, 11, 63}) {
       for (uint64_t round = 0; round < 3 * num_slots; ++round) {
@@ -121,8 +121,8 @@ TEST(GpuPlanTest, ABlockKeepsToItsSlots) {
   }
 }
 
-// Returns what goes wrong, in some order of steps, with plans that `spoil` has
-// changed.
+// Executes plans that `spoil` has changed, in many random orders of steps.
+// Returns the first problem, or "".
 template <typename Spoil>
 std::string ProblemWith(Op op, const Spoil& spoil) {
   const Stripes stripes{2, 64};

@@ -14,8 +14,9 @@ bool WritesOutput(const DeviceStep& step) {
          step.kind == DeviceStepKind::kReduceToBoth;
 }
 
-// Bytes of the input that a step reads or writes. In a short message, thread t
-// moves units t, t + threads, ... of all steps of a kind together.
+// Bytes of the input that a step reads or writes. In a short message, the units
+// of all steps of one kind are counted together, and thread t moves units t, t
+// + threads, ...
 struct Part {
   int64_t first;
   int64_t last;
@@ -23,8 +24,8 @@ struct Part {
   int turn;        // a thread does the steps kind by kind
 };
 
-// Returns true if each thread itself reads what it overwrites, and reads it
-// first.
+// Returns true if each thread overwrites only bytes that it has already read
+// itself.
 bool Precedes(const Part& read, const Part& written) {
   if (read.last <= written.first || written.last <= read.first) return true;
   return read.turn <= written.turn && read.unit_0 == written.unit_0;
@@ -62,7 +63,7 @@ Status OrderInPlace(int64_t shift, const Stripes& stripes, GpuPlan* gpu_plan) {
 bool ShortIsRightInPlace(int64_t shift, const GpuPlan& gpu_plan) {
   std::vector<Part> all_read, all_written;
   int turn = 0;
-  // Adds the parts of all steps of a kind.
+  // Adds the parts of all steps of one kind.
   const auto add = [&](const std::vector<DeviceStep>& steps,
                        DeviceStepKind kind) {
     int64_t units = 0;  // bytes of the earlier steps' units

@@ -8,17 +8,17 @@
 
 namespace jax_cxl::cuda {
 
-// Makes a GPU plan right for a call whose input and output overlap: byte 0 of
-// the output is byte `shift` of the input. A receiving step that writes to the
-// output then waits for the puts that read the same bytes.
+// Adapts a GPU plan to a call whose input and output overlap: byte 0 of the
+// output is byte `shift` of the input. Each receiving step that writes to the
+// output then waits for the puts that read the bytes it overwrites.
 //
 // Fails with kUnimplemented if such a wait could last forever, or if different
 // blocks put and write the same byte.
 Status OrderInPlace(int64_t shift, const Stripes& stripes, GpuPlan* gpu_plan);
 
-// Returns true if a short message (flagged_ring.h) is right for such a call.
-// Its threads do not wait for each other, so each thread must overwrite only
-// what it has read itself.
+// Returns true if a short message (flagged_ring.h) gives the right result for a
+// call that overlaps in this way. Its threads do not wait for each other, so
+// each thread must overwrite only what it has read itself.
 bool ShortIsRightInPlace(int64_t shift, const GpuPlan& gpu_plan);
 
 }  // namespace jax_cxl::cuda

@@ -40,9 +40,9 @@ Result<GpuPlan> MakeOrdered(Op op, int num_ranks, int rank, uint64_t count,
   return gpu_plan;
 }
 
-// Executes the receiving steps as early as they may, and each put only when a
-// step waits for it. Returns true if no put reads a byte that has been
-// overwritten.
+// Executes each receiving step as early as it may run, and each put only when a
+// receiving step waits for it. Returns true if no put reads a byte that has
+// been overwritten.
 bool PutsComeFirst(const GpuPlan& gpu_plan, int64_t shift, uint64_t bytes) {
   std::vector<bool> overwritten(bytes);
   uint32_t sent = 0;
@@ -106,8 +106,8 @@ TEST(InPlaceTest, NoPutReadsAResult) {
   }
 }
 
-// The control: without the order, an all-reduce of two ranks overwrites what it
-// has not put.
+// Checks PutsComeFirst itself: without the waits of OrderInPlace, an all-reduce
+// of two ranks overwrites bytes before it puts them.
 TEST(InPlaceTest, WithoutTheOrder) {
   auto gpu_plan = MakeOrdered(Op::kAllReduce, 2, 0, 100000, 0);
   ASSERT_TRUE(gpu_plan.ok());
@@ -115,9 +115,9 @@ TEST(InPlaceTest, WithoutTheOrder) {
   EXPECT_FALSE(PutsComeFirst(*gpu_plan, 0, 100000));
 }
 
-// Executes a short message as `threads` threads do, each of which comes to its
-// end before the next one begins. Returns true if no step reads a byte that
-// another thread has overwritten.
+// Executes a short message with `threads` threads. Each thread ends before the
+// next one begins. Returns true if no step reads a byte that another thread has
+// overwritten.
 bool ThreadsReadFirst(const GpuPlan& gpu_plan, int64_t shift, uint64_t bytes,
                       uint64_t threads) {
   std::vector<bool> overwritten(bytes);
@@ -193,8 +193,8 @@ TEST(InPlaceTest, ThreadsOfShortMessagesReadFirst) {
   }
 }
 
-// The control: an all-to-all that receives in a different order from its puts,
-// and buffers that overlap in other ways.
+// Cases that must be refused: an all-to-all that receives in a different order
+// from its puts, and buffers that overlap in other ways.
 TEST(InPlaceTest, WrongShortMessages) {
   auto gpu_plan = MakeShort(Op::kAllToAll, 4, 1, 1000);
   ASSERT_TRUE(gpu_plan.ok());

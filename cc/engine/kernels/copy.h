@@ -19,8 +19,8 @@ inline void CopyBytes(std::byte* to, const std::byte* from, size_t bytes) {
 
 // Copies to memory that is too large to stay in the caches until a program
 // reads it. The stores bypass the caches: they neither load `to` first, nor
-// evict lines in use (above all the rings). Other threads see the bytes as
-// after memcpy.
+// evict lines in use (above all the rings). Other threads see the bytes just as
+// they do after memcpy.
 void CopyPastCaches(std::byte* to, const std::byte* from, size_t bytes);
 
 }  // namespace jax_cxl::cpu

@@ -51,7 +51,8 @@ struct SmallFloat {
   static constexpr uint32_t kNan = kSpecials == Specials::kIeee
                                        ? kLastExponent | (1u << (kMantissa - 1))
                                        : kOverflow;
-  // Difference of the exponent biases, at float32's exponent.
+  // The difference of the exponent biases, shifted to the exponent bits of a
+  // float32.
   static constexpr uint32_t kRebias = uint32_t{127 - kBias} << 23;
   static constexpr uint32_t kMinNormal = kRebias + (1u << 23);
   // A power of two whose unit in the last place is the smallest subnormal.

@@ -10,9 +10,9 @@
 namespace jax_cxl::cpu {
 
 // Returns true if `Reduce` has a kernel for this pair. Only bool and integers
-// have `and` and `or`. For bool, sum and max are or, and prod and min are and.
-// Complex types only have sum and prod. float8_e8m0fnu has neither a zero nor a
-// sign, so it only has min and max.
+// have `and` and `or`. For bool, sum and max mean `or`, and prod and min mean
+// `and`. Complex types only have sum and prod. float8_e8m0fnu has neither a
+// zero nor a sign, so it only has min and max.
 bool CanReduce(DType dtype, ReduceOp op);
 
 // Computes destination[i] = ((sources[0][i] op sources[1][i]) op ...) for

@@ -123,8 +123,8 @@ class ReduceTest : public testing::TestWithParam<Reduction> {
   const size_t size_ = DTypeBytes(dtype_);
 };
 
-// Tests every count, with pointers that are off by `shift` bytes and by
-// different amounts.
+// Tests every count, with pointers that are not aligned. Each pointer is
+// shifted by a different number of bytes.
 TEST_P(ReduceTest, SmallCountsAtAnyAlignment) {
   constexpr size_t kMaxCount = 130;
   constexpr size_t kGuard = 64;

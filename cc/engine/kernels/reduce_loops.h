@@ -16,7 +16,7 @@
 namespace jax_cxl::cpu {
 
 // Loops work on tiles of a constant length, which compilers vectorize even at
-// -O2. Single elements come last.
+// -O2. The elements after the last whole tile are handled one by one.
 inline constexpr size_t kTile = 64;
 
 template <typename T>
@@ -32,8 +32,8 @@ JAX_CXL_INLINE void StoreAt(std::byte* base, size_t index, T value) {
 }
 
 // Which NaN an addition returns depends on the order of its operands, which
-// compilers may swap. The sign of inf - inf depends on the processor. Using one
-// NaN everywhere keeps the bits equal.
+// compilers may swap. The sign of inf - inf depends on the processor. Returning
+// the same NaN every time makes the bits equal on all machines.
 template <typename T>
 JAX_CXL_INLINE T OneNan(T value) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -122,7 +122,8 @@ struct Fold {
 
   JAX_CXL_INLINE static void Run(const std::byte* const* sources,
                                  std::byte* destination, size_t count) {
-    // A copy of the pointers, which the destination certainly does not overlap.
+    // Copy the pointers, so that the compiler knows that the destination does
+    // not overlap them.
     const std::byte* from[kSources];
     for (int s = 0; s < kSources; ++s) from[s] = sources[s];
     size_t i = 0;

@@ -30,7 +30,8 @@ struct Prod {
   }
 };
 
-// Returns the first of two equal operands (+0 and -0 are equal), or a NaN.
+// Returns the first operand if both are equal (+0 equals -0), and a NaN if
+// either is NaN.
 struct Min {
   template <typename T>
   JAX_CXL_INLINE static T Apply(T a, T b) {

@@ -81,7 +81,8 @@ auto Pick() -> void (*)(Args...) {
   return &RunBaseline<Loop, Args...>;
 }
 
-// For loops that compute. AVX-512 doubles the speed of conversions.
+// Like Pick, but for loops that compute. AVX-512 doubles the speed of
+// conversions.
 template <typename Loop, typename... Args>
 auto PickWidest() -> void (*)(Args...) {
 #if defined(__x86_64__)

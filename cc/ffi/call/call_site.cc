@@ -150,9 +150,9 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
                     static_cast<uint64_t>(a.rows[1]),
                     a.rows.size() > 2 ? static_cast<uint64_t>(a.rows[2]) : 0,
                     a.rows.size() > 3 ? static_cast<uint64_t>(a.rows[3]) : 1};
-  // If a program was not taken over, its attributes contain no call numbers and
-  // source lines. The hook does not add them, because XLA drops the donation of
-  // a module's arguments when a hook changes the module.
+  // If a program was not taken over, its attributes contain neither call
+  // numbers nor source lines. The compiler hook does not add them, because XLA
+  // drops the donation of a module's arguments when a hook changes the module.
   ProgramSites& sites = ProgramSites::Get();
   const std::string program(a.program);
   int64_t number = a.site;

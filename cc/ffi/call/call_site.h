@@ -78,7 +78,7 @@ class CallSite {
   int generation() const { return generation_; }
 
   // Returns the identity of this device's next execution of the call, in the
-  // launch that XLA calls `run_id`. `job` is the runtime's number in this
+  // launch with XLA's id `run_id`. `job` is the runtime's number in this
   // process.
   Result<uint64_t> NextIdentity(uint64_t job, int64_t run_id,
                                 int32_t device_ordinal);

@@ -28,7 +28,7 @@ inline constexpr char kTieTarget[] = "jax_cxl_tie";
 // Takes rows of a table in a store. It has attributes of its own
 // (cc/ffi/store/table.h).
 inline constexpr char kTableTarget[] = "jax_cxl_table";
-// The start and the done of such a call. GPUs only.
+// The start and the done of a call that takes rows of a table. GPUs only.
 inline constexpr char kStartTableTarget[] = "jax_cxl_start_table";
 inline constexpr char kTableDoneTarget[] = "jax_cxl_table_done";
 

@@ -15,11 +15,11 @@ namespace jax_cxl::ffi {
 
 // Counts the executions of one call of a program, on each device of this
 // process. If every rank executes a call equally often, the numbers are the
-// same on every rank, whether a rank has compiled the program or loaded it from
-// a cache. XLA's own launch ids differ between the two.
+// same on every rank, even if some ranks compile the program and others load it
+// from a cache. XLA's own launch ids would differ between these ranks.
 //
 // Devices start the launches of one program in order. A loop executes a call
-// several times in a launch, in order too.
+// several times in a launch, also in order.
 //
 // Thread-safe.
 class Executions {
@@ -48,8 +48,8 @@ class Executions {
     uint64_t number;
     uint64_t executions;
   };
-  // A device never has more launches under way, because XLA admits at most
-  // 32.
+  // A device never has more launches than this under way, because XLA admits at
+  // most 32.
   static constexpr int kRemembered = 64;
 
   std::mutex mutex_;

@@ -18,7 +18,8 @@ TEST(ProgramSitesTest, ProgramsAreApart) {
   EXPECT_EQ(sites.Next("jit_f"), 0u);
   EXPECT_EQ(sites.Next("jit_g"), 0u);
   EXPECT_EQ(sites.Next("jit_f"), 1u);
-  // This does not concern a program that is being loaded at the same time.
+  // Completing other programs does not affect jit_f, which is still being
+  // loaded.
   sites.Complete("jit_g");
   sites.Complete("jit_h");
   EXPECT_EQ(sites.Next("jit_f"), 2u);

@@ -91,7 +91,7 @@ struct Cuda {
   }
 };
 
-// Calls that run aside, until their `done`.
+// Calls that run on a stream of their own until their `done`.
 struct CudaAside : Cuda {
   static xffi::Error Start(cudaStream_t stream, int32_t /*ordinal*/,
                            const Device<CudaAside>& device, CallSite* /*site*/,

@@ -19,12 +19,12 @@ XLA_FFI_Error* jax_cxl_cuda_barrier(XLA_FFI_CallFrame* frame);
 // Starts a call. It takes one operand. The results are the call's result, which
 // is not complete yet, and a token, which only orders later operations.
 XLA_FFI_Error* jax_cxl_cuda_start(XLA_FFI_CallFrame* frame);
-// take_rows: the same, with scratch memory between the two results.
+// Does the same for take_rows, with scratch memory between the two results.
 XLA_FFI_Error* jax_cxl_cuda_start_rows(XLA_FFI_CallFrame* frame);
 // Ends a call. It takes the first operand of the start, the result of the
-// start, and any number of other values. These are other buffers of the start,
-// which it keeps alive, and values that must be computed before it runs. Its
-// result is aliased to the result of the start.
+// start, and any number of other values. Some of these values are other buffers
+// of the start, which `done` keeps alive. Others must be computed before `done`
+// runs. The result of `done` is aliased to the result of the start.
 XLA_FFI_Error* jax_cxl_cuda_done(XLA_FFI_CallFrame* frame);
 // Takes a token and any number of values, each aliased to a result. It does
 // nothing at run time, but it orders the users of its results after the start.

@@ -46,7 +46,8 @@ struct Chunks {
 
 Status RunChunks(xla::ffi::ThreadPool& pool, uint64_t size, uint64_t each,
                  std::function<Status(uint64_t begin, uint64_t end)> run) {
-  // Threads that start late look at the chunks after this function's end.
+  // Threads that start late still read `chunks` after this function has
+  // returned.
   std::shared_ptr<Chunks> chunks(new Chunks{size, each, std::move(run)});
   const int64_t threads = chunks->count > 1 ? pool.num_threads() : 1;
   for (int64_t i = 1; i < std::min<int64_t>(threads, chunks->count); ++i)

@@ -17,8 +17,8 @@ Status NoRing(int64_t ring, int32_t device);
 // Fails with kInternal if a buffer is not a handle.
 Status CheckHandle(const xla::ffi::AnyBuffer& handle);
 
-// Checks the handle, and calls `run` with the ring that was found, which is
-// null if this process does not have it. Returns what a handler returns.
+// Checks the handle, and calls `run` with its ring, or with null if this
+// process does not have that ring. Returns what a handler returns.
 template <typename Ring, typename Run>
 xla::ffi::Error OnRing(const std::shared_ptr<Ring>& found, int64_t ring,
                        int32_t device, const xla::ffi::AnyBuffer& handle,
@@ -30,8 +30,8 @@ xla::ffi::Error OnRing(const std::shared_ptr<Ring>& found, int64_t ring,
 
 // A put copies its operand to the ring, and returns the handle. A get returns
 // the value of its operand, a handle. Binds the attributes and buffers, after
-// the parameters of a platform. `value` is the number of the value among those
-// of a layer (jax_cxl/_tier/residuals/primitives.py).
+// the parameters of a platform. `value` is the value's number within its layer
+// (jax_cxl/_tier/residuals/primitives.py).
 template <typename Binding>
 auto BindResidual(Binding binding) {
   return std::move(binding)

@@ -12,9 +12,10 @@ namespace {
 
 namespace xffi = xla::ffi;
 
-// XLA could go on meanwhile if this returned a future. But then the rest of the
-// program would run in a thread of the pool, and programs that wait there for
-// each other could leave no thread for the rows of another program.
+// If this returned a future, XLA could go on while rows are taken. But the rest
+// of the program would then run in a thread of the pool. Programs that wait
+// there for each other could leave no thread to take the rows of another
+// program.
 Status TakeAll(xffi::ThreadPool& pool, const TableCall& call) {
   const table::Column& column = *call.column;
   const uint64_t count = call.request.ids.count;

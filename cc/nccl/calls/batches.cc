@@ -33,9 +33,9 @@ Result<std::vector<Transfer>> MatchLocal(
 
 }  // namespace
 
-// A transfer that is the k-th of its channel, over a distance of d ranks, goes
-// into batch (k, d / distances). A rank has at most one send and one receive
-// of that kind for each distance.
+// The k-th transfer of a channel between ranks that are d apart goes into batch
+// (k, (d - 1) / distances). For each k and d, a rank has at most one send and
+// one receive.
 Result<Batches> MakeBatches(const std::vector<Transfer>& transfers, int rank,
                             int size, int most) {
   const int distances = std::max(1, most / 2);

@@ -28,8 +28,8 @@ Transfer Make(int source, int destination, bool sends, uint64_t bytes = 8) {
 }
 
 // Simulates ranks that execute their batches one after another. A batch ends
-// when the other rank of each of its transfers is in the batch with the same
-// transfer, or past it.
+// when, for each of its transfers, the other rank has reached the batch that
+// contains the transfer.
 bool AllEnd(const std::vector<Batches>& ranks) {
   std::vector<size_t> at(ranks.size());
   const auto in = [&](int rank, int source, int destination, size_t k) {

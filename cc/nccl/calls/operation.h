@@ -49,9 +49,9 @@ struct Collective {
   std::optional<comm::Factor> factor;  // of a premultiplied sum
 };
 
-// Returns the collective of a rank of `size`. Fails with kInvalidArgument if
-// NCCL does not have such a call, or if `reductions`, those of the
-// communicator, do not have its reduction.
+// Returns the collective for one of `size` ranks. `reductions` are those of the
+// communicator. Fails with kInvalidArgument if NCCL has no such call, or if
+// `reductions` do not contain its reduction.
 Result<Collective> MakeCollective(const Operation& operation, int rank,
                                   int size, const Reductions& reductions);
 

@@ -17,11 +17,11 @@ namespace jax_cxl::nccl {
 class Reductions {
  public:
   // Makes a premultiplied sum of elements of a type (ncclDataType_t), and
-  // returns its number. `residence` (ncclScalarResidence_t): whether this
-  // function reads `scalar`, or the device in each call.
+  // returns its number. `residence` (ncclScalarResidence_t) determines who
+  // reads `scalar`: this function, or the device in each call.
   Result<int> Add(const void* scalar, int type, int residence);
 
-  // The other functions fail with kInvalidArgument if there is no such sum.
+  // Remove and Find fail with kInvalidArgument if there is no such sum.
   Status Remove(int number);
   // Returns the factor for a call of `function`. Fails if the call has another
   // type.

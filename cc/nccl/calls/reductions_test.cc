@@ -61,7 +61,7 @@ TEST(ReductionsTest, KeepsAnImmediateAndThePlaceOfTheOther) {
   EXPECT_FALSE(plain->factor.has_value());
 }
 
-// The address sanitizer would tell of a byte too many.
+// The address sanitizer would report a read of too many bytes.
 TEST(ReductionsTest, ReadsTheBytesOfTheType) {
   Reductions reductions;
   const auto small = std::make_unique<int8_t>(-2);

@@ -10,7 +10,7 @@
 
 namespace jax_cxl::nccl {
 
-// By ncclDataType_t.
+// Indexed by ncclDataType_t.
 inline constexpr std::array<DType, kNumNcclTypes> kTypes = {
     DType::kInt8,     DType::kUint8,        DType::kInt32,
     DType::kUint32,   DType::kInt64,        DType::kUint64,

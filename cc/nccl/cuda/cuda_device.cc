@@ -37,11 +37,12 @@ constexpr int kPairSlots = 4;
 constexpr uint64_t kPairSalt = 0x70616972;
 constexpr uint32_t kMostPairBlocks = 32;
 constexpr uint32_t kPairThreads = 256;  // in each direction
-// The ring of two processes takes 12 MiB of a rank's memory, and sends half.
+// Of a rank's memory, the ring for levels with two processes takes 12 MiB, and
+// the channels for sends take half.
 constexpr uint64_t kLevelsRankBytes = uint64_t{64} << 20;
 constexpr uint64_t kLevelsScratchBytes = uint64_t{32} << 20;
 
-// Finds out what the other ranks have to know of a GPU.
+// Finds out what the other ranks have to know about a GPU.
 Status Describe(int ordinal, Facts* facts) {
   cudaDeviceProp properties;
   CXL_RETURN_IF_ERROR(CudaStatus(cudaGetDeviceProperties(&properties, ordinal),
@@ -315,7 +316,8 @@ Status CudaDevice::SendAndReceive(std::span<const Transfer> transfers) {
   for (const Transfer& transfer : transfers) {
     CountedChannel& channel = *pairs_[{transfer.source, transfer.destination}];
     comm::Call call = CallOf(transfer, job_->rank());
-    // The source has the same buffer for both, which it does not change.
+    // At the source, the output is the input buffer, which the call does not
+    // change.
     if (call.output == nullptr)
       call.output = const_cast<std::byte*>(call.input);
     CXL_ASSIGN_OR_RETURN(const CountedCall counted, channel.Prepare(call, 0));
@@ -353,7 +355,8 @@ Status CudaDevice::Check(comm::Clock::time_point now) {
   return levels_ ? CheckInside() : OkStatus();
 }
 
-// A kernel of NCCL does not tell which rank it waits for.
+// A kernel of NCCL does not report which rank it waits for, so this checks all
+// ranks.
 Status CudaDevice::CheckInside() {
   CXL_RETURN_IF_ERROR(inner_->Check());
   CurrentDevice current(ordinal_);
@@ -368,7 +371,8 @@ void CudaDevice::Abort() {
   std::lock_guard lock(watched_mutex_);
   for (CountedChannel* channel : watched_) channel->Abort();
   if (inner_ == nullptr) return;
-  // Waits for its kernels, some of which wait for those of the channels.
+  // Abort the channels first: NCCL's Abort waits for NCCL's kernels, and some
+  // of these wait for kernels of the channels.
   CurrentDevice current(ordinal_);
   RelaxedCapture relaxed;
   inner_->Abort();

@@ -14,9 +14,9 @@ namespace jax_cxl::nccl {
 // Returns why the GPU cannot access the memory of the others, or OK.
 Status CheckPeerAccess(int ordinal, std::span<const int> ordinals);
 
-// Runs each kind of step inside once, on the current device. NCCL connects GPUs
-// in the first operation. It allocates memory then, which may wait for kernels
-// that wait for other GPUs.
+// Runs each kind of step inside a process once, on the current device. NCCL
+// connects the GPUs and allocates memory in its first operations. Later, an
+// allocation might wait for kernels that wait for other GPUs.
 Status ConnectInner(const Levels& levels);
 
 }  // namespace jax_cxl::nccl

@@ -22,9 +22,9 @@ class RelaxedCapture {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-// The order of a communicator's calls on its device: one after another, on any
-// streams, captured into graphs or not. A graph waits for the last call when
-// it runs, and later calls wait for the graph.
+// Makes a communicator's calls run one after another on its device, whatever
+// their streams are, and even if graphs capture them. When a graph runs, it
+// waits for the last call, and later calls wait for the graph.
 //
 // Not thread-safe.
 class StreamOrder {
@@ -38,7 +38,7 @@ class StreamOrder {
   Status Open();
 
   // Call these before and after a call is enqueued on the first of its streams.
-  // The others wait for the call, and the call for them.
+  // The call waits for the other streams, and they wait for the call.
   Status Before(const std::vector<cudaStream_t>& streams);
   Status After(const std::vector<cudaStream_t>& streams);
 
@@ -48,11 +48,11 @@ class StreamOrder {
   Status Drain();
 
  private:
-  // An event that the last call records when it ends: also a call of a graph,
-  // each time that the graph runs.
+  // An event that the last call records when it ends. A call in a graph also
+  // records it, each time that the graph runs.
   cudaEvent_t done_ = nullptr;
-  // An event that the last call of a capture records, for calls of the same
-  // capture.
+  // An event that the last call of a capture records, so that later calls of
+  // that capture can wait for it.
   cudaEvent_t captured_ = nullptr;
   cudaEvent_t fork_ = nullptr;
   bool capturing_ = false;          // the current call

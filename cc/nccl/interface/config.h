@@ -8,8 +8,8 @@
 
 namespace jax_cxl::nccl {
 
-// A copy of a program's ncclConfig_t. In a group, the program's own may be gone
-// before the communicator is made.
+// A copy of a program's ncclConfig_t. In a group, the program may free the
+// original before the communicator is made.
 class Config {
  public:
   // `given` may be null.

@@ -42,7 +42,8 @@ std::string RunPathOf(const dl_phdr_info& object) {
     const char* strings = nullptr;
     std::vector<size_t> offsets;
     for (; entry->d_tag != DT_NULL; ++entry) {
-      // The loader leaves the kernel's object as it is, with an offset.
+      // In the kernel's own object (vdso), the address is still an offset,
+      // because the loader does not change that object.
       if (entry->d_tag == DT_STRTAB)
         strings = reinterpret_cast<const char*>(
             entry->d_un.d_ptr < object.dlpi_addr
@@ -66,7 +67,8 @@ int AddCandidates(dl_phdr_info* object, size_t, void* candidates) {
 }
 
 // Returns the path under which the loader finds the library by default. In a
-// namespace of its own, the loader does not mistake this library for it.
+// new namespace, the loader does not take this library, which has the same
+// name, for the one it looks for.
 std::string DefaultPath() {
   void* handle = dlmopen(LM_ID_NEWLM, kName, RTLD_LAZY | RTLD_LOCAL);
   if (handle == nullptr) return "";
@@ -77,9 +79,9 @@ std::string DefaultPath() {
   return path;
 }
 
-// Looks where the framework of this process would find the library: as an
-// object that is loaded after this one, in the search paths of the loaded
-// objects (frameworks and their wheels), and in the default places.
+// Looks where the framework of this process would find the library: among the
+// objects loaded after this one, in the search paths of the loaded objects
+// (frameworks and their wheels), and in the default places.
 std::string FindPath() {
   const std::string& chosen = TheSettings().library;
   if (!chosen.empty()) return chosen;

@@ -23,7 +23,7 @@ class RealLibrary {
   // Returns true if Loaded has loaded it.
   static bool is_loaded();
 
-  // OK, or why there is none.
+  // OK, or why the library could not be loaded.
   const Status& status() const { return status_; }
   const std::string& path() const { return path_; }
 

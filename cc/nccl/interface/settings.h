@@ -9,8 +9,8 @@
 
 namespace jax_cxl::nccl {
 
-// What counts as a host. A communicator whose ranks lie in several hosts goes
-// through the pool, any other goes to the real NCCL.
+// What counts as a host. A communicator with ranks on several hosts uses the
+// pool. Any other uses the real NCCL.
 enum class Hosts {
   kMachines,
   kProcesses,
@@ -26,13 +26,14 @@ struct Settings {
   Hosts hosts = Hosts::kMachines;  // JAX_CXL_NCCL_HOSTS
   std::string library;             // JAX_CXL_NCCL_LIBRARY: the real NCCL
   uint64_t rank_bytes = uint64_t{64} << 20;  // JAX_CXL_NCCL_RANK_BYTES
-  // JAX_CXL_NCCL_LEVELS: from how many bytes collectives run in levels.
+  // JAX_CXL_NCCL_LEVELS: collectives of at least this many bytes run in levels.
   uint64_t levels_bytes = uint64_t{8} << 20;
-  // JAX_CXL_TIMEOUT. Longer than jax_cxl's, because programs let ranks wait for
-  // a checkpoint, and watch NCCL themselves.
+  // JAX_CXL_TIMEOUT. The default is longer than jax_cxl's, because programs
+  // make ranks wait for checkpoints, and watch NCCL themselves.
   double timeout_s = 1800;
   double warn_after_s = 10;  // JAX_CXL_WARN_AFTER
-  // NCCL_DEBUG is WARN, or INFO or TRACE.
+  // `warns` is true if NCCL_DEBUG is WARN, INFO or TRACE, and `informs` if it
+  // is INFO or TRACE.
   bool warns = false;
   bool informs = false;
   Status status;  // why the environment makes no sense, or OK

@@ -7,8 +7,8 @@
 
 namespace jax_cxl::nccl {
 
-// What a rank asks for when a communicator is split. `token` serves if this
-// rank becomes the first one of its part.
+// What a rank asks for when a communicator is split. The part uses `token` if
+// this rank becomes its first rank.
 struct SplitChoice {
   int color = 0;
   int key = 0;
@@ -22,8 +22,8 @@ struct SplitPart {
   int size = 0;
 };
 
-// Returns the part of `rank`: the ranks of its color, in the order of their
-// keys, and of their ranks where keys are equal.
+// Returns the part of `rank`: the ranks of its color, sorted by key. Ranks with
+// equal keys are sorted by rank.
 SplitPart PartOf(const std::vector<SplitChoice>& choices, int rank);
 
 }  // namespace jax_cxl::nccl

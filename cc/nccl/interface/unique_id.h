@@ -12,8 +12,8 @@
 namespace jax_cxl::nccl {
 
 // The name by which ranks meet in a pool: a random number. It lies at the end
-// of an NCCL unique id, where NCCL itself stores nothing, so that an id serves
-// both.
+// of an NCCL unique id, where NCCL itself stores nothing, so that one id serves
+// both libraries.
 struct PoolToken {
   uint64_t high = 0;
   uint64_t low = 0;  // not 0
@@ -23,9 +23,10 @@ struct PoolToken {
 
 Result<PoolToken> RandomPoolToken();
 
-// Returns the token of the communicator that `survivors` make of the one with
-// `parent`. All of them compute the same token, without communication. `count`
-// tells how many communicators of the same ranks have been made of it.
+// Returns the token of a new communicator. It is made by `survivors`, some
+// ranks of the communicator with the token `parent`. All of them compute the
+// same token without communication. `count` is the number of communicators that
+// the same ranks have already made from that one.
 PoolToken DeriveToken(const PoolToken& parent, std::span<const int> survivors,
                       uint64_t count);
 

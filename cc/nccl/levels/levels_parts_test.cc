@@ -74,7 +74,7 @@ TEST(LevelStepsTest, WhatRunsInLevels) {
   EXPECT_FALSE(runs({Verb::kAllToAll, nullptr, nullptr, 4096, 7}));
   EXPECT_FALSE(
       runs({Verb::kAllReduce, nullptr, nullptr, 4096, 7, premultiplied}));
-  // Types of 8-bit floats move in levels, but are not reduced.
+  // Levels move 8-bit floats, but do not reduce them.
   EXPECT_TRUE(runs({Verb::kBroadcast, nullptr, nullptr, 4096, 11}));
   EXPECT_FALSE(runs({Verb::kAllReduce, nullptr, nullptr, 4096, 11, kSum}));
 }

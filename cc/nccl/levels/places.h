@@ -19,9 +19,10 @@ struct Places {
   int size() const { return processes * per_process; }
 };
 
-// Returns the places, and nothing if the ranks lie in another way, or if one
-// process has all ranks or each process has one. `process_of` has a number for
-// the process of each rank, in the order in which the processes come first.
+// Returns the place of `rank`. Returns nothing if the ranks lie in another way,
+// if one process has all ranks, or if each process has one. `process_of` has a
+// number for the process of each rank. Processes are numbered in the order of
+// their first ranks.
 std::optional<Places> PlacesOf(std::span<const int> process_of, int rank);
 
 // Returns the ranks that have the same place in their processes.

@@ -6,7 +6,8 @@
 namespace jax_cxl::nccl {
 namespace {
 
-// The functions of the real NCCL. It was loaded if the first call succeeds.
+// The functions of the real NCCL. NewId and Open fail if `status` is an error,
+// so the other functions need no check.
 struct Functions {
   Status status;
   int (*get_unique_id)(NcclUniqueId*);

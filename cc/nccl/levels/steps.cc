@@ -41,7 +41,7 @@ class Maker {
   std::vector<LevelStep> Steps() { return std::move(steps_); }
 
  private:
-  // Addresses of an element.
+  // These return the address of an element.
   const std::byte* Input(uint64_t element) const {
     if (operation_.input == nullptr) return nullptr;  // not the root
     return static_cast<const std::byte*>(operation_.input) + element * element_;
@@ -63,8 +63,8 @@ class Maker {
     return copy;
   }
 
-  // The means of the ranks of a process are not those of all ranks, so the step
-  // between the processes divides.
+  // A mean over the ranks of a process is not the mean over all ranks. So the
+  // steps inside add, and the step between the processes divides.
   Operation Reduce(Verb verb, const void* input, void* output, uint64_t count,
                    int root = 0) const {
     Operation inside = Copy(verb, input, output, count);
@@ -72,7 +72,7 @@ class Maker {
     inside.root = root;
     return inside;
   }
-  // The real NCCL may lack the type, which does not matter here.
+  // Moves bytes, because the real NCCL may lack the type of the elements.
   Operation Move(Verb verb, const void* input, void* output, uint64_t count,
                  int root = 0) const {
     Operation inside = Copy(verb, input, output, count * element_);
@@ -100,7 +100,7 @@ class Maker {
     steps_.push_back(std::move(step));
     return OkStatus();
   }
-  // The elements from `first` on.
+  // Adds a step of all ranks for the elements from `first` on.
   Status All(uint64_t first) {
     if (first == operation_.count) return OkStatus();
     LevelStep step;
@@ -114,7 +114,7 @@ class Maker {
     return OkStatus();
   }
 
-  // The elements of a part of an array that all ranks have.
+  // Returns the number of elements in the part of one place.
   uint64_t Part() const {
     return operation_.count / (places_.per_process * aligned_) * aligned_;
   }
@@ -221,7 +221,7 @@ bool RunsInLevels(const Operation& operation, const plan::Request& request,
   switch (operation.verb) {
     case Verb::kAllReduce:
     case Verb::kReduceScatter:
-      // The real NCCL does not know premultiplied sums of this library.
+      // The real NCCL does not know the premultiplied sums of this library.
       if (operation.reduction >= kNumOps || operation.type >= kFirstFloat8)
         return false;
       break;
@@ -233,7 +233,7 @@ bool RunsInLevels(const Operation& operation, const plan::Request& request,
   }
   const uint64_t bytes =
       std::max(plan::InputBytes(request), plan::OutputBytes(request));
-  // Each place has a part.
+  // The buffer must be large enough to give each place a part.
   return bytes >= std::max(levels.least_bytes,
                            levels.places.per_process * kPartAlignment);
 }

@@ -15,9 +15,11 @@ namespace jax_cxl::nccl {
 // How one rank of a communicator runs collectives in levels.
 struct Levels {
   Places places;
-  // From this size of the larger buffer on. The same on all ranks.
+  // Collectives run in levels if the larger of their buffers has at least this
+  // many bytes. The limit is the same on all ranks.
   uint64_t least_bytes = 0;
-  // Memory of the device for steps between others. The same bytes on all ranks.
+  // Memory of the device for data that one step leaves for the next. Its size
+  // is the same on all ranks.
   std::byte* scratch = nullptr;
   uint64_t scratch_bytes = 0;
   Inner* inner = nullptr;
@@ -36,8 +38,8 @@ struct LevelStep {
   std::vector<Operation> operations;
 };
 
-// Returns true if the operation runs in levels. `request` is the operation's.
-// All ranks get the same result.
+// Returns true if the operation runs in levels. `request` describes the
+// operation. All ranks get the same result.
 bool RunsInLevels(const Operation& operation, const plan::Request& request,
                   const Levels& levels);
 
@@ -51,8 +53,8 @@ bool RunsInLevels(const Operation& operation, const plan::Request& request,
 //                   between
 //   all_gather      all-gather between into the scratch, and all-gathers inside
 //
-// Parts are equal and aligned. All ranks execute the elements that remain in
-// one more step. Fails as MakeCollective does.
+// Parts are equal and aligned. If elements remain, all ranks handle them
+// together in one more step. Fails as MakeCollective does.
 Result<std::vector<LevelStep>> LevelSteps(const Operation& operation,
                                           const plan::Request& request,
                                           const Levels& levels);

@@ -23,9 +23,9 @@ uint64_t AllRead(Planner& planner) {
 // With four slots or more, the order is inputs 0, inputs 1, results 0, inputs
 // 2, results 1, share 0, inputs 3, results 2, share 1, ...: while the results
 // of a chunk travel, a rank reduces the next chunk. With fewer slots, the order
-// is inputs 0, results 0, inputs 1, share 0, results 1, ...: after a rank
-// publishes, a peer does another step before the step that waits for it. Two
-// slots suffice for that.
+// is inputs 0, results 0, inputs 1, share 0, results 1, ...: peers do another
+// step before the step that waits for what a rank has just published. Two slots
+// suffice for this order.
 //
 // If rounds lie on all devices and the devices limit the speed, even and odd
 // ranks take turns: each puts the inputs of two chunks at a time. Otherwise all

@@ -10,7 +10,7 @@ namespace {
 // again.
 constexpr uint64_t kWindowsTogether = 8;
 
-// Waits for a round of the root, but for none after the last one.
+// Waits for a round of the root, or for its last round if `round` is later.
 void Await(Planner& planner, const Chunks& chunks, uint64_t round) {
   planner.Await(planner.request().root, std::min(round, chunks.count - 1));
 }
@@ -93,7 +93,8 @@ uint64_t PlanBroadcast(Planner& planner) {
   const uint64_t window =
       std::min<uint64_t>(geometry.num_slots / 2, geometry.num_devices);
   const bool many = readers > window && window > 1;
-  // The root fills one window after another, and needs more of them to overlap.
+  // With many readers, the root fills one window while they read another. So
+  // there should be chunks for eight windows.
   const Chunks chunks = planner.Cut(
       planner.block(), {.pipeline = many ? 8 * window : kPipelineChunks,
                         .readers = readers,

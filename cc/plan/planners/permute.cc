@@ -20,7 +20,7 @@ uint64_t PlanPermute(Planner& planner) {
       planner.Get(source, t, 0, chunks.Begin(t), chunks.Size(t));
   };
   Pipeline(chunks.count, publish, retrieve);
-  // These come last, because no peer waits for them.
+  // Zeroing and copying come last, because no peer waits for them.
   if (source < 0) planner.Zero(0, block);
   if (source == rank) planner.Copy(0, 0, block);
   return chunks.count;

@@ -43,9 +43,11 @@ struct Turns {
 struct Cutting {
   int parts = 1;  // segments that fit in a slot side by side
   int ways = 1;   // segments of a chunk
-  // The least that a chunk fills of a slot, if min_chunk_bytes is smaller.
+  // The least number of bytes of a slot that a chunk fills, if min_chunk_bytes
+  // is smaller.
   uint64_t least = 0;
-  // The number of chunks of a block that is long enough for min_chunk_bytes.
+  // The least number of chunks, if a block is long enough for chunks of
+  // min_chunk_bytes.
   uint64_t pipeline = kPipelineChunks;
   // The number of ranks that read the same bytes, which lie on up to `devices`
   // devices, one chunk on each.
@@ -109,8 +111,8 @@ class Planner {
   // if a slot has room for that.
   //
   // If geometry().min_chunk_bytes allows, there are at least `pipeline` chunks,
-  // and at least as many as a ring has slots: that many chunks wait for no
-  // slot.
+  // and at least as many as a ring has slots, because that many chunks never
+  // wait for a free slot.
   Chunks Cut(uint64_t total, const Cutting& cutting = {}) const;
 
   void Copy(uint64_t from, uint64_t to, uint64_t bytes) {
@@ -170,8 +172,8 @@ class Planner {
 
 // Publishes round t + 1 before it retrieves round t, so that peers find the
 // data that they wait for. Two slots suffice: writing round t + 1 waits for the
-// release of round t - 1, and every rank does that before it publishes t + 1.
-// Returns `rounds`.
+// release of round t - 1, and every rank releases t - 1 before it publishes t +
+// 1. Returns `rounds`.
 template <typename PublishRound, typename RetrieveRound>
 uint64_t Pipeline(uint64_t rounds, const PublishRound& publish,
                   const RetrieveRound& retrieve) {

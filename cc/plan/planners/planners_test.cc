@@ -1,4 +1,4 @@
-// Sanitizers: none. It makes plans of all sizes. This takes minutes there.
+// Sanitizers: none. Making plans of all sizes takes minutes under a sanitizer.
 
 #include <gtest/gtest.h>
 

@@ -17,10 +17,10 @@ uint64_t RootReads(Planner& planner) {
   return chunks.count;
 }
 
-// Each chunk has a segment for each rank except the root. That rank, the owner
-// of the segment, reduces it into its slot. Every rank reads B, the root too.
-// If the root were an owner, it would read almost 2 B. This takes two
-// exchanges.
+// Each chunk has a segment for each rank except the root. The segment's rank
+// owns it, and reduces it into its own slot. Every rank, including the root,
+// reads B. If the root owned a segment too, it would read almost 2 B. This
+// takes two exchanges.
 uint64_t OwnersReduce(Planner& planner) {
   const int root = planner.request().root, owners = planner.ranks() - 1;
   const Chunks chunks = planner.Cut(

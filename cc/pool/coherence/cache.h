@@ -41,9 +41,9 @@ class Cache {
  public:
   virtual ~Cache() = default;
 
-  // Starts to write back, or to drop, each cache line that the range touches.
-  // Dropping a line with stores writes it back first. The operation is complete
-  // after the next fence.
+  // Starts to write back, or to drop, each cache line that the range touches. A
+  // line that contains new stores is written back before it is dropped. The
+  // operation is complete after the next fence.
   virtual void WriteBack(const void* begin, size_t bytes) = 0;
   virtual void Invalidate(const void* begin, size_t bytes) = 0;
 

@@ -59,8 +59,8 @@ class Coherence {
                    ? HardwareCache()
                    : cache) {}
 
-  // Returns a Coherence for reading memory whose old lines may still be in this
-  // host's cache, whatever mode the memory's users have. It flushes if the
+  // Returns a Coherence for reading memory when this host's cache may still
+  // hold old lines of it, whatever mode its users have. It flushes if the
   // processor can.
   static Coherence ForReading() {
     return Coherence(CheckCoherenceSupported(CoherenceMode::kFlush).ok()

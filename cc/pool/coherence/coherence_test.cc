@@ -43,8 +43,8 @@ TEST(CoherenceModeTest, SupportFollowsTheProcessor) {
   }
 }
 
-// Every instruction that this processor has leaves the data unchanged, on
-// ranges that start and end anywhere in a cache line.
+// Each instruction of this processor leaves the data unchanged, even if the
+// range starts or ends inside a cache line.
 TEST(FlushTest, KeepsDataForAnyRange) {
   std::vector<unsigned char> data(1024);
   std::iota(data.begin(), data.end(), 0);

@@ -24,9 +24,9 @@ class Doorbells {
 
   const Coherence& coherence() const { return coherence_; }
 
-  // Returns doorbells of memory whose words had values up to `first` when its
-  // present owner took it. Values count from there: a word that its owner has
-  // not rung yet reads as 0.
+  // Returns doorbells for memory that has a new owner. Its words had values up
+  // to `first` when the owner took it, so values count from `first`: a word
+  // that the owner has not rung yet reads as 0.
   Doorbells From(uint64_t first) const {
     Doorbells from = *this;
     from.first_ = first;

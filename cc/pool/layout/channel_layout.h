@@ -16,11 +16,11 @@
 //   slots         at the places that ChannelEntry names
 //
 // A member may give this memory to another group once every other member has
-// `finished` all calls that it has finished itself. Memory that was a control
-// block stays one. In its next group all words continue from
-// ChannelPlace::first, which is more than a ring above every value that they
-// had: so a member that still polls the old place finds neither the submission
-// nor the announcement that it waits for.
+// `finished` all calls that the owner has finished. Memory that was a control
+// block is used only as a control block again. In its next group all words
+// continue from ChannelPlace::first, which is more than a ring above every
+// value that they had: so a member that still polls the memory of the old group
+// never finds the submission or announcement that it waits for.
 namespace jax_cxl::pool {
 
 // How many submissions of a member may be unread by some peer. Further
@@ -28,7 +28,7 @@ namespace jax_cxl::pool {
 inline constexpr uint64_t kCallRing = 64;
 
 // How many different user-visible names of calls a member can publish. Calls
-// with further names have no name.
+// with any further name are published without a name.
 inline constexpr uint32_t kCallNames = 128;
 
 // Describes a collective call. Ranks whose descriptors differ would misread

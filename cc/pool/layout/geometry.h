@@ -7,7 +7,8 @@
 
 #include "cc/base/status.h"
 
-// The places of things in a pool. Pure functions of the sizes.
+// Computes where everything lies in a pool. The functions are pure, and depend
+// only on sizes.
 namespace jax_cxl::pool {
 
 struct ByteRange {
@@ -22,7 +23,8 @@ inline constexpr uint64_t RoundUp(uint64_t value, uint64_t unit) {
   return RoundDown(value + unit - 1, unit);
 }
 
-// On this machine, sizes and offsets of files are multiples of this.
+// The page size. On this machine, sizes and offsets of files are multiples of
+// it.
 uint64_t FilePageBytes();
 
 // Bytes at the start of `extent` that belong to no arena.

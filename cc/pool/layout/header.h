@@ -23,7 +23,7 @@ Result<uint64_t> RandomToken();
 PoolHeader MakeHeader(int world_size, const std::vector<ByteRange>& extents,
                       uint64_t total_bytes, uint64_t epoch, uint64_t token);
 
-// As above, for another extent.
+// Returns the same header for another extent.
 PoolHeader ForExtent(PoolHeader header, int extent_index);
 
 // Returns true if magic, version, checksum and the ranges of all fields are
@@ -48,7 +48,8 @@ bool IsUnfinished(const HeaderPage& page);
 
 // Returns true if a file begins with a pool of this layout, complete or
 // unfinished, and false if it is empty or its first `bytes` are zeros. Fails
-// with kDataLoss if they are something else, which must not become a pool.
+// with kDataLoss if the file contains anything else, because it must not become
+// a pool.
 Result<bool> HoldsPool(const std::byte* first_page, uint64_t bytes,
                        const std::string& path);
 

@@ -108,13 +108,13 @@ struct alignas(kInterferenceBytes) RankStall {
   uint64_t version;  // a doorbell word: odd while the rank has stalled
   uint64_t started;  // collectives that it has started so far
   uint64_t waits_for[kMaxWorldSize / 64];  // one bit per rank
-  // If a call waits for memory of this rank: the bytes of a pool that has
-  // enough. Otherwise 0.
+  // If a call waits for memory of this rank, the size in bytes of a pool that
+  // would have enough. Otherwise 0.
   uint64_t needs_pool_bytes;
   char call[488];  // zero-terminated
 };
 
-// Says that a rank has left the job and will start no more calls.
+// Reports that a rank has left the job and will start no more calls.
 struct alignas(kInterferenceBytes) RankEnd {
   uint64_t raised;           // a doorbell word: 1 once the rest is written
   uint64_t started;          // collectives that it had started
@@ -122,14 +122,14 @@ struct alignas(kInterferenceBytes) RankEnd {
   char reason[360];          // zero-terminated error; empty: none
 };
 
-// Counts the programs over several processes that have failed on a rank outside
-// of their collectives, for example in a host callback.
+// Counts the multi-process programs that have failed on a rank, but not in a
+// collective: for example in a host callback.
 struct alignas(kInterferenceBytes) RankFailures {
   uint64_t count;    // a doorbell word
   char reason[504];  // of the last one; zero-terminated
 };
 
-// The places of a rank's part of a group's channel.
+// Where a rank's part of a group's channel lies.
 struct ChannelPlace {
   uint64_t group;    // hash of the member list
   uint64_t control;  // offset of the control block

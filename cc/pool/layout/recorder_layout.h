@@ -24,7 +24,7 @@ struct alignas(kInterferenceBytes) CallRecord {
   uint64_t identity;  // the same on all ranks for one call
   uint64_t group;     // hash of the member list
   CallDescriptor descriptor;
-  // Times in ticks (cc/base/ticks.h). 0: not yet.
+  // Times in ticks (cc/base/ticks.h). 0: has not happened yet.
   uint64_t submitted;
   uint64_t started;  // when all ranks had submitted it
   uint64_t finished;
@@ -36,7 +36,7 @@ struct alignas(kInterferenceBytes) CallRecord {
 };
 static_assert(sizeof(CallRecord) == kInterferenceBytes);
 
-// A place in the user's program that has calls, at index `number %
+// A line of the user's program that makes calls, at index `number %
 // kRecordedSites`. `number` is 0 while the text changes.
 struct alignas(kInterferenceBytes) SiteRecord {
   uint64_t number;  // a doorbell word: which site of the rank this is, from 1

@@ -60,7 +60,8 @@ void OnBusError(int signal, siginfo_t* info, void* context) {
   } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
     previous.sa_handler(signal);
   } else {
-    // Do what would have happened without the guard: the access faults again.
+    // Restore the earlier handler. The access then faults again, as it would
+    // have without the guard.
     sigaction(SIGBUS, &previous, nullptr);
     if (!from_kernel) raise(signal);
   }

@@ -34,8 +34,8 @@ class MappingGuard {
 
   bool intact() const { return !range_->lost.load(std::memory_order_relaxed); }
 
-  // The handler's data about a range. They are reused but never freed, because
-  // the handler may look at them at any time.
+  // The handler's data about a range. These objects are reused but never freed,
+  // because the handler may look at them at any time.
   struct Range {
     std::atomic<uintptr_t> begin{0};
     std::atomic<uintptr_t> end{0};  // 0: not in use

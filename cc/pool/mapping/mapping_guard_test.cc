@@ -30,7 +30,7 @@ sigjmp_buf jump;
   return sigaction(SIGBUS, &action, nullptr) == 0;
 }();
 
-// Returns true if the access ended in that handler.
+// Returns true if an access to `at` ended in that handler.
 bool Faults(volatile char* at) {
   if (sigsetjmp(jump, /*savesigs=*/1) != 0) return true;
   *at = 1;

@@ -67,7 +67,7 @@ TEST_F(DaxTest, ClearsControlPagesOfDirtyDevices) {
     for (int rank : {0, 1}) {
       EXPECT_EQ(std::memcmp((*pool)->rank_page(rank), &zero, sizeof(zero)), 0);
     }
-    // Old data for the next job, everywhere but in the header.
+    // Leave old data for the next job everywhere but in the header.
     std::memset((*pool)->base() + kPageBytes, 0xdd, 4 * kMiB);
     (*pool)->Unlink();
     EXPECT_TRUE(fs::exists(path)) << "devices are never removed";

@@ -44,8 +44,8 @@ class Medium {
   // a pool takes it. For other media, the paths must exist and already have all
   // of their memory.
   virtual bool allocates() const = 0;
-  // Checks what only this medium requires of `spec.paths` and
-  // `spec.devices_per_path`; opens nothing.
+  // Checks the requirements that only this medium has for `spec.paths` and
+  // `spec.devices_per_path`. Opens nothing.
   virtual Status Check(const PoolSpec&) const { return OkStatus(); }
 
   // Reserves the names of the pool for this job while the result is open. The
@@ -59,7 +59,7 @@ class Medium {
   virtual Result<PoolFile> Open(const std::string& path, uint64_t offset,
                                 bool creating) const = 0;
   // Returns the bytes in each path, for a pool with the open `files`. 0 means
-  // that Take determines them for each path.
+  // that Take determines the size of each path.
   virtual Result<uint64_t> PathBytes(const PoolSpec& spec,
                                      const std::vector<PoolFile>& files,
                                      int world_size, bool creating) const = 0;
@@ -91,7 +91,8 @@ struct PoolSpec {
   MakeInterposer make_interposer = nullptr;
 };
 
-// Checks everything that the description alone tells; opens nothing.
+// Checks everything that can be checked in the description alone. Opens
+// nothing.
 Status CheckSpec(const PoolSpec& spec);
 
 }  // namespace jax_cxl::pool

@@ -25,7 +25,8 @@ uint64_t SkipHole(int fd, uint64_t at, uint64_t end) {
 }
 
 bool AllZeros(std::span<const std::byte> bytes) {
-  // Comparing with itself, shifted by one byte, runs at the speed of memcmp.
+  // Comparing the bytes with themselves, shifted by one byte, runs at the speed
+  // of memcmp.
   return bytes.empty() ||
          (bytes[0] == std::byte{0} &&
           std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);

@@ -34,7 +34,8 @@ class Window {
 };
 
 // Copies `to.size()` bytes from `offset` on. Never copies old bytes from this
-// host's cache. Returns how many it copied: fewer only at the end of a file.
+// host's cache. Returns how many bytes it copied: fewer than `to.size()` only
+// at the end of a file.
 Result<uint64_t> ReadAt(int fd, const std::string& path, uint64_t align,
                         uint64_t offset, std::span<std::byte> to);
 

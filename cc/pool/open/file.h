@@ -30,7 +30,8 @@ class PoolFile {
                                         uint64_t offset, Ownership ownership);
 
   // Opens the file at `path`, or creates it (mode 0600) if `create`, and takes
-  // a shared lock. A created file stays after KeepName.
+  // a shared lock. A file created here keeps its name only if KeepName is
+  // called.
   static Result<PoolFile> OpenShared(const std::string& path, bool create);
 
   // Opens a device. Does not check owner, mode or contents: the administrator
@@ -39,12 +40,13 @@ class PoolFile {
 
   // Locks the part of a device that a pool occupies, for this process alone if
   // `exclusive`. Pools in other parts of the device have their own locks.
-  // `align` is the device's alignment. Fails with kAlreadyExists, which names
-  // the holder.
+  // `align` is the device's alignment. If another process holds a lock there,
+  // fails with kAlreadyExists and names that process.
   Status LockRange(uint64_t offset, uint64_t bytes, uint64_t align,
                    bool exclusive);
 
-  // Undoes what this object has changed, unless it was told to keep it.
+  // Undoes the changes that this object has made, except those that KeepName or
+  // KeepSize told it to keep.
   ~PoolFile();
   PoolFile(PoolFile&&) = default;
   PoolFile& operator=(PoolFile&&) = delete;

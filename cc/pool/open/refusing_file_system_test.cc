@@ -15,9 +15,8 @@
 #include "cc/testing/pool/pool_specs.h"
 #include "cc/testing/pool/scratch.h"
 
-// A file system that refuses the operations which famfs and other shared file
-// systems refuse. The functions of this program override those of the C
-// library.
+// A file system that refuses the same operations as famfs and other shared file
+// systems. The functions of this program override those of the C library.
 namespace {
 
 int refusal = 0;  // 0: nothing is refused

@@ -20,8 +20,8 @@ std::string ShmPath(const std::string& name);
 // Reserves the name while the descriptor is open. A file in /dev/shm cannot
 // reserve it, because the file loses its name as soon as all ranks have opened
 // it. A socket in the abstract namespace can, and the kernel frees the socket
-// when its process ends, however it ends. Fails with kAlreadyExists, which
-// names the process that has the name.
+// when its process ends, however it ends. If another process has reserved the
+// name, fails with kAlreadyExists and names that process.
 Result<UniqueFd> ClaimShmName(const std::string& name);
 
 }  // namespace jax_cxl::pool

@@ -111,14 +111,14 @@ Status CheckSizes(const std::vector<KeptPath>& paths, const PoolSpec& spec,
   return OkStatus();
 }
 
-// Fails if a path holds something else.
+// Fails if a path holds anything but this memory or zeros.
 Status CheckContents(KeptPath& path, const Signature& signature) {
   const Status zeros = IsFile(path) ? path.file->CheckMayTake(path.piece.offset,
                                                               path.piece.bytes)
                                     : CheckZeros(path);
   if (zeros.ok()) return OkStatus();
-  // Another process may have prepared it in the meantime. It writes the
-  // signature before everything else.
+  // Another process may have prepared the path in the meantime. A process
+  // writes the signature before everything else.
   CXL_ASSIGN_OR_RETURN(path.ours, HasSignature(path, signature));
   return path.ours ? OkStatus() : zeros;
 }
@@ -138,7 +138,7 @@ bool AnyIsLost(const std::vector<KeptPath>& paths) {
       paths, [](const KeptPath& path) { return !path.lost.empty(); });
 }
 
-// Opens what is there, and changes nothing.
+// Opens the paths that exist, and changes nothing.
 Result<std::vector<KeptPath>> Examine(const PoolSpec& spec,
                                       const Signature& signature, OpenMode mode,
                                       uint64_t least_bytes) {

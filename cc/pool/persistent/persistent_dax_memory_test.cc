@@ -102,7 +102,7 @@ TEST_F(PersistentDaxMemoryTest, CachesAreAlwaysWrittenBack) {
   EXPECT_EQ(mode_of(file, CoherenceMode::kFlush), CoherenceMode::kFlush);
 }
 
-// A device has no name or size that tells what it holds.
+// Neither the name nor the size of a device shows what it holds.
 TEST_F(PersistentDaxMemoryTest, DataOfSomethingElseAreLeftAlone) {
   if (!FlushSupported()) GTEST_SKIP() << "needs cache line instructions";
   const std::string path = machine_.Add("dax0.0", 8 * kMiB, "2097152");

@@ -65,7 +65,8 @@ Status PersistentMemory::Map(const PoolSpec& spec) {
   }
   coherence_ = Coherence(ModeOf(spec));
   if (!spec.make_interposer) return OkStatus();
-  // Without ranks and extents, because this memory has no layout of a pool.
+  // This memory has no ranks and extents, because it does not have the layout
+  // of a pool.
   const MappedMemory memory = {base_, total_bytes_, {},
                                0,     ModeOf(spec), &StartOwnThread};
   CXL_ASSIGN_OR_RETURN(interposer_, spec.make_interposer(memory));

@@ -25,7 +25,8 @@ enum class OpenMode : uint8_t {
   // Takes memory that has the signature. If no path has it, takes paths that
   // are missing, empty or all zeros.
   kNormal,
-  // The same, and fails with kDataLoss if no path has the signature.
+  // Takes memory that has the signature. Fails with kDataLoss if no path has
+  // it.
   kExisting,
   // Like kNormal, and creates paths that are missing or too short.
   kRepair,
@@ -40,10 +41,10 @@ struct KeptPath;
 // Every word in it must have one writer at a time, which the users of this
 // class ensure.
 //
-// A path is lost if it is missing or too short although other paths have the
-// signature, if it was cut short or its memory failed while it was mapped, or
-// if CheckNames did not find it. Its devices then give errors, and the others
-// stay usable.
+// A path is lost if it is missing or too short, but other paths have the
+// signature. It is also lost if it was cut short or its memory failed while it
+// was mapped, or if CheckNames did not find it. The devices of a lost path give
+// errors. The others stay usable.
 //
 // Thread-safe.
 class PersistentMemory {
@@ -51,7 +52,7 @@ class PersistentMemory {
   // Maps the memory that `spec` names (not Shm). Creates new files with mode
   // 0600 and spec.bytes zeros. Files keep their names. Holds a shared lock,
   // which says that the memory is in use. Each device has at least
-  // `least_bytes`. If it fails, all files are as they were. Errors: as for
+  // `least_bytes`. If Open fails, all files are as they were. Errors: as for
   // Pool::Create; kDataLoss names the path that holds something else.
   static Result<std::unique_ptr<PersistentMemory>> Open(
       const PoolSpec& spec, const Signature& signature, OpenMode mode,
@@ -62,21 +63,22 @@ class PersistentMemory {
   PersistentMemory& operator=(const PersistentMemory&) = delete;
 
   int num_devices() const { return static_cast<int>(devices_.size()); }
-  // Usable bytes of each device: all devices count as large as the smallest.
+  // Usable bytes of each device. All devices count as if they were as large as
+  // the smallest.
   uint64_t device_bytes() const { return device_bytes_; }
   // The path in which a device lies.
   const std::string& path(int device) const;
   // The whole mapping, for CUDA.
   std::byte* base() const { return base_; }
   uint64_t total_bytes() const { return total_bytes_; }
-  // For users that read and write the mapping themselves.
+  // For users of this class that read and write the mapping themselves.
   const Coherence& coherence() const { return coherence_; }
 
   // Returns the address of `bytes` bytes at `offset` of a device, or null if
   // they leave the device.
   std::byte* At(int device, uint64_t offset, uint64_t bytes) const;
 
-  // Fails with kDataLoss, and names the path, if the path of a device is lost.
+  // If the path of a device is lost, fails with kDataLoss and names the path.
   Status CheckIntact(int device) const;
   // Checks whether files still have their names. A file that was deleted or
   // replaced counts as lost from then on.

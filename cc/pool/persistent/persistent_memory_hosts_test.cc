@@ -1,6 +1,6 @@
 // Sanitizers: address, thread
 
-// Data that pass between hosts through memory that outlives their jobs.
+// Tests data that hosts exchange through memory that outlives their jobs.
 #include <gtest/gtest.h>
 
 #include <array>

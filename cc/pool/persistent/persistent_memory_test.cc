@@ -176,7 +176,8 @@ TEST_F(PersistentMemoryTest, NothingLeavesADevice) {
     EXPECT_EQ(data, before);
   }
   EXPECT_EQ(ReadBack(*memory, 1, 0, kMiB), Filled(kMiB, 3)) << "the neighbor";
-  // The last bytes, and no bytes at the end.
+  // The last bytes of a device can be written, and so can an empty range at its
+  // end.
   EXPECT_TRUE(memory->Write(0, kMiB - 3, Filled(3, 1)).ok());
   EXPECT_TRUE(memory->Write(0, kMiB, {}).ok());
   EXPECT_NE(memory->At(0, kMiB, 0), nullptr);

@@ -43,8 +43,8 @@ void StoresBeforeLoads() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
-// Also a lease that a child process has copied from its parent has a number
-// that no other lease has.
+// Numbers the leases. No two leases have the same number, even if a child
+// process has copied one from its parent.
 std::atomic<uint64_t> leases_made = 0;
 
 }  // namespace
@@ -195,7 +195,7 @@ void Sessions::Beat() {
   while (!stopping_) {
     if (StoodStill()) ++epoch_;
     if (LoadMax(slot_, kIdentity) != identity_) {
-      // Another process took the slot. The next call takes another one.
+      // Another process took the slot. The next call takes another slot.
       ++epoch_;
       slot_ = -1;
       return;
@@ -338,7 +338,7 @@ Status Sessions::WaitFor(int slot, int own, uint64_t ticket,
     const bool first =
         theirs == 0 || theirs > ticket || (theirs == ticket && slot > own);
     if (first && LoadMax(slot, kChoosing) == 0) {
-      // The other process may have taken a ticket since.
+      // The other process may have taken a new ticket in the meantime.
       if (LoadMax(slot, kTicket) == theirs) return OkStatus();
       continue;
     }

@@ -89,12 +89,13 @@ class Sessions {
   };
   Result<Own> Enter();
 
-  // Asks writers not to change `what`, which is not 0. The caller then checks
-  // that it is still there.
+  // Asks writers not to change `what`, which is not 0. Afterward the caller
+  // must check that `what` is still there.
   Result<Lease> AddLease(uint64_t what);
   void RemoveLease(const Lease& lease);
-  // Publishes a word with each heartbeat while this process leases `what`: what
-  // it has read of it. The word lives as long as the process.
+  // While this process leases `what`, publishes `word` with each heartbeat. The
+  // word counts what the process has read of `what`, and must live as long as
+  // the process.
   void Count(uint64_t what, const std::atomic<uint64_t>* word);
 
   // Returns false if writers may have ignored the lease.

@@ -108,7 +108,7 @@ TEST_P(SessionsTest, OthersSeeTheCountOfALease) {
     std::this_thread::sleep_for(10ms);
   }
   EXPECT_EQ(writer.HoldersOf(8)->front().count, 0u);
-  // The place of the lease serves the next one.
+  // The next lease reuses the place of a removed one.
   reader.RemoveLease(*lease);
   ASSERT_TRUE(reader.AddLease(9).ok());
   EXPECT_EQ(writer.HoldersOf(9)->front().count, 0u);

@@ -57,7 +57,7 @@ TEST_F(TakenFilesTest, DataOfSomethingElseAreLeftAlone) {
     PoolSpec spec = FileSpec({b_, a_});
     ExpectRefused(TryOpen(spec).status(), Code::kDataLoss, "left alone");
     ExpectRefused(Pool::Create(spec, 2).status(), Code::kDataLoss, a_ + " ");
-    // In a part of the file that is not there yet, too.
+    // A part after the end of the file is refused too.
     spec.offset = 8 * kMiB;
     ExpectRefused(TryOpen(spec).status(), Code::kDataLoss, "left alone");
     ExpectRefused(Pool::Create(spec, 2).status(), Code::kDataLoss,
@@ -76,7 +76,7 @@ TEST_F(TakenFilesTest, OtherPathsDoNotGrowIfOneIsRefused) {
   EXPECT_FALSE(Pool::Create(spec, 2).ok());
   EXPECT_EQ(fs::file_size(a_), 0u);
   EXPECT_EQ(fs::file_size(b_), 100u);
-  // Nor if the last one has no room.
+  // The paths do not grow either if the last one cannot be created.
   fs::remove(c_);
   PoolSpec large = FileSpec({a_, b_, dir_ / "no/c"}, kMiB);
   EXPECT_FALSE(TryOpen(large).ok());

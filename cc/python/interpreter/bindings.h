@@ -20,9 +20,9 @@ void BindDispatchErrors(nanobind::module_& m);
 // At exit, peers must learn whether the program failed. Python keeps an
 // uncaught exception in sys.last_value, but drops an uncaught SystemExit before
 // it calls exit handlers. Therefore this module changes slots of the type
-// SystemExit to note the last SystemExit of the main thread, and its fate. It
-// is freed when no frame is left that could catch it. Otherwise it is still
-// alive at exit.
+// SystemExit to note the last SystemExit of the main thread, and its fate. If
+// that exception is freed while a frame is running, the program has caught it.
+// An uncaught one is freed when no frame is left, or is still alive at exit.
 void BindUncaughtExit(nanobind::module_& m);
 
 }  // namespace jax_cxl

@@ -10,14 +10,15 @@ namespace {
 // Never released: jitted functions outlive every module.
 PyObject* translate = nullptr;
 
-// Requires that a ValueError is set.
+// Replaces the ValueError that is set with its translation, if it has one.
 void Translate() {
   nb::python_error error;  // takes the error
   nb::object translated = nb::none();
   try {
     translated = nb::handle(translate)(nb::str(error.value()));
   } catch (nb::python_error& another) {
-    // Ctrl-C may reach Python there. It ends the program, not the translation.
+    // `translate` may be interrupted by Ctrl-C, which must end the program, and
+    // not only the translation.
     if (!another.matches(PyExc_Exception)) {
       another.restore();
       return;
@@ -35,8 +36,8 @@ void Translate() {
 // A tp_call. Types with vectorcall have PyVectorcall_Call in this slot.
 PyObject* Call(PyObject* callable, PyObject* args, PyObject* kwargs) {
   PyObject* result = PyVectorcall_Call(callable, args, kwargs);
-  // Translate only ValueError itself. Its subclasses are raised by tracing, and
-  // for names that are too long.
+  // Translate only ValueError itself. Its subclasses come from tracing, and
+  // from names that are too long.
   if (result == nullptr && PyErr_Occurred() == PyExc_ValueError) Translate();
   return result;
 }

@@ -12,7 +12,8 @@ namespace jax_cxl::type_slots {
 // Whether a type has the layout that this module was compiled for.
 bool LayoutIsKnown(PyTypeObject* type);
 
-// Replaces a slot, and returns the previous one. Require LayoutIsKnown.
+// Each of these functions replaces a slot, and returns its previous value. They
+// require LayoutIsKnown.
 ternaryfunc SetCall(PyTypeObject* type, ternaryfunc call);  // no vectorcall
 initproc SetInit(PyTypeObject* type, initproc init);
 destructor SetDealloc(PyTypeObject* type, destructor dealloc);

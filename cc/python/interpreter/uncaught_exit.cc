@@ -26,7 +26,8 @@ void NoteDeallocate(PyObject* self) {
   if (self == last) {
     last = nullptr;
     if (InMainThread() && PyEval_GetFrame() == nullptr) {
-      // An attribute of an object without references cannot be asked for.
+      // Read the slot directly. Python cannot look up an attribute of an object
+      // that has no references left.
       PyObject* const previous = code;
       code = Py_XNewRef(type_slots::CodeOfSystemExit(self));
       Py_XDECREF(previous);

@@ -60,7 +60,8 @@ __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
   RunCounted<CallKind::kTransfer>(call, shape, state);
 }
 
-// Fewer blocks end sooner.
+// Short messages get only as many blocks as they need, because fewer blocks end
+// sooner.
 uint32_t BlocksFor(std::span<const DeviceTransfer> transfers,
                    const Shape& shape) {
   uint64_t most_bytes = 0;

@@ -92,7 +92,7 @@ Status DeviceCache::Fill(const table::Column& column,
                          std::span<const int64_t> rows) {
   const cuda::CurrentDevice current(device_);
   CXL_RETURN_IF_ERROR(Copy(rows_, rows.data(), rows.size_bytes()));
-  // An empty slot gets the last row, which nobody finds there.
+  // An empty slot gets a copy of the last row, but no lookup finds it there.
   const table::DeviceTake take = {.data = column.data,
                                   .rows = column.rows,
                                   .row_bytes = column.row_bytes,

@@ -29,7 +29,7 @@ class DeviceCache final : public table::Cache {
 
   Status Open(uint64_t row_bytes);
   // Waits for all calls on the GPU. They may wait for calls of other threads of
-  // this process, so the caller holds no lock that these need.
+  // this process, so the caller must not hold a lock that these threads need.
   Result<std::vector<int64_t>> ReadLog() override;
   Status Fill(const table::Column& column,
               std::span<const int64_t> rows) override;

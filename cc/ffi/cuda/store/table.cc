@@ -111,7 +111,7 @@ xffi::Error Take(cudaStream_t stream, xffi::ScratchAllocator scratch,
       [&](const TableCall& call) { return TakeOn(stream, scratch, call); });
 }
 
-// The stream of a GPU that takes rows beside XLA's stream.
+// A GPU's stream for taking rows while XLA's stream computes.
 //
 // Thread-safe.
 class Aside {
@@ -127,7 +127,8 @@ class Aside {
     std::unique_ptr<Aside>& aside = of_devices[device];
     if (aside == nullptr) {
       auto made = std::make_unique<Aside>();
-      // The stream's few blocks start before those of the computation.
+      // The highest priority: the few blocks of this stream start before those
+      // of the computation.
       int least = 0, greatest = 0;
       cudaDeviceGetStreamPriorityRange(&least, &greatest);
       CXL_RETURN_IF_ERROR(
