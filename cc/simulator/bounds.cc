@@ -36,7 +36,8 @@ PoolBytes LowerBound(const Request& request) {
       return {.written = sends ? block : 0, .read = needed * block};
     }
     default: {
-      // Operations that move rows: if every row goes to all ranks.
+      // For operations that move rows, the bound assumes that every row goes to
+      // all ranks.
       const Traits& traits = TraitsOf(request.op);
       const bool one = traits.output == Blocks::kOne && !Reduces(request.op);
       PoolBytes bytes = {

@@ -36,7 +36,7 @@ class Placement {
   uint64_t Blocks(uint64_t slot, uint64_t blocks, int card) const {
     return blocks_[(slot * (stripes_.num_blocks + 1) + blocks) * cards_ + card];
   }
-  // Returns how many of the first `bytes` bytes of such a round are on `card`.
+  // Like Blocks, but for the first `bytes` bytes of the round.
   uint64_t Bytes(uint64_t slot, uint64_t bytes, int card) const;
 
   const plan::Stripes stripes_;

@@ -72,8 +72,8 @@ class Scratch {
   }
 
  private:
-  // The further operands of an operation that moves rows, and its scratch
-  // memory.
+  // Uploads the other operands of an operation that moves rows, and sets its
+  // scratch memory.
   void UploadRows(Call* call, const SoakCall& soak, int self,
                   cudaStream_t stream) {
     call->rows.reset();

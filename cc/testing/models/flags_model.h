@@ -14,11 +14,11 @@
 // words that count released rounds, and the clearing of the slots before flags
 // start again.
 //
-// A stored word arrives later. Words may arrive in any order, except that words
-// in the same place arrive in the order of their stores. It is never torn. A
-// reader sees the contents of the pool. The threads of a kernel do their parts
-// of a call in any order. A rank may die or give up between any two steps, and
-// its stores still arrive. Other ranks know at once who has given up
+// A stored word arrives later, and is never torn. Words may arrive in any
+// order, except that words in the same place arrive in the order of their
+// stores. A reader sees the contents of the pool. The threads of a kernel do
+// their parts of a call in any order. A rank may die or give up between any two
+// steps, and its stores still arrive. Other ranks know at once who has given up
 // (protocol_model.h models how).
 namespace jax_cxl::comm::flags_model {
 

@@ -45,8 +45,8 @@ struct Configuration {
 
 enum Life : uint8_t { kLive, kGivingUp, kGaveUp, kDead };
 
-// Bytes only, so that states can be compared and hashed. A rank's stores and
-// flags follow from its counters. The payloads in the pool do not.
+// All fields are bytes, so that states can be compared and hashed. A rank's
+// stores and flags follow from its counters. The payloads in the pool do not.
 struct Rank {
   uint8_t life;
   uint8_t abort;  // 1 reason stored, 2 published, 3 raised
