@@ -12,8 +12,8 @@ PoolBytes LowerBound(const Request& request) {
   if (n == 1) return {};
   switch (request.op) {
     case Op::kAllReduce:
-      // A rank reads the other ranks' inputs for its own share, and the reduced
-      // shares of the others.
+      // A rank reads its own share of the other ranks' inputs, and then the
+      // shares that the others have reduced.
       return {.written = block, .read = 2 * others / n};
     case Op::kReduce:
       // With two ranks the root reduces. With more, the other ranks reduce for

@@ -203,8 +203,8 @@ class Lowering {
     }
   }
 
-  // Flagged lines are read while they are written. The last ones are read once
-  // all are written.
+  // Flagged lines are read while they are written. The last lines are read once
+  // all lines are written.
   void AddIncoming(Task task) {
     if (flagged_) {
       const double last = std::min(task.bytes, kLinesAtOnce);

@@ -39,7 +39,7 @@ Status TakeRows(const Column& column, const Request& request, uint64_t begin,
 // How many ids a thread takes at a time.
 uint64_t IdsOfChunk(const Column& column);
 
-// The error for an id outside of a table. `id` is its text.
+// Returns the error for an id outside of a table. `id` is the id as text.
 Status OutsideError(const Column& column, const std::string& id,
                     uint64_t position);
 

@@ -21,7 +21,8 @@ namespace {
 using pool::Region;
 
 constexpr int kExitStatus = 70;
-// The data of a doorbell start beside it, and have at least this many words.
+// The data of a doorbell start next to the doorbell, and have at least this
+// many words.
 constexpr uint64_t kScribbledWords = 4;
 
 // Returns a value that differs from `value`. Equal arguments give equal
@@ -45,7 +46,7 @@ void Corrupt(Point point, uint64_t* word) {
 // other flags.
 bool InChannel(Region flag) { return flag >= Region::kDirectoryReady; }
 
-// Returns true if a call's data travel in such a region.
+// Returns true if the region carries data of calls.
 bool IsPayload(Region region) {
   return region == Region::kSlot || region == Region::kSubmission;
 }

@@ -94,8 +94,8 @@ class Model {
     if (wrong_.empty()) wrong_ = "rank " + std::to_string(self_) + " " + what;
   }
 
-  // Returns how many rounds all others must have released before this round
-  // stores anything.
+  // Returns how many rounds all others must have released before this rank
+  // stores anything in its current round.
   int Needed() const {
     if (rounds_[me().round] == nullptr)
       return me().wiped < 2 ? (Has(Fault::kWipeWait) ? 0 : me().round)
