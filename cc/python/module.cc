@@ -112,7 +112,8 @@ NB_MODULE(_core, m) {
   BindResiduals(m);
   BindDispatchErrors(m);
   BindUncaughtExit(m);
-  // This is not among the registrations, because snapshots need no runtime.
+  // JOIN_HANDLER is not among the registrations, because snapshots need no
+  // runtime.
   m.attr("JOIN_HANDLER") = HandlerCapsule(&jax_cxl_join);
   m.def(
       "program_sites",

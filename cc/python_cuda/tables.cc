@@ -26,9 +26,9 @@ namespace {
 
 using table::Column;
 
-// A column that programs on GPUs may use while this object lives. nanobind
-// compares the names of types in all modules, and jax_cxl._core has a
-// TableColumn.
+// A column that programs on GPUs may use while this object lives. It is not
+// named TableColumn, because jax_cxl._core has that type, and nanobind compares
+// the names of types in all modules.
 class GpuTableColumn {
  public:
   GpuTableColumn(int64_t table, int32_t number, uintptr_t address,

@@ -12,8 +12,8 @@ PoolBytes LowerBound(const Request& request) {
   if (n == 1) return {};
   switch (request.op) {
     case Op::kAllReduce:
-      // A rank reads the other ranks' inputs for its own share, and the reduced
-      // shares of the others.
+      // A rank reads its own share of the other ranks' inputs, and then the
+      // shares that the others have reduced.
       return {.written = block, .read = 2 * others / n};
     case Op::kReduce:
       // With two ranks the root reduces. With more, the other ranks reduce for
@@ -36,7 +36,8 @@ PoolBytes LowerBound(const Request& request) {
       return {.written = sends ? block : 0, .read = needed * block};
     }
     default: {
-      // Operations that move rows: if every row goes to all ranks.
+      // For operations that move rows, the bound assumes that every row goes to
+      // all ranks.
       const Traits& traits = TraitsOf(request.op);
       const bool one = traits.output == Blocks::kOne && !Reduces(request.op);
       PoolBytes bytes = {

@@ -16,7 +16,7 @@ namespace {
 TEST(BoundsTest, LargeBlocksMoveWhatTheyMust) {
   for (int n : {2, 3, 4, 5, 8, 12, 17, 32, 64}) {
     for (Op op : AllOps()) {
-      // All buffers about 16 MiB, an odd number of elements.
+      // All buffers have about 16 MiB and an odd number of elements.
       Request request = MakeRequest(op, n, (4 << 20) + 1, 4, n / 2);
       const uint64_t larger =
           std::max(InputBytes(request), OutputBytes(request));
@@ -29,7 +29,7 @@ TEST(BoundsTest, LargeBlocksMoveWhatTheyMust) {
       const Traffic traffic = ExpectVerified(request, geometry);
       SCOPED_TRACE(Describe(request, geometry));
       ASSERT_EQ(traffic.by_rank.size(), static_cast<size_t>(n));
-      // No rank moves over 3% more than its bound. The sums over all ranks are
+      // No rank moves more than 3% above its bound. The sums over all ranks are
       // equal to the bound: ranks that share a reduction differ by one segment.
       PoolBytes sum, bounds;
       for (request.rank = 0; request.rank < n; ++request.rank) {

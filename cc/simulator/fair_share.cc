@@ -14,7 +14,7 @@ FairShare::FairShare(std::vector<double> capacities)
 void FairShare::Rates(const std::vector<const std::vector<Use>*>& flows,
                       std::vector<double>& rates) {
   constexpr double kUnfixed = -1;
-  // Rounding leaves a small rest of an exhausted resource.
+  // Because of rounding, a small part of an exhausted resource is left.
   constexpr double kExhausted = 1e-9;
   rates.assign(flows.size(), kUnfixed);
   touched_.clear();

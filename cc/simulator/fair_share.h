@@ -20,8 +20,8 @@ class FairShare {
  public:
   explicit FairShare(std::vector<double> capacities);
 
-  // Sets rates[i] to the rate of the flow whose uses are *flows[i], which must
-  // not be empty.
+  // Sets rates[i] to the rate of flow i. *flows[i] lists the uses of this flow,
+  // and must not be empty.
   void Rates(const std::vector<const std::vector<Use>*>& flows,
              std::vector<double>& rates);
 

@@ -40,14 +40,15 @@ class Lowering {
   }
 
  private:
-  // Values that a rank publishes in a flagged call: its first lines, and all
-  // lines.
+  // Values that a rank publishes in a flagged call: once its first lines are
+  // written, and once all its lines are written.
   static constexpr uint64_t kBegun = 1, kComplete = 2;
   // How many bytes the threads of a warp write at once.
   static constexpr double kLinesAtOnce = 256;
 
   int rank() const { return request_.rank; }
-  // Placement is that of a group whose first member is rank 0.
+  // `placement_` holds for a group whose first member is rank 0. Converts a
+  // card of that group to the card of this group.
   int OfGroup(int card) const { return (first_card_ + card) % machine_.cards; }
 
   void Add(const Step& step) {
@@ -202,8 +203,8 @@ class Lowering {
     }
   }
 
-  // Flagged lines are read while they are written. The last ones are read once
-  // all are written.
+  // Flagged lines are read while they are written. The last lines are read once
+  // all lines are written.
   void AddIncoming(Task task) {
     if (flagged_) {
       const double last = std::min(task.bytes, kLinesAtOnce);
@@ -217,7 +218,8 @@ class Lowering {
     last_in_ = LastIndex();
   }
 
-  // Reads `bytes`, distributed like cards_read_, from `peers` peers.
+  // Returns a task that reads `bytes` from `peers` peers, distributed like
+  // cards_read_.
   Task Incoming(int peers, double bytes) const {
     Task task;
     task.stream = Stream::kIn;
@@ -244,8 +246,8 @@ class Lowering {
     placement_.Add(rank(), round, at, bytes, cards_written_);
   }
 
-  // Writes `share` bytes for each byte of the task, and `bytes` in all,
-  // distributed like cards_written_.
+  // Returns the uses of a task that writes `share` bytes for each of its bytes.
+  // The `bytes` written in all are distributed like cards_written_.
   std::vector<Use> UsesOut(uint64_t bytes, double share) const {
     std::vector<Use> uses = {{resources_.GpuOut(device_), share},
                              {resources_.UplinkOut(device_), share}};
@@ -266,8 +268,8 @@ class Lowering {
     task.latency += PollTime(request_.num_ranks - 1);
   }
 
-  // Polls all peers' doorbells at once. Each is a cache line that crosses the
-  // link.
+  // The time to poll all peers' doorbells at once. Each doorbell is a cache
+  // line that crosses the link.
   double PollTime(int peers) const {
     return costs_.poll + peers * costs_.doorbell_bytes / machine_.gpu_in;
   }
@@ -276,7 +278,8 @@ class Lowering {
     return rate > 0 ? bytes / rate : 0;
   }
 
-  // Returns the last task that wrote output which the step puts, or -1.
+  // Returns the last task that wrote any of the output that the step puts, or
+  // -1.
   int WriterOf(const Step& step) const {
     for (auto range = written_.rbegin(); range != written_.rend(); ++range) {
       if (range->begin < step.from + step.bytes && step.from < range->end) {

@@ -12,7 +12,7 @@ namespace jax_cxl::sim {
 struct LowerOptions {
   // If true, calls for which plan::IsFlagged holds carry flags in their data.
   bool flags = false;
-  // Where the blocks of all other calls lie in the slots.
+  // Where the blocks of calls without flags lie in the slots.
   plan::Stripes stripes = {};
   // Groups that make the same call at the same time: member m of group g is
   // rank m * groups + g of the machine. If there are as many groups as a host
@@ -21,11 +21,11 @@ struct LowerOptions {
   int groups = 1;
 };
 
-// Makes the tasks of all ranks, as a GPU executes their plans. Puts run in
-// order, and so do gets and reductions, each direction by itself. Doorbells
-// ring meanwhile. A put of reduced bytes waits for the reduction. Consecutive
-// gets of one round are one flow from all their peers. Placement determines
-// which cards a flow loads.
+// Makes the tasks by which GPUs execute the plans of all ranks. Puts run in
+// order. Gets and reductions also run in order, independently of the puts.
+// Doorbells ring meanwhile. A put of reduced bytes waits for the reduction.
+// Consecutive gets of one round are one flow from all their peers. Placement
+// determines which cards a flow loads.
 Result<TaskGraph> Lower(plan::Request request, const plan::Geometry& geometry,
                         const Machine& machine, const Costs& costs,
                         const LowerOptions& options);

@@ -25,7 +25,7 @@ struct Machine {
   int ranks() const { return hosts * gpus_per_host; }
 };
 
-// Times in seconds, except the fields that say otherwise.
+// Times in seconds, unless the comment of a field gives another unit.
 struct Costs {
   double start = 0;         // from the call to the first step
   double put_setup = 0;     // engine time before each copy to the pool

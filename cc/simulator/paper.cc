@@ -53,11 +53,11 @@ class Paper {
     const plan::Traits& traits = plan::TraitsOf(request_.op);
     const bool source = traits.root == plan::Root::kSource;
     if (rooted() && source != (rank == request_.root)) return 0;
-    // Blocks for several ranks start with the block for the successor.
+    // If each peer gets its own block, the first block is for the successor.
     return traits.input == plan::Blocks::kEach ? n_ - 1 : 1;
   }
 
-  // Returns the blocks that a rank retrieves, in this order.
+  // Returns the blocks that a rank retrieves, in the order of retrieval.
   std::vector<Source> Sources(int rank) const {
     std::vector<Source> sources;
     for (int i = 1; i < n_; ++i) {
@@ -147,7 +147,7 @@ class Paper {
     }
   }
 
-  // Returns how many chunks a reader of a broadcast is apart from the first
+  // Returns how many chunks lie between a reader of a broadcast and the first
   // reader.
   int Distance(int rank) const {
     if (request_.op != Op::kBroadcast || !overlaps()) return 0;
@@ -190,8 +190,8 @@ class Paper {
     }
   }
 
-  // Accumulates the data that the previous task has copied, during later
-  // copies.
+  // Adds a task that accumulates the data of the previous copy, while later
+  // copies run.
   void AddReduction(int rank) {
     Task task;
     task.stream = Stream::kLocal;

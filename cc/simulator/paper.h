@@ -27,7 +27,8 @@ enum class Variant : uint8_t {
   kAll,
 };
 
-// How the readers of a broadcast avoid one card. The paper does not say.
+// How the readers of a broadcast avoid reading from one card all at once. The
+// paper does not specify this.
 enum class ReaderOrder : uint8_t {
   kSame,       // all follow the root
   kRotated,    // each starts with another chunk

@@ -31,12 +31,12 @@ class Placement {
            std::vector<uint64_t>& by_card) const;
 
  private:
-  // For a rank whose first slot lies on card 0: returns how many of the first
-  // `blocks` blocks are on `card`, in a round that begins in `slot`.
+  // Returns how many of the first `blocks` blocks of a round are on `card`. The
+  // round begins in `slot`, and the rank's first slot lies on card 0.
   uint64_t Blocks(uint64_t slot, uint64_t blocks, int card) const {
     return blocks_[(slot * (stripes_.num_blocks + 1) + blocks) * cards_ + card];
   }
-  // Returns how many of the first `bytes` bytes of such a round are on `card`.
+  // Like Blocks, but for the first `bytes` bytes of the round.
   uint64_t Bytes(uint64_t slot, uint64_t bytes, int card) const;
 
   const plan::Stripes stripes_;

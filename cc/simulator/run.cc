@@ -24,8 +24,8 @@ Result<Report> Run(const TaskGraph& graph, const Machine& machine) {
   return report;
 }
 
-// Returns the largest number of elements of a block that a round carries, or 0
-// if the whole count takes only a few rounds.
+// Returns how many elements of a block one round carries at most. Returns 0 if
+// all elements take only a few rounds.
 Result<uint64_t> CountPerRound(plan::Request request, plan::Geometry geometry,
                                uint64_t few_rounds) {
   geometry.min_chunk_bytes = 0;  // long calls fill their slots
@@ -39,7 +39,8 @@ Result<uint64_t> CountPerRound(plan::Request request, plan::Geometry geometry,
   return count / per_round <= few_rounds ? 0 : per_round;
 }
 
-// The rings of each group begin one card after the rings of the previous group.
+// Returns the load of the busiest card. The rings of each group begin one card
+// after the rings of the previous group.
 uint64_t MostOfCard(const std::vector<uint64_t>& by_card, int groups) {
   const int cards = static_cast<int>(by_card.size());
   uint64_t most = 0;

@@ -22,12 +22,12 @@ struct Report {
   bool sampled = false;  // true if not all rounds were run
 };
 
-// Runs plans on the model. Of calls with more than about `sample_rounds`
-// rounds, it runs only 2 x `sample_rounds` rounds. Once the ring is full, every
+// Runs plans on the model. If a call has more than about `sample_rounds`
+// rounds, only 2 x `sample_rounds` of them run. Once the ring is full, every
 // round takes the same time, so the second half of these rounds gives the time
-// of the remaining rounds. 0 runs everything. The result is not exact, because
-// ranks may later drift into another pattern: with batched gets it is within 5%
-// of the exact result (run_test.cc).
+// of the remaining rounds. With `sample_rounds` 0, all rounds run. A sampled
+// result is not exact, because ranks may later drift into another pattern: with
+// batched gets it is within 5% of the exact result (run_test.cc).
 Result<Report> RunPlans(const plan::Request& request,
                         const plan::Geometry& geometry, const Machine& machine,
                         const Costs& costs, const LowerOptions& options,

@@ -161,7 +161,7 @@ TEST(RunTest, CopiesGoOnWhileDoorbellsAreRung) {
                             {.num_slots = 12}, TestMachine(2, 2), costs, {},
                             0));
   };
-  // Once before the first get, and once after the last.
+  // The time is paid once before the first get, and once after the last.
   EXPECT_NEAR(run(10e-6) - run(0), 2 * 10e-6, 1.5e-6);
 }
 
@@ -182,11 +182,11 @@ TEST(RunTest, ProcessorsFlushBesideTheCopies) {
   EXPECT_NEAR(run(bytes, 0, 80 * kGB) - run(bytes, 0, 0), bytes / (80 * kGB),
               1e-8);
   EXPECT_LT(run(64 * bytes, 50 * kGB, 80 * kGB) / run(64 * bytes, 0, 0), 1.02);
-  // Slower than the links, the processors set the pace.
+  // If the processors are slower than the links, they set the pace.
   EXPECT_NEAR(run(64 * bytes, 10 * kGB, 0), 64 * bytes / (10 * kGB), 4e-4);
 }
 
-// A doorbell's word for each of 1,024 ranks is more than a flagged slot has.
+// A flagged slot has no room for the doorbell words of 1,024 ranks.
 TEST(RunTest, ManyRanksHaveNoFlags) {
   const Machine machine = TestMachine(1024, 1);
   const plan::Request request = RequestOf(Op::kAllGather, 1024, 1);
@@ -205,7 +205,8 @@ TEST(RunTest, FlagsNeedNoFenceAndNoDoorbell) {
   EXPECT_NEAR(run(false) - run(true), 2 * .6e-6 + .5e-6, .02e-6);
 }
 
-// Twice the bytes, but the reader is only a few lines behind.
+// A flagged call moves twice the bytes, but its reader is only a few lines
+// behind the writer.
 TEST(RunTest, FlaggedDataAreReadAsTheyArrive) {
   const plan::Request request = RequestOf(Op::kPermute, 2, 16 << 10);
   const double copy = 2 * (16 << 10) / (20 * kGB);

@@ -21,7 +21,7 @@ struct StreamState {
   std::vector<int> tasks;  // indices of the rank's tasks, in order
   size_t next = 0;         // the first task that has not started
   int running = kNone;     // the running task
-  // The first peers that may not have rung for `next` yet.
+  // For each doorbell, the first peer that may not have rung yet for `next`.
   int behind = 0;
   int behind_released = 0;
   bool ready = false;  // `next` no longer waits
@@ -214,8 +214,8 @@ class Simulator {
     }
   }
 
-  // Task `index` of the rank is done. The next task of this stream may wait for
-  // it.
+  // Checks the next task of a stream, if it waits for task `index` of the rank,
+  // which is done.
   void CheckAfter(int rank, int stream, int index) {
     StreamState& state = ranks_[rank].streams[stream];
     if (state.next == state.tasks.size()) return;

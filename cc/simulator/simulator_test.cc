@@ -148,7 +148,7 @@ TEST(SimulatorTest, GroupsDoNotWaitForEachOther) {
     wait.setup = rank < 2 ? 20 : 3;
     graph.ranks.push_back({ring, wait});
   }
-  // The first group's: 2 + 1 + 20, the second's 10 + 1 + 3.
+  // The first group takes 2 + 1 + 20, the second 10 + 1 + 3.
   EXPECT_DOUBLE_EQ(Seconds(resources, graph), 23);
 }
 

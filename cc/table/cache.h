@@ -15,11 +15,12 @@ namespace jax_cxl::table {
 
 struct Column;
 
-// Copies of the rows of a table that were taken most often lately, in the
-// memory of the device that takes them. The rows of the table never change.
+// Holds copies of the table rows that were recently taken most often. The
+// copies are in the memory of the device that takes the rows. The rows of the
+// table never change.
 //
 // The cache is empty until the first call of Refresh. Calls never change the
-// copies. They only write into a log which rows they took.
+// copies. They only note in a log which rows they took.
 //
 // Thread-safe.
 class Cache {
@@ -34,11 +35,11 @@ class Cache {
   Cache& operator=(const Cache&) = delete;
 
   // Returns the cache for a call that takes `count` rows. While the cache is
-  // being filled there is none. The caller holds `column.in_use`.
+  // being filled, returns an empty view. The caller holds `column.in_use`.
   CacheView View(uint64_t count);
 
-  // Replaces the copies with those of the rows that are most often in the log.
-  // Takes go on meanwhile, without the cache.
+  // Replaces the copies with copies of the rows that occur most often in the
+  // log. Meanwhile, calls take rows without the cache.
   Status Refresh(const Column& column);
 
   virtual Result<Counts> counts() = 0;
@@ -50,7 +51,8 @@ class Cache {
 
   // Returns the log, after all calls that use the cache have ended.
   virtual Result<std::vector<int64_t>> ReadLog() = 0;
-  // Copies the rows of the slots. No call uses the cache meanwhile.
+  // Copies the row of each slot into the cache. No call uses the cache
+  // meanwhile.
   virtual Status Fill(const Column& column, std::span<const int64_t> rows) = 0;
 
   CacheView view_;
@@ -63,8 +65,8 @@ class Cache {
   std::atomic<uint64_t> log_at_ = 0;
 };
 
-// Chooses the row of each slot: of each bucket those that are most often in the
-// log. A slot that stays empty has kOutside.
+// Chooses the row of each slot. A bucket keeps those of its rows that occur
+// most often in the log. A slot that stays empty gets kOutside.
 std::vector<int64_t> ChooseRows(std::vector<int64_t> log, uint64_t buckets);
 
 // A cache in the memory of this process.

@@ -8,8 +8,8 @@
 
 namespace jax_cxl::table {
 
-// What a call needs of a cache (cache.h). All pointers are to the memory of the
-// device that takes the rows.
+// The parts of a cache (cache.h) that a call needs. All pointers are to the
+// memory of the device that takes the rows.
 struct CacheView {
   // A row can only be in the slots of its bucket.
   static constexpr uint64_t kSlotsOfBucket = 8;
@@ -17,11 +17,12 @@ struct CacheView {
   uint64_t buckets = 0;             // 0: there is no cache
   const int64_t* rows = nullptr;    // the row of each slot, or kOutside
   const std::byte* data = nullptr;  // the bytes of these rows
-  // Which rows were taken lately: a ring. The call writes from `log_at` on.
+  // A ring buffer that lists the rows taken recently. The call writes from
+  // position `log_at` on.
   int64_t* log = nullptr;
   uint64_t log_size = 1;
   uint64_t log_at = 0;
-  // How many rows were looked for, and how many of them were found.
+  // How many rows were looked up, and how many of them were found.
   unsigned long long* counts = nullptr;
 };
 

@@ -14,8 +14,8 @@
 namespace jax_cxl::table {
 
 // The words of a part of a trained table. Only the process that owns the part
-// writes them. The rows of the part change after `begun` has got the number of
-// a step, and before `finished` gets it.
+// writes them. In each step it stores the step's number in `begun`, then
+// changes rows of the part, then stores the number in `finished`.
 struct alignas(128) PartWords {
   uint64_t begun;
   uint64_t unused[7];
@@ -29,9 +29,9 @@ struct Column {
   const std::byte* data = nullptr;
   uint64_t rows = 0;
   uint64_t row_bytes = 0;
-  // A trained table: the words of each part. Part i has the rows from
-  // i * rows_of_part on. Null: the rows never change, and this host's cache has
-  // no old lines of them.
+  // The words of each part of a trained table. Part i has the rows from i *
+  // rows_of_part on. If null, the rows never change, and this host's cache has
+  // no old lines of the rows.
   const PartWords* parts = nullptr;
   uint64_t rows_of_part = 0;
   pool::Coherence coherence{pool::CoherenceMode::kCoherent};
@@ -39,13 +39,13 @@ struct Column {
   // GPUs only: becomes 1 if a step did not finish in time.
   uint32_t* stalled = nullptr;
 
-  // How many rows this process has taken of the table.
+  // How many rows of the table this process has taken.
   std::atomic<uint64_t>* taken = nullptr;
 
   // Held shared while rows are taken.
   mutable std::shared_mutex in_use;
   bool closed = false;  // guarded by in_use
-  // The caches by device, all CPU devices as 0. Guarded by in_use.
+  // The caches by device. All CPU devices count as device 0. Guarded by in_use.
   std::map<int, std::unique_ptr<Cache>> caches;
 
   // Returns the cache for a call. The caller holds `in_use`.

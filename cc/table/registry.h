@@ -23,7 +23,7 @@ class Registry {
 
   static Registry& Get();
 
-  // A process may open a table several times. Each time adds its columns.
+  // A process may open a table several times. Each opening adds its columns.
   void Add(const Name& name, std::shared_ptr<Column> column);
   // Waits until no program takes rows of the column. Its memory may be unmapped
   // afterwards.

@@ -5,8 +5,8 @@
 
 namespace jax_cxl::table {
 
-// What a row outside of the table becomes. jax_cxl/_table/gather.py has the
-// same numbers.
+// What an id outside of the table gives. jax_cxl/_table/gather.py has the same
+// numbers.
 enum class Mode : int32_t {
   kFill = 0,   // the fill value; negative ids count from the end
   kClip = 1,   // the nearest row

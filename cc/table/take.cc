@@ -16,7 +16,7 @@ constexpr uint64_t kBatch = 512;  // ids that are looked up together
 constexpr uint64_t kAhead = 8;
 constexpr uint64_t kChunkBytes = 1 << 18;
 
-// Small rows take longer to call memcpy for than to copy.
+// For a small row, the call of memcpy takes longer than the copy itself.
 template <uint64_t kBytes>
 void CopySmall(const std::byte* from, std::byte* to) {
   std::memcpy(to, from, kBytes);
@@ -39,8 +39,8 @@ void Copy(const std::byte* from, std::byte* to, uint64_t bytes) {
   }
 }
 
-// Copies a row that its owner may be changing. It has the state before or after
-// a step, never a mixture.
+// Copies a row that its owner may be changing. The copy has the row's state
+// before or after a step, never a mixture.
 Status CopyWhole(const Column& column, uint64_t row, std::byte* to) {
   using Clock = std::chrono::steady_clock;
   const PartWords& part = column.parts[row / column.rows_of_part];
@@ -77,7 +77,7 @@ void Fill(const Column& column, const std::array<std::byte, 16>& elements,
                 std::min<uint64_t>(elements.size(), column.row_bytes - at));
 }
 
-// The rows of a call that the cache has.
+// Finds the rows of a call in a cache, and counts them.
 class Cached {
  public:
   explicit Cached(const CacheView& cache) : cache_(cache) {}

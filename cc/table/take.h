@@ -22,24 +22,24 @@ struct Ids {
 struct Request {
   Ids ids;
   Mode mode = Mode::kFill;
-  // Elements, repeated. A row has a whole number of them.
+  // One element, repeated. A row has a whole number of elements.
   std::array<std::byte, 16> fill = {};
   std::byte* output = nullptr;
 };
 
-// Copies the rows with ids [begin, end) of the request to the output, those
-// that the cache has from there. The caller holds `column.in_use`.
+// Copies the rows of ids [begin, end) of the request to the output. Takes a row
+// from the cache if the cache has it. The caller holds `column.in_use`.
 //
-// Fails with kInvalidArgument, in mode kError, if an id is outside of the
-// table; and with kDeadlineExceeded if the step of a trained table that a row
-// belongs to does not finish in time.
+// In mode kError, fails with kInvalidArgument if an id is outside of the table.
+// Fails with kDeadlineExceeded if a row of a trained table is being changed by
+// a step that does not finish in time.
 Status TakeRows(const Column& column, const Request& request, uint64_t begin,
                 uint64_t end, const CacheView& cache = {});
 
 // How many ids a thread takes at a time.
 uint64_t IdsOfChunk(const Column& column);
 
-// The error for an id outside of a table. `id` is its text.
+// Returns the error for an id outside of a table. `id` is the id as text.
 Status OutsideError(const Column& column, const std::string& id,
                     uint64_t position);
 

@@ -30,8 +30,8 @@ Status WriteRows(const Column& column, std::span<const int64_t> rows,
   const std::byte* from = data.data();
   for (int64_t row : rows) {
     auto* to = const_cast<std::byte*>(column.data) + row * column.row_bytes;
-    // This host may have old lines of the row, whose other bytes belong to rows
-    // that another owner has written in an earlier job.
+    // This host's cache may have old lines of the row. Other bytes of these
+    // lines belong to rows that another owner has written in an earlier job.
     column.coherence.AcquirePayload(to, column.row_bytes);
     std::memcpy(to, from, column.row_bytes);
     column.coherence.PublishPayload(to, column.row_bytes);

@@ -11,9 +11,9 @@
 namespace jax_cxl::table {
 
 // Overwrites rows of a trained table, and publishes them. The caller owns the
-// parts of these rows, and has stored the step in their words `begun` before.
-// Fails with kInvalidArgument, before it changes anything, if a row is outside
-// of the table, or `data` has another size.
+// parts of these rows, and has already stored the step in the words `begun` of
+// these parts. Fails with kInvalidArgument, before it changes anything, if a
+// row is outside of the table or `data` has the wrong size.
 Status WriteRows(const Column& column, std::span<const int64_t> rows,
                  std::span<const std::byte> data);
 

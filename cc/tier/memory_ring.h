@@ -17,12 +17,12 @@ namespace jax_cxl::tier {
 // Thread-safe.
 class MemoryRing : public Ring {
  public:
-  // The ring has `rows` blocks of each device of the memory, from `offset` on.
+  // The ring has `rows` blocks on each device of the memory, from `offset` on.
   MemoryRing(uint32_t number, int32_t device,
              const pool::PersistentMemory& memory, uint64_t offset,
              uint64_t rows);
 
-  // Copies bytes of a value, of which `begin` is the first.
+  // Copies bytes of a value, starting at byte `begin` of the value.
   Status Write(const Handle& handle, uint64_t begin,
                std::span<const std::byte> from) const;
   Status Read(const Handle& handle, uint64_t begin,

@@ -9,7 +9,7 @@
 
 namespace jax_cxl::tier {
 
-// What a program keeps of a value in a ring: a uint32 array of 4 elements.
+// A program's reference to a value in a ring: a uint32 array of 4 elements.
 struct Handle {
   uint64_t position = 0;
   uint32_t ring = 0;
@@ -17,8 +17,8 @@ struct Handle {
 };
 static_assert(sizeof(Handle) == 16);
 
-// How the memory of a ring is divided: blocks of a MiB lie on the devices of a
-// store in turn.
+// How the memory of a ring is divided. Its blocks of 1 MiB lie on the devices
+// of a store in turn.
 struct Layout {
   int devices = 1;
   uint64_t rows = 0;  // blocks of each device
@@ -30,10 +30,10 @@ struct Layout {
   }
 };
 
-// The places of values that one device of a job puts into a store, and gets
-// back later. They follow each other. After the last byte of the ring comes the
-// first one, and new values overwrite the oldest ones. A value that was
-// overwritten is an error when it is read.
+// Gives out the places of values that one device of a job puts into a store,
+// and gets back later. The values follow each other. After its last byte, the
+// ring continues at its first byte, and new values overwrite the oldest values.
+// Reading a value that was overwritten is an error.
 //
 // Thread-safe.
 class Ring {
@@ -52,12 +52,13 @@ class Ring {
   // kResourceExhausted if the value was overwritten, and with kInternal if the
   // handle is of another ring.
   Status Check(const Handle& handle) const;
-  // The error for a value, if the ring took `since` bytes from the value on.
+  // The error for an overwritten value, if the ring took `since` bytes, counted
+  // from the start of that value.
   Status OverwrittenError(uint64_t since) const;
 
   // Calls `run(device, offset, begin, size)` for each piece of a value that
-  // lies in one block, until it fails. `offset` is from the ring's first byte
-  // on the device.
+  // lies in one block, until a call fails. `offset` counts from the ring's
+  // first byte on the device.
   template <typename Run>
   Status ForEachPiece(uint64_t position, uint64_t bytes, const Run& run) const {
     for (uint64_t done = 0; done < bytes;) {

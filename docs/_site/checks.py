@@ -1,4 +1,4 @@
-"""mkdocs hook: warns about faults of pages that mkdocs does not see."""
+"""mkdocs hook: warns about faults in pages that mkdocs itself does not notice."""
 
 import re
 from typing import Any

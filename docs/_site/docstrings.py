@@ -1,4 +1,4 @@
-"""griffe extensions: what mkdocstrings shows of the docstrings."""
+"""griffe extensions that change how mkdocstrings shows docstrings."""
 
 import importlib
 import inspect
@@ -8,7 +8,7 @@ from typing import Any
 
 import griffe
 
-# A section with this name is shown as a quotation, `Examples:` as code.
+# griffe shows a section with this name as a quotation, but a section `Examples:` as code.
 _EXAMPLE = re.compile(r"^(\s*)Example:$", re.MULTILINE)
 
 _PAIRS = "jax_cxl.ops.start_done"
@@ -43,7 +43,7 @@ class ImportPairs(griffe.Extension):
 
 
 def _described(name: str, function: Callable, parent: griffe.Module) -> griffe.Function:
-    """Returns what griffe finds by itself for functions that the source defines."""
+    """Describes a function as griffe itself does for functions that the source defines."""
     signature = inspect.signature(function)
     parameters = (
         griffe.Parameter(

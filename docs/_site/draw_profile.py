@@ -37,7 +37,7 @@ def main(folder: pathlib.Path, picture: pathlib.Path) -> None:
             start, length = (each["ts"] - first) / 1e3, each["dur"] / 1e3
             row = threads.index(each["thread"])
             color = _OURS if _COLLECTIVE.fullmatch(each["name"]) else _OTHERS
-            # An edge, so that the shortest bar is seen too.
+            # The edge keeps even the shortest bar visible.
             axis.barh(row, length, left=start, height=0.5, color=color, edgecolor=color, lw=2)
             axis.annotate(each["name"], (start, row + 0.3), fontsize=9, rotation=12)
         axis.set_yticks(range(len(threads)), threads)

@@ -16,7 +16,7 @@ from mkdocs.structure.files import File, Files
 
 _ROOT = pathlib.Path(__file__).parents[2]
 
-# Page of the site by document of the repository.
+# Maps each document of the repository to its page on the site.
 _DOCUMENTS = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -32,7 +32,7 @@ _FENCE = re.compile(r"\s*(```|~~~)")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds what lies outside of docs/."""
+    """Adds the pages and files that lie outside of docs/."""
     for document, page in _DOCUMENTS.items():
         content = (_ROOT / document).read_text()
         files.append(File.generated(config, page, content=content))
@@ -48,7 +48,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Makes links to files of the repository links of the site."""
+    """Turns links to files of the repository into links within the site."""
     uri = page.file.src_uri
     if uri.startswith("source/"):
         return markdown
@@ -87,7 +87,7 @@ def _site_path(path: str) -> str:
 
 
 def _file(config: Any, path: str) -> File:
-    """Returns a source file as a page, another file as it is."""
+    """Returns a source file as a page, and any other file unchanged."""
     language = _LANGUAGES.get(pathlib.PurePath(path).suffix)
     if language is None:
         return File.generated(config, _site_path(path), abs_src_path=str(_ROOT / path))
@@ -116,7 +116,7 @@ def _targets(markdown: str) -> Iterator[str]:
 
 
 def _outside_of_code(markdown: str, change: Callable[[str], str]) -> str:
-    """Applies `change` to the text between fenced blocks. A link may wrap over lines there."""
+    """Applies `change` to the text between fenced blocks, as a whole: links may wrap over lines."""
     parts: list[str] = []
     text: list[str] = []
     fence = ""

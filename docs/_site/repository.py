@@ -1,4 +1,4 @@
-"""mkdocs hook: the site's links to the repository, and its version, which pyproject.toml has.
+"""mkdocs hook: sets the site's links to the repository, and the version, from pyproject.toml.
 
 `mkdocs.yml` names no address. When the project moves, `[project.urls]` of pyproject.toml changes
 (RELEASING.md has the command).

@@ -6,7 +6,7 @@
 #include "cc/python/shared/errors.h"
 #include "cc/table/column.h"
 
-// What the classes TableColumn of both modules say about caches.
+// What the TableColumn classes of both modules report about caches.
 namespace jax_cxl {
 
 inline void RefreshCaches(const table::Column& column) {
@@ -17,7 +17,7 @@ inline void RefreshCaches(const table::Column& column) {
     }());
 }
 
-// Returns how many rows were looked for in the caches, and how many were found.
+// Returns how many rows were looked up in the caches, and how many were found.
 inline nanobind::tuple CacheCounts(const table::Column& column) {
   table::Cache::Counts all;
   for (const auto& [device, cache] : column.caches) {

@@ -34,8 +34,8 @@ inline void AddTargets(
   }
 }
 
-// The state of a call site, under the name by which XLA knows it. Each module
-// has its own type.
+// Returns the type of a call site's state, under the name by which XLA knows
+// the type. Each module has its own type.
 inline nanobind::dict CallSiteType(const char* name) {
   static auto type_info = xla::ffi::MakeTypeInfo<ffi::CallSite>();
   nanobind::dict type;

@@ -16,8 +16,8 @@ using ConstBytes = nanobind::ndarray<const uint8_t, nanobind::shape<-1>,
 // Runs a function without Python's lock.
 using Unlocked = nanobind::call_guard<nanobind::gil_scoped_release>;
 
-// Each adds a class to the module: PersistentMemory, Sessions, TableColumn and
-// ResidualRing.
+// Each function adds a class to the module: PersistentMemory, Sessions,
+// TableColumn and ResidualRing.
 void BindPersistentMemory(nanobind::module_& m);
 void BindSessions(nanobind::module_& m);
 void BindTables(nanobind::module_& m);

@@ -15,7 +15,7 @@ namespace {
 
 using pool::PersistentMemory;
 
-// A ring that programs may use while this object lives.
+// A ring that programs may use as long as this object lives.
 class ResidualRing {
  public:
   ResidualRing(const PersistentMemory& memory, uint32_t ring, int32_t device,

@@ -10,12 +10,13 @@ namespace {
 
 constexpr uint32_t kThreads = 256;
 constexpr uint32_t kBlocksOfProcessor = 8;
-// Loads that a thread has under way at the same time, of several short rows or
-// of one long row. The link has a latency of microseconds.
+// How many loads a thread has under way at the same time, from several short
+// rows or from one long row. One load alone would wait for the link, whose
+// latency is microseconds.
 constexpr int kLoadsAtOnce = 4;
 
-// Loads from memory that never changes while the kernel runs. Nothing of it is
-// read twice soon, so it takes no place in the first cache.
+// Loads from memory that never changes while the kernel runs. No data are read
+// again soon, so the load keeps them out of the L1 cache.
 __device__ __forceinline__ uint4 Load(const uint4* from) {
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -56,7 +57,7 @@ __device__ __forceinline__ uint64_t Nanoseconds() {
   return now;
 }
 
-// Several threads of a warp, `lanes` of them, move a row.
+// A group of `lanes` threads of a warp, which move a row together.
 struct Slice {
   uint32_t lane;
   uint32_t lanes;
@@ -108,7 +109,7 @@ __device__ __forceinline__ void AddCounts(const CacheView& cache,
   if (found != 0) atomicAdd(&cache.counts[1], found);
 }
 
-// Rows of a table that never changes, `kRows` of them at once. Each thread
+// Takes rows of a table that never changes, `kRows` rows at once. Each thread
 // moves up to kLoadsAtOnce / kRows vectors of a row at once.
 template <typename Vector, int kRows, bool kCached>
 __global__ void __launch_bounds__(kThreads)
@@ -163,7 +164,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // Copies a row as its owner left it after a step. If the step changes
-// meanwhile, copies it again.
+// meanwhile, copies the row again.
 template <typename Vector>
 __device__ void CopyWhole(const DeviceTake& take, const Slice& slice,
                           uint64_t row, uint64_t vectors, Vector* to) {

@@ -29,17 +29,17 @@ struct DeviceTake {
   bool wide = false;
   uint64_t count = 0;
   Mode mode = Mode::kFill;
-  // A kernel reads it as the widest vector.
+  // A kernel reads the array as one vector of the widest type.
   alignas(16) std::array<std::byte, 16> fill = {};  // elements, repeated
   std::byte* output = nullptr;
-  // Gets the least position of an id outside of the table, in mode kError.
+  // In mode kError, receives the smallest position of an id outside the table.
   unsigned long long* outside = nullptr;
   CacheView cache = {};      // for tables that never change
   uint32_t most_blocks = 0;  // 0: as many as the GPU runs at the same time
 };
 
-// Enqueues the call. Rows have a multiple of 1, 2, 4, 8 or 16 bytes, and so
-// have their addresses; the kernel moves the widest vectors that fit.
+// Enqueues the call. The kernel moves vectors of 1, 2, 4, 8 or 16 bytes: the
+// widest that divide the size of a row and the addresses.
 cudaError_t LaunchTake(const DeviceTake& take, cudaStream_t stream);
 
 }  // namespace jax_cxl::table

@@ -19,7 +19,7 @@
 #include "cc/testing/cuda/device_world.h"
 #include "cc/testing/world/world.h"
 
-// Two ranks whose calls count on the device, for tests.
+// For tests: two ranks whose calls are counted on the device.
 namespace jax_cxl::comm {
 
 inline constexpr int kRanks = 2;
@@ -143,7 +143,8 @@ struct CountedData {
                             pair->stream(rank)));
     OkOrDie(cudaStreamSynchronize(pair->stream(rank)));
   }
-  // Counts the elements that are not `times` i % 1000, plus `first`.
+  // Counts the elements i that differ from (first + times * (i % 1000)) /
+  // divisor.
   uint64_t Wrong(int rank, int32_t first, int32_t divisor = 1,
                  int32_t times = 2) {
     std::vector<int32_t> values(count);

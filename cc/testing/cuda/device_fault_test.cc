@@ -54,7 +54,7 @@ Status WatchUntilFailure(DeviceWorld& world) {
 }
 
 // Rank 0 sums `count_0` numbers and rank 1 sums `count_1`; 0 means no call.
-// Ends with the error.
+// Ends the process with the error.
 [[noreturn]] void RunDisagreement(uint64_t count_0, uint64_t count_1,
                                   DeviceOptions options = {}) {
   options.timeout_s = 1;
@@ -68,7 +68,7 @@ Status WatchUntilFailure(DeviceWorld& world) {
     OkOrDie(cudaSetDevice(world->device(rank)));
     std::byte* buffer = nullptr;
     OkOrDie(cudaMalloc(&buffer, 2 * counts[rank] * sizeof(int32_t)));
-    // A queue may be full before all of a call is in it, and stay full.
+    // A queue may be full before it holds the whole call, and may stay full.
     enqueued[rank] = std::async(std::launch::async, [=, count = counts[rank]] {
       Call call = Sum(rank, count);
       call.input = buffer;
@@ -80,7 +80,7 @@ Status WatchUntilFailure(DeviceWorld& world) {
 }
 
 // Each of two ranks broadcasts as the root, so neither waits for the other.
-// Then both sum `count` numbers. Ends with the error.
+// Then both sum `count` numbers. Ends the process with the error.
 [[noreturn]] void RunTwoRoots(uint64_t count, DeviceOptions options = {}) {
   options.timeout_s = 5;
   auto* world = new DeviceWorld(2, options);
@@ -140,7 +140,7 @@ TEST_F(DeviceEndpointTest, MismatchOfCopies) {
               "MISMATCH .*100000 int32.*100001 int32.*call failed");
 }
 
-// The results of the first call are wrong, but the next call does not succeed.
+// The first call gives wrong results, but then the next call fails.
 TEST_F(DeviceEndpointTest, TwoRootsFailInTheNextCall) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   DeviceOptions by_blocks;

@@ -57,9 +57,9 @@ uint64_t Word(int rank, uint64_t row, uint64_t at) {
 class DeviceRowsTest : public DeviceEndpointTest,
                        public testing::WithParamInterface<int> {
  protected:
-  // Number of words in a row. There are rows of whole vectors, whose number is
-  // or is not a power of two, and rows of 8 and 24 bytes, several of which
-  // share a vector.
+  // Number of words in a row. Some rows consist of whole vectors, and the
+  // number of vectors is or is not a power of two. Other rows have 8 or 24
+  // bytes, and several rows share a vector.
   uint64_t words() const { return GetParam(); }
 
   std::vector<uint64_t> Table(int rank) const {

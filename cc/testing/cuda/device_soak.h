@@ -25,7 +25,7 @@ namespace jax_cxl::comm::soak {
 
 inline constexpr uint64_t kLargest = uint64_t{48} << 20;  // bytes of one buffer
 
-// Device memory of one rank for the calls of a test, one at a time.
+// Device memory of one rank. The calls of a test use it one at a time.
 class Scratch {
  public:
   explicit Scratch(int device) {
@@ -72,8 +72,8 @@ class Scratch {
   }
 
  private:
-  // The further operands of an operation that moves rows, and its scratch
-  // memory.
+  // Uploads the other operands of an operation that moves rows, and sets its
+  // scratch memory.
   void UploadRows(Call* call, const SoakCall& soak, int self,
                   cudaStream_t stream) {
     call->rows.reset();

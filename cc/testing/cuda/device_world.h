@@ -15,8 +15,8 @@ namespace jax_cxl::comm {
 
 inline int CountDevices() {
   // Must be set before CUDA starts. Several ranks may share a GPU here. All
-  // ranks share a process, in which loading a kernel may wait for a kernel that
-  // waits for a rank.
+  // ranks share a process. Loading a kernel there may wait for another kernel,
+  // which in turn waits for a rank.
   for (const char* queues : cuda::kDeviceQueues) setenv(queues, "32", 0);
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   int devices = 0;
@@ -35,7 +35,7 @@ inline void OkOrDie(cudaError_t error) {
 
 // A job whose ranks are all in this process, with rank r on GPU r % count, for
 // tests and benchmarks. Kernels of several ranks run on one GPU at the same
-// time, which works as long as all their blocks fit.
+// time. This works as long as all their blocks fit.
 class DeviceWorld {
  public:
   DeviceWorld(int size, const DeviceOptions& options, bool direct = true,

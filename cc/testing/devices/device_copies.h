@@ -17,7 +17,7 @@ class DeviceCopies {
   explicit DeviceCopies(const Pool& pool)
       : cache_(dynamic_cast<IncoherentCache*>(pool.coherence().cache())) {}
 
-  // From now on, none of its writes stays in the cache.
+  // From now on, none of the device's writes stays in the cache.
   void WriteMemory() {
     if (cache_ != nullptr) cache_->DevicesWriteMemory();
   }

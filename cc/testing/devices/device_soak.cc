@@ -33,7 +33,8 @@ using cuda::DeviceControl;
 constexpr uint64_t kKey = 0x6d6f64656c000000;
 constexpr uint64_t kControlBytes = sizeof(DeviceControl);
 constexpr uint32_t kBlocks = 4;
-// The longest calls with flags. Longer ones only take more time.
+// The size of the longest calls with flags. Longer calls would only take more
+// time.
 constexpr uint64_t kFlaggedBytes = 8 << 10;
 
 // Settings that all ranks of a world share.
@@ -52,7 +53,8 @@ struct Setting {
         devices(random() % 4 == 0 ? 3 : 1),
         threads(static_cast<int>(Pick(random, 1, 3))),
         writes_memory(random() % 3 == 0),
-        // Flags start again at 0 after some calls, or have just started.
+        // Either flags start again at 0 after some calls, or they have just
+        // started.
         first_flagged_round(
             random() % 2 == 0 ? 0 : UINT32_MAX - Pick(random, 2, 12)) {
     slots.num_slots = static_cast<int>(Pick(random, 3, 6));
@@ -95,7 +97,8 @@ struct SharedCall {
     geometry = last->geometry;
   }
 
-  // Returns no operation that moves rows: only executors know the rows.
+  // Never returns an operation that moves rows, because only executors know the
+  // rows.
   static plan::Op RandomOp(Random& random) {
     while (true) {
       const auto op = static_cast<plan::Op>(Pick(random, 0, plan::kNumOps - 1));
@@ -130,7 +133,7 @@ class ModelRank {
   }
 
   // Fills this rank's ring with flags of its first rounds, as an earlier
-  // channel in the same memory may have.
+  // channel in the same memory may have left them.
   void LeaveOldFlags() {
     auto& vectors = Control(*this).flagged.vectors;
     for (uint64_t round = flagged_rounds_;
@@ -402,7 +405,7 @@ DeviceSoakReport DeviceSoak(uint64_t seed, double seconds,
     for (auto& rank : ranks) rank->Connect();
     ++report.worlds;
     uint64_t number = 0;
-    // At least one batch, even if the machine was slow until here.
+    // Run at least one batch, even if the machine was slow until here.
     for (int batch = 0; batch < kBatches && (batch == 0 || Clock::now() < end);
          ++batch) {
       std::vector<SharedCall> calls;

@@ -16,7 +16,8 @@ namespace jax_cxl::comm {
 
 // Does what the kernel for short messages does
 // (cc/engine/cuda/flagged/flagged.cu), word by word, in a random order. Its
-// words and data lie in the pool, and it polls the peers' there.
+// words and data lie in the pool, where it also polls the words and data of its
+// peers.
 class FlaggedDevice {
  public:
   // All calls before `first_round` count as read by all peers.

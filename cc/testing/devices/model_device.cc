@@ -50,7 +50,8 @@ void ModelDevice::Begin(const ModelCall& call) const {
                      cuda::CallWord(call.call, call.hash), __ATOMIC_RELEASE);
 }
 
-// Do at most one step. Return false if none is possible.
+// AdvanceSending and AdvanceReceiving do at most one step. They return false if
+// no step is possible.
 bool ModelDevice::AdvanceSending(std::span<const ModelCall> series) {
   if (sent_calls_ == series.size()) return false;
   call_ = &series[sent_calls_];

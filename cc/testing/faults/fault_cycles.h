@@ -23,9 +23,8 @@
 #include "cc/pool/open/shm_name.h"
 #include "cc/testing/faults/fault_job.h"
 
-// Jobs that are killed as a whole at a random moment, from before the pool
-// exists to the middle of a collective, and the files and sockets that they
-// leave behind.
+// Kills whole jobs at random moments, from before the pool exists to the middle
+// of a collective. Then finds the files and sockets that the jobs leave behind.
 namespace jax_cxl::comm::faults {
 
 inline const std::string kCyclePrefix = "cycle.";
@@ -120,8 +119,9 @@ inline int CountEntries(const std::string& directory,
 
 inline int OpenDescriptors() { return CountEntries("/proc/self/fd", ""); }
 
-// Counts what pools with names that start with `prefix` have left on this
-// machine, and the descriptors of this process beyond `descriptors_before`.
+// Counts what pools have left on this machine if their names start with
+// `prefix`. Also counts the descriptors of this process beyond
+// `descriptors_before`.
 inline Leftovers FindLeftovers(const std::string& prefix,
                                int descriptors_before) {
   Leftovers left;

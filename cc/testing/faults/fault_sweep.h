@@ -17,8 +17,8 @@
 #include "cc/plan/plan.h"
 #include "cc/testing/faults/fault_job.h"
 
-// All faults: every pass through every point, for every rank and every
-// operation, and the results that the other ranks must have.
+// Lists all faults: every pass through every point, for every rank and every
+// operation. Also defines the results that the other ranks must have.
 namespace jax_cxl::comm::faults {
 
 // A process counts as hung after this many seconds.

@@ -104,7 +104,8 @@ TEST(FaultCyclesTest, JobsKilledAsAWholeLeaveNothing) {
   for (int cycle = 0; cycle < RandomTestCount(20); ++cycle)
     StartAndCrash(cycle, 2 + cycle % 3,
                   std::chrono::microseconds(soak::Pick(random, 0, 20'000)));
-  // The sweep of another process may be about to remove a file, and locks it.
+  // The sweep of another process may have locked a file that it is about to
+  // remove.
   Leftovers left;
   for (int i = 0; i < 1000 && (i == 0 || left.files > 0); ++i) {
     if (i > 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));

@@ -21,10 +21,12 @@ namespace {
 using pool::Region;
 
 constexpr int kExitStatus = 70;
-// The data of a doorbell start beside it, and have at least this many words.
+// The data of a doorbell start next to the doorbell, and have at least this
+// many words.
 constexpr uint64_t kScribbledWords = 4;
 
-// Returns another value, always the same one for the same value.
+// Returns a value that differs from `value`. Equal arguments give equal
+// results.
 uint64_t Scramble(uint64_t value) {
   value = (value ^ 0x9e3779b97f4a7c15) * 0xbf58476d1ce4e5b9;
   return value ^ value >> 29 ^ value << 41;
@@ -44,14 +46,14 @@ void Corrupt(Point point, uint64_t* word) {
 // other flags.
 bool InChannel(Region flag) { return flag >= Region::kDirectoryReady; }
 
-// Returns true if a call's data travel in such a region.
+// Returns true if the region carries data of calls.
 bool IsPayload(Region region) {
   return region == Region::kSlot || region == Region::kSubmission;
 }
 
 }  // namespace
 
-// The rank's memory as it is without a fault. Observes every operation.
+// Behaves like the rank's memory without a fault, and observes every operation.
 class Injector::Memory final : public pool::Interposer, public pool::Cache {
  public:
   Memory(const pool::MappedMemory& memory, Injector* injector,

@@ -30,7 +30,7 @@ class Injector {
   void ApplyTo(pool::PoolSpec* spec);
 
   // Returns how often the rank has passed a point since the call of its fault.
-  // `pass` may be any number up to this.
+  // A fault's `pass` may be any number up to this count.
   uint64_t passes(Point point) const;
 
  private:

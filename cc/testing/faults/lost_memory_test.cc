@@ -52,8 +52,8 @@ Status Sum(World& world, uint64_t identity, uint64_t count,
   return countdown.Wait();
 }
 
-// Sizes that remain: nothing, or the ranks' pages and the start of rank 0's
-// arena.
+// The sizes to which the file is cut: nothing, or the ranks' pages and the
+// start of rank 0's arena.
 class LostMemoryTest : public testing::TestWithParam<uint64_t> {};
 
 TEST_P(LostMemoryTest, EveryCallEndsWithTheCause) {

@@ -114,8 +114,8 @@ TEST_F(HostileMemberTest, SubmissionLargerThanItsPlace) {
       << ErrorOf(0);
 }
 
-// An eager call has no plan for slots. If it were executed in slots, it
-// would run past the end of small ones.
+// An eager call has no plan for slots. If it were executed in slots, it would
+// run past the end of small slots.
 TEST_F(HostileMemberTest, AnnouncementOfACallThatTakesNoSlot) {
   StartCall(0, 1, 100'000);
   StartCall(1, 1, 100'000);

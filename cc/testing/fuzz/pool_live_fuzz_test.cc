@@ -59,7 +59,8 @@ Status RunWorld(Random& random, int batches) {
   options.timeout_s = 0.2;
   World world(3, options, 16 << 20);
   const Fence fence(world.pool());
-  // Compared with the duration of a call, from rare damage to permanent damage.
+  // Measured against the duration of a call, these pauses range from rare to
+  // permanent damage.
   constexpr int kPauses[] = {1000, 100, 10};
   const ScribblingProcess enemy(
       world.pool(), random(), std::chrono::microseconds(kPauses[random() % 3]));

@@ -64,7 +64,7 @@ class Scribbler {
   }
 
   // Returns a word in the part of the pool that the directory names. Half of
-  // the time, it is in the counters and first entries of a control block.
+  // the time, the word is in the counters and first entries of a control block.
   uint64_t* InPool(uint64_t offset, uint64_t bytes) {
     if (Below(2) == 0) bytes = std::min<uint64_t>(bytes, 1024);
     std::byte* at = pool_.At(offset / 8 * 8, bytes);
@@ -119,7 +119,8 @@ class Scribbler {
   std::vector<uint64_t*> rung_;  // scratch
 };
 
-// Memory around the pool that nothing may touch, where it was free.
+// Makes the memory just below and above the pool inaccessible, as far as these
+// addresses are free.
 class Fence {
  public:
   explicit Fence(const pool::Pool& pool) {

@@ -16,8 +16,8 @@ using Operation = Omission::Operation;
 // Ranges are split at these boundaries, so that the parts can move in any
 // order.
 constexpr uint64_t kPart = 1024;
-// How often the adversary's own thread acts, and on how much of the pool, so
-// that it reaches every line.
+// How often the adversary's own thread acts, and on how much of the pool. With
+// these values it reaches every line.
 constexpr auto kSweepEvery = std::chrono::microseconds(500);
 constexpr uint64_t kSweepBytes = 64 * Shadow::kLine;
 

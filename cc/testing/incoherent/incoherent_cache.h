@@ -112,7 +112,7 @@ class IncoherentCache final : public Interposer, public Cache {
   void Complete(Thread& thread, bool drops);
   void CompleteFullFence(Thread& thread);
   void Perform(const Pending& pending);
-  // Returns the value with which a flag makes no rank wait.
+  // Returns a flag value that ends every wait.
   uint64_t Satisfied() const;
 
   // The adversary's actions.
@@ -148,9 +148,9 @@ class IncoherentCache final : public Interposer, public Cache {
   std::thread adversary_;
 };
 
-// Each pool that is opened with the result is seen through the cache of another
-// host. The first host's seed is `seed`, and each further host's seed is one
-// larger. `leave_out` is an Omission's name, or "" for none.
+// Each pool that is opened with the result gets the cache of a new host. The
+// first host's seed is `seed`, and each further host's seed is one larger.
+// `leave_out` is an Omission's name, or "" for none.
 MakeInterposer IncoherentHosts(uint64_t seed, const std::string& leave_out,
                                bool adversary = true);
 

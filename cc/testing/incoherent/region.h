@@ -66,8 +66,8 @@ class RegionMap {
   // range is a flag only if it is exactly the flag's word.
   Region Find(uint64_t offset, uint64_t bytes) const;
 
-  // Returns the rank that alone may write there, or -1 for the creator of the
-  // pool.
+  // Returns the only rank that may write at the offset, or -1 if only the
+  // creator of the pool may.
   int OwnerOf(uint64_t offset) const;
 
  private:

@@ -80,8 +80,9 @@ Shadow::Shadow(std::byte* shared, uint64_t bytes,
       written_by_device_(static_cast<std::atomic<uint64_t>*>(
           std::calloc(bytes / kLine + 1, sizeof(std::atomic<uint64_t>)))) {
   if (written_by_device_ == nullptr) std::abort();
-  // At the start everything is cached, as old as possible. Untouched pages of
-  // the private copies cost no memory, so zeros are not copied.
+  // At the start every line is cached, with the oldest possible contents.
+  // Untouched pages of the private copies cost no memory, so zeros are not
+  // copied.
   for (uint64_t at = 0; at < bytes_; at += kBlock) {
     const uint64_t length = std::min(kBlock, bytes_ - at);
     const std::byte* block = shared_ + at;

@@ -66,8 +66,8 @@ class Shadow {
   void DeviceWrite(uint64_t offset, const std::byte* from, uint64_t bytes);
   // A device of this host reads the range from the cache.
   void DeviceRead(uint64_t offset, std::byte* to, uint64_t bytes) const;
-  // Counts the writes of devices. A write-back that no fence orders after them
-  // may have happened before the last of them.
+  // Counts the writes of devices. A write-back that no fence orders after these
+  // writes may have happened before the last write.
   uint64_t device_writes() const { return device_writes_; }
   uint64_t LastDeviceWrite(uint64_t offset, uint64_t bytes) const;
 

@@ -14,11 +14,11 @@
 // words that count released rounds, and the clearing of the slots before flags
 // start again.
 //
-// A stored word arrives later. Words may arrive in any order, except that words
-// in the same place arrive in the order of their stores. It is never torn. A
-// reader sees the contents of the pool. The threads of a kernel do their parts
-// of a call in any order. A rank may die or give up between any two steps, and
-// its stores still arrive. Other ranks know at once who has given up
+// A stored word arrives later, and is never torn. Words may arrive in any
+// order, except that words in the same place arrive in the order of their
+// stores. A reader sees the contents of the pool. The threads of a kernel do
+// their parts of a call in any order. A rank may die or give up between any two
+// steps, and its stores still arrive. Other ranks know at once who has given up
 // (protocol_model.h models how).
 namespace jax_cxl::comm::flags_model {
 
@@ -94,8 +94,8 @@ class Model {
     if (wrong_.empty()) wrong_ = "rank " + std::to_string(self_) + " " + what;
   }
 
-  // Returns how many rounds all others must have released before this round
-  // stores anything.
+  // Returns how many rounds all others must have released before this rank
+  // stores anything in its current round.
   int Needed() const {
     if (rounds_[me().round] == nullptr)
       return me().wiped < 2 ? (Has(Fault::kWipeWait) ? 0 : me().round)

@@ -63,8 +63,8 @@ struct Rank {
   uint8_t noted;     // rounds that all peers have certainly released
 };
 
-// A word of data is the number of its round, from 1, which includes its flag.
-// 0: no data.
+// A word of data, including its flag, is modeled as the number of its round.
+// Rounds count from 1, and 0 means no data.
 struct Word {
   uint8_t in_pool;
   uint8_t on_its_way;  // stored, not arrived: the same + 1

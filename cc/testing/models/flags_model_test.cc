@@ -1,4 +1,4 @@
-// Sanitizers: none. It visits millions of states. This takes minutes there.
+// Sanitizers: none. It visits millions of states: minutes with a sanitizer.
 
 // Tries every order of every step of short messages between GPUs, with one rank
 // dying anywhere. No unread word is overwritten, no old word is taken for a new
@@ -43,8 +43,9 @@ std::vector<Named> Configurations() {
   three.calls.assign(3, Broadcast(1));
   Configuration disagree = two;
   disagree.calls[1].kind = {0, 1};
-  // Flags 1, 2, 3, a clearing, 1, 2. The second word of a slot is put in the
-  // first round, and in the later round with the same flag.
+  // The flags are 1, 2, 3, then a clearing, then 1, 2. The second word of a
+  // slot is put in the first round, and again in the later round that has the
+  // same flag.
   Configuration wrapping;
   wrapping.flags = 4;
   wrapping.calls = {AllGather(2, 2), AllGather(2, 1), AllGather(2, 1),

@@ -227,7 +227,7 @@ class Model {
     step.Add(r, "sees a doorbell").rank[r].seen = static_cast<uint8_t>(m + 1);
   }
 
-  // A rank that waits must wait for a dead one, directly or not.
+  // A rank that waits must wait for a dead rank, directly or indirectly.
   void CheckWaits(Step& step) const {
     std::vector<bool> excused(setup_.ranks);
     for (int r = 0; r < setup_.ranks; ++r)

@@ -23,7 +23,7 @@ inline std::vector<int> WaitingFor(const Turn& turn) {
 }
 
 // Notices members that are dead, have left or have given up. `stuck` is true if
-// the rank has looked in vain for what it waits for.
+// the rank has looked for what it waits for, and has not found it.
 inline void Watch(Turn& turn, bool stuck) {
   const Rank& me = turn.me;
   const auto left = [&](int m) {

@@ -23,8 +23,8 @@ struct Parts {
                        1) {}
 };
 
-// Returns the round, from the start of the job, whose slot the step fills, or
-// -1.
+// Returns the round whose slot the step fills, counted from the start of the
+// job, or -1.
 inline int FilledRound(const Turn& turn, const plan::Step& step) {
   switch (step.kind) {
     case plan::StepKind::kPut:

@@ -45,8 +45,8 @@ struct Configuration {
 
 enum Life : uint8_t { kLive, kGivingUp, kGaveUp, kDead };
 
-// Bytes only, so that states can be compared and hashed. A rank's stores and
-// flags follow from its counters. The payloads in the pool do not.
+// All fields are bytes, so that states can be compared and hashed. A rank's
+// stores and flags follow from its counters. The payloads in the pool do not.
 struct Rank {
   uint8_t life;
   uint8_t abort;  // 1 reason stored, 2 published, 3 raised
@@ -80,8 +80,8 @@ struct State {
   uint8_t timeouts;
 };
 
-// Returns the newest of `count` messages, counted from 1, in entry `index` of a
-// ring, or 0 if the entry is empty.
+// A rank has written `count` messages to a ring, counted from 1. Returns the
+// newest message in entry `index`, or 0 if the entry is empty.
 inline int Newest(int count, int index, int ring) {
   const int last = count - 1 - (count - 1 - index) % ring;
   return count <= index ? 0 : last + 1;

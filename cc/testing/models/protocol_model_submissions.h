@@ -30,8 +30,8 @@ inline bool CanWrite(const Turn& turn) {
   return turn.Has(Fault::kSubmissionsReadWait) || RingHolders(turn).empty();
 }
 
-// Continues with a stored submission. Returns the state after others can see
-// it, or null if they cannot yet.
+// Takes the next step of publishing a stored submission. Returns the state in
+// which others can see the submission, or null if they cannot see it yet.
 inline State* FinishWriting(Turn& turn) {
   const Rank& me = turn.me;
   if (me.sending == 1) {

@@ -1,4 +1,4 @@
-// Sanitizers: none. It visits millions of states. This takes minutes there.
+// Sanitizers: none. It visits millions of states: minutes with a sanitizer.
 
 // Tries every order of every step of small groups, with one rank dying
 // anywhere. No unread data are overwritten, no old data are read, and every

@@ -1,4 +1,4 @@
-// Expectations of tests about the search through a model.
+// Helpers for tests that search through a model.
 #ifndef CC_TESTING_MODELS_SEARCH_TESTING_H_
 #define CC_TESTING_MODELS_SEARCH_TESTING_H_
 
@@ -23,8 +23,8 @@ void ExpectRightInEveryOrder(const Model& model) {
   EXPECT_GT(outcome.states, 1000u);
 }
 
-// Fails if no order of the steps of this model goes wrong, although it has a
-// fault.
+// Fails if no order of the model's steps goes wrong. The model has a fault, so
+// some order must go wrong.
 template <typename Model>
 void ExpectFaultIsFound(const Model& model) {
   const Outcome outcome = Explore(model);

@@ -27,7 +27,7 @@ namespace jax_cxl::nccl {
 // memory.
 class ModelDevice : public Device {
  public:
-  // `levels` is null, or what the ranks of this process share.
+  // `process` is what the ranks of this process share in levels, or null.
   explicit ModelDevice(Job* job, ModelProcess* process = nullptr,
                        const Levels& levels = {})
       : job_(job), levels_(levels) {
@@ -99,7 +99,7 @@ class ModelDevice : public Device {
   }
   void Abort() override {}
 
-  // What went through the pool in levels.
+  // How many bytes the collectives in levels moved through the pool.
   uint64_t bytes_between = 0;
 
  private:

@@ -24,8 +24,8 @@ class ModelProcess {
  public:
   explicit ModelProcess(int size) : size_(size) {}
 
-  // Like NCCL when it connects GPUs: waits until all ranks have ended as many
-  // groups.
+  // Waits until all ranks have ended the same number of groups, as NCCL does
+  // when it connects GPUs.
   Status EndGroup(int groups) {
     std::unique_lock lock(mutex_);
     ++ended_[groups];
@@ -73,7 +73,7 @@ class ModelProcess {
                                      : std::min(left[i], right[i]);
   }
 
-  // The reduction of `bytes` of all inputs from `offset` on.
+  // Reduces `bytes` bytes of all inputs, starting at `offset`.
   std::vector<std::byte> Reduced(const std::vector<Operation>& ranks,
                                  uint64_t offset, uint64_t bytes) const {
     const auto input = [&](int rank) {
@@ -123,7 +123,7 @@ class ModelProcess {
   std::map<int, std::vector<Operation>> operations_;
 };
 
-// A rank of the real NCCL. The steps run where `push` puts them.
+// Models a rank of the real NCCL. Its steps run where `push` puts them.
 class ModelInner final : public Inner {
  public:
   ModelInner(ModelProcess* process, int rank,

@@ -46,9 +46,10 @@ inline std::string_view ScenarioName(Scenario scenario) {
 
 // The operations to leave out, and the scenario that catches each. The flushes
 // and fences of a flag only make the flag prompt: without them a rank waits
-// longer, but gets the right result. So only a test of promptness catches
-// these. The same holds for short messages of devices, in which every word
-// carries a flag. Where no line moves by itself, such a wait never ends.
+// longer, but gets the right result. So only a test of promptness notices that
+// they are left out. The same holds for short messages of devices, in which
+// every word carries a flag. If no line moves by itself, a rank that waits
+// without them waits forever.
 inline constexpr Control kControls[] = {
     {"slot.write_back", Scenario::kSoak},
     {"slot.store_fence", Scenario::kSoak},
@@ -161,8 +162,9 @@ inline constexpr Control kControls[] = {
 
 namespace negative_controls {
 
-// How long a rank waits: `if_left_out` seconds, so that an omission is noticed
-// soon. Where nothing is left out, a rank may wait for a busy machine.
+// How long a rank waits. If an operation is left out, it waits `if_left_out`
+// seconds, so that the omission is noticed soon. If nothing is left out, it may
+// have to wait longer for a busy machine.
 inline double Timeout(const Incoherence& incoherence, double if_left_out) {
   return incoherence.leave_out.empty() ? 60 : if_left_out;
 }
@@ -243,7 +245,7 @@ inline std::string TalkOnce(const Incoherence& incoherence, bool disagree) {
     std::string wrong =
         disagree ? ExpectText(status, Code::kMismatch, std::string(kSite, 'c'))
                  : ExpectText(status, Code::kDataLoss, reason);
-    // The message also names one of the other ranks, the first that came.
+    // The message also names the first of the other ranks that came.
     if (wrong.empty() && disagree &&
         !ExpectText(status, Code::kMismatch, std::string(kSite, 'b')).empty())
       wrong = ExpectText(status, Code::kMismatch, std::string(kSite, 'a'));

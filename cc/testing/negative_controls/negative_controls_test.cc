@@ -14,7 +14,8 @@ namespace jax_cxl::comm {
 namespace {
 
 constexpr double kSeconds = 5;
-// Catching an omission may take a second seed, and more on a busy machine.
+// Catching an omission may take a second seed, and more seeds on a busy
+// machine.
 constexpr uint64_t kSeeds = 12;
 
 class ControlTest : public testing::TestWithParam<Control> {};

@@ -203,7 +203,7 @@ class Machine {
     return slot.bytes[at];
   }
 
-  // Writes a whole vector, though only `values` count.
+  // Writes a whole vector, but only the bytes in `values` matter.
   void Write(int rank, uint32_t block, uint64_t round, uint64_t at,
              const Bytes& values) {
     Slot& slot = SlotOf(rank, block, round);

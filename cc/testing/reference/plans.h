@@ -44,8 +44,8 @@ inline Request MakeRequest(Op op, int num_ranks, uint64_t count,
   request.element_bytes = element_bytes;
   request.root = root;
   if (op == Op::kPermute) request.sources = Sources(num_ranks, 0);
-  // Each row has one element, unless there would be too many rows. Each rank
-  // takes the whole table, as it does without cpu::TakenRows.
+  // Each row has one element, unless that would make too many rows. Each rank
+  // takes the whole table, as it would without cpu::TakenRows.
   if (MovesRows(op)) {
     const bool few = count < (uint64_t{1} << 31) / num_ranks;
     const uint64_t table = few ? count : 1;

@@ -31,7 +31,7 @@ struct Report {
 
 // A random number of ranks, slots and pool devices, a random coherence mode,
 // and some groups of the ranks, in any order. Half of the worlds have many
-// groups, and memory for a few of them at a time.
+// groups, but memory for only a few groups at a time.
 class RandomWorld {
  public:
   RandomWorld(Random& random, const std::optional<Incoherence>& incoherence,
@@ -113,8 +113,8 @@ class RandomWorld {
                   Countdown* countdown) {
     std::vector<size_t> order(calls.size());
     std::iota(order.begin(), order.end(), 0);
-    // Ranks that start calls in more groups than their memory holds, each in an
-    // order of its own, may wait for each other.
+    // Ranks may wait for each other if they start calls in more groups than
+    // their memory holds, and each rank has its own order.
     const size_t phase = scarce_ ? kPhase : calls.size();
     if (random() % 2 == 0)
       for (size_t at = 0; at < order.size(); at += phase)
@@ -135,7 +135,7 @@ class RandomWorld {
     }
   }
 
-  // Calls of which those of a phase are in `kScarceGroups` groups.
+  // The number of calls in a phase, which are in `kScarceGroups` groups.
   static constexpr size_t kPhase = 20;
   static constexpr size_t kScarceGroups = 3;
 
@@ -158,9 +158,9 @@ class RandomWorld {
   uint64_t identity_ = 0;
 };
 
-// Runs `count` collectives, or as many as `seconds` allow if it is not 0, but
-// at least a batch. The same seed gives the same collectives. Stops at the
-// first batch that fails.
+// Runs `count` collectives. If `seconds` is not 0, runs as many as this time
+// allows instead, but at least one batch. The same seed gives the same
+// collectives. Stops at the first batch that fails.
 inline Report Soak(
     uint64_t count, uint64_t seed, double seconds,
     std::optional<Incoherence> incoherence = Incoherence::FromEnvironment(),
@@ -171,7 +171,7 @@ inline Report Soak(
   auto passed = [&] {
     return std::chrono::duration<double>(Clock::now() - start).count();
   };
-  // On a busy machine, it may take all of the time to make the first world.
+  // On a busy machine, making the first world may take all of the time.
   auto more = [&] {
     const bool in_time =
         seconds <= 0 || report.calls == 0 || passed() < seconds;

@@ -66,8 +66,8 @@ bool MovesBytes(const Step& step) {
   return step.kind != StepKind::kPublish && step.kind != StepKind::kRelease;
 }
 
-// Applies every single-step fault that no plan survives to every step of every
-// rank of every operation.
+// Applies single-step faults to every step of every rank of every operation. No
+// plan may survive such a fault.
 class Mutations : public testing::TestWithParam<Op> {
  protected:
   Mutations() : request_(MakeRequest(GetParam(), 4, 300, 4, 1)) {

@@ -7,7 +7,7 @@
 
 namespace jax_cxl::comm {
 
-// Returns a detail of an error, "" if the error does not have it.
+// Returns a detail of an error, or "" if the error does not have it.
 inline std::string Detail(const Status& status, const std::string& name) {
   for (const auto& [key, value] : status.details())
     if (key == name) return value;

@@ -22,7 +22,7 @@ struct GetError {
   static constexpr uint64_t kOtherRing = ~uint64_t{0};
 
   // 0 if there is no error. Otherwise kOtherRing, or how many bytes the ring
-  // took from the overwritten value on.
+  // took, counted from the start of the overwritten value.
   uint64_t since = 0;
 };
 
@@ -31,7 +31,8 @@ struct GetError {
 struct DeviceGet {
   static constexpr int kMostDevices = 64;
 
-  // Where the ring begins on each device of the store, and tier::Layout.
+  // Where the ring begins on each device of the store, and the fields of
+  // tier::Layout.
   std::array<const std::byte*, kMostDevices> parts = {};
   int devices = 0;
   uint64_t rows = 0;
@@ -39,7 +40,8 @@ struct DeviceGet {
   const DeviceHandle* handle = nullptr;
   // The ring's own handle: its number and device, and its head as the position.
   DeviceHandle own;
-  // A copy of the value at this position, in the memory of the GPU. Null: none.
+  // A copy of the value at `staged_position`, in the memory of the GPU. Null if
+  // there is no copy.
   const std::byte* staged = nullptr;
   uint64_t staged_position = 0;
 
