@@ -4,7 +4,7 @@
 
 The learner publishes its policy after each step. The actors play with the newest policy, and each
 publishes what it has seen. No job waits for the start of another, and any of them may be on another
-host that shares the memory. The game: choose the one of four actions that fits a state best.
+host that shares the memory. The game is to choose the one of four actions that fits a state best.
 """
 
 import os
@@ -61,14 +61,14 @@ def act(actor: int) -> None:
 
 
 def train() -> None:
-    """Publishes policies, and learns from what the actors see with them."""
+    """Publishes policies, and learns from what the actors see when they use these policies."""
     policy = {"weights": jnp.zeros((_STATES, _ACTIONS))}
     names = [f"actor {actor}" for actor in range(_ACTORS.value)]
     step = jax.jit(learn)
     with jax_cxl.Store(_WHERE.value) as store:
         for version in range(_STEPS.value + 1):
             store.publish("policy", policy, version=version)
-            # Each actor may skip a policy, if it is slow. It never sees half of one.
+            # A slow actor may skip a policy, but it never sees half of a policy.
             seen = [store.read(name, newer_than=version - 1).tree for name in names]
             together = {key: np.concatenate([one[key] for one in seen]) for key in seen[0]}
             if version % 10 == 0:

@@ -52,7 +52,7 @@ def shares() -> Any:
 
 
 def add_up(x: jax.Array) -> jax.Array:
-    """Adds up what the ranks have computed by their parts of a layer."""
+    """Adds up what the ranks have computed with their parts of a layer."""
     return (jax_cxl if _COLLECTIVES.value == "cxl" else jax.lax).psum(x, _AXIS)
 
 
@@ -95,7 +95,7 @@ def forward(
 
 
 def prefill(weights: Weights, prompt: jax.Array, positions: int) -> tuple[jax.Array, list[Cache]]:
-    """Returns what `forward` does, for the first positions of caches with room for `positions`."""
+    """Calls `forward` for the first positions of new caches with room for `positions`."""
     heads = _SIZES.heads // jax.lax.axis_size(_AXIS)
     empty = jnp.zeros((len(prompt), positions, heads, _SIZES.width // _SIZES.heads))
     return forward(weights, [(empty, empty)] * _SIZES.layers, prompt, 0)
@@ -134,7 +134,7 @@ def main(_: list[str]) -> None:
         said.append(np.asarray(following))  # A program that shows text waits for each byte.
     seconds = (time.perf_counter() - start) / (_TOKENS.value - 1)
 
-    # One pass over all bytes finds the same ones.
+    # One pass over all bytes finds the same bytes.
     text = np.concatenate([prompt, *said], 1)
     again = np.asarray(begin(model, text)[0])
     wrong = np.count_nonzero(again[:, prompt.shape[1] - 1 : -1] != text[:, prompt.shape[1] :])

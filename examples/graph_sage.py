@@ -5,9 +5,9 @@
     python -m jax_cxl.launch -n 2 examples/graph_sage.py --preset=10m    # sizes for GPUs
 
 A power-law graph is made on the spot: the edges of a node follow from its number. Each process
-samples neighbors of its own nodes, takes the features of all of them from the table, and learns the
-classes of the nodes. With --features=host each process gathers the features on its host, and copies
-them to its device. Both print the same losses and the same accuracy.
+samples neighbors of its own nodes, takes the features of all these nodes from the table, and learns
+the classes of the nodes. With --features=host each process gathers the features on its host, and
+copies them to its device. Both print the same losses and the same accuracy.
 """
 
 import time
@@ -49,7 +49,7 @@ def hashed(*words: Any) -> np.ndarray:
 
 
 def neighbors(nodes: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Returns where edges of nodes lead. Few nodes have most of the edges: a power law."""
+    """Returns the nodes to which edges lead. Few nodes have most of the edges: a power law."""
     return (_NODES.value * hashed(nodes, edges, 1) ** 3).astype(np.int32)
 
 

@@ -128,7 +128,7 @@ def main(_: list[str]) -> None:
 
 
 def compare() -> None:
-    """Runs two jobs that share a store, and one that does all, and compares their tokens."""
+    """Compares the tokens of two jobs that share a store with those of one job that does both."""
     with tempfile.TemporaryDirectory(prefix="jax_cxl_prefill.", dir="/dev/shm") as folder:
         where = _WHERE.value or f"file:{folder}/store?size=96MiB"
 

@@ -121,7 +121,7 @@ def like(mesh):
 def main(_):
     logging.set_verbosity(logging.WARNING)  # absl's default shows JAX looking for TPUs.
     jax_cxl.initialize()
-    # A restarted rank starts with this count. The others count below.
+    # A restarted rank starts with this count. The other ranks count below.
     kills = int(os.environ.get("JAX_CXL_LAUNCH_RESTARTS", "0"))
     while True:
         try:

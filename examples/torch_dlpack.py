@@ -1,4 +1,4 @@
-"""Trains a PyTorch model by several processes, whose gradients jax_cxl averages.
+"""Trains a PyTorch model in several processes. jax_cxl averages their gradients.
 
     pip install torch
     python -m jax_cxl.launch -n 2 examples/torch_dlpack.py

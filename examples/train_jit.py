@@ -35,7 +35,7 @@ _TENSOR_PARALLEL = flags.DEFINE_integer(
 MODEL_AXIS = "model"
 
 # Which dimension of each parameter the devices of a tensor-parallel group share. A layer's first
-# products split by heads or by hidden channels, its second ones sum over these: two sums a layer.
+# products are split by heads or by hidden channels. Its second products sum over these: two sums.
 _MODEL_DIMENSION = {"embedding": 0, "qkv": 1, "out": 0, "up": 1, "down": 0}
 
 
@@ -46,7 +46,7 @@ def device_mesh(tensor_parallel: int) -> Mesh:
       tensor_parallel: number of devices in a tensor-parallel group.
 
     Raises:
-      ValueError: it does not divide the number of devices.
+      ValueError: `tensor_parallel` does not divide the number of devices.
     """
     if jax.device_count() % tensor_parallel:
         raise ValueError(
@@ -108,8 +108,8 @@ class JitTrainer(Trainer):
 
         Args:
           parameters: pytree of arrays; their names are the last keys.
-          stored: whether as the state has them, or else as the computation needs them: whole in
-            each tensor-parallel group.
+          stored: whether the shardings are those of the state, or else those of the computation, in
+            which each tensor-parallel group has whole parameters.
         """
 
         def sharding(path: Any, leaf: Any) -> NamedSharding:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from jax_cxl import _native
 from jax_cxl._job.launched import detect, entry_point, mpi
 
-# A checkout may have no native modules: use those of an installed jax_cxl.
+# A checkout may have no native modules. Then use those of an installed jax_cxl.
 __path__ += _native.elsewhere()
 
 # On GPUs streams wait for each other, so two streams must not share a hardware queue. By default a
@@ -101,8 +101,8 @@ _MODULES = {name: f"jax_cxl.{module}" for module, names in _NAMES.items() for na
 
 
 def __getattr__(name: str) -> Any:
-    # The launcher imports this package too: it starts without JAX, and a script
-    # may still set JAX's environment variables.
+    # The launcher imports this package too: it starts without JAX, and a script may set JAX's
+    # environment variables later.
     if name == _native.MODULE and (problem := _native.problem()):
         raise ImportError(problem)
     if name == "__version__":

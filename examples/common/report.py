@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-# That of jax_cxl in all figures.
+# The color of jax_cxl in all figures.
 _COLOR = "#0072B2"
 
 # A curve is a list of [step, value].

@@ -54,7 +54,7 @@ def measure(
 
     Args:
       step: (state, tokens) -> (state, metrics); donates the state.
-      stand_in_step: the same with local copies in place of the collectives (`StandIns`).
+      stand_in_step: `step` with local copies in place of the collectives (`StandIns`).
       state: the training state, which is donated.
       tokens: a batch.
       collectives: the collectives that `step` uses.

@@ -1,4 +1,4 @@
-"""Training of the transformer, whatever distributes it: the three programs and their loss."""
+"""Training of the transformer, however it is distributed: the three programs and their loss."""
 
 import abc
 import functools
@@ -111,7 +111,7 @@ class Trainer(abc.ABC):
         """Adds up what the devices have computed from their parts of arrays."""
 
     def _sum_copies(self, gradients: Tree) -> Tree:
-        """Adds up the gradients of devices that have the same parameters and other rows."""
+        """Adds up the gradients of devices that have the same parameters and different rows."""
         return gradients
 
     def _nats(self, parameters: Tree, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -141,8 +141,8 @@ class Trainer(abc.ABC):
         """Takes one step of the optimizer."""
         differentiate = jax.value_and_grad(self._nats, has_aux=True)
         (nats, count), gradients = differentiate(state.parameters, tokens)
-        # The gradients are sums over all rows already, even where each device computed the loss of
-        # its own rows, because the transpose of a gather sums.
+        # The gradients are already sums over all rows, even if each device computed the loss of its
+        # own rows, because the transpose of a gather sums.
         nats, count = self._sum(jnp.stack([nats, count]))
         gradients = self._sum_copies(gradients)
         gradients = jax.tree.map(lambda leaf: leaf / count, gradients)
@@ -155,7 +155,8 @@ class Trainer(abc.ABC):
         """Scales the gradient down to a global norm of at most 1; also returns the norm before
         scaling.
 
-        Where a device sees its shards only, `optax.clip_by_global_norm` would take their norm.
+        If a device sees only its own shards, `optax.clip_by_global_norm` would use the norm of
+        these shards.
         """
         squares = jnp.stack([jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(gradients)])
         norm = jnp.sqrt(self._sum(jnp.sum(squares)) / self._copies)

@@ -72,7 +72,7 @@ _CONFIGURATION = (
     *(_LEARNING_RATE, _EVALUATE_EVERY, _EVALUATE_SIZE),
 )
 
-# Values of flags, those of a program only where it has them.
+# Values of flags. A flag that only some programs have is ignored in the others.
 _PRESETS: dict[str, dict[str, Any]] = {
     "340m": {
         "layers": 12,
@@ -98,7 +98,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
 }
 
 # JAX hangs if a process with several CPU devices has more than about 32 collective programs in
-# flight, with any collectives. The progress bar moves as often.
+# flight, whichever collectives they use. The progress bar moves at each wait.
 _STEPS_IN_FLIGHT = 10
 
 

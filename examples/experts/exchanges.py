@@ -4,8 +4,8 @@ Each is a function of this rank's tokens (T, D), choices (T, k) and weights (T, 
 and of `Sizes`. The experts are a function from (experts of a rank, capacity, D) to the same shape.
 The result is the weighted sums (T, D).
 
-`dense` gives every rank an equal share of an expert's rows, as models do that have `all_to_all`
-only. So it drops tokens earlier than `dispatch` and `ragged`, which drop the same tokens.
+`dense` gives every rank an equal share of an expert's rows, as models do if they have only
+`all_to_all`. So it drops tokens earlier than `dispatch` and `ragged`, which drop the same tokens.
 """
 
 import dataclasses
@@ -65,7 +65,7 @@ def dense(collectives: Any) -> Callable[..., jax.Array]:
         def to_owners(rows):
             return collectives.all_to_all(rows, sizes.axis, 0, 0, tiled=True)
 
-        # By rank, expert and row; the experts want their rows of all ranks together.
+        # The dimensions are rank, expert and row. An expert needs its rows from all ranks together.
         shape = (ranks, sizes.experts // ranks, share, x.shape[1])
         rows = to_owners(sent).reshape(shape).swapaxes(0, 1)
         y = experts(rows.reshape(shape[1], sizes.capacity, x.shape[1]))
@@ -86,9 +86,9 @@ def ragged(
     ranks, me = jax.lax.axis_size(axis), jax.lax.axis_index(axis)
     per_rank = sizes.experts // ranks
     send_sizes = jnp.zeros(sizes.experts, np.int32).at[chosen.ravel()].add(1)
-    # By sender, receiver and expert.
+    # The dimensions are sender, receiver and expert.
     table = jax_cxl.all_gather(send_sizes, axis).reshape(ranks, ranks, per_rank)
-    # At each receiver the rows lie by expert, then by sender.
+    # Each receiver orders its rows by expert, and then by sender.
     order = table.transpose(1, 2, 0).reshape(ranks, per_rank * ranks)
     first = (jnp.cumsum(order, 1) - order).reshape(ranks, per_rank, ranks).transpose(2, 0, 1)
     input_offsets = jnp.cumsum(send_sizes) - send_sizes
@@ -108,7 +108,7 @@ def ragged(
     index = jnp.where(place < group_sizes[:, None], starts[:, None] + place, len(rows))
     y = experts(rows.at[index].get(mode="fill", fill_value=0))
     y = jnp.zeros_like(rows).at[index].set(y, mode="drop")
-    # Where the rows came from, and where they lie there.
+    # The places on the senders to which the rows return.
     sender_offsets = jax_cxl.all_gather(input_offsets, axis).reshape(ranks, ranks, per_rank)
     y = jax_cxl.ragged_all_to_all(
         y,

@@ -6,7 +6,7 @@
 
 The backward pass goes through this in reverse: the transpose of a combine is a dispatch of
 cotangents, and the transpose of a dispatch is a combine with weights 1. JAX's derivative of the
-forward pass would wait for each of them at once. So the layers have a custom derivative.
+forward pass would wait for each exchange at once. So the layers have a custom derivative.
 
 The choices and weights of a micro-batch are gathered before its dispatch starts. These short calls
 would wait for a move of rows that is under way.
@@ -153,7 +153,7 @@ class _Half:
         self.pulls = _Pulls(before, to_weights)
 
     def dispatch(self) -> Any:
-        """Starts the way of the tokens to the experts."""
+        """Starts to send the tokens to the experts."""
         sizes = self._layers.sizes
         return _jax_cxl().moe_dispatch_start(
             *(self.tokens, self._chosen, sizes.axis),

@@ -114,7 +114,7 @@ class MoeTrainer(ShardedTrainer):
                 "experts": jax.lax.map(self._draw_expert, expert_keys).ravel(),
             }
 
-        # A loop over all layers is compiled in the time of one.
+        # Compiling a loop over all layers takes only as long as compiling one layer.
         drawn = jax.lax.map(layer, keys[1:])
         layers = [jax.tree.map(operator.itemgetter(i), drawn) for i in range(self._sizes.layers)]
         outer = self._outer_unit.shard(transformer.init_embedding(keys[0], self._sizes))
@@ -191,7 +191,7 @@ class MoeTrainer(ShardedTrainer):
         weights /= weights.sum(1, keepdims=True)
         share = jax.nn.one_hot(chosen, self._experts).reshape(rows, -1, self._experts).mean(1)
         mean = probabilities.reshape(rows, length, self._experts).mean(1)
-        # Gradients are sums over tokens, so this loss counts once for each.
+        # Gradients are sums over tokens, so this loss counts once for each token.
         balance = _BALANCE * self._experts * jnp.sum(share * mean) * length
         return tokens, weights, chosen, balance
 
@@ -226,7 +226,7 @@ class MoeTrainer(ShardedTrainer):
         mine = self._experts // self._mesh.size
         first = jax.lax.axis_index(AXIS) * mine
         numbers = jnp.arange(mine) + first
-        # Where the experts of this device go. Only those that leave it are written to the pool.
+        # Where this device's experts go. Only experts that leave it are written to the pool.
         to = jnp.argsort(order)[numbers]
         leaves = (to < first) | (to >= first + mine)
         table = vector.reshape(mine, -1)

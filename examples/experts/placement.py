@@ -13,7 +13,7 @@ class Mover:
     """Gives the experts of a trainer new places every few steps.
 
     Attributes:
-      placements: one entry for each time, for the results file: "step", "largest_load" (over the
+      placements: one entry for each move, for the results file: "step", "largest_load" (over the
         mean) and "crossing" (a share of the choices) before and after, means of the layers.
     """
 

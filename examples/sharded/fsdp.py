@@ -27,8 +27,8 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
 # Every device count up to 8 divides 840, so the padded size, and with it a checkpoint, is the same
-# for all of them. Times 32 elements, a shard is a whole number of 64-byte cache lines in float32
-# and in bfloat16: no two devices ever touch the same line.
+# for all of them. The factor 32 makes a shard a whole number of 64-byte cache lines in float32 and
+# in bfloat16: no two devices ever touch the same line.
 _PADDING = 840 * 32
 
 Tree = Any

@@ -1,4 +1,4 @@
-"""Trains the transformer with FSDP that is written out: `shard_map` and explicit collectives."""
+"""Trains the transformer with explicit FSDP: `shard_map`, and calls of collectives."""
 
 import abc
 import functools
@@ -16,7 +16,7 @@ from sharded import fsdp, levels, prefetch
 
 
 class ShardedTrainer(Trainer):
-    """What trainers share whose collectives are written out, including mixtures of experts.
+    """The base of trainers with explicit collectives, including those of mixtures of experts.
 
     The programs are calls of `shard_map`; their functions see the parts of one device.
 
@@ -88,7 +88,7 @@ class ShardedTrainer(Trainer):
 
 
 class FsdpTrainer(ShardedTrainer):
-    """Every parameter is sharded, in units of a layer, and the embedding.
+    """Every parameter is sharded. Each layer is a unit, and so is the embedding.
 
     The parameters are {"outer": shard, "layers": [shard, ...]}, a float32 vector per unit; with
     prefetching "layers" is one array with a row for each layer. `parameter_count` is without
@@ -130,7 +130,7 @@ class FsdpTrainer(ShardedTrainer):
         def layer(key: jax.Array) -> jax.Array:
             return self._layer_unit.shard(transformer.init_layer(key, self._sizes))
 
-        # A loop over all layers is compiled in the time of one.
+        # Compiling a loop over all layers takes only as long as compiling one layer.
         layers = jax.lax.map(layer, keys[1:])
         outer = self._outer_unit.shard(transformer.init_embedding(keys[0], self._sizes))
         parameters = {"outer": outer, "layers": layers if self._prefetch else list(layers)}

@@ -71,7 +71,7 @@ def stack(layer: Layer, axis: str, collectives: Collectives) -> Callable:
             y = layer(vector, x)
             return (y, future.done(after=y)), x
 
-        # The first gather runs beside the preparations of the loop only.
+        # The first gather runs beside nothing but the preparations of the loop.
         future = gather(shards[0])
         rest = future.tie(shards[1:])
         (x, vector), inputs = lax.scan(step, (x, future.done(after=rest)), rest)
@@ -81,8 +81,8 @@ def stack(layer: Layer, axis: str, collectives: Collectives) -> Callable:
     def backward(saved: Any, ct: jax.Array) -> tuple[jax.Array, jax.Array]:
         shards, inputs, x, vector = saved
 
-        # Beside the last layer, nothing is scattered yet. The gather here depends on nothing that
-        # came before; without the barrier XLA would start it before the first layer's gather.
+        # While the last layer computes, nothing is scattered yet. The gather here depends on no
+        # earlier result: without the barrier XLA would start it before the first layer's gather.
         shard, ct = lax.optimization_barrier((shards[-2], ct))
         future = gather(shard)
         x, ct = future.tie((x, ct))
@@ -102,7 +102,7 @@ def stack(layer: Layer, axis: str, collectives: Collectives) -> Callable:
             step, (ct, vector, gradient), (shards[:-2], inputs[1:]), reverse=True
         )
 
-        # Beside the first layer, nothing is left to gather.
+        # While the first layer computes, nothing is left to gather.
         future = scatter(gradient)
         x, ct = future.tie((inputs[0], ct))
         gradient, ct = pull_back(vector, x, ct)

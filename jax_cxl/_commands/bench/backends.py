@@ -16,7 +16,7 @@ _AXIS = "i"
 
 
 class JaxBuffers:
-    """The input x and the output y, which all runners of JAX use in turn.
+    """The input x and the output y. All runners of JAX use them in turn.
 
     Each program takes both by donation and returns them, so that no program allocates memory. The
     first use of fresh memory costs more than a collective.
@@ -126,7 +126,7 @@ _OF_LAX = ("all_gather", "psum", "psum_scatter", "all_to_all", "ppermute")
 
 
 def _prepare(backend: str, shape: Shape) -> Prepare | None:
-    """Returns a function that prepares an operation of JAX, None if the backend has none."""
+    """Returns a function that prepares an operation of JAX, or None if the backend lacks it."""
     name, _, routing = shape.op.name.partition(":")
     ours = backend == "jax_cxl"
     if ours and name in routed.NAMES:
@@ -138,7 +138,7 @@ def _prepare(backend: str, shape: Shape) -> Prepare | None:
         if name == "scatter":
             # The first block that arrives comes from the root.
             return lambda: lambda x: jax.lax.all_to_all(x, _AXIS, 0, 0, tiled=True)[: shape.count]
-        # A user would write these instead. They move more data than necessary.
+        # JAX lacks these two. Users would write these instead, which move more data than necessary.
         name = {"reduce": "psum", "gather": "all_gather"}.get(name, name)
     if not ours and name not in _OF_LAX:
         return None
@@ -201,7 +201,7 @@ Runner = JaxRunner | MpiRunner
 
 
 def runner_of(name: str, buffers: JaxBuffers, calls: int | None = None) -> Runner | None:
-    """Returns a runner, None if the backend does not have the operation.
+    """Returns a runner, or None if the backend does not have the operation.
 
     Args:
       name: jax_cxl or a baseline.
@@ -226,5 +226,5 @@ def calls_on_gpu(name: str, size: int) -> int:
     """Returns enough calls to make the 1.2 ms overhead of a program on two GPUs negligible."""
     steps = ((64 << 10, 1000), (1 << 20, 500), (16 << 20, 200), (128 << 20, 60))
     calls = next((more for largest, more in steps if size <= largest), 24)
-    # Each takes ten times as long.
+    # Each call over sockets takes ten times as long.
     return calls // 8 if name == "nccl-socket" else calls

@@ -107,7 +107,7 @@ def _start_ranks(options: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def _start_teams(options: argparse.Namespace, arguments: list[str]) -> int:
-    """Runs this command again as several processes for each environment that NCCL needs."""
+    """For each environment that NCCL needs, runs this command again as several processes."""
     status, found = teams.run(teams.of(options.baseline), options.ranks, arguments)
     if found:
         from jax_cxl._commands.bench import report

@@ -74,12 +74,12 @@ def rows(
 def _measure(
     world: World, programs: Mapping[str, Callable], x: Any, seconds: float
 ) -> dict[str, dict[str, Any]]:
-    """Returns times of each program, and the bytes that this process writes to the pool."""
+    """Returns the times of each program, and the bytes that this process writes to the pool."""
     for program in programs.values():
         jax.block_until_ready(program(x))
     start = time.perf_counter()
     jax.block_until_ready(programs["flat"](x))
-    # The same on all processes: they run the same collectives.
+    # All processes need the same number, because they run the same collectives.
     once = max(world.gather(time.perf_counter() - start))
     times: dict[str, list[float]] = {way: [] for way in programs}
     moved = {}

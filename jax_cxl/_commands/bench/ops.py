@@ -31,11 +31,11 @@ class Op:
       name: name of the function in jax_cxl; a routing may follow a colon.
       blocks_in: number of blocks in a rank's input.
       blocks_out: number of blocks in a rank's output.
-      pool: function (ranks, block elements) -> pairs, for the ranks that move the most data: how
-        many blocks they must at least write to the pool, and read from it.
-      result: function (ranks, rank, block elements, values) -> expected output, None if the output
-        is not defined on that rank. `values` is a function (rank, first element, elements) ->
-        integers.
+      pool: function (ranks, block elements) -> pairs, for the ranks that move the most data: the
+        least number of blocks to write to the pool, and the least number to read from it.
+      result: function (ranks, rank, block elements, values) -> expected output, or None if the
+        output is not defined on that rank. `values` is a function (rank, first element, elements)
+        -> integers.
       rounded: function that rounds a number of elements down to a possible block size.
     """
 
@@ -52,7 +52,7 @@ class Op:
 
     @property
     def sized(self) -> bool:
-        """Whether it moves data. A barrier does not, and has one element."""
+        """Whether the operation moves data. A barrier moves none, and has one element."""
         return self.name != "barrier"
 
     def bus_factor(self, ranks: int) -> float:
@@ -92,12 +92,12 @@ class Shape:
         return values(self.rank, 0, count).astype(self.dtype)
 
     def expected(self) -> np.ndarray | None:
-        """Returns this rank's output, None if it is undefined."""
+        """Returns this rank's expected output, or None if it is undefined."""
         result = self.op.result(self.ranks, self.rank, self.count, values)
         return None if result is None else result.astype(self.dtype)
 
     def receives(self) -> bool:
-        """Returns whether this rank waits for data of others, or for the ranks in a barrier."""
+        """Returns whether this rank waits for data of others, or for others in a barrier."""
         sources = set()
 
         def of(source: int, first: int, count: int) -> np.ndarray:

@@ -16,7 +16,7 @@ NAMES = ("ragged_all_to_all", "take_rows", "moe_dispatch", "moe_combine")
 ROUTINGS = ("uniform", "skewed", "hot")
 CHOICES = 2
 _EXPERTS_PER_RANK = 4
-# Elements of a row, and how many rows it takes for rows of this length.
+# The largest number of elements of a row, and the number of rows from which on rows are this long.
 _WIDTH, _ROWS = 1024, 32
 
 
