@@ -1,11 +1,11 @@
 """Runs a script or module as one rank.
 
 The supervisor starts `python -m jax_cxl._commands.launch.rank PARENT FD BOARD KIND NAME ARGS...`.
-This runs the user's code in its own process, so that the script is `__main__`, as under plain
-`python`. It adds five things: the rank dies with its supervisor; it stays on its cores; JAX finds
-the launcher; lines of stdout are written at once although stdout is a pipe; and the supervisor
-learns of a failure before the interpreter shuts down. During shutdown JAX waits up to 5 minutes for
-the other ranks, which wait for this rank.
+That process itself runs the user's code, so that the script is `__main__`, as under plain `python`.
+It adds five things: the rank dies with its supervisor; it stays on its cores; JAX finds the
+launcher; lines of stdout are written at once although stdout is a pipe; and the supervisor learns
+of a failure before the interpreter shuts down. During shutdown JAX waits up to 5 minutes for the
+other ranks, which wait for this rank.
 """
 
 import contextlib

@@ -133,7 +133,7 @@ def _of_process(pid: int) -> list[Found]:
 
 
 def of_processes(pids: Iterable[int]) -> list[Found]:
-    """Returns the pools of the first of some processes that has any."""
+    """Returns the pools of the first of these processes that has any."""
     return next(filter(None, map(held_by, pids)), [])
 
 

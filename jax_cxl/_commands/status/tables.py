@@ -1,4 +1,4 @@
-"""Finds stores with tables, and who takes how many rows of them."""
+"""Finds stores with tables, and how many rows each process takes from them."""
 
 import contextlib
 import dataclasses
@@ -27,9 +27,9 @@ class Reader:
     """A process that has a table open.
 
     Attributes:
-      process: which one.
+      process: the process.
       rows: rows that it has taken so far.
-      rows_per_s: rows that it takes in a second.
+      rows_per_s: rows that it takes per second.
     """
 
     process: str

@@ -51,7 +51,7 @@ class DaxDevice:
 
 
 def cpuinfo() -> dict[str, str]:
-    """Returns what /proc/cpuinfo says about the first processor."""
+    """Returns what /proc/cpuinfo reports about the first processor."""
     first, _, _ = _text(_CPUINFO).partition("\n\n")
     fields = (line.partition(":") for line in first.splitlines())
     return {name.strip(): value.strip() for name, _, value in fields}

@@ -59,7 +59,7 @@ class Screen:
         self._before: dict[int, tuple[float, float, float]] = {}
 
     def draw(self, job: analysis.Job, now: float) -> Group:
-        """Returns the drawing of a job at a time, in seconds since 1970."""
+        """Returns the drawing of a job at a given time, in seconds since 1970."""
         script = next(filter(None, (script_of(rank) for rank in job.ranks)), "")
         title = f"{script}  {self._name}" if script else self._name
         table = Table(*_COLUMNS, title=title, expand=True)
