@@ -17,7 +17,7 @@ from typing import IO
 _SIGNAL = signal.SIGRTMAX - 3
 _NAME = "jax_cxl.stacks"
 _POLL_SECONDS = 0.01
-# If nothing has come for this time, faulthandler has written everything.
+# If nothing has arrived for this long, faulthandler has written everything.
 _QUIET_SECONDS = 0.05
 
 

@@ -88,7 +88,7 @@ def _questions(platform: str, ranks: int) -> list[_Question]:
             [{"inline_bytes": most} for most in inline],
             *("psum,all_gather", "2KiB,8KiB,16KiB"),
         ),
-        # With two ranks all-reduce always reads its peer at once.
+        # Left out for two ranks, because all-reduce then always reads its one peer at once.
         _Question(
             "all-reduce algorithm",
             [{"all_read_bytes": most} for most in all_read],

@@ -94,7 +94,7 @@ end:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the launcher. It takes over the process: signal handlers and orphaned descendants.
+    """Runs the launcher. It takes over the process's signal handlers and orphaned descendants.
 
     Args:
       arguments: the command line without the program's name, by default that of the process.

@@ -30,7 +30,7 @@ class Job(argparse.Namespace):
 
     @property
     def survives(self) -> bool:
-        """Whether the failure of a rank need not end the others."""
+        """Whether the other ranks may continue after a rank has failed."""
         return self.go_on or self.restart_lost > 0
 
     def environment(

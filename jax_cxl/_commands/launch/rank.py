@@ -62,7 +62,7 @@ def _run(kind: str, name: str) -> None:
     if kind == MODULE:
         runpy.run_module(name, run_name="__main__", alter_sys=True)
         return
-    # Python puts the script's folder first in sys.path; `-m` put the current folder there.
+    # Python puts a script's folder first in sys.path. Here, `-m` has put the current folder there.
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(name))
     runpy.run_path(name, run_name="__main__")

@@ -155,7 +155,7 @@ def _connect(host: str, port: int) -> socket.socket:
 
 
 def _server(port: int) -> socket.socket:
-    """Listens for IPv6 too: a name such as localhost may mean an address of IPv6 first."""
+    """Listens on IPv6 too: a name such as localhost may resolve to an IPv6 address first."""
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server(("", port))
@@ -232,7 +232,7 @@ def exchange(
       pool: the memory.
       partner: the other host.
       writers: the writers of this host, by kind; None if this host has no writer of that kind.
-      theirs: whether the other host has a writer of a kind.
+      theirs: for each kind of writer, whether the other host has one.
       first: whether this host writes first.
 
     Returns:

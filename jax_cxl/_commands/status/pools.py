@@ -47,7 +47,7 @@ class Found:
             os.close(fd)
 
     def begins(self) -> bool:
-        """Returns whether it is the job's first pool device, which holds the pages of the ranks."""
+        """Returns whether this is the job's first pool device, which holds the ranks' pages."""
         try:
             return self.read().extent_index == 0
         except (OSError, errors.CxlError):

@@ -81,7 +81,7 @@ class Screen:
         )
 
     def _rates(self, rank: analysis.Rank, now: float) -> tuple[str, str]:
-        """Returns the rate of bytes, and the share of time in collectives, since the last time."""
+        """Returns the byte rate, and the share of time in collectives, since the last drawing."""
         record = rank.record
         moved = float(sum(each["bytes"] for each in record["operations"]))
         spent = sum(e["seconds_waited"] + e["seconds_worked"] for e in record["operations"])

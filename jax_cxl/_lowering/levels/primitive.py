@@ -42,7 +42,7 @@ def make(
     Args:
       name: name of the public function, for messages.
       op: which collective.
-      reduce_op: reduction, where the collective has one and it is no parameter.
+      reduce_op: reduction, if the collective has one that is not a parameter.
       primitive_name: name in jaxprs, by default `name`.
       over_vmapped: called as (x, d, **params), with the values of all ranks along dimension d, if
         `axes` is an axis of vmap. Returns the result and its batch dimension. By default `op`
