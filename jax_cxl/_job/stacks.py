@@ -13,7 +13,7 @@ import signal
 import time
 from typing import IO
 
-# A real-time signal: programs, launchers and JAX use the other ones, SIGUSR1 among them.
+# A real-time signal, because programs, launchers and JAX use the other signals, such as SIGUSR1.
 _SIGNAL = signal.SIGRTMAX - 3
 _NAME = "jax_cxl.stacks"
 _POLL_SECONDS = 0.01

@@ -66,7 +66,7 @@ class Rank:
     def seconds_since(self, moment: float) -> float:
         """Returns how long ago a moment in this rank's record was.
 
-        The moment and the last heartbeat are measured by the same clock of the rank's host.
+        The same clock, that of the rank's host, has measured the moment and the last heartbeat.
         """
         passed = self.silent
         if process_identity.on_this_kernel(self.record):
@@ -216,7 +216,8 @@ def _ends(ranks: list[Rank]) -> list[Rank]:
                     ends[number] = other
                 else:
                     chain.append(other)
-    # A rank that gave up has an error about another rank, which may have ended without an error.
+    # A rank that gave up has an error about another rank. That rank may have ended without an
+    # error.
     for rank in ranks:
         if gave_up and rank.number not in gave_up and rank.state == "gone" and rank.stuck:
             ends[rank.number] = rank

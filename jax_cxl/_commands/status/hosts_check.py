@@ -47,7 +47,8 @@ class Observations:
     Attributes:
       words: how many stores of each kind each host made.
       processors: arrivals of stores by the processors.
-      gpus: arrivals of writes by a GPU of each host that has a GPU, or why there were no writes.
+      gpus: arrivals of GPU writes, by one GPU of each host that has any; or why there were no
+        writes.
       round_trip_ns: median time of a doorbell to the other host and back.
       kernels: how many kernels took part.
     """

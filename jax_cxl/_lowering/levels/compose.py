@@ -53,7 +53,7 @@ class Levels(NamedTuple):
     Attributes:
       split: how the ranks are spread over processes.
       inside: has `reduce_scatter`, `all_gather`, `all_to_all` and `scatter` between the ranks of a
-        process, of arrays whose first dimension counts these ranks.
+        process. The first dimension of their arrays counts these ranks.
       across: has `run` and `start`, functions of (op, x, root) that run or start a collective
         across. If the collective has blocks, the first dimension of its operand or result counts
         the processes. `start` returns an object with `tie` and `done`, like a future, and `token`,
@@ -84,7 +84,8 @@ class Levels(NamedTuple):
         """Runs a collective of each piece. Other steps run during the step across of a piece."""
         started: list[Any] = []
         for piece in pieces:
-            # Without the tie, XLA may run the steps before all starts first.
+            # Without the tie, XLA may run the `before` steps of all pieces ahead of the first
+            # start.
             x = started[-1].tie(piece) if started else piece
             started.append(self.across.start(op, steps.before(x), steps.root))
         results: list[Any] = []

@@ -1,8 +1,7 @@
 """The blocks of one process in an area, spread over the devices of the memory.
 
-A row has one block on each device. With parity, one block of each row is the exclusive or of the
-others, so that any block can be computed from the rest. From row to row the parity moves to another
-device.
+A row has one block on each device. With parity, one block of each row is the XOR of the others, so
+that any block can be computed from the rest. The parity moves to another device from row to row.
 """
 
 import dataclasses

@@ -76,8 +76,8 @@ def arrange(
     Args:
       plan: how to put the part together.
       places: for each run the device of the first block of its first row, and how many elements
-        come before its elements. They are not part of the plan, so that arrays of the same shapes
-        share a program.
+        come before its elements. The places are not part of the plan, so that arrays of the same
+        shapes share a program.
       pieces: the pieces, arrays of one dimension.
     """
     rest, rest_places = iter(pieces), iter(places)

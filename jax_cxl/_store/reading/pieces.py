@@ -19,8 +19,8 @@ class Piece:
       writer: the writer whose blocks contain the elements.
       at: device of the memory, and offset.
       shape: their shape.
-      whole: the blocks that are in the piece: a row for each, with its number and where it begins
-        in the piece, in bytes.
+      whole: the blocks that are entirely in the piece. Each has a row with its number, and its
+        offset in the piece in bytes.
       edges: blocks of which the piece contains only a part.
     """
 
