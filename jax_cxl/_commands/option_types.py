@@ -1,4 +1,4 @@
-"""Parsers of commands, and types of their arguments. Errors describe what a correct text is."""
+"""Parsers of commands, and types of their arguments. The errors describe a correct text."""
 
 import argparse
 import math

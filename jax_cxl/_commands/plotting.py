@@ -6,8 +6,8 @@ from typing import Any
 
 from jax_cxl._sizes import format_size
 
-# Label, color, style of the line. Okabe and Ito's colors, which people with color blindness can
-# tell apart.
+# Label, color and style of each line. The colors are Okabe and Ito's, which people with color
+# blindness can tell apart.
 _SYSTEMS = {
     "jax_cxl": ("jax_cxl", "#0072B2", "-"),
     "gloo": ("Gloo", "#E69F00", "-"),

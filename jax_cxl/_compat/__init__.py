@@ -1,8 +1,8 @@
 """What this package takes from JAX's private modules: a module for each thing that it needs.
 
-All of them are imported, and look for the names that they need, when this package is imported: a
-version of JAX without one of them fails there, not in the first call. The names have been the same
-since JAX 0.10.
+When this package is imported, it imports all of these modules, and each looks for the names that it
+needs. So a version of JAX that lacks a name fails at this import, not in the first call. The names
+have been the same since JAX 0.10.
 
 Four other places follow JAX or XLA, and may need a change for a new version:
 

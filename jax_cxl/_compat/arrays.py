@@ -14,7 +14,7 @@ def like(array: Any, weak_type: bool, committed: bool) -> jax.Array:
     """Returns an array with the same buffers that is weakly typed, or not committed to its device.
 
     Args:
-      array: JAX array, not of keys.
+      array: JAX array that does not hold PRNG keys.
       weak_type: whether JAX promotes it like a Python number.
       committed: whether JAX keeps it on its devices.
     """
@@ -29,7 +29,7 @@ def like(array: Any, weak_type: bool, committed: bool) -> jax.Array:
 
 def of_devices(array: Any) -> Sequence[jax.Array]:
     """Returns the parts of an array on this process's devices, in the order of
-    `addressable_shards`, which also describes them and takes twice as long.
+    `addressable_shards`. That property also describes the parts, and takes twice as long.
     """
     return array._arrays
 
@@ -51,8 +51,8 @@ def put(
     Args:
       aval: its abstract value.
       sharding: its sharding.
-      parts: the parts for the devices of this process, whose dtype JAX has. They do not change
-        afterwards: on CPUs the result may use their memory.
+      parts: the parts for the devices of this process, in a dtype that JAX has. They must not
+        change afterwards, because on CPUs the result may use their memory.
       devices: these devices.
       committed: whether JAX keeps the array on its devices.
     """

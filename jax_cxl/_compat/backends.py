@@ -13,5 +13,5 @@ def names() -> Iterable[str]:
 
 
 def made() -> bool:
-    """Returns whether JAX has made its devices. After that, it connects to no other process."""
+    """Returns whether JAX has made its devices. After that, JAX connects to no other process."""
     return _xla_bridge.backends_are_initialized()

@@ -19,10 +19,10 @@ def register_rule(primitive: Any, rule: Callable[..., Any]) -> None:
 
     Args:
       primitive: the primitive of the equation.
-      rule: takes the policy, two lists of bools (for each operand, whether the forward pass lacks
-        it, and whether the backward pass has it) and the equation. Returns the equation of each
-        pass or None, the same two lists for results, and the variables that the forward pass keeps
-        for the backward pass.
+      rule: takes the policy, two lists of bools, and the equation. For each operand, the first list
+        says whether the forward pass lacks it, and the second whether the backward pass has it.
+        Returns the equation of each pass or None, two such lists for the results, and the variables
+        that the forward pass keeps for the backward pass.
     """
     _partial_eval.partial_eval_jaxpr_custom_rules[primitive] = rule
 

@@ -17,7 +17,7 @@ def register_compiler_hook(platform: str, hook: Callable[[bytes], bytes | None])
     """Registers a hook for each module that XLA compiles for a platform, after partitioning.
 
     Args:
-      platform: "cpu" or "gpu"; its backend must be there.
+      platform: "cpu" or "gpu"; its backend must exist.
       hook: takes a serialized HloModuleProto; returns another, or None to keep it.
     """
     try:
@@ -43,8 +43,8 @@ def extend_cache_key(part: Callable[[list[int]], str]) -> None:
     """Extends the keys of the persistent compilation cache.
 
     Args:
-      part: returns the addition to the key of a program, "" for none, from the ids of the program's
-        devices in the program's order. On GPUs JAX's own key does not have this order.
+      part: takes the ids of a program's devices, in the program's order. Returns the addition to
+        the program's key, "" for none. On GPUs, JAX's own key does not contain this order.
     """
     other = _cache_key.get
 
@@ -65,8 +65,9 @@ def around_loading(
     """Lets `load` load serialized programs, from files or from the persistent compilation cache.
 
     Args:
-      load: takes the serialized program, the ids of the devices for which it is loaded in the
-        program's order (None if JAX does not say), and a function that loads it.
+      load: takes the serialized program, the ids of the devices for which it is loaded, and a
+        function that loads it. The ids are in the program's order; they are None if JAX does not
+        give them.
     """
     client: Any = _xla_client.Client
     other = client.deserialize_executable

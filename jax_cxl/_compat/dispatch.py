@@ -16,7 +16,7 @@ def make_runtime_errors(make: Callable[[str], BaseException | None]) -> None:
     XLA's errors become Python exceptions in native code, at many places: dispatch,
     `block_until_ready`, `np.asarray`, `jax.device_get`. All of these places instantiate
     JaxRuntimeError. This function replaces the `__new__` of the class, which may return an instance
-    of a subclass; Python then raises that instance. Where `make` returns None, the class behaves as
+    of a subclass; Python then raises that instance. If `make` returns None, the class behaves as
     before. docs/decisions/0005 explains the alternatives.
 
     Args:

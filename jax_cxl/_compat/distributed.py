@@ -31,7 +31,7 @@ def connected() -> bool:
 
 
 def post(folder: str, text: str) -> None:
-    """Sets the key FOLDER/P of this process, number P, unless the service is gone."""
+    """Sets the key FOLDER/P, where P is this process's number, unless the service is gone."""
     with contextlib.suppress(jax.errors.JaxRuntimeError):
         client().key_value_set(f"{folder}/{process_id()}", text, allow_overwrite=True)
 

@@ -1,4 +1,4 @@
-"""Programs that are compiled and run without JAX's functions for it."""
+"""Compiles and runs programs without JAX's own functions for that."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,8 +18,8 @@ _xla_client.LoadedExecutable.execute_sharded  # noqa: B018
 def compile_for_each(text: str, devices: Sequence[jax.Device]) -> Any:
     """Compiles a program that each of some devices of this process runs for itself.
 
-    To compile an equal program of `jax.jit` or `jax.shard_map` with a thousand operands takes
-    several times as long, and most of it keeps other threads from running Python.
+    With a thousand operands, an equal program of `jax.jit` or `jax.shard_map` takes several times
+    as long to compile. For most of that time, no other thread can run Python.
 
     Args:
       text: the program, in MLIR.
@@ -43,7 +43,7 @@ def run(program: Any, operands: Sequence[jax.Array]) -> Sequence[jax.Array]:
     Args:
       program: the program.
       operands: arrays whose parts are on the devices of the program, in its order. Their sizes in
-        bytes must be those of the program. Nothing else is checked.
+        bytes must match the program. Nothing else is checked.
 
     Returns:
       The result of each device.

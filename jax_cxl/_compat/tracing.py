@@ -1,7 +1,7 @@
 """Primitives, and what JAX knows while it traces: named axes, and lines of the user's program.
 
-`jax.extend`, which exports some of these classes, imports Pallas: that took a third of the time of
-importing jax_cxl.
+`jax.extend` exports some of these classes, but it also imports Pallas. That took a third of the
+time to import jax_cxl.
 """
 
 import sys

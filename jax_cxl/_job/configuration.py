@@ -14,7 +14,8 @@ from typing import Any
 from jax_cxl._job import variables
 
 _PREFIX = "JAX_CXL_"
-# The tests and benchmarks of a checkout read these, and all that begin with JAX_CXL_TEST_.
+# The tests and benchmarks of a checkout read these, and all variables that begin with
+# JAX_CXL_TEST_.
 _OF_A_CHECKOUT = ("CI_PYTHONS", "GPU_COMPILER", "MPI", "PYTHON", "WHEEL")
 # libnccl.so.2 reads these (cc/nccl/interface/settings.cc).
 _OF_NCCL = ("NCCL_HOSTS", "NCCL_LEVELS", "NCCL_LIBRARY", "NCCL_RANK_BYTES")
@@ -38,10 +39,10 @@ class Config:
         (`JAX_CXL_SLOT_BYTES`); 0 derives it from the size of the pool.
       num_slots: slots of a ring, 2 to 12 (`JAX_CXL_NUM_SLOTS`); 0 derives it from the number
         of pool devices.
-      flush_threads: threads that each GPU of the process gets, in pools with `coherence=flush`, to
-        pass doorbells on and to write back and drop cache lines (`JAX_CXL_FLUSH_THREADS`, 1 to 16);
-        0 takes the number in the tuning table, or a quarter of the process's cores, at most 4. They
-        sleep while nothing is enqueued.
+      flush_threads: threads that each GPU of the process gets in pools with `coherence=flush`
+        (`JAX_CXL_FLUSH_THREADS`, 1 to 16). They pass doorbells on, and write back and drop cache
+        lines. They sleep while nothing is enqueued. 0 takes the number in the tuning table, or a
+        quarter of the process's cores, at most 4.
       tuning: file with a table that `python -m jax_cxl tune` wrote, the same on all processes
         (`JAX_CXL_TUNING`); None for the built-in one.
       log: "info" prints what each process starts with, and which collectives of each program go

@@ -71,7 +71,8 @@ def _on_callback_failure(error: BaseException) -> None:
 
 def _wait(arrays: list[Any], reason: str) -> None:
     for _ in range(int(_SOON / _POLL_SECONDS)):
-        # The program may be older than its results: JAX makes them when it has started it.
+        # The results may not exist yet, because JAX makes them only after it has started the
+        # program.
         if _ending.wait(_POLL_SECONDS):
             break
         if _some_failed([*arrays, *_arrays()]):

@@ -50,8 +50,8 @@ class Lateness:
         joined last.
       lost: total seconds that the others waited only for this rank.
       span: seconds from the first of the calls to the end of the last one.
-      led: the calls are divided into STRETCHES parts; in how many of these parts the others waited
-        longer for this rank than for all other ranks together.
+      led: in how many of the STRETCHES parts of the calls the others waited longer for this rank
+        than for all other ranks together.
     """
 
     rank: int

@@ -209,7 +209,7 @@ def current() -> Runtime | None:
 
 
 def restart(meeting: pools.Meeting, spec: pool_uri.PoolSpec) -> None:
-    """Continues in another pool, in which this process has ranks. Call it with `lock`."""
+    """Continues in another pool, in which this process has ranks. The caller holds `lock`."""
     global _running
     assert _running is not None
     tuning, _running = _running.tuning, None
@@ -312,8 +312,8 @@ def register_handlers(platform: platforms.Platform) -> None:
         return
     _registered.add(platform.name)
     handlers, target = platform.load(), platform.target_name
-    # An import must not do this. JAX replays registrations that were made before the backend exists
-    # in an order that fails: types after the handlers that use them.
+    # An import must not do this. If registrations are made before the backend exists, JAX replays
+    # them in an order that fails: types after the handlers that use them.
     for name, registration in handlers.type_registrations().items():
         jax.ffi.register_ffi_type(name, registration, platform=target)
     for name, stages in handlers.registrations().items():

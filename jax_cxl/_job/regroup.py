@@ -35,7 +35,7 @@ from jax_cxl._job.meeting import successor_tickets
 from jax_cxl._job.pool import pool_uri, pools
 
 _POLL_SECONDS = 0.002
-# A rank of this host is known to be lost sooner.
+# The loss of a rank of this host is noticed sooner.
 _GIVEN_UP_SECONDS = 2.0
 
 
@@ -173,7 +173,7 @@ class _Agreement:
             self.running.attempt += 1
 
     def _decision(self) -> tuple[Any, list[int]]:
-        """Returns the decision, None if there is none yet, and the ranks that it waits for."""
+        """Returns the decision, None if there is none yet, and the ranks that are still awaited."""
         attempt = self.running.attempt
         # First find the lost ranks, then read: what a rank wrote before it was lost counts.
         left = [rank for rank in self.ranks if not _core.rank_lost(rank)]

@@ -13,7 +13,7 @@ import jax
 from jax_cxl import _sizes
 from jax_cxl._job import variables
 
-# A small part of a GPU's memory. More gains little in the example of docs/takeover.md.
+# A small part of a GPU's memory. In the example of docs/takeover.md, a larger value gains little.
 EARLY_BYTES = 256 << 20
 
 
@@ -44,10 +44,10 @@ def current() -> Setting | None:
 
 
 def early_bytes() -> int | None:
-    """Returns the value of `JAX_CXL_EARLY_BYTES` in bytes: None for "off", the default if unset.
+    """Returns `JAX_CXL_EARLY_BYTES` in bytes: None for "off", and the default if it is unset.
 
     Raises:
-      ValueError: it is neither.
+      ValueError: the value is neither a size nor "off".
     """
     text = os.environ.get(variables.EARLY_BYTES, "")
     if not text:

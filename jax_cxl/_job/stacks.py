@@ -13,11 +13,11 @@ import signal
 import time
 from typing import IO
 
-# A real-time signal: programs, launchers and JAX use the other ones, SIGUSR1 among them.
+# A real-time signal, because programs, launchers and JAX use the other signals, such as SIGUSR1.
 _SIGNAL = signal.SIGRTMAX - 3
 _NAME = "jax_cxl.stacks"
 _POLL_SECONDS = 0.01
-# If nothing has come for this time, faulthandler has written everything.
+# If nothing has arrived for this long, faulthandler has written everything.
 _QUIET_SECONDS = 0.05
 
 

@@ -7,7 +7,7 @@
 # Whether XLA's collectives go through the pool: 1, STRICT, 0 or empty.
 REPLACE_COLLECTIVES = "JAX_CXL_REPLACE_COLLECTIVES"
 STRICT = "strict"
-# On GPUs, how much memory collectives may take that start early: a size, or "off".
+# On GPUs, how much memory may be spent on starting collectives early: a size, or "off".
 EARLY_BYTES = "JAX_CXL_EARLY_BYTES"
 
 # The launcher sets these for its ranks: the rank, the number of ranks, and how many times the ranks
@@ -17,7 +17,8 @@ SIZE = "JAX_CXL_LAUNCH_SIZE"
 RESTARTS = "JAX_CXL_LAUNCH_RESTARTS"
 # The cores of a rank, separated by commas; empty: all.
 CORES = "JAX_CXL_LAUNCH_CORES"
-# Set for a rank whose unfinished line the launcher shows on a terminal: the columns of its lines.
+# How many columns of a terminal the rank's unfinished line may use. Unset if no terminal shows this
+# line.
 COLUMNS = "JAX_CXL_LAUNCH_COLUMNS"
 # Set if the ranks continue without a rank that has failed. RESTART: the failed rank starts again.
 GO_ON = "JAX_CXL_LAUNCH_GO_ON"

@@ -24,7 +24,7 @@ START_TARGET = "jax_cxl_start"
 START_ROWS_TARGET = "jax_cxl_start_rows"
 DONE_TARGET = "jax_cxl_done"
 TIE_TARGET = "jax_cxl_tie"
-# Rows of a table in a store, which no other process has to take part in (cc/ffi/store/table.h).
+# Takes rows of a table in a store. No other process has to take part (cc/ffi/store/table.h).
 TABLE_TARGET = "jax_cxl_table"
 START_TABLE_TARGET = "jax_cxl_start_table"
 TABLE_DONE_TARGET = "jax_cxl_table_done"
@@ -115,17 +115,18 @@ def attributes(
       name: name of the public function, for messages.
       op: which collective.
       ranks: ranks in the pool's world, an array of shape (groups, ranks of a group).
-      reduce_op: reduction, where the collective has one.
+      reduce_op: reduction, if the collective has one.
       dtype: index of the element type in `DTYPES`.
       count: elements of one rank's block.
       root: rank in the group, for collectives with a root.
       sources: for permutations, the rank in the group from which each rank receives, or -1.
       reverse: for scans, whether they start with the last rank.
-      alone: for a start, whether the program computes nothing beside the collective.
-      rows: for `take_rows` and the ragged all-to-all: numbers of rows of each rank's operand and
-        of the output; for the latter also of slices for each rank, and of elements of the batch.
-      grid: for a call in levels (cc/comm/level_calls.h), the places in their group of the ranks of
-        each process, one process in each row. None for a call that is not in levels.
+      alone: for a start, whether the program computes nothing while the collective runs.
+      rows: for `take_rows` and the ragged all-to-all, the numbers of rows of each rank's operand
+        and of the output. For the ragged all-to-all, also the numbers of slices for each rank and
+        of elements of the batch.
+      grid: for a call in levels (cc/comm/level_calls.h), a row for each process: the places of its
+        ranks in their group. None for a call that is not in levels.
       generation: how many times the job has continued after an error.
       program: name of the program.
     """

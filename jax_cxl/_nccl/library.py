@@ -70,7 +70,8 @@ def environment(
         "JAX_CXL_NCCL_HOSTS": hosts,
     }
     if not one_gpu:
-        # A kernel that is loaded late waits for kernels that may wait for a GPU of this process.
+        # If CUDA loads a kernel late, it first waits for running kernels. Those may wait for
+        # another GPU of this process.
         variables["CUDA_MODULE_LOADING"] = base.get("CUDA_MODULE_LOADING", "EAGER")
     real = real_path()
     if real is not None and "JAX_CXL_NCCL_LIBRARY" not in base:

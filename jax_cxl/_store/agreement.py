@@ -74,7 +74,7 @@ def mismatch(
 
     Args:
       processes: indices of the processes of the job.
-      sides: positions of the two.
+      sides: positions of the two that disagree.
       texts: what each of the two has.
       what: what they do, as a sentence whose subject is the processes.
     """

@@ -76,7 +76,7 @@ class Wanted:
         """Checks the arguments of `Store.read`.
 
         Raises:
-          TypeError, ValueError: one is wrong.
+          TypeError, ValueError: an argument is wrong.
         """
         if version is not None:
             version = arguments.whole("version", version)
@@ -97,7 +97,7 @@ def seconds_of(timeout: float | None) -> float:
     """Returns a timeout in seconds.
 
     Raises:
-      TypeError, ValueError: it is wrong.
+      TypeError, ValueError: the timeout is wrong.
     """
     given = arguments.timeout(timeout)
     return configuration.from_environment().timeout if given is None else given

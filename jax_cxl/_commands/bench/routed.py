@@ -143,7 +143,8 @@ def result(name: str, routing: str, ranks: int, rank: int, count: int, values: A
 def prepare(name: str, routing: str, ranks: int, count: int, axis: str) -> Callable[[Any], Any]:
     """Returns an operation on a rank's value. It is called while the program is traced.
 
-    It also makes the handle for `moe_combine`, so that the measured calls do not include that time.
+    For `moe_combine`, this function makes the handle, so that the measured calls do not include
+    that time.
     """
     # Imported here, because the command line imports this module before the launcher forks.
     import jax

@@ -1,6 +1,6 @@
 """Teams: sets of processes that measure different backends in turn, case by case.
 
-NCCL reads the paths that it may use from the environment, once in a process. So backends that need
+Once per process, NCCL reads from the environment which paths it may use. So backends that need
 different environments are measured by different processes on the same devices. All processes run
 from the start. A team waits, without using its devices, while another team measures.
 """
@@ -17,8 +17,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-# Between GPUs NCCL prefers NVLink or PCIe peer-to-peer copies, then memory of the host, and then
-# the network: here sockets on the loopback device.
+# Between GPUs, NCCL prefers NVLink or PCIe peer-to-peer copies, then host memory, and then the
+# network. Here the network is sockets on the loopback device.
 _ENVIRONMENTS = {
     "nccl-shm": {"NCCL_P2P_DISABLE": "1"},
     "nccl-socket": {
@@ -47,9 +47,9 @@ def run(
       arguments: arguments of `bench`, as the user gave them.
 
     Returns:
-      The largest exit status, and a results file: the head of the first team's file with the
-      results of all teams. If SIGTERM ends the run early, the file has the results up to that
-      moment.
+      The largest exit status, and the contents of a results file: the head of the first team's
+      file, and the results of all teams. If SIGTERM ends the run early, these are the results up to
+      that moment.
     """
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="jax_cxl_bench_") as folder:
@@ -83,7 +83,7 @@ def run(
     if not found:
         return status or 1, {}
     rows = [row for part in found for row in part["results"]]
-    # Put the results of a case together.
+    # Put the results of one case next to each other.
     cases = list(dict.fromkeys((row["op"], row["bytes"]) for row in rows))
     rows.sort(key=lambda row: cases.index((row["op"], row["bytes"])))
     return status, found[0] | {"results": rows}
@@ -100,11 +100,11 @@ def _wait(processes: list[subprocess.Popen[bytes]]) -> int:
 
 @contextlib.contextmanager
 def turn(place: str) -> Iterator[None]:
-    """Waits for the turn of this team, and then ends it. One process of the team calls this.
+    """Waits for this team's turn; ends it after the body. One process of the team calls this.
 
     Args:
-      place: "index:number of teams:file", or "" for a single team. The file gets a byte in each
-        turn, so its size says which team may measure.
+      place: "index:number of teams:file", or "" for a single team. Each turn adds a byte to the
+        file, so the file's size tells which team may measure.
     """
     if not place:
         yield

@@ -88,7 +88,7 @@ def _questions(platform: str, ranks: int) -> list[_Question]:
             [{"inline_bytes": most} for most in inline],
             *("psum,all_gather", "2KiB,8KiB,16KiB"),
         ),
-        # With two ranks all-reduce always reads its peer at once.
+        # Left out for two ranks, because all-reduce then always reads its one peer at once.
         _Question(
             "all-reduce algorithm",
             [{"all_read_bytes": most} for most in all_read],
@@ -185,10 +185,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _answer(
     question: _Question, tuned: dict[str, int], options: argparse.Namespace
 ) -> tuple[list[float], dict]:
-    """Returns the geometric mean of the times of each candidate in microseconds, and the machine.
+    """Returns each candidate's geometric mean of its times in microseconds, and the machine.
 
     Only the fastest turn counts. On a shared machine, the medians of a single table differed by
-    half from turn to turn, which is more than the difference between two tables.
+    half from turn to turn. Two tables differ by less than that.
     """
     best: list[dict[tuple[str, int], float]] = [{} for _ in question.candidates]
     machine: dict = {}
@@ -221,7 +221,7 @@ def _levels(values: dict[str, int], options: argparse.Namespace) -> dict:
         *("-m", "jax_cxl._commands.bench.levels", ",".join(_OPERATIONS)),
         *(_LEVELS_SIZES[options.platform], str(options.turns)),
         JAX_PLATFORMS=options.platform,
-        # Several GPUs in a process need it: docs/cuda.md.
+        # A process with several GPUs needs this: docs/cuda.md.
         CUDA_MODULE_LOADING="EAGER",
     )
 

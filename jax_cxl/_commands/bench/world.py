@@ -1,4 +1,4 @@
-"""Memory that the processes of the benchmark share. Has barriers, and measures copies."""
+"""Memory that the benchmark's processes share, with barriers and a measurement of copies."""
 
 import mmap
 import os
@@ -9,7 +9,7 @@ import numpy as np
 from jax_cxl import _compat
 
 _WINDOW_BYTES = 4 << 20  # Twice a rank's default ring in one group: four slots of 512 KiB.
-# In smaller copies the time that Python needs to start them would count.
+# For smaller copies, the time that Python needs to start a copy would matter.
 _MIN_COPIED_BYTES = 1 << 20
 _CHUNK_BYTES = 1 << 20  # Bytes of one copy.
 _LINE = 128

@@ -21,8 +21,8 @@ from jax_cxl._job import processes
 from jax_cxl._job.launched import entry_point
 from jax_cxl._nccl import library as nccl
 
-# More ranks than one of these limits need --oversubscribe. A rank that imports JAX takes a second
-# of a core and 150 MB to start.
+# A job with more ranks than one of these limits needs --oversubscribe. A rank that imports JAX
+# takes a second of a core and 150 MB to start.
 _ANY_MACHINE = 64
 _PER_CORE = 8
 
@@ -94,7 +94,7 @@ end:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the launcher. It takes over the process: signal handlers and orphaned descendants.
+    """Runs the launcher. It takes over the process's signal handlers and orphaned descendants.
 
     Args:
       arguments: the command line without the program's name, by default that of the process.
@@ -113,8 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     launcher = os.getpid()
     child = os.fork()
     if child == 0:
-        # A session of its own, so that a signal to the launcher's group does not kill it: it has to
-        # clean up.
+        # Give the supervisor its own session, so that a signal to the launcher's group does not
+        # kill it. It has to clean up.
         os.setsid()
         status = 1
         try:
@@ -203,7 +203,8 @@ def _parse(arguments: Sequence[str] | None) -> Job:
         "--oversubscribe",
         help=f"allow more than {_ANY_MACHINE} ranks, and more than {_PER_CORE} for each core",
     )
-    # One list for the script and its arguments: argparse would drop a `--` after a positional one.
+    # Take the script and its arguments as one list. After a positional argument, argparse would
+    # drop a `--`.
     add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     job = parser.parse_args(arguments, Job())
     if job.command[:1] == ["--"]:

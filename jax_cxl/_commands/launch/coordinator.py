@@ -13,7 +13,7 @@ from jax_cxl._job import processes
 
 
 def main() -> None:
-    """Serves until the supervisor ends it."""
+    """Serves until the supervisor ends this process."""
     parent, port, size = map(int, sys.argv[1:4])
     processes.die_with(parent, signal.SIGKILL)
     # These signals tell the ranks to end, and the ranks need the service until they have ended.

@@ -30,7 +30,7 @@ class Job(argparse.Namespace):
 
     @property
     def survives(self) -> bool:
-        """Whether the failure of a rank need not end the others."""
+        """Whether the other ranks may continue after a rank has failed."""
         return self.go_on or self.restart_lost > 0
 
     def environment(
@@ -49,7 +49,7 @@ class Job(argparse.Namespace):
           base: the launcher's environment; it is not changed.
           rank: the rank, from 0.
           port: the loopback port of the coordination service.
-          restarts: how many times ranks have been started again before.
+          restarts: how many times ranks have been restarted so far.
           cores: the cores on which the rank stays; if empty, all cores.
           columns: how many columns of a terminal the rank's unfinished line may use; None if no
             terminal shows this line.
@@ -73,7 +73,8 @@ class Job(argparse.Namespace):
             environment[variables.GO_ON] = variables.RESTART if self.restart_lost else "1"
         if self.replace_collectives and base.get(variables.REPLACE_COLLECTIVES) != variables.STRICT:
             environment[variables.REPLACE_COLLECTIVES] = "1"
-        # Keep a choice of the user (several ranks may share a GPU), but not of an outer launcher.
+        # Keep the user's choice (several ranks may share a GPU), but not an outer launcher's
+        # choice.
         if variables.LOCAL_DEVICES not in base or variables.RANK in base:
             count = self.devices_per_process or 1
             gpus = range(rank * count, (rank + 1) * count)

@@ -11,7 +11,7 @@ _WRITE = 4096
 # A carriage return at the end waits: a newline may follow.
 _LINE_END = re.compile(rb"\r\n|\n|\r(?=.)", re.DOTALL)
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-# All of these but colors. They move the cursor or erase text, even text of other ranks.
+# All escape sequences except colors. They move the cursor or erase text, even text of other ranks.
 _CONTROL = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-ln-~]")
 _ERASE = b"\r\x1b[K"
 _COLORS = (36, 33, 32, 35, 34, 31)
@@ -156,7 +156,7 @@ class Source:
         return lines
 
     def _shown(self, line: bytes) -> bytes:
-        """Returns a line without what would disturb other lines of a terminal."""
+        """Returns a line without the characters that would disturb other lines of a terminal."""
         return _CONTROL.sub(b"", line) if self.sink.terminal else line
 
     def _unfinished(self) -> bytes:
@@ -173,7 +173,7 @@ def sinks() -> tuple[Sink, Sink]:
     capable = os.environ.get("TERM", "dumb") != "dumb"
     first, second = (Sink(fd, capable and os.isatty(fd)) for fd in (1, 2))
     one_terminal = first.terminal and second.terminal and os.fstat(1).st_rdev == os.fstat(2).st_rdev
-    # Two sinks on one terminal would not know where the other sink has left the cursor.
+    # If one terminal had two sinks, neither would know where the other has left the cursor.
     return first, first if one_terminal else second
 
 

@@ -1,11 +1,11 @@
 """Runs a script or module as one rank.
 
 The supervisor starts `python -m jax_cxl._commands.launch.rank PARENT FD BOARD KIND NAME ARGS...`.
-This runs the user's code in its own process, so that the script is `__main__`, as under plain
-`python`. It adds five things: the rank dies with its supervisor; it stays on its cores; JAX finds
-the launcher; lines of stdout are written at once although stdout is a pipe; and the supervisor
-learns of a failure before the interpreter shuts down. During shutdown JAX waits up to 5 minutes for
-the other ranks, which wait for this rank.
+That process itself runs the user's code, so that the script is `__main__`, as under plain `python`.
+It adds five things: the rank dies with its supervisor; it stays on its cores; JAX finds the
+launcher; lines of stdout are written at once although stdout is a pipe; and the supervisor learns
+of a failure before the interpreter shuts down. During shutdown JAX waits up to 5 minutes for the
+other ranks, which wait for this rank.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ def _run(kind: str, name: str) -> None:
     if kind == MODULE:
         runpy.run_module(name, run_name="__main__", alter_sys=True)
         return
-    # Python puts the script's folder first in sys.path; `-m` put the current folder there.
+    # Python puts a script's folder first in sys.path. Here, `-m` has put the current folder there.
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(name))
     runpy.run_path(name, run_name="__main__")

@@ -1,6 +1,7 @@
 """jax_cxl.run: the launcher as a function, for notebooks.
 
-Each rank runs `python -m jax_cxl._commands.launch.run FOLDER`, which calls FOLDER's function.
+Each rank runs `python -m jax_cxl._commands.launch.run FOLDER`, which calls the function that is
+stored in FOLDER.
 """
 
 import importlib
@@ -18,7 +19,7 @@ from typing import Any
 from jax_cxl import errors
 from jax_cxl._job import variables
 
-# What the error of a job that fails quotes of its output.
+# How many of the last lines of output the error of a failed job quotes.
 _LAST_LINES = 20
 
 
@@ -30,7 +31,7 @@ def run(
     replace_collectives: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> list[Any]:
-    """Runs a function as several processes on this machine, and returns what each returns.
+    """Runs a function as several processes on this machine, and returns their results.
 
     It starts them as `python -m jax_cxl.launch` does. The function is a whole program: it calls
     `jax_cxl.initialize()` or `jax.distributed.initialize()` itself. The output of the processes
@@ -42,8 +43,8 @@ def run(
       *arguments: its arguments, the same in all processes.
       ranks: number of processes.
       devices_per_process: CPU devices, or GPUs, of each process.
-      replace_collectives: whether the collectives of all of JAX go through the pool.
-      environment: environment variables of the processes, besides those of this process.
+      replace_collectives: whether all of JAX's collectives go through the pool.
+      environment: environment variables of the processes, in addition to those of this process.
 
     Returns:
       A list with the result of each process, in the order of ranks. JAX arrays become NumPy

@@ -1,8 +1,8 @@
 """Starts the ranks of a job, passes on their output and ends them.
 
 The supervisor has one thread, because the kernel's parent-death signal belongs to the thread that
-starts a rank. It is a subreaper: processes that a rank leaves behind become its children, in any
-session. It returns when it has no children left.
+starts a rank. It is a subreaper: if a rank leaves processes behind, in any session, they become the
+supervisor's children. It returns when it has no children left.
 """
 
 import contextlib
@@ -41,7 +41,8 @@ class Supervisor:
         self._sources: list[output.Source] = []
         self._ranks: dict[int, int] = {}  # Process id to rank, of those that run.
         self._coordinator: int | None = None  # Process id.
-        # Descriptor -> the socket for reports of a rank (environment.reports), and its process id.
+        # Descriptor -> the socket for reports of a rank (environment.reports), and the rank's
+        # process id.
         self._reports: dict[int, tuple[socket.socket, int]] = {}
         self._restarts = 0
         self._stopped = False  # Whether a signal, not the end of a rank, has ended the job.
@@ -70,8 +71,8 @@ class Supervisor:
           signals: the signals that end the job. The caller has blocked them.
 
         Returns:
-          The status of the job: the status of the first rank that failed, or 128 plus the number of
-          the signal that ended that rank or the job, otherwise 0.
+          The status of the job: that of the first rank that failed, or 0 if none failed. If a
+          signal ended that rank or the job, the status is 128 plus the signal's number.
         """
         receiver, sender = socket.socketpair()
         receiver.setblocking(False)

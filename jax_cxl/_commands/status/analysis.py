@@ -8,7 +8,7 @@ from typing import Any
 from jax_cxl import _core
 from jax_cxl._job import lateness, process_identity
 
-# A rank has a heartbeat every 0.1 s. A process without a heartbeat for this time does not run.
+# A rank has a heartbeat every 0.1 s. A process without a heartbeat for this long is not running.
 _SILENCE_SECONDS = 0.5
 # How long to watch the heartbeats of ranks on other hosts.
 _WATCH_SECONDS = 0.6
@@ -23,8 +23,8 @@ class Rank:
 
     Attributes:
       record: its record from `_core.JobRecord.rank`.
-      state: "running", "stopped", "gone", "ended" if the launcher ended it, or "unknown" for a
-        process of another host without a heartbeat while this process watched.
+      state: "running", "stopped", "gone", "ended" (the launcher ended it), or "unknown" (a process
+        of another host that had no heartbeat while this process watched).
       stuck: its oldest call that failed or has not finished; None if there is none.
       waits_for: the ranks that this call is known to wait for.
       silent: seconds since its last known heartbeat. Clocks of different hosts are never compared.
@@ -64,9 +64,9 @@ class Rank:
         return f"{call['number']}: {described(call)} ({stage})", since
 
     def seconds_since(self, moment: float) -> float:
-        """Returns how long ago a moment of this rank's records was.
+        """Returns how long ago a moment in this rank's record was.
 
-        The moment and the last heartbeat are measured by the same clock of the rank's host.
+        The same clock, that of the rank's host, has measured the moment and the last heartbeat.
         """
         passed = self.silent
         if process_identity.on_this_kernel(self.record):
@@ -216,7 +216,8 @@ def _ends(ranks: list[Rank]) -> list[Rank]:
                     ends[number] = other
                 else:
                     chain.append(other)
-    # A rank that gave up has an error about another rank, which may have ended without an error.
+    # A rank that gave up has an error about another rank. That rank may have ended without an
+    # error.
     for rank in ranks:
         if gave_up and rank.number not in gave_up and rank.state == "gone" and rank.stuck:
             ends[rank.number] = rank

@@ -20,8 +20,8 @@ def lines(findings: Sequence[Finding], environment: Mapping[str, str]) -> Iterat
     """Yields the lines of the report: versions, machine, results of the checks, and settings.
 
     Args:
-      findings: of all checks.
-      environment: the environment variables. The report has only those that are settings.
+      findings: the findings of all checks.
+      environment: the environment variables. The report contains only those that are settings.
     """
     yield f"versions: {', '.join(_versions())}"
     yield f"system: Python {platform.python_version()}, {platform.platform()}"

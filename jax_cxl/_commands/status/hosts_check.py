@@ -1,6 +1,6 @@
 """`doctor --device --with`: checks a pool's memory between two hosts.
 
-One process listens, and the other process connects. They coordinate each step by short lines of
+One process listens, and the other process connects. They coordinate each step with short lines of
 JSON over this connection. The stores that they check go through the memory.
 """
 
@@ -30,9 +30,9 @@ class Arrivals:
     """How many stores, one to each word, arrived at the other host.
 
     Attributes:
-      plain: of the stores without a write-back, how many arrived at loads that drop nothing.
-      dropped: of the same stores, how many arrived at loads that first drop the line.
-      flushed: of the stores with a write-back, how many arrived at loads that first drop the line.
+      plain: how many stores without a write-back arrived at loads that drop nothing.
+      dropped: how many stores without a write-back arrived at loads that first drop the line.
+      flushed: how many stores with a write-back arrived at loads that first drop the line.
     """
 
     plain: int
@@ -47,7 +47,8 @@ class Observations:
     Attributes:
       words: how many stores of each kind each host made.
       processors: arrivals of stores by the processors.
-      gpus: arrivals of writes by a GPU of each host that has a GPU, or why there were no writes.
+      gpus: arrivals of GPU writes, by one GPU of each host that has any; or why there were no
+        writes.
       round_trip_ns: median time of a doorbell to the other host and back.
       kernels: how many kernels took part.
     """
@@ -140,10 +141,11 @@ def _connect(host: str, port: int) -> socket.socket:
     while True:
         try:
             connection = socket.create_connection((host, port), timeout=_ANSWER_SECONDS)
-            # Linux may choose the same port for this end. Then the process talks to itself.
+            # Linux may choose the same port for this end of the connection. Then the process talks
+            # to itself.
             if connection.getsockname() != connection.getpeername():
                 return connection
-            # Closed at once, so that the port is free for the server.
+            # Close the connection at once, so that the port is free for the server.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             connection.close()
             raise ConnectionRefusedError(f"nothing listens on {host}:{port}")
@@ -154,7 +156,7 @@ def _connect(host: str, port: int) -> socket.socket:
 
 
 def _server(port: int) -> socket.socket:
-    """Listens for IPv6 too: a name such as localhost may mean an address of IPv6 first."""
+    """Listens on IPv6 too: a name such as localhost may resolve to an IPv6 address first."""
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server(("", port))
@@ -205,7 +207,7 @@ def _check(spec: pool_uri.PoolSpec, partner: _Partner, first: bool) -> Observati
     writers = {"processor": pool.store_check_word, "GPU": by_gpu}
     found = exchange(pool, partner, writers, {"processor": True, "GPU": not other["no_gpu"]}, first)
     mine = pool.pass_doorbell(first=first, rounds=_ROUNDS, timeout=_ANSWER_SECONDS)
-    # The pools may be closed once both hosts have said this.
+    # Once both hosts have sent this message, the pools may be closed.
     partner.say(round_trip_ns=mine)
     theirs = partner.hear()["round_trip_ns"]
     reasons = [no_gpu, other["no_gpu"]] if first else [other["no_gpu"], no_gpu]
@@ -231,7 +233,7 @@ def exchange(
       pool: the memory.
       partner: the other host.
       writers: the writers of this host, by kind; None if this host has no writer of that kind.
-      theirs: whether the other host has a writer of a kind.
+      theirs: for each kind of writer, whether the other host has one.
       first: whether this host writes first.
 
     Returns:

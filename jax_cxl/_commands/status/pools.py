@@ -47,7 +47,7 @@ class Found:
             os.close(fd)
 
     def begins(self) -> bool:
-        """Returns whether it is the job's first pool device, which holds the pages of the ranks."""
+        """Returns whether this is the job's first pool device, which holds the ranks' pages."""
         try:
             return self.read().extent_index == 0
         except (OSError, errors.CxlError):
@@ -133,7 +133,7 @@ def _of_process(pid: int) -> list[Found]:
 
 
 def of_processes(pids: Iterable[int]) -> list[Found]:
-    """Returns the pools of the first of some processes that has any."""
+    """Returns the pools of the first of these processes that has any."""
     return next(filter(None, map(held_by, pids)), [])
 
 

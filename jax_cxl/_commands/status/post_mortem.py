@@ -68,7 +68,7 @@ class HeldPool:
 
 
 def _private(path: str, flags: int) -> int:
-    """Opens a file that only this user may read: it names programs, files and hosts."""
+    """Opens a file that only this user may read, because it names programs, files and hosts."""
     fd = os.open(path, flags, 0o600)
     if stat.S_ISREG(os.fstat(fd).st_mode):  # Not a pipe or a device.
         os.fchmod(fd, 0o600)

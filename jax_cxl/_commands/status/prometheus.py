@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from jax_cxl._commands.status import analysis
 
-# Name, field in the record of each operation ("": a gauge of the rank), help.
+# For each metric: its name, its field in an operation's record ("" for a gauge of the rank), its
+# help.
 _METRICS = (
     ("calls_total", "calls", "Collectives that the rank has started."),
     ("operand_bytes_total", "bytes", "Bytes of the operands of these collectives."),
@@ -25,7 +26,7 @@ _METRICS = (
 
 
 def text(jobs: Sequence[tuple[str, analysis.Job]]) -> str:
-    """Returns the counters of all ranks of jobs, given with the names of their pools."""
+    """Returns the counters of all ranks of these jobs. Each job comes with its pool's name."""
     lines: list[str] = []
     for name, field, meaning in _METRICS:
         metric = f"jax_cxl_{name}"

@@ -1,4 +1,4 @@
-"""Finds stores with tables, and who takes how many rows of them."""
+"""Finds stores with tables, and how many rows each process takes from them."""
 
 import contextlib
 import dataclasses
@@ -27,9 +27,9 @@ class Reader:
     """A process that has a table open.
 
     Attributes:
-      process: which one.
+      process: the process.
       rows: rows that it has taken so far.
-      rows_per_s: rows that it takes in a second.
+      rows_per_s: rows that it takes per second.
     """
 
     process: str
@@ -95,7 +95,7 @@ def _open_in(pids: Iterable[int]) -> list[str]:
 
 
 def _has_several_devices(path: str) -> bool:
-    """Returns whether a file says that its store has several devices, and so no tables."""
+    """Returns whether the store in a file has several devices, and therefore no tables."""
     with contextlib.suppress(OSError), open(path, "rb") as file:
         for offset in layout.SUPERBLOCK_OFFSETS:
             file.seek(offset)
@@ -105,7 +105,7 @@ def _has_several_devices(path: str) -> bool:
 
 
 def read(stores: Sequence[str]) -> tuple[list[Table], list[str]]:
-    """Reads the tables of stores, and returns what could not be read as well."""
+    """Reads the tables of stores. Also returns why some stores could not be read."""
     if not stores:
         return [], []
     from jax_cxl._store.memory import catalog, opening

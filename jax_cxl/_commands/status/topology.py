@@ -51,7 +51,7 @@ class DaxDevice:
 
 
 def cpuinfo() -> dict[str, str]:
-    """Returns what /proc/cpuinfo says about the first processor."""
+    """Returns what /proc/cpuinfo reports about the first processor."""
     first, _, _ = _text(_CPUINFO).partition("\n\n")
     fields = (line.partition(":") for line in first.splitlines())
     return {name.strip(): value.strip() for name, _, value in fields}
@@ -63,7 +63,7 @@ def sockets(sysfs: pathlib.Path = _SYSFS) -> dict[int, str]:
 
 
 def memory_nodes(sysfs: pathlib.Path = _SYSFS) -> dict[int, int]:
-    """Returns the bytes of the NUMA nodes that have neither processors nor a dax device."""
+    """Returns the sizes of the NUMA nodes that have neither processors nor a dax device."""
     taken = {device.node for device in dax_devices(sysfs) if device.driver == "kmem"}
     found = {}
     for node, processors, folder in _nodes(sysfs):

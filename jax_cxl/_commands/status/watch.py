@@ -59,7 +59,7 @@ class Screen:
         self._before: dict[int, tuple[float, float, float]] = {}
 
     def draw(self, job: analysis.Job, now: float) -> Group:
-        """Returns the drawing of a job at a time, in seconds since 1970."""
+        """Returns the drawing of a job at a given time, in seconds since 1970."""
         script = next(filter(None, (script_of(rank) for rank in job.ranks)), "")
         title = f"{script}  {self._name}" if script else self._name
         table = Table(*_COLUMNS, title=title, expand=True)
@@ -81,7 +81,7 @@ class Screen:
         )
 
     def _rates(self, rank: analysis.Rank, now: float) -> tuple[str, str]:
-        """Returns the rate of bytes, and the share of time in collectives, since the last time."""
+        """Returns the byte rate, and the share of time in collectives, since the last drawing."""
         record = rank.record
         moved = float(sum(each["bytes"] for each in record["operations"]))
         spent = sum(e["seconds_waited"] + e["seconds_worked"] for e in record["operations"])

@@ -180,7 +180,7 @@ def _damages(section: Section, records: Records) -> Iterator[str]:
             yield f"{block} is damaged: other devices have it"
     try:
         for block in examining.blocks(restoring.Reader(section, records)):
-            # What a lost device had is not listed block by block.
+            # The blocks of a lost device that parity can restore are not listed one by one.
             if not block.intact and (block.content is None or block.device not in blank):
                 has = "is lost" if block.content is None else "is damaged: parity has it"
                 yield f"{block} {has}"
@@ -294,7 +294,7 @@ def _open(where: str) -> Devices:
 
 
 def _section(devices: Devices, name: str | None) -> Section:
-    """Returns the section of a name, by default of the only one."""
+    """Returns the section of a name. The default is the store's only name."""
     found = listing.sections(devices)
     names = [section.entry.name for section in found]
     if name is None and len(found) != 1:
@@ -306,7 +306,7 @@ def _section(devices: Devices, name: str | None) -> Section:
 
 
 def _of_version(section: Section, version: int | None) -> Records:
-    """Returns the records of a version, by default of the newest."""
+    """Returns the records of a version. The default is the newest version."""
     found = validity.all_valid(section)
     for records in found:
         if version in (None, records[0].version):
@@ -326,7 +326,7 @@ def _exists(where: str) -> bool:
 
 
 def _contents(where: str) -> str:
-    """Says what memory holds; "" if it is new or all zeros."""
+    """Describes what memory holds; returns "" if it is new or all zeros."""
     if not _exists(where):
         return ""
     try:

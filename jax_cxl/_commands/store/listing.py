@@ -25,7 +25,7 @@ class Area:
       state: "valid", "damaged", "empty", or "being written or torn".
       version: the version, or step; None if there is none.
       time: when it was complete, in seconds since 1970.
-      processes: how many have saved it.
+      processes: how many processes have saved it.
       bytes: bytes of all arrays.
       leaves: how many leaves the tree has.
       why: why it is not valid.

@@ -19,8 +19,8 @@ def write(reader: restoring.Reader, folder: pathlib.Path) -> None:
     Typed PRNG keys become their key data.
 
     Raises:
-      StoreError: it is damaged.
-      CxlError: orbax is missing, or cannot have such a tree.
+      StoreError: the version is damaged.
+      CxlError: orbax is missing, or cannot store a tree of this kind.
     """
     refused = [
         name
@@ -70,7 +70,7 @@ def read(folder: pathlib.Path) -> Any:
     checkpointer = ocp.PyTreeCheckpointer()
     try:
         described = checkpointer.metadata(found.absolute()).item_metadata.tree
-        # Read NumPy arrays, whichever devices have saved the checkpoint.
+        # Read NumPy arrays, no matter which devices saved the checkpoint.
         types = jax.tree.map(
             lambda x: ocp.RestoreArgs(restore_type=_restored_as(ocp, x)), described
         )

@@ -16,8 +16,8 @@ def write(reader: restoring.Reader, path: pathlib.Path) -> None:
     Typed PRNG keys become their key data.
 
     Raises:
-      StoreError: it is damaged.
-      CxlError: safetensors is missing, or cannot have such a tree.
+      StoreError: the version is damaged.
+      CxlError: safetensors is missing, or cannot store a tree of this kind.
     """
     tensors: dict[str, np.ndarray] = {}
     for name, leaf in reader.leaves.items():

@@ -41,7 +41,7 @@ def finish_programs() -> None:
 
 
 def _run_on(devices: Sequence[Any]) -> jax.Array:
-    """Starts a program without communication. To compile it takes most of the time."""
+    """Starts a program without communication. Compiling it takes most of the time."""
     mesh = jax.sharding.Mesh(devices, ("devices",))
     return jax.jit(lambda: 0, out_shardings=jax.NamedSharding(mesh, jax.P()))()
 

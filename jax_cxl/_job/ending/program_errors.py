@@ -77,7 +77,8 @@ def _both(kind: Any) -> Any:
     def __reduce__(self: Any) -> Any:
         return _rebuild, (kind, self.args, self.__dict__)
 
-    # The base with the larger memory layout makes the object. TimeoutError is an OSError.
+    # The base class with the larger memory layout has to make the object. TimeoutError is an
+    # OSError.
     base: Any = OSError if issubclass(kind, OSError) else Exception
     members = {
         "__doc__": kind.__doc__,

@@ -1,8 +1,8 @@
 """The state of each rank before there is a pool: a byte for each rank, in shared memory.
 
-The call by which JAX connects processes aborts the process if another process does not join. So a
-rank first checks here that all ranks are there. A restarted rank checks here that there are ranks
-that it can join.
+JAX connects processes by a call that aborts the process if another process does not join. So a rank
+first checks here that all ranks are there. A restarted rank checks here that there are ranks that
+it can join.
 """
 
 import mmap

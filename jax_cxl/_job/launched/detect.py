@@ -59,8 +59,8 @@ def _register() -> None:
     class LaunchCluster(ClusterEnv):
         """Ranks of `python -m jax_cxl.launch`.
 
-        The class has no local process id, because JAX would make the GPU of that number the only
-        visible one, and a rank may have several. The launcher sets JAX_LOCAL_DEVICE_IDS instead.
+        The class has no local process id. With one, JAX would make only the GPU of that number
+        visible, but a rank may have several GPUs. The launcher sets JAX_LOCAL_DEVICE_IDS instead.
         """
 
         name: str = "jax_cxl"

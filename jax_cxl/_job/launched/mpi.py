@@ -93,8 +93,8 @@ def _port(job: str) -> str:
 def _proxy() -> int:
     """Returns the process id of Hydra's proxy, the same in all processes of a host.
 
-    The proxy has made the socket pair through which a process talks to it. So its process id is
-    found even if a script between the proxy and this process has started this process.
+    The proxy made the socket pair through which this process talks to it. So the proxy is found
+    even if it did not start this process itself, but a script in between did.
     """
     try:
         with socket.socket(fileno=os.dup(int(os.environ["PMI_FD"]))) as proxy:

@@ -152,7 +152,7 @@ def wait_for(look: Callable[[], _T | None], timeout: float, problem: Callable[[]
 
 
 def wait_for_value(key: str, problem: str) -> str:
-    """Waits until a key has a value, and returns it. `wait_for` says which errors it raises."""
+    """Waits until a key has a value, and returns it. Raises the errors of `wait_for`."""
     return wait_for(lambda: _soon(key), TIMEOUT_SECONDS, problem)
 
 
@@ -163,7 +163,7 @@ def exchange(folder: str, value: str, processes: Sequence[int], what: str) -> li
       folder: prefix of the keys, used for this exchange only.
       what: what a process does when it publishes its value, for messages: "join the pool".
 
-    `wait_for` says which errors it raises.
+    Raises the errors of `wait_for`.
     """
     _compat.distributed.client().key_value_set(f"{folder}/{jax.process_index()}", value)
     found: dict[str, str] = {}
@@ -272,7 +272,8 @@ def check_others() -> None:
         here = process_identity.pid_means_the_same(who)
         ended = here and process_identity.start_of(who["pid"]) != who["start"]
         if ended:
-            # It may have written its reason after we read its entry, so read the entry again.
+            # The process may have written its reason after we read its entry, so read the entry
+            # again.
             who = _arrivals(_attempt).get(process, who)
         name = f"process {process} (pid {who['pid']} on host {who['host']})"
         if who["failure"] is not None:

@@ -1,7 +1,8 @@
 """Where the processes that start jax_cxl together meet: who they are, and the pool that they share.
 
-Process 0, or the first one that is left, creates the pool and tells the others through JAX's
-coordination service where it is. Once all processes have mapped it, its name is removed.
+Process 0, or the first one that is left, creates the pool. It tells the others through JAX's
+coordination service where the pool is. Once all processes have mapped the pool, its name is
+removed.
 """
 
 import dataclasses

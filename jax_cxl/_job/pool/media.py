@@ -14,10 +14,11 @@ class Medium(NamedTuple):
     Attributes:
       example: a URI.
       options: the options of its URIs.
-      coherence: how stores reach the other hosts, unless the URI names it.
+      coherence: how stores reach the other hosts, unless the URI names the coherence.
       in_dev_shm: whether a path is the name of a file in /dev/shm. A job makes such a file, may
         choose its name and its size, and removes it. Other paths are absolute.
-      is_device: whether a path is a device. Nobody makes or removes devices, and each has a size.
+      is_device: whether a path is a device. Jobs do not make or remove devices, and each device
+        already has a size.
     """
 
     example: str

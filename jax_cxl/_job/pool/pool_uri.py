@@ -8,9 +8,9 @@
 were a device of its own. `coherence` names how stores reach the other hosts: `coherent` (the
 default of shm and file), `uncached`, or `flush` (that of dax). A job whose processes run under
 several kernels has to name the coherence, even if it is `coherent`. `gpu_writes=memory`, with
-`flush`, says that writes of a GPU do not stay in a cache of its host (DDIO is off, or the writes
-do not allocate), so that the host need not write them back. `keep=on-failure`, for shm, keeps the
-pool of a failed job for `python -m jax_cxl status`.
+`flush`, means that a GPU's writes do not stay in a cache of its host (DDIO is off, or the writes do
+not allocate). The host then need not write them back. `keep=on-failure`, for shm, keeps the pool of
+a failed job for `python -m jax_cxl status`.
 """
 
 import dataclasses
@@ -37,7 +37,8 @@ class PoolSpec:
 
     Attributes:
       kind: a key of `media.MEDIA`.
-      paths: one path for each pool device. For shm one name, or none: the runtime then makes one.
+      paths: one path for each pool device. For shm, one name, or none: then the runtime makes a
+        name.
       bytes: size of each path. 0 means all of a dax device, all of an existing file, and
         `automatic_bytes` for a new file or a pool in /dev/shm.
       devices_per_path: how many equal parts each path is split into.
@@ -83,7 +84,8 @@ def automatic_bytes(
 ) -> int:
     """Returns the size of a pool of one path, if the URI gives no size.
 
-    It has 31 MiB (or `rank_bytes`) for each rank, and the control pages with the flight recorders.
+    The pool has 31 MiB (or `rank_bytes`) for each rank, and the control pages with the flight
+    recorders.
     """
     return _core.automatic_path_bytes(
         world_size, num_paths=1, devices_per_path=devices, rank_bytes=rank_bytes

@@ -27,9 +27,9 @@ class BetweenDevices:
 
     Args:
       axes: axis names over which the whole collective runs.
-      at: the places, in a group of the whole collective, of the ranks of each process.
+      at: for each process, the places of its ranks in a group of the whole collective.
       groups: axis index groups of the whole collective, or None for one group along `axes`.
-      reduce_op: reduction, where the collective has one.
+      reduce_op: reduction, if the collective has one.
     """
 
     def __init__(

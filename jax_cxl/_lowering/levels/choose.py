@@ -161,7 +161,7 @@ def _lower_step(ctx, x, *, op, ranks, **params):
         x,
         op=op,
         ranks=np.array(ranks),
-        # Only the steps of other chunks run beside this step.
+        # While this step runs, only steps of other chunks run.
         alone=True,
         operand_blocks=0 if op.operand_blocks else None,
         result_blocks=0 if op.result_blocks else None,

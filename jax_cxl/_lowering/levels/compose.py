@@ -34,9 +34,9 @@ class _Steps(NamedTuple):
     """The steps of a collective.
 
     Attributes:
-      before: function of the operand that runs the step before the step across.
-      root: of the step across.
-      after: function of the result of the step across that runs the step after it.
+      before: function that takes the operand and runs the step before the step across.
+      root: the root of the step across.
+      after: function that takes the result of the step across and runs the step after it.
       arrange: function of (result of `after`, shape of the operand) that returns the result of the
         collective. It only moves elements within a rank.
     """
@@ -53,10 +53,10 @@ class Levels(NamedTuple):
     Attributes:
       split: how the ranks are spread over processes.
       inside: has `reduce_scatter`, `all_gather`, `all_to_all` and `scatter` between the ranks of a
-        process, of arrays whose first dimension counts these ranks.
+        process. The first dimension of their arrays counts these ranks.
       across: has `run` and `start`, functions of (op, x, root) that run or start a collective
-        across. The first dimension of its operand or result counts the processes, where the
-        collective has blocks. What `start` returns has `tie` and `done`, as a future, and `token`,
+        across. If the collective has blocks, the first dimension of its operand or result counts
+        the processes. `start` returns an object with `tie` and `done`, like a future, and `token`,
         an array that the start computes.
     """
 
@@ -65,7 +65,7 @@ class Levels(NamedTuple):
     across: Any
 
     def run(self, op: Op, x: Any, root: int, chunks: int) -> Any:
-        """Runs a collective. The first dimension counts blocks, where the collective has blocks."""
+        """Runs a collective. If the collective has blocks, the first dimension counts them."""
         steps = self._steps(op, root)
         if self.split.processes == 1:
             y = _of_one_process(op, steps.before(x))
@@ -81,10 +81,11 @@ class Levels(NamedTuple):
         return y.reshape(*y.shape[:-1], *block)
 
     def _overlapped(self, op: Op, steps: _Steps, pieces: list[Any]) -> list[Any]:
-        """Runs a collective of each piece. The step across of a piece runs beside other steps."""
+        """Runs a collective of each piece. Other steps run during the step across of a piece."""
         started: list[Any] = []
         for piece in pieces:
-            # Without the tie, XLA may run the steps before all starts first.
+            # Without the tie, XLA may run the `before` steps of all pieces ahead of the first
+            # start.
             x = started[-1].tie(piece) if started else piece
             started.append(self.across.start(op, steps.before(x), steps.root))
         results: list[Any] = []
@@ -92,7 +93,7 @@ class Levels(NamedTuple):
             # A wait comes after all starts, and after the steps of the previous piece.
             y = step.done(after=(started[-1].token, results[-1:]))
             results.append(steps.after(y))
-        # No wait depends on these moves: so XLA makes them while it joins the pieces.
+        # No wait depends on these moves, so XLA makes them while it joins the pieces.
         shapes = [piece.shape for piece in pieces]
         return [steps.arrange(y, shape) for y, shape in zip(results, shapes, strict=True)]
 

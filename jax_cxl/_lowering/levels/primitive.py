@@ -42,10 +42,10 @@ def make(
     Args:
       name: name of the public function, for messages.
       op: which collective.
-      reduce_op: reduction, where the collective has one and it is no parameter.
+      reduce_op: reduction, if the collective has one that is not a parameter.
       primitive_name: name in jaxprs, by default `name`.
-      over_vmapped: called as (x, d, **params), with the values of all ranks along dimension d, if
-        `axes` is an axis of vmap. Returns the result and its batch dimension. By default `op`
+      over_vmapped: called as (x, d, **params) if `axes` is an axis of vmap. Dimension d of x has
+        the values of all ranks. Returns the result and its batch dimension. By default `op`
         decides.
     """
     primitive: Any = _compat.tracing.Primitive(primitive_name or name)

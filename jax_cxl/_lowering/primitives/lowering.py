@@ -71,7 +71,7 @@ def between(
       name: name of the public function, for messages of the handler.
       op: which collective.
       ranks: ranks in the pool's world, a group in each row.
-      reduce_op: reduction, where the collective has one.
+      reduce_op: reduction, if the collective has one.
       operand_blocks: dimension of the operand that counts the ranks' blocks, if any.
       result_blocks: dimension of the result that counts the ranks' blocks, if any.
       **settings: further arguments of `contract.attributes`.

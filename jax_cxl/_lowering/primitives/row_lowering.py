@@ -1,7 +1,7 @@
 """Lowering of the collectives that move rows, `take_rows` and `ragged_all_to_all`.
 
-They are custom calls of the target `jax_cxl_rows`, with more operands than other collectives have
-(lowering.py): arrays that say at run time which rows move.
+They are custom calls of the target `jax_cxl_rows`, with more operands than other collectives
+(lowering.py) have: arrays that determine at run time which rows move.
 """
 
 from collections.abc import Callable, Sequence
@@ -118,7 +118,7 @@ def _call_rows(
 ) -> Sequence:
     """Calls an operation that moves rows, or starts it if the context has a second result, a token.
 
-    On GPUs another result of the call is its scratch memory.
+    On GPUs, the call has one more result, its scratch memory.
     """
     table: Any = ctx.avals_in[0]
     carrier = carriers.of(table.dtype, op)

@@ -1,4 +1,4 @@
-"""Collectives over an axis of `jax.vmap`, whose ranks' values one device holds."""
+"""Collectives over an axis of `jax.vmap`: one device holds the values of all ranks."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 
 def check(name: str, axis: Any, axes: Any, groups: Any, *, others: bool = False) -> None:
-    """Checks a collective over an axis of vmap: no groups, and other axes only if `others`.
+    """Checks that a collective over an axis of vmap has no groups, and other axes only if `others`.
 
     Raises:
       NotImplementedError: it has groups or other axes.
@@ -24,5 +24,5 @@ def check(name: str, axis: Any, axes: Any, groups: Any, *, others: bool = False)
 
 
 def to_front(x: Any, d: int | None, size: int) -> Any:
-    """Returns x with its batch dimension d first; None stands for equal elements of the batch."""
+    """Returns x with its batch dimension d first. If d is None, the batch's elements are equal."""
     return jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)

@@ -23,7 +23,7 @@ class Future:
 
     On GPUs XLA chooses the order of operations that do not depend on each other, and treats a
     collective like any kernel. `tie` and the argument `after` of `done` fix an order in which the
-    collective runs beside the computation:
+    collective runs during the computation:
 
       future = jax_cxl.all_gather_start(next_layer, "i", tiled=True)
       x = future.tie(x)                   # uses of x come after the start

@@ -1,8 +1,8 @@
 """The primitives of a collective in two halves on GPUs: `start`, `done` and `tie`.
 
 On GPUs XLA runs the kernels and custom calls of a program one after another, in any order that
-respects data dependencies. It treats a custom call like a kernel. So a collective that runs
-beside other work needs three calls:
+respects data dependencies. It treats a custom call like a kernel. So a collective that runs during
+other work needs three calls:
 
     y, token = start(x)            enqueues the collective on a stream of its own
     h = tie(token, h)              returns h: XLA cannot move uses of it before the start
@@ -135,8 +135,8 @@ def _lower_done(ctx, *values, operands):
     if start is None:
         _check_complete(token)
         return [y]
-    # The collective uses this memory, not arrays of which xs are slices: its operands, and scratch
-    # memory between its result and its token.
+    # Take the memory that the collective itself uses: the operands of its start, because the xs
+    # here may be slices of other arrays, and its scratch memory, which follows its result.
     scratch = list(start.results)[1:-1]
     of_operands, of_results = (
         list(map(_layout, start.attributes[f"{side}_layouts"])) for side in ("operand", "result")

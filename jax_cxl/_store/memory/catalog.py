@@ -21,7 +21,7 @@ from jax_cxl._store.memory import checksum, layout
 from jax_cxl._store.memory.devices import Devices
 
 MAX_NAME_BYTES = 128
-# Begins the names of memory in which a running program keeps residuals.
+# Names of memory in which a running program keeps residuals begin with this.
 RESIDUALS = "residuals "
 _LOCK_SECONDS = 60
 
@@ -31,10 +31,10 @@ class Entry:
     """An entry of the catalog.
 
     Attributes:
-      identity: a random number, other than that of any other entry.
+      identity: a random number, different for each entry.
       slot: its position in the catalog.
-      generation: grows from entry to entry of a slot, so that a path that was away for a time does
-        not bring back a name that was deleted.
+      generation: grows with each new entry of a slot, so that a path that was missing for a time
+        does not bring back a deleted name.
       start: where the section begins on each device.
       end: where it ends.
       keep: how many versions are kept; 0 for a table, which has one area and no versions.
@@ -93,7 +93,7 @@ def check_new_name(name: object) -> str:
     """Returns a name for data.
 
     Raises:
-      TypeError, ValueError: as `check_name`, or the name begins like names of residuals. Any
+      TypeError, ValueError: as for `check_name`, or the name begins like a name of residuals. Any
         process deletes residuals that nobody uses.
     """
     name = check_name(name)
@@ -121,7 +121,7 @@ def is_current(devices: Devices, entry: Entry) -> bool:
 
 
 def has(devices: Devices, entry: Entry) -> bool:
-    """Returns whether the catalog has an entry, from one word of it."""
+    """Returns whether the catalog has an entry. Reads only one word of the entry."""
     return any(devices.load_word(d, entry.offset) == entry.identity for d in devices.mirrors)
 
 
@@ -155,7 +155,7 @@ def free_bytes(devices: Devices) -> int:
 
 
 def create(devices: Devices, name: str, keep: int, size: int | None) -> Entry:
-    """Returns the entry of a name, and makes it and its section if there is none.
+    """Returns the entry of a name. If there is none, makes the entry and its section.
 
     Args:
       devices: the memory.
@@ -164,7 +164,7 @@ def create(devices: Devices, name: str, keep: int, size: int | None) -> Entry:
       size: bytes of each device that the section takes; None takes the largest gap.
 
     Raises:
-      PoolTooSmallError: there is not so much memory left.
+      PoolTooSmallError: not enough memory is left.
       StoreError: there are too many names, or the name is a table and must have versions, or the
         reverse.
     """
@@ -193,16 +193,16 @@ def create(devices: Devices, name: str, keep: int, size: int | None) -> Entry:
 def delete(
     devices: Devices, entry: Entry, refused: Callable[[], str | None] = lambda: None
 ) -> None:
-    """Takes an entry away if nobody reads its section.
+    """Removes an entry if nobody reads its section.
 
     Args:
       devices: the memory.
       entry: the entry.
-      refused: returns another reason why it must stay, or None. It is called once no process can
-        begin to read or to write.
+      refused: returns another reason why the entry must stay, or None. It is called once no process
+        can begin to read or to write.
 
     Raises:
-      StoreError: a process reads it, or it must stay.
+      StoreError: a process reads the section, or the entry must stay.
     """
     with locked(devices):
         if not is_current(devices, entry):
@@ -313,7 +313,7 @@ def _gaps(devices: Devices) -> list[tuple[int, int]]:
 def _place(devices: Devices, name: str, size: int | None) -> tuple[int, int]:
     """Returns where a section of a size fits: the smallest gap that is large enough.
 
-    None takes the largest gap.
+    If `size` is None, the section takes the largest gap.
     """
     gaps = sorted(_gaps(devices), key=lambda gap: gap[1] - gap[0])
     largest = gaps[-1][1] - gaps[-1][0]
@@ -328,7 +328,7 @@ def _place(devices: Devices, name: str, size: int | None) -> tuple[int, int]:
 
 
 def _erase(devices: Devices, geometry: layout.Geometry) -> None:
-    """Clears what another section may have left where a new one has its tables."""
+    """Clears the places of a new section's tables, which may hold bytes of an earlier section."""
     for device in devices.usable:
         devices.write(device, geometry.start, bytes(geometry.area(0) - geometry.start))
         for area in range(geometry.areas):

@@ -1,4 +1,4 @@
-"""The devices of a store: mapped memory, of which parity may replace a lost path."""
+"""The devices of a store: mapped memory, in which parity may replace one lost path."""
 
 import ctypes
 import dataclasses
@@ -131,7 +131,7 @@ class Devices:
         self._try(device, lambda: self.core.write(device, offset, array))
 
     def store_word(self, device: int, offset: int, value: int) -> None:
-        """Stores a word, after everything that this thread has written before."""
+        """Stores a word after all earlier writes of this thread."""
         self._try(device, lambda: self.core.store_word(device, offset, value))
 
     def write_entry(self, device: int, offset: int, data: bytes) -> None:

@@ -10,7 +10,7 @@ from jax_cxl import _core
 
 _CPU, _CUDA_HOST = 1, 3  # kinds of devices in DLPack
 
-# Codes of DLPack for kinds of NumPy, and for other dtypes of JAX.
+# DLPack's codes for NumPy's kinds of dtypes, and for other dtypes of JAX.
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 _OTHER_CODES = {
     np.dtype(ml_dtypes.bfloat16): 4,
@@ -26,7 +26,7 @@ class Array:
     """An object with `__dlpack__`."""
 
     def __init__(self, capsule: Callable[[], Any], gpu: int | None):
-        """Makes an array; `gpu` is the ordinal of a GPU in whose `pinned_host` memory it is."""
+        """Makes an array. `gpu` is the ordinal of the GPU whose `pinned_host` memory holds it."""
         self._capsule, self._gpu = capsule, gpu
 
     def __dlpack__(self, **_: Any) -> Any:
@@ -55,9 +55,9 @@ def array(
       core: the memory.
       place: device and offset.
       shape: its shape.
-      dtype: its dtype, which has a code.
+      dtype: its dtype, for which DLPack has a code.
       gpu: ordinal of a GPU for which the memory is registered; None for an array of the CPU.
-      owner: what lives as long as the array.
+      owner: an object that stays alive as long as the array.
     """
     code, bits = code_of(dtype), 8 * dtype.itemsize
     assert code is not None

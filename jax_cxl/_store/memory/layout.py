@@ -5,11 +5,10 @@ that use the memory (cc/pool/persistent/sessions.h). Then comes the catalog, wit
 section of each name (`catalog.py`). Sections take the rest.
 
 A section begins with the claims of the jobs that wrote to it (`fence.py`), the numbers of the saves
-that they have begun, a word that says that a process is about to delete the section
-(`catalog.py`), and an announcement for each process that can write (`announcements.py`). The
-rest of it is divided into `keep + 1` equal areas, one for each version kept, and one more. An
-area begins with a record for each process. Rows of blocks follow; `stripes.py` says which blocks a
-row has.
+that they have begun, a word that a process sets before it deletes the section (`catalog.py`), and
+an announcement for each process that can write (`announcements.py`). The rest of the section is
+divided into `keep + 1` equal areas, one for each version kept, and one more. An area begins with a
+record for each process. Rows of blocks follow; `stripes.py` says which blocks a row has.
 
 A process writes its blocks, then its record, and at last the first word of the record: the number
 of the save. A version is valid while the records of all its processes have the same number, token
@@ -61,7 +60,7 @@ class Superblock:
       parity: how many devices hold parity, 0 or 1.
       num_devices: devices of the memory.
       device: number of this device.
-      device_bytes: what each device has for the store.
+      device_bytes: how many bytes each device has for the store.
     """
 
     parity: int
@@ -141,17 +140,16 @@ class Geometry:
 
     @property
     def mirrors(self) -> range:
-        """The devices of which each has a copy of what no parity covers."""
+        """The devices that each have a copy of the data that parity does not cover."""
         return range(self.num_devices if self.parity else 1)
 
     def begun(self, claim: int) -> int:
-        """Returns where the number of the save lies that the owner of a claim has begun."""
+        """Returns where the owner of a claim keeps the number of the save that it has begun."""
         return self.start + PAGE_BYTES + claim * BEGUN_BYTES
 
     @property
     def ending(self) -> int:
-        """Where the word lies that says that a process is deleting the section, or was deleting
-        it."""
+        """Where the word is that marks a section that a process is deleting, or was deleting."""
         return self.begun(NUM_CLAIMS)
 
     def announcement(self, writer: int) -> int:

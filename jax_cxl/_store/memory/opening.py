@@ -55,7 +55,7 @@ def open_devices(
 
     Raises:
       PoolError: the memory cannot be mapped.
-      StoreError: it holds something else, or was made with other arguments.
+      StoreError: the memory holds something else, or was made with other arguments.
     """
     spec = spec_of(where)
     _check_parity(where, spec, parity)

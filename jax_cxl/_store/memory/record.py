@@ -14,7 +14,7 @@ class Record:
 
     Attributes:
       number: number of the save; grows by at least one from save to save.
-      token: token of the job that saved: random, the same for all its processes.
+      token: random token of the job that saved, the same for all its processes.
       version: the version or step that the user gave.
       time: when the part was complete, in seconds since 1970.
       writers: how many processes wrote the version.

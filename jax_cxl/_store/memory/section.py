@@ -42,12 +42,12 @@ class Section:
 
     @property
     def text(self) -> str:
-        """The section in messages."""
+        """How messages name the section."""
         where = repr(self.devices.where)
         return where if self.what == "snapshot" else f"{self.entry.name!r} of {where}"
 
     def text_of(self, version: int) -> str:
-        """A version in messages."""
+        """How messages name a version."""
         if self.what == "snapshot":
             return f"the snapshot of step {version}"
         return f"version {version} of {self.entry.name!r}"
@@ -72,7 +72,7 @@ class Section:
         """Checks that no later job has claimed the section.
 
         Raises:
-          StoreError: a later job has.
+          StoreError: a later job has claimed it.
         """
         if self.claim is not None and device not in self.devices.lost:
             self.claim.check(self, device)
@@ -81,7 +81,8 @@ class Section:
         """Checks that the section has as many bytes of each device as a tree needs.
 
         Raises:
-          PoolTooSmallError: it has less. `advice` makes the end of the message from the size.
+          PoolTooSmallError: it has fewer. `advice` takes the needed size, and returns the end of
+            the message.
         """
         has = self.geometry.end - self.geometry.start
         if needed > has:
@@ -96,8 +97,9 @@ class Section:
     def record(self, number: int, writer: int) -> Record | None:
         """Returns the record of a writer in the area of a save; None if there is none.
 
-        Each mirror has the record. With parity, it may be missing or damaged on one device, besides
-        devices that are known to be lost. A path that was away for a time has an older record.
+        Each mirror has the record. With parity, one device may have no record or a damaged one, in
+        addition to the devices that are known to be lost. A path that was missing for a time has an
+        older record.
         """
         found = self._records(number, writer)
         newest = max(filter(None, found.values()), key=lambda record: record.number, default=None)

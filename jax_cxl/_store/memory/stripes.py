@@ -1,8 +1,7 @@
 """The blocks of one process in an area, spread over the devices of the memory.
 
-A row has one block on each device. With parity, one block of each row is the exclusive or of the
-others, so that any block can be computed from the rest. From row to row the parity moves to another
-device.
+A row has one block on each device. With parity, one block of each row is the XOR of the others, so
+that any block can be computed from the rest. The parity moves to another device from row to row.
 """
 
 import dataclasses
@@ -50,7 +49,7 @@ class Stripes:
         return device, self.offset(row)
 
     def runs(self, blocks: range) -> Iterator[tuple[int, int, int]]:
-        """Yields device, offset and number of blocks that follow each other in the memory."""
+        """Yields runs of blocks that are adjacent in memory: device, offset, number of blocks."""
         if self.section.geometry.num_devices == 1:
             yield *self.place(blocks[0]), len(blocks)
             return
@@ -100,7 +99,7 @@ class Stripes:
         """Copies blocks that follow each other and have the expected checksums.
 
         Raises:
-          StoreError: as `read_checked`.
+          StoreError: as for `read_checked`.
         """
         size = layout.BLOCK_BYTES
         start = 0
@@ -134,10 +133,10 @@ class Stripes:
         self.check(block, expected, out)
 
     def read_range(self, first: int, size: int, expected: int, what: str) -> np.ndarray:
-        """Returns `size` bytes from the start of a block on, which have the expected checksum.
+        """Returns `size` bytes from the start of a block, if they have the expected checksum.
 
         Raises:
-          StoreError: the checksum differs, even if any one device is replaced by parity.
+          StoreError: the checksum differs, no matter which one device parity replaces.
         """
         count = layout.blocks(size)
         lost: list[int | None] = [None]

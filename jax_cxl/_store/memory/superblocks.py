@@ -1,4 +1,4 @@
-"""Reads and writes the superblocks, of which each device has two copies."""
+"""Reads and writes the superblocks. Each device has two copies of its superblock."""
 
 import contextlib
 import itertools
@@ -21,9 +21,9 @@ SETTLE_SECONDS = 0.1
 def read(
     core: _core.PersistentMemory,
 ) -> tuple[dict[int, layout.Superblock], dict[int, str], dict[int, str]]:
-    """Returns superblocks, errors of devices with other contents, and why devices count as blank.
+    """Returns superblocks, errors of devices with other data, and why devices count as blank.
 
-    At the same time other processes of the job may write the superblocks of new memory.
+    Other processes of the job may write the superblocks of new memory at the same time.
     """
     before = None
     while True:
@@ -77,7 +77,7 @@ def write(core: _core.PersistentMemory, parity: int, devices: Iterable[int] | No
 
 
 def damaged(devices: "Devices") -> list[tuple[int, int]]:
-    """Returns devices and offsets of damaged copies of superblocks, but not on lost devices."""
+    """Returns devices and offsets of damaged copies of superblocks. Ignores lost devices."""
     found = []
     for device in devices.usable:
         right = _page_of(devices.core, devices.parity, device)

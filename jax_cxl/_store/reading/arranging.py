@@ -1,4 +1,4 @@
-"""Puts a part of an array together from pieces of saved shards, on the device of the pieces."""
+"""Puts a part of an array together from pieces of saved shards, on the device with the pieces."""
 
 import dataclasses
 import functools
@@ -15,14 +15,14 @@ from jax_cxl._store.trees import leaves
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Elements of a saved shard that follow each other.
+    """Consecutive elements of a saved shard.
 
-    In memory of several devices there is a piece of each device, which has a block of each row.
+    If the memory has several devices, there is a piece for each device, with a block of each row.
 
     Attributes:
       pieces: how many pieces have the elements.
       count: how many elements there are.
-      exact: whether the pieces have no other elements.
+      exact: whether the pieces contain no other elements.
     """
 
     pieces: int
@@ -32,13 +32,13 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """Rows of a saved shard, some of which have bytes of the part.
+    """Rows of a saved shard, some of which contain bytes of the part.
 
     Attributes:
       runs: the elements of the rows.
       shape: shape of the rows.
-      here: start and end of the common part in the rows, along each dimension.
-      there: start and end of the common part in the part of the array.
+      here: where the rows overlap the part: start and end in the rows, along each dimension.
+      there: start and end of the same overlap in the part of the array.
     """
 
     runs: tuple[Run, ...]
@@ -61,7 +61,7 @@ class Plan:
 
     @property
     def is_one_piece(self) -> bool:
-        """Whether a piece is the part."""
+        """Whether a single piece is the whole part."""
         runs = [run for block in self.blocks for run in block.runs]
         one = len(runs) == 1 and runs[0].pieces == 1 and runs[0].exact
         return one and self.blocks[0].shape == self.shape
@@ -74,10 +74,10 @@ def arrange(
     """Returns a part of an array, put together from pieces.
 
     Args:
-      plan: how.
+      plan: how to put the part together.
       places: for each run the device of the first block of its first row, and how many elements
-        come before its elements. They are not part of the plan, so that arrays of the same shapes
-        share a program.
+        come before its elements. The places are not part of the plan, so that arrays of the same
+        shapes share a program.
       pieces: the pieces, arrays of one dimension.
     """
     rest, rest_places = iter(pieces), iter(places)

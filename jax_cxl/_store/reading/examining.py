@@ -38,7 +38,7 @@ class Block:
 
 
 def records(section: Section, of: list[Record]) -> Iterator[Block]:
-    """Looks at the records of a version, of which each device has a copy."""
+    """Examines the records of a version on each device that has a copy."""
     for record in of:
         content = np.frombuffer(record.to_bytes(), np.uint8)
         offset = section.geometry.record(record.number, record.writer)
@@ -48,7 +48,7 @@ def records(section: Section, of: list[Record]) -> Iterator[Block]:
 
 
 def blocks(reader: restoring.Reader, share: int = 0, shares: int = 1) -> Iterator[Block]:
-    """Looks at the blocks of a version: data, tables, directory, and parity.
+    """Examines the blocks of a version: data, tables, directory, and parity.
 
     Args:
       reader: reader of the snapshot.
@@ -67,7 +67,7 @@ def blocks(reader: restoring.Reader, share: int = 0, shares: int = 1) -> Iterato
 
 
 def _known(reader: restoring.Reader, writer: int) -> np.ndarray:
-    """Returns the blocks after those of data: the table, and the directory."""
+    """Returns the blocks that follow the data: the table, and the directory."""
     kinds = [reader.table(writer).view(np.uint8)]
     if writer == 0:
         kinds.append(reader.directory)

@@ -17,8 +17,8 @@ from jax_cxl._store.reading.restoring import Reader, overlaps, relative
 from jax_cxl._store.trees import leaves
 
 _LEAST_BYTES = layout.BLOCK_BYTES  # The host reads and checks smaller parts as fast.
-# Bytes of the parts that are copied at a time, unless one part has more. The pieces of two such
-# groups lie on the GPU beside the arrays that they become.
+# How many bytes of parts are copied at a time, unless one part has more. The GPU holds the pieces
+# of two such groups in addition to the arrays that they become.
 _GROUP_BYTES = 1 << 30
 
 
@@ -56,8 +56,9 @@ class Copy:
         return sum(math.prod(piece.shape) for piece in self.pieces) * self.dtype.itemsize
 
     def sources(self) -> list[jax.Array]:
-        """Returns the pieces in `pinned_host` memory: they are the memory itself."""
-        # In the memory of the same GPU, because JAX copies more slowly from that of another.
+        """Returns the pieces in `pinned_host` memory: views of the store's memory, not copies."""
+        # Use `pinned_host` memory of the same GPU, because JAX copies more slowly from another
+        # GPU's.
         devices = self.reader.stripes[0].section.devices
         _ = devices.copies  # This registers the memory.
         return [
@@ -75,9 +76,9 @@ def find(
 ) -> Copy | None:
     """Returns a part of an array that a GPU can copy; None if the host has to read it.
 
-    Of each shard that has bytes of the part, a GPU copies the rows with these bytes. It cannot mend
-    blocks by parity, and it takes lines from the caches of this host, so the host reads memory that
-    has parity, and memory for caches that are not coherent.
+    From each shard that has bytes of the part, a GPU copies the rows with these bytes. A GPU cannot
+    mend blocks by parity, so the host reads memory that has parity. A GPU also takes lines from the
+    caches of this host, so the host reads memory if caches are not coherent.
 
     Args:
       reader: the version.
@@ -138,8 +139,8 @@ def _can_copy(reader: Reader, leaf: leaves.Leaf, shape: tuple[int, ...], dtype: 
 def run(copies: Sequence[Copy]) -> None:
     """Copies all parts, checks the copies, and sets `made` of each.
 
-    Blocks that a piece shares with others are checked in the memory, after the copy. So an error is
-    raised if they changed before it.
+    Blocks that a piece shares with others are checked in the memory, after the copy. So this raises
+    an error if they changed before the copy.
 
     Raises:
       StoreError: a block is damaged.

@@ -1,4 +1,4 @@
-"""Finds bytes of saved shards in the memory: pieces that lie together."""
+"""Finds the bytes of saved shards in the memory, as contiguous pieces."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -13,15 +13,15 @@ _ALIGN = 64  # JAX takes arrays in `pinned_host` that begin at such addresses.
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """Elements that lie together in the memory.
+    """Elements that are contiguous in the memory.
 
     Attributes:
-      writer: whose blocks have them.
+      writer: the writer whose blocks contain the elements.
       at: device of the memory, and offset.
       shape: their shape.
-      whole: the blocks that are in the piece: a row for each, with its number and where it begins
-        in the piece, in bytes.
-      edges: blocks of which it has a part.
+      whole: the blocks that are entirely in the piece. Each has a row with its number, and its
+        offset in the piece in bytes.
+      edges: blocks of which the piece contains only a part.
     """
 
     writer: int

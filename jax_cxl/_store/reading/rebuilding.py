@@ -204,7 +204,8 @@ class _Source:
 
         Args:
           to: where the array goes.
-          copies: takes what GPUs copy; these are in the result.
+          copies: the list to which this adds the parts that GPUs copy. The result contains them
+            too.
         """
         found: dict[leaves.Index, np.ndarray] = {}
         parts: list[np.ndarray | on_gpus.Copy] = []
@@ -218,7 +219,7 @@ class _Source:
         return parts
 
     def unchanged(self, like: Any) -> bool:
-        """Whether the previous leaf is the leaf that is asked for."""
+        """Whether the previous leaf fits `like` and has not changed."""
         have = self.previous
         if have is None:
             return False
@@ -243,7 +244,7 @@ class _Source:
 
 
 def _restored(like: Any, leaf: leaves.Leaf, source: _Source, building: _Building) -> Any:
-    """Reads a leaf; returns a function that returns it, after the copies were run."""
+    """Reads a leaf. Returns a function that returns the leaf once the copies have run."""
     if not leaf.dtype:
         if type(like) not in flatten.VALUES:
             raise errors.StoreError(
@@ -306,7 +307,7 @@ def check_fits(leaf: leaves.Leaf, like: Any) -> None:
 
 
 def _on_devices(like: Any, leaf: leaves.Leaf, source: _Source, building: _Building) -> Any:
-    """Reads the parts of an array; returns a function that returns it."""
+    """Reads the parts of an array. Returns a function that returns the array."""
     sharding: Any = getattr(like, "sharding", None)
     weak_type = bool(getattr(like, "weak_type", False))
     committed = sharding is not None and bool(getattr(like, "committed", True))
