@@ -71,7 +71,7 @@ def constant_columns(section: Section, held: views.View, cache_rows: int) -> dic
 def trained_columns(
     section: Section, held: views.View
 ) -> tuple[dict[str, Column], views.View, region.Region]:
-    """Returns the columns of a trained table, what holds them, and their memory.
+    """Returns the columns of a trained table, the view that leases the table, and its memory.
 
     Raises:
       StoreError: the description of the table is damaged.

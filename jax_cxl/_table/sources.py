@@ -135,7 +135,7 @@ def _block(rows: Any) -> np.ndarray:
 
 
 def check_no_mask(array: Any) -> None:
-    """Refuses arrays of which NumPy would forget that elements are missing.
+    """Refuses masked arrays: NumPy would forget which of their elements are missing.
 
     Raises:
       TypeError: the array has a mask.

@@ -57,7 +57,7 @@ class Training(OpenTable):
     def update(self, ids: Any, gradients: Any, rule: steps.Rule) -> int:
         """Changes rows of a trained table, and their state, by the rule of an optimizer.
 
-        As `add`, with a rule in place of the sum. Only rows with a gradient change.
+        Works like `add`, with a rule in place of the sum. Only rows with a gradient change.
 
         Args:
           ids: as for `add`.

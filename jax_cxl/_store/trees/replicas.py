@@ -25,7 +25,7 @@ class Copy(NamedTuple):
       holder: number of the device among those that hold the shard.
       column: the sum to which it belongs. Leaves that follow each other share a sum if there are
         more leaves than sums.
-      factor: what to multiply its checksum with.
+      factor: what to multiply its checksum by.
     """
 
     leaf: int
@@ -48,7 +48,7 @@ def copies(leaves: Sequence[Leaf], writer: int) -> list[Copy]:
 
 
 class Sums:
-    """What a process writes into its record, from the checksums of its copies."""
+    """The sums that a process writes into its record, from the checksums of its copies."""
 
     def __init__(self) -> None:
         self._totals = [0] * layout.REPLICA_SUMS

@@ -228,7 +228,7 @@ def _checksums_on_gpus(
 
 
 def views(own: stripes.Stripes, first: int, count: int) -> Iterator[np.ndarray]:
-    """Yields some blocks that follow each other, as they lie in the memory."""
+    """Yields views of some consecutive blocks, as they lie in the memory."""
     return (_view(own, block) for block in range(first, first + count))
 
 

@@ -32,7 +32,8 @@ class Group:
 
     Attributes:
       leaves: numbers of their leaves.
-      layouts: the layout that the program expects of each array that may have another, by leaf.
+      layouts: for each array that may have another layout, the one that the program expects, by
+        leaf.
       parts: for each device, the number of each array's shard and its bytes.
       program: the program.
     """

@@ -1,7 +1,7 @@
 """Steps that change the rows of a table, taken by all processes of a job together.
 
 Each row has an owner: the parts of the rows are divided among the processes of the job. A step is
-written in four moves, with all processes between two of them:
+written in four moves. Before each next move, all processes wait for each other:
 
 1. Each owner computes its new rows, and writes them into the journal.
 2. The first process commits the step: it writes the journal's entry, and then the step's number.
@@ -59,8 +59,8 @@ class Steps:
         """Takes a step; returns its number. All processes call it at the same place.
 
         Args:
-          prepare: returns an int64 vector of rows, or -1, and an array of the shape of a row for
-            each. They are those of this process.
+          prepare: returns the updates of this process: an int64 vector of rows (-1: no row), and an
+            array with an update for each, of the shape of a row.
           rule: computes new rows and state.
         """
         region = self._region
