@@ -68,7 +68,7 @@ class Column:
           address: where the rows begin in this process.
           shape: shape of all rows.
           dtype: their dtype.
-          keeps: what keeps the rows as they are, and lives as long as this object.
+          keeps: an object that keeps the rows as they are, and that lives as long as this column.
           words: address of the words of a trained table, and how many rows share a word.
           cache_rows: how many rows a cache has, on each device that takes rows; 0: no cache.
         """
@@ -111,7 +111,7 @@ class Column:
             raise errors.StoreError("the table was closed: open it again")
 
     def read(self, ids: np.ndarray) -> np.ndarray:
-        """Returns rows, by an int64 vector of their numbers, while nobody changes them."""
+        """Returns the rows whose numbers are in an int64 vector, while nobody changes them."""
         self.check_open()
         assert self.native is not None
         out = np.empty(len(ids) * self.row_bytes, np.uint8)

@@ -104,8 +104,8 @@ def _lower(ctx, ids, *, column, mode, fill, dtype):
     column.use(platform)
     ctx.module_context.add_keepalive(column)
     starts = len(ctx.avals_out) > 1
-    # A take runs aside unless its mode is ERROR, in which the call waits for the GPU, or its rows
-    # have no bytes.
+    # Start nothing in advance if the rows have no bytes, or in mode ERROR: there the call waits for
+    # the GPU.
     aside = starts and mode is not Mode.ERROR and ctx.avals_out[0].size > 0
     if aside:
         (ids,) = local_lowering.fence(ctx, ctx.avals_in, ids)

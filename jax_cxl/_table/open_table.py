@@ -87,7 +87,7 @@ class OpenTable:
         return rows
 
     def read(self, ids: Any = None) -> dict[str, np.ndarray]:
-        """Returns rows and what lies beside them, as NumPy arrays.
+        """Returns rows, with their scales or their state, as NumPy arrays.
 
         If the table is trained, call it while no step is under way.
 

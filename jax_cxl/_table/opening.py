@@ -25,7 +25,7 @@ def devices_of(store: Any) -> Devices:
     """Returns the memory of a store, which may be given by its URI.
 
     Raises:
-      StoreError: a table cannot be in it.
+      StoreError: the store cannot hold a table.
     """
     if isinstance(store, Devices):
         return store
@@ -41,7 +41,7 @@ def devices_of(store: Any) -> Devices:
 
 
 def view(devices: Devices, name: str) -> tuple[Section, views.View]:
-    """Returns the section of a name, and a view of its version, which leases it."""
+    """Returns the section of a name, and a view of its version. The view leases the version."""
     while True:
         before = Section.find(devices, name)
         found = views.view(devices, name, None, None)

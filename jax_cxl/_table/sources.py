@@ -92,10 +92,10 @@ def of(rows: Any, shape: Any = None, dtype: Any = None, tensor: str | None = Non
 
 
 def of_state(name: str, given: Any, rows: Source) -> Source:
-    """Returns an array that lies beside the rows of a trained table.
+    """Returns an array of a trained table's state, which has an entry for each row.
 
     Raises:
-      TypeError, ValueError: it does not fit.
+      TypeError, ValueError: the array does not fit the rows.
     """
     if not isinstance(name, str) or not name.isidentifier() or name == "rows":
         raise ValueError(f"state: {name!r} must be an identifier other than 'rows'")

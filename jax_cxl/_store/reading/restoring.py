@@ -198,7 +198,7 @@ class Reader:
         """Returns a part of a local array, as one of the saving processes had it.
 
         Raises:
-          StoreError: as `read`.
+          StoreError: as for `read`.
         """
         # The `...` makes the result an array even if it has no dimensions.
         return self.read(leaf, ((writer, writer + 1), *index))[0, ...]
@@ -207,7 +207,7 @@ class Reader:
         """Returns a part of an array that must have been the same in all saving processes.
 
         Raises:
-          StoreError: as `read`, or their values differ.
+          StoreError: as for `read`, or the values of the processes differ.
         """
         if not leaf.local:
             return self.read(leaf, index)

@@ -79,9 +79,7 @@ def dtype_of(name: str) -> np.dtype:
 
 @functools.cache
 def is_supported(dtype: np.dtype) -> bool:
-    """Whether a snapshot can hold arrays of this dtype: its name must define the dtype
-    completely.
-    """
+    """Whether a snapshot can hold this dtype. The name of the dtype must define it completely."""
     if dtype.hasobject or dtype.kind in "mMSU" or dtype.type is np.void:
         return False
     try:

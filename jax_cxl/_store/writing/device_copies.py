@@ -1,4 +1,4 @@
-"""Writes blocks of arrays in the memory of GPUs: the GPUs copy, and compute most checksums."""
+"""Writes blocks of arrays that are in GPUs' memory. GPUs copy them, and compute most checksums."""
 
 import concurrent.futures
 import dataclasses

@@ -275,8 +275,8 @@ def next_number(
       base: number of a version that has to stay; 0: none.
 
     Returns:
-      The record that the first process had in the area, and the number; None if processes read the
-      versions in all areas that may be used.
+      The record that the first process had in the area, and the number; None if processes are
+      reading the versions in all areas that may be used.
     """
     claim = section.claim
     assert claim is not None

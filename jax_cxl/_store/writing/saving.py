@@ -383,7 +383,7 @@ def _position(array: Any, index: leaves.Index, holder: int) -> int:
     if not hasattr(array, "sharding"):
         return _ITSELF
     holding, positions, itself = _holders(array.sharding, array.shape)
-    # NumPy can view such an array on CPUs without an array for the device.
+    # On CPUs, NumPy can view such an array directly, without the array of the device.
     return _ITSELF if itself and not is_on_gpu(array) else positions[holding[index][holder]]
 
 

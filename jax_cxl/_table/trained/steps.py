@@ -5,8 +5,8 @@ written in four moves. Before each next move, all processes wait for each other:
 
 1. Each owner computes its new rows, and writes them into the journal.
 2. The first process commits the step: it writes the journal's entry, and then the step's number.
-3. Each owner copies its new rows into the table. Before and after it stores the number of the step
-   in the words of the parts.
+3. Each owner copies its new rows into the table. Before and after the copy, it stores the number of
+   the step in the words of the parts.
 4. The first process says that the step was applied. The next step may overwrite the journal.
 
 If the job ends before the second move, no row has changed. If it ends later, the next job copies

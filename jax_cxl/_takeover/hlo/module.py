@@ -271,7 +271,7 @@ class Module:
                     yield computation, instruction
 
     def wrapper(self, computation: Computation) -> "tuple[Computation, Instruction] | None":
-        """Returns the fusion or `async-start` of which a computation is a part, if it is one.
+        """Returns the fusion or `async-start` that wraps a computation, if there is one.
 
         Also returns the computation that contains the instruction.
         """
