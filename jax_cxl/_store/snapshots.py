@@ -120,7 +120,7 @@ class Snapshots:
         Raises:
           MismatchError: the processes save different trees, steps or Python values. The message
             names the first leaf that differs.
-          PoolTooSmallError: the memory is too small. The message has the size that is needed.
+          PoolTooSmallError: the memory is too small. The message contains the size that is needed.
           StoreError: another process cannot save. Or another job has begun to save to the same
             place, or a file was deleted or replaced: then this job saves no more.
           PeerLostError, CollectiveTimeoutError, PoolError: as for `wait` on the previous save, or

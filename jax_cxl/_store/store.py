@@ -112,7 +112,7 @@ class Store:
           StoreError: another living job publishes the name; the message says which. Or the name
             has another `keep`, or readers keep all memory of the name busy for `JAX_CXL_TIMEOUT`.
           PoolTooSmallError: the store has no room for the name, or the tree is larger than the
-            trees for which the name was made. The message has the size that is needed.
+            trees for which the name was made. The message contains the size that is needed.
           MismatchError, PeerLostError, CollectiveTimeoutError, TypeError, ValueError: as for
             `Snapshots.save`.
 

@@ -18,7 +18,7 @@ def obstacle(module: Module) -> str:
         kept = not module.is_scheduled and _in_device_memory(
             instruction.proto.blob(Instruction.SHAPE)
         ) == _in_device_memory(wanted)
-        # A result that is an argument cannot have another memory space than the argument.
+        # A result that is an argument cannot have a memory space other than the argument's.
         if not kept or (what == "result" and instruction.opcode == "parameter"):
             return f"XLA would forget the layout of the program's {what} {instruction.name}"
     return ""

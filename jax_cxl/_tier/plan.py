@@ -17,7 +17,7 @@ STEP = "['step']"  # name in the store
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Arguments of `jax_cxl.pooled` that decide about programs.
+    """Arguments of `jax_cxl.pooled` on which the programs depend.
 
     Attributes:
       optimizer: an object with `init(params)` and `update(gradients, state, params)`.
@@ -42,7 +42,8 @@ class Group:
       params: numbers of the parameters.
       state: numbers of the leaves of the state.
       fetched: what is read from the store: parameters if the store has masters, then state.
-      first: number of its first leaf in the store. Its parameters come first, then its state.
+      first: number of its first leaf in the store. The group's parameters come first, then its
+        state.
     """
 
     params: tuple[int, ...]

@@ -371,8 +371,8 @@ def pooled(
     Args:
       optimizer: an optax optimizer, or any object with `init(params)` and
         `update(grads, state, params)`.
-      store: the store. Its memory for the name is three times the parameters and the state: for two
-        steps, and one more.
+      store: the store. For the name it needs three times the memory of the parameters and the
+        state: for two steps, and one more.
       name: the name in the store, which no other living job may use.
       master: dtype of the parameters in the store, for example float32. The optimizer sees these;
         the devices have them rounded to their own dtype. By default the dtype of the parameters.

@@ -11,13 +11,13 @@ Records = list[Record]
 
 
 def version(section: Section, number: int) -> Records | None:
-    """Returns the records of a save that is valid, else None."""
+    """Returns the records of a save if it is valid, else None."""
     records = complete(section, number)
     return None if records is None or replicas.differing(records) else records
 
 
 def complete(section: Section, number: int) -> Records | None:
-    """Returns the records of a save to which all processes have written, else None."""
+    """Returns the records of a save if all processes have written to it, else None."""
     first = section.record(number, 0)
     if first is None or first.number != number or not 1 <= first.writers <= layout.MAX_PROCESSES:
         return None

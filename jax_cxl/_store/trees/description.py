@@ -67,8 +67,8 @@ class Description:
 def merge(told: Sequence[Sequence[Leaf]], writers: tuple[int, ...], whole: bool) -> Description:
     """Returns one description from the descriptions of all processes.
 
-    Descriptions differ if all devices of an array belong to one process: to this process the array
-    looks like an array of its own, and to the others it does not.
+    Descriptions differ if all devices of an array belong to one process: that process describes the
+    array as an array of its own, and the other processes do not.
 
     Args:
       told: the leaves, with Python values, as each process describes them.

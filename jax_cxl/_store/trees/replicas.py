@@ -1,8 +1,9 @@
 """Finds out whether all copies of replicated arrays are the same.
 
-Each process multiplies the checksum of each of its copies by a factor, and writes the sums into its
-record. The factors of the copies of a shard add up to 0. So the sums of all processes add up to 0
-if the copies are the same. If they differ, the probability of 0 is 2**-64. No process waits.
+Each process multiplies the checksum of each of its copies by a factor, adds up the products, and
+writes the sums into its record. The factors of the copies of a shard add up to 0. So the sums of
+all processes add up to 0 if the copies are the same. If they differ, the probability of 0 is
+2**-64. No process waits.
 """
 
 import struct

@@ -58,7 +58,7 @@ def write(section: Section, writer: int, announcement: Announcement) -> None:
 
 
 def read(section: Section, writer: int) -> Announcement | None:
-    """Returns the announcement of a process; None if it has none, or is just writing it."""
+    """Returns the announcement of a process; None if there is none, or not a whole one yet."""
     for device in section.geometry.mirrors[:2]:
         offset = section.geometry.announcement(writer)
         data = section.devices.read_entry(device, offset, layout.ANNOUNCEMENT_BYTES)

@@ -329,7 +329,7 @@ def _first(section: Section, retired: int, last: int, base: int) -> int:
 
 
 def _free_slot(claims: Sequence[Claim], token: int) -> int:
-    """Returns a slot for a new claim: random, so that two jobs hardly ever take the same one."""
+    """Returns a random slot for a new claim, so that two jobs hardly ever take the same slot."""
     spared = sorted(claims, key=lambda claim: -claim.incarnation)[:_SPARED]
     free = sorted(set(range(layout.NUM_CLAIMS)) - {claim.slot for claim in spared})
     return free[token % len(free)]

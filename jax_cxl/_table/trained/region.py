@@ -253,7 +253,7 @@ class Region:
 
     @property
     def applied(self) -> int:
-        """The last step that all rows have."""
+        """The last step that all rows include."""
         return self._devices.load_word(0, self.start + _APPLIED)
 
     @applied.setter

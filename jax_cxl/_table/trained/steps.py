@@ -119,7 +119,7 @@ class Steps:
         region.applied = step
 
     def _exchange(self, ids: np.ndarray, updates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns ids and updates of all processes, process after process."""
+        """Returns ids and updates of all processes, in the order of the processes."""
         if len(self._writers) == 1:
             return ids, updates
         name = updates.dtype.name.encode().ljust(24)
@@ -150,7 +150,7 @@ class Steps:
             )
 
     def _places(self, ids: np.ndarray, owner: int, owners: int) -> tuple[int, int]:
-        """Returns which of some ascending ids are those of an owner."""
+        """Returns where, among ascending ids, those of an owner begin and end."""
         first, last = np.searchsorted(ids, self._region.plan.rows_of(owner, owners))
         return int(first), int(last)
 

@@ -98,7 +98,8 @@ class Graph:
             is_done = i in self._dones
             return Node(before, size=sum(parts), view=is_done, parts=parts, reads=reads)
         instruction, memory = self._instructions[i], self._memory
-        # The bytes used by the computations that it calls, in XLA's order and in the new one.
+        # The bytes used by the computations that the instruction calls, in XLA's order and in the
+        # new one.
         inside = after = 0
         if instruction.opcode in costs.CALLERS:
             called = instruction.proto.integers(Instruction.CALLED)

@@ -30,7 +30,7 @@ def offload_residuals(
 
     In the forward pass, each value of a name in `names` goes to the memory of the store. In the
     backward pass it comes back unchanged, and everything else is computed again. The devices keep
-    16 bytes of each value. If `f` is a layer, name at least its input: otherwise `jax.lax.scan`
+    16 bytes for each value. If `f` is a layer, name at least its input: otherwise `jax.lax.scan`
     keeps the inputs of all layers on the device.
 
     The memory is taken when a program is lowered, for each device of this process, and is given

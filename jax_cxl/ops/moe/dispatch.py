@@ -50,8 +50,8 @@ def moe_dispatch(
       axis_name: mesh axis over whose ranks the experts are spread, or several in the order in which
         they count ranks.
       num_experts: experts of all ranks, a multiple of the number of ranks.
-      capacity: rows of each expert. By default an expert has a row for each token that chose it,
-        and the rows of a rank follow each other without gaps.
+      capacity: number of rows of each expert. By default an expert has a row for each token that
+        chose it, and the rows of a rank follow each other without gaps.
       max_rows: without capacity, rows of this rank. The default is the largest possible number,
         ranks * T * k, so that nothing is dropped. With many ranks this needs a lot of memory.
       float8_block: sends the tokens as float8_e4m3fn. This many elements of a row, for example 128

@@ -136,7 +136,7 @@ def _inverse(places, size):
 
 
 def _pick(values, index):
-    """Returns the rows of `values` that `index` names, -1 where it is negative."""
+    """Returns the rows of `values` that `index` names, -1 where the index is negative."""
     if not len(values):
         return jnp.full((len(index), *values.shape[1:]), -1, np.int32)
     found = values[jnp.maximum(index, 0)]
