@@ -2,9 +2,9 @@
 
     python release/addresses.py https://forge.example/group/jax_cxl
 
-pyproject.toml has the addresses of the project, the site takes them from there, and this command
-changes them there and in the documents that name them. `--docs URL` is the address of the site, by
-default the address of the repository with /docs.
+pyproject.toml contains the addresses of the project, and the site takes them from there. This
+command changes them in pyproject.toml and in the documents that name them. `--docs URL` is the
+address of the site, by default the address of the repository with /docs.
 """
 
 import argparse

@@ -22,7 +22,7 @@ def restore(publisher: Publisher, records: Records, read: Callable[[Reader], Res
     Args:
       publisher: the publisher of the name, after `agree`.
       records: the records of the version.
-      read: returns what this process needs of it.
+      read: returns what this process needs from the version.
 
     Raises:
       StoreError: the version is damaged, or does not fit, on one of the processes.

@@ -29,8 +29,8 @@ class Snapshots:
     process has written its part. All data are checked by checksums before they are used.
 
     All processes of the job call `save`, `latest`, `restore` and `restore_latest` at the same
-    places of the program, as they do collectives. An error of one process is an error on all: then
-    nothing has been saved, and they may save again. docs/snapshots.md says more.
+    places of the program, as they call collectives. If one process has an error, all of them raise
+    an error. Then nothing has been saved, and they may save again. docs/snapshots.md says more.
     """
 
     def __init__(self, where: str, *, keep: int = 2, parity: int = 0) -> None:
@@ -47,7 +47,7 @@ class Snapshots:
 
         Raises:
           PoolError: the memory cannot be opened.
-          StoreError: it holds something else, or snapshots with other `keep` or `parity`.
+          StoreError: the memory holds something else, or snapshots with another `keep` or `parity`.
           CxlError: the package xxhash is missing.
           TypeError, ValueError: an argument is wrong.
 
@@ -78,7 +78,7 @@ class Snapshots:
 
     @staticmethod
     def bytes_needed(tree: Any, *, keep: int = 2, parity: int = 0, paths: int = 1) -> int:
-        """Returns which `size` each path must have for snapshots of such a tree, in bytes.
+        """Returns the `size` in bytes that each path must have for snapshots of this tree.
 
         Args:
           tree: as for `save`.
@@ -109,22 +109,22 @@ class Snapshots:
         returns before their values have been computed.
 
         Args:
-          step: a number that `latest` returns, at least 0, and greater than that of the previous
-            save, unless `latest` or `restore` has been called since.
-          tree: JAX or NumPy arrays, bool, int, float, str, None. Of NumPy arrays, and of
-            arrays on devices of one process, each process saves its own. All else must be the same
+          step: a number, which `latest` returns later. It is at least 0, and greater than the step
+            of the previous save, unless `latest` or `restore` has been called since.
+          tree: JAX or NumPy arrays, bool, int, float, str, None. Each process saves its own NumPy
+            arrays, and its own arrays on devices of one process. Everything else must be the same
             on all processes.
           copy: False leaves out the copy within a GPU's memory. Then JAX raises an error if the
             arrays are donated before `wait` has returned.
 
         Raises:
-          MismatchError: the processes save different trees, steps or Python values. It names the
-            first leaf that differs.
-          PoolTooSmallError: the memory is too small. The message has the size that is needed.
+          MismatchError: the processes save different trees, steps or Python values. The message
+            names the first leaf that differs.
+          PoolTooSmallError: the memory is too small. The message contains the size that is needed.
           StoreError: another process cannot save. Or another job has begun to save to the same
             place, or a file was deleted or replaced: then this job saves no more.
-          PeerLostError, CollectiveTimeoutError, PoolError: as `wait`, for the previous save, or
-            another process does not save.
+          PeerLostError, CollectiveTimeoutError, PoolError: as for `wait` on the previous save, or
+            because another process does not save.
           TypeError, ValueError: a leaf or an argument is wrong.
 
         After an error nothing of this tree has been written.
@@ -168,8 +168,8 @@ class Snapshots:
           The tree, with the shardings of `like`.
 
         Raises:
-          StoreError: there is no such snapshot, it is damaged, or it does not fit `like`. It is
-            raised on all processes if it is on one.
+          StoreError: there is no such snapshot, it is damaged, or it does not fit `like`. If one
+            process raises it, all do.
           MismatchError: the processes ask for different steps.
           TypeError, ValueError: an argument, or a leaf of `like`, is wrong.
         """
@@ -267,7 +267,7 @@ def _rebuild(wanted: rebuilding.Wanted) -> Callable[[Reader], Any]:
 
 
 def _step(step: Any) -> int:
-    """Refuses None, which for a version in a store stands for the next number."""
+    """Refuses None. As the version in a store, None stands for the next number."""
     if step is None:
         raise TypeError("step=None must be an int, not NoneType")
     number: int = step
@@ -275,7 +275,7 @@ def _step(step: Any) -> int:
 
 
 def _advice(section: Section | None) -> Callable[[int], str]:
-    """Returns what says how large the memory must be, for messages."""
+    """Returns a function that says in messages how large the memory must be."""
     if section is None:
         return str
     per_path = opening.spec_of(section.devices.where).devices_per_path
@@ -299,7 +299,7 @@ def _open(where: str, keep: int, parity: int, *, repair: bool = False) -> Sectio
             raise errors.StoreError(
                 f"{where!r} holds a store with other names: give the snapshots a place of their own"
             )
-        # Returns the section of another process that was faster.
+        # If another process was faster, this returns the section that it made.
         entry = catalog.create(devices, NAME, keep, None)
     if entry.keep != keep:
         raise errors.StoreError(

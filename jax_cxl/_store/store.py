@@ -54,8 +54,8 @@ class Store:
 
         Args:
           where: URI of the memory, as for `Snapshots`. `size` is the size of each path.
-          parity: 1 spreads each version so that any one path may be lost. By default what the
-            memory has, and 0 if it is new.
+          parity: 1 spreads each version so that any one path may be lost. By default the parity of
+            the memory, or 0 if the memory is new.
 
         Raises:
           PoolError: the memory cannot be opened.
@@ -90,16 +90,17 @@ class Store:
     ) -> int:
         """Publishes a version of a tree while the program continues.
 
-        All processes of the job call it at the same place of the program. It returns as soon as the
-        arrays may be donated, as `Snapshots.save` does, and first waits until the previous version
-        of the name is complete. Each process writes the shards of its own devices. Replicated
+        All processes of the job call it at the same place of the program. It first waits until the
+        previous version of the name is complete. It returns as soon as the arrays may be donated,
+        as `Snapshots.save` does. Each process writes the shards of its own devices. Replicated
         arrays are written once. Blocks of a MiB that this job has written before with the same
         content are not written again.
 
         Args:
           name: 1 to 128 printable bytes.
           tree: as for `Snapshots.save`.
-          version: a number greater than that of the last version, by default greater by one, or 0.
+          version: a number greater than that of the last version. By default it is greater by one,
+            or 0 for the first version.
           keep: how many versions are kept, at least 2 (the default). It is fixed when the name is
             new.
           copy: as for `Snapshots.save`.
@@ -111,7 +112,7 @@ class Store:
           StoreError: another living job publishes the name; the message says which. Or the name
             has another `keep`, or readers keep all memory of the name busy for `JAX_CXL_TIMEOUT`.
           PoolTooSmallError: the store has no room for the name, or the tree is larger than the
-            trees for which the name was made. The message has the size that is needed.
+            trees for which the name was made. The message contains the size that is needed.
           MismatchError, PeerLostError, CollectiveTimeoutError, TypeError, ValueError: as for
             `Snapshots.save`.
 
@@ -123,7 +124,7 @@ class Store:
             return publisher.save(version, tree, copy=copy)
         except errors.StoreError:
             if not catalog.is_current(self._devices, publisher.section.entry):
-                # It was deleted. The next call makes the name again.
+                # The name was deleted. The next call makes it again.
                 self._publishers.pop(name, None)
             raise
 
@@ -163,9 +164,9 @@ class Store:
           version: the version to read, by default the newest. A damaged version is reported to the
             logger `jax_cxl`, and the version before it is read, unless `version` is given.
           newer_than: waits for a version that is newer than this.
-          timeout: how many seconds to wait for it, by default `JAX_CXL_TIMEOUT`.
-          into: what an earlier read of this name has returned. Arrays of NumPy are overwritten, and
-            only the blocks that have changed are read. Arrays of JAX are read if they have changed.
+          timeout: how many seconds to wait for a newer version, by default `JAX_CXL_TIMEOUT`.
+          into: what an earlier read of this name has returned. NumPy arrays are overwritten, and
+            only their blocks that have changed are read. JAX arrays are read if they have changed.
 
         Returns:
           The version and the tree: `version, tree = store.read(...)`.
@@ -210,8 +211,8 @@ class Store:
           A view, with `version` and `tree`.
 
         Raises:
-          StoreError: as `read`, or an array has several shards, or it is spread over several paths.
-            Read it then.
+          StoreError: as for `read`, or an array has several shards, or is spread over several
+            paths. Use `read` then.
         """
         return views.view(self._devices, catalog.check_name(name), like, version)
 
@@ -245,7 +246,7 @@ class Store:
         publisher.close()
         writers = agreement.processes()
         problem: Exception | None = None
-        # Wait until all have closed it.
+        # Wait until all processes have closed their publishers.
         raise_first(writers, None, "could not delete")
         if writers[0] == jax.process_index():
             try:
@@ -263,7 +264,7 @@ class Store:
         fence.delete(section)
 
     def close(self) -> None:
-        """Waits until this process has written its parts of what it publishes."""
+        """Waits until this process has written its parts of all versions that it publishes."""
         publishers, self._publishers = self._publishers, {}
         for publisher in publishers.values():
             publisher.close()
@@ -276,13 +277,14 @@ class Store:
         more_blocks: int = 0,
         again: bool = False,
     ) -> Publisher:
-        """Returns what publishes a name, and makes the name if it is new.
+        """Returns the publisher of a name, and makes the name if it is new.
 
         All processes of the job call it at the same place.
 
         Args:
           name: the name.
-          describe: returns the tree, for which the name is made, for the processes that publish.
+          describe: returns the tree for the processes that publish. A new name is made for this
+            tree.
           keep: as for `publish`.
           more_blocks: blocks that each version may take besides the tree.
           again: whether to begin as a new job does, because a process may be new.
@@ -325,7 +327,7 @@ class Store:
                 kept = entry.keep
             geometry = catalog.geometry_for(self._devices, kept)
             needed = sizes.section_bytes(flat.description, flat.values, geometry)
-            # With other shardings each process may have a block more.
+            # With other shardings, each process may need one more block.
             more += len(writers) if len(writers) > 1 else 0
             needed += more * geometry.areas * layout.BLOCK_BYTES
         except Exception as error:
@@ -361,7 +363,7 @@ class Store:
 
 
 def _advice(section: Section) -> Callable[[int], str]:
-    """Returns what says how large the name must be, for messages."""
+    """Returns a function that says in messages how large the name must be."""
     has = section.entry.end - section.entry.start
     return lambda needed: (
         f"it needs {needed} bytes of each path, and the name was made with {has}; delete the name,"

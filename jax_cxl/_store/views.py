@@ -45,7 +45,8 @@ class View:
         """Checks that the version was not overwritten while this process was stopped.
 
         Raises:
-          StoreError: it may have been. What was computed from it has to be computed again.
+          StoreError: the version may have been overwritten. Compute everything again that was
+            computed from it.
         """
         if self._held is None:
             raise errors.StoreError("the view is closed: open another")
@@ -59,14 +60,14 @@ class View:
 
         Raises:
           KeyError: there is no such leaf.
-          StoreError: DLPack does not have its dtype.
+          StoreError: DLPack does not support the dtype of the leaf.
         """
         if self._held is None:
             raise errors.StoreError("the view is closed: open another")
         return self._held.dlpack(self._held.leaf(path), gpu=None)
 
     def close(self) -> None:
-        """Gives the version up as soon as the last of the arrays is gone."""
+        """Gives up the version as soon as the last of its arrays is gone."""
         self._held, self.tree = None, None
 
 
@@ -88,7 +89,7 @@ class _Held:
 
     def __init__(self, section: Section, records: Records, lease: _core.Lease):
         self._section = section
-        # A child that was forked has sessions of its own.
+        # Keep the sessions of this process: after a fork, the child has sessions of its own.
         self._sessions, self._lease = section.devices.sessions, lease
         weakref.finalize(self, self._sessions.remove_lease, lease).atexit = False
         self.reader = Reader(section, records)

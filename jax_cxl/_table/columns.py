@@ -1,4 +1,4 @@
-"""The columns of an open table, of which programs take rows."""
+"""The columns of an open table, from which programs take rows."""
 
 import dataclasses
 import math
@@ -16,7 +16,7 @@ _IDENTITY_BITS = 63
 
 @dataclasses.dataclass(frozen=True)
 class TableStats:
-    """What this process has taken of a table so far.
+    """What this process has taken from a table so far.
 
     Attributes:
       rows_taken: rows that programs took, including those outside of the table. Rows of a table
@@ -68,8 +68,8 @@ class Column:
           address: where the rows begin in this process.
           shape: shape of all rows.
           dtype: their dtype.
-          keeps: what keeps the rows as they are, and lives as long as this object.
-          words: address of the words of a trained table, and how many rows have one.
+          keeps: an object that keeps the rows as they are, and that lives as long as this column.
+          words: address of the words of a trained table, and how many rows share a word.
           cache_rows: how many rows a cache has, on each device that takes rows; 0: no cache.
         """
         self.identity, self.number = name
@@ -111,7 +111,7 @@ class Column:
             raise errors.StoreError("the table was closed: open it again")
 
     def read(self, ids: np.ndarray) -> np.ndarray:
-        """Returns rows, by an int64 vector of their numbers, while nobody changes them."""
+        """Returns the rows whose numbers are in an int64 vector, while nobody changes them."""
         self.check_open()
         assert self.native is not None
         out = np.empty(len(ids) * self.row_bytes, np.uint8)
@@ -119,7 +119,7 @@ class Column:
         return out.view(self.dtype).reshape(len(ids), *self.row_shape)
 
     def write(self, ids: np.ndarray, data: np.ndarray) -> None:
-        """Overwrites rows with bytes. The caller has said which step begins."""
+        """Overwrites rows with bytes. Before, the caller has written which step begins."""
         self.check_open()
         assert self.native is not None
         self.native.write(ids, data)

@@ -38,7 +38,7 @@ def write_arrays(devices: Devices, name: str, sources: dict[str, Source]) -> Non
 
 def write_trained(devices: Devices, name: str, plan: Plan, sources: Sequence[Source]) -> None:
     """Writes a table whose rows change: a tree that describes it, and its memory (`region.py`)."""
-    # The tree takes one block, in which its directory is.
+    # The tree takes one block, which contains its directory.
     description = Description((leaves.Leaf(f"['{DESCRIPTION}']"),), (0,), True)
     values = [plan.to_text()]
     with _new_section(devices, name, description, values, plan.bytes) as section:

@@ -104,7 +104,8 @@ def _lower(ctx, ids, *, column, mode, fill, dtype):
     column.use(platform)
     ctx.module_context.add_keepalive(column)
     starts = len(ctx.avals_out) > 1
-    # In mode ERROR the call waits for the GPU, and rows without bytes have no place.
+    # Start nothing in advance if the rows have no bytes, or in mode ERROR: there the call waits for
+    # the GPU.
     aside = starts and mode is not Mode.ERROR and ctx.avals_out[0].size > 0
     if aside:
         (ids,) = local_lowering.fence(ctx, ctx.avals_in, ids)
@@ -112,7 +113,7 @@ def _lower(ctx, ids, *, column, mode, fill, dtype):
         ctx = ctx.replace(avals_out=ctx.avals_out[:1])
     call = jax.ffi.ffi_lowering(
         contract.START_TABLE_TARGET if aside else contract.TABLE_TARGET,
-        # `done` asks for the same layouts.
+        # `done` asks for these layouts too.
         operand_layouts=[lowering.layout(aval.ndim, None) for aval in ctx.avals_in],
         result_layouts=[lowering.layout(aval.ndim, None) for aval in ctx.avals_out],
         # Without a side effect XLA could merge two equal starts, each of which has a `done`.

@@ -1,4 +1,4 @@
-"""An open table: what it is, and what a process reads of it."""
+"""An open table: what it is, and what a process reads from it."""
 
 from typing import Any
 
@@ -62,7 +62,7 @@ class OpenTable:
             column.refresh_cache()
 
     def stats(self) -> TableStats:
-        """Returns what this process has taken of the table so far, and how often a cache had it.
+        """Returns how many rows this process has taken so far, and how often a cache had them.
 
         If the table is open several times in this process, programs use the caches of the last one
         that was opened.
@@ -87,9 +87,9 @@ class OpenTable:
         return rows
 
     def read(self, ids: Any = None) -> dict[str, np.ndarray]:
-        """Returns rows and what lies beside them, as NumPy arrays.
+        """Returns rows, with their scales or their state, as NumPy arrays.
 
-        Of a trained table, call it while no step is taken.
+        If the table is trained, call it while no step is under way.
 
         Args:
           ids: vector of rows from 0 to R - 1; None for all.
@@ -110,7 +110,7 @@ class OpenTable:
         """Checks that the rows were not overwritten while this process was stopped.
 
         Raises:
-          StoreError: they may have been. Open the table again, and compute again what was computed
-            from it.
+          StoreError: the rows may have been overwritten. Open the table again, and compute again
+            everything that was computed from it.
         """
         self._held.check()

@@ -25,7 +25,7 @@ def devices_of(store: Any) -> Devices:
     """Returns the memory of a store, which may be given by its URI.
 
     Raises:
-      StoreError: a table cannot be in it.
+      StoreError: the store cannot hold a table.
     """
     if isinstance(store, Devices):
         return store
@@ -41,7 +41,7 @@ def devices_of(store: Any) -> Devices:
 
 
 def view(devices: Devices, name: str) -> tuple[Section, views.View]:
-    """Returns the section of a name, and a view of its version, which leases it."""
+    """Returns the section of a name, and a view of its version. The view leases the version."""
     while True:
         before = Section.find(devices, name)
         found = views.view(devices, name, None, None)
@@ -71,7 +71,7 @@ def constant_columns(section: Section, held: views.View, cache_rows: int) -> dic
 def trained_columns(
     section: Section, held: views.View
 ) -> tuple[dict[str, Column], views.View, region.Region]:
-    """Returns the columns of a trained table, what holds them, and their memory.
+    """Returns the columns of a trained table, the view that leases the table, and its memory.
 
     Raises:
       StoreError: the description of the table is damaged.

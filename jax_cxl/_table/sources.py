@@ -92,10 +92,10 @@ def of(rows: Any, shape: Any = None, dtype: Any = None, tensor: str | None = Non
 
 
 def of_state(name: str, given: Any, rows: Source) -> Source:
-    """Returns an array that lies beside the rows of a trained table.
+    """Returns an array of a trained table's state, which has an entry for each row.
 
     Raises:
-      TypeError, ValueError: it does not fit.
+      TypeError, ValueError: the array does not fit the rows.
     """
     if not isinstance(name, str) or not name.isidentifier() or name == "rows":
         raise ValueError(f"state: {name!r} must be an identifier other than 'rows'")
@@ -135,7 +135,7 @@ def _block(rows: Any) -> np.ndarray:
 
 
 def check_no_mask(array: Any) -> None:
-    """Refuses arrays of which NumPy would forget that elements are missing.
+    """Refuses masked arrays: NumPy would forget which of their elements are missing.
 
     Raises:
       TypeError: the array has a mask.

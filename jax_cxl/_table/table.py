@@ -1,4 +1,4 @@
-"""Tables in a store, of which programs take rows."""
+"""Tables in a store, from which programs take rows."""
 
 from typing import Any, Self
 
@@ -15,7 +15,7 @@ from jax_cxl._table.training import Training
 
 
 class Table(Taking, Training):
-    """Rows in a memory pool, of which programs of any job take some by their numbers.
+    """Rows in a memory pool. Programs of any job take rows by their numbers.
 
     All processes and hosts read one copy. The rows are not an operand of a program, so XLA never
     copies the table, and it may be larger than the memory of any device. docs/tables.md says more.
@@ -54,7 +54,8 @@ class Table(Taking, Training):
             other; or the path of a .npy or .safetensors file. Elements have any dtype of whole or
             half bytes. An element of half a byte takes one.
           shape: shape of all rows, which an iterator needs.
-          dtype: their dtype, which an iterator needs, and a .npy file of a dtype that NumPy lacks.
+          dtype: their dtype. An iterator needs it, and so does a .npy file of a dtype that NumPy
+            lacks.
           tensor: name of the tensor in a .safetensors file that has several.
           scales: array of shape (R,) or (R, ..., G), by which the rows are multiplied when they are
             taken. The last dimension of rows is divided into G equal blocks, each of which has a
@@ -119,9 +120,9 @@ class Table(Taking, Training):
           store: a `jax_cxl.Store`, or its URI.
           name: the name.
           timeout: how many seconds to wait until another process has made the table.
-          cache_rows: for tables that are not trained: how many rows a cache in the memory of each
-            device has, at least. `refresh_cache` fills it. Besides the rows, it takes 72 bytes for
-            each of them.
+          cache_rows: for tables that are not trained: how many rows, at least, the cache in the
+            memory of each device holds. `refresh_cache` fills the cache. For each row, the cache
+            takes 72 bytes besides the row itself.
 
         Raises:
           StoreError: there is no such table, or it is damaged; or it is trained, and cache_rows is
@@ -161,9 +162,9 @@ class Table(Taking, Training):
         self.close()
 
     def close(self) -> None:
-        """Waits until no program takes rows, and gives the table up.
+        """Waits until no program takes rows, and then gives up the table.
 
-        Programs that take rows of it fail from then on.
+        Programs that take rows from it fail from then on.
         """
         self._end_steps()
         for column in self._columns.values():

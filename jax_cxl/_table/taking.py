@@ -38,7 +38,7 @@ class Taking(OpenTable):
             dtype, the greatest of an unsigned one, or True.
           dtype: dtype of the result, by default that of the table, or float32 if it has scales.
           delta: None, or an array of the shape of the result, of any float dtype. Its values are
-            not used. Its gradient is that of the rows: docs/tables.md has an example.
+            not used. Its gradient is the gradient of the rows: docs/tables.md has an example.
 
         Returns:
           An array of shape (*ids.shape, ...): a row for each id.

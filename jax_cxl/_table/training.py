@@ -28,7 +28,7 @@ class Training(OpenTable):
         waits for the arguments. Updates of one row are summed first, in the order of processes and
         positions, and then added to the row: as `rows + jnp.zeros_like(rows).at[ids].add(updates)`
         does on one device, with the same bits. When it returns, all processes of all jobs take the
-        new rows. A row that is taken meanwhile has all or nothing of the step.
+        new rows. A row that is taken meanwhile includes all of the step or nothing of it.
 
         Args:
           ids: integers of any shape. Ids from -R to -1 count from the end; other ids outside of the
@@ -57,7 +57,7 @@ class Training(OpenTable):
     def update(self, ids: Any, gradients: Any, rule: steps.Rule) -> int:
         """Changes rows of a trained table, and their state, by the rule of an optimizer.
 
-        As `add`, with a rule in place of the sum. Only rows with a gradient change.
+        Works like `add`, with a rule in place of the sum. Only rows with a gradient change.
 
         Args:
           ids: as for `add`.

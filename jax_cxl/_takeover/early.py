@@ -20,7 +20,7 @@ class Early:
         self._module = module
         self._found: dict[int, list[graph.Collective]] = collections.defaultdict(list)
         self._estimates = costs.Costs(module)
-        # The most bytes that a computation uses, in XLA's order and now; by its id.
+        # For each computation, by its id: the most bytes that it uses, in XLA's order and now.
         self._peaks: dict[int, tuple[int, int]] = {}
 
     def add(self, computation: Computation, start: Instruction, opcode: str, ranks: int) -> None:
@@ -67,7 +67,7 @@ class Early:
             self._arrange(number, limit)
 
     def _arrange(self, number: int, limit: int) -> None:
-        """Moves the starts, first in the computations that a computation calls, then in itself."""
+        """Moves the starts in a computation, and before that in the computations that it calls."""
         if number in self._peaks:
             return
         computation = self._module.computation(number)

@@ -1,8 +1,8 @@
 """Keeps the memory spaces of a program's arguments and results.
 
-XLA takes the layouts of arguments and results of a module that a hook returns from the entry
-computation. Before XLA schedules a module for CPUs, only the module itself shows which of them
-lie in host memory. Without this code, XLA would lose that information and return arrays in the
+When a hook returns a module, XLA takes the layouts of its arguments and results from the module's
+entry computation. Before XLA schedules a module for CPUs, only the module itself shows which of
+them lie in host memory. Without this code, XLA would lose that information and return arrays in the
 memory of the device.
 """
 
@@ -12,15 +12,13 @@ from jax_cxl._takeover.hlo.wire import Message
 
 
 def obstacle(module: Module) -> str:
-    """Returns a description of what XLA would lose even if `keep` is called, "" if it loses
-    nothing.
-    """
+    """Returns a description of what XLA would lose even after `keep`, "" if it loses nothing."""
     for what, instruction, wanted in _lost(module):
         # A scheduled module has its final memory spaces.
         kept = not module.is_scheduled and _in_device_memory(
             instruction.proto.blob(Instruction.SHAPE)
         ) == _in_device_memory(wanted)
-        # A result that is an argument cannot have another memory space than the argument.
+        # A result that is an argument cannot have a memory space other than the argument's.
         if not kept or (what == "result" and instruction.opcode == "parameter"):
             return f"XLA would forget the layout of the program's {what} {instruction.name}"
     return ""

@@ -19,8 +19,8 @@ OPS = {
     "collective-permute": Op.PERMUTE,
     "collective-broadcast": Op.BROADCAST,
 }
-# What modules without collectives do not contain. A text that occurs elsewhere, in a name for
-# instance, costs a closer look and nothing else.
+# A module that contains none of these texts has no collectives. If a text occurs elsewhere, for
+# instance in a name, it costs a closer look and nothing else.
 TEXTS = tuple(opcode.encode() for opcode in OPS)
 
 

@@ -14,9 +14,9 @@ from jax_cxl._job.launched import entry_point
 def initialize() -> None:
     """Replaces collectives from now on, if `JAX_CXL_REPLACE_COLLECTIVES` is set to do so.
 
-    Warns if this is one of several processes that are not connected. Announces to the other
-    processes that this process makes its devices. Prepares for programs with collectives of jax_cxl
-    that the process loads, even if it replaces none.
+    Warns if this is one of several processes that are not connected. Tells the other processes that
+    this process makes its devices. Prepares for programs with collectives of jax_cxl that the
+    process loads, even if it replaces none.
 
     Warns of unknown variables. If a variable has an invalid value, or if only some of the processes
     replace collectives, each compilation raises an error.

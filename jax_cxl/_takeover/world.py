@@ -10,7 +10,7 @@ class World(NamedTuple):
     """The devices of a job.
 
     Attributes:
-      rank_of: global device id -> rank in the pool's world, of the devices that communicate.
+      rank_of: global device id -> rank in the pool's world, for the devices that communicate.
       process_of: global device id -> index of the process that holds it.
       generation: how many times the job has continued after an error.
       local: whether groups within one process are taken over too.

@@ -1,1 +1,1 @@
-"""Training state whose place is a store: offloaded trees, and optimizers that update in pieces."""
+"""Training state that lives in a store: offloaded trees, and optimizers that update in pieces."""

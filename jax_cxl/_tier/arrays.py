@@ -36,7 +36,7 @@ class Spec:
 
     @property
     def stored_struct(self) -> jax.ShapeDtypeStruct:
-        """A description of what is in the store. For typed keys that is their key data."""
+        """A description of the array in the store, which for typed keys holds their key data."""
         struct = self.struct
         return flatten.data_of_keys(struct)[1] if leaves.is_key(struct) else struct
 
@@ -78,7 +78,7 @@ def spec_of(name: str, x: Any) -> Spec:
 
 
 def replicated_like(sharding: jax.sharding.Sharding) -> jax.sharding.Sharding:
-    """Returns the sharding of an array of which all devices of a sharding have a whole copy."""
+    """Returns the sharding that gives each device of a sharding a whole copy of an array."""
     if isinstance(sharding, jax.sharding.NamedSharding):
         return jax.sharding.NamedSharding(sharding.mesh, jax.P())
     if isinstance(sharding, jax.sharding.SingleDeviceSharding):

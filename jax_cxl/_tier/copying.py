@@ -19,11 +19,11 @@ from jax_cxl._tier.arrays import Spec
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """An array of a store that GPUs can copy.
+    """An array in a store, which GPUs can copy.
 
     Attributes:
       array: the array in `pinned_host` memory: it is the memory of the store.
-      copies: the parts of the GPUs of this process, in the order of its shards.
+      copies: the part that each GPU of this process copies, in the order of the array's shards.
     """
 
     array: jax.Array
@@ -40,8 +40,8 @@ def may_copy(sharding: jax.sharding.Sharding) -> bool:
 
 
 def find(reader: Reader, spec: Spec) -> Source | None:
-    """Returns an array of a version; None if the host has to read it, or to put it together."""
-    # Versions of the same form lie at the same places in a few areas.
+    """Returns an array of a version; None if the host has to read it, or to assemble it."""
+    # Versions of the same form lie in a few areas, at the same places in each area.
     key = reader.stripes[0].offset(0), spec
     if key not in reader.found:
         reader.found[key] = _find(reader, spec)

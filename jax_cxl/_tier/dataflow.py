@@ -1,4 +1,4 @@
-"""Which outputs of a function depend on which inputs, and programs that compute some outputs.
+"""Finds which outputs of a function depend on which inputs, and computes some outputs only.
 
 JAX traces the function once. The result is a list of equations, from which `slice_of` takes those
 that some outputs need. So a piece computes exactly what the whole function computes.
@@ -13,7 +13,7 @@ import jax
 
 from jax_cxl import _compat
 
-# Calls whose equations take the place of the call, by the parameter that has them.
+# Calls that are replaced by their equations: the primitive -> its parameter that holds them.
 _CALLS = {
     **dict.fromkeys(("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint"), "jaxpr"),
     **dict.fromkeys(("custom_jvp_call", "custom_vjp_call"), "call_jaxpr"),
@@ -202,7 +202,7 @@ def slice_of(whole: Dataflow, outputs: Iterable[Operand], known: Iterable[int] =
     Args:
       whole: a function.
       outputs: what to compute.
-      known: variables that are inputs of the slice, besides those of the function.
+      known: variables that are inputs of the slice, besides the inputs of the function.
     """
     outputs = tuple(outputs)
     stop = set(known)

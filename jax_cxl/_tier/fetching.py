@@ -27,7 +27,7 @@ def fetch(reader: Reader, specs: Sequence[Spec], writers: Sequence[int]) -> list
       writers: indices of the processes of the job.
 
     Raises:
-      StoreError: one is damaged, or the version does not have it.
+      StoreError: an array is damaged, or is not in the version.
     """
     wanted = rebuilding.Wanted(
         [spec.name for spec in specs],
@@ -57,7 +57,8 @@ class Ahead:
     def __iter__(self) -> Iterator[list[Any]]:
         """Yields the arrays of each group.
 
-        The caller owns those that the host has read. Those that GPUs copied must not be donated.
+        The caller owns the arrays that the host has read. It must not donate those that GPUs
+        copied.
 
         Raises:
           StoreError: an array is damaged. Groups after it may have been yielded.
@@ -96,7 +97,7 @@ class Ahead:
         return [next(read if source is None else copied) for source in group.sources]
 
     def _wait_for_checks(self, most: int) -> None:
-        """Waits until all groups but `most` have been checked."""
+        """Waits until at most `most` groups remain to be checked."""
         while len(self._checks) > most:
             self._checks.popleft().result()
 

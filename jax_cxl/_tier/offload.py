@@ -81,7 +81,7 @@ class _Version:
 def offload(tree: Any, store: Store, name: str) -> Any:
     """Moves a tree of arrays to a store while the program continues.
 
-    The devices' memory is free once the arrays have been written, and the caller has no other
+    The devices' memory becomes free once the arrays have been written and the caller has no other
     reference to them. Do not donate the arrays afterwards. All processes of the job call it at the
     same place. Call it outside of `jax.jit`.
 

@@ -17,7 +17,7 @@ STEP = "['step']"  # name in the store
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Arguments of `jax_cxl.pooled` that decide about programs.
+    """Arguments of `jax_cxl.pooled` on which the programs depend.
 
     Attributes:
       optimizer: an object with `init(params)` and `update(gradients, state, params)`.
@@ -42,7 +42,8 @@ class Group:
       params: numbers of the parameters.
       state: numbers of the leaves of the state.
       fetched: what is read from the store: parameters if the store has masters, then state.
-      first: number of its first leaf in the store. Its parameters come first, then its state.
+      first: number of its first leaf in the store. The group's parameters come first, then its
+        state.
     """
 
     params: tuple[int, ...]
@@ -52,7 +53,7 @@ class Group:
 
     @property
     def num_leaves(self) -> int:
-        """How many leaves of the store it has."""
+        """How many leaves the group has in the store."""
         return len(self.params) + len(self.state)
 
 
@@ -79,7 +80,7 @@ class _Program:
 
 
 class Plan:
-    """What follows from an optimizer and the descriptions of parameters.
+    """A plan for an optimizer, made from the descriptions of the parameters.
 
     Attributes:
       structure: structure of the tree of parameters.
@@ -214,7 +215,7 @@ class Plan:
           group: the group.
           params: all parameters.
           grads: all gradients.
-          fetched: what was read from the store. On CPUs its memory is used again.
+          fetched: what was read from the store. On CPUs the update reuses this memory.
           shared: the leaves of the state that stay on the devices.
           scalars: what `scalars` returned.
 
@@ -433,8 +434,8 @@ def _form(specs: Sequence[Spec | None]) -> Any:
 def _cast(specs: Sequence[Spec]) -> Callable[..., list[Any]]:
     """Returns a function that casts arrays.
 
-    It also copies arrays that have the dtype. The copy is needed because the store writes arrays
-    later, and programs may take the memory of the parameters before that.
+    It also copies arrays that already have the dtype. The copy is needed because the store writes
+    arrays later, and programs may take the memory of the parameters before that.
     """
     return lambda *values: [jnp.array(x, s.dtype) for x, s in zip(values, specs, strict=True)]
 

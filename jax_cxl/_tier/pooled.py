@@ -21,8 +21,8 @@ from jax_cxl._tier import fetching
 from jax_cxl._tier.plan import STEP, Options, Plan
 
 _GROUP_BYTES = 64 << 20
-# Blocks that a generation may take besides what the first job needs: a job of more processes
-# has more tables and more ends of blocks.
+# A generation may take this many blocks more than the first job needs: a job with more processes
+# has more tables, and more blocks that are only partly full.
 _MORE_BLOCKS = 8
 
 
@@ -73,8 +73,8 @@ class Pooled:
         plan = self._plan_of(params)
         flat = jax.tree.leaves(params)
         publisher = self._opened(plan)
-        # Without this wait, a state that is being written would not be found. If it has failed,
-        # there is none.
+        # Without this wait, a state that is being written would not be found. If that write has
+        # failed, there is no state.
         with contextlib.suppress(errors.CxlError):
             self.wait()
         if validity.all_valid(publisher.section):
@@ -96,7 +96,7 @@ class Pooled:
         written while the program continues.
 
         Args:
-          params: the parameters. Their memory is used again, unless `donate` is False.
+          params: the parameters. Their memory is reused, unless `donate` is False.
           grads: the gradients, a tree of the same structure. They are deleted, unless `donate` is
             False.
           state: the last state that `init`, `step` or `restore_latest` has returned.
@@ -157,14 +157,15 @@ class Pooled:
     def restore_latest(self, params: Any) -> tuple[Any, PooledState] | None:
         """Returns the parameters and the state of the newest whole step.
 
-        Any number of processes, with any sharding, goes on from the state of another job.
+        A job with any number of processes, and any sharding, can go on from the state of another
+        job.
 
         Args:
           params: tree of arrays, or of `jax.ShapeDtypeStruct` with shardings.
 
         Returns:
-          The parameters, with the shardings of `params`, and the state; its `step` says after how
-          many steps. None if there is no state.
+          The parameters, with the shardings of `params`, and the state, whose `step` is the number
+          of steps made. None if there is no state.
 
         Raises:
           StoreError: the states are damaged, or do not fit the parameters and the optimizer.
@@ -360,10 +361,9 @@ def pooled(
 ) -> Pooled:
     """Returns an optimizer whose state lives in a store.
 
-    Devices hold the state of a few parameters at a time. The store has the parameters and the state
-    of each step, without a call that saves them: after a failure `restore_latest` returns
-    the newest whole step, in a job of any number of processes. A failure loses at most one
-    step.
+    Devices hold the state of a few parameters at a time. The store holds the parameters and the
+    state of each step, without a call that saves them. After a failure `restore_latest` returns the
+    newest whole step, in a job of any number of processes. A failure loses at most one step.
 
     The results are bitwise those of `optimizer`, if its update and the addition of the updates run
     in a compiled function of their own. docs/offload.md says which optimizers can be separated.
@@ -371,11 +371,11 @@ def pooled(
     Args:
       optimizer: an optax optimizer, or any object with `init(params)` and
         `update(grads, state, params)`.
-      store: the store. Its memory for the name is three times the parameters and the state: for two
-        steps, and one more.
+      store: the store. For the name it needs three times the memory of the parameters and the
+        state: for two steps, and one more.
       name: the name in the store, which no other living job may use.
       master: dtype of the parameters in the store, for example float32. The optimizer sees these;
-        the devices have them rounded to their own dtype. By default that of the parameters.
+        the devices have them rounded to their own dtype. By default the dtype of the parameters.
       sharding: returns the sharding of an array in the store, a parameter or a leaf of the state,
         from its shape, dtype and default sharding; None keeps the default, the sharding of its
         parameter. So each device can write a part of the state of replicated parameters.

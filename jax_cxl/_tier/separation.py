@@ -1,9 +1,9 @@
 """Separates the update of an optimizer into parts that do not depend on each other.
 
-Most optimizers treat each parameter by itself. Values that all parameters need must be at hand for
-each part. There are two kinds: small leaves of the state that depend on no parameter, such as the
-count of steps, and scalars that depend only on what is in the devices' memory, such as the norm of
-all gradients. The scalars are computed first, by a program of their own.
+Most optimizers treat each parameter by itself. Some values are needed by all parameters, so each
+part must have them. There are two kinds: small leaves of the state that depend on no parameter,
+such as the count of steps, and scalars that depend only on what is in the devices' memory, such as
+the norm of all gradients. The scalars are computed first, by a program of their own.
 
 A part has exactly the operations of the whole update. XLA also has to compile them in the same way.
 If a scalar has one use, XLA multiplies by its reciprocal instead of dividing by it. In the whole
@@ -159,7 +159,7 @@ def _is_scalar(aval: Any) -> bool:
 def slice_part(of: Separation, params: Sequence[int], state: Sequence[int]) -> dataflow.Slice:
     """Returns the program for some parameters and leaves of the state.
 
-    It returns them, and then scalars.
+    The program returns these parameters and leaves, and then scalars.
     """
     outputs = [of.update.outputs[n] for n in params]
     outputs += [of.update.outputs[of.num_params + n] for n in state]

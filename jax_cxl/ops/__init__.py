@@ -1,7 +1,7 @@
 """The collectives. public.py has their public names.
 
-Most programs use reductions alone. They start sooner if only the modules of these are imported, so
-this package imports public.py when it is first asked for a name.
+Most programs use only reductions, and start sooner if only the modules of the reductions are
+imported. So this package imports public.py when it is first asked for a name.
 """
 
 import importlib
@@ -15,7 +15,7 @@ def __getattr__(name: str) -> Any:
     if name.startswith("_") and name != "__all__":
         raise AttributeError(f"module 'jax_cxl.ops' has no attribute {name!r}")
     public = importlib.import_module("jax_cxl.ops.public")
-    # Some functions have the names of their modules, to which the import has set these attributes.
+    # Some functions are named like their modules. The import has set these names to the modules.
     globals()["__all__"] = public.__all__
     globals().update({each: getattr(public, each) for each in public.__all__})
     if name not in globals():

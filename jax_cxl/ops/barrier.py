@@ -141,7 +141,7 @@ def _lower(ctx, *xs, axes):
 
 
 def _jvp(primals, tangents, *, axes):
-    # Tangents pass by the barrier, so that its transpose is the identity.
+    # Tangents bypass the barrier, so that its transpose is the identity.
     return barrier_p.bind(*primals, axes=axes), list(tangents)
 
 

@@ -26,8 +26,9 @@ def ppermute(
     the ranks of its own cycle or chain of pairs. A rank without a pair waits for no other rank.
 
     Args:
-      axis_name: mesh axis, or several. Several count ranks as in `jax.lax.ppermute`: with JAX 0.10
-        in the order of the mesh, with later versions in the order that is given.
+      axis_name: mesh axis, or several. Ranks along several axes are counted as in
+        `jax.lax.ppermute`: with JAX 0.10 in the order of the mesh, with later versions in the order
+        that is given.
       perm: pairs (source, destination) of axis indices, each index at most once on
         either side.
 

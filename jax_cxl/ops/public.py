@@ -31,5 +31,6 @@ from jax_cxl.ops.send_receive import precv as precv, psend as psend
 from jax_cxl.ops.start_done import *
 from jax_cxl.ops.take_rows import take_rows as take_rows
 
-# Type checkers see the imports. An assignment of a list that they cannot compute would hide them.
+# Type checkers see the imports. A plain assignment of this list, which they cannot compute, would
+# hide the imports.
 globals()["__all__"] = sorted(name for name, value in globals().items() if callable(value))

@@ -106,10 +106,10 @@ def ragged_all_to_all(
     return _bind(operand, output, table, axes=axes, groups=groups, size=size, elements=1)
 
 
-# `table` has the rows input_offsets, send_sizes, output_offsets and recv_sizes. Of a batch of
-# `elements` exchanges, operand and output have the rows of all elements, one after another. The
-# table then has an entry of each element in place of each entry, and counts rows within the element
-# (cc/plan/slices.h).
+# `table` has the rows input_offsets, send_sizes, output_offsets and recv_sizes. In a batch of
+# `elements` exchanges, operand and output contain the rows of all elements, one element after
+# another. In the table, each entry then becomes several: one for each element. They count rows
+# within their element (cc/plan/slices.h).
 ragged_all_to_all_p = _compat.tracing.Primitive("ragged_all_to_all")
 
 
@@ -131,8 +131,8 @@ def _exchange(operand, output, table, elements):
     slices = table.shape[-1] // n
     # Entries ordered by receiver, then by sender, then by slice.
     columns = jnp.moveaxis(table.reshape(n, 4, n, slices), (1, 2), (0, 1))
-    # Arrays have as many dimensions as those that they meet: with jax_numpy_rank_promotion="raise"
-    # JAX does not broadcast arrays of different rank.
+    # Arrays that are combined have the same number of dimensions: with
+    # jax_numpy_rank_promotion="raise" JAX does not broadcast arrays of different rank.
     element = jnp.arange(slices, dtype=table.dtype)[None, None] % elements
     first = columns[0] + element * table.dtype.type(rows // elements)
     to = columns[2] + element * table.dtype.type(into // elements)

@@ -147,7 +147,7 @@ def _reduce(primitive, x, axis_name, axis_index_groups, levels):
             leaf = dtypes.count_bool(leaf)
             if not isinstance(leaf, jax.core.Tracer):
                 return _times(leaf, size)
-        # No derivative and no rule of vmap checks the dtype.
+        # Check the dtype here, because derivatives and the rules of vmap do not check it.
         dtypes.check_reduction(name, primitive.reduce_op, jax.dtypes.result_type(leaf))
         return named_axis.bind_reduction(primitive, leaf, axes, groups, levels)
 

@@ -33,7 +33,7 @@ def take_rows(
 ) -> Any:
     """Takes rows of a table that is divided among the ranks along an axis.
 
-    The same as `jnp.take(jax_cxl.all_gather(table, axis_name, tiled=True), indices, axis=0,
+    Does the same as `jnp.take(jax_cxl.all_gather(table, axis_name, tiled=True), indices, axis=0,
     mode="fill", fill_value=0)`, but each rank reads only the rows that it takes. Every rank has
     indices of its own. Each row is written to the pool once, however many ranks take it.
 

@@ -1,4 +1,4 @@
-"""Reads parts of the arrays of a version. It reads each block once, and checks it."""
+"""Reads parts of a version's arrays. Each block is read once, and checked."""
 
 import concurrent.futures
 import copy
@@ -25,10 +25,10 @@ _KEPT_BLOCKS = 16  # Cached blocks: a block with parts of several leaves is read
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-    """What a reader knows of the version that it has read before.
+    """What a reader knows about the version that it has read before.
 
     Attributes:
-      tree: checksum of the structure of its tree.
+      tree: checksum of the structure of that version's tree.
       tables: the checksums of the blocks of each writer.
     """
 
@@ -44,8 +44,9 @@ class Reader:
       writers: indices of the processes that saved it.
       records: records of these processes.
       stripes: the blocks of these processes.
-      directory: its bytes.
-      found: what callers have found in versions of this form. `follow` shares it.
+      directory: the bytes of the version's directory.
+      found: a cache for callers, of what they find in versions of this form. The readers that
+        `follow` returns share it.
     """
 
     @collector.paused()
@@ -55,10 +56,10 @@ class Reader:
         Args:
           section: the section of the name.
           records: the records of the version.
-          known: another version, of which the caller has the arrays.
+          known: another version, whose arrays the caller has.
 
         Raises:
-          StoreError: it is damaged.
+          StoreError: the directory is damaged.
         """
         self.records = records
         first = records[0]
@@ -112,7 +113,7 @@ class Reader:
             self._changed = [a != b for a, b in zip(now, known.tables, strict=True)]
 
     def follow(self, records: list[Record]) -> "Reader":
-        """Returns a reader of another version, quickly if that has the same arrays."""
+        """Returns a reader of another version. Quick if that version has the same arrays."""
         forms = [
             [(r.tree, r.first_row, r.data_blocks, len(each)) for r in each]
             for each in (records, self.records)
@@ -144,7 +145,7 @@ class Reader:
             pass  # Raises the error of a thread.
 
     def known(self) -> Known:
-        """Returns what a reader of a later version wants to know."""
+        """Returns what a reader of a later version needs to know about this version."""
         tables = tuple(self.table(record.writer) for record in self.records)
         return Known(self.records[0].tree, tables)
 
@@ -176,7 +177,7 @@ class Reader:
             only what has changed is read, into the same memory.
 
         Raises:
-          StoreError: bytes of it are damaged.
+          StoreError: bytes of the part are damaged.
         """
         shape = tuple(end - start for start, end in index)
         dtype = leaves.dtype_of(leaf.dtype)
@@ -194,19 +195,19 @@ class Reader:
         return out
 
     def read_local(self, leaf: leaves.Leaf, index: leaves.Index, writer: int) -> np.ndarray:
-        """Returns a part of the array that one saving process had for itself.
+        """Returns a part of a local array, as one of the saving processes had it.
 
         Raises:
-          StoreError: as `read`.
+          StoreError: as for `read`.
         """
-        # An array even if it has no dimensions.
+        # The `...` makes the result an array even if it has no dimensions.
         return self.read(leaf, ((writer, writer + 1), *index))[0, ...]
 
     def read_same(self, leaf: leaves.Leaf, index: leaves.Index) -> np.ndarray:
         """Returns a part of an array that must have been the same in all saving processes.
 
         Raises:
-          StoreError: as `read`, or their values differ.
+          StoreError: as for `read`, or the values of the processes differ.
         """
         if not leaf.local:
             return self.read(leaf, index)
@@ -232,7 +233,7 @@ class Reader:
         """Checks blocks in place, and makes them visible to this host.
 
         Raises:
-          StoreError: one is damaged. Parity does not help, because nothing is written.
+          StoreError: a block is damaged. Parity cannot help, because this function writes nothing.
         """
         table, own = self.table(writer), self.stripes[writer]
 
@@ -304,7 +305,7 @@ class Reader:
             self.stripes[part.writer].read_all_checked(blocks, expected, to)
 
     def _shared_block(self, writer: int, block: int) -> np.ndarray:
-        """Returns a block that has bytes of several parts."""
+        """Returns a block that contains bytes of several parts."""
         with self._lock:
             if (writer, block) in self._blocks:
                 return self._blocks[writer, block]
@@ -334,7 +335,7 @@ class Reader:
 def overlaps(
     leaf: leaves.Leaf, index: leaves.Index
 ) -> list[tuple[int, leaves.Shard, leaves.Index]]:
-    """Returns the shards with bytes of a part of an array: number, shard, and the common part.
+    """Returns the shards that overlap a part of an array: number, shard, and the common part.
 
     Raises:
       StoreError: the shards do not cover the part.

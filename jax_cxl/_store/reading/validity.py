@@ -11,13 +11,13 @@ Records = list[Record]
 
 
 def version(section: Section, number: int) -> Records | None:
-    """Returns the records of a save that is valid, else None."""
+    """Returns the records of a save if it is valid, else None."""
     records = complete(section, number)
     return None if records is None or replicas.differing(records) else records
 
 
 def complete(section: Section, number: int) -> Records | None:
-    """Returns the records of a save to which all processes have written, else None."""
+    """Returns the records of a save if all processes have written to it, else None."""
     first = section.record(number, 0)
     if first is None or first.number != number or not 1 <= first.writers <= layout.MAX_PROCESSES:
         return None
@@ -37,8 +37,8 @@ def all_valid(section: Section, last: int | None = None) -> list[Records]:
         firsts = [section.record(area, 0) for area in range(section.geometry.areas)]
         recent = [r.number for r in firsts if r and (last is None or r.number <= last)]
         found = [records for number in recent if (records := version(section, number))]
-        # A publisher may have completed a version in an area that was read before, and begun the
-        # next version where the newest one was.
+        # If nothing was found, a publisher may have completed a version in an area that was already
+        # read, and may have begun the next one in the area of the newest version. Then look again.
         if found or firsts == seen:
             return sorted(found, key=lambda records: -records[0].number)
         seen = firsts
@@ -57,7 +57,7 @@ def last_number(section: Section) -> int:
 
 
 def writers_with_records(section: Section, area: int) -> list[int]:
-    """Returns the processes that have records in an area, of any save."""
+    """Returns the processes that have a record of any save in an area."""
     return [int(writer) for writer in np.flatnonzero(np.any(section.words(area), axis=0))]
 
 

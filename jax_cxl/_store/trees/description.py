@@ -17,7 +17,7 @@ _ABSENT = "no leaf"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Description:
-    """The leaves of a tree, and what follows from them. Python values are not part of it.
+    """The leaves of a tree, and what follows from them. It contains no Python values.
 
     Attributes:
       leaves: the leaves.
@@ -36,7 +36,7 @@ class Description:
 
     @functools.cached_property
     def directory_bytes(self) -> int:
-        """Size of the directory, if all Python values were None."""
+        """Size that the directory would have if all Python values were None."""
         return len(self.directory([None] * self.num_values))
 
     def directory(self, values: Sequence[Any]) -> bytes:
@@ -67,8 +67,8 @@ class Description:
 def merge(told: Sequence[Sequence[Leaf]], writers: tuple[int, ...], whole: bool) -> Description:
     """Returns one description from the descriptions of all processes.
 
-    Descriptions differ if all devices of an array belong to one process: to this process the array
-    looks like an array of its own, and to the others it does not.
+    Descriptions differ if all devices of an array belong to one process: that process describes the
+    array as an array of its own, and the other processes do not.
 
     Args:
       told: the leaves, with Python values, as each process describes them.

@@ -34,12 +34,12 @@ class Flat:
 
 @dataclasses.dataclass(frozen=True)
 class _Known:
-    """What the last tree was.
+    """What is known about the last tree.
 
     Attributes:
       structure: its structure.
       writers: indices of the processes that save.
-      description: its leaves.
+      description: the description of its leaves.
       positions: the position of each leaf among the leaves that JAX knows; None for a node without
         leaves.
       others: numbers of the leaves that are not JAX arrays, or are typed keys.
@@ -78,7 +78,8 @@ class Flattener:
             *(structure, writers, forms),
         ):
             known = self._last = self._describe(tree, found, structure, writers)
-        # Results of one program have the same objects as forms, which are quick to compare.
+        # The forms of one program's results are always the same objects, so comparing them is
+        # quick.
         self._forms = forms
         arrays = [None if position is None else found[position] for position in known.positions]
         values = []
@@ -147,7 +148,7 @@ def _describe(
 
 
 def _is_empty(x: Any) -> bool:
-    # Keep nodes without leaves, which optimizers have, for orbax checkpoints.
+    # States of optimizers contain nodes without leaves. Keep them for orbax checkpoints.
     if x is None:
         return True
     if not isinstance(x, tuple | list | dict) or x:

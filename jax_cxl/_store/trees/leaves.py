@@ -44,7 +44,7 @@ class Leaf(NamedTuple):
       dtype: name of the dtype; "" for a Python value.
       shape: shape of the whole array.
       shards: parts of the array, which cover it without overlap.
-      key: the implementation of a typed PRNG key, of which the leaf is the key data; else "".
+      key: the PRNG implementation if the leaf is the data of typed keys; else "".
       weak_type: whether JAX promotes the array like a Python number.
       local: whether each process has an array of its own, of this shape. Then the first dimension
         of the shards counts the processes.
@@ -79,7 +79,7 @@ def dtype_of(name: str) -> np.dtype:
 
 @functools.cache
 def is_supported(dtype: np.dtype) -> bool:
-    """Whether a snapshot can have arrays of this dtype: its name must define it completely."""
+    """Whether a snapshot can hold this dtype. The name of the dtype must define it completely."""
     if dtype.hasobject or dtype.kind in "mMSU" or dtype.type is np.void:
         return False
     try:
@@ -120,7 +120,7 @@ def index_of(slices: Sequence[slice], shape: Sequence[int]) -> Index:
 def shards_of(
     sharding: jax.sharding.Sharding, shape: tuple[int, ...], writers: tuple[int, ...], own: int
 ) -> tuple[tuple[Shard, ...], bool]:
-    """Returns the different shards of a sharding in the order of the devices, and if it is local.
+    """Returns the distinct shards of a sharding, in device order, and whether it is local.
 
     In a job of several processes a sharding is local if all of its devices belong to this process.
     All processes describe a local sharding alike, as if each process had an array of its own.
@@ -149,7 +149,7 @@ def shards_of(
 
 
 def of_each_process(shards: Sequence[Shard], num_writers: int) -> tuple[Shard, ...]:
-    """Returns the shards of arrays of which each process has its own, from those of one process."""
+    """Returns the shards of a local array for all processes, from the shards of one process."""
     return tuple(
         Shard(((writer, writer + 1), *shard.index), (writer,) * len(shard.writers))
         for writer in range(num_writers)
@@ -168,7 +168,7 @@ def encode(structure: str, values: Sequence[Any]) -> bytes:
 
 
 def structure(leaves: Sequence[Leaf], writers: Sequence[int], whole: bool) -> str:
-    """Returns all that a directory says, without the Python values, as JSON.
+    """Returns the content of a directory, except the Python values, as JSON.
 
     Args:
       leaves: leaves of the tree.

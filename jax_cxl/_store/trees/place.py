@@ -1,8 +1,8 @@
 """Decides where each byte of a tree goes: a pure function, the same on all processes.
 
 If several devices hold a shard, they share its bytes, so that each byte is written once and all
-processes share the work. Trees that others view in the memory have whole shards instead, each of
-which one device writes. The parts of a process follow each other in its blocks. Each part starts
+processes share the work. If others view the tree in the memory, shards stay whole instead: one
+device writes each shard. The parts of a process follow each other in its blocks. Each part starts
 at a multiple of 64 bytes.
 """
 
@@ -85,7 +85,7 @@ def place(leaves: Sequence[Leaf], num_writers: int, blocks_per_row: int, whole: 
             continue
         for shares in _shares(leaf.shards, leaf.itemsize, whole):
             if whole and shares:
-                # The process that has the fewest bytes so far.
+                # Only the process that has the fewest bytes so far writes the shard.
                 shares = (min(shares, key=lambda share: ends[share[2]]),)
             for shard, holder, writer, start, end in shares:
                 parts.append(Part(number, shard, holder, writer, start, end, ends[writer]))
@@ -100,7 +100,7 @@ _Share = tuple[int, int, int, int, int]  # the fields of a part from `shard` to 
 def _shares(
     shards: tuple[Shard, ...], itemsize: int, whole: bool
 ) -> tuple[tuple[_Share, ...], ...]:
-    """Returns what each holder of each shard writes, or may write if shards stay whole."""
+    """Returns which bytes each holder of each shard writes, or may write if shards stay whole."""
     found = []
     for number, shard in enumerate(shards):
         size = math.prod(shard.shape) * itemsize

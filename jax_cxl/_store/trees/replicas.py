@@ -1,8 +1,9 @@
 """Finds out whether all copies of replicated arrays are the same.
 
-Each process multiplies the checksum of each of its copies by a factor, and writes the sums into its
-record. The factors of the copies of a shard add up to 0. So the sums of all processes add up to 0
-if the copies are the same. If they differ, the probability of 0 is 2**-64. No process waits.
+Each process multiplies the checksum of each of its copies by a factor, adds up the products, and
+writes the sums into its record. The factors of the copies of a shard add up to 0. So the sums of
+all processes add up to 0 if the copies are the same. If they differ, the probability of 0 is
+2**-64. No process waits.
 """
 
 import struct
@@ -25,7 +26,7 @@ class Copy(NamedTuple):
       holder: number of the device among those that hold the shard.
       column: the sum to which it belongs. Leaves that follow each other share a sum if there are
         more leaves than sums.
-      factor: what to multiply its checksum with.
+      factor: what to multiply its checksum by.
     """
 
     leaf: int
@@ -48,7 +49,7 @@ def copies(leaves: Sequence[Leaf], writer: int) -> list[Copy]:
 
 
 class Sums:
-    """What a process writes into its record, from the checksums of its copies."""
+    """The sums that a process writes into its record, from the checksums of its copies."""
 
     def __init__(self) -> None:
         self._totals = [0] * layout.REPLICA_SUMS

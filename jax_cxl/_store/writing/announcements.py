@@ -1,7 +1,7 @@
 """What each process announces in the memory before it saves, so that all save the same, or none.
 
-A process writes its announcement, and waits for those of the others. Nothing else has been written
-by then. A process that cannot save announces why, so that no other process waits for it.
+A process writes its announcement, and then waits for those of the others. Until then it writes
+nothing else. A process that cannot save announces why, so that no other process waits for it.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ class Announcement:
 
     Attributes:
       attempt: how many saves the process has tried since the processes agreed on the token.
-      token: token of the job, of this agreement.
+      token: the job's token for this agreement.
       tree: checksum of the description of the tree (`Description.digest`).
       details: checksum of all else that the processes have to agree on.
       problem: why the process cannot save; "" if it can.
@@ -58,7 +58,7 @@ def write(section: Section, writer: int, announcement: Announcement) -> None:
 
 
 def read(section: Section, writer: int) -> Announcement | None:
-    """Returns the announcement of a process; None if it has none, or is just writing it."""
+    """Returns the announcement of a process; None if there is none, or not a whole one yet."""
     for device in section.geometry.mirrors[:2]:
         offset = section.geometry.announcement(writer)
         data = section.devices.read_entry(device, offset, layout.ANNOUNCEMENT_BYTES)

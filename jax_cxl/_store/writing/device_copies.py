@@ -1,4 +1,4 @@
-"""Writes blocks of arrays in the memory of GPUs: the GPUs copy, and compute most checksums."""
+"""Writes blocks of arrays that are in GPUs' memory. GPUs copy them, and compute most checksums."""
 
 import concurrent.futures
 import dataclasses
@@ -93,7 +93,7 @@ class _Piece:
         return self.address(), target, self.end - self.start
 
     def write(self, own: stripes.Stripes) -> None:
-        """Writes bytes of the host."""
+        """Writes the bytes from the host's memory, or zeros."""
         assert not isinstance(self.held, DeviceBytes)
         block, inside = divmod(self.start, layout.BLOCK_BYTES)
         device, offset = own.place(block)
@@ -173,8 +173,8 @@ def _finish(
 ) -> None:
     """Waits for the copies of whole rows of blocks, computes checksums, and publishes the blocks.
 
-    `pieces` is emptied: the arrays live until they have been copied. `add` takes work for other
-    threads.
+    This function empties `pieces`, so that the arrays live only until they have been copied. `add`
+    takes work for other threads.
     """
     blocks = range(pieces[0].start // layout.BLOCK_BYTES, layout.blocks(pieces[-1].end))
     try:
@@ -228,7 +228,7 @@ def _checksums_on_gpus(
 
 
 def views(own: stripes.Stripes, first: int, count: int) -> Iterator[np.ndarray]:
-    """Yields some blocks that follow each other, as they lie in the memory."""
+    """Yields views of some consecutive blocks, as they lie in the memory."""
     return (_view(own, block) for block in range(first, first + count))
 
 

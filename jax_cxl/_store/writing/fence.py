@@ -2,16 +2,15 @@
 
 Before its first save, a job claims the section of the name: it takes the next incarnation, and
 writes a claim into the page of claims, on each device. Its processes read this page before each
-write. They stop with an error as soon as it has the claim of a later incarnation. A claim does not
-overwrite the claims of the last incarnations, so that a job that wakes up late does not hide its
-successor.
+write. They stop with an error as soon as the page contains the claim of a later incarnation. A
+claim does not overwrite the claims of the last incarnations, so that a job that wakes up late does
+not hide its successor.
 
 A process may be stopped between this check and its write. Such a write comes late, and nothing can
-prevent it: memory that hosts share has no atomic operations between hosts. So a job does not use
-one of the areas, namely the area to which its predecessor may still be writing. Each job says in
-the memory which save it has begun, before it changes anything in that save's area. The area is
-never that of the newest valid version. A late write can damage neither this version nor any later
-version.
+prevent it: memory that hosts share has no atomic operations between hosts. So a job leaves one area
+unused: the one to which its predecessor may still be writing. Each job says in the memory which
+save it has begun, before it changes anything in that save's area. The area is never that of the
+newest valid version. A late write can damage neither this version nor any later version.
 """
 
 import contextlib
@@ -95,11 +94,11 @@ class Claim:
 
     @property
     def _released(self) -> Self:
-        """The entry once the process that made it saves no more."""
+        """The entry as it is once the process that made it saves no more."""
         return dataclasses.replace(self, session=0, identity=0)
 
     def release(self, section: Section) -> None:
-        """Says that the job saves no more, if no other job has claimed the section."""
+        """Announces that the job saves no more, if no other job has claimed the section."""
         offset = section.geometry.claims + self.slot * layout.CLAIM_BYTES
         with contextlib.suppress(OvertakenError):
             for device in section.devices.usable:
@@ -108,7 +107,7 @@ class Claim:
         section.claim = None
 
     def begin(self, section: Section, number: int) -> None:
-        """Says which save the job may begin, before anything in its area changes."""
+        """Writes down which save the job may begin, before anything in that save's area changes."""
         for device in section.geometry.mirrors:
             section.store_word(device, section.geometry.begun(self.slot), number)
 
@@ -123,7 +122,7 @@ class Claim:
         return max(section.devices.load_word(d, offset) for d in section.geometry.mirrors)
 
     def check(self, section: Section, device: int) -> None:
-        """Checks that no other job has claimed the memory since.
+        """Checks that no other job has claimed the memory since this job did.
 
         Raises:
           OvertakenError: another job has claimed it, or the name was deleted.
@@ -197,14 +196,15 @@ def take(section: Section, expected: int, token: int, last: int, base: int) -> C
         intent.write(section, section.devices.usable)
         if not catalog.stays(section.devices, section.entry):
             raise _deleted(section)
-        # No other job begins a write from now on. So look only now at what it has written.
+        # From now on no other job begins a write. So look at what they have written now, not
+        # earlier.
         others = [other for other in _all_claims(section) if other.token != token]
         alone = validity.last_number(section) <= last
         if alone and all(other.incarnation <= expected for other in others):
             complete = [other for other in others if other.first]
             previous = max(complete, key=lambda other: other.incarnation, default=None)
             begun = _begun(section, previous)
-            # If the previous job has begun nothing, leave out the area that it left out.
+            # If the previous job has begun nothing, leave out the same area as that job.
             retired = begun % section.geometry.areas if begun else _retired_by(previous)
             first = _first(section, retired, max(last, begun), base)
             slot = _free_slot([*before, intent], token)
@@ -275,8 +275,8 @@ def next_number(
       base: number of a version that has to stay; 0: none.
 
     Returns:
-      The record that the first process had in the area, and the number; None if processes read the
-      versions in all areas that may be used.
+      The record that the first process had in the area, and the number; None if processes are
+      reading the versions in all areas that may be used.
     """
     claim = section.claim
     assert claim is not None
@@ -329,7 +329,7 @@ def _first(section: Section, retired: int, last: int, base: int) -> int:
 
 
 def _free_slot(claims: Sequence[Claim], token: int) -> int:
-    """Returns a slot for a new claim: random, so that two jobs hardly ever take the same one."""
+    """Returns a random slot for a new claim, so that two jobs hardly ever take the same slot."""
     spared = sorted(claims, key=lambda claim: -claim.incarnation)[:_SPARED]
     free = sorted(set(range(layout.NUM_CLAIMS)) - {claim.slot for claim in spared})
     return free[token % len(free)]

@@ -1,9 +1,9 @@
 """Programs that join many small arrays on CPUs.
 
-A snapshot needs the bytes of each array on each device. To get the array of a device from JAX, and
-NumPy's view of it, takes about 5 us if an array is on one device, and three times as long for each
-device if it is on several. A program that joins a thousand arrays takes about 1 us for each. The
-arrays may be donated afterwards, like those that any other program has read.
+A snapshot needs the bytes of each array on each device. Getting a device's array from JAX, and
+NumPy's view of it, takes about 5 us if the array is on one device. If it is on several, it takes
+three times as long for each of them. A program that joins a thousand arrays takes about 1 us for
+each array. The arrays may be donated afterwards, like those that any other program has read.
 """
 
 import concurrent.futures
@@ -32,7 +32,8 @@ class Group:
 
     Attributes:
       leaves: numbers of their leaves.
-      layouts: the layout that the program expects of each array that may have another, by leaf.
+      layouts: for each array that may have another layout, the one that the program expects, by
+        leaf.
       parts: for each device, the number of each array's shard and its bytes.
       program: the program.
     """
@@ -72,7 +73,7 @@ class Joiner:
         """Begins to compile the programs.
 
         Args:
-          arrays: arrays of such a tree, by the numbers of their leaves.
+          arrays: arrays of one of these trees, by the numbers of their leaves.
           shards: the leaf and the position of the device of each shard that is needed.
         """
         self._groups: concurrent.futures.Future[list[Group]] | None = None

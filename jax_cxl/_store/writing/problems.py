@@ -40,7 +40,7 @@ def in_words(problem: BaseException | None) -> str:
 def raise_disagreement(
     texts: Sequence[bytes], writers: Sequence[int], problem: Exception | None
 ) -> None:
-    """Raises the error for processes of which one cannot go on, or does something else."""
+    """Raises the error that is due if a process cannot go on, or if the processes disagree."""
     told = [json.loads(text) for text in texts]
     if problem is not None:
         raise problem

@@ -62,10 +62,10 @@ class Publisher:
         Args:
           section: the section.
           problem: why it could not be opened.
-          shared: whether other jobs read the versions. Then another living job that saves under
-            the name is an error, and shards stay whole, so that others can view them. Otherwise
-            this job takes its place.
-          advice: what to do if a tree needs this many bytes, for messages.
+          shared: whether other jobs read the versions. If so, it is an error if another living job
+            saves under the name, and shards stay whole, so that others can view them. If not, this
+            job takes the place of the other job.
+          advice: returns, for messages, what to do if a tree needs a number of bytes.
         """
         self._section, self._problem = section, problem
         self._shared, self._advice = shared, advice
@@ -106,7 +106,8 @@ class Publisher:
         def flat(writers: tuple[int, ...]) -> flatten.Flat:
             arguments.check_bool("copy", copy)
             made = self._flattener.flatten(tree, writers)
-            # Arrays must be usable before the others are told so.
+            # Next, the other processes hear that this process can save. So its arrays must be
+            # usable.
             flatten.wait_for_values(made)
             return made
 
@@ -262,7 +263,7 @@ class Publisher:
         last, geometry, claimed = self.last, None, 0
         if self._section is not None:
             geometry = self._section.geometry
-            # A process that was lost may have begun a save that no other process has.
+            # A lost process may have begun a save that no other process has begun.
             last = max(last, validity.last_number(self._section))
             claimed = fence.newest(self._section)
         words = json.dumps([operation, str(geometry), problems.in_words(problem)]).encode()

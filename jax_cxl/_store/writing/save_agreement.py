@@ -92,7 +92,7 @@ class SaveAgreement:
         return description
 
     def number(self, previous: int) -> int:
-        """Waits until the first process has chosen the number of the save, which is greater.
+        """Waits until the first process has chosen a number above `previous` for the save.
 
         Raises:
           StoreError: the first process cannot save.

@@ -40,8 +40,8 @@ class Batch:
     """Arrays that are written together.
 
     Attributes:
-      parts: the parts of them that this process writes, each with its bytes, in their order. They
-        are iterated over once, unless some may be in the memory of GPUs: then they are a list.
+      parts: the parts of the arrays that this process writes, each with its bytes, in order. They
+        are iterated over only once, unless some may be in the memory of GPUs. Then they are a list.
       copies: copies of replicated arrays, each with the source of its checksum.
     """
 
@@ -61,7 +61,7 @@ class Save:
       description: leaves of the tree, and the processes that save.
       values: Python values of the tree, in the order of the leaves.
       writer: position of this process among those that save.
-      batches: the arrays, in the order of the leaves. It may wait for arrays.
+      batches: the arrays, in the order of the leaves. The iterator may wait for arrays.
       on_device: whether parts may be in the memory of GPUs.
       old: the record of this process that was in the area, None if there was none.
     """
@@ -165,8 +165,8 @@ class Save:
     def _announce(self, record: Record | None) -> None:
         """Writes the record on all devices, its first word last. None clears the first word.
 
-        Others look at the first device, unless it is lost. It comes last: when they find the record
-        and go on, this process has written all copies.
+        Other processes look at the first device, unless it is lost. So the first device is written
+        last: when they find the record there and go on, this process has written all copies.
         """
         offset = self.section.geometry.record(self.number, self.writer)
         for device in reversed(self.section.geometry.mirrors):
@@ -210,7 +210,8 @@ def _summed(batches: Iterable[Batch], sums: replicas.Sums) -> Iterator[Batch]:
 class _Output:
     """Writes blocks one after the other, and the parity of each row.
 
-    It leaves out what is there already: `known` has the checksums of the blocks in the area.
+    It does not write blocks that are in the area already. `known` has the checksums of the blocks
+    in the area.
     """
 
     def __init__(self, own: stripes.Stripes, known: np.ndarray):
@@ -270,7 +271,7 @@ _ITSELF = -1  # The position of an array that is its only part in this process.
 
 
 class Selection:
-    """What a process writes of trees with one description.
+    """The parts that a process writes of all trees with one description.
 
     Attributes:
       on_device: whether arrays may be in the memory of GPUs.
@@ -286,7 +287,7 @@ class Selection:
         """
         of_leaves = flat.description.leaves
         self.on_device = any(map(is_on_gpu, flat.arrays))
-        # By leaf, each with the position of its device among this process's.
+        # The parts of each leaf, each with the position of its device among this process's devices.
         self._parts: dict[int, list[tuple[place.Part, int]]] = {}
         self._copies: dict[int, list[tuple[replicas.Copy, int]]] = {}
         wanted: Any = (part for part in placement.parts if part.writer == writer)
@@ -321,9 +322,9 @@ class Selection:
             )
         views = self._views(arrays)
         if is_known and self._joiner is None:
-            # The second save of such arrays: others will follow.
+            # This is the second save of arrays like these, so more will follow.
             self._joiner = joining.Joiner(arrays, self._chosen.shards)
-        # The thread that writes them makes the objects: there may be many.
+        # The thread that writes the parts makes their objects, because there may be many.
         return Batch(
             ((part, HostBytes(views[shard], part.start, part.end)) for part, shard in parts),
             ((of, HostBytes(views[shard], 0, views[shard].nbytes)) for of, shard in copies),
@@ -356,7 +357,7 @@ class Selection:
 
 @dataclasses.dataclass(frozen=True)
 class _Chosen:
-    """What a process writes of some leaves.
+    """The parts that a process writes of some leaves.
 
     Attributes:
       leaves: numbers of the leaves.
@@ -382,7 +383,7 @@ def _position(array: Any, index: leaves.Index, holder: int) -> int:
     if not hasattr(array, "sharding"):
         return _ITSELF
     holding, positions, itself = _holders(array.sharding, array.shape)
-    # NumPy can view such an array on CPUs without an array for the device.
+    # On CPUs, NumPy can view such an array directly, without the array of the device.
     return _ITSELF if itself and not is_on_gpu(array) else positions[holding[index][holder]]
 
 

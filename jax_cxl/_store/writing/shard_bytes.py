@@ -21,7 +21,7 @@ class HostBytes:
     overwrite it: such a program gets another buffer, with a copy. So the bytes stay as they are.
     """
 
-    # There may be one for each of many small arrays.
+    # There may be many of these objects, one for each small array.
     __slots__ = ("_array", "_end", "_start")
 
     def __init__(self, array: Any, start: int, end: int):

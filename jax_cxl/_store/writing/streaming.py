@@ -1,4 +1,4 @@
-"""A version whose arrays are written one after another, as soon as they are there."""
+"""A version whose arrays are written one after another, as soon as each is available."""
 
 import collections
 import concurrent.futures
@@ -39,7 +39,7 @@ class Stream:
             values need not have been computed. Nobody may donate them afterwards.
 
         Raises:
-          Exception: what has stopped the thread that saves.
+          Exception: the error that has stopped the thread that saves.
         """
         numbers = sorted(arrays)
         expected = list(range(self._next, self._next + len(numbers)))

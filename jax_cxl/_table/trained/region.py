@@ -1,7 +1,7 @@
 """The memory of a trained table.
 
-The tree of its version has one value, which describes the table. The memory of what changes follows
-the blocks of the tree, without checksums:
+The table's version is a tree with one value, which describes the table. The memory that changes
+follows the blocks of this tree, and has no checksums:
 
     header     the last step that was committed, and the last that was applied
     journal    the entry of the last committed step
@@ -126,7 +126,7 @@ class Plan:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all of it."""
+        """Bytes of all of this memory."""
         return self._offsets[-1]
 
     @classmethod
@@ -253,7 +253,7 @@ class Region:
 
     @property
     def applied(self) -> int:
-        """The last step that all rows have."""
+        """The last step that all rows include."""
         return self._devices.load_word(0, self.start + _APPLIED)
 
     @applied.setter
@@ -273,11 +273,11 @@ class Region:
         self.section.write_entry(0, self.start + _ENTRY, entry.to_bytes())
 
     def begin(self, parts: np.ndarray, step: int) -> None:
-        """Says that a step changes rows of these parts from now on."""
+        """Announces that a step changes rows of these parts from now on."""
         self._store(parts, 0, step)
 
     def finish(self, parts: np.ndarray, step: int) -> None:
-        """Says that the rows of these parts have a step."""
+        """Announces that the rows of these parts now include a step."""
         self._store(parts, _FINISHED, step)
 
     def _store(self, parts: np.ndarray, word: int, step: int) -> None:

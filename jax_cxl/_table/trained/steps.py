@@ -1,12 +1,12 @@
 """Steps that change the rows of a table, taken by all processes of a job together.
 
 Each row has an owner: the parts of the rows are divided among the processes of the job. A step is
-written in four moves, with all processes between two of them:
+written in four moves. Before each next move, all processes wait for each other:
 
 1. Each owner computes its new rows, and writes them into the journal.
 2. The first process commits the step: it writes the journal's entry, and then the step's number.
-3. Each owner copies its new rows into the table. Before and after it stores the number of the step
-   in the words of the parts.
+3. Each owner copies its new rows into the table. Before and after the copy, it stores the number of
+   the step in the words of the parts.
 4. The first process says that the step was applied. The next step may overwrite the journal.
 
 If the job ends before the second move, no row has changed. If it ends later, the next job copies
@@ -59,8 +59,8 @@ class Steps:
         """Takes a step; returns its number. All processes call it at the same place.
 
         Args:
-          prepare: returns an int64 vector of rows, or -1, and an array of the shape of a row for
-            each. They are those of this process.
+          prepare: returns the updates of this process: an int64 vector of rows (-1: no row), and an
+            array with an update for each, of the shape of a row.
           rule: computes new rows and state.
         """
         region = self._region
@@ -119,7 +119,7 @@ class Steps:
         region.applied = step
 
     def _exchange(self, ids: np.ndarray, updates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns ids and updates of all processes, process after process."""
+        """Returns ids and updates of all processes, in the order of the processes."""
         if len(self._writers) == 1:
             return ids, updates
         name = updates.dtype.name.encode().ljust(24)
@@ -150,7 +150,7 @@ class Steps:
             )
 
     def _places(self, ids: np.ndarray, owner: int, owners: int) -> tuple[int, int]:
-        """Returns which of some ascending ids are those of an owner."""
+        """Returns where, among ascending ids, those of an owner begin and end."""
         first, last = np.searchsorted(ids, self._region.plan.rows_of(owner, owners))
         return int(first), int(last)
 

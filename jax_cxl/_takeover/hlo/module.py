@@ -225,7 +225,7 @@ class Module:
         return [tuple(entry.integers(1)) for entry in entries]
 
     def forget_donations(self, arguments: set[int]) -> None:
-        """Gives results memory of their own, not that of these arguments."""
+        """Gives results memory of their own in place of the memory of these arguments."""
         aliases = Message(self._proto.blob(_ALIASES))
         entries = aliases.messages(1)
         aliases.clear(1)
@@ -271,7 +271,7 @@ class Module:
                     yield computation, instruction
 
     def wrapper(self, computation: Computation) -> "tuple[Computation, Instruction] | None":
-        """Returns the fusion or `async-start` of which a computation is a part, if it is one.
+        """Returns the fusion or `async-start` that wraps a computation, if there is one.
 
         Also returns the computation that contains the instruction.
         """

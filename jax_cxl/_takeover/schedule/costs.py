@@ -58,7 +58,7 @@ def collective(opcode: str, operands: list[int], results: list[int], ranks: int)
         moved = [part * 2 * others // max(ranks, 2) for part in operands]
     else:
         moved = operands
-    # The pool has a call for each array.
+    # The pool executes a call for each array.
     return sum(_CALL + min(_PIPELINE, part / _POOL_BYTES) + part / _POOL_BYTES for part in moved)
 
 

@@ -98,7 +98,8 @@ class Graph:
             is_done = i in self._dones
             return Node(before, size=sum(parts), view=is_done, parts=parts, reads=reads)
         instruction, memory = self._instructions[i], self._memory
-        # The bytes used by the computations that it calls, in XLA's order and in the new one.
+        # The bytes used by the computations that the instruction calls, in XLA's order and in the
+        # new one.
         inside = after = 0
         if instruction.opcode in costs.CALLERS:
             called = instruction.proto.integers(Instruction.CALLED)
@@ -128,8 +129,8 @@ class Graph:
         self._keep(pair.done, read)
         if not all(map(self._memory.is_own, read)):
             # Unknown instructions may share this memory. So the done must come no later than in
-            # XLA's order: before the first instruction after it that does not move, and before
-            # those that may be put off until then, or longer.
+            # XLA's order. It stays before the next instruction that does not move, and before the
+            # instructions between the two that may be put off.
             moving = {i for p in self.pairs if p.movable for i in (p.start, p.done)}
             for i in range(pair.done + 1, len(self._instructions)):
                 given = self._instructions[i].opcode in ("parameter", "constant")

@@ -71,7 +71,7 @@ class Clock:
       seconds: how long they took.
       waits: the part of `seconds` in which the program waited for collectives.
       free: when the pool becomes free.
-      over: when each collective ends for which the program has not waited yet, by its done.
+      over: the ends of the collectives for which the program has not waited yet, by their dones.
       emitted: for each instruction, whether it has run.
     """
 

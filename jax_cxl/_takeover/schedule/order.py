@@ -66,7 +66,7 @@ class _Arrangement:
         # The starts and dones that may move.
         self._bounds = {p for pair in movable for p in (pair.start, pair.done)}
         kept = {p for pair in pairs for p in (pair.start, pair.done)} - self._bounds
-        # Views that no instruction uses stay, so that they keep no memory.
+        # Views that no instruction uses stay in place, so that they keep no memory in use.
         kept |= set(range(len(nodes))) - self._bounds - {b for n in nodes for b in n.before}
         # The instructions that the loop of `order` visits, one after another.
         self._fixed = [

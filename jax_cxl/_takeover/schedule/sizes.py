@@ -37,8 +37,8 @@ class Sizes:
         """
         self._memory, self._starts = memory, starts
         self._dones = {start: done for done, start in starts.items()}
-        # Results that need no memory of their own, because they are in that of an argument, or of
-        # the result of a loop or a branch.
+        # Results that need no memory of their own, because they lie in the memory of an argument,
+        # or of the result of a loop or a branch.
         self._counted: set[Name] = set()
         module, computation = memory.module, memory.computation
         # The parts of the entry's result that are in the memory of arguments.

@@ -65,7 +65,7 @@ def bytes_of(aval: Any, sharding: jax.sharding.Sharding | None) -> int:
     """Returns the bytes of a value on each device.
 
     Raises:
-      TypeError: elements of its dtype take no whole bytes.
+      TypeError: elements of its dtype do not take whole bytes.
     """
     if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
         raise TypeError(f"an array of {aval.dtype} cannot be offloaded: name its key data")

@@ -30,7 +30,7 @@ def offload_residuals(
 
     In the forward pass, each value of a name in `names` goes to the memory of the store. In the
     backward pass it comes back unchanged, and everything else is computed again. The devices keep
-    16 bytes of each value. If `f` is a layer, name its input first of all: otherwise `jax.lax.scan`
+    16 bytes for each value. If `f` is a layer, name at least its input: otherwise `jax.lax.scan`
     keeps the inputs of all layers on the device.
 
     The memory is taken when a program is lowered, for each device of this process, and is given
@@ -41,7 +41,8 @@ def offload_residuals(
         `jax.ad_checkpoint.checkpoint_name`.
       store: the store.
       names: names of the values that are offloaded. In a program over several devices, outside of
-        `jax.shard_map`, a dict with the sharding of each. Its mesh has all devices of the program.
+        `jax.shard_map`, a dict with the sharding of each. The mesh of each sharding contains all
+        devices of the program.
       calls: how many calls of `f` lie between the first call in a forward pass and the end of its
         backward pass: the number of layers. The store has room for the values of these calls.
       policy: as for `jax.checkpoint`: which other values stay on the device.
@@ -53,8 +54,8 @@ def offload_residuals(
       differentiated once, in reverse mode. `jax.vmap` of its gradient raises NotImplementedError.
 
     Raises:
-      TypeError, ValueError: an argument is wrong. When the function is called: `f` does not have a
-        name, or a value cannot be offloaded.
+      TypeError, ValueError: an argument is wrong. When the function is called: `f` names no value
+        by one of `names`, or a value cannot be offloaded.
       PoolTooSmallError: when a program is lowered: the store does not have the memory. The message
         says how much is needed. When a program runs: `calls` is too small.
 
@@ -134,7 +135,7 @@ class _Offloaded:
           A function that marks the named values, and the structure of its results.
 
         Raises:
-          ValueError: it lacks a name.
+          ValueError: the function does not name one of the values.
         """
         closed, out = jax.make_jaxpr(f, return_shape=True)(*flat)
         found = [each for each in named_values.named(closed.jaxpr) if each[0] in self.shardings]
@@ -156,7 +157,7 @@ class _Offloaded:
         return core.jaxpr_as_fun(marked), jax.tree.structure(out)
 
     def _sharding_of(self, name: str, aval: Any) -> jax.sharding.NamedSharding | None:
-        """Returns the sharding of a value, which its type has if the mesh has explicit axes."""
+        """Returns the sharding of a value. Its type has one if the mesh has explicit axes."""
         if self.shardings[name] is None and aval.sharding.mesh.explicit_axes:
             sharding: jax.sharding.NamedSharding = aval.sharding
             return sharding

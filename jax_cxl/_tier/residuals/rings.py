@@ -78,7 +78,7 @@ class Ring:
         return natives
 
     def _native(self, platform: platforms.Platform, ordinal: int, offset: int) -> Any:
-        """Makes the ring of a device, from an offset on each path on."""
+        """Makes the ring of a device. It begins at an offset on each path."""
         core = self._devices.core
         own: dict[str, int] = {"ring": self.number, "device": ordinal, "rows": self._rows}
         if platform is platforms.CPU:
@@ -105,7 +105,7 @@ class Ring:
                     " residuals"
                 ) from error
             lease = self._devices.sessions.add_lease(catalog.lease_of(entry, 0))
-            # Another process may have thought that nobody needs it.
+            # Before the lease, another process may have deleted the section as abandoned.
             if catalog.stays(self._devices, entry):
                 return entry, lease
             self._devices.sessions.remove_lease(lease)

@@ -43,15 +43,15 @@ def moe_dispatch(
     Args:
       x: (T, D): this rank's tokens, of any dtype. T is the same on all ranks.
       experts: (T, k), of any integer dtype: the experts that a router has chosen for each token.
-        Numbers outside of 0 to num_experts - 1, such as -1 for padding, choose none. Or the handle
-        of an earlier dispatch, to send other values of the same tokens the same way, such as
-        cotangents. Then only x, the handle and `float8_block` are used, and nothing is routed
-        again.
+        Numbers outside of 0 to num_experts - 1, such as -1 for padding, choose none. This may also
+        be the handle of an earlier dispatch, to send other values of the same tokens, such as
+        cotangents, the same way. Then only x, the handle and `float8_block` are used, and nothing
+        is routed again.
       axis_name: mesh axis over whose ranks the experts are spread, or several in the order in which
         they count ranks.
       num_experts: experts of all ranks, a multiple of the number of ranks.
-      capacity: rows of each expert. By default an expert has a row for each token that chose it,
-        and the rows of a rank follow each other without gaps.
+      capacity: number of rows of each expert. By default an expert has a row for each token that
+        chose it, and the rows of a rank follow each other without gaps.
       max_rows: without capacity, rows of this rank. The default is the largest possible number,
         ranks * T * k, so that nothing is dropped. With many ranks this needs a lot of memory.
       float8_block: sends the tokens as float8_e4m3fn. This many elements of a row, for example 128
@@ -93,13 +93,14 @@ def moe_dispatch(
 def moe_dispatch_halves(
     x, experts, axis_name=None, *, num_experts=None, capacity=None, max_rows=None, float8_block=None
 ) -> tuple[list, Any, Callable]:
-    """`moe_dispatch` on a GPU, up to the start of the rows' move, as `split_function.start`."""
+    """Starts `moe_dispatch` on a GPU; returns the same values as `split_function.start`."""
     x, handle = _route(x, experts, axis_name, num_experts, capacity, max_rows, float8_block)
     if float8_block is not None or not handle.axes:
         rows = _send(x, handle, float8_block)
         return [], (rows, handle), lambda _, others: others
 
-    # A short call after the start would wait for the rows under way. So all of them come before.
+    # A short call after the start would wait for the rows that are under way. So all short calls
+    # come before the start.
     x, handle = lax.optimization_barrier((x, handle))
 
     def rest(results, handle):

@@ -1,8 +1,8 @@
 """Decides which rank fetches which tokens, in which order, from the choices of all tokens.
 
-All of it is integer arithmetic in XLA. Each rank learns the choices of all tokens and decides what
-its own experts take. It then tells each token's owner where the token's results will lie, so that
-no rank has to repeat the decisions of another.
+The decisions are integer arithmetic in XLA. Each rank learns the choices of all tokens and decides
+what its own experts take. It then tells each token's owner where the token's results will lie, so
+that no rank has to repeat the decisions of another.
 """
 
 from typing import Any
@@ -39,9 +39,9 @@ def route(
     per_rank = num_experts // ranks
     everyone = all_gather(experts, axes, tiled=True)  # (ranks * T, k)
 
-    # The following arrays have an entry, or a row, for each assignment (handle.py): which of this
-    # rank's experts it chooses, whether it chooses any of them, whether it finds room, its place
-    # among the assignments of its expert, and its row on this rank, -1 for none.
+    # Each of the following arrays has an entry, or a row, for each assignment (handle.py). They
+    # tell which of this rank's experts it chooses, whether it chooses any of them, whether it finds
+    # room, its place among the assignments of its expert, and its row on this rank, -1 for none.
     local = everyone.ravel() - me * per_rank
     chosen = local[:, None] == jnp.arange(per_rank, dtype=np.int32)
     mine = chosen.any(1)
@@ -136,7 +136,7 @@ def _inverse(places, size):
 
 
 def _pick(values, index):
-    """Returns the rows of `values` that `index` names, -1 where it is negative."""
+    """Returns the rows of `values` that `index` names, -1 where the index is negative."""
     if not len(values):
         return jnp.full((len(index), *values.shape[1:]), -1, np.int32)
     found = values[jnp.maximum(index, 0)]
