@@ -38,7 +38,7 @@ class Operation:
       linear: whether it has derivatives.
       ordered: whether it compares numbers, so that it takes no complex numbers.
       bitwise: whether it takes only bool and integers.
-      groups: whether it has axis_index_groups.
+      groups: whether it takes axis_index_groups.
       invariant: whether check_vma types the result as equal on all ranks. Its transpose is
         then a copy, divided by `divisor`.
       divisor: what the result is divided by.

@@ -3,7 +3,7 @@
     ```python title="sum.py"              a file, which a command of the same page runs
     ```python title="Part of a program"   must parse
     ```bash                               is run
-    ```bash title="Needs mpirun: ..."     is run where the named programs are there
+    ```bash title="Needs mpirun: ..."     is run if the named programs are installed
     ```text title="Output"                must be among the output of the previous command
     ```yaml                               must parse
 
