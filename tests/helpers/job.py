@@ -68,7 +68,7 @@ def run(
     """Runs a program under the launcher to its end. `start` explains the other arguments.
 
     Args:
-      timeout: seconds until the job has failed.
+      timeout: seconds after which the job counts as failed.
     """
     return _to_the_end(start(program, *arguments, **options), (program, *arguments), timeout)
 
@@ -117,7 +117,7 @@ def launch(
       *arguments: the launcher's command line.
       environment: all environment variables of the job.
       modules: modules that the job's script imports and that take long to import.
-      timeout: seconds until the job has failed.
+      timeout: seconds after which the job counts as failed.
     """
     launcher = _server_for(modules, environment).start(arguments, environment)
     return _to_the_end(launcher, arguments, timeout)

@@ -1,4 +1,4 @@
-"""Independent collectives complete, although XLA starts them in another order on each rank."""
+"""Independent collectives complete, although XLA starts them in a different order on each rank."""
 
 import tempfile
 

@@ -189,7 +189,7 @@ class DeviceCopiesTest(parameterized.TestCase):
         order = list(gpu_of.values())
         self.assertGreater(len(order), 4 * 17)
         self.assertEqual(order[:40], [0, 1, 2, 3] * 10)
-        # In memory, one GPU's part lies after the other's.
+        # In memory, the parts of the GPUs follow one another, that of GPU 0 first.
         self.assertEqual([gpu_of[t] for t in sorted(gpu_of)][:12], [0] * 12)
 
 
