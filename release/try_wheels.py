@@ -2,10 +2,10 @@
 
     python release/try_wheels.py dist
 
-For each version of Python and of JAX, the newest JAX among them, an environment gets the wheel that
-suits it and no compiler. The tests run from a copy of the folder tests/, so that they import the
-installed package. Then the wheel for GPUs is installed beside it, if there is one, and its module
-imported. The table goes to docs/start/compatibility.md.
+There is an environment without a compiler for each version of Python and of JAX, including the
+newest JAX. The matching wheel is installed there. The tests run from a copy of the folder tests/,
+so that they import the installed package. If there is a wheel for GPUs, it is then installed too,
+and its module is imported. The table goes to docs/start/compatibility.md.
 """
 
 import argparse
@@ -29,8 +29,8 @@ _VERSIONS = {
     "3.13": ("0.10.2", "0.11.2", ""),
 }
 _NEEDED = ("absl-py", "hypothesis", "jax_cxl[store]", "optax", "pytest", "pytest-timeout", "pyyaml")
-# The parts of the tests that need no compiler, and show each engine of a wheel: the operations, and
-# jobs that start, replace collectives and save snapshots.
+# Tests that need no compiler and exercise each engine of a wheel: the operations, and jobs that
+# start, replace collectives and save snapshots.
 _TESTS = (
     "ops/psum_test.py",
     "ops/all_gather_test.py",
@@ -63,8 +63,8 @@ def _try(dist: pathlib.Path, python: str, jax: str, tests: Sequence[str]) -> str
         subprocess.run(["uv", "venv", "-q", "--python", python, folder / "venv"], check=True)
         wanted = [f"jax=={jax}"] if jax else ["jax"]
         install = ["uv", "pip", "install", "-q", "--python", interpreter, "--find-links", dist]
-        # Never from sources, which would need a compiler, and never an earlier wheel of the same
-        # version, which uv may have kept.
+        # Never install from sources, because that needs a compiler. Never install an earlier wheel
+        # of the same version, which uv may have cached.
         install += ["--only-binary", "jax_cxl", "--refresh-package", "jax_cxl", *_NEEDED, *wanted]
         subprocess.run(install, check=True)
         shutil.copytree(_ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("*.so"))
@@ -88,12 +88,12 @@ def _try(dist: pathlib.Path, python: str, jax: str, tests: Sequence[str]) -> str
 
 
 def _with_gpu_wheels(dist: pathlib.Path, python: str, interpreter: pathlib.Path) -> str:
-    """Returns what came of the wheels for GPUs that suit this Python."""
+    """Tries the wheels for GPUs that suit this Python, and returns the outcome."""
     tag = "cp311-cp311" if python == "3.11" else "cp312-abi3"
     ran = ""
     for wheel in sorted(dist.glob("jax_cxl_cuda*.whl")):
         if f"-{tag}-" in wheel.name:
-            # Without the packages of CUDA, which only a machine with GPUs needs.
+            # Leaves out the packages of CUDA, which only a machine with GPUs needs.
             command = ["uv", "pip", "install", "-q", "--python", interpreter, "--no-deps", wheel]
             subprocess.run(command, check=True)
             ended = subprocess.run([interpreter, "-c", "import jax_cxl._cuda"])

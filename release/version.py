@@ -28,7 +28,7 @@ def make(root: pathlib.Path, version: str, date: str) -> None:
 
     Raises:
       ValueError: the version is malformed, or is not newer than all tags; the clone has changes; or
-        the changelog has nothing about the version. Nothing has been written then.
+        the changelog has nothing about the version. In all these cases nothing is written.
     """
     key = _key(version)
     if key is None:

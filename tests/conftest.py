@@ -1,9 +1,9 @@
 """Set-up of all tests: eight CPU devices, each of which is a rank, and their pool.
 
 `JAX_CXL_TEST_POOL=incoherent`, `flush` or `uncached` runs the tests, and the jobs that they start,
-on such a pool. `JAX_CXL_TEST_SEED` is the seed of an incoherent pool. The C++ tests
-read the same two variables (cc/testing/pool/chosen_pool.h). Incoherent pools need the module
-`_testing` in tests/interpose, which belongs to the build of the C++ tests (CONTRIBUTING.md).
+on such a pool. `JAX_CXL_TEST_SEED` is the seed of an incoherent pool. The C++ tests read the same
+two variables (cc/testing/pool/chosen_pool.h). Incoherent pools need the module `_testing` in
+tests/interpose, which the build of the C++ tests makes (CONTRIBUTING.md).
 """
 
 import collections
@@ -48,7 +48,7 @@ _WITHOUT_THE_CHOSEN_POOL = [
     "gpu/cuda_test.py",
 ]
 
-# Set by JAX's configuration, not by XLA_FLAGS, which processes that tests start would inherit.
+# This uses JAX's configuration, because processes that tests start would inherit XLA_FLAGS.
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 
@@ -58,7 +58,7 @@ jax.config.update("jax_disable_most_optimizations", True)
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 # Background processes of a shell ignore SIGINT, and processes under nohup ignore SIGHUP. The jobs
-# that tests start would inherit that, and tests send them these signals.
+# that tests start would inherit this, but tests send them these signals.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
@@ -66,7 +66,7 @@ if chosen := os.environ.get("JAX_CXL_TEST_POOL"):
     os.environ["JAX_CXL_POOL"] = _POOLS[chosen]
     collect_ignore = _WITHOUT_THE_CHOSEN_POOL
     if chosen == "incoherent":
-        # For this process, and for processes that tests start.
+        # These variables are for this process, and for processes that tests start.
         seed = int(os.environ.get("JAX_CXL_TEST_SEED", "0"))
         leave_out = os.environ.get("JAX_CXL_TEST_LEAVE_OUT", "")
         os.environ.update(job.incoherent_environment(seed, leave_out))
@@ -76,7 +76,7 @@ if chosen := os.environ.get("JAX_CXL_TEST_POOL"):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks cases of a test with `sample(n)` as long, except the first and each nth after it.
+    """Marks cases of a test with `sample(n)` as long, except the first and every nth after it.
 
     If several processes share the tests, the files with jobs come first, because they take longest.
     """
@@ -102,7 +102,7 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Takes the count of a process of pytest-xdist. Each of them collects all tests."""
+    """Takes the count of one worker of pytest-xdist. Each worker collects all tests."""
     node.config.stash[_LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
 
 
@@ -123,5 +123,5 @@ def pytest_terminal_summary(
 
 
 def pytest_collection_finish() -> None:
-    """Hides what imports have made from the garbage collector: a twelfth of the time."""
+    """Hides imported objects from the garbage collector, which saves a twelfth of the time."""
     gc.freeze()

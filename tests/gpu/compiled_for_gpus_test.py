@@ -1,7 +1,7 @@
 """Checks the code that XLA's compiler for GPUs makes of start, tie and done. Needs no GPU.
 
 XLA rewrites programs in ways that a lowering does not show: it copies what loops carry, and joins
-calls with slices of their operands. Neither may touch the result between start and done.
+calls with slices of their operands. Neither rewrite may touch the result between start and done.
 
 The tests need this compiler: see CONTRIBUTING.md.
 """
@@ -21,9 +21,10 @@ from absl.testing import absltest, parameterized
 
 INSTRUCTION = re.compile(r"\s+(?:ROOT )?%(\S+) = .*? ([a-z][a-z-]*)\((.*?)\)(?:, (.*))?$")
 
-# Six gathers forward and six again for the gradients, six sums of gradients, one of the loss.
+# The collectives of `train`: six gathers forward, six more for the gradients, six sums of
+# gradients, and one sum of the loss.
 TRAINED = 19
-# The chunks of a collective in levels.
+# The number of chunks of a collective in levels.
 CHUNKS = 4
 
 
@@ -52,7 +53,7 @@ def computations(text: str) -> list[dict[str, Instruction]]:
 
 
 def memory(computation: dict[str, Instruction], name: str) -> tuple[str, str]:
-    """Returns which instruction made the memory of a value, and as which of its results."""
+    """Returns the instruction that allocated a value's memory, and the index among its results."""
     index = ""
     while (instruction := computation[name]).opcode in ("bitcast", "get-tuple-element"):
         if instruction.opcode == "get-tuple-element":
@@ -83,7 +84,7 @@ class CompiledForGpusTest(parameterized.TestCase):
         cls.temporary = found["temporary"]
 
     def calls(self, program):
-        """Yields each computation that has calls of ours, and their names by target."""
+        """Yields each computation that calls jax_cxl, with the names of these calls by target."""
         for computation in self.modules[program]:
             names = collections.defaultdict(list)
             for name, instruction in computation.items():
@@ -92,8 +93,8 @@ class CompiledForGpusTest(parameterized.TestCase):
             if names:
                 yield computation, names
 
-    # Each of two layers of experts gathers its parameters and scatters their gradients, and moves
-    # rows twice each way for two micro-batches.
+    # Each of two layers of experts gathers its parameters and scatters their gradients. For each of
+    # two micro-batches, it moves rows twice forward and twice backward.
     @parameterized.parameters(
         ("straight", 1),
         ("loop", 1),
@@ -129,8 +130,8 @@ class CompiledForGpusTest(parameterized.TestCase):
             total += len(dones)
         self.assertEqual(total, expected)
 
-    # The first gather of a stack can only hide behind what prepares the loop, and the first
-    # cotangents that go to experts behind the start of others.
+    # The first gather of a stack can hide only behind the preparation of the loop. The first
+    # cotangents that go to experts can hide only behind the start of others.
     @parameterized.parameters(
         ("straight", 0),
         ("loop", 0),
@@ -156,8 +157,8 @@ class CompiledForGpusTest(parameterized.TestCase):
                     bare.append(f"{start} ... {done}")
         self.assertLen(bare, without_products)
 
-    # Beside a chunk, the steps before of later chunks run and the steps after of earlier chunks, if
-    # the operation has such steps.
+    # While a chunk moves through the pool, later chunks run their steps before the pool, and
+    # earlier chunks run their steps after it, if the operation has these steps.
     @parameterized.parameters(
         ("psum", [3, 3, 3, 3]),
         ("psum_scatter", [3, 2, 1, 0]),
@@ -181,7 +182,8 @@ class CompiledForGpusTest(parameterized.TestCase):
         ((_, names),) = self.calls("levels_started")
         self.assertEqual({target: len(calls) for target, calls in names.items()}, {"collective": 1})
 
-    # As multiples of the larger of operand and result. docs/levels.md lists what the memory holds.
+    # The limits are multiples of the larger of operand and result. docs/levels.md lists what the
+    # memory holds.
     @parameterized.parameters(
         ("psum", 1.5),
         ("psum_scatter", 1.5),
@@ -228,7 +230,7 @@ class CompiledForGpusTest(parameterized.TestCase):
         self.assertGreater(sum(between["trained_early"]), 2 * sum(between["trained"]), between)
 
     def test_no_collective_is_left_out_of_what_is_timed(self):
-        # Two gathers and a scatter in the loop, one of each behind it.
+        # There are two gathers and a scatter in the loop, and one gather and one scatter after it.
         calls = self.calls("communication")
         self.assertEqual(sum(len(names["collective"]) for _, names in calls), 5)
 

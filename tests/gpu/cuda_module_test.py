@@ -8,7 +8,7 @@ from absl.testing import absltest
 
 import jax_cxl  # noqa: F401  An installed package may have the module.
 
-# nanobind only warns, and leaves a class out, if another module has a class of the same name.
+# If another module has a class of the same name, nanobind only warns and leaves the class out.
 _PROGRAM = """
 import jax_cxl._core, jax_cxl._cuda
 from jax_cxl._job import platforms

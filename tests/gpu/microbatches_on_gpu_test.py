@@ -1,4 +1,4 @@
-"""examples/experts/microbatches.py traced for GPUs: values on CPU devices, order of calls.
+"""Traces microbatches.py of examples/experts for GPUs: values on CPU devices, order of calls.
 
 Nothing here needs a GPU (start_done_on_gpu_test.py).
 """
@@ -45,7 +45,7 @@ class MicrobatchesTest(absltest.TestCase):
 
     @pytest.mark.long
     def test_same_steps(self):
-        """The parameters stay those of steps without micro-batches."""
+        """The parameters are those of steps without micro-batches."""
         states = []
         for in_halves in (False, True):
             each = trainer(in_halves)
@@ -72,9 +72,9 @@ class MicrobatchesTest(absltest.TestCase):
         text = each.step.trace(state, tokens).lower(lowering_platforms=("cuda",)).as_text()
         found = calls(text)
         starts = {result: name for name, result, _, _ in found if name in ("start", "start_rows")}
-        # In each layer: two moves each way for two micro-batches, forward and backward.
+        # Each layer moves rows twice forward and twice backward for each of two micro-batches.
         self.assertEqual(list(starts.values()).count("start_rows"), 8 * LAYERS)
-        # Parameters of all layers and their gradients.
+        # The parameters of all layers are gathered, and their gradients are scattered.
         self.assertEqual(list(starts.values()).count("start"), 2 * LAYERS)
         order = [
             (name, (result if name.startswith("start") else operands[name == "done"]).split("#")[0])
@@ -87,7 +87,8 @@ class MicrobatchesTest(absltest.TestCase):
             end = order.index(("done", result))
             between = [name for name, _ in order[begin + 1 : end]]
             beside_nothing += "tie" not in between
-        # The first gather, the last combine, the first transpose, and the last sum.
+        # Nothing runs beside the first gather, the last combine, the first transpose, and the last
+        # sum.
         self.assertLessEqual(beside_nothing, 4)
 
     def test_odd_number_of_sequences(self):

@@ -23,7 +23,7 @@ def device(platform, version):
 class PlatformTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        # The start of GPUs adds a source of errors, which later tests must not have.
+        # Starting with GPUs adds a source of errors, which must be gone in later tests.
         sources = list(program_errors._sources)
         self.enterContext(mock.patch.object(program_errors, "_sources", sources))
 

@@ -103,7 +103,8 @@ class OnGpuTest(parameterized.TestCase):
         )
         self.assertEqual((name, tie, done), ("start_rows", "tie", "done"))
         self.assertIn("has_side_effect = true", rest)
-        # Result, scratch memory and token; done keeps the first two alive, and all operands.
+        # A start returns a result, scratch memory and a token. The done keeps the first two alive,
+        # and all operands.
         self.assertIn(f"{started}#0", kept)
         self.assertIn(f"{started}#1", kept)
         self.assertLen(kept, 4 + published + 1)
@@ -151,7 +152,7 @@ class OnGpuTest(parameterized.TestCase):
             [name for name in names if name != "collective"],
             ["start_rows", "tie", "done", "start_rows", "tie", "done"],
         )
-        # The choices, the places and the weights, each before the rows that they concern.
+        # The choices, the places and the weights each travel before the rows that they concern.
         self.assertEqual(names[:3], ["collective", "collective", "start_rows"])
         self.assertEqual(names.count("collective"), 3)
 
@@ -248,7 +249,7 @@ class OnGpuTest(parameterized.TestCase):
         started, tie, done = calls(lower(program, *x, check_vma=check_vma))
         self.assertEqual([started[0], tie[0], done[0]], ["start", "tie", "done"])
         self.assertEqual(tie[2][0], f"{started[1]}#1")
-        # The same x, then y of the start, then what comes before.
+        # The operands of done are the same x, then y of the start, then the value of `after`.
         self.assertEqual(done[2][:2], [started[2][0], f"{started[1]}#0"])
         self.assertLen(done[2], 3)
         self.assertIn("operand_index = 1", done[3])

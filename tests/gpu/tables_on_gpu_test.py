@@ -1,4 +1,4 @@
-"""Rows of tables that are started and awaited, as GPUs trace them. Nothing here needs a GPU.
+"""Starts and awaits rows of tables, traced as for GPUs. Nothing here needs a GPU.
 
 The lowering for CUDA shows the calls, and the rules for CPUs give the values.
 benchmarks/tables/check.py runs on GPUs.

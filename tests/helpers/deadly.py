@@ -1,4 +1,4 @@
-"""Deaths of a process: in the middle of a write to a store, or at some time."""
+"""Kills a process in the middle of a write to a store, or after some time."""
 
 import json
 import os
@@ -14,14 +14,14 @@ class DeadlyMemory:
     """A native object that writes to memory. It kills the process in one of its writes."""
 
     def __init__(self, core: Any, deaths: "Deaths"):
-        """Wraps an object with `write(..., data)`, and perhaps `store_word`."""
+        """Wraps an object that has `write(..., data)`, and perhaps `store_word`."""
         self._core, self._deaths = core, deaths
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._core, name)
 
     def write(self, *arguments: Any) -> None:
-        """Writes, or writes a half and dies."""
+        """Writes the data, or writes half of it and kills the process."""
         *where, data = arguments
         if self._deaths.is_now():
             self._write_a_half(*where, data)
@@ -29,7 +29,7 @@ class DeadlyMemory:
         self._core.write(*where, data)
 
     def store_word(self, *arguments: int) -> None:
-        """Stores a word, or dies."""
+        """Stores a word, or kills the process."""
         if self._deaths.is_now():
             self._deaths.die()
         self._core.store_word(*arguments)
@@ -48,7 +48,7 @@ class Deaths:
     """Counts writes until the death of the process."""
 
     def __init__(self, writes: int, before: Callable[[], None] = lambda: None):
-        """Dies in a write, after a call of `before`."""
+        """Chooses write number `writes` for the death, which comes after a call of `before`."""
         self._left, self._before = writes, before
 
     def is_now(self) -> bool:
@@ -69,6 +69,6 @@ def die_after(seconds: float) -> None:
 
 
 def say(**what: object) -> None:
-    """Prints a line of JSON. `print` adds the end of the line later: other threads print too."""
+    """Prints a line of JSON in one piece. `print` would let other threads print before its end."""
     sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()

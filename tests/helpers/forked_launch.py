@@ -2,10 +2,10 @@
 
     python tests/helpers/forked_launch.py MODULE,MODULE... ARGUMENTS OF THE LAUNCHER
 
-Importing JAX takes a second of a processor, most of what a rank of a small test needs. Where the
-launcher starts a new interpreter, this forks instead; all else is the launcher's own code.
-`launch/launch_test.py`, `launch/output_test.py` and a part of `ending_test.py` test the launcher as
-users have it.
+Importing JAX takes a second of CPU time, which is most of what a rank of a small test needs. The
+launcher starts a new interpreter for each rank; this program forks instead. Everything else is the
+launcher's own code. `launch/launch_test.py`, `launch/output_test.py` and a part of `ending_test.py`
+test the launcher as users run it.
 """
 
 import atexit
@@ -33,10 +33,10 @@ _RANK = [sys.executable, "-m", rank.__name__]
 
 
 def import_modules(names: str) -> None:
-    """Imports modules for all forks, from their names with commas in between.
+    """Imports modules for all forks. Commas separate the names.
 
-    What they make stays until the end. A fork whose garbage collector looked at it would spend a
-    seventh of its time there, and copy the pages.
+    The objects that they make stay until the end. If the garbage collector of a fork looked at
+    these objects, it would take a seventh of the fork's time, and copy the pages.
     """
     gc.disable()
     for name in names.split(","):
@@ -49,7 +49,7 @@ def import_modules(names: str) -> None:
 
 
 def fork() -> int:
-    """Forks. JAX warns that it has threads, but it has none before its first use."""
+    """Forks. JAX warns about its threads, but it has none before its first use."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return os.fork()
@@ -162,7 +162,7 @@ def _end(status: int) -> NoReturn:
 
 
 def main() -> NoReturn:
-    """Imports, and runs the launcher."""
+    """Imports the modules and runs the launcher."""
     modules, *arguments = sys.argv[1:]
     import_modules(modules)
     launch_and_exit(arguments)

@@ -11,7 +11,8 @@ from jax_cxl._takeover import hook
 from jax_cxl._takeover.hlo.wire import Message
 from jax_cxl._takeover.world import World
 
-# Devices 0 and 1 belong to process 0, devices 2 and 3 to process 1; their ranks are others.
+# Devices 0 and 1 belong to process 0, devices 2 and 3 to process 1. Ranks differ from the numbers
+# of devices.
 WORLD = World({0: 3, 1: 2, 2: 1, 3: 0}, {0: 0, 1: 0, 2: 1, 3: 1})
 
 ADD = """
@@ -43,7 +44,7 @@ def text(data):
 
 
 def rewritten(body, devices=(0, 1, 2, 3), world=WORLD, **options):
-    """Returns the text of the module after the hook, None if that left it alone."""
+    """Returns the text of the module after the hook, or None if the hook left it alone."""
     after = hook.transform(module(body, devices), lambda: world, **options)
     return None if after is None else text(after)
 
@@ -56,7 +57,7 @@ def all_reduce(groups, extra="channel_id=1, use_global_device_ids=true"):
 
 
 def check_pairs(test, after, starts):
-    """Checks that starts come before the work and dones after it, and nothing else is there."""
+    """Checks that starts come before the work and dones after it, with nothing else around."""
     entry = after[after.index("ENTRY") :]
     targets = re.findall(r'custom_call_target="(jax_cxl_\w+)"| negate\(', entry)
     test.assertEqual(targets, ["jax_cxl_start"] * starts + [""] + ["jax_cxl_done"] * starts)

@@ -14,7 +14,7 @@ from jax_cxl._store.writing import saving, shard_bytes
 
 
 class Copies:
-    """Makes a copy only when somebody waits for it, as late as a GPU may, and one at a time."""
+    """Makes one copy at a time, and only when somebody waits for it, as late as a GPU may."""
 
     def __init__(self):
         self._started = {}

@@ -12,7 +12,7 @@ X = np.arange(300_000)
 
 
 def publish(store: Any, name: str, x: Any) -> None:
-    """Publishes an array, and waits until it is there."""
+    """Publishes an array, and waits until it is in the store."""
     store.publish(name, {"x": x})
     store.flush(name)
 
@@ -44,7 +44,7 @@ def once(
 
 
 def in_thread(act: Callable[[], Any]) -> Callable[[], Any]:
-    """Begins to do something; returns a function that waits, and returns result or error."""
+    """Starts a function in a thread. Returns a function that waits for its result or error."""
     done: list[Any] = []
 
     def run() -> None:

@@ -25,7 +25,7 @@ INTERPOSE = pathlib.Path(__file__).parents[1] / "interpose"
 
 _ON_CPUS = {"JAX_PLATFORMS": "cpu"}
 
-# What programs of tests/programs import.
+# Modules that programs of tests/programs import.
 _MODULES = ("jax.numpy", "jax.sharding", "absl.app", "jax_cxl.lax")
 
 
@@ -68,7 +68,7 @@ def run(
     """Runs a program under the launcher to its end. `start` explains the other arguments.
 
     Args:
-      timeout: seconds until the job has failed.
+      timeout: seconds after which the job counts as failed.
     """
     return _to_the_end(start(program, *arguments, **options), (program, *arguments), timeout)
 
@@ -93,8 +93,8 @@ def _job(
       devices_per_process: number of devices of each process.
       environment: environment variables besides those of this process.
       launcher: further options of the launcher.
-      modules: what else the program imports that takes long.
-      quick: whether the programs compile as quick_compilation.py says, or else as for users.
+      modules: further modules that the program imports and that take long to import.
+      quick: whether the programs compile as quick_compilation.py says; otherwise as for users.
     """
     command = [
         *("-n", str(processes), "--devices-per-process", str(devices_per_process)),
@@ -116,8 +116,8 @@ def launch(
     Args:
       *arguments: the launcher's command line.
       environment: all environment variables of the job.
-      modules: what the job's script imports that takes long.
-      timeout: seconds until the job has failed.
+      modules: modules that the job's script imports and that take long to import.
+      timeout: seconds after which the job counts as failed.
     """
     launcher = _server_for(modules, environment).start(arguments, environment)
     return _to_the_end(launcher, arguments, timeout)
@@ -128,7 +128,7 @@ def _to_the_end(
     arguments: tuple[str, ...],
     timeout: float,
 ) -> subprocess.CompletedProcess[str]:
-    """Waits for the end of a job. Raises AssertionError, with the output, if it takes longer."""
+    """Waits for the end of a job. If it takes too long, raises AssertionError with the output."""
     with launcher:
         try:
             stdout, stderr = launcher.communicate(timeout=timeout)
@@ -142,7 +142,7 @@ def _to_the_end(
 def _server_for(modules: tuple[str, ...], environment: Mapping[str, str]) -> launch_server.Server:
     """Returns the server for jobs that import these modules, with these settings."""
     global _server, _servers_settings
-    # Python and JAX read the other variables when they start.
+    # Python and JAX read these variables when they start, so jobs of a server share their values.
     settings = (
         modules,
         {
@@ -182,8 +182,8 @@ def incoherent_environment(seed: int, leave_out: str = "") -> dict[str, str]:
 
     Args:
       seed: seed of the random moves of cache lines.
-      leave_out: an operation of the protocol that then does nothing
-        (cc/testing/incoherent/omission.h), "" for none.
+      leave_out: an operation of the protocol that is made to do nothing
+        (cc/testing/incoherent/omission.h), or "" for none.
 
     Raises:
       FileNotFoundError: the module that emulates the caches has not been built.

@@ -2,8 +2,8 @@
 
     python tests/helpers/launch_server.py SOCKET MODULE,MODULE...
 
-Importing JAX takes a second of a processor, which is most of what a job of a small test needs. So a
-server imports the modules once, and forks for each job. The copy is the job's launcher, and forks
+Importing JAX takes a second of CPU time, which is most of what a job of a small test needs. So a
+server imports the modules once, and forks for each job. The fork is the job's launcher, and forks
 again for the ranks (forked_launch.py). Two jobs of one server have the same hash seed.
 """
 
@@ -31,14 +31,14 @@ _NUMBER = "q"
 
 
 class Launcher:
-    """A running launcher. It has what tests need of `subprocess.Popen`.
+    """A running launcher, with the part of `subprocess.Popen` that tests need.
 
     Attributes:
       pid: its process id.
       stdout: its output, a text file.
       stderr: its errors, a text file.
       returncode: its status, None until `wait` or `communicate` has seen its end.
-      left_behind: the number of processes of the job that lived after its end.
+      left_behind: the number of processes that outlived the job.
     """
 
     def __init__(self, answers: socket.socket, stdout: int, stderr: int):
@@ -154,7 +154,7 @@ def _serve(requests: socket.socket) -> None:
 
 
 def _watch(request: Any, stdout: int, stderr: int, answers_file: int) -> None:
-    """Starts the launcher in another copy, and sends the answers."""
+    """Starts the launcher in another fork, and sends the answers."""
     answers = socket.socket(fileno=answers_file)
     processes.become_subreaper()
     launcher = forked_launch.fork()

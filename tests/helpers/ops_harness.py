@@ -114,7 +114,7 @@ def check_linear(function: Callable, oracle: Callable, *shape: int, check_vma: b
     check(function, x, y)
     check(lambda v: jax.jvp(function, (v,), (2 * v,))[1], x, 2 * y)
 
-    # The transpose, from the matrix of the oracle.
+    # Compute the transpose from the matrix of the oracle.
     basis = np.eye(x.size, dtype=np.float32).reshape(x.size, *x.shape)
     matrix = np.stack([oracle(e).ravel() for e in basis], axis=1)
     expected = (matrix.T @ y.ravel()).reshape(x.shape)
@@ -137,7 +137,7 @@ def check_linear(function: Callable, oracle: Callable, *shape: int, check_vma: b
         slices = np.moveaxis(batch, 1 + dim, 0)
         expected = np.stack([oracle(s) for s in slices], axis=1)
         check(jax.vmap(function, in_axes=dim), batch, expected)
-        # Over the collective's own axis: nothing is communicated, so no mesh is needed.
+        # A vmap over the collective's own axis communicates nothing, so it needs no mesh.
         own = jax.vmap(function, in_axes=dim, axis_name="i")
         check_equal(np.asarray(own(np.moveaxis(x, 0, dim))), y)
     same = jax.vmap(lambda _: function(x[0]), axis_name="i")(np.arange(RANKS))

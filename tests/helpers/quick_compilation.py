@@ -1,7 +1,7 @@
 """Settings with which XLA compiles small programs in half the time.
 
-They choose XLA's older emitters, which JAX 0.11.1 no longer has. These support NumPy's own dtypes
-only, and fuse in another way, so that sums of floats may be rounded in another way.
+They choose XLA's older emitters, which JAX 0.11.1 no longer has. The older emitters support only
+NumPy's own dtypes. They also fuse differently, so that sums of floats may be rounded differently.
 """
 
 import os

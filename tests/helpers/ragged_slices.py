@@ -1,4 +1,4 @@
-"""Slices for tests of jax_cxl.ragged_all_to_all, and what NumPy makes of them."""
+"""Slices for tests of jax_cxl.ragged_all_to_all, and their results in NumPy."""
 
 import jax
 import numpy as np
@@ -10,7 +10,7 @@ ROWS, INTO, BATCH = 40, 50, 3
 
 
 def oracle(operand, output, table):
-    """The exchange of all ranks; table has the shape (ranks, 4, ranks * slices)."""
+    """Returns the results of all ranks; table has the shape (ranks, 4, ranks * slices)."""
     n = len(operand)
     slices = table.shape[2] // n
     result = output.copy()

@@ -1,8 +1,8 @@
 """Starts processes that look like processes of two hosts, each with a kernel of its own.
 
-`unshare` gives a process its own host name, process ids and mounts. A bind mount hides the kernel's
-boot id, by which JAX and jax_cxl tell kernels apart, behind another. There is still only one
-kernel, so the processes share advisory locks and clocks.
+`unshare` gives a process its own host name, process ids and mounts. JAX and jax_cxl tell kernels
+apart by the boot id, which a bind mount replaces with another. There is still only one kernel, so
+the processes share advisory locks and clocks.
 """
 
 import functools
@@ -24,7 +24,7 @@ exec "$@"
 
 
 class Hosts:
-    """Two hosts of the same name. Names have to resolve for Gloo, so it is localhost."""
+    """Two hosts of the same name, localhost, because Gloo has to resolve the name."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory()

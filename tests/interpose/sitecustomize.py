@@ -1,8 +1,8 @@
 """Puts an emulated cache between this process and its pools, in each process of a test run.
 
-tests/conftest.py imports this file where `JAX_CXL_TEST_POOL=incoherent`, and puts its folder on
-PYTHONPATH, so that the processes which the tests start import it too. The module `_testing` beside
-it belongs to the build of the C++ tests; CONTRIBUTING.md has the command.
+If `JAX_CXL_TEST_POOL=incoherent`, tests/conftest.py imports this file. It also puts this folder on
+PYTHONPATH, so that processes that the tests start import the file too. The build of the C++ tests
+makes the module `_testing` in this folder; CONTRIBUTING.md has the command.
 """
 
 import os

@@ -91,7 +91,7 @@ class BenchTest(parameterized.TestCase):
         self.assertEqual(list(time), ["min", "median", "max"])
         self.assertBetween(time["median"], time["min"], time["max"])
         self.assertGreater(time["min"], 0)
-        # Times are rounded to a nanosecond, of about a microsecond.
+        # Times of about a microsecond are rounded to a nanosecond.
         rate = row["bytes"] / time["median"] / 1e3
         self.assertAlmostEqual(row["algbw_gbps"], rate, delta=2e-3 * rate + 1e-6)
         factor = float(ops.OPS[row["op"]].bus_factor(2))
@@ -126,7 +126,7 @@ class BenchTest(parameterized.TestCase):
             op, count = ops.OPS[name], next(r["bytes"] for r in rows[::-1] if r["op"] == name) // 4
             count //= op.blocks(3)
             least = round(4 * count * max(written for written, _ in op.pool(3, count)))
-            # Besides the rows: the choices of tokens, and where their results lie.
+            # Besides the rows, ranks write the choices of tokens and the places of their results.
             self.assertBetween(written[name], least, least + 40_000, name)
 
     @pytest.mark.long
@@ -138,7 +138,7 @@ class BenchTest(parameterized.TestCase):
         self.assertEqual(run.returncode, 0, run.stderr)
         rows = [line.split() for line in run.stdout.splitlines() if "bfloat16" in line]
         self.assertEqual([row[4] for row in rows], ["broadcast", "reduce", "gather", "scatter"])
-        # Whole blocks: of 50 elements, or three of 16.
+        # The bytes are cut to whole blocks: one of 50 elements, or three of 16.
         self.assertEqual(
             [(row[0], row[1]) for row in rows], [("100", "50")] * 2 + [("96", "16")] * 2
         )
@@ -333,7 +333,7 @@ class BoundTest(absltest.TestCase):
             name: ops.Shape(op, 4, 0, 4, dtype).bound_seconds(write=1.0, read=2.0)
             for name, op in ops.OPS.items()
         }
-        # Bytes written, then read, as plan::LowerBound says.
+        # The bytes written, plus the bytes read at twice the rate, as in plan::LowerBound.
         self.assertEqual(seconds["all_gather"], 16 + 48 / 2)
         self.assertEqual(seconds["psum"], 16 + 24 / 2)
         self.assertEqual(seconds["psum_scatter"], 48 + 48 / 2)
@@ -352,7 +352,7 @@ class BoundTest(absltest.TestCase):
 
 class CheckRegressionTest(parameterized.TestCase):
     def check(self, medians, *options, wrong=0):
-        """Compares a file of two results, 10 us and 20 us, with one of other medians."""
+        """Compares a file of two results, 10 us and 20 us, with a file of other medians."""
         with tempfile.TemporaryDirectory() as folder:
             paths = [str(pathlib.Path(folder) / name) for name in ("old.json", "new.json")]
             for path, times, bad in ((paths[0], (10, 20), 0), (paths[1], medians, wrong)):

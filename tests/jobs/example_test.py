@@ -19,7 +19,7 @@ _STEPS = 50
 _CHECKPOINT_STEP = 30
 _TIMEOUT_SECONDS = 240
 
-# Four devices divide neither 6 nor 5 sequences: rows are added, and those must not count.
+# Four devices cannot share 6 or 5 sequences evenly. Rows are added, and those must not count.
 _FLAGS = (
     *(f"--steps={_STEPS}", "--learning_rate=0.01", "--batch_size=6", "--sequence_length=48"),
     *("--layers=2", "--width=32", "--heads=2", "--evaluate_every=10", "--evaluate_size=5"),
@@ -36,7 +36,7 @@ _FIGURES = {
     *("collectives", "processes", "devices", "device_kind", "versions"),
 }
 
-# Only train_transformer.py has these.
+# Only train_transformer.py reports these.
 _FIGURES_OF_COLLECTIVES = {
     *("bytes_through_pool", "communication_seconds", "pool_figures", "prefetch", "shard"),
 }
@@ -68,8 +68,8 @@ def _start(
       processes: the number of processes.
       optimized: whether XLA optimizes as for users.
       script: the example.
-      hidden: whether jax_cxl is not installed.
-      launched: whether the launcher starts it, or else a new interpreter by itself.
+      hidden: whether it runs as if jax_cxl were not installed.
+      launched: whether the launcher starts it; otherwise a new interpreter starts it directly.
     """
     environment = (os.environ if optimized else job.quick_environment()) | {
         "JAX_PLATFORMS": "cpu",
@@ -128,7 +128,7 @@ class ExampleTest(parameterized.TestCase):
         return json.loads(figures.read_text())
 
     def checkpoints(self):
-        """Returns a copy of the reference's checkpoints, as if it had been stopped at the first."""
+        """Returns a copy of the reference's checkpoints, as if it had stopped at the first one."""
         copy = self.folder / self.id()
         shutil.copytree(self.folder / "checkpoints", copy)
         shutil.rmtree(copy / str(_STEPS))
@@ -200,7 +200,7 @@ class ExampleTest(parameterized.TestCase):
             figures["heldout_nats_per_byte"], self.reference["heldout_nats_per_byte"], rtol=1e-4
         )
         if collectives == "cxl":
-            # A rank that gathers all parameters, twice a step, writes its own and reads the others.
+            # Twice a step, a rank gathers all parameters: it writes its own and reads the others.
             gathered = 2 * _STEPS * 4 * figures["parameters"]
             self.assertGreaterEqual(figures["bytes_through_pool"], gathered)
             self.assertGreater(figures["communication_seconds"], 0)
@@ -241,8 +241,9 @@ class ExampleTest(parameterized.TestCase):
 
     @pytest.mark.long
     def test_gradients_equal_those_of_lax_in_a_model_of_useful_width(self):
-        # Wide enough for XLA's faster matrix products: jaxlib 0.10.2 fuses them with what assembles
-        # the gradient, and returned zeros for some norms when the consumer was the pool.
+        # The model is wide enough for XLA's faster matrix products. jaxlib 0.10.2 fuses them with
+        # the code that assembles the gradient. When the pool consumed the result, some norms were
+        # zeros.
         wide = ("--layers=1", "--width=128", "--heads=4", "--sequence_length=256", "--steps=5")
         norms = [
             self.train(f"--collectives={collectives}", *wide, devices=2, optimized=True)[

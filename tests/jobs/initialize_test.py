@@ -61,7 +61,7 @@ class UsablePoolTest(InitializeTestCase):
         ranks = jax.device_count()
         rank_bytes = lifecycle.ensure_started().pool_bytes // ranks
         self.assertLessEqual(rank_bytes, 64 << 20)
-        # More than a rank has there, so it wraps around its ring.
+        # This is more than a rank's part of the pool, so the data wraps around the rank's ring.
         count = rank_bytes + 1000
         mesh = jax_cxl.make_mesh((ranks,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
         shift = jax.shard_map(
@@ -76,7 +76,7 @@ class UsablePoolTest(InitializeTestCase):
         self.assertTrue((y == np.roll(x, count)).all())
 
     def test_existing_pool_file_is_used_in_place_and_kept(self):
-        # Full of another job's words: none of them may satisfy a wait of this job.
+        # The file is full of another job's words. None of them may satisfy a wait of this job.
         path = self.folder / "pool"
         jax_cxl.initialize(f"file:{path}?size=16MiB")
         jax_cxl.shutdown()
@@ -200,7 +200,7 @@ class SeveralProcessesTest(InitializeTestCase):
             devices_per_process=2,
         )
         self.assertNotEqual(done.returncode, 0)
-        # The first failure ends the others, so that not all of them need have printed theirs.
+        # The first failure ends the other processes, so some of them may not have printed theirs.
         self.assertIn("PoolNotFoundError", done.stderr)
         self.assertIn(f"{self.folder}/no", done.stderr)
 

@@ -34,7 +34,7 @@ class LevelsTest(parameterized.TestCase):
         self.assertEqual(done.stdout.count("traffic right"), 2)
 
     def test_takeover(self):
-        # The built-in limit would take long.
+        # A test of the built-in limit would take long.
         with tempfile.TemporaryDirectory() as folder:
             table = pathlib.Path(folder) / "table.json"
             table.write_text(json.dumps({"tuning": {"levels_all_reduce_bytes": 1 << 21}}))

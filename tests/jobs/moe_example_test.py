@@ -66,7 +66,7 @@ class MoeExampleTest(absltest.TestCase):
 
     @pytest.mark.long
     def test_experts_move_between_steps(self):
-        """The losses stay, and fewer tokens cross than without moves."""
+        """The losses stay the same, and fewer tokens cross than without moves."""
         with tempfile.TemporaryDirectory() as folder:
             moved = _train("dispatch", folder, "--place_every=2", processes=2)
         still = _dispatch()

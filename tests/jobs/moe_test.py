@@ -49,7 +49,7 @@ class MoeTest(absltest.TestCase):
         for row in rows:
             self.assertEqual(row["wrong"], 0, row)
         written = {(row["routing"], row["way"]): sum(row["bytes_written"]) for row in rows}
-        # With two ranks, 11 of 14 tokens are wanted by the other rank; without sharing, 14 rows.
+        # With two ranks, the other rank wants 11 of 14 tokens. Without sharing, it gets 14 rows.
         share = written["uniform", "dispatch"] / written["uniform", "ragged"]
         self.assertLess(share, 0.9)
         self.assertEqual(written["uniform", "dense-lax"], 0)

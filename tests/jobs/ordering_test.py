@@ -1,4 +1,4 @@
-"""Independent collectives complete, although XLA starts them in another order on each rank."""
+"""Independent collectives complete, although XLA starts them in a different order on each rank."""
 
 import tempfile
 
@@ -28,7 +28,7 @@ class OrderingTest(parameterized.TestCase):
         options = [f"--cache={folder}"] if cached else []
         if replace:
             options.append("--replace")
-        # Rank 0 of the second job loads from its cache what the others compile.
+        # In the second job, rank 0 loads programs from its cache, and the others compile them.
         for second in (False, True) if cached else (False,):
             done = job.run("uneven_compilation.py", *options, processes=3)
             self.assertEqual(done.returncode, 0, done.stderr)

@@ -1,4 +1,4 @@
-"""Jobs that train with a pooled optimizer, and whose processes are killed."""
+"""Jobs train with a pooled optimizer while their processes are killed."""
 
 import pathlib
 

@@ -52,7 +52,7 @@ class StoreTest(parameterized.TestCase):
         program = str(
             pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "store" / "store_kills.py"
         )
-        # A kill of a publisher and one of a reader take a second.
+        # Killing one publisher and one reader takes a second.
         kills = max(3, int(4 * job.SECONDS))
         for arguments in ((), ("--paths=3", "--parity=1")):
             done = job.run(program, f"--kills={kills}", *arguments, processes=1, modules=_MODULES)

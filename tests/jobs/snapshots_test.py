@@ -7,7 +7,7 @@ import job
 import pytest
 from absl.testing import absltest, parameterized
 
-# Processes, and devices of each.
+# (number of processes, number of devices of each process)
 _LAYOUTS = ((2, 1), (1, 1), (2, 1), (2, 2), (1, 3), (3, 1))
 
 

@@ -18,7 +18,7 @@ from jax_cxl import ops
 class StartDoneTest(parameterized.TestCase):
     def test_every_pair_is_here(self):
         pairs = {name.removesuffix("_start") for name in ops.__all__ if name.endswith("_start")}
-        # tests/moe runs the pairs of experts, tests/gpu those that move rows.
+        # tests/moe runs the pairs for experts, and tests/gpu the pairs that move rows.
         others = {"ragged_all_to_all", "take_rows", "moe_dispatch", "moe_combine"}
         self.assertEqual(pairs, {*ARGUMENTS, *others})
         for name in pairs:
@@ -68,7 +68,7 @@ class StartDoneTest(parameterized.TestCase):
             harness.check_equal(harness.run(transform(loss(split)), x), expected)
 
     def test_futures_are_values(self):
-        # Started in one iteration and used in the next, as in a pipeline.
+        # The collective is started in one iteration and used in the next, as in a pipeline.
         def body(v):
             def step(future, u):
                 arrived = future.done()

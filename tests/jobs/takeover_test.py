@@ -41,15 +41,15 @@ class LoadedProgramsTest(parameterized.TestCase):
 
     def test_programs_of_an_earlier_job_come_first(self):
         folder = self.enterContext(tempfile.TemporaryDirectory())
-        # Three rounds of one, one and two calls; for `save` and `cached` one call before them.
+        # Three rounds make one, one and two calls. `save` and `cached` make one call before them.
         out = self.load("save", folder)
         self.assertEqual(out.count("right: 13 calls"), 2, out)
         out = self.load("load", folder)
         self.assertEqual(out.count("right: 12 calls"), 2, out)
-        # A handler at exit, which runs after jax_cxl has stopped.
+        # An exit handler prints this. It runs after jax_cxl has stopped.
         self.assertEqual(out.count("12 calls in all"), 2, out)
         out = self.load("cached", folder)
-        # Only process 0 finds it there, and the other one compiles it.
+        # Only process 0 finds the program in its cache. The other process compiles it.
         self.assertRegex(out, r"\[0\] [1-9] hits")
         self.assertEqual(out.count("right: 13 calls"), 2, out)
         self.assertEqual(out.count("for the devices [0, 2048] in this order"), 2, out)
@@ -74,7 +74,7 @@ class EarlyEndTest(parameterized.TestCase):
     )
     @pytest.mark.sample(4)
     def test_the_program_ends_while_jax_cxl_starts(self, stage, ending, status):
-        # New interpreters, because forks end in another way.
+        # This uses new interpreters, because forks end differently.
         done = job.run("takeover/ends_early.py", stage, ending, environment=REPLACED, forked=False)
         self.assertEqual(done.returncode, status, done.stderr)
         self.assertEqual(done.stdout.count("2 devices"), 2)

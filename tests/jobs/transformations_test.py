@@ -44,7 +44,7 @@ def apply(matrix, x):
 
 
 def varying(v):
-    """Casts a value that stopped varying, as loops and branches want one type."""
+    """Casts a value that stopped varying, because loops and branches need a single type."""
     missing = {"i"} - jax.typeof(v).manual_axis_type.varying
     return lax.pcast(v, tuple(missing), to="varying") if missing else v
 
@@ -117,7 +117,7 @@ class TransformationsTest(parameterized.TestCase):
         expected = harness.run(pulled, x, check_vma=check_vma)
         self.check(transposed, x, expected, check_vma)
 
-        # In loops, where residuals are stacked.
+        # The same in a loop, where residuals are stacked.
         def step(c):
             out = operation(c)
             return (varying(out) if check_vma else out) * 0.5
@@ -191,8 +191,8 @@ class CompilationTest(parameterized.TestCase):
         harness.check_equal(y, np.stack([3 * total * total] * 4))
 
     def test_donated_inputs(self):
-        # The sum is written where its operand lies, or the donation is refused; both are
-        # right as long as nothing is read after it was overwritten.
+        # Either the sum is written over its operand, or the donation is refused. Both are right as
+        # long as nothing is read after it was overwritten.
         sharding = jax.NamedSharding(harness.mesh(), jax.P("i"))
         x = harness.uneven_values(3000)
         step = self.program(lambda v: jax_cxl.psum(v, "i") * 0.25, donate_argnums=0)

@@ -56,7 +56,8 @@ class TuningTest(parameterized.TestCase):
             tuning_table.load("/no/table.json")
 
     def test_job_runs_with_a_table(self):
-        # Calls that would travel in submissions and in one slot go through rings of many rounds.
+        # With these values, calls that would fit into a submission or a slot take many rounds
+        # through the rings.
         values = {"slot_bytes": 4096, "num_slots": 2, "inline_bytes": 128, "past_caches_bytes": 0}
         table = self.write("t.json", values | {"all_read_bytes": 0})
         done = job.run("tuned.py", processes=3, environment={"JAX_CXL_TUNING": table})
@@ -77,7 +78,7 @@ class TuneTest(parameterized.TestCase):
             tune._Question("slots", [{"num_slots": 4}, {"num_slots": 6}], "psum", "1KiB"),
             tune._Question("copies", [{"past_caches_bytes": 2}], "psum", "1KiB"),
         ]
-        # A job each; the second candidate is twice as fast, unless something else disturbs it.
+        # Each candidate is one job. The second one is twice as fast, unless something disturbs it.
         seen = []
 
         def bench(question, values, options):

@@ -41,7 +41,7 @@ class Cell:
 def all_cells() -> Iterator[Cell]:
     """Every operation x dtype x transformation.
 
-    Cells of float32 are with and without check_vma; those of other dtypes alternate.
+    Cells of float32 come with and without check_vma; those of other dtypes alternate.
     """
     product = itertools.product(
         enumerate(OPERATIONS), enumerate(reference.DTYPES), enumerate(TRANSFORMATIONS)
@@ -53,9 +53,9 @@ def all_cells() -> Iterator[Cell]:
 
 
 def some_cells(sixths: Sequence[int]) -> Iterator[Cell]:
-    """Returns some of the six parts, numbered from 0, of a selection of cells. Together the six
-    parts have each pair of operation and transformation, of operation and dtype, and of dtype and
-    transformation.
+    """Yields some parts of a selection of cells, which has six parts, numbered from 0. Together the
+    six parts contain each pair of operation and transformation, of operation and dtype, and of
+    dtype and transformation.
     """
     for cell in all_cells():
         o = OPERATIONS.index(cell.operation)
@@ -90,13 +90,13 @@ def refusal(cell: Cell) -> str:
 
 
 def by_operation(cells: Iterable[Cell]) -> Iterator[list[Cell]]:
-    """Returns cells that follow each other and have the same operation."""
+    """Yields lists of adjacent cells that have the same operation."""
     for _, batch in itertools.groupby(cells, lambda cell: cell.operation.name):
         yield list(batch)
 
 
 def run(cells: Sequence[Cell]) -> list[dict[str, Any]]:
-    """Runs cells, all in one program for each value of check_vma and way to compile.
+    """Runs cells, in one program for each value of check_vma and each way to compile.
 
     Returns:
       The keys of the cells, each with its `result`: OK, or WRONG and how it differs, or the error
@@ -115,8 +115,8 @@ def run(cells: Sequence[Cell]) -> list[dict[str, Any]]:
 
 def _compiles_quickly(cell: Cell) -> bool:
     """Returns whether `quick_compilation` gives right results for a cell."""
-    # With its options, XLA rounds small normal numbers of float8_e5m2fnuz wrongly where it copies
-    # them through float16: 3.8e-5 becomes 6.1e-5.
+    # With its options, XLA rounds small normal numbers of float8_e5m2fnuz wrongly if it copies them
+    # through float16: 3.8e-5 becomes 6.1e-5.
     wrong = (*PACKED_DTYPES, "float8_e5m2fnuz")
     return jax.default_backend() == "cpu" and cell.dtype not in wrong
 

@@ -81,7 +81,7 @@ def write(records: list[Record], derivatives: set[str]) -> str:
     """Returns the document.
 
     Args:
-      records: records of all cells in all layouts; `layout` says in which.
+      records: records of all cells in all layouts; the field `layout` tells which.
       derivatives: the names of transformations that need a derivative.
     """
     order = {op.name: i for i, op in enumerate(cells.OPERATIONS)}

@@ -26,7 +26,7 @@ class Layout:
         return f"{self.processes}x{self.devices_per_process}"
 
     def options(self) -> dict[str, int]:
-        """Returns what `job.run` takes."""
+        """Returns the layout as options of `job.run`."""
         return {"processes": self.processes, "devices_per_process": self.devices_per_process}
 
 
@@ -35,10 +35,10 @@ LAYOUTS = (Layout(1, 4, (0, 1, 2, 3)), Layout(2, 2, (4,)), Layout(4, 1, (5,)))
 
 
 def read(folder: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns the records of the cells: for each, the first result that is not right."""
+    """Returns a record for each cell, with the first result that is not right, if there is one."""
     files = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     merged = []
-    # Up to the last cell that all processes have reached.
+    # Stops after the last cell that all processes have reached.
     for records in zip(*files, strict=False):
         keys = [{k: v for k, v in record.items() if k != "result"} for record in records]
         if any(key != keys[0] for key in keys):

@@ -19,7 +19,8 @@ class Model:
 
     Args:
       processes: the process of each rank of the group.
-      in_levels: whether the ranks of a process are combined first; else all in rank order.
+      in_levels: whether the ranks of a process are combined first; otherwise all are, in rank
+        order.
     """
 
     def __init__(self, processes: Sequence[int], in_levels: bool) -> None:
@@ -63,11 +64,11 @@ class Model:
         return x.reshape(len(x), len(x), -1, *x.shape[2:]).swapaxes(0, 1).reshape(x.shape)
 
     def broadcast(self, x: Array) -> Array:
-        """From the last rank but one."""
+        """From the second-to-last rank."""
         return np.stack([x[-2]] * len(x))
 
     def reduce(self, x: Array) -> Array:
-        """To the last rank but one. Collectives without levels add in rank order."""
+        """To the second-to-last rank. Collectives without levels add in rank order."""
         y = np.zeros_like(x)
         y[-2] = reference.fold(x)
         return y

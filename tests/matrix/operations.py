@@ -1,4 +1,4 @@
-"""The operations of the matrix: how to call them, and the same in NumPy.
+"""The operations of the matrix: how to call them, and how NumPy computes their results.
 
 An *oracle* takes the values of all ranks, stacked along a first dimension, and returns their
 results in the same way.
@@ -33,12 +33,12 @@ class Operation:
     Attributes:
       name: its name in the table.
       call: runs it on a rank's value, over a named axis.
-      oracle: the same for all ranks in NumPy.
+      oracle: computes the results of all ranks in NumPy.
       shape: shape of a rank's value.
       linear: whether it has derivatives.
-      ordered: whether it compares numbers, so that it takes no complex ones.
+      ordered: whether it compares numbers, so that it takes no complex numbers.
       bitwise: whether it takes only bool and integers.
-      groups: whether it has axis_index_groups.
+      groups: whether it takes axis_index_groups.
       invariant: whether check_vma types the result as equal on all ranks. Its transpose is
         then a copy, divided by `divisor`.
       divisor: what the result is divided by.
@@ -82,7 +82,7 @@ def _by_group(oracle: Callable[[Array], Array]) -> Callable[[Array], Array]:
 
 
 def _mean(x: Array) -> Array:
-    # The division is JAX's: it decides on the dtype.
+    # JAX divides, because it decides on the dtype.
     return np.asarray(jnp.asarray(reference.fold(x)) / len(x))
 
 
@@ -151,7 +151,7 @@ def _ragged_oracle(x: Array) -> Array:
     return y
 
 
-# Rank r takes these rows; some of them twice, some that are not there.
+# The rows that each rank takes: some of them twice, and some that do not exist.
 _TAKEN = (np.arange(RANKS)[:, None] * 5 + np.arange(7) * 3) % (RANKS * LENGTH + 2)
 
 

@@ -1,4 +1,4 @@
-"""A random collective of the soak: its call, and the same and its transpose in NumPy."""
+"""A random collective of the soak: its call, and NumPy's version of it and its transpose."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -47,7 +47,7 @@ def random_collective(
     axes = _AXES[rng.integers(len(_AXES))]
     operation = _OPERATIONS[rng.integers(len(_OPERATIONS))]
     if operation is _ppermute:
-        # Each version of JAX treats axes in another order differently: see
+        # Versions of JAX differ if axes are not in the mesh's order: see
         # tests/ops/exchange_test.py.
         axes = tuple(sorted(axes, key=list(MESH).index))
     flat = np.arange(RANKS).reshape(tuple(MESH.values()))

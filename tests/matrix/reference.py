@@ -82,7 +82,7 @@ _FUNCTIONS = {
 
 
 def fold(x: np.ndarray, op: str = "sum") -> np.ndarray:
-    """Reduces the first dimension from left to right; bool counts in sums."""
+    """Reduces the first dimension from left to right; sums of bool count in int32."""
     dtype = x.dtype
     if dtype.name == "bool" and op == "sum":
         dtype = np.dtype(np.int32)
@@ -120,7 +120,7 @@ def neutral(dtype: np.dtype, op: str) -> np.ndarray:
 
 
 def count_wrong(actual: np.ndarray, expected: np.ndarray) -> int:
-    """Returns how many elements differ in any bit; all if dtype or shape do."""
+    """Returns how many elements differ in any bit: all of them if dtype or shape differ."""
     if actual.dtype != expected.dtype or actual.shape != expected.shape:
         return max(actual.size, 1)
     if actual.dtype.name in dtypes.PACKED_DTYPES:

@@ -44,8 +44,8 @@ class Transformation:
 
     Attributes:
       name: its name in the table.
-      apply: (call, values) to what a rank gets; call takes a value and an axis name.
-      expect: (operation, values, check_vma) to what all ranks must get, stacked.
+      apply: maps (call, values) to a rank's result; call takes a value and an axis name.
+      expect: maps (operation, values, check_vma) to the results that all ranks must get, stacked.
       derivative: whether it needs the operation's derivative.
     """
 
@@ -61,7 +61,7 @@ def transpose(operation: Operation, ct: Array, like: Array, check_vma: bool) -> 
         if operation.name.startswith("all_gather"):  # Each rank takes its own part.
             return np.stack([ct[r].take(r, axis=1) for r in range(RANKS)])
         return _divide(ct, operation.divisor)
-    # All that are linear copy or add: element i contributes to k if matrix[k][i].
+    # All linear operations copy or add: element i contributes to k if matrix[k][i].
     size = like.size
     basis = np.eye(size, dtype=np.float64).reshape(size, *like.shape)
     matrix = np.stack([operation.oracle(e).reshape(-1) for e in basis], axis=1) != 0

@@ -260,7 +260,7 @@ class ExchangeTest(parameterized.TestCase):
             self.assertEqual(z.shape, (RANKS, 0, WIDTH))
 
     def test_transformations(self):
-        """Halves, several micro-batches at once, a loop over them, and several axes."""
+        """Start and done, several micro-batches at once, a loop over them, and several axes."""
         experts = np.stack([choices(kind, 8, 2) for kind in ("duplicates", "no expert")], 1)
         x, weights = harness.values(2, TOKENS, WIDTH), power_of_two_weights(experts.shape)
 

@@ -85,7 +85,7 @@ class DtypesTest(parameterized.TestCase):
     @parameterized.parameters(*(name for name in DTYPES if name != "bool"))
     def test_sums(self, name):
         x = every_value(name)
-        # NaN has many patterns; what is tested here is the arithmetic.
+        # NaN has many patterns, but this tests the arithmetic only.
         if jnp.issubdtype(x.dtype, jnp.floating):
             x = np.where(np.isfinite(x.astype(np.float32)), x, np.ones_like(x))
         expected = finite_sum(x)

@@ -54,7 +54,7 @@ class IndicesTest(parameterized.TestCase):
                 self.assertEqual(x.dtype, dtype)
                 y = index_arrays.below(x, rows)
                 harness.check_equal(np.asarray(y), np.array(expected, np.int32))
-        # Without 64-bit types of JAX, NumPy's constants keep their values.
+        # Even if JAX has no 64-bit types, NumPy's constants keep their values.
         harness.check_equal(
             np.asarray(index_arrays.below(numbers, rows)), np.array(expected, np.int32)
         )

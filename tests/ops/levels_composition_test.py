@@ -1,9 +1,9 @@
 """The composition with which GPUs run collectives in levels, here between CPU devices.
 
-Between CPU devices a collective in levels is one call. The tests lower it as between GPUs: XLA's
-collectives inside the processes, and those of jax_cxl between them. The eight devices of this one
-process stand for the devices of two or four processes. Results are bitwise those of the NumPy
-model.
+Between CPU devices a collective in levels is one call. The tests lower it as between GPUs, to XLA's
+collectives inside the processes and jax_cxl's collectives between them. The eight devices of this
+one process stand for the devices of two or four processes. Results have to equal those of the NumPy
+model in every bit.
 """
 
 import functools
@@ -26,10 +26,10 @@ from jax_cxl._lowering.primitives import rank_groups
 
 DEVICES = 8
 DTYPES = ("float32", "bfloat16", "int32", "float8_e5m2", "complex64")
-# No number of ranks divides 31 x 37 elements, nor the elements of a block, 73.
+# No number of ranks divides 31 x 37 elements, or the 73 elements of a block.
 ODD, BLOCKS = (31, 37), (16, 73)
-# For arrays that make three chunks and more of LONG_CHUNK bytes, with four ranks in a
-# process and elements of two bytes.
+# Arrays of these sizes make three or more chunks of LONG_CHUNK bytes, with four ranks in a process
+# and elements of two bytes.
 LONG_ODD, LONG_BLOCKS, LONG_CHUNK = (61, 67), (16, 293), 600
 
 # Shape of the mesh, axes of the collective, devices of a process.
@@ -42,7 +42,7 @@ MESHES: tuple[tuple[tuple[int, ...], tuple[str, ...], int], ...] = (
     ((2, 2, 2), ("gpu", "core"), 4),  # One process: nothing goes through the pool.
     ((8,), ("host",), 4),
 )
-# Some with short chunks, some with LONG_CHUNK. In the last two, two of three axes run between the
+# Some have short chunks, some LONG_CHUNK. In the last two, two of three axes run between the
 # processes, or inside them.
 CHUNKED = (
     (MESHES[0], "float32", 150),
@@ -238,7 +238,7 @@ class CompositionTest(parameterized.TestCase):
         )
         x = jax.ShapeDtypeStruct((DEVICES, num_bytes // 4), np.float32)
         text = program.lower(x).as_text()
-        # A collective by XLA is a step inside a process.
+        # If XLA runs a collective, it is a step inside a process.
         self.assertEqual("stablehlo.all_" in text, in_levels)
 
     def test_what_xla_does_not_move_is_one_call(self):

@@ -31,7 +31,7 @@ def attributes(text):
 
 
 class FakeWorldTest(parameterized.TestCase):
-    """Ranks that are not the devices' ids, so that the two cannot be confused."""
+    """The ranks differ from the devices' ids, so that the two cannot be confused."""
 
     def setUp(self):
         super().setUp()
@@ -130,7 +130,8 @@ class FakeWorldTest(parameterized.TestCase):
 
         text = lower(body, harness.values(2), check_vma=check_vma)
         self.assertLen(attributes(text), 5)  # `inner` is one function that is called twice.
-        # Whatever this process has traced before: attributes are part of XLA's launch id.
+        # The attributes must not depend on what this process traced before: they are part of XLA's
+        # launch id.
         jax.clear_caches()
         lower(lambda v: inner(v) * 2, harness.values(2), check_vma=check_vma)
         lowered = attributes(lower(body, harness.values(2), check_vma=check_vma))

@@ -57,7 +57,7 @@ class PsumTest(parameterized.TestCase):
         for dim in (0, 1):
             y = harness.run(jax.vmap(lambda v: jax_cxl.psum(v, "i"), dim, dim), x)
             harness.check_equal(y, oracle(x))
-        # Over an axis of vmap and one of the mesh.
+        # The sum is over an axis of vmap and an axis of the mesh.
         y = harness.run(jax.vmap(lambda v: jax_cxl.psum(v, ("i", "b")), axis_name="b"), x)
         harness.check_equal(y, oracle(np.stack([x.sum(1)] * 3, 1)))
 

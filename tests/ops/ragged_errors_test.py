@@ -86,7 +86,7 @@ class WrongSlicesTest(parameterized.TestCase):
         operand, output = harness.values(2, BATCH, ROWS), harness.values(2, BATCH, INTO)
 
         def change(table):
-            # Room in the operand of the whole batch, but not in that of the element.
+            # The slice fits into the operand of the whole batch, but not into that of one element.
             table[3, 1, 0, entry], table[3, 1, 1, entry] = 0, ROWS + 1
 
         def nested(a):

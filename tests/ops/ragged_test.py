@@ -161,7 +161,7 @@ class RaggedAllToAllTest(parameterized.TestCase):
         np.testing.assert_array_equal(value, 2 * total)
         np.testing.assert_array_equal(slope, total)
 
-        # The rows of the result, sent back to where they came from.
+        # In the expected gradients, the rows of the result go back to where they came from.
         reach = oracle(np.ones_like(operand), np.zeros_like(output), table)
         expected = np.zeros_like(operand)
         for sender in range(len(operand)):

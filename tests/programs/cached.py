@@ -1,4 +1,4 @@
-"""Runs copies of a jitted function with collectives; prints what JAX's cache had of it."""
+"""Runs copies of a jitted function with collectives; prints hits and misses of JAX's cache."""
 
 import sys
 

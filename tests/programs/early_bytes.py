@@ -1,4 +1,4 @@
-"""Sums by `jax.jit` alone, where process 1 has a value of JAX_CXL_EARLY_BYTES of its own."""
+"""Sums by `jax.jit` alone. Process 1 has its own value of JAX_CXL_EARLY_BYTES."""
 
 import os
 import sys

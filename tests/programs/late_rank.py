@@ -1,4 +1,4 @@
-"""The last rank, or each of them, as the argument says, takes 3 ms before each of 600 calls."""
+"""The last rank, or every rank, sleeps 3 ms before each of 600 calls, as the argument says."""
 
 import sys
 import time

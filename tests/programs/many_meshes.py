@@ -4,7 +4,7 @@ Every process computes the same meshes, of random devices in random order. Proce
 each other, because a process takes part only in the meshes with its devices, and some processes
 pause. All results are compared bitwise with NumPy. The collectives are those of `jax.lax`, which
 jax_cxl replaces, or its own with `--library=jax_cxl`. With `--victim`, that process kills itself
-among the meshes; the others report the error that they get.
+partway through the meshes; the others report the error that they get.
 
 Runs under `python -m jax_cxl.launch` with any number of processes and devices.
 """

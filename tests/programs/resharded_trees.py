@@ -6,7 +6,7 @@ import numpy as np
 
 import jax_cxl
 
-# One, two, three and four devices divide these.
+# One, two, three or four devices can share these evenly.
 _SHAPES = {"large": (1200, 1212), "narrow": (24, 12), "bytes": (12, 36)}
 _DTYPES = {"large": np.float32, "narrow": ml_dtypes.bfloat16, "bytes": np.uint8}
 _SPECS = (jax.P("i"), jax.P(None, "i"), jax.P())

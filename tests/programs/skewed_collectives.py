@@ -1,10 +1,10 @@
 """Runs many independent collectives, which every rank starts in an order of its own.
 
-24 independent collectives of unequal sizes and one jitted inner function with a
-collective, called 8 times on independent values of one shape, in one program.
-A loop whose length differs from rank to rank, from call to call and from run to run delays
-each of them, so that two ranks hardly ever start them in the same order. All results are
-compared bitwise with NumPy.
+One program contains 24 independent collectives of unequal sizes. It also calls a jitted inner
+function with a collective 8 times, on independent values of one shape. A loop delays each
+collective. The loop's length differs from rank to rank, from call to call and from run to run, so
+that two ranks hardly ever start the collectives in the same order. All results are compared bitwise
+with NumPy.
 
 Runs under `python -m jax_cxl.launch` with any number of processes and devices.
 """
@@ -36,7 +36,7 @@ def _delayed(x, spins):
 
 
 def _size(k: int) -> int:
-    """Elements for the k-th collective: most exceed 512 bytes, one several slots."""
+    """Returns the k-th collective's elements: most exceed 512 bytes, one exceeds several slots."""
     return 5 + 331 * k if k < _INDEPENDENT - 1 else 400_003
 
 

@@ -1,6 +1,6 @@
 """Random collectives and their gradients through JAX, against NumPy, on MATRIX_RANKS (four) ranks.
 
-Runs under `jax_cxl.launch`. Programs of many independent collectives each, which run several times
+Runs under `jax_cxl.launch`. Each program has many independent collectives, and runs several times
 on new values. Process 0 writes a summary in JSON to its output and, with `--output`, to a file; a
 process that finds a wrong element prints it and exits with 1.
 """
@@ -78,7 +78,7 @@ def _run_program(rng: np.random.Generator, check_vma: bool, mesh, runs: int) -> 
             [reference.values(c.dtype, c.shape, seed()) for c in of] for of in (linear, others)
         )
         expected = [c.oracle(x) for c, x in zip(linear, xs, strict=True)]
-        # Sums of cotangents are exact: JAX adds them in an order of its own.
+        # Sums of cotangents have to be exact, because JAX adds them in its own order.
         cotangents = [
             reference.values(c.dtype, y.shape[1:], seed(), exact=True)
             for c, y in zip(linear, expected, strict=True)
@@ -115,8 +115,8 @@ def _resident_mib() -> int:
 
 
 def main(_) -> None:
-    # Many groups, each with rings of its own; and large arrays take many rounds. GPUs need 8 KiB
-    # of a slot for each rank.
+    # Slots are small: there are many groups, each with its own rings, and large arrays have to take
+    # many rounds. GPUs need 8 KiB of a slot for each rank.
     os.environ.setdefault("JAX_CXL_SLOT_BYTES", str(max(16384, 8192 * reference.RANKS)))
     jax.config.update("jax_enable_x64", True)
     jax_cxl.initialize()

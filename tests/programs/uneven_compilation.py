@@ -1,10 +1,10 @@
-"""Compiles different numbers of programs on the ranks, which still have to match their calls.
+"""Compiles different numbers of programs on the ranks, whose calls still have to match.
 
-Rank 1 compiles a program with collectives that nobody runs, and the same program
-twice, before all ranks run one whose calls are copies of one jitted function. With
---cache, each rank has a persistent compilation cache of its own. JAX fills rank 0's
-only, so that from the second job on rank 0 loads what the others compile. With --replace,
-the collectives are those of jax.lax, taken over.
+First, rank 1 compiles a program with collectives twice, and nobody runs it. Then all ranks run a
+program whose calls are copies of one jitted function. With --cache, each rank has its own
+persistent compilation cache. JAX fills only rank 0's cache. So from the second job on, rank 0 loads
+the programs that the others compile. With --replace, the collectives are those of jax.lax, taken
+over.
 """
 
 import jax
@@ -69,7 +69,8 @@ def main(_) -> None:
         # The next turn compiles, or loads, the program again, on every rank but one.
         if jax.process_index() != 2:
             jax.clear_caches()
-    # The first turn, and the two that load the program again, of one call each for a rank.
+    # Each rank makes one call in the first turn, and one in each of the two that load the program
+    # again.
     assert jax_cxl.stats().calls >= 3, jax_cxl.stats()
     print(f"right, {found['cache_hits']} hits, {found['cache_misses']} misses", flush=True)
 

@@ -1,6 +1,6 @@
 """A process of a job without the launcher: communicates, then fails or ends as --how says.
 
-Waits for its standard input to end in between.
+In between it waits for its standard input to end.
 """
 
 import os

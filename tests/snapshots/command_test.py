@@ -43,7 +43,7 @@ def _tree(step: int):
 
 
 def _run(*arguments) -> tuple[int, str, str]:
-    """Runs the command in this process: status, output, errors."""
+    """Runs the command in this process; returns its status, output and errors."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -320,7 +320,7 @@ class CommandTest(parameterized.TestCase):
                 manager.save(12, args=orbax.checkpoint.args.StandardSave(tree))
             parity = ("--keep=2", "--parity=1")
             self.done("import", f"{folder}/checkpoint", place.where, "--version=3", *parity)
-            # What is there says how many stay.
+            # The existing store determines how many versions stay.
             self.done("import", f"{folder}/manager/12", place.where, "--version=12")
             snapshots = place.open(parity=1)
             for step in (3, 12):

@@ -31,7 +31,7 @@ def _save_two(place, **options):
 
 
 def _bytes_of(place, step, count, seed):
-    """Returns the first and last byte, and random ones, of each kind of part that is used."""
+    """Returns the first byte, the last byte and random bytes of each kind of part that is used."""
     rng = np.random.default_rng(seed)
     by_kind = collections.defaultdict(list)
     for kind, device, offset, size in places.used(place, step):
@@ -144,7 +144,7 @@ class DamageTest(parameterized.TestCase):
 
 class StartTest(absltest.TestCase):
     def test_processes_that_start_together_prepare_new_memory(self):
-        """Each one may look while another one has prepared some of the devices."""
+        """Each process may look while another process has prepared only some of the devices."""
         with places.place(_tree(0), paths=3) as place:
             place.open()
             prepared = [content[: layout.PAGE_BYTES] for content in place.contents()]

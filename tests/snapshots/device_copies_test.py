@@ -158,7 +158,7 @@ class DeviceCopiesTest(parameterized.TestCase):
                 snapshots.save(1, _tree(1))
                 snapshots.wait()
             places.assert_same(self, _tree(1), snapshots.restore(1, _tree(0)))
-        # 20 chunks, of which two have at most some ends of parts besides.
+        # Of the 20 chunks, two are under way at a time. At most some ends of parts come with them.
         self.assertBetween(copies.most_under_way, 2, 6)
 
     def test_all_gpus_copy_at_once(self):
@@ -190,7 +190,7 @@ class DeviceCopiesTest(parameterized.TestCase):
         order = list(gpu_of.values())
         self.assertGreater(len(order), 4 * 17)
         self.assertEqual(order[:40], [0, 1, 2, 3] * 10)
-        # The places are those of one GPU after the other.
+        # In memory, the parts of the GPUs follow one another, that of GPU 0 first.
         self.assertEqual([gpu_of[t] for t in sorted(gpu_of)][:12], [0] * 12)
 
 

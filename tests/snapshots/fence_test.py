@@ -77,7 +77,7 @@ class FenceTest(parameterized.TestCase):
     @parameterized.parameters((1, 0, 1, False), (1, 0, 2, False), (1, 0, 1, True), (3, 1, 2, False))
     @pytest.mark.sample(3)
     def test_stop_in_each_write(self, paths, parity, saves, first_save):
-        """The next job saves a few times while a job is stopped in a write of any of its saves."""
+        """While a job is stopped in a write of any of its saves, the next job saves a few times."""
         options = {"parity": parity}
         with places.place(_tree(0), paths=paths, **options) as place:
             if not first_save:
@@ -104,7 +104,8 @@ class FenceTest(parameterized.TestCase):
 
         old.latest()
         core = _stopped(old, stop, go_on)
-        # Only the last word of the old job may have been missing. Then its next save fails.
+        # If only the last word of the old job's save was missing, that save succeeds and the next
+        # one fails.
         with self.assertRaisesRegex(jax_cxl.StoreError, "another job"):
             _save(old, 2)
             _save(old, 3)

@@ -186,7 +186,7 @@ class PlaceTest(absltest.TestCase):
                 for part in placed.parts:
                     self.assertEqual(part.start, at)
                     self.assertEqual(part.start % 64, 0)
-                    # Nobody has more than an even share, but for alignment.
+                    # No process has more than an even share, except for alignment.
                     self.assertLessEqual(part.end - part.start, share + 63)
                     self.assertEqual(part.holder, part.writer)
                     at = part.end

@@ -69,7 +69,7 @@ def place(tree, *, keep: int = 2, parity: int = 0, paths: int = 1) -> Iterator[P
 
 @contextmanager
 def folder() -> Iterator[str]:
-    """Makes a folder in shared memory, where there is one: pages of a disk are slow to write."""
+    """Makes a folder in shared memory, if there is any: pages of a disk are slow to write."""
     parent = "/dev/shm" if os.path.isdir("/dev/shm") else None
     name = tempfile.mkdtemp(prefix="jax_cxl_test_snapshots.", dir=parent)
     try:
@@ -86,7 +86,7 @@ def section(where: Place) -> Section:
 
 
 def used(where: Place, step: int) -> list[tuple[str, int, int, int]]:
-    """Returns what the snapshot of a step takes: what it is, device, offset and length."""
+    """Returns the parts of the snapshot of a step: kind, device, offset and length of each."""
     opened = section(where)
     for records in validity.all_valid(opened):
         if records[0].version == step:

@@ -51,7 +51,7 @@ def array(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.nda
 
 
 def sharding(rng: np.random.Generator, shape: tuple[int, ...]) -> jax.sharding.Sharding:
-    """Returns a random sharding, on random ones of the devices in random order."""
+    """Returns a random sharding, on some of the devices in random order."""
     x, y = [(1, 1), (1, 2), (2, 2), (3, 1), (2, 3), (4, 2), (1, 8), (2, 1)][rng.integers(8)]
     if x * y == 1 and rng.integers(2):
         return jax.sharding.SingleDeviceSharding(jax.devices()[rng.integers(8)])
@@ -101,7 +101,7 @@ def tree(rng: np.random.Generator):
 
 
 def elsewhere(rng: np.random.Generator, saved):
-    """Returns what describes the same tree on other devices."""
+    """Returns a description of the same tree on other devices."""
 
     def other(x):
         if not isinstance(x, jax.Array):

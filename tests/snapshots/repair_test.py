@@ -144,7 +144,7 @@ class RepairTest(parameterized.TestCase):
             ):
                 snapshots.repair()
             self.assertIn("data of process 0", "".join(logs.output))
-            # What is left of it does not hide the previous one.
+            # The remains of the snapshot of step 1 do not hide the previous snapshot.
             place.lose((lost[1] + 1) % 3)
             snapshots = place.open(parity=1)
             with self.assertLogs("jax_cxl", "WARNING"):
@@ -299,7 +299,7 @@ class SuperblockTest(parameterized.TestCase):
 
 
 class _Writes:
-    """A mapping that remembers where was written."""
+    """A mapping that remembers where data was written."""
 
     def __init__(self, core):
         self._core = core

@@ -48,7 +48,7 @@ VARIANTS = {
 
 class SameFormTest(parameterized.TestCase):
     def assert_described(self, flattener, tree):
-        """Asserts that a flattener says of a tree what a new one says."""
+        """Asserts that a flattener describes a tree as a new flattener does."""
         found, expected = (
             each.flatten(tree, (0,)) for each in (flattener, flatten.Flattener(whole=False))
         )

@@ -75,7 +75,7 @@ class SnapshotsTest(Case):
             self.assertEqual((found["array"].dtype, *found.values()), (np.int16, own, own))
 
     def differ(self, here, there, text, first=(), who=2):
-        """A process does something else than the others: all raise, and nothing has changed."""
+        """One process differs from the others: all raise, and nothing has changed."""
 
         def run(own):
             with self.opened(own) as snapshots:

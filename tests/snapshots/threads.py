@@ -1,4 +1,4 @@
-"""Threads in place of the processes of a job: they start at once, where a job takes seconds.
+"""Threads in place of the processes of a job: they start at once; a job would take seconds.
 
 Each thread opens the memory for itself, and saves NumPy arrays and Python values.
 """
@@ -32,7 +32,7 @@ class Processes:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Replaces what the store asks the job for."""
+        """Replaces the functions with which the store asks about the job."""
         with ExitStack() as stack:
             stack.enter_context(
                 mock.patch.multiple(

@@ -64,7 +64,7 @@ class TornTest(parameterized.TestCase):
         options = {"keep": keep, "parity": parity}
         trees = {step: _tree(step) for step in range(5)}
         with places.place(trees[0], paths=paths, **options) as place:
-            # How many writes there are.
+            # Count the writes of a save.
             snapshots = place.open(**options)
             snapshots.save(0, trees[0])
             snapshots.wait()
@@ -85,7 +85,7 @@ class TornTest(parameterized.TestCase):
                     self.assertIn(found[0], (3, 4))
                     self.assertLessEqual(complete, stop > writes - 2 * paths, f"stop {stop}")
                     places.assert_same(self, trees[found[0]], found[1])
-                # It continues, in the same job or in a new one.
+                # Saves continue, in the same job or in a new one.
                 if stop % 2:
                     snapshots = place.open(**options)
                     snapshots.latest()

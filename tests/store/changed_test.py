@@ -15,7 +15,7 @@ class ChangedTest(harness.StoreTest):
     def setUp(self):
         super().setUp()
         rng = np.random.default_rng(0)
-        # Whole blocks, so that each array has its own.
+        # Each array fills whole blocks, so that no two arrays share a block.
         self.arrays = {f"l{i}": rng.integers(0, 256, 2 * harness.MIB, np.uint8) for i in range(4)}
 
     def test_writes(self):
@@ -30,7 +30,7 @@ class ChangedTest(harness.StoreTest):
                 devices.core.blocks = 0
                 store.publish("a", self.arrays, version=version)
                 store.flush("a")
-                # The two blocks of the layer, the table and the directory.
+                # Only the two blocks of the layer, the table and the directory are written.
                 self.assertEqual(devices.core.blocks, 4)
                 for name, array in store.read("a").tree.items():
                     np.testing.assert_array_equal(array, self.arrays[name])

@@ -1,4 +1,4 @@
-"""Processes that change a store at the same time, in the orders of steps that are rare."""
+"""Processes that change a store at the same time, with their steps in rare orders."""
 
 import gc
 import os

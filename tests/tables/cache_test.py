@@ -1,4 +1,4 @@
-"""Caches of rows: the same bits, which rows they have, and what they say about it."""
+"""Caches of rows: they keep all bits, they hold the right rows, and they report their hits."""
 
 import threading
 
@@ -14,7 +14,7 @@ _ROWS = 5000
 
 
 def _skewed(count, seed=0):
-    """Returns ids of which few occur often."""
+    """Returns ids, a few of which occur often."""
     rng = np.random.default_rng(seed)
     return (rng.zipf(1.3, count) * 7919 % _ROWS).astype(np.int32)
 

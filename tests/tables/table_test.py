@@ -21,7 +21,7 @@ from jax_cxl._table import sources
 
 
 def _safetensors(path, tensors):
-    """Writes a file as the library does."""
+    """Writes a file as the library safetensors does."""
     header, data = {"__metadata__": {"format": "pt"}}, b""
     names = {"float32": "F32", "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3", "int64": "I64"}
     for name, x in tensors.items():

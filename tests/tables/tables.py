@@ -26,7 +26,7 @@ def dtype_of(name: str) -> np.dtype:
 
 
 def random_rows(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
-    """Returns rows of random bits; those of elements of less than a byte are small numbers."""
+    """Returns rows of random bits; elements of less than a byte get small numbers."""
     rng = np.random.default_rng(seed)
     kind = dtype_of(dtype)
     if dtype == "bool":
@@ -65,7 +65,7 @@ class StoreCase(parameterized.TestCase):
 
 
 def expected_take(rows: np.ndarray, ids, mode: str, fill_value=None):
-    """Returns what `jnp.take` returns for a resident array, by NumPy where it has a row."""
+    """Returns what `jnp.take` returns for a resident array; NumPy takes the rows that exist."""
     ids = np.asarray(ids).astype(np.int64)
     count = len(rows)
     if mode == "clip":

@@ -76,7 +76,7 @@ class MostTest(absltest.TestCase):
           a = A negate(x)
           b = A negate(a)
           ROOT r = A add(b, y) }"""
-        # y, with x and a, or a and b, or b and r.
+        # y is in memory with x and a, then with a and b, then with b and r.
         self.assertEqual(most(body), 3)
 
     def test_a_result_in_the_memory_of_an_operand(self):
@@ -104,7 +104,7 @@ class MostTest(absltest.TestCase):
           x = B get-tuple-element(d), index=0
           y = B get-tuple-element(d), index=1
           ROOT r = B add(x, y) }"""
-        # The operands, what is gathered, and the sum.
+        # These are the operands, the gathered arrays, and the sum.
         self.assertEqual(most(body.replace("B", "f32[1024,512]{1,0}")), 2 + 4 + 2)
 
     def test_the_result_of_a_loop(self):
@@ -121,12 +121,12 @@ class MostTest(absltest.TestCase):
           x = A get-tuple-element(l), index=0
           a = A negate(x)
           ROOT r = A negate(a) }"""
-        # What the loop carries, then x and a, then a and r.
+        # First the memory holds what the loop carries, then x and a, then a and r.
         self.assertEqual(most(body), 2)
 
 
 class KindsTest(absltest.TestCase):
-    """What an instruction is to the order of a schedule."""
+    """The kinds of instructions that the order of a schedule distinguishes."""
 
     def graph(self, body):
         read = Module(module(body))

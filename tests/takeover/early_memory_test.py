@@ -36,9 +36,9 @@ class Program:
         self._lines = [f"p{i} = {SHAPE} parameter({i})" for i in range(ARGUMENTS)]
         self._lines.append("zero = s32[] constant(0)")
         self._values = [f"p{i}" for i in range(ARGUMENTS)]
-        # Which memory a value is.
+        # The memory of each value.
         self._memory = {name: name for name in self._values}
-        # How long the contents of a memory are read: to the line with this number.
+        # The number of the last line that reads the contents of a memory.
         self._read = dict.fromkeys(self._values, 0)
         self._started = []
         for i in range(40):

@@ -90,7 +90,7 @@ class RandomTest(parameterized.TestCase):
             self.assertCountEqual(found.positions, range(len(nodes)))
             self.assertEmpty(violations(nodes, found.positions))
             self.assertEqual(found.positions, order.arrange(nodes, pairs, limit).positions)
-            # What stays in its place keeps its order.
+            # Instructions that stay in place keep their order.
             ends = {i for pair in pairs for i in (pair.start, pair.done)}
             stay = [
                 i
@@ -134,7 +134,8 @@ def layers(count, prefetched):
 
     Args:
       count: number of layers.
-      prefetched: whether the start of a gather comes before the previous layer, or else after it.
+      prefetched: whether the start of a gather comes before the previous layer; otherwise it comes
+        after it.
     """
     nodes, pairs = [Node(movable=True)], []
     for _ in range(count):
@@ -177,7 +178,7 @@ class TimeTest(absltest.TestCase):
         self.assertAlmostEqual(order.early(nodes, pairs, 0).seconds, 3e-3)
 
     def test_a_light_instruction_does_not_make_others_wait(self):
-        # A norm of a sum that is not there yet; the end needs it.
+        # The end needs a norm of a sum that is not there yet.
         nodes = [Node(), Node((0,)), Node((1,), view=True)]
         nodes += [Node((2,), 1e-6, deferrable=True), Node((0,), 3e-3), Node((3, 4), 1e-6)]
         pairs = [Pair(1, 2, 1e-3)]

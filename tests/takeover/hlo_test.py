@@ -48,7 +48,7 @@ def listed(*rows):
 
 
 class GroupsTest(parameterized.TestCase):
-    # What XLA prints for each, and which groups that means.
+    # Each case has groups as XLA prints them, and what they mean.
     @parameterized.named_parameters(
         ("none", Message(), []),
         ("{{0,1},{2,3}}", listed([0, 1], [2, 3]), [[0, 1], [2, 3]]),
@@ -104,7 +104,7 @@ class GroupsTest(parameterized.TestCase):
             ("all-reduce", [[0, 1]], {}, [[5, 2], [4, 1], [3, 0]]),
             ("all-reduce", [[0, 1]], channel, [[5, 4, 3, 2, 1, 0]]),
             ("all-to-all", [[2, 0]], channel, [[3, 5], [0, 2]]),
-            # No groups: all, in each of the modes.
+            # Without groups, all devices form one group, in each of the modes.
             ("all-reduce", [], all_ids, [[5, 4, 3, 2, 1, 0]]),
             ("all-to-all", [], channel, [[5, 4, 3], [2, 1, 0]]),
         ):

@@ -113,7 +113,7 @@ class EarlyTest(parameterized.TestCase):
 
     @parameterized.parameters(
         ("negate(a)", True),
-        # Processes may have other names and source lines.
+        # Processes may differ in names and source lines.
         ('negate(a), metadata={op_name="scatter" source_file="custom-call.py"}', True),
         ("fusion(a), kind=kLoop, calls=inner", False),
         ("fusion(a), kind=kLoop, calls=harmless", True),

@@ -33,7 +33,7 @@ WRAPPED = """wrapped { a = f32[8]{0} parameter(0)
 
 
 class FusionTest(parameterized.TestCase):
-    """Collectives between GPUs with NVLink, of which XLA makes fusions."""
+    """Collectives between GPUs with NVLink, which XLA puts into fusions."""
 
     def test_a_fusion(self):
         after = rewritten(fused(SUM, PLAIN), strict=True)
@@ -66,7 +66,8 @@ class FusionTest(parameterized.TestCase):
             rewritten(body, strict=True)
 
     def test_calls_beside_a_fusion_are_numbered(self):
-        # In the order of the program, though the computation of a fusion comes before its caller.
+        # Collectives are in the program's order, although the text has a fusion's computation
+        # before its caller.
         body = fused(SUM, PLAIN).replace(
             "negate(q)",
             "all-reduce(q), replica_groups={{0,2},{1,3}},"

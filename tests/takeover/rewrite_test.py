@@ -56,7 +56,7 @@ class GroupsTest(parameterized.TestCase):
 
 
 class CallTest(parameterized.TestCase):
-    """What the calls say, and what stays with XLA."""
+    """What the calls contain, and which collectives stay with XLA."""
 
     def refused(self, body, error):
         with self.assertRaisesRegex(errors.InvalidCollectiveError, error):
@@ -96,9 +96,9 @@ class CallTest(parameterized.TestCase):
     @parameterized.parameters(
         ("{}", True, "0, 1, 2, 3"),
         ("{}", False, ""),
-        # Too few ranks, says the table.
+        # By the table, there are too few ranks.
         ("{}", None, ""),
-        # Within a process, and one device of each process.
+        # Groups lie within a process, or have one device of each process.
         ("{{0,1},{2,3}}", True, ""),
         ("{{0,2},{1,3}}", True, ""),
     )
@@ -138,7 +138,8 @@ class CallTest(parameterized.TestCase):
         after = rewritten(body, world=world, strict=True)
         self.assertIn("rows = array<i64: 5, 7, 2, 1>", after)
         self.assertIn("s32[4,8]{1,0} concatenate", after)
-        # Where each row of 4 x 5 and 7 goes, 5 marks in words of 4, and 2 slices of each two ranks.
+        # This holds the target of each of 4 x 5 and 7 rows, 5 marks in words of 4, and 2 slices for
+        # each pair of ranks.
         scratch = 8 + 4 * (4 * 5 + 7) + 8 + 32 * 4 * 4 * 2
         self.assertEqual(re.findall(r"u8\[(\d+)\]", after), [str(scratch)] * gpus)
 
@@ -250,7 +251,7 @@ class PairsTest(parameterized.TestCase):
         check_pairs(self, rewritten(body, strict=True), starts)
 
     def test_xla_computes_no_operand_anew(self):
-        # Else the done would get another copy of the operand than its start.
+        # Otherwise the done would get a different copy of the operand than its start.
         body = """ENTRY main { p = f32[8]{0} parameter(0)
         n = f32[2,4]{1,0} negate(q)
         b = f32[8]{0} bitcast(n)

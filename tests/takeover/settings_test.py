@@ -126,7 +126,7 @@ class KeyTest(absltest.TestCase):
 class CachedProgramTest(absltest.TestCase):
     """Programs from the persistent compilation cache, with keys as JAX makes them for GPUs.
 
-    These keys do not have the order of a program's devices. For XLA's own collectives the order
+    These keys do not contain the order of a program's devices. For XLA's own collectives the order
     counts only when a program is loaded.
     """
 

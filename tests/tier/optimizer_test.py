@@ -264,7 +264,7 @@ class PooledTest(_Test):
     @parameterized.parameters(1, 3)
     @pytest.mark.sample(2)
     def test_arrays_of_gpus(self, paths):
-        # The host stands in for the GPUs: pieces of the pool, and copies that end late.
+        # The host stands in for the GPUs: it reads pieces of the pool, and its copies end late.
         copies = host_as_gpu.Copies()
         store = self.store(paths)
         store._devices._copies = copies
@@ -288,7 +288,8 @@ class PooledTest(_Test):
         for a, b in zip(params, plain, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5)
         optimizer.wait()
-        # Two moments of two arrays in three steps. With several paths the host reads.
+        # With one path, copies of two moments of two arrays start in three steps. With several
+        # paths, the host reads.
         count = sum(len(call.args[0]) for call in started.call_args_list)
         self.assertEqual(count, 12 if paths == 1 else 0)
         self.assertGreater(copies.checked, 0)

@@ -18,7 +18,7 @@ from jax_cxl._commands.status import doctor
 
 
 def _refused(*arguments: str) -> str:
-    """Returns what a command says that refuses its arguments."""
+    """Returns the message of a command that refuses its arguments."""
     command, *rest = arguments
     main = importlib.import_module(command_line.COMMANDS[command][0]).main
     stderr = io.StringIO()

@@ -58,7 +58,7 @@ class OfCallsTest(parameterized.TestCase):
         ([Event(_FUSION, 0, 1)], "jax_cxl", "0 kernels of jax_cxl for 2 calls.*1 x loop_dyn"),
         ([Event(_OURS, 0, 1)] * 3, "jax_cxl", "3 kernels of jax_cxl for 2 calls"),
         ([Event(_NCCL, 0, 1)], "nccl-socket", "1 kernels of nccl-socket.*1 x ncclDevKernel"),
-        # The host does most of such a call.
+        # The host does most of the work of this call.
         ([Event(_WAIT, 0, 1)] * 2, "jax_cxl", "0 kernels of jax_cxl"),
     )
     def test_says_what_there_is_instead(self, events, backend, message):
@@ -103,7 +103,7 @@ class TraceTest(absltest.TestCase):
 
 class MeasureOnDeviceTest(absltest.TestCase):
     def measure(self, others, trace):
-        """Measures as rank 1 of 2, where rank 0 tells `others` in turn."""
+        """Measures as rank 1 of 2. Rank 0 sends the values of `others` one after another."""
         count = iter(others)
         world = mock.Mock(rank=1, size=2, gather=lambda mine: [next(count), mine])
         runner = mock.Mock(calls=2)
@@ -115,7 +115,7 @@ class MeasureOnDeviceTest(absltest.TestCase):
         ]
         with mock.patch.object(device_time, "trace", trace):
             found = list(measure.measure_on_device(world, cases, mock.Mock(turn="")))
-        # Nothing of 2 MiB.
+        # No call of 2 MiB was measured.
         self.assertEqual({shape.bytes for shape, _, _ in found} | {8}, {8})
         return {name: times for _, name, times in found}, runner
 

@@ -128,8 +128,8 @@ def test_a_setting_that_does_not_exist():
     assert "JAX_CXL_NCCL_HOSTS is 'host'" in str(said["init_error"])
 
 
-# Asks for a premultiplied sum that is not possible. The library takes the memory for a communicator
-# of the pool because of the first word.
+# Asks for a premultiplied sum that is not possible. Because of the first word, the library takes
+# the memory for a communicator of the pool.
 _PREMULTIPLIED = """
 import ctypes, json, sys
 nccl = ctypes.CDLL("libnccl.so.2")

@@ -169,7 +169,7 @@ class CheckoutTest(absltest.TestCase):
             (self.checkout / "jax_cxl" / name).write_bytes((_PACKAGE / name).read_bytes())
 
     def run_there(self, *path: pathlib.Path) -> subprocess.CompletedProcess[str]:
-        """Runs Python in the checkout; other places for native modules are only those of `path`."""
+        """Runs Python in the checkout. Elsewhere, only `path` may supply native modules."""
         # -S: without the finder of an editable install; -E: without Bazel's folders.
         program = (
             f"import sys; sys.path += {[str(p) for p in (*path, self.site_without_jax_cxl())]};"

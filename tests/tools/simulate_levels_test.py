@@ -21,7 +21,7 @@ except ImportError as error:
 
 
 class _Clocks:
-    """Replaces the functions that move data. It takes time for each step that `compose` runs."""
+    """Replaces the functions that move data. Clocks advance with each step that `compose` runs."""
 
     def __init__(self, each: levels.Stages) -> None:
         self.each = each
@@ -75,7 +75,7 @@ class LevelsTest(parameterized.TestCase):
         flat = levels.counted_bytes(op, size, setting, flat=True)
         self.assertGreater(sum(flat.link), sum(mine.link))
 
-    # Blocks of each pair of ranks, two to a host; by hand.
+    # Computed by hand, from the blocks of each pair of ranks. A host has two ranks.
     def test_least_bytes_by_hand(self):
         setting = model.Setting(hosts=3, gpus_per_host=2, links_per_host=1, cards=2)
         size = 600
@@ -96,7 +96,7 @@ class LevelsTest(parameterized.TestCase):
             self.assertBetween(each.overlapped, alone, each.one_after_another)
             self.assertEqual(each.overlapped < each.one_after_another, chunks > 1)
 
-    # The clocks of the steps that jax_cxl runs, in the order in which it runs them.
+    # This advances clocks by the steps that jax_cxl runs, in the order in which it runs them.
     @parameterized.product(
         op=levels.OPS, times=((3.0, 5.0, 2.0), (5.0, 3.0, 7.0), (2.0, 9.0, 4.0), (4.0, 1.0, 1.0))
     )
@@ -183,7 +183,7 @@ class LevelsTest(parameterized.TestCase):
         document = pathlib.Path(__file__).parents[2] / "docs" / "performance.md"
         documented = document.read_text().splitlines()
         for line in report_levels.levels_section(hosts=(2, 8)).splitlines():
-            # The tables of the document have a column or rows more.
+            # The tables of the document have an extra column or extra rows.
             start = line.removesuffix("|")
             self.assertTrue(any(known.startswith(start) for known in documented), line)
 

@@ -50,7 +50,7 @@ class CommandLineTest(parameterized.TestCase):
             self.assertEqual(code, 0)
             return json.loads(out)["seconds"]
 
-        # Half of the GPU's rates takes twice the time, as long as the cards are fast enough.
+        # At half of the GPU's rates it takes twice the time, as long as the cards are fast enough.
         half = seconds("--tier-write=10", "--tier-read=10", "--cards=12")
         self.assertBetween(half / seconds("--cards=12"), 1.9, 2.1)
         # Three GPUs read 45 GB/s from two cards of 22.5 GB/s.
@@ -192,7 +192,8 @@ class StudyTest(parameterized.TestCase):
         for size in study.ALL_SIZES:
             self.assertFalse(study.over_infiniband(op, size, setting).forbidden)
 
-    # One card as fast as all: the largest difference that meeting on cards makes.
+    # In `even`, no card is ever busier than another. Compared with that, this is the most that
+    # meeting on cards costs.
     @parameterized.product(op=model.OPS, hosts=(5, 7, 8, 9, 10, 11))
     def test_cards_that_do_not_divide_the_hosts_cost_little(self, op, hosts):
         setting = model.Setting(hosts=hosts)
@@ -200,8 +201,8 @@ class StudyTest(parameterized.TestCase):
             over = study.over_infiniband(op, size, setting)
             self.assertGreater(over.ours, 0.94 * over.even, over)
 
-    # Even and odd ranks take turns to put the inputs of all_reduce. When all put them at once, it
-    # was 0.83 where the links allow 0.94.
+    # Even and odd ranks take turns to put the inputs of all_reduce. When all put them at once, the
+    # result was 0.83, although the links allow 0.94.
     @parameterized.parameters(8, 12)
     def test_all_reduce_keeps_the_cards_busy(self, hosts):
         setting = model.Setting(hosts=hosts)

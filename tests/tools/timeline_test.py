@@ -85,7 +85,7 @@ class LatenessTest(parameterized.TestCase):
         for _ in range(200):
             delays.append([chance.expovariate(1000) for _ in range(4)])
             delays[-1][2] += 0.005
-            # The others of a step follow at once.
+            # The other calls of a step follow at once.
             delays += [[chance.expovariate(1e5) for _ in range(4)]] * (calls_of_a_step - 1)
         job = _job(delays)
         self.assertEqual([rank.late.persistent for rank in job.ranks], [False, False, True, False])

@@ -55,7 +55,7 @@ class TopologyTest(parameterized.TestCase):
         # A GPU on socket 1, and a link on another host bridge of it.
         self.add_pci("pci0000:80/0000:80:01.0/0000:81:00.0", _GPU, 1)
         self.add_pci("pci0000:90/0000:90:01.0/0000:91:00.0", _CXL, 1, vendor="0x1b00")
-        # These two are not ours: another display, a network adapter of the GPU's maker.
+        # `doctor` ignores a display of another maker, and a network adapter of the GPU's maker.
         self.add_pci("pci0000:00/0000:00:02.0", "0x030000", 0, vendor="0x1a03")
         self.add_pci("pci0000:80/0000:80:02.0/0000:82:00.0", _NETWORK, 1)
         self.add_dax("dax0.0", 0)

@@ -54,7 +54,7 @@ class UnknownVariablesTest(parameterized.TestCase):
 
 class EntryPointTest(absltest.TestCase):
     def test_the_import_says_that_the_variable_has_no_effect(self):
-        # Without the metadata of an installation, as on PYTHONPATH.
+        # The package has no metadata of an installation, as if it were on PYTHONPATH.
         program = (
             "import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p];"
             f"sys.path.insert(0, {str(_ROOT)!r}); import jax_cxl; import jax_cxl"

@@ -3,12 +3,12 @@
     ```python title="sum.py"              a file, which a command of the same page runs
     ```python title="Part of a program"   must parse
     ```bash                               is run
-    ```bash title="Needs mpirun: ..."     is run where the named programs are there
+    ```bash title="Needs mpirun: ..."     is run if the named programs are installed
     ```text title="Output"                must be among the output of the previous command
     ```yaml                               must parse
 
-Any other `text` is not checked. A command that the tests do not run has a comment in the line above
-it, which readers do not see:
+Any other `text` block is not checked. A command that the tests do not run has a comment in the line
+above it, which readers do not see:
 
     <!-- Not run by the tests: REASON -->
     ```bash
@@ -89,7 +89,7 @@ def of(page: pathlib.Path) -> list[Block]:
 
 
 def indented(page: pathlib.Path) -> list[int]:
-    """Returns the lines where code is indented, not fenced: nobody knows whether to run it."""
+    """Returns the lines of indented code. Without a fence, nothing tells whether to run it."""
     found, fenced, blank, item = [], False, True, False
     for number, line in enumerate(page.read_text().splitlines(), 1):
         if _FENCE.match(line):

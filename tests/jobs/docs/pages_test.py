@@ -30,7 +30,7 @@ _LONG = {
     *("_docs_moe", "_docs_snapshots", "_docs_levels"),
     *("_docs_coming_from_jit", "_docs_coming_from_mpi4jax", "_docs_coming_from_nccl"),
 }
-# `python` of the commands: a launcher whose ranks start faster (tests/helpers/forked_launch.py).
+# The commands' `python`: it has a launcher whose ranks start faster (forked_launch.py).
 _PYTHON = f"""\
 #!/bin/bash
 if [[ $1 == -m && $2 == jax_cxl.launch ]]; then
@@ -115,7 +115,7 @@ class PagesTest(parameterized.TestCase):
         return result.stdout
 
     def _check_output(self, block, output):
-        """Each line must be there, in any order, as ranks write at once. `...` is any text."""
+        """Each line must be there, in any order, because ranks write at once. `...` is any text."""
         lines = [" ".join(line.split()) for line in output.splitlines()]
         for expected in filter(None, block.text.splitlines()):
             parts = " ".join(expected.split()).split("...")

@@ -9,12 +9,12 @@ from absl.testing import absltest
 _ROOT = pathlib.Path(__file__).parents[3]
 _JAX = pathlib.Path(jax.__file__).parent / "_src"
 _PAGE = _ROOT / "docs" / "troubleshooting.md"
-# What a message fills in, and where its sources may end a literal.
+# Parts that a message fills in, and places where its source may end a literal.
 _FILLED_IN = re.compile(r"\.\.\.|\d+|[()]|\brank\b|\bby signal\b|\bValueError:|, ")
 
 
 def _sources() -> str:
-    """Returns all sources, with literals that follow each other as one, and no line breaks."""
+    """Returns all sources without line breaks, with adjacent literals joined."""
     files = [
         *_ROOT.glob("jax_cxl/**/*.py"),
         *_ROOT.glob("cc/**/*.cc"),

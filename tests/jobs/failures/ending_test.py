@@ -26,7 +26,7 @@ _POOL = {
     "coherence": "coherent",
     "world_size": 1,
 }
-# This does not run in a fork of this process, whose threads may hold locks.
+# This runs in a new interpreter. In a fork, locks of this process's threads might be held.
 _CREATE_AND_DIE = f"""
 import os, signal, sys
 from jax_cxl import _core
@@ -138,7 +138,7 @@ class SweepTest(absltest.TestCase):
         np.save(array, np.zeros(9))
         pool = _create(f"{name}.read")
         fd, offset = pool.opened_file()
-        # --post-mortem keeps recorders like this: with the header of the pool.
+        # --post-mortem keeps recorders in this form, with the header of the pool.
         recorders = _core.read_job_record(fd, offset, "pool").to_bytes()
         contents = {"npy": array.getvalue(), "text": b"results", "recorders": recorders}
         files = [f"jax_cxl.{name}.{kind}" for kind in contents]

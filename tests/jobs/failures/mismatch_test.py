@@ -27,7 +27,8 @@ def run(case: str, processes: int, **options) -> dict[int, dict]:
     return {each["rank"]: each for each in caught}
 
 
-# Case of the program; the functions, and the expected texts about the calls of rank 0 and another.
+# The case of the program; then, for rank 0 and another rank, their functions and the expected texts
+# about their calls.
 CASES = (
     ("without_jit", "psum", "pmax", "all_reduce sum", "all_reduce max"),
     ("dtype", "psum", "psum", "4 float32", "4 int32"),

@@ -15,7 +15,7 @@ import jax_cxl
 
 
 def sums_of(lines: str, process: int) -> list[list[int]]:
-    """Returns, for each sum that a process of programs/regroup/regroup.py got, the ranks in it."""
+    """Returns the ranks in each sum that a process of programs/regroup/regroup.py got."""
     found = re.findall(rf"^\[{process}\] sum \d+ of \[([\d, ]+)\]$", lines, re.MULTILINE)
     return [[int(rank) for rank in ranks.split(", ")] for ranks in found]
 
@@ -91,7 +91,7 @@ class SeveralProcessesTest(parameterized.TestCase):
             launcher=(f"--restart-lost={restarts}",),
         )
         for process in range(3):
-            # Before and after; a successor's only life is after.
+            # One sum comes before the loss and one after it. A successor computes only the second.
             self.assertEqual(said.count(f"[{process}] sum 3"), 2, said)
             self.assertEqual(said.count(f"[{process}] done"), 1, said)
 
@@ -125,7 +125,8 @@ class SeveralProcessesTest(parameterized.TestCase):
         )
         ranks = [rank for process in left for rank in (2 * process, 2 * process + 1)]
         for process in left:
-            # After it regrouped, and after it initialized: the old program and a new one.
+            # One sum came after it regrouped. Two came after it initialized, from the old program
+            # and a new one.
             self.assertEqual(sums_of(said, process)[-3:], [ranks] * 3, said)
             self.assertIn(f"[{process}] sum {sum(ranks)} of {ranks}", said)
             self.assertIn(f"[{process}] done", said)
@@ -157,8 +158,8 @@ class SeveralProcessesTest(parameterized.TestCase):
         )
         self.assertNotEqual(done.returncode, 0)
         for process, other in ((0, 2), (2, 0)):
-            # The other one of them may have ended by then, with this very error. Or this process
-            # shut down before it learned of the loss, and now misses process 1.
+            # The other survivor may have ended by then, with this same error. Or this process shut
+            # down before it learned of the loss, and process 1 is now missing.
             lost = f"(rank 1 was|ranks {min(1, other)}, {max(1, other)} were) lost"
             self.assertRegex(
                 done.stderr,

@@ -12,7 +12,7 @@ _KILLS = 2
 
 
 def loss_after(kills: int) -> tuple[str, str]:
-    """Returns the loss, to the last bit, and what the launcher and the ranks said."""
+    """Returns the loss, to the last bit, and what the launcher and the ranks printed."""
     with tempfile.TemporaryDirectory() as folder:
         done = job.launch(
             *("-n", "2", f"--restart-lost={kills}", str(_SCRIPT)),
@@ -34,7 +34,7 @@ class SurviveTest(absltest.TestCase):
         self.assertEqual(disturbed, undisturbed)
         self.assertEqual(said.count("was killed by SIGKILL; restart "), _KILLS)
         self.assertRegex(said, r"rank \d is lost")
-        # They did not continue from the disk: its first checkpoint would be that of step 100.
+        # The ranks did not continue from the disk: its first checkpoint would be that of step 100.
         self.assertGreater(said.count("continues from step "), said.count("continues from step 0"))
 
 

@@ -1,4 +1,4 @@
-"""After the death of a process the others raise, and end soon, without a launcher too."""
+"""After a process dies, the others raise an error and end soon, even without a launcher."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A rank may end before it has read its last results: its programs run to their end."""
+"""A rank may end before it has read its last results: its programs still run to their end."""
 
 import job
 from absl.testing import absltest, parameterized

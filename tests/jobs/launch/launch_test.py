@@ -107,7 +107,7 @@ class ScriptTest(LaunchTestCase):
         _, stdout, _ = self.launch("--no-prefix", "show.py")
         ranks = [json.loads(line) for line in stdout.splitlines()]
         self.assertEqual([shown["leads_group"] for shown in ranks], [True, True])
-        # Where ranks share a core, a yield reaches only its own session's threads.
+        # If ranks share a core, a thread yields only to threads of its own session.
         self.assertLen({shown["session"] for shown in ranks}, 1)
         self.assertNotEqual(ranks[0]["session"], os.getsid(0))
 
@@ -155,7 +155,7 @@ class DistributedTest(LaunchTestCase):
 
     @parameterized.named_parameters(
         ("plain", {}),
-        # The launcher comes before all of them.
+        # The launcher takes precedence over all of these.
         (
             "in_slurm_and_open_mpi_behind_a_proxy_and_an_old_coordinator",
             {
@@ -174,7 +174,7 @@ class DistributedTest(LaunchTestCase):
             "-n", "2", "--devices-per-process", "2", "distributed.py", extra=extra
         )
         self.assertEqual(status, 0, stderr)
-        # Gloo's threads print too, and into each other's lines; the script does so after them.
+        # Gloo's threads print too, even into each other's lines. The script prints after them.
         self.assertCountEqual(
             [line for line in stdout.splitlines() if "process" in line],
             [f"[{r}] process {r} of 2, 2 of 4 devices, sum 6" for r in range(2)],
@@ -239,7 +239,7 @@ class DistributedTest(LaunchTestCase):
             self.assertIn("connected", launcher.stdout.readline())
             supervisor = child_of(launcher.pid)
             if victim == "supervisor":
-                # The launcher would clean up: here the kernel alone has to.
+                # A stopped launcher cannot clean up, so the kernel alone has to.
                 launcher.send_signal(signal.SIGSTOP)
                 os.kill(supervisor, signal.SIGKILL)
             else:
@@ -267,7 +267,7 @@ class EndTest(LaunchTestCase):
         started = time.monotonic()
         status, _, stderr = self.launch("-n", "3", "--grace=50", "end.py", how)
         self.assertEqual(status, expected)
-        # Well before the grace period: sleepers obey SIGTERM.
+        # This is well before the end of the grace period, because sleepers obey SIGTERM.
         self.assertLess(time.monotonic() - started, 30)
         said = [line for line in stderr.splitlines() if line.startswith("jax_cxl.launch: ")]
         if message is None:
@@ -337,7 +337,7 @@ class EndTest(LaunchTestCase):
             launcher.communicate(timeout=30)
         self.assertEqual(launcher.returncode, 130)
 
-    # With a handler and waitpid instead, a signal was missed in 500 to 3,500 rounds.
+    # A launcher that used a handler and waitpid missed a signal within 500 to 3,500 rounds.
     @pytest.mark.long
     def test_no_signal_is_missed(self):
         command = [sys.executable, str(PROGRAMS / "two_signals.py"), "8000"]
@@ -363,7 +363,7 @@ class EndTest(LaunchTestCase):
     def test_sigkill_leaves_no_process(self, victim):
         with self.start("family.py", "stubborn", start_new_session=True) as launcher:
             self._wait_until_ready(launcher)
-            # Launcher, supervisor, two ranks with two children each.
+            # These are the launcher, the supervisor, and two ranks with two children each.
             self.assertLen(self.processes(), 8)
             if victim == "launcher":
                 launcher.kill()

@@ -1,7 +1,7 @@
 """Programs under MPI launchers that JAX itself does not detect.
 
-With the real `mpirun` of Open MPI 5 and `mpiexec` of MPICH 5, if tests/helpers/mpi_libraries.py
-finds them.
+Some tests run the real `mpirun` of Open MPI 5 and `mpiexec` of MPICH 5, if
+tests/helpers/mpi_libraries.py finds them.
 """
 
 import contextlib
@@ -88,7 +88,7 @@ class VariablesTest(parameterized.TestCase):
             mock.patch.dict(os.environ, _HYDRA | {"PMI_FD": str(theirs.fileno())}),
         ):
             address = cluster.get_coordinator_address(None, None)
-        # This process has made the pair, as the proxy does.
+        # This process has made the pair of sockets, as the proxy does.
         with (
             mock.patch.object(os, "getppid", return_value=os.getpid()),
             mock.patch.dict(os.environ, _HYDRA),
@@ -102,7 +102,8 @@ class VariablesTest(parameterized.TestCase):
 
 class UnchangedTest(absltest.TestCase):
     def test_a_program_that_does_not_import_jax_cxl(self):
-        # What Open MPI 4 sets, which JAX knows. JAX derives a port from the number of the job.
+        # Open MPI 4 sets these variables, and JAX knows them. JAX derives a port from the number of
+        # the job.
         program = pathlib.Path(__file__).parent / "programs/jitted_sum.py"
         variables = {
             "OMPI_MCA_orte_hnp_uri": f"{os.getpid() << 16}.0;tcp://127.0.0.1:34911",

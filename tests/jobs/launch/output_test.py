@@ -67,7 +67,7 @@ class OutputTest(LaunchTestCase):
 
     @parameterized.parameters(("xterm", 75), ("dumb", "no"))
     def test_rank_0_knows_the_width_of_its_line(self, term, columns):
-        # The launcher does not pass on what an outer launcher has set.
+        # The launcher does not pass on the value that an outer launcher has set.
         extra = {"TERM": term, "NO_COLOR": "1", "JAX_CXL_LAUNCH_COLUMNS": "9"}
         shown = self._on_terminal("-n", "2", "columns.py", extra=extra)
         # An unfinished line may be shown first, and be erased when the whole line comes.

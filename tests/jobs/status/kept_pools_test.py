@@ -40,7 +40,7 @@ class KeptPoolTest(parameterized.TestCase):
         for process in processes:
             self.addCleanup(process.kill)
             self.assertEqual(process.stdout.readline(), "ready\n")
-        # Locked, as by a process that uses the pool. Jobs beside this test remove unlocked pools.
+        # The lock stands for a process that uses the pool. Other jobs remove unlocked pools.
         path = pathlib.Path("/dev/shm", f"jax_cxl.{name}")
         self._file = path.open("rb")
         self.addCleanup(self._file.close)

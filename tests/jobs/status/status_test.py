@@ -76,7 +76,7 @@ class StatusTest(parameterized.TestCase):
         self.assertEqual(blamed["rank"], 1)
         self.assertIn(words, blamed["why"])
         self.assertEmpty(found[({"late", "culprits"} - {key}).pop()])
-        # The line of the program where a late rank is. A stopped rank does not answer.
+        # A late rank tells the line of the program where it is. A stopped rank does not answer.
         (self.assertRegex if how == "late" else self.assertNotRegex)(
             shown, r"stuck\.py.*, line \d+"
         )

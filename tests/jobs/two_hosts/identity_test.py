@@ -90,7 +90,8 @@ class EqualNamesTest(absltest.TestCase):
             self.assertIn("Containers of one host have to share /dev/shm", stderr)
 
     def test_containers_of_one_kernel(self):
-        # Two pid namespaces: pids mean different processes, so that heartbeats have to tell.
+        # In two pid namespaces a pid means different processes, so heartbeats have to show who is
+        # alive.
         for process in self.start("end", same_kernel=True, options=""):
             stdout, stderr = process.communicate(timeout=240)
             self.assertEqual(process.returncode, 0, stdout + stderr)

@@ -1,4 +1,4 @@
-"""`jax_cxl.make_mesh`: devices of two kernels, and where `jax.make_mesh` works too."""
+"""`jax_cxl.make_mesh`: devices of two kernels, and cases in which `jax.make_mesh` works too."""
 
 import sys
 import tempfile

@@ -1,4 +1,4 @@
-"""Processes without the launcher, of which the last one does not join the job. --how chooses why.
+"""Runs processes without the launcher. The last one does not join the job; --how chooses why.
 
 With --how=chain there are three processes. The last one dies while it waits for process 0. Process
 1 gives up because of that, and only then does process 0 come.

@@ -56,7 +56,7 @@ def main(_) -> None:
     total = sum_of_ranks.compile_sum()
     n = jax.device_count()
     assert total() == n * (n - 1) // 2
-    # The launcher may lag behind: flushed, so that the test knows that the job runs.
+    # The launcher's output may lag behind, so this flushes: the test has to know that the job runs.
     print("communicated", flush=True)
     if _HOW.value == "exception" and jax.process_index() == 1:
         raise RuntimeError("on purpose")

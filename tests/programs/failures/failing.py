@@ -44,7 +44,7 @@ def main(_) -> None:
         os._exit(0)
     surface = _SURFACES[_SURFACE.value]
     caught = []
-    # The first time the error comes with the result, from then on when a program is started.
+    # The first time, the error comes with the result. After that, it comes when a program starts.
     for _ in range(2):
         start = time.monotonic()
         try:

@@ -65,8 +65,8 @@ _ALONE = {
     "exits": _exits,
     "os._exit": _exits_at_once,
 }
-# The programs of both ranks, which disagree. The last one shows the error of a rank that had
-# nothing to wait for.
+# Programs in which the two ranks disagree. The last program of a rank shows the error if the rank
+# had nothing to wait for.
 _PSUM, _PMAX = mismatch.PSUM, mismatch.PMAX
 _DISAGREE = {
     name: ([*mismatch.CASES[name][0], _PSUM], [*mismatch.CASES[name][1], _PSUM])
@@ -82,7 +82,7 @@ _SIZES = flags.DEFINE_list("sizes", ["1024", "262144"], "at random: numbers that
 
 
 class Report(threading.Thread):
-    """Notes when jax_cxl has published the error. A GPU stops, and raises, some time later."""
+    """Records when jax_cxl publishes the error. A GPU stops and raises some time later."""
 
     def __init__(self):
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""A process of a job without the launcher: one of them dies, the others raise and end."""
+"""A process of a job without the launcher: one process dies, and the others raise and end."""
 
 import atexit
 import os

@@ -148,7 +148,7 @@ CASES = {
     "number": ([PSUM] * 3, [PSUM] * 2),
     "number_then_another": ([PSUM, PSUM, PMAX], [PSUM, PMAX]),
     "loop": ([Program(loops)], [Program(loops)]),
-    # No mismatch: one rank is late, or comes from another line.
+    # This is no mismatch: one rank is late, or calls from another line.
     "late": ([PSUM, PMAX], [PSUM, Pause(), PMAX]),
     "line": ([PSUM, PMAX], [Program(also_psum), PMAX]),
 }

@@ -33,7 +33,7 @@ def main(collectives):
     x = jax.jit(lambda: jnp.ones(shape), out_shardings=sharding)()
     for _ in range(20 if jax.local_device_count() > 1 else 60):
         x = step(x)
-    # In a function: at the end of the process nothing refers to the result.
+    # All this is in a function, so that nothing refers to the result when the process ends.
     if jax.process_index() == 0:
         x.block_until_ready()
         print("all steps")

@@ -137,8 +137,8 @@ def trained(mesh):
 def in_levels(platform):
     """Yields collectives in levels, of two processes with two GPUs each.
 
-    Yields each name, the text, and the bytes of memory besides operand and result, as a multiple of
-    the bytes of the larger of the two (None for those that a program starts).
+    Yields the name, the text, and the memory besides operand and result. The memory is a multiple
+    of the larger of the two, or None for collectives that a program starts.
     """
     devices = np.array(absent_gpus.devices(processes=2, gpus=2))
     mesh = jax.sharding.Mesh(devices.reshape(2, 2), ("host", "gpu"))
@@ -160,9 +160,9 @@ def in_levels(platform):
         ):
             return jax.jit(program).lower(*arguments).compile()
 
-    # How many elements the operand has, as a multiple of the larger buffer of the step through the
-    # pool. In a sum or a broadcast, each rank of a process moves half of them. An all-gather brings
-    # the parts of two processes.
+    # `multiple` is the size of the operand divided by that of the larger buffer of the step through
+    # the pool. In a sum or a broadcast, each rank of a process moves half of the operand. An
+    # all-gather brings the parts of two processes.
     for run, multiple, options in (
         (jax_cxl.psum, 2, {}),
         (jax_cxl.psum_scatter, 2, {"tiled": True}),
@@ -199,7 +199,7 @@ def in_levels(platform):
 
 
 def rows_of_a_table(mesh):
-    """Returns the text of a loop that takes the rows of the next batch beside its computation."""
+    """Returns the text of a loop that takes the rows of the next batch while it computes."""
     store = f"file:{tempfile.mkdtemp(prefix='jax_cxl_compiled.')}/a?size=8MiB"
     rows = np.ones((64, WIDTH), np.float32)
     table = jax_cxl.Table.create(store, "rows", rows)

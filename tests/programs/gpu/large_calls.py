@@ -19,7 +19,7 @@ _TURNS = flags.DEFINE_integer("turns", 3, "Calls of each operation, with other o
 
 
 def value(rank, index, turn):
-    """Returns what element `index` of the operand of `rank` is."""
+    """Returns the value of element `index` of the operand of `rank`."""
     return index * jnp.uint32(2654435761) + (rank * 97 + turn).astype(jnp.uint32)
 
 

@@ -2,7 +2,7 @@
 
 Runs under `python -m jax_cxl.launch`. `--mesh=2,4` makes a mesh of that shape, whose first axis
 runs between the processes. All programs also run with `levels=False`, and `levels=True` has to be
-refused where no process holds several ranks of a group. Between GPUs, `--chunk_bytes` makes short
+refused if no process holds several ranks of a group. Between GPUs, `--chunk_bytes` makes short
 collectives work in chunks, as long ones do.
 """
 
@@ -38,7 +38,7 @@ _CHUNK_BYTES = flags.DEFINE_integer(
 
 DTYPES = ("float32", "bfloat16", "int32", "float16", "complex64", "int4", "float8_e5m2")
 LENGTH = 16  # of the dimension that ranks divide
-# What is summed has 45 elements, which no number of ranks divides.
+# Operands of sums have 45 elements, which no number of ranks divides.
 ODD = 15
 
 

@@ -1,4 +1,4 @@
-"""Collectives of jax.lax are taken over in levels: bits as in the model, bytes counted.
+"""Checks collectives of jax.lax that are taken over in levels: their results and their bytes.
 
 Runs under `python -m jax_cxl.launch -n 2 --devices-per-process 4`, with a tuning table that has
 levels for sums from 2 MiB up.
@@ -70,7 +70,7 @@ def _row(values: np.ndarray, index: Any) -> np.ndarray:
 def main(_) -> None:
     jax_cxl.initialize()
     mesh = jax_cxl.make_mesh((2, 4), AXES)
-    # By the table: the second one is too small. Four devices do not divide the third one evenly.
+    # By the table, the second array is too small. Four devices cannot share the third one evenly.
     for count, in_levels in ((ELEMENTS, True), (1 << 10, False), (ELEMENTS + 2, True)):
         check(mesh, "psum", count, in_levels, None)
     check(mesh, "psum", ELEMENTS, False, levels=False)

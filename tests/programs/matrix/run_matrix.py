@@ -1,7 +1,7 @@
 """Runs the matrix of tests/matrix on the ranks of one layout, under `jax_cxl.launch`.
 
-Each process writes its results to `--output`/<process>.json, after every program, so that a run
-that is cut short leaves what it had.
+Each process writes its results to `--output`/<process>.json, after every program, so that an
+interrupted run leaves its results so far.
 """
 
 import json

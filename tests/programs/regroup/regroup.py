@@ -1,6 +1,6 @@
 """Loses processes, one after another, and continues with the surviving ones.
 
-Each prints the sums that it got, of `jax.device_count()` ranks and then of fewer.
+Each process prints the sums that it got, of `jax.device_count()` ranks and then of fewer.
 """
 
 import functools
@@ -120,7 +120,7 @@ def main(_) -> None:
             jax.block_until_ready(old())
         except jax_cxl.NotInitializedError as error:
             print(f"old program: {error}", flush=True)
-    # A program without arguments has nothing that says on which devices it was compiled.
+    # Nothing in a program without arguments tells for which devices it was compiled.
     constant = jax.shard_map(
         lambda: jax_cxl.psum(jax.lax.axis_index("i"), "i"),
         mesh=jax.sharding.Mesh(devices, "i"),

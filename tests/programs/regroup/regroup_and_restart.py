@@ -1,6 +1,6 @@
 """Loses processes, continues without them or with successors, shuts down, initializes again.
 
-With --shut_down_first, they shut down and initialize instead of regrouping.
+With --shut_down_first, processes shut down and initialize instead of regrouping.
 """
 
 import os

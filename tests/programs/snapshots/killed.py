@@ -1,10 +1,10 @@
 """Trains on snapshots while processes are killed, under `jax_cxl.launch --restart-lost`.
 
-Half of the deaths come in the middle of a save, after a random number of writes; the others at
-random times. The state has a digest of all losses so far. So the last digest equals that of an
-undisturbed run only if every restored snapshot was right, and belonged to one step.
-Victims and survivors print a line of JSON for each death, with times of the host's monotonic clock.
-Process 0 prints one at the end.
+Half of the deaths come in the middle of a save, after a random number of writes; the others come at
+random times. The state contains a digest of all losses so far. So the last digest equals that of an
+undisturbed run only if every restored snapshot was right, and belonged to one step. Victims and
+survivors print a line of JSON for each death, with times of the host's monotonic clock. Process 0
+prints such a line at the end.
 """
 
 import os
@@ -37,7 +37,7 @@ def tell_of_death(kills: int, when: float) -> None:
 
 
 def train_step(weights, step):
-    """A step whose bits depend on weights and step only."""
+    """A step whose result, bit for bit, depends only on weights and step."""
     rank = jax.lax.axis_index("rank")
     x = jax.random.normal(jax.random.fold_in(jax.random.key(rank), step), (16, weights.shape[1]))
     whole = jax_cxl.all_gather(weights, "rank", tiled=True)

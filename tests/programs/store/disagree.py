@@ -1,4 +1,4 @@
-"""Processes that disagree about what to publish, or of which one cannot: all get an error."""
+"""Processes disagree about what to publish, or one of them cannot publish: all get an error."""
 
 import jax
 import numpy as np

@@ -1,8 +1,8 @@
 """A process that benchmarks/tables/kills.py starts: it changes a table, or reads it.
 
 The elements of row i are i + n * (1, 2, 3 ...), where n counts the steps that have changed the row.
-Step k changes the rows `_ids(k)`, and row 0. So row 0 says how many steps there were, and what each
-row has to be.
+Step k changes the rows `_ids(k)`, and row 0. So row 0 shows how many steps there were, and thus
+what each row has to be.
 """
 
 import os
@@ -111,7 +111,7 @@ def _read() -> None:
     least, most = Counts(), Counts()
     rng = np.random.default_rng(_SEED.value)
     takes = 0
-    # Before the first take, which waits if a writer has died in a step.
+    # This line comes before the first take, which waits if a writer has died in a step.
     deadly.say(takes=takes)
     while True:
         ids = np.append(rng.integers(0, ROWS, 3000), 0).astype(np.int32)
@@ -120,7 +120,8 @@ def _read() -> None:
         after = int(take(ids[-1:])[0, 0])
         counts = (found[:, 0] - ids).astype(np.int32)
         torn = (found != ids[:, None] + counts[:, None] * _FACTORS).any(1)
-        # The last step that row 0 has may still be on its way to others, and the next one too.
+        # The last step that row 0 shows may not have reached all rows yet, and the next step may
+        # have reached some rows already.
         early = counts < least.at(before - 1)[ids]
         late = counts > most.at(after + 1)[ids]
         for wrong, what in ((torn, "torn"), (early, "too old"), (late, "too new")):

@@ -1,4 +1,4 @@
-"""Waits, so that a launcher takes a while to start many ranks of it."""
+"""Waits, so that a launcher needs a while to start many ranks of this program."""
 
 import time
 
