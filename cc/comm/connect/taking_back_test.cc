@@ -186,7 +186,7 @@ TEST(TakingBackTest, HostsNeverDisagree) {
           members.Leave(self);
           break;
         }
-        // Pause now and then, so that sometimes all members are between two
+        // Pause sometimes, so that at times all members are between two
         // calls.
         if (random() % 4 == 0)
           std::this_thread::sleep_for(
