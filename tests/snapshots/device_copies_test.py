@@ -158,7 +158,7 @@ class DeviceCopiesTest(parameterized.TestCase):
                 snapshots.save(1, _tree(1))
                 snapshots.wait()
             places.assert_same(self, _tree(1), snapshots.restore(1, _tree(0)))
-        # Of the 20 chunks, two are under way at a time. At most some ends of parts come with them.
+        # Two of the 20 chunks are under way at a time. At most some ends of parts come with them.
         self.assertBetween(copies.most_under_way, 2, 6)
 
     def test_all_gpus_copy_at_once(self):

@@ -53,7 +53,7 @@ TEST_F(DeviceEndpointTest, ShortCalls) {
   RunSoak(16, {4, 0, 0, 1, 32}, 1000, 8 << 10);
 }
 
-// The flags begin anew a few calls after the start.
+// The flags start again a few calls after the start.
 TEST_F(DeviceEndpointTest, ManyMoreShortCallsThanFlags) {
   Setting setting{3, 0, 0, 1, 32};
   setting.first_flagged_round = (uint64_t{1} << 32) - 10;

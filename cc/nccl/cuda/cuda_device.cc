@@ -37,7 +37,7 @@ constexpr int kPairSlots = 4;
 constexpr uint64_t kPairSalt = 0x70616972;
 constexpr uint32_t kMostPairBlocks = 32;
 constexpr uint32_t kPairThreads = 256;  // in each direction
-// Of a rank's memory, the ring for levels with two processes takes 12 MiB, and
+// In a rank's memory, the ring for levels with two processes takes 12 MiB, and
 // the channels for sends take half.
 constexpr uint64_t kLevelsRankBytes = uint64_t{64} << 20;
 constexpr uint64_t kLevelsScratchBytes = uint64_t{32} << 20;
