@@ -11,8 +11,8 @@ from jax_cxl._takeover import hook
 from jax_cxl._takeover.hlo.wire import Message
 from jax_cxl._takeover.world import World
 
-# Devices 0 and 1 belong to process 0, devices 2 and 3 to process 1. Ranks differ from the numbers
-# of devices.
+# Devices 0 and 1 belong to process 0, devices 2 and 3 to process 1. The rank of each device differs
+# from its id.
 WORLD = World({0: 3, 1: 2, 2: 1, 3: 0}, {0: 0, 1: 0, 2: 1, 3: 1})
 
 ADD = """

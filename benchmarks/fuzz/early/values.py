@@ -24,7 +24,7 @@ class Values:
     """The values of a module.
 
     Attributes:
-      memory: leads from each value to a value that stands for all values in the same memory.
+      memory: parents of a union-find. The root of a value stands for all values in its memory.
     """
 
     def __init__(self, module: Module) -> None:

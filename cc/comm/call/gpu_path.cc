@@ -153,9 +153,9 @@ cuda::Shape ChooseShape(const GpuCallFacts& call,
   return shape;
 }
 
-// One round keeps the path to the peers short, but leaves the link idle if a
-// round is small, if only some of its rows move, or if several peers read it at
-// a time.
+// With one round ahead, peers get each round soonest. But the link is idle at
+// times if rounds are small, if only some of their rows move, or if several
+// peers read a round at the same time.
 uint32_t RoundsAhead(const plan::Request& request, uint64_t rounds,
                      uint64_t bytes_published) {
   constexpr uint64_t kLongRoundBytes = uint64_t{512} << 10;

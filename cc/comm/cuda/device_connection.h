@@ -79,8 +79,8 @@ class DeviceConnection {
   // that all members are connected.
   std::vector<TakingBack::Member> Entries() const;
   // Returns a number that changes whenever this member's device makes progress
-  // in the pool. The device rings the first `words` words of each kind. The
-  // values of these words only grow.
+  // in the pool. It adds up doorbells, whose values only grow: among them the
+  // first `words` for publications and for releases.
   uint64_t Progress(int words) const;
 
   // From now on, the device uses the words in `mirror`, which has one element

@@ -61,8 +61,8 @@ Chunks Planner::Cut(uint64_t total, const Cutting& cutting) const {
   if (total == 0) return chunks;
   uint64_t fewest = CeilDiv(total, ways * most);
   if (geometry_.min_chunk_bytes > 0) {
-    // A chunk fills a slot with `parts` of its segments. All chunks together
-    // fill this many bytes.
+    // Each chunk puts `parts` segments beside each other into a slot. All
+    // chunks together fill this many bytes.
     const uint64_t filled = total / ways * parts;
     const uint64_t useful = std::max<uint64_t>(pipeline, geometry_.num_slots);
     const uint64_t room_for =

@@ -48,8 +48,8 @@ inline std::string_view ScenarioName(Scenario scenario) {
 // and fences of a flag only make the flag prompt: without them a rank waits
 // longer, but gets the right result. So only a test of promptness notices that
 // they are left out. The same holds for short messages of devices, in which
-// every word carries a flag. If no line moves by itself, a rank that waits
-// without them waits forever.
+// every word carries a flag. Scenario kNoAdversary notices these: no cache line
+// moves by itself there, so without flushes and fences a rank waits forever.
 inline constexpr Control kControls[] = {
     {"slot.write_back", Scenario::kSoak},
     {"slot.store_fence", Scenario::kSoak},

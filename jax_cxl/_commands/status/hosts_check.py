@@ -1,7 +1,7 @@
 """`doctor --device --with`: checks a pool's memory between two hosts.
 
 One process listens, and the other process connects. They coordinate each step with short lines of
-JSON over this connection. The stores that they check go through the memory.
+JSON over this connection. The writes under test go through the pool.
 """
 
 import dataclasses

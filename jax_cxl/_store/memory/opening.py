@@ -92,7 +92,7 @@ def open_devices(
     if problems:
         raise errors.StoreError(
             f"{where!r} cannot hold this store: {problems[min(problems)]}. Name another"
-            " place, or `python -m jax_cxl store format` clears this one"
+            " place, or clear this one by `python -m jax_cxl store format`"
         )
     if not found:
         superblocks.write(core, parity)
