@@ -304,6 +304,7 @@ def _open(where: str, keep: int, parity: int, *, repair: bool = False) -> Sectio
     if entry.keep != keep:
         raise errors.StoreError(
             f"{where!r} cannot hold these snapshots: it was made with keep={entry.keep}, not"
-            f" keep={keep}. Name another place, or clear this one by `python -m jax_cxl store format`"
+            f" keep={keep}. Name another place, or clear this one by `python -m jax_cxl store"
+            " format`"
         )
     return Section(devices, entry, "snapshot")
