@@ -66,7 +66,8 @@ retrieves its own bytes at the same time, and nothing else costs time.
 The paper's eight figures need NCCL rates from {min(implied):.0f} to {max(implied):.0f} GB/s on one
 network of 25 GB/s. A model with one rate cannot give all eight, and a model with eight rates would
 only repeat its input. Short calls lose as in the paper: {small}. A large all-reduce is nearly as
-fast as NCCL's: {large:.2f} (paper {c.PAPER_LARGE_ALL_REDUCE}, the figure that calibrated the model)."""
+fast as NCCL's: {large:.2f} (paper {c.PAPER_LARGE_ALL_REDUCE}, the figure that calibrated
+the model)."""
 
 
 def _reason(op: str) -> str:
