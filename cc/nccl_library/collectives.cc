@@ -175,7 +175,7 @@ JAX_CXL_NCCL_API int ncclRedOpCreatePreMulSum(int* reduction, void* scalar,
   if (reduction == nullptr) return kInvalidArgument;
   const Result<int> number = ours->reductions().Add(scalar, type, residence);
   // Set the number even after an error, because PyTorch ignores the error. A
-  // number left unset could be that of the plain sum.
+  // number left unset could mean the plain sum.
   *reduction = number.ok() ? *number : kNoOp;
   return Report(number.status());
 }

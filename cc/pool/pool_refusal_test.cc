@@ -116,8 +116,8 @@ TEST(PoolRefusalTest, MissingPermissionIsAnError) {
 }
 
 // Files to which a process must not attach if they take the place of a pool.
-// The tests change the file under a live pool. Each error names what is wrong
-// and what to do.
+// The tests change the file under a live pool. Each error names the fault
+// and the remedy.
 class AttachRefusalTest : public testing::Test {
  protected:
   void SetUp() override {

@@ -99,7 +99,7 @@ class Store:
         Args:
           name: 1 to 128 printable bytes.
           tree: as for `Snapshots.save`.
-          version: a number greater than that of the last version. By default it is greater by one,
+          version: a number greater than the last version. By default it is greater by one,
             or 0 for the first version.
           keep: how many versions are kept, at least 2 (the default). It is fixed when the name is
             new.

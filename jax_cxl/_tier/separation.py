@@ -2,8 +2,8 @@
 
 Most optimizers treat each parameter by itself. Some values are needed by all parameters, so each
 part must have them. There are two kinds: small leaves of the state that depend on no parameter,
-such as the count of steps, and scalars that depend only on what is in the devices' memory, such as
-the norm of all gradients. The scalars are computed first, by a program of their own.
+such as the count of steps, and scalars that depend only on the contents of the devices' memory,
+such as the norm of all gradients. The scalars are computed first, by a program of their own.
 
 A part has exactly the operations of the whole update. XLA also has to compile them in the same way.
 If a scalar has one use, XLA multiplies by its reciprocal instead of dividing by it. In the whole

@@ -67,8 +67,8 @@ int AddCandidates(dl_phdr_info* object, size_t, void* candidates) {
 }
 
 // Returns the path under which the loader finds the library by default. In a
-// new namespace, the loader does not take this library, which has the same
-// name, for the one it looks for.
+// new namespace, the loader does not mistake this library, which has the same
+// name, for NCCL.
 std::string DefaultPath() {
   void* handle = dlmopen(LM_ID_NEWLM, kName, RTLD_LAZY | RTLD_LOCAL);
   if (handle == nullptr) return "";

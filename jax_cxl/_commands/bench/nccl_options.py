@@ -75,7 +75,7 @@ def sizes(first: int | None, last: int | None, factor: int | None, step: int | N
       first: the first size.
       last: the largest size.
       factor: each size is the previous size times this; None: sizes grow by `step`.
-      step: what is added to each size.
+      step: how much larger each size is than the previous size.
 
     Raises:
       ValueError: there is no size between them, or there are too many.

@@ -71,7 +71,7 @@ class Supervisor:
           signals: the signals that end the job. The caller has blocked them.
 
         Returns:
-          The status of the job: that of the first rank that failed, or 0 if none failed. If a
+          The status of the first rank that failed, or 0 if no rank failed. If a
           signal ended that rank or the job, the status is 128 plus the signal's number.
         """
         receiver, sender = socket.socketpair()

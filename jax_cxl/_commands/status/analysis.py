@@ -66,7 +66,7 @@ class Rank:
     def seconds_since(self, moment: float) -> float:
         """Returns how long ago a moment in this rank's record was.
 
-        The same clock, that of the rank's host, has measured the moment and the last heartbeat.
+        The clock of the rank's host has measured both the moment and the last heartbeat.
         """
         passed = self.silent
         if process_identity.on_this_kernel(self.record):

@@ -8,8 +8,8 @@ not hide its successor.
 
 A process may be stopped between this check and its write. Such a write comes late, and nothing can
 prevent it: memory that hosts share has no atomic operations between hosts. So a job leaves one area
-unused: the one to which its predecessor may still be writing. Each job says in the memory which
-save it has begun, before it changes anything in that save's area. The area is never that of the
+unused, because its predecessor may still be writing to it. Before a job changes anything in the
+area of a save, it records in the memory that it has begun this save. No save uses the area of the
 newest valid version. A late write can damage neither this version nor any later version.
 """
 

@@ -32,8 +32,8 @@ class Group:
 
     Attributes:
       leaves: numbers of their leaves.
-      layouts: for each array that may have another layout, the one that the program expects, by
-        leaf.
+      layouts: the layout that the program expects, by leaf, for each array that may have another
+        layout.
       parts: for each device, the number of each array's shard and its bytes.
       program: the program.
     """
