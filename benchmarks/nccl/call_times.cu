@@ -81,6 +81,19 @@ Calls CallsOf(ncclComm_t comm, cudaStream_t stream, int rank, int size) {
        [=](size_t n) {
          CHECK(ncclReduce(from, to, n, ncclFloat, ncclSum, 0, comm, stream));
        }},
+      {"gather",
+       [=](size_t n) {
+         CHECK(ncclGather(from, to, n / ranks, ncclFloat, 0, comm, stream));
+       }},
+      {"scatter",
+       [=](size_t n) {
+         CHECK(ncclScatter(from, to, n / ranks, ncclFloat, 0, comm, stream));
+       }},
+      {"reduce_scatter (mean)",
+       [=](size_t n) {
+         CHECK(ncclReduceScatter(from, to, n / ranks, ncclFloat, ncclAvg, comm,
+                                 stream));
+       }},
       {"sendrecv",
        [=](size_t n) {
          CHECK(ncclGroupStart());
@@ -113,7 +126,7 @@ void Measure(int rank, int size, const ncclUniqueId& id) {
         whole.push_back((NowUs() - begin) / static_cast<double>(calls));
       }
       if (rank == 0)
-        std::printf("%-14s %9zu bytes: host %7.2f us, whole %9.2f us\n",
+        std::printf("%-21s %9zu bytes: host %7.2f us, whole %9.2f us\n",
                     name.c_str(), bytes, Median(host), Median(whole));
     }
   }

@@ -153,15 +153,16 @@ cuda::Shape ChooseShape(const GpuCallFacts& call,
   return shape;
 }
 
-// With one round ahead, peers get each round soonest. But the link is idle at
-// times if rounds are small, if only some of their rows move, or if several
-// peers read a round at the same time.
-uint32_t RoundsAhead(const plan::Request& request, uint64_t rounds,
-                     uint64_t bytes_published) {
+// One round ahead, peers get each round soonest. But if rounds are small, if
+// only some of their rows move, or if several peers read a round at the same
+// time, the link is idle at times. If all blocks of a call with long rounds put
+// equally far ahead, their fences end at about the same time, and the link is
+// idle then.
+bool IsStaggered(const plan::Request& request, uint64_t rounds,
+                 uint64_t bytes_published) {
   constexpr uint64_t kLongRoundBytes = uint64_t{512} << 10;
-  const bool is_long = bytes_published >= rounds * kLongRoundBytes;
-  return request.num_ranks == 2 && is_long && !plan::MovesRows(request.op) ? 1
-                                                                           : 2;
+  return request.num_ranks == 2 && !plan::MovesRows(request.op) &&
+         bytes_published >= rounds * kLongRoundBytes;
 }
 
 }  // namespace jax_cxl::comm

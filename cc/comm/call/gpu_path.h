@@ -58,10 +58,10 @@ bool IsShort(const GpuCallFacts& call, const DeviceOptions& options);
 // Returns the blocks and threads of a kernel.
 cuda::Shape ChooseShape(const GpuCallFacts& call, const DeviceOptions& options);
 
-// Returns how many rounds a kernel puts ahead of its doorbells, in a call of
-// `rounds` rounds that publishes `bytes_published` bytes.
-uint32_t RoundsAhead(const plan::Request& request, uint64_t rounds,
-                     uint64_t bytes_published);
+// Returns cuda::DeviceCall::staggered for a call of `rounds` rounds that
+// publishes `bytes_published` bytes.
+bool IsStaggered(const plan::Request& request, uint64_t rounds,
+                 uint64_t bytes_published);
 
 }  // namespace jax_cxl::comm
 

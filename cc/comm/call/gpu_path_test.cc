@@ -183,17 +183,17 @@ TEST(GpuPathTest, ShapesOfSomeCalls) {
   EXPECT_EQ(shape_of(relayed), (cuda::Shape{32, 64, 448}));
 }
 
-TEST(GpuPathTest, OnlyLongRoundsOfTwoMembersGoOneByOne) {
+TEST(GpuPathTest, OnlyLongRoundsOfTwoMembersAreStaggered) {
   plan::Request request;
   request.op = Op::kAllReduce;
   request.num_ranks = 2;
-  EXPECT_EQ(RoundsAhead(request, 3, 3 * kMiB / 2), 1u);
-  EXPECT_EQ(RoundsAhead(request, 3, 3 * kMiB / 2 - 1), 2u);
+  EXPECT_TRUE(IsStaggered(request, 3, 3 * kMiB / 2));
+  EXPECT_FALSE(IsStaggered(request, 3, 3 * kMiB / 2 - 1));
   request.num_ranks = 3;
-  EXPECT_EQ(RoundsAhead(request, 3, 3 * kMiB), 2u);
+  EXPECT_FALSE(IsStaggered(request, 3, 3 * kMiB));
   request.num_ranks = 2;
   request.op = Op::kTakeRows;
-  EXPECT_EQ(RoundsAhead(request, 3, 3 * kMiB), 2u);
+  EXPECT_FALSE(IsStaggered(request, 3, 3 * kMiB));
 }
 
 }  // namespace

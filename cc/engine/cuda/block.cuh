@@ -38,6 +38,12 @@ __device__ inline void Report(volatile DeviceStatus* status, DeviceFault fault,
 
 __device__ __forceinline__ uint32_t LaneInWarp() { return threadIdx.x % 32; }
 
+__device__ __forceinline__ uint64_t LeastInWarp(uint64_t value) {
+  for (int distance = 16; distance > 0; distance /= 2)
+    value = min(value, __shfl_xor_sync(0xffffffff, value, distance));
+  return value;
+}
+
 // The result of polling a member's words.
 enum class PollResult { kReady, kNotReady, kFault };
 
@@ -105,11 +111,12 @@ struct BlockState {
   // leave.
   uint32_t gave_up;
 
-  // Called by all threads of the block, before a barrier.
-  __device__ void Reset() {
+  // Called by all threads of the block, before a barrier. All peers have
+  // certainly read the first `known` rounds.
+  __device__ void Reset(uint64_t known) {
     for (uint32_t i = threadIdx.x; i < kMaxMembers; i += blockDim.x) {
       published[i] = 0;
-      released[0][i] = released[1][i] = 0;
+      released[0][i] = released[1][i] = known;
     }
     for (uint32_t i = threadIdx.x; i < kMaxDataWarps; i += blockDim.x)
       done[i] = 0;
@@ -202,6 +209,21 @@ class ControlWarp {
     const uint64_t rounds = round + 1 - call_.num_slots;
     return AwaitMembers(call_, &state_.gave_up,
                         [&](int member) { return Released(member, rounds); });
+  }
+
+  // Remembers what all peers have read. The next call then knows that its first
+  // slots are free, and does not wait for the answer of the link.
+  __device__ void NoteReleased() {
+    uint64_t least = ~uint64_t{0};
+    for (int member = static_cast<int>(LaneInWarp());
+         member < call_.num_members; member += 32) {
+      if (member == call_.self) continue;
+      uint64_t& seen = state_.released[direction_][member];
+      SeeReleased(&call_.members[member].released[doorbell_index_].word, seen);
+      least = min(least, seen);
+    }
+    least = LeastInWarp(least);
+    if (LaneInWarp() == 0) call_.scratch->released[doorbell_index_] = least;
   }
 
   // Waits until all members have finished all earlier calls.

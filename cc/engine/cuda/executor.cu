@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
             const __grid_constant__ Shape shape,
             const __grid_constant__ DeviceRows rows) {
   __shared__ BlockState state;
-  state.Reset();
+  state.Reset(call.scratch->released[blockIdx.x]);
   const KernelProgress progress(call);  // thread 0 uses it
   if (threadIdx.x == 0) {
     // This store comes before every doorbell of the block, because a doorbell
@@ -37,14 +37,14 @@ __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
                    const __grid_constant__ Shape shape) {
   __shared__ BlockState state;
   __shared__ DeviceCall call;
-  state.Reset();
+  state.Reset(given.scratch->released[blockIdx.x]);
   if (!TakePosition(given, /*flagged=*/false, &call)) return;
   RunCounted<CallKind::kCollective>(call, shape, state);
 }
 
 __global__ void WaitForEnd(const __grid_constant__ DeviceCall call) {
   __shared__ BlockState state;
-  state.Reset();
+  state.Reset(/*known=*/0);
   __syncthreads();
   ControlWarp warp(call, state, kSending, 0);
   if (!warp.AwaitEnd() && threadIdx.x == 0) Stop(call.status);

@@ -120,6 +120,7 @@ template <typename Type, int kMost, int kUnroll>
 __device__ __noinline__ void Sum(const ReduceTask& task) {
   const DeviceStep& step = *task.step;
   const int sources = step.last - step.first;
+  const uint32_t divisor = task.call->divisor;
   const auto bytes = static_cast<uint32_t>(step.bytes);
   const uint32_t size = task.vectors.size();
   for (uint32_t base = task.thread; base < size;
@@ -145,7 +146,7 @@ __device__ __noinline__ void Sum(const ReduceTask& task) {
         if (s >= sources) break;
         fold.Add(ReduceOp::kSum, values[s][k]);
       }
-      const uint4 result = fold.Result(/*divisor=*/0);
+      const uint4 result = fold.Result(divisor);
       if (task.to != nullptr) StoreSlot(task.to + offset[k], result);
       if (task.to_slot != nullptr) StoreSlot(task.to_slot + offset[k], result);
     }
@@ -241,9 +242,8 @@ __device__ __noinline__ void ReduceStepOfAny(const ReduceTask& task) {
 template <typename Type, bool premultiplied>
 __device__ __forceinline__ void ReduceAs(const ReduceTask& task) {
   const int sources = task.step->last - task.step->first;
-  if (premultiplied || task.call->reduce_op != ReduceOp::kSum ||
-      task.call->divisor != 0 || sources == 1 || sources > kSources ||
-      !IsAligned(task))
+  if (premultiplied || task.call->reduce_op != ReduceOp::kSum || sources == 1 ||
+      sources > kSources || !IsAligned(task))
     ReduceStep<Type, premultiplied>(task);
   else if (sources == 2)
     Sum<Type, 2, 5>(task);

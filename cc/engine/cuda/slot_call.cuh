@@ -84,7 +84,8 @@ __device__ inline bool AwaitSendingSteps(const DeviceCall& call,
                                          ControlWarp& warp) {
   // Steps up to the last two publications, the latest first.
   uint32_t published[2] = {0, 0};
-  const uint32_t& awaited = published[call.rounds_ahead - 1];
+  const bool one_ahead = call.staggered && blockIdx.x % 2 == 1;
+  const uint32_t& awaited = published[one_ahead ? 0 : 1];
   for (uint32_t at = 0; at < call.num_sending; ++at) {
     const DeviceStep& step = call.sending[at];
     if (step.kind == DeviceStepKind::kPut &&
@@ -100,6 +101,7 @@ __device__ inline bool AwaitSendingSteps(const DeviceCall& call,
     }
     warp.MarkReady(at + 1);
   }
+  if (published[0] > 0) warp.NoteReleased();
   return true;
 }
 

@@ -34,6 +34,8 @@ constexpr auto kPollInterval = std::chrono::microseconds(100);
 constexpr uint64_t kLeastSlotBytes = uint64_t{64} << 10;
 constexpr uint64_t kMostPairSlotBytes = uint64_t{2} << 20;
 constexpr int kPairSlots = 4;
+// Sends of 128 KiB are faster with flags, and sends of 256 KiB without.
+constexpr uint64_t kPairFlaggedBytes = uint64_t{128} << 10;
 constexpr uint64_t kPairSalt = 0x70616972;
 constexpr uint32_t kMostPairBlocks = 32;
 constexpr uint32_t kPairThreads = 256;  // in each direction
@@ -73,10 +75,13 @@ CudaDevice::CudaDevice(Job* job, int ordinal, const Settings& settings)
   // Only kernels execute these calls.
   options_.slot_bytes = comm::KernelSlotBytes(options_, static_cast<int>(size));
   pair_options_ = options_;
-  pair_options_.flagged_slot_bytes = plan::kFlaggedBytes;  // there are many
   pair_options_.channel_salt = kPairSalt;
   pair_options_.num_slots = kPairSlots;
   const uint64_t channels = std::max<uint64_t>(2 * (size - 1), 2);
+  const bool fits = channels * cuda::FlaggedRingBytes(kPairFlaggedBytes) <=
+                    settings.rank_bytes / 4;
+  pair_options_.flagged_slot_bytes =
+      fits ? kPairFlaggedBytes : plan::kFlaggedBytes;
   pair_options_.slot_bytes = std::clamp(
       std::bit_floor(settings.rank_bytes / 2 / channels / kPairSlots),
       kLeastSlotBytes, kMostPairSlotBytes);

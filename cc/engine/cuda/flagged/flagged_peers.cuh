@@ -35,8 +35,7 @@ __device__ inline void NoteReleased(const DeviceCall& call,
   uint64_t least = ~uint64_t{0};
   for (int member = LaneInWarp(); member < call.num_members; member += 32)
     if (member != call.self) least = min(least, ReleasedBy(call, member));
-  for (int distance = 16; distance > 0; distance /= 2)
-    least = min(least, __shfl_xor_sync(0xffffffff, least, distance));
+  least = LeastInWarp(least);
   if (LaneInWarp() == 0 && least > call.scratch->flagged_released)
     call.scratch->flagged_released = least;
 }

@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
                          const __grid_constant__ Shape shape) {
   __shared__ BlockState state;
   __shared__ DeviceCall call;
-  state.Reset();
+  state.Reset(given.scratch->released[blockIdx.x]);
   if (!TakePosition(given, /*flagged=*/false, &call)) return;
   if (threadIdx.x == 0) TakeFactor(&call);  // others read it after a barrier
   RunCounted<CallKind::kPremultiplied>(call, shape, state);

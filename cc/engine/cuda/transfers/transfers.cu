@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
   const DeviceTransfer& transfer = given.transfers[most == 1 ? 0 : blockIdx.y];
   if (transfer.flagged_bytes > 0) return RunShort(transfer, &call);
   __shared__ BlockState state;
-  state.Reset();
+  state.Reset(transfer.call.scratch->released[blockIdx.x]);
   if (!TakePosition(transfer.call, /*flagged=*/false, &call)) return;
   RunCounted<CallKind::kTransfer>(call, shape, state);
 }
