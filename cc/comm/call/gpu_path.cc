@@ -153,16 +153,19 @@ cuda::Shape ChooseShape(const GpuCallFacts& call,
   return shape;
 }
 
-// One round ahead, peers get each round soonest. But if rounds are small, if
-// only some of their rows move, or if several peers read a round at the same
-// time, the link is idle at times. If all blocks of a call with long rounds put
-// equally far ahead, their fences end at about the same time, and the link is
-// idle then.
-bool IsStaggered(const plan::Request& request, uint64_t rounds,
-                 uint64_t bytes_published) {
-  constexpr uint64_t kLongRoundBytes = uint64_t{512} << 10;
-  return request.num_ranks == 2 && !plan::MovesRows(request.op) &&
-         bytes_published >= rounds * kLongRoundBytes;
+// With one round ahead, peers get each round soonest. But the link is idle at
+// times if rounds are small, if only some of their rows move, or if several
+// peers read a round at the same time. In between, half of the blocks put one
+// round ahead, so that the blocks do not all wait for their fences at once.
+std::array<uint32_t, 2> RoundsAhead(const plan::Request& request,
+                                    uint64_t rounds, uint64_t bytes_published) {
+  constexpr uint64_t kMiddleRoundBytes = uint64_t{512} << 10;
+  constexpr uint64_t kLongRoundBytes = uint64_t{1} << 20;
+  if (request.num_ranks > 2 || plan::MovesRows(request.op) ||
+      bytes_published < rounds * kMiddleRoundBytes)
+    return {2, 2};
+  if (bytes_published < rounds * kLongRoundBytes) return {2, 1};
+  return {1, 1};
 }
 
 }  // namespace jax_cxl::comm

@@ -1,6 +1,7 @@
 #ifndef JAX_CXL_COMM_CALL_GPU_PATH_H_
 #define JAX_CXL_COMM_CALL_GPU_PATH_H_
 
+#include <array>
 #include <cstdint>
 
 #include "cc/comm/call/device_options.h"
@@ -58,10 +59,10 @@ bool IsShort(const GpuCallFacts& call, const DeviceOptions& options);
 // Returns the blocks and threads of a kernel.
 cuda::Shape ChooseShape(const GpuCallFacts& call, const DeviceOptions& options);
 
-// Returns cuda::DeviceCall::staggered for a call of `rounds` rounds that
+// Returns cuda::DeviceCall::rounds_ahead of a call of `rounds` rounds that
 // publishes `bytes_published` bytes.
-bool IsStaggered(const plan::Request& request, uint64_t rounds,
-                 uint64_t bytes_published);
+std::array<uint32_t, 2> RoundsAhead(const plan::Request& request,
+                                    uint64_t rounds, uint64_t bytes_published);
 
 }  // namespace jax_cxl::comm
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdint>
 
 namespace jax_cxl::comm {
@@ -183,17 +184,20 @@ TEST(GpuPathTest, ShapesOfSomeCalls) {
   EXPECT_EQ(shape_of(relayed), (cuda::Shape{32, 64, 448}));
 }
 
-TEST(GpuPathTest, OnlyLongRoundsOfTwoMembersAreStaggered) {
+TEST(GpuPathTest, OnlyLongRoundsOfTwoMembersGoOneByOne) {
+  using Ahead = std::array<uint32_t, 2>;
   plan::Request request;
   request.op = Op::kAllReduce;
   request.num_ranks = 2;
-  EXPECT_TRUE(IsStaggered(request, 3, 3 * kMiB / 2));
-  EXPECT_FALSE(IsStaggered(request, 3, 3 * kMiB / 2 - 1));
+  EXPECT_EQ(RoundsAhead(request, 3, 3 * kMiB), (Ahead{1, 1}));
+  EXPECT_EQ(RoundsAhead(request, 3, 3 * kMiB - 1), (Ahead{2, 1}));
+  EXPECT_EQ(RoundsAhead(request, 3, 3 * kMiB / 2), (Ahead{2, 1}));
+  EXPECT_EQ(RoundsAhead(request, 3, 3 * kMiB / 2 - 1), (Ahead{2, 2}));
   request.num_ranks = 3;
-  EXPECT_FALSE(IsStaggered(request, 3, 3 * kMiB));
+  EXPECT_EQ(RoundsAhead(request, 3, 3 * kMiB), (Ahead{2, 2}));
   request.num_ranks = 2;
   request.op = Op::kTakeRows;
-  EXPECT_FALSE(IsStaggered(request, 3, 3 * kMiB));
+  EXPECT_EQ(RoundsAhead(request, 3, 3 * kMiB), (Ahead{2, 2}));
 }
 
 }  // namespace

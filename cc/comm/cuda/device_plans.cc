@@ -47,8 +47,8 @@ cuda::DeviceCall MakeDeviceCall(const Call& call, const StoredPlan& gpu_plan,
   device.slot_step = connection.stripes().slot_step;
   device.flagged_slot_bytes = connection.flagged_slot_bytes();
   device.rounds = gpu_plan.rounds;
-  device.staggered =
-      IsStaggered(call.request, gpu_plan.rounds, gpu_plan.bytes_published);
+  device.rounds_ahead =
+      RoundsAhead(call.request, gpu_plan.rounds, gpu_plan.bytes_published);
   device.input = call.input;
   device.output = call.output;
   device.dtype = call.dtype;

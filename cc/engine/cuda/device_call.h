@@ -1,6 +1,7 @@
 #ifndef JAX_CXL_ENGINE_CUDA_DEVICE_CALL_H_
 #define JAX_CXL_ENGINE_CUDA_DEVICE_CALL_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -65,7 +66,7 @@ struct DevicePosition {
 struct DeviceScratch {
   uint32_t blocks_done;  // 0 between calls
   uint64_t busy_ns;
-  uint64_t flagged_released;  // rounds that all peers have certainly read
+  uint64_t flagged_released;      // rounds that all peers have certainly read
   uint64_t released[kMaxBlocks];  // the same for the slots, for each block
   RowBytes row_bytes;
   DevicePosition position;
@@ -85,9 +86,9 @@ struct DeviceCall {
   uint32_t slot_step = 0;
   uint64_t base_round = 0;  // rounds of all earlier calls
   uint64_t rounds = 0;      // of this call
-  // A block puts two rounds ahead of its doorbells. In a staggered call, every
-  // other block puts only one round ahead.
-  bool staggered = false;
+  // How many rounds a block puts before it waits for their doorbells, 1 or 2:
+  // blocks with even numbers, then blocks with odd numbers.
+  std::array<uint32_t, 2> rounds_ahead = {1, 1};
   uint64_t epoch = 0;
   uint64_t call = 0;  // number of this call in the channel
   uint64_t hash = 0;  // of the descriptors of this call and all before it

@@ -84,8 +84,7 @@ __device__ inline bool AwaitSendingSteps(const DeviceCall& call,
                                          ControlWarp& warp) {
   // Steps up to the last two publications, the latest first.
   uint32_t published[2] = {0, 0};
-  const bool one_ahead = call.staggered && blockIdx.x % 2 == 1;
-  const uint32_t& awaited = published[one_ahead ? 0 : 1];
+  const uint32_t& awaited = published[call.rounds_ahead[blockIdx.x % 2] - 1];
   for (uint32_t at = 0; at < call.num_sending; ++at) {
     const DeviceStep& step = call.sending[at];
     if (step.kind == DeviceStepKind::kPut &&
