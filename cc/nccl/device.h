@@ -41,7 +41,7 @@ class Device {
   // How collectives run in levels. Null if they do not.
   virtual const Levels* levels() const = 0;
   // Enqueues a collective of the ranks that have the same place in their
-  // processes.
+  // hosts.
   virtual Status EnqueueBetween(const Collective& collective,
                                 Stream stream) = 0;
   // Call these before and after work of Levels::inner is enqueued.

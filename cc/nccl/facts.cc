@@ -16,7 +16,8 @@ Result<int> LeastMultiprocessors(std::span<const Facts> ranks) {
     if (!problem.empty())
       return Error(Code::kUnimplemented, "the GPU of rank ", rank,
                    " cannot use the pool: ", problem,
-                   ". Set JAX_CXL_NCCL_HOSTS=machines to use NCCL itself");
+                   ". To use NCCL itself, leave JAX_CXL_NCCL_HOSTS and "
+                   "JAX_CXL_POOL out");
     for (size_t other = 0; other < rank; ++other)
       if (std::ranges::equal(ranks[other].gpu, facts.gpu))
         return Error(Code::kFailedPrecondition, "ranks ", other, " and ", rank,

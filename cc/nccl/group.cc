@@ -152,7 +152,7 @@ Status LaunchInside(std::span<Running> parts, size_t index) {
       return part.communicator->device()->BeginInside(part.steps[index].second);
     return Error(Code::kMismatch, "ranks ", part.communicator->rank(), " and ",
                  inside->communicator->rank(),
-                 " of a process call different collectives. ",
+                 " of a host call different collectives. ",
                  comm::kSamePrograms);
   }));
   Inner* const inner = inside->communicator->device()->levels()->inner;

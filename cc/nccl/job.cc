@@ -1,8 +1,5 @@
 #include "cc/nccl/job.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -14,10 +11,7 @@
 
 #include "cc/base/process_identity.h"
 #include "cc/comm/health/regroup.h"
-#include "cc/pool/layout/geometry.h"
-#include "cc/pool/layout/header.h"
-#include "cc/pool/open/shm_name.h"
-#include "cc/pool/open/unique_fd.h"
+#include "cc/nccl/communicator_pool.h"
 
 namespace jax_cxl::nccl {
 namespace {
@@ -42,25 +36,19 @@ Status Canceled() {
       "the communicator was aborted while its ranks met; make a new one");
 }
 
-// Returns the token in the header of the pool, or 0 if there is no header yet.
-// The name of the pool is as secret as its token.
-uint64_t FindToken(const pool::PoolSpec& spec) {
-  pool::PoolHeader header = {};
-  const std::string path = pool::ShmPath(spec.paths[0]);
-  const pool::UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid() ||
-      pread(fd.get(), &header, sizeof(header), 0) != sizeof(header))
-    return 0;
-  return header.token;
+Status DidNotJoin(int rank, const Settings& settings) {
+  return Error(Code::kDeadlineExceeded, "rank ", rank,
+               " of the communicator did not join within ", settings.timeout_s,
+               " s (JAX_CXL_TIMEOUT). ", MeetingAdvice(settings));
 }
 
 Result<std::unique_ptr<pool::Pool>> AttachOnceThere(
-    const pool::PoolSpec& spec, int size, const Settings& settings,
+    const PoolToken& token, int size, const Settings& settings,
     const std::atomic<bool>& cancel) {
   const Clock::time_point deadline = DeadlineOf(settings);
   std::optional<Clock::time_point> found;
   for (;;) {
-    auto pool = pool::Pool::Attach(spec, size, FindToken(spec));
+    auto pool = AttachPool(token, size, settings);
     const Code code = pool.status().code();
     if (pool.ok() || code == Code::kPermissionDenied) return pool;
     if (cancel) return Canceled();
@@ -69,14 +57,31 @@ Result<std::unique_ptr<pool::Pool>> AttachOnceThere(
     if (found && now - *found > kFormatTime) return pool.status();
     if (now > deadline)
       return Error(Code::kDeadlineExceeded,
-                   "rank 0 of the communicator did not join within ",
-                   settings.timeout_s,
-                   " s (JAX_CXL_TIMEOUT). All ranks have to run on this "
-                   "machine, with the same JAX_CXL_NCCL_HOSTS, and share "
-                   "/dev/shm: ",
+                   DidNotJoin(/*rank=*/0, settings).message(), ": ",
                    pool.status().message());
     std::this_thread::sleep_for(kMeetingPoll);
   }
+}
+
+// Numbers the hosts of the ranks in the order of their first ranks.
+std::vector<int> HostsOf(const std::vector<ProcessIdentity>& processes,
+                         Hosts hosts) {
+  const auto same = [hosts](const ProcessIdentity& one,
+                            const ProcessIdentity& other) {
+    if (hosts == Hosts::kAll) return false;
+    return hosts == Hosts::kProcesses
+               ? std::memcmp(&one, &other, sizeof(one)) == 0
+               : std::strncmp(one.boot_id, other.boot_id,
+                              sizeof(one.boot_id)) == 0;
+  };
+  std::vector<int> host_of;
+  int count = 0;
+  for (size_t rank = 0; rank < processes.size(); ++rank) {
+    size_t first = 0;
+    while (first < rank && !same(processes[first], processes[rank])) ++first;
+    host_of.push_back(first < rank ? host_of[first] : count++);
+  }
+  return host_of;
 }
 
 }  // namespace
@@ -88,12 +93,10 @@ Result<std::unique_ptr<Job>> Job::Meet(const PoolToken& token, int rank,
   std::unique_ptr<Job> job(new Job);
   job->rank_ = rank;
   job->size_ = size;
-  pool::PoolSpec spec;
-  spec.paths = {PoolName(token)};
-  spec.bytes = pool::AutomaticPathBytes(size, 1, 1, settings.rank_bytes);
   CXL_ASSIGN_OR_RETURN(
-      job->pool_, rank == 0 ? pool::Pool::Create(spec, size)
-                            : AttachOnceThere(spec, size, settings, cancel));
+      job->pool_, rank == 0 ? CreatePool(token, size, settings)
+                            : AttachOnceThere(token, size, settings, cancel));
+  CXL_ASSIGN_OR_RETURN(job->rank_bytes_, RankBytes(*job->pool_, settings));
   comm::Register(job->pool_.get(), rank, rank, device);
   CXL_RETURN_IF_ERROR(job->AwaitRanks(settings, cancel));
   job->pool_->Unlink();
@@ -120,27 +123,23 @@ Status Job::AwaitRanks(const Settings& settings,
   for (int rank = 0; rank < size_; ++rank) {
     while (!comm::Registered(*pool_, rank)) {
       if (cancel) return Canceled();
-      if (Clock::now() > deadline)
-        return Error(Code::kDeadlineExceeded, "rank ", rank,
-                     " of the communicator did not join within ",
-                     settings.timeout_s,
-                     " s (JAX_CXL_TIMEOUT). All ranks have to run on this "
-                     "machine, with the same JAX_CXL_NCCL_HOSTS, and share "
-                     "/dev/shm");
+      if (Clock::now() > deadline) return DidNotJoin(rank, settings);
       std::this_thread::sleep_for(kMeetingPoll);
     }
     const pool::RankInfo info =
         pool_->coherence().AcquireCopy(pool_->rank_page(rank)->info);
     device_of_.push_back(info.device_id);
-    const ProcessIdentity& process = info.process;
-    const auto same =
-        std::ranges::find_if(processes, [&](const ProcessIdentity& each) {
-          return std::memcmp(&each, &process, sizeof(each)) == 0;
-        });
-    process_of_.push_back(static_cast<int>(same - processes.begin()));
-    if (same == processes.end()) processes.push_back(process);
+    processes.push_back(info.process);
   }
-  num_processes_ = static_cast<int>(processes.size());
+  host_of_ = HostsOf(processes, settings.hosts);
+  if (settings.shared_memory && !settings.shared_memory->coherence_given &&
+      !std::ranges::all_of(processes, OnThisKernel))
+    return Error(Code::kInvalidArgument,
+                 "the ranks run on several machines, so JAX_CXL_POOL has to "
+                 "say how they see each other's stores: add "
+                 "?coherence=coherent if the hardware keeps their caches "
+                 "coherent, or ?coherence=uncached if the memory is not cached "
+                 "(python -m jax_cxl doctor --device --with measures that)");
   return OkStatus();
 }
 

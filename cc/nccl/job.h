@@ -1,6 +1,7 @@
 #ifndef JAX_CXL_NCCL_JOB_H_
 #define JAX_CXL_NCCL_JOB_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -40,13 +41,17 @@ class Job {
   comm::Peers* peers() { return peers_.get(); }
   comm::Endpoint* endpoint() { return endpoint_.get(); }
 
-  // Returns a number for the process of each rank. Processes are numbered in
-  // the order of their first ranks.
-  const std::vector<int>& process_of() const { return process_of_; }
+  // How many bytes of its pool a rank may use.
+  uint64_t rank_bytes() const { return rank_bytes_; }
+
+  // Returns a number for the host of each rank (Settings::hosts). Hosts are
+  // numbered in the order of their first ranks.
+  const std::vector<int>& host_of() const { return host_of_; }
   // Returns the CUDA device of each rank, as its process numbers it.
   const std::vector<int>& device_of() const { return device_of_; }
-  // Returns true if all ranks are in this process.
-  bool in_one_process() const { return num_processes_ == 1; }
+  bool on_one_host() const {
+    return std::ranges::all_of(host_of_, [](int host) { return host == 0; });
+  }
 
   // Returns the blocks of all ranks, in their order. Every rank gives a block
   // of the same size. Waits until all ranks have called this.
@@ -58,8 +63,8 @@ class Job {
 
   int rank_ = 0;
   int size_ = 0;
-  int num_processes_ = 0;
-  std::vector<int> process_of_;
+  uint64_t rank_bytes_ = 0;
+  std::vector<int> host_of_;
   std::vector<int> device_of_;
   uint64_t gathers_ = 0;
   std::unique_ptr<pool::Pool> pool_;

@@ -22,31 +22,30 @@ namespace {
 
 constexpr int kTypeInt32 = 2, kTypeFloat32 = 7;
 
-// A communicator of `processes` processes with `per_process` ranks each. All
+// A communicator of `hosts` hosts with `per_host` ranks each. All
 // run in this process.
 class LevelJob {
  public:
-  LevelJob(int processes, int per_process, uint64_t scratch_bytes)
-      : processes_(processes), per_process_(per_process) {
+  LevelJob(int hosts, int per_host, uint64_t scratch_bytes)
+      : hosts_(hosts), per_host_(per_host) {
     const PoolToken token = *RandomPoolToken();
     devices_.resize(size());
     Group group;
     group.Start();
-    for (int process = 0; process < processes; ++process)
-      inner_.push_back(std::make_unique<ModelProcess>(per_process));
+    for (int host = 0; host < hosts; ++host)
+      inner_.push_back(std::make_unique<ModelHost>(per_host));
     for (int rank = 0; rank < size(); ++rank) {
-      const int process = rank / per_process;
-      const Levels levels = {
-          {processes, per_process, process, rank % per_process},
-          /*least_bytes=*/kLeastBytes,
-          nullptr,
-          scratch_bytes};
+      const int host = rank / per_host;
+      const Levels levels = {{hosts, per_host, host, rank % per_host},
+                             /*least_bytes=*/kLeastBytes,
+                             nullptr,
+                             scratch_bytes};
       ranks_.push_back(std::make_unique<Communicator>(
           token, rank, size(), 0, true,
-          [this, rank, process, levels](Job* job, const std::atomic<bool>&)
+          [this, rank, host, levels](Job* job, const std::atomic<bool>&)
               -> Result<std::unique_ptr<Device>> {
-            auto device = std::make_unique<ModelDevice>(
-                job, inner_[process].get(), levels);
+            auto device =
+                std::make_unique<ModelDevice>(job, inner_[host].get(), levels);
             devices_[rank] = device.get();
             return std::unique_ptr<Device>(std::move(device));
           }));
@@ -58,15 +57,15 @@ class LevelJob {
     EXPECT_TRUE(status.ok()) << status.message();
   }
 
-  int size() const { return processes_ * per_process_; }
+  int size() const { return hosts_ * per_host_; }
 
-  // Runs an operation of each rank: with a thread for each process or for each
+  // Runs an operation of each rank: with a thread for each host or for each
   // rank.
   std::vector<Status> Run(const std::vector<Operation>& operations,
                           bool thread_of_rank) {
     std::vector<Status> statuses(size());
     std::vector<std::thread> threads;
-    const int each = thread_of_rank ? 1 : per_process_;
+    const int each = thread_of_rank ? 1 : per_host_;
     for (int first = 0; first < size(); first += each)
       threads.emplace_back([&, first] {
         Group group;
@@ -90,8 +89,8 @@ class LevelJob {
   static constexpr uint64_t kLeastBytes = 4096;
 
  private:
-  const int processes_, per_process_;
-  std::vector<std::unique_ptr<ModelProcess>> inner_;
+  const int hosts_, per_host_;
+  std::vector<std::unique_ptr<ModelHost>> inner_;
   std::vector<ModelDevice*> devices_;
   std::vector<std::unique_ptr<Communicator>> ranks_;
 };
@@ -186,10 +185,10 @@ class LevelsTest : public testing::TestWithParam<Shape> {};
 
 // Tests counts from below the limit up to several chunks, aligned and not.
 TEST_P(LevelsTest, AllOperations) {
-  const auto [processes, per_process] = GetParam();
+  const auto [hosts, per_host] = GetParam();
   const uint64_t chunk = 512;  // elements
-  LevelJob job(processes, per_process, processes * chunk * sizeof(float));
-  const uint64_t unit = 64 * per_process;
+  LevelJob job(hosts, per_host, hosts * chunk * sizeof(float));
+  const uint64_t unit = 64 * per_host;
   bool in_place = false;
   for (uint64_t count : {uint64_t{1}, uint64_t{63}, 8 * unit, 8 * unit + 1,
                          20 * unit - 1, chunk, 3 * chunk + 5}) {
@@ -218,10 +217,10 @@ TEST_P(LevelsTest, AllOperations) {
   }
 }
 
-TEST_P(LevelsTest, AProcessSendsEachByteOnce) {
-  const auto [processes, per_process] = GetParam();
-  LevelJob job(processes, per_process, uint64_t{1} << 20);
-  const uint64_t count = 64 * per_process * 16;
+TEST_P(LevelsTest, AHostSendsEachByteOnce) {
+  const auto [hosts, per_host] = GetParam();
+  LevelJob job(hosts, per_host, uint64_t{1} << 20);
+  const uint64_t count = 64 * per_host * 16;
   const auto bytes = [&](Verb verb, uint64_t elements) {
     Check<float>(
         &job,
@@ -233,7 +232,7 @@ TEST_P(LevelsTest, AProcessSendsEachByteOnce) {
     return of_ranks;
   };
   const std::vector<uint64_t> parts(job.size(),
-                                    count * sizeof(float) / per_process);
+                                    count * sizeof(float) / per_host);
   const std::vector<uint64_t> blocks(job.size(), count * sizeof(float));
   const std::vector<uint64_t> nothing(job.size());
   EXPECT_EQ(bytes(Verb::kAllReduce, count), parts);

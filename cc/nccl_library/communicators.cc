@@ -24,11 +24,6 @@
 namespace jax_cxl::nccl {
 namespace {
 
-// Returns true if the real library makes all communicators.
-bool ForwardsAll() {
-  return TheSettings().status.ok() && TheSettings().hosts == Hosts::kMachines;
-}
-
 Status Init(void** communicator, int size, const NcclUniqueId& id, int rank,
             const Config& config) {
   CXL_RETURN_IF_ERROR(TheSettings().status);
@@ -118,7 +113,8 @@ JAX_CXL_NCCL_API int ncclGetVersion(int* version) {
 
 JAX_CXL_NCCL_API int ncclGetUniqueId(NcclUniqueId* id) {
   if (id == nullptr) return kInvalidArgument;
-  if (ForwardsAll()) return JAX_CXL_NCCL_FORWARD("ncclGetUniqueId", id);
+  if (TheSettings().forwards_all())
+    return JAX_CXL_NCCL_FORWARD("ncclGetUniqueId", id);
   if (!TheSettings().status.ok()) return Report(TheSettings().status);
   const Result<PoolToken> token = RandomPoolToken();
   if (!token.ok()) return Report(token.status());
@@ -129,7 +125,7 @@ JAX_CXL_NCCL_API int ncclGetUniqueId(NcclUniqueId* id) {
 
 JAX_CXL_NCCL_API int ncclCommInitRank(void** communicator, int size,
                                       NcclUniqueId id, int rank) {
-  if (ForwardsAll()) {
+  if (TheSettings().forwards_all()) {
     Announce(rank);
     return JAX_CXL_NCCL_FORWARD("ncclCommInitRank", communicator, size, id,
                                 rank);
@@ -140,7 +136,7 @@ JAX_CXL_NCCL_API int ncclCommInitRank(void** communicator, int size,
 JAX_CXL_NCCL_API int ncclCommInitRankConfig(void** communicator, int size,
                                             NcclUniqueId id, int rank,
                                             const NcclConfig* config) {
-  if (ForwardsAll()) {
+  if (TheSettings().forwards_all()) {
     Announce(rank);
     return JAX_CXL_NCCL_FORWARD("ncclCommInitRankConfig", communicator, size,
                                 id, rank, config);
@@ -153,7 +149,7 @@ JAX_CXL_NCCL_API int ncclCommInitRankScalable(void** communicator, int size,
                                               int rank, int ids_count,
                                               const NcclUniqueId* ids,
                                               const NcclConfig* config) {
-  if (ForwardsAll()) {
+  if (TheSettings().forwards_all()) {
     Announce(rank);
     return JAX_CXL_NCCL_FORWARD("ncclCommInitRankScalable", communicator, size,
                                 rank, ids_count, ids, config);

@@ -47,12 +47,12 @@ Status OpenReal(const Opening& opening, Job* job) {
   return StatusOfReal(result, "ncclCommInitRank");
 }
 
-// It is not known yet whether processes have several GPUs.
+// It is not known yet whether hosts have several GPUs.
 std::string LevelsText(const Settings& settings) {
   if (settings.levels_bytes == kNoLevels) return "";
-  return "; between processes with several GPUs each, collectives from " +
+  return "; if they have several GPUs each, collectives from " +
          std::to_string(settings.levels_bytes) +
-         " bytes up use NCCL inside the processes (JAX_CXL_NCCL_LEVELS)";
+         " bytes up use NCCL inside of them too (JAX_CXL_NCCL_LEVELS)";
 }
 
 }  // namespace
@@ -72,21 +72,29 @@ Result<int> CurrentOrdinal() {
 void Announce(int rank) {
   static std::atomic<bool> announced = false;
   const Settings& settings = TheSettings();
-  const bool pool = settings.hosts != Hosts::kMachines;
-  if (rank != 0 || (!pool && !settings.informs) || announced.exchange(true))
+  const bool forwards = settings.forwards_all();
+  if (rank != 0 || (forwards && !settings.informs) || announced.exchange(true))
     return;
-  std::string text =
-      settings.hosts == Hosts::kAll
-          ? "all collectives of NCCL go through a pool in /dev/shm "
-            "(JAX_CXL_NCCL_HOSTS=all)"
-      : settings.hosts == Hosts::kProcesses
-          ? "collectives of NCCL between processes go through a pool in "
-            "/dev/shm, those in one process to NCCL "
-            "(JAX_CXL_NCCL_HOSTS=processes)" +
-                LevelsText(settings)
-          : "all collectives go to NCCL, because /dev/shm does not connect "
-            "machines; JAX_CXL_NCCL_HOSTS=all lets GPUs of this machine "
-            "communicate through it";
+  const std::string where =
+      settings.shared_memory
+          ? settings.shared_memory->spec.paths[0] + " (JAX_CXL_POOL)"
+          : "/dev/shm";
+  const bool machines = settings.hosts == Hosts::kMachines;
+  const std::string text =
+      forwards
+          ? "all collectives go to NCCL, because /dev/shm does not connect "
+            "machines; JAX_CXL_POOL names memory that does, and "
+            "JAX_CXL_NCCL_HOSTS=all lets GPUs of this machine communicate "
+            "through /dev/shm"
+      : settings.hosts == Hosts::kAll
+          ? "all collectives of NCCL go through pools in " + where +
+                " (JAX_CXL_NCCL_HOSTS=all)"
+          : std::string("collectives of NCCL between ") +
+                (machines ? "machines" : "processes") +
+                " go through pools in " + where + ", those in one " +
+                (machines ? "machine" : "process") + " to NCCL" +
+                (machines ? "" : " (JAX_CXL_NCCL_HOSTS=processes)") +
+                LevelsText(settings);
   std::fprintf(stderr, "jax_cxl nccl: %s\n", text.c_str());
 }
 
@@ -101,12 +109,12 @@ Status Open(const Opening& opening) {
         return CudaDevice::Make(met, ordinal, settings, cancel);
       });
   Communicator* const raw = communicator.get();
-  if (settings.hosts == Hosts::kProcesses) {
+  if (settings.hosts != Hosts::kAll) {
     static const std::atomic<bool> never = false;
     CXL_ASSIGN_OR_RETURN(std::unique_ptr<Job> job,
                          Job::Meet(opening.token, opening.rank, opening.size,
                                    opening.ordinal, settings, never));
-    if (job->in_one_process()) return OpenReal(opening, job.get());
+    if (job->on_one_host()) return OpenReal(opening, job.get());
     CXL_RETURN_IF_ERROR(raw->OpenIn(std::move(job)));
   } else if (raw->blocking()) {
     CXL_RETURN_IF_ERROR(raw->Open());

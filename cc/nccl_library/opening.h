@@ -22,10 +22,10 @@ struct Opening {
 Result<int> CurrentOrdinal();
 
 // Makes a communicator whose ranks meet in the pool. If all of them are on one
-// host, makes a communicator of the real library instead. With
-// Hosts::kProcesses it blocks until the communicator is open, even if the
-// program asks for one that never blocks: which library makes it is known only
-// when the ranks have met.
+// host, makes a communicator of the real library instead. Except with
+// Hosts::kAll, it blocks until the communicator is open, even if the program
+// asks for one that never blocks: which library makes it is known only when the
+// ranks have met.
 Status Open(const Opening& opening);
 
 // Prints once where collectives go, and why.

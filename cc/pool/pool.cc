@@ -27,7 +27,10 @@ Result<std::unique_ptr<Pool>> Pool::TryCreate(const PoolSpec& spec,
                                               int world_size, bool* swept) {
   std::unique_ptr<Pool> pool(new Pool(spec, world_size));
   CXL_RETURN_IF_ERROR(pool->Open(/*creating=*/true));
-  CXL_ASSIGN_OR_RETURN(const uint64_t token, RandomToken());
+  uint64_t token = spec.token;
+  if (token == 0) {
+    CXL_ASSIGN_OR_RETURN(token, RandomToken());
+  }
   CXL_RETURN_IF_ERROR(pool->TakeMemory(token));
   // Prefault may store to the pages, so it runs only now. In /dev/shm, the
   // reserved space is memory already. Clearing it here would delay all ranks.

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from jax_cxl._nccl import library
 
 _DESCRIPTION = """\
-Prints the environment with which a program that calls NCCL communicates through a
-pool in /dev/shm: PyTorch, JAX, vLLM and others, unchanged. Nothing of it needs JAX.
+Prints the environment with which a program that calls NCCL communicates through
+pools: PyTorch, JAX, vLLM and others, unchanged. Nothing of it needs JAX. The pools lie
+in /dev/shm, or in the memory of several machines that JAX_CXL_POOL names.
 
     env $(python -m jax_cxl nccl) python train.py
 
@@ -27,9 +28,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--hosts",
         choices=library.HOSTS,
-        default="all",
-        help="what counts as a host. Communicators whose ranks lie in several hosts go through the"
-        " pool, and the others to NCCL. all: every GPU (default: all)",
+        default=library.default_hosts(),
+        help="what counts as a host. Communicators whose ranks lie in several hosts go through"
+        " pools, and the others to NCCL. all: every GPU (default: machines if JAX_CXL_POOL names"
+        " memory of several machines, otherwise all)",
     )
     options = parser.parse_args(arguments)
     try:

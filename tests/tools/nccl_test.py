@@ -84,6 +84,31 @@ def test_run_sets_the_environment_of_a_program(tmp_path: pathlib.Path):
     assert done.returncode == 0
 
 
+@needs_library
+@pytest.mark.parametrize(
+    ("pool", "hosts"),
+    [("", "all"), ("shm:?size=1GiB", "all"), ("dax:/dev/dax0.0", "machines")],
+)
+def test_a_pool_of_several_machines_serves_machines(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, pool: str, hosts: str
+):
+    monkeypatch.setenv("JAX_CXL_POOL", pool)
+    script = tmp_path / "program.py"
+    script.write_text("import os\nprint(os.environ['JAX_CXL_NCCL_HOSTS'])\n")
+    done = _run("--nccl", str(script))
+    assert done.stdout.split() == [hosts], done.stderr
+
+
+@needs_library
+def test_pools_that_the_library_cannot_use():
+    said = _call(JAX_CXL_POOL="dax:/dev/dax0.0")
+    assert (said["id"], said["init"]) == (5, 5)  # ncclInvalidUsage
+    assert "write coherence=uncached" in str(said["init_error"])
+    said = _call(JAX_CXL_POOL="dax:/dev/dax0.0?size=1GB&coherence=uncached")
+    assert said["id"] == 4  # ncclInvalidArgument
+    assert "size=1GB is not a size" in str(said["init_error"])
+
+
 def test_run_says_what_is_missing():
     for arguments, message in (
         ((), "PROGRAM is missing"),

@@ -39,7 +39,7 @@ constexpr uint64_t kPairFlaggedBytes = uint64_t{128} << 10;
 constexpr uint64_t kPairSalt = 0x70616972;
 constexpr uint32_t kMostPairBlocks = 32;
 constexpr uint32_t kPairThreads = 256;  // in each direction
-// In a rank's memory, the ring for levels with two processes takes 12 MiB, and
+// In a rank's memory, the ring for levels with two hosts takes 12 MiB, and
 // the channels for sends take half.
 constexpr uint64_t kLevelsRankBytes = uint64_t{64} << 20;
 constexpr uint64_t kLevelsScratchBytes = uint64_t{32} << 20;
@@ -79,12 +79,12 @@ CudaDevice::CudaDevice(Job* job, int ordinal, const Settings& settings)
   pair_options_.num_slots = kPairSlots;
   const uint64_t channels = std::max<uint64_t>(2 * (size - 1), 2);
   const bool fits = channels * cuda::FlaggedRingBytes(kPairFlaggedBytes) <=
-                    settings.rank_bytes / 4;
+                    job->rank_bytes() / 4;
   pair_options_.flagged_slot_bytes =
       fits ? kPairFlaggedBytes : plan::kFlaggedBytes;
-  pair_options_.slot_bytes = std::clamp(
-      std::bit_floor(settings.rank_bytes / 2 / channels / kPairSlots),
-      kLeastSlotBytes, kMostPairSlotBytes);
+  pair_options_.slot_bytes =
+      std::clamp(std::bit_floor(job->rank_bytes() / 2 / channels / kPairSlots),
+                 kLeastSlotBytes, kMostPairSlotBytes);
   pair_options_.shape.sending_threads = kPairThreads;
   pair_options_.shape.receiving_threads = kPairThreads;
 }
@@ -164,19 +164,24 @@ Result<std::vector<LevelsOffer>> CudaDevice::Exchange(const LevelsOffer& mine) {
 
 // Without levels, the communicator uses only the pool.
 Status CudaDevice::OpenLevels(const std::atomic<bool>& cancel) {
-  if (settings_.hosts != Hosts::kProcesses) return OkStatus();
-  const std::optional<Places> places =
-      PlacesOf(job_->process_of(), job_->rank());
+  const std::optional<Places> places = PlacesOf(job_->host_of(), job_->rank());
   if (!places) return OkStatus();
   LevelsOffer mine = {.least_bytes = settings_.levels_bytes};
-  const int first = places->process * places->per_process;
+  const int first = places->host * places->per_host;
   if (mine.least_bytes != kNoLevels) {
-    Status problem = CheckPeerAccess(
-        ordinal_,
-        std::span(job_->device_of()).subspan(first, places->per_process));
-    if (problem.ok() && settings_.rank_bytes < kLevelsRankBytes)
-      problem = Error(Code::kResourceExhausted, "JAX_CXL_NCCL_RANK_BYTES is ",
-                      settings_.rank_bytes, ", less than ", kLevelsRankBytes);
+    Status problem;
+    // Each process numbers the devices that it sees, so this process cannot
+    // check the devices of others. NCCL finds out how they communicate.
+    if (settings_.hosts == Hosts::kProcesses)
+      problem = CheckPeerAccess(
+          ordinal_,
+          std::span(job_->device_of()).subspan(first, places->per_host));
+    if (problem.ok() && job_->rank_bytes() < kLevelsRankBytes)
+      problem =
+          Error(Code::kResourceExhausted, "a rank has ", job_->rank_bytes(),
+                " bytes of the pool, less than ", kLevelsRankBytes,
+                " (JAX_CXL_NCCL_RANK_BYTES, and on a shared device "
+                "JAX_CXL_NCCL_COMMUNICATOR_BYTES)");
     if (problem.ok() && places->place == 0) {
       const Result<NcclUniqueId> id = RealInner::NewId();
       problem = id.status();
@@ -205,8 +210,8 @@ Status CudaDevice::OpenLevels(const std::atomic<bool>& cancel) {
   if (job_->rank() == 0 &&
       (settings_.informs || (settings_.warns && !problem.ok())))
     std::fprintf(
-        stderr, "jax_cxl nccl: communicator of %d ranks in %d processes: %s\n",
-        job_->size(), places->processes,
+        stderr, "jax_cxl nccl: communicator of %d ranks on %d hosts: %s\n",
+        job_->size(), places->hosts,
         problem.ok()
             ? ("collectives from " + std::to_string(mine.least_bytes) +
                " bytes up run in levels (JAX_CXL_NCCL_LEVELS)")
@@ -217,9 +222,9 @@ Status CudaDevice::OpenLevels(const std::atomic<bool>& cancel) {
 }
 
 Status CudaDevice::OpenLevels(const Places& places, const NcclUniqueId& id) {
-  // Open this first, because the other ranks of the process wait for it.
+  // Open this first, because the other ranks of the host wait for it.
   CXL_ASSIGN_OR_RETURN(std::unique_ptr<Inner> inner,
-                       RealInner::Open(id, places.per_process, places.place));
+                       RealInner::Open(id, places.per_host, places.place));
   {
     std::lock_guard lock(watched_mutex_);
     inner_ = std::move(inner);
@@ -227,7 +232,7 @@ Status CudaDevice::OpenLevels(const Places& places, const NcclUniqueId& id) {
   CXL_ASSIGN_OR_RETURN(scratch_,
                        comm::AllocateDevice<std::byte>(kLevelsScratchBytes));
   comm::DeviceOptions options = options_;
-  options.slot_bytes = comm::KernelSlotBytes(options, places.processes);
+  options.slot_bytes = comm::KernelSlotBytes(options, places.hosts);
   options.flagged_slot_bytes = plan::kFlaggedBytes;  // its calls are long
   CXL_ASSIGN_OR_RETURN(between_, MakeChannel(RanksOfPlace(places), options));
   return OkStatus();

@@ -32,13 +32,13 @@ Status ConnectInner(const Levels& levels) {
       cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
       "cudaStreamCreate"));
   const uint64_t part =
-      levels.scratch_bytes / sizeof(float) / levels.places.per_process;
+      levels.scratch_bytes / sizeof(float) / levels.places.per_host;
   std::byte* const all = levels.scratch;
   std::byte* const mine = all + levels.places.place * part * sizeof(float);
   const auto run = [&](const Operation& operation) -> Status {
     CXL_RETURN_IF_ERROR(levels.inner->Add(operation));
     return cuda::CudaStatus(cudaStreamSynchronize(stream),
-                            "connecting the GPUs of a process");
+                            "connecting the GPUs of a host");
   };
   Status status;
   for (const Operation& operation :

@@ -24,8 +24,9 @@ Settings Read(const std::map<std::string, std::string>& environment) {
 }
 
 TEST(SettingsTest, Defaults) {
-  const Settings settings = Read({{"JAX_CXL_POOL", "dax:/dev/dax0.0"}});
+  const Settings settings = Read({{"JAX_CXL_POOL", "shm:a?size=1GiB"}});
   EXPECT_TRUE(settings.status.ok()) << settings.status.message();
+  EXPECT_TRUE(settings.forwards_all());
   EXPECT_EQ(settings.hosts, Hosts::kMachines);
   EXPECT_EQ(settings.levels_bytes, 8 << 20);
   EXPECT_FALSE(settings.warns);
@@ -53,9 +54,51 @@ TEST(SettingsTest, Refuses) {
   EXPECT_FALSE(Read({{"JAX_CXL_NCCL_RANK_BYTES", "1"}}).status.ok());
   for (const char* wrong : {"0", "-1", "8MiB", "off", "nan"})
     EXPECT_FALSE(Read({{"JAX_CXL_NCCL_LEVELS", wrong}}).status.ok()) << wrong;
-  EXPECT_FALSE(
-      Read({{"JAX_CXL_NCCL_HOSTS", "all"}, {"JAX_CXL_POOL", "dax:/dev/dax0.0"}})
-          .status.ok());
+  for (const char* wrong : {"0", "64MiB"})
+    EXPECT_FALSE(
+        Read({{"JAX_CXL_NCCL_COMMUNICATOR_BYTES", wrong}}).status.ok());
+  EXPECT_FALSE(Read({{"JAX_CXL_NCCL_HOSTS", "all"}, {"JAX_CXL_POOL", "shm:a"}})
+                   .status.ok());
+}
+
+TEST(SharedMemoryTest, Reads) {
+  const Settings settings =
+      Read({{"JAX_CXL_POOL",
+             "dax:/dev/dax0.0?size=64GiB&offset=2 MiB&coherence=uncached"},
+            {"JAX_CXL_NCCL_COMMUNICATOR_BYTES", "5e8"}});
+  ASSERT_TRUE(settings.status.ok()) << settings.status.message();
+  EXPECT_FALSE(settings.forwards_all());
+  EXPECT_EQ(settings.communicator_bytes, 500'000'000);
+  const pool::PoolSpec& spec = settings.shared_memory->spec;
+  EXPECT_EQ(spec.medium->name(), "dax");
+  EXPECT_EQ(spec.paths, std::vector<std::string>{"/dev/dax0.0"});
+  EXPECT_EQ(spec.bytes, uint64_t{64} << 30);
+  EXPECT_EQ(spec.offset, 2 << 20);
+  EXPECT_EQ(spec.coherence, pool::CoherenceMode::kUncached);
+  EXPECT_TRUE(settings.shared_memory->coherence_given);
+
+  const auto file = ReadSharedMemory("file:/mnt/pool");
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  EXPECT_EQ(file->spec.coherence, pool::CoherenceMode::kCoherent);
+  EXPECT_FALSE(file->coherence_given);
+}
+
+TEST(SharedMemoryTest, Refuses) {
+  for (const char* wrong :
+       {"dax:dev/dax0.0", "dax:/a?", "dax:/a?size",
+        "dax:/a?size=", "dax:/a?size=1GB", "dax:/a?size=8EiB", "dax:/a?size=-1",
+        "dax:/a?size=9999999TiB", "dax:/a?keep=on-failure",
+        "dax:/a?size=1&size=1", "dax:/a?coherence=none",
+        "dax:/a?coherence=coherent&gpu_writes=memory", "file:/a?size=1GiB",
+        "file:/a?offset=4KiB"})
+    EXPECT_EQ(ReadSharedMemory(wrong).status().code(), Code::kInvalidArgument)
+        << wrong;
+  for (const char* unsupported :
+       {"dax:/a", "dax:/a?coherence=flush&gpu_writes=memory",
+        "dax:/a,/b?coherence=coherent", "file:/a?devices=2", "shm:", "nfs:/a"})
+    EXPECT_EQ(ReadSharedMemory(unsupported).status().code(),
+              Code::kUnimplemented)
+        << unsupported;
 }
 
 TEST(UniqueIdTest, CarriesItsToken) {

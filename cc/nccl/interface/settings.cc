@@ -45,27 +45,27 @@ Status ReadLevels(const std::string& text, uint64_t* bytes) {
   return OkStatus();
 }
 
-// Pools of files and devices hold one job at a time, and each communicator of
-// this library is a job.
-Status CheckPool(const std::string& uri, Hosts hosts) {
-  if (hosts == Hosts::kMachines || uri.empty() || uri == "shm:")
+// If the real library serves all communicators, a pool in /dev/shm is none of
+// this library's business.
+Status ReadPool(const std::string& uri, Settings* settings) {
+  if (uri.empty() || uri == "shm:" ||
+      (uri.starts_with("shm:") && settings->hosts == Hosts::kMachines))
     return OkStatus();
-  return Error(Code::kUnimplemented, "JAX_CXL_POOL is '", uri,
-               "'; collectives of NCCL use pools of their own in /dev/shm: "
-               "leave JAX_CXL_POOL out, and set JAX_CXL_NCCL_RANK_BYTES for "
-               "another size");
+  CXL_ASSIGN_OR_RETURN(settings->shared_memory, ReadSharedMemory(uri));
+  return OkStatus();
 }
 
 }  // namespace
 
 Settings ReadSettings(const std::function<std::string(const char*)>& variable) {
-  constexpr double kLeastRankBytes = 24 << 20, kMostRankBytes = 16e9;
+  constexpr double kMostRankBytes = 16e9, kMostCommunicatorBytes = 1e13;
   Settings settings;
   const std::string debug = variable("NCCL_DEBUG");
   settings.informs = debug == "INFO" || debug == "TRACE";
   settings.warns = settings.informs || debug == "WARN";
   settings.library = variable("JAX_CXL_NCCL_LIBRARY");
-  double rank_bytes = static_cast<double>(settings.rank_bytes);
+  auto rank_bytes = static_cast<double>(settings.rank_bytes);
+  auto communicator_bytes = static_cast<double>(settings.communicator_bytes);
   settings.status = ReadHosts(variable("JAX_CXL_NCCL_HOSTS"), &settings.hosts);
   const auto read = [&](const char* name, double least, double most,
                         double* number) {
@@ -73,14 +73,17 @@ Settings ReadSettings(const std::function<std::string(const char*)>& variable) {
     if (settings.status.ok()) settings.status = status;
   };
   read("JAX_CXL_NCCL_RANK_BYTES", kLeastRankBytes, kMostRankBytes, &rank_bytes);
+  read("JAX_CXL_NCCL_COMMUNICATOR_BYTES", kLeastRankBytes,
+       kMostCommunicatorBytes, &communicator_bytes);
   read("JAX_CXL_TIMEOUT", 0.001, 1e9, &settings.timeout_s);
   read("JAX_CXL_WARN_AFTER", 0.001, 1e9, &settings.warn_after_s);
   settings.rank_bytes = static_cast<uint64_t>(rank_bytes);
+  settings.communicator_bytes = static_cast<uint64_t>(communicator_bytes);
   if (settings.status.ok())
     settings.status =
         ReadLevels(variable("JAX_CXL_NCCL_LEVELS"), &settings.levels_bytes);
   if (settings.status.ok())
-    settings.status = CheckPool(variable("JAX_CXL_POOL"), settings.hosts);
+    settings.status = ReadPool(variable("JAX_CXL_POOL"), &settings);
   return settings;
 }
 

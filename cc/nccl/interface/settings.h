@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "cc/base/status.h"
+#include "cc/nccl/interface/pool_setting.h"
 
 namespace jax_cxl::nccl {
 
@@ -25,7 +27,16 @@ inline constexpr uint64_t kNoLevels = ~uint64_t{0};
 struct Settings {
   Hosts hosts = Hosts::kMachines;  // JAX_CXL_NCCL_HOSTS
   std::string library;             // JAX_CXL_NCCL_LIBRARY: the real NCCL
-  uint64_t rank_bytes = uint64_t{64} << 20;  // JAX_CXL_NCCL_RANK_BYTES
+  // JAX_CXL_POOL, if it names memory that machines share. Without it, pools
+  // lie in /dev/shm.
+  std::optional<SharedMemory> shared_memory;
+  // JAX_CXL_NCCL_COMMUNICATOR_BYTES: how much of a shared device a communicator
+  // takes, however many ranks it has. Two pools then never overlap in a part,
+  // which creators on different machines could not detect.
+  uint64_t communicator_bytes = uint64_t{1} << 30;
+  // JAX_CXL_NCCL_RANK_BYTES: how much of its pool a rank of a communicator
+  // uses, if the pool is large enough.
+  uint64_t rank_bytes = uint64_t{64} << 20;
   // JAX_CXL_NCCL_LEVELS: collectives of at least this many bytes run in levels.
   uint64_t levels_bytes = uint64_t{8} << 20;
   // JAX_CXL_TIMEOUT. The default is longer than jax_cxl's, because programs
@@ -37,7 +48,16 @@ struct Settings {
   bool warns = false;
   bool informs = false;
   Status status;  // why the environment makes no sense, or OK
+
+  // Returns true if the real library makes all communicators. /dev/shm does not
+  // connect machines.
+  bool forwards_all() const {
+    return status.ok() && hosts == Hosts::kMachines && !shared_memory;
+  }
 };
+
+// The least that a rank needs.
+inline constexpr uint64_t kLeastRankBytes = uint64_t{24} << 20;
 
 // `variable` returns a variable of the environment, or an empty text.
 Settings ReadSettings(const std::function<std::string(const char*)>& variable);

@@ -6,8 +6,8 @@
 
 namespace jax_cxl::nccl {
 
-// A communicator of the ranks of one process. It belongs to the real NCCL, or
-// is a model in tests. Its ranks are the places in the process.
+// A communicator of the ranks of one host. It belongs to the real NCCL, or
+// is a model in tests. Its ranks are the places in the host.
 //
 // One thread at a time calls the functions that are not marked otherwise.
 class Inner {

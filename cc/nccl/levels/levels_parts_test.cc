@@ -16,23 +16,23 @@
 namespace jax_cxl::nccl {
 namespace {
 
-using Processes = std::vector<int>;
+using HostOf = std::vector<int>;
 
 TEST(PlacesTest, ConsecutiveRanks) {
-  const std::optional<Places> places = PlacesOf(Processes{0, 0, 0, 1, 1, 1}, 4);
+  const std::optional<Places> places = PlacesOf(HostOf{0, 0, 0, 1, 1, 1}, 4);
   ASSERT_TRUE(places.has_value());
-  EXPECT_EQ(places->processes, 2);
-  EXPECT_EQ(places->per_process, 3);
-  EXPECT_EQ(places->process, 1);
+  EXPECT_EQ(places->hosts, 2);
+  EXPECT_EQ(places->per_host, 3);
+  EXPECT_EQ(places->host, 1);
   EXPECT_EQ(places->place, 1);
   EXPECT_EQ(RanksOfPlace(*places), (std::vector<int32_t>{1, 4}));
 }
 
 TEST(PlacesTest, NoLevels) {
-  for (const Processes& processes :
-       {Processes{0}, Processes{0, 1, 2}, Processes{0, 0}, Processes{0, 0, 1},
-        Processes{0, 1, 1}, Processes{0, 1, 0, 1}, Processes{0, 0, 1, 2}})
-    EXPECT_FALSE(PlacesOf(processes, 0).has_value());
+  for (const HostOf& hosts :
+       {HostOf{0}, HostOf{0, 1, 2}, HostOf{0, 0}, HostOf{0, 0, 1},
+        HostOf{0, 1, 1}, HostOf{0, 1, 0, 1}, HostOf{0, 0, 1, 2}})
+    EXPECT_FALSE(PlacesOf(hosts, 0).has_value());
 }
 
 TEST(LevelsOfferTest, SettingsDiffer) {

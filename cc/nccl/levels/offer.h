@@ -13,7 +13,7 @@ namespace jax_cxl::nccl {
 // levels.
 struct LevelsOffer {
   uint64_t least_bytes = 0;  // Settings::levels_bytes
-  NcclUniqueId id = {};      // of place 0: for the ranks of its process
+  NcclUniqueId id = {};      // of place 0: for the ranks of its host
   char problem[376] = {};    // zero-terminated; empty: none
 
   void SetProblem(const Status& status);

@@ -4,22 +4,21 @@
 
 namespace jax_cxl::nccl {
 
-std::optional<Places> PlacesOf(std::span<const int> process_of, int rank) {
-  const int size = static_cast<int>(process_of.size());
-  const int per_process =
-      static_cast<int>(std::ranges::count(process_of, process_of[0]));
-  if (per_process < 2 || per_process == size || size % per_process != 0)
+std::optional<Places> PlacesOf(std::span<const int> host_of, int rank) {
+  const int size = static_cast<int>(host_of.size());
+  const int per_host =
+      static_cast<int>(std::ranges::count(host_of, host_of[0]));
+  if (per_host < 2 || per_host == size || size % per_host != 0)
     return std::nullopt;
   for (int each = 0; each < size; ++each)
-    if (process_of[each] != each / per_process) return std::nullopt;
-  return Places{size / per_process, per_process, rank / per_process,
-                rank % per_process};
+    if (host_of[each] != each / per_host) return std::nullopt;
+  return Places{size / per_host, per_host, rank / per_host, rank % per_host};
 }
 
 std::vector<int32_t> RanksOfPlace(const Places& places) {
   std::vector<int32_t> ranks;
-  for (int process = 0; process < places.processes; ++process)
-    ranks.push_back(process * places.per_process + places.place);
+  for (int host = 0; host < places.hosts; ++host)
+    ranks.push_back(host * places.per_host + places.place);
   return ranks;
 }
 

@@ -8,24 +8,24 @@
 
 namespace jax_cxl::nccl {
 
-// Where one rank of a communicator lies, if several processes have the same
-// number of consecutive ranks each: rank = process * per_process + place.
+// Where one rank of a communicator lies, if several hosts have the same
+// number of consecutive ranks each: rank = host * per_host + place.
 struct Places {
-  int processes = 0;
-  int per_process = 0;
-  int process = 0;
+  int hosts = 0;
+  int per_host = 0;
+  int host = 0;
   int place = 0;
 
-  int size() const { return processes * per_process; }
+  int size() const { return hosts * per_host; }
 };
 
 // Returns the place of `rank`. Returns nothing if the ranks lie in another way,
-// if one process has all ranks, or if each process has one. `process_of` has a
-// number for the process of each rank. Processes are numbered in the order of
+// if one host has all ranks, or if each host has one. `host_of` has a
+// number for the host of each rank. Hosts are numbered in the order of
 // their first ranks.
-std::optional<Places> PlacesOf(std::span<const int> process_of, int rank);
+std::optional<Places> PlacesOf(std::span<const int> host_of, int rank);
 
-// Returns the ranks that have the same place in their processes.
+// Returns the ranks that have the same place in their hosts.
 std::vector<int32_t> RanksOfPlace(const Places& places);
 
 }  // namespace jax_cxl::nccl

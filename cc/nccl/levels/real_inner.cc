@@ -57,8 +57,9 @@ Status InnerStatus(int result, const char* function) {
   if (result == kSuccess) return OkStatus();
   const Code code = result == kRemoteError ? Code::kPeerLost : Code::kInternal;
   return Error(
-      code, function, " of NCCL, between the GPUs of this process, failed: ",
-      ErrorString(result), ". JAX_CXL_NCCL_LEVELS=never uses only the pool");
+      code, function,
+      " of NCCL, between the GPUs of this host, failed: ", ErrorString(result),
+      ". JAX_CXL_NCCL_LEVELS=never uses only the pool");
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ class RealInner final : public Inner {
  public:
   // Returns the id of a new communicator. Fails if there is no real NCCL.
   static Result<NcclUniqueId> NewId();
-  // Waits for the other ranks of the process. Uses the current CUDA device.
+  // Waits for the other ranks of the host. Uses the current CUDA device.
   static Result<std::unique_ptr<Inner>> Open(const NcclUniqueId& id, int size,
                                              int rank);
   // Waits for no other rank.

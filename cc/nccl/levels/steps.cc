@@ -63,8 +63,8 @@ class Maker {
     return copy;
   }
 
-  // A mean over the ranks of a process is not the mean over all ranks. So the
-  // steps inside add, and the step between the processes divides.
+  // A mean over the ranks of a host is not the mean over all ranks. So the
+  // steps inside add, and the step between the hosts divides.
   Operation Reduce(Verb verb, const void* input, void* output, uint64_t count,
                    int root = 0) const {
     Operation inside = Copy(verb, input, output, count);
@@ -88,12 +88,12 @@ class Maker {
     steps_.push_back(std::move(step));
   }
   Status Between(Operation operation) {
-    operation.root = operation_.root / places_.per_process;
+    operation.root = operation_.root / places_.per_host;
     LevelStep step;
     step.kind = LevelStep::Kind::kBetween;
     CXL_ASSIGN_OR_RETURN(
         step.collective,
-        MakeCollective(operation, places_.process, places_.processes, {}));
+        MakeCollective(operation, places_.host, places_.hosts, {}));
     step.collective.call.name += " in levels";
     if (step.collective.divisor > 0)
       step.collective.divisor = static_cast<uint32_t>(places_.size());
@@ -108,7 +108,7 @@ class Maker {
         step.collective,
         MakeCollective(Copy(operation_.verb, Input(first), Output(first),
                             operation_.count - first),
-                       places_.process * places_.per_process + places_.place,
+                       places_.host * places_.per_host + places_.place,
                        places_.size(), {}));
     steps_.push_back(std::move(step));
     return OkStatus();
@@ -116,7 +116,7 @@ class Maker {
 
   // Returns the number of elements in the part of one place.
   uint64_t Part() const {
-    return operation_.count / (places_.per_process * aligned_) * aligned_;
+    return operation_.count / (places_.per_host * aligned_) * aligned_;
   }
 
   Status AllReduce() {
@@ -125,16 +125,15 @@ class Maker {
     Inside({Reduce(Verb::kReduceScatter, Input(0), mine, part)});
     CXL_RETURN_IF_ERROR(Between(Copy(Verb::kAllReduce, mine, mine, part)));
     Inside({Move(Verb::kAllGather, mine, Output(0), part)});
-    return All(places_.per_process * part);
+    return All(places_.per_host * part);
   }
 
   Status Broadcast() {
     const uint64_t part = Part();
-    const uint64_t parts = places_.per_process * part;
+    const uint64_t parts = places_.per_host * part;
     std::byte* const mine = Output(places_.place * part);
-    const int root = operation_.root % places_.per_process;
-    const bool at_root =
-        operation_.root / places_.per_process == places_.process;
+    const int root = operation_.root % places_.per_host;
+    const bool at_root = operation_.root / places_.per_host == places_.host;
     if (at_root)
       Inside(
           {Move(Verb::kBroadcast, places_.place == root ? Input(0) : Output(0),
@@ -145,10 +144,10 @@ class Maker {
   }
 
   // Calls `chunk` with the first element and the number of the elements of each
-  // chunk of a block. The scratch has a chunk for each process.
+  // chunk of a block. The scratch has a chunk for each host.
   template <typename Chunk>
   Status ForEachChunk(const Chunk& chunk) {
-    uint64_t most = levels_.scratch_bytes / element_ / places_.processes;
+    uint64_t most = levels_.scratch_bytes / element_ / places_.hosts;
     if (most < operation_.count) most = most / aligned_ * aligned_;
     for (uint64_t first = 0; first < operation_.count; first += most)
       CXL_RETURN_IF_ERROR(
@@ -157,26 +156,26 @@ class Maker {
   }
 
   // The first element of the block of a rank.
-  uint64_t Block(int process, int place) const {
-    return (process * places_.per_process + place) * operation_.count;
+  uint64_t Block(int host, int place) const {
+    return (host * places_.per_host + place) * operation_.count;
   }
 
-  // The blocks of a process lie side by side, so one operation serves them. If
+  // The blocks of a host lie side by side, so one operation serves them. If
   // the blocks are cut into chunks, each chunk needs an operation of its own.
   Status ReduceScatter() {
     return ForEachChunk([&](uint64_t first, uint64_t count) -> Status {
       std::vector<Operation> inside;
-      for (int process = 0; process < places_.processes; ++process) {
-        std::byte* const sum = Scratch(process * count);
+      for (int host = 0; host < places_.hosts; ++host) {
+        std::byte* const sum = Scratch(host * count);
         if (count == operation_.count) {
-          inside.push_back(Reduce(Verb::kReduceScatter,
-                                  Input(Block(process, 0)), sum, count));
+          inside.push_back(
+              Reduce(Verb::kReduceScatter, Input(Block(host, 0)), sum, count));
           continue;
         }
-        for (int place = 0; place < places_.per_process; ++place)
+        for (int place = 0; place < places_.per_host; ++place)
           inside.push_back(Reduce(Verb::kReduce,
-                                  Input(Block(process, place) + first), sum,
-                                  count, place));
+                                  Input(Block(host, place) + first), sum, count,
+                                  place));
       }
       Inside(std::move(inside));
       return Between(
@@ -189,16 +188,16 @@ class Maker {
       CXL_RETURN_IF_ERROR(
           Between(Copy(Verb::kAllGather, Input(first), Scratch(0), count)));
       std::vector<Operation> inside;
-      for (int process = 0; process < places_.processes; ++process) {
-        std::byte* const block = Scratch(process * count);
+      for (int host = 0; host < places_.hosts; ++host) {
+        std::byte* const block = Scratch(host * count);
         if (count == operation_.count) {
           inside.push_back(
-              Move(Verb::kAllGather, block, Output(Block(process, 0)), count));
+              Move(Verb::kAllGather, block, Output(Block(host, 0)), count));
           continue;
         }
-        for (int place = 0; place < places_.per_process; ++place)
+        for (int place = 0; place < places_.per_host; ++place)
           inside.push_back(Move(Verb::kBroadcast, block,
-                                Output(Block(process, place) + first), count,
+                                Output(Block(host, place) + first), count,
                                 place));
       }
       Inside(std::move(inside));
@@ -234,8 +233,8 @@ bool RunsInLevels(const Operation& operation, const plan::Request& request,
   const uint64_t bytes =
       std::max(plan::InputBytes(request), plan::OutputBytes(request));
   // The buffer must be large enough to give each place a part.
-  return bytes >= std::max(levels.least_bytes,
-                           levels.places.per_process * kPartAlignment);
+  return bytes >=
+         std::max(levels.least_bytes, levels.places.per_host * kPartAlignment);
 }
 
 Result<std::vector<LevelStep>> LevelSteps(const Operation& operation,

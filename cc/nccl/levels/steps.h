@@ -25,12 +25,12 @@ struct Levels {
   Inner* inner = nullptr;
 };
 
-// A step of a collective. All ranks of a process have the same kinds of steps
+// A step of a collective. All ranks of a host have the same kinds of steps
 // in the same order, and all ranks of a place have the same collectives.
 struct LevelStep {
   enum class Kind : uint8_t {
     kAll,      // `collective` of all ranks
-    kInside,   // `operations` of the ranks of the process, which start together
+    kInside,   // `operations` of the ranks of the host, which start together
     kBetween,  // `collective` of the ranks with the same place
   };
   Kind kind = Kind::kAll;
@@ -47,8 +47,8 @@ bool RunsInLevels(const Operation& operation, const plan::Request& request,
 //
 //   all_reduce      reduce-scatter inside, all-reduce of a part between, and
 //                   all-gather inside, in the output
-//   broadcast       broadcast in the process of the root, broadcast of a part
-//                   between, and all-gather inside the other processes
+//   broadcast       broadcast in the host of the root, broadcast of a part
+//                   between, and all-gather inside the other hosts
 //   reduce_scatter  reductions inside into the scratch, and reduce-scatter
 //                   between
 //   all_gather      all-gather between into the scratch, and all-gathers inside

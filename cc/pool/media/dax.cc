@@ -114,6 +114,18 @@ class DaxMedium final : public Medium {
     return MapPiece{file.fd(), spec.offset, bytes, limits.align, limits.size};
   }
 
+  Result<std::optional<DevicePart>> PartOf(
+      const PoolSpec& spec) const override {
+    CXL_ASSIGN_OR_RETURN(const PoolFile file,
+                         PoolFile::OpenDevice(spec.paths[0]));
+    CXL_ASSIGN_OR_RETURN(const DaxLimits limits,
+                         ReadDaxLimits(file.fd(), file.path(), system_));
+    CXL_ASSIGN_OR_RETURN(
+        const uint64_t bytes,
+        ResolveDaxBytes(limits, spec.offset, spec.bytes, file.path()));
+    return std::optional(DevicePart{spec.offset, bytes, limits.align});
+  }
+
   // Write back all cache lines, even if hardware keeps the caches coherent: a
   // host may die with lines in its cache.
   CoherenceMode DurableMode(CoherenceMode mode) const override {

@@ -2,6 +2,7 @@
 #define JAX_CXL_POOL_MEDIA_MEDIUM_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,14 @@
 namespace jax_cxl::pool {
 
 struct PoolSpec;
+
+// The part of a device in which pools may lie. Offsets and sizes of pools are
+// multiples of `align`.
+struct DevicePart {
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+  uint64_t align = 1;
+};
 
 // The kind of memory that holds a pool. This class contains everything that
 // differs from one medium to another: names, permissions, locks and sizes. Once
@@ -68,6 +77,12 @@ class Medium {
   virtual Result<MapPiece> Take(PoolFile& file, const PoolSpec& spec,
                                 bool creating) const = 0;
 
+  // Returns the part of the first path that `spec` names, in which several
+  // pools may lie side by side. Returns nothing if a path holds only one pool.
+  virtual Result<std::optional<DevicePart>> PartOf(const PoolSpec&) const {
+    return std::optional<DevicePart>();
+  }
+
   // Returns the coherence mode for memory that outlives its jobs.
   virtual CoherenceMode DurableMode(CoherenceMode mode) const { return mode; }
 };
@@ -83,6 +98,9 @@ struct PoolSpec {
   int devices_per_path = 1;  // files: equal extents in each path
   uint64_t offset = 0;       // where the pool starts in each path, in bytes
   CoherenceMode coherence = CoherenceMode::kCoherent;
+  // By which processes recognize the pool that they attach, if they know it
+  // before the pool is created. 0: Create takes a random number.
+  uint64_t token = 0;
   // If jobs share the medium, the memory of another job, which may run on
   // another host, is taken only after the job's heartbeats have stopped for
   // this long.

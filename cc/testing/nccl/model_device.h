@@ -27,13 +27,13 @@ namespace jax_cxl::nccl {
 // memory.
 class ModelDevice : public Device {
  public:
-  // `process` is what the ranks of this process share in levels, or null.
-  explicit ModelDevice(Job* job, ModelProcess* process = nullptr,
+  // `host` is what the ranks of this host share in levels, or null.
+  explicit ModelDevice(Job* job, ModelHost* host = nullptr,
                        const Levels& levels = {})
       : job_(job), levels_(levels) {
-    if (process != nullptr) {
+    if (host != nullptr) {
       inner_ = std::make_unique<ModelInner>(
-          process, levels.places.place,
+          host, levels.places.place,
           [this](std::function<Status()> step) { Push(std::move(step)); });
       scratch_.resize(levels.scratch_bytes);
       levels_.scratch = scratch_.data();

@@ -19,10 +19,10 @@
 
 namespace jax_cxl::nccl {
 
-// What the models of one communicator in one process share.
-class ModelProcess {
+// What the models of one communicator in one host share.
+class ModelHost {
  public:
-  explicit ModelProcess(int size) : size_(size) {}
+  explicit ModelHost(int size) : size_(size) {}
 
   // Waits until all ranks have ended the same number of groups, as NCCL does
   // when it connects GPUs.
@@ -126,9 +126,9 @@ class ModelProcess {
 // Models a rank of the real NCCL. Its steps run where `push` puts them.
 class ModelInner final : public Inner {
  public:
-  ModelInner(ModelProcess* process, int rank,
+  ModelInner(ModelHost* host, int rank,
              std::function<void(std::function<Status()>)> push)
-      : process_(process), rank_(rank), push_(std::move(push)) {}
+      : host_(host), rank_(rank), push_(std::move(push)) {}
 
   Status StartGroup() override {
     TheGroup().open = true;
@@ -137,9 +137,9 @@ class ModelInner final : public Inner {
   Status EndGroup() override {
     GroupOfThread group = std::exchange(TheGroup(), {});
     for (ModelInner* each : group.ranks)
-      if (each != group.ranks.back()) process_->EndAlso(++each->groups_);
+      if (each != group.ranks.back()) host_->EndAlso(++each->groups_);
     if (!group.ranks.empty())
-      CXL_RETURN_IF_ERROR(process_->EndGroup(++group.ranks.back()->groups_));
+      CXL_RETURN_IF_ERROR(host_->EndGroup(++group.ranks.back()->groups_));
     for (const auto& start : group.starts) start();
     return OkStatus();
   }
@@ -151,7 +151,7 @@ class ModelInner final : public Inner {
       group.ranks.push_back(this);
     group.starts.push_back([this, operation, number = operations_++] {
       push_([this, operation, number] {
-        return process_->Run(number, rank_, operation);
+        return host_->Run(number, rank_, operation);
       });
     });
     return OkStatus();
@@ -170,7 +170,7 @@ class ModelInner final : public Inner {
     return group;
   }
 
-  ModelProcess* process_;
+  ModelHost* host_;
   const int rank_;
   const std::function<void(std::function<Status()>)> push_;
   int operations_ = 0;

@@ -34,8 +34,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--hosts",
         choices=library.HOSTS,
-        default="all",
-        help="with --nccl, what counts as a host (default: all, which is every GPU)",
+        default=library.default_hosts(),
+        help="with --nccl, what counts as a host (default: machines if JAX_CXL_POOL names memory"
+        " of several machines, otherwise all, which is every GPU)",
     )
     flag(
         "--replace-collectives",

@@ -1,0 +1,168 @@
+// Sanitizers: address
+
+// The meeting of a communicator's ranks in memory that machines share.
+
+#include "cc/nccl/communicator_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cc/nccl/job.h"
+#include "cc/testing/pool/fake_dax.h"
+#include "cc/testing/pool/scratch.h"
+
+namespace jax_cxl::nccl {
+namespace {
+
+using pool::kMiB;
+using Jobs = std::vector<std::unique_ptr<Job>>;
+
+// Meets the ranks of a communicator, each in a thread of its own. Returns them,
+// or nothing after an error, which `error` gets.
+Jobs Meet(int size, const Settings& settings, Status* error = nullptr) {
+  const PoolToken token = *RandomPoolToken();
+  static const std::atomic<bool> never = false;
+  Jobs jobs(size);
+  std::vector<Status> statuses(size);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank)
+    threads.emplace_back([&, rank] {
+      auto job = Job::Meet(token, rank, size, /*device=*/0, settings, never);
+      statuses[rank] = job.status();
+      if (job.ok()) jobs[rank] = *std::move(job);
+    });
+  for (std::thread& thread : threads) thread.join();
+  if (error != nullptr) *error = statuses[0];
+  for (const Status& status : statuses) {
+    EXPECT_TRUE(status.ok() || error != nullptr) << status.message();
+    if (!status.ok()) return {};
+  }
+  return jobs;
+}
+
+void ExpectConnected(const Jobs& jobs) {
+  std::vector<std::thread> threads;
+  for (const std::unique_ptr<Job>& job : jobs)
+    threads.emplace_back([raw = job.get()] {
+      const auto mine = static_cast<std::byte>(raw->rank() + 1);
+      const auto all = raw->AllGather({&mine, 1});
+      ASSERT_TRUE(all.ok()) << all.status().message();
+      for (int rank = 0; rank < raw->size(); ++rank)
+        EXPECT_EQ((*all)[rank], static_cast<std::byte>(rank + 1));
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+class SharedDeviceTest : public testing::Test {
+ protected:
+  // A device with space for `parts` communicators, and some more bytes.
+  void MakeDevice(uint64_t parts) {
+    const std::string path = machine_.Add("dax0.0", (parts * 64 + 10) * kMiB,
+                                          std::to_string(2 * kMiB));
+    settings_.shared_memory = {machine_.Spec({path}), true};
+    settings_.shared_memory->spec.offset = 4 * kMiB;
+    settings_.communicator_bytes = 64 * kMiB;
+    settings_.rank_bytes = 48 * kMiB;
+    settings_.timeout_s = 1;
+  }
+
+  pool::FakeDax machine_;
+  Settings settings_;
+};
+
+TEST_F(SharedDeviceTest, CommunicatorsTakePartsOfADevice) {
+  MakeDevice(3);
+  std::vector<Jobs> communicators;
+  std::vector<uint64_t> offsets;
+  for (int size : {2, 1, 2}) {
+    communicators.push_back(Meet(size, settings_));
+    ASSERT_FALSE(communicators.back().empty());
+    offsets.push_back(communicators.back()[0]->pool()->spec().offset);
+  }
+  std::ranges::sort(offsets);
+  EXPECT_EQ(offsets, (std::vector<uint64_t>{4 * kMiB, 68 * kMiB, 132 * kMiB}));
+  for (const Jobs& jobs : communicators) ExpectConnected(jobs);
+  // Two ranks share the part's 64 MiB. A rank alone gets what it asks for.
+  EXPECT_LT(communicators[0][1]->rank_bytes(), 32 * kMiB);
+  EXPECT_EQ(communicators[1][0]->rank_bytes(), 48 * kMiB);
+
+  Status status;
+  EXPECT_TRUE(Meet(2, settings_, &status).empty());
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  EXPECT_NE(status.message().find("all 3 parts"), std::string::npos)
+      << status.message();
+  communicators[1].clear();
+  EXPECT_FALSE(Meet(2, settings_).empty());
+}
+
+TEST_F(SharedDeviceTest, APartIsFreeOnceAllRanksHaveLeft) {
+  MakeDevice(1);
+  for (int i = 0; i < 4; ++i) {
+    const Jobs jobs = Meet(2, settings_);
+    ASSERT_FALSE(jobs.empty());
+    ExpectConnected(jobs);
+  }
+}
+
+TEST_F(SharedDeviceTest, TooManyRanksForAPart) {
+  MakeDevice(1);
+  Status status;
+  EXPECT_TRUE(Meet(3, settings_, &status).empty());
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  EXPECT_NE(status.message().find("JAX_CXL_NCCL_COMMUNICATOR_BYTES"),
+            std::string::npos)
+      << status.message();
+}
+
+TEST_F(SharedDeviceTest, TooSmallForACommunicator) {
+  MakeDevice(1);
+  settings_.communicator_bytes = 128 * kMiB;
+  Status status;
+  EXPECT_TRUE(Meet(1, settings_, &status).empty());
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+}
+
+TEST(SharedFileTest, EachCommunicatorHasAFileWhileItsRanksMeet) {
+  const pool::TempDirectory folder;
+  Settings settings;
+  const auto memory =
+      ReadSharedMemory("file:" + (folder / "pool") + "?coherence=coherent");
+  ASSERT_TRUE(memory.ok()) << memory.status().message();
+  settings.shared_memory = *memory;
+  settings.rank_bytes = kLeastRankBytes;
+  const Jobs one = Meet(2, settings), other = Meet(3, settings);
+  ASSERT_FALSE(one.empty() || other.empty());
+  ExpectConnected(one);
+  ExpectConnected(other);
+  EXPECT_NE(one[0]->pool()->spec().paths, other[0]->pool()->spec().paths);
+  EXPECT_TRUE(std::filesystem::is_empty(folder / ""));
+}
+
+TEST(HostsTest, TheSettingSaysWhatAHostIs) {
+  Settings settings;
+  settings.rank_bytes = kLeastRankBytes;
+  for (const auto& [hosts, expected] :
+       std::vector<std::pair<Hosts, std::vector<int>>>{
+           {Hosts::kMachines, {0, 0}},
+           {Hosts::kProcesses, {0, 0}},
+           {Hosts::kAll, {0, 1}}}) {
+    settings.hosts = hosts;
+    const Jobs jobs = Meet(2, settings);
+    ASSERT_FALSE(jobs.empty());
+    EXPECT_EQ(jobs[1]->host_of(), expected);
+    EXPECT_EQ(jobs[0]->on_one_host(), hosts != Hosts::kAll);
+    EXPECT_EQ(jobs[0]->rank_bytes(), kLeastRankBytes);
+  }
+}
+
+}  // namespace
+}  // namespace jax_cxl::nccl
