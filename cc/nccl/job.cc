@@ -133,13 +133,13 @@ Status Job::AwaitRanks(const Settings& settings,
   }
   host_of_ = HostsOf(processes, settings.hosts);
   if (settings.shared_memory && !settings.shared_memory->coherence_given &&
+      pool_->coherence().mode() == pool::CoherenceMode::kCoherent &&
       !std::ranges::all_of(processes, OnThisKernel))
     return Error(Code::kInvalidArgument,
                  "the ranks run on several machines, so JAX_CXL_POOL has to "
-                 "say how they see each other's stores: add "
-                 "?coherence=coherent if the hardware keeps their caches "
-                 "coherent, or ?coherence=uncached if the memory is not cached "
-                 "(python -m jax_cxl doctor --device --with measures that)");
+                 "say how they see each other's stores: add ?coherence=flush, "
+                 "which is right on every machine, or ?coherence=coherent if "
+                 "the hardware keeps their caches coherent");
   return OkStatus();
 }
 

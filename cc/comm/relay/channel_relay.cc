@@ -1,6 +1,7 @@
 #include "cc/comm/relay/channel_relay.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace jax_cxl::comm {
@@ -54,12 +55,17 @@ void ChannelRelay::Enqueue(RelayedCall call) {
 }
 
 bool ChannelRelay::Advance(LineWorkers& workers) {
-  if (stopped_.load(std::memory_order_acquire)) {
+  if (stopped()) {
     std::lock_guard lock(mutex_);
     queue_.clear();
     calls_.clear();
     left_.store(0, std::memory_order_release);
     return false;
+  }
+  while (journal_ != nullptr) {
+    std::optional<RelayedCall> begun = journal_->Next();
+    if (!begun) break;
+    Enqueue(*std::move(begun));
   }
   while (Begin()) {
   }
@@ -77,6 +83,7 @@ bool ChannelRelay::Advance(LineWorkers& workers) {
   }
   calls_.pop_front();
   left_.fetch_sub(1, std::memory_order_release);
+  ended_.fetch_add(1, std::memory_order_release);
   return true;
 }
 

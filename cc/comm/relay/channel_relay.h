@@ -8,46 +8,16 @@
 #include <mutex>
 #include <vector>
 
+#include "cc/comm/relay/device_journal.h"
 #include "cc/comm/relay/flagged_relay.h"
 #include "cc/comm/relay/line_workers.h"
 #include "cc/comm/relay/relay_plan.h"
+#include "cc/comm/relay/relayed_call.h"
 #include "cc/engine/gpu_plan/channel_words.h"
 #include "cc/engine/gpu_plan/mirror_words.h"
 #include "cc/pool/coherence/doorbell.h"
 
 namespace jax_cxl::comm {
-
-// A call whose data a device moves, and whose doorbells its host relays.
-struct RelayedCall {
-  std::shared_ptr<const RelayPlan> plan;
-  // True for a short call, whose data carry flags (see FlaggedRelay). Such a
-  // call uses only `base_round` of the fields below. It counts rounds of the
-  // rings for short calls.
-  bool flagged = false;
-  // The slots that the call uses, by member. They must outlive the call.
-  const cuda::MemberView* members = nullptr;
-  // How many words of the mirror the device uses: one per block of a kernel, or
-  // one per pipeline of the copy engines.
-  uint32_t num_words = 1;
-  // True if each round uses only the word of its slot (copy engines). False if
-  // it uses all words.
-  bool words_take_turns = false;
-  uint32_t num_slots = 0;
-  // Where the blocks lie in slots (see plan::Stripes). If slot_step is 0, a
-  // round lies in one slot.
-  uint32_t unit_bytes = 0;
-  uint32_t blocks = 1;
-  uint32_t slot_step = 0;
-  uint64_t base_round = 0;  // rounds of all earlier calls
-  uint64_t call = 0;        // number of this call in the channel
-  uint64_t hash = 0;
-  // The device waits until the peers have ended this many rounds.
-  uint64_t awaited_end = 0;
-  // True if the device may begin this call before it ends the previous call,
-  // which uses the same words and slots. This happens in a series of the copy
-  // engines.
-  bool follows_on = false;
-};
 
 // Relays the doorbells of one channel between a pool without coherence and the
 // mirror, which is memory that the device and its host share. The device moves
@@ -75,6 +45,10 @@ class ChannelRelay {
                std::vector<cuda::MirrorWords*> mirror, FlaggedRings rings,
                int self);
 
+  // From now on, takes the calls from the device's journal, which must outlive
+  // this object. Nobody calls Enqueue then.
+  void Follow(DeviceJournal* journal) { journal_ = journal; }
+
   // Adds a call. The relay handles calls in the order in which they are
   // enqueued.
   void Enqueue(RelayedCall call);
@@ -82,11 +56,18 @@ class ChannelRelay {
   // Does as much as possible without waiting. Returns true if it did anything.
   bool Advance(LineWorkers& workers);
 
-  // Returns true if no calls are left.
-  bool idle() const { return left_.load(std::memory_order_acquire) == 0; }
+  // Returns true if no calls are left. A relay that follows a journal is only
+  // idle after Stop, because the device may begin a call at any time.
+  bool idle() const {
+    return left_.load(std::memory_order_acquire) == 0 &&
+           (journal_ == nullptr || stopped());
+  }
+  // Returns how many calls have ended here.
+  uint64_t ended() const { return ended_.load(std::memory_order_acquire); }
 
   // Drops all calls, because they have failed.
   void Stop() { stopped_.store(true, std::memory_order_release); }
+  bool stopped() const { return stopped_.load(std::memory_order_acquire); }
 
  private:
   // A step of a call: it publishes rounds, sees them arrive, or releases them.
@@ -135,10 +116,12 @@ class ChannelRelay {
   const int self_;
   cuda::DeviceControl& in_pool_;  // of this member
   cuda::MirrorWords& mirror_;
+  DeviceJournal* journal_ = nullptr;
 
   std::mutex mutex_;
   std::deque<RelayedCall> queue_;
   std::atomic<uint64_t> left_{0};
+  std::atomic<uint64_t> ended_{0};
   std::atomic<bool> stopped_{false};
 
   // Only Advance uses the following members.

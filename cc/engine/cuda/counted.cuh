@@ -12,14 +12,6 @@
 // executor.h).
 namespace jax_cxl::cuda {
 
-// Returns a 48-bit hash of a call and all calls before it.
-__device__ __forceinline__ uint64_t ChainHash(uint64_t before,
-                                              uint64_t descriptor_hash) {
-  uint64_t hash = (before ^ descriptor_hash) * 0x9e3779b97f4a7c15;
-  hash ^= hash >> 29;
-  return hash & kValueMask;
-}
-
 // Copies a call to shared memory and fills in its numbers. Returns false if the
 // channel has stopped. Called by all threads of a block; ends with a barrier.
 __device__ __forceinline__ bool TakePosition(const DeviceCall& given,

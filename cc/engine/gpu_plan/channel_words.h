@@ -35,6 +35,13 @@ constexpr uint64_t CallWord(uint64_t number, uint64_t hash) {
   return number << kValueBits | (hash & kValueMask);
 }
 
+// Returns a 48-bit hash of a call and all calls before it.
+constexpr uint64_t ChainHash(uint64_t before, uint64_t descriptor_hash) {
+  uint64_t hash = (before ^ descriptor_hash) * 0x9e3779b97f4a7c15;
+  hash ^= hash >> 29;
+  return hash & kValueMask;
+}
+
 // A record of a call that a member's host has enqueued. The last kJournal
 // records stay readable, so that an error can describe calls that differ.
 inline constexpr uint64_t kJournal = 256;

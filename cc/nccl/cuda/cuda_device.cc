@@ -72,6 +72,8 @@ CudaDevice::CudaDevice(Job* job, int ordinal, const Settings& settings)
   const uint64_t size = job->size();
   options_.timeout_s = settings.timeout_s;
   options_.warn_after_s = settings.warn_after_s;
+  options_.gpu_writes_memory =
+      settings.shared_memory && settings.shared_memory->gpu_writes_memory;
   // Only kernels execute these calls.
   options_.slot_bytes = comm::KernelSlotBytes(options_, static_cast<int>(size));
   pair_options_ = options_;
@@ -104,6 +106,8 @@ CudaDevice::~CudaDevice() {
   RelaxedCapture relaxed;
   // Kernels use the objects destroyed below. After Abort they end soon.
   static_cast<void>(order_.Drain());
+  AwaitRelay();
+  relay_.reset();
   inner_.reset();
   scratch_.reset();
   pairs_.clear();
@@ -145,6 +149,11 @@ Status CudaDevice::Agree() {
 
 Status CudaDevice::Open(const std::atomic<bool>& cancel) {
   CXL_RETURN_IF_ERROR(Agree());
+  const pool::Coherence& coherence = job_->pool()->coherence();
+  if (coherence.cache() != nullptr)
+    relay_ = std::make_unique<comm::Relay>(
+        coherence, comm::DefaultFlushThreads(/*gpus=*/1),
+        options_.flush_piece_bytes);
   CXL_RETURN_IF_ERROR(plans_.Open());
   CXL_RETURN_IF_ERROR(order_.Open());
   std::vector<int32_t> members(job_->size());
@@ -253,8 +262,9 @@ Status CudaDevice::AwaitConnected(CountedChannel* channel,
 Result<std::unique_ptr<CountedChannel>> CudaDevice::MakeChannel(
     const std::vector<int32_t>& members, const comm::DeviceOptions& options) {
   CXL_ASSIGN_OR_RETURN(comm::Group group, job_->endpoint()->GroupOf(members));
-  auto channel = std::make_unique<CountedChannel>(
-      job_->pool(), job_->peers(), options, std::move(group), &plans_);
+  auto channel =
+      std::make_unique<CountedChannel>(job_->pool(), job_->peers(), options,
+                                       std::move(group), &plans_, relay_.get());
   CXL_RETURN_IF_ERROR(
       channel->Open(job_->endpoint()->arena(), job_->endpoint()->recorder()));
   std::lock_guard lock(watched_mutex_);
@@ -355,7 +365,16 @@ Status CudaDevice::Copy(const Transfer& transfer) {
 Status CudaDevice::Drain() {
   CurrentDevice current(ordinal_);
   RelaxedCapture relaxed;
-  return order_.Drain();
+  CXL_RETURN_IF_ERROR(order_.Drain());
+  AwaitRelay();
+  return OkStatus();
+}
+
+void CudaDevice::AwaitRelay() {
+  if (relay_ == nullptr) return;
+  std::lock_guard lock(watched_mutex_);
+  for (const CountedChannel* channel : watched_)
+    while (!channel->RelayIsDone()) std::this_thread::sleep_for(kPollInterval);
 }
 
 Status CudaDevice::Check(comm::Clock::time_point now) {

@@ -15,6 +15,7 @@
 #include "cc/comm/cuda/device_connection.h"
 #include "cc/comm/cuda/device_memory.h"
 #include "cc/comm/cuda/pool_registration.h"
+#include "cc/comm/relay/relay.h"
 #include "cc/nccl/cuda/stream_order.h"
 #include "cc/nccl/device.h"
 #include "cc/nccl/interface/settings.h"
@@ -61,6 +62,8 @@ class CudaDevice : public Device {
   Status OpenLevels(const Places& places, const NcclUniqueId& id);
   Result<std::vector<LevelsOffer>> Exchange(const LevelsOffer& mine);
   Status CheckInside();
+  // Waits until the peers have all that this device has done.
+  void AwaitRelay();
   Status AwaitConnected(comm::CountedChannel* channel,
                         const std::atomic<bool>& cancel);
   Status Launch(comm::CountedChannel* channel, const Collective& collective,
@@ -75,6 +78,7 @@ class CudaDevice : public Device {
   comm::DeviceOptions pair_options_;  // of sends and receives
   int most_transfers_ = 2;
   std::unique_ptr<comm::PoolRegistration> registration_;
+  std::unique_ptr<comm::Relay> relay_;  // null if the pool is coherent
   comm::CountedPlans plans_;
   StreamOrder order_;
   std::unique_ptr<comm::CountedChannel> channel_;

@@ -77,6 +77,11 @@ TEST(SharedMemoryTest, Reads) {
   EXPECT_EQ(spec.coherence, pool::CoherenceMode::kUncached);
   EXPECT_TRUE(settings.shared_memory->coherence_given);
 
+  const auto flush = ReadSharedMemory("dax:/dev/dax0.0?gpu_writes=memory");
+  ASSERT_TRUE(flush.ok()) << flush.status().message();
+  EXPECT_EQ(flush->spec.coherence, pool::CoherenceMode::kFlush);
+  EXPECT_TRUE(flush->gpu_writes_memory);
+
   const auto file = ReadSharedMemory("file:/mnt/pool");
   ASSERT_TRUE(file.ok()) << file.status().message();
   EXPECT_EQ(file->spec.coherence, pool::CoherenceMode::kCoherent);
@@ -89,13 +94,12 @@ TEST(SharedMemoryTest, Refuses) {
         "dax:/a?size=", "dax:/a?size=1GB", "dax:/a?size=8EiB", "dax:/a?size=-1",
         "dax:/a?size=9999999TiB", "dax:/a?keep=on-failure",
         "dax:/a?size=1&size=1", "dax:/a?coherence=none",
-        "dax:/a?coherence=coherent&gpu_writes=memory", "file:/a?size=1GiB",
-        "file:/a?offset=4KiB"})
+        "dax:/a?coherence=coherent&gpu_writes=memory", "dax:/a?gpu_writes=1",
+        "file:/a?size=1GiB", "file:/a?offset=4KiB"})
     EXPECT_EQ(ReadSharedMemory(wrong).status().code(), Code::kInvalidArgument)
         << wrong;
   for (const char* unsupported :
-       {"dax:/a", "dax:/a?coherence=flush&gpu_writes=memory",
-        "dax:/a,/b?coherence=coherent", "file:/a?devices=2", "shm:", "nfs:/a"})
+       {"dax:/a,/b", "file:/a?devices=2", "shm:", "nfs:/a"})
     EXPECT_EQ(ReadSharedMemory(unsupported).status().code(),
               Code::kUnimplemented)
         << unsupported;

@@ -66,23 +66,6 @@ Result<uint64_t> SizeOf(const std::string& uri, const Options& options,
                         " is not a size such as 512, 4KiB or 64MiB");
 }
 
-// The calls of this library run on the GPU alone, even in graphs. So no host
-// knows when to write back what a GPU has written.
-Status CheckCoherence(const std::string& uri, const Options& options,
-                      pool::CoherenceMode coherence) {
-  if (coherence != pool::CoherenceMode::kFlush)
-    return options.contains("gpu_writes")
-               ? Wrong(uri, "gpu_writes= needs coherence=flush")
-               : OkStatus();
-  return Error(
-      Code::kUnimplemented, "JAX_CXL_POOL is '", uri,
-      "', whose coherence is flush. Calls of NCCL run on GPUs alone, so no "
-      "host can write back their data: write coherence=uncached if writes of "
-      "GPUs reach the memory without a write-back (python -m jax_cxl doctor "
-      "--device --with measures that), or coherence=coherent if the hardware "
-      "keeps the caches coherent");
-}
-
 }  // namespace
 
 Result<SharedMemory> ReadSharedMemory(const std::string& uri) {
@@ -126,7 +109,15 @@ Result<SharedMemory> ReadSharedMemory(const std::string& uri) {
     return Wrong(uri,
                  "coherence=" + mode + " is not coherent, uncached or flush");
   memory.spec.coherence = *parsed;
-  CXL_RETURN_IF_ERROR(CheckCoherence(uri, options, memory.spec.coherence));
+  const auto gpu_writes = options.find("gpu_writes");
+  memory.gpu_writes_memory = gpu_writes != options.end();
+  if (memory.gpu_writes_memory && gpu_writes->second != "memory")
+    return Wrong(uri, "gpu_writes=" + gpu_writes->second + " is not memory");
+  if (memory.gpu_writes_memory && mode != "flush")
+    return Wrong(uri,
+                 "gpu_writes=memory means that no write-back is needed, and "
+                 "with coherence=" +
+                     mode + " there is none: leave it out");
   return memory;
 }
 

@@ -14,6 +14,8 @@ struct SharedMemory {
   // One path. For a device, the part of the device in which pools lie.
   pool::PoolSpec spec;
   bool coherence_given = false;  // false: the default
+  // With coherence=flush: writes of GPUs reach the memory without a write-back.
+  bool gpu_writes_memory = false;
 };
 
 // Reads a URI of dax: or file:, as jax_cxl/_job/pool/pool_uri.py does. Fails

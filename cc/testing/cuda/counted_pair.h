@@ -9,10 +9,12 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "cc/comm/cuda/counted/counted_channel.h"
 #include "cc/comm/cuda/pool_registration.h"
+#include "cc/comm/relay/relay.h"
 #include "cc/engine/cuda/flagged/flagged.h"
 #include "cc/engine/cuda/premultiplied/premultiplied.h"
 #include "cc/engine/cuda/transfers/transfers.h"
@@ -36,6 +38,10 @@ class CountedPair {
         world_.pool().base(), world_.pool().total_bytes(), ordinals));
     for (int rank = 0; rank < kRanks; ++rank) {
       Use(rank);
+      const pool::Coherence& coherence = world_.pool(rank).coherence();
+      if (coherence.cache() != nullptr)
+        relays_[rank] = std::make_unique<Relay>(coherence, /*threads=*/2,
+                                                options.flush_piece_bytes);
       OkOrDie(cuda::CudaStatus(cuda::Preload(), "loading"));
       OkOrDie(cuda::CudaStatus(cuda::PreloadFlagged(), "loading"));
       OkOrDie(cuda::CudaStatus(cuda::PreloadPremultiplied(), "loading"));
@@ -43,7 +49,8 @@ class CountedPair {
       OkOrDie(plans_[rank].Open());
       channels_[rank] = std::make_unique<CountedChannel>(
           &world_.pool(rank), &world_.peers(rank), options,
-          OrDie(world_.endpoint(rank).GroupOf({0, 1})), &plans_[rank]);
+          OrDie(world_.endpoint(rank).GroupOf({0, 1})), &plans_[rank],
+          relays_[rank].get());
       OkOrDie(channels_[rank]->Open(world_.endpoint(rank).arena(),
                                     world_.endpoint(rank).recorder()));
       OkOrDie(
@@ -58,6 +65,8 @@ class CountedPair {
     for (int rank = 0; rank < kRanks; ++rank) {
       Use(rank);
       cudaDeviceSynchronize();
+      while (!channels_[rank]->RelayIsDone()) std::this_thread::yield();
+      relays_[rank].reset();
       channels_[rank].reset();
       cudaStreamDestroy(streams_[rank]);
     }
@@ -117,6 +126,7 @@ class CountedPair {
   World world_;
   std::unique_ptr<PoolRegistration> registration_;
   std::array<CountedPlans, kRanks> plans_;
+  std::array<std::unique_ptr<Relay>, kRanks> relays_;  // in a flush pool
   std::array<std::unique_ptr<CountedChannel>, kRanks> channels_;
   std::array<cudaStream_t, kRanks> streams_ = {};
 };

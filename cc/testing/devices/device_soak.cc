@@ -43,6 +43,7 @@ struct Setting {
   int devices;
   int threads;  // of each relay
   bool writes_memory;
+  bool counted;  // the devices number the calls (DeviceJournal)
   uint64_t first_flagged_round;
   plan::Geometry slots;
   plan::Geometry kernels;
@@ -53,6 +54,7 @@ struct Setting {
         devices(random() % 4 == 0 ? 3 : 1),
         threads(static_cast<int>(Pick(random, 1, 3))),
         writes_memory(random() % 3 == 0),
+        counted(random() % 3 == 0),
         // Either flags start again at 0 after some calls, or they have just
         // started.
         first_flagged_round(
@@ -82,9 +84,11 @@ struct SharedCall {
   SharedCall(Random& random, const Setting& setting, uint64_t number,
              const SharedCall* last)
       : call(random, Everyone(setting.ranks), number, 40'000, RandomOp(random)),
-        by_copies(random() % 2 == 0),
-        flagged(!by_copies && random() % 2 == 0),
-        num_words(by_copies ? Pick(random, 1, 2) : 1u << Pick(random, 0, 2)),
+        by_copies(!setting.counted && random() % 2 == 0),
+        flagged(!setting.counted && !by_copies && random() % 2 == 0),
+        num_words(by_copies         ? Pick(random, 1, 2)
+                  : setting.counted ? kBlocks
+                                    : 1u << Pick(random, 0, 2)),
         geometry(by_copies ? setting.slots : setting.kernels) {
     if (by_copies && random() % 2 == 0)
       geometry.num_slots = std::max(geometry.num_slots - 1, 2);
@@ -182,13 +186,26 @@ class ModelRank {
     rings_->DropPeers();
     channel_ = std::make_unique<ChannelRelay>(
         doorbells_, !setting_.writes_memory, in_pool, mirror, *rings_, rank_);
+    if (setting_.counted) {
+      RelayedCall common;
+      common.members = members_.data();
+      common.num_words = common.blocks = kBlocks;
+      common.num_slots = setting_.kernels.num_slots;
+      common.unit_bytes = setting_.stripes.unit_bytes;
+      common.slot_step = setting_.stripes.slot_step;
+      entries_ = std::make_unique<cuda::JournalEntry[]>(cuda::kJournal);
+      journal_.emplace(doorbells_, entries_.get(), Control(*this).journal,
+                       std::move(common));
+      channel_->Follow(&*journal_);
+    }
     relay_ = std::make_unique<Relay>(pool_.coherence(), setting_.threads,
                                      Tuning().flush_piece_bytes);
     relay_->Add(channel_.get());
   }
 
   // Executes calls. Enqueues some calls on the relay before the device reaches
-  // them, as a stream does. Returns "" or the problem.
+  // them, as a stream does, unless the device writes them down itself. Returns
+  // "" or the problem.
   std::string Run(std::vector<SharedCall>& calls, uint64_t seed,
                   const std::atomic<bool>& stop) {
     Random random(seed);
@@ -207,10 +224,12 @@ class ModelRank {
       const bool flagged = prepared[first].relayed.flagged;
       do series.push_back(prepared[first++].model);
       while (first < prepared.size() && prepared[first].relayed.follows_on);
+      if (setting_.counted) WriteEntry(prepared[first - 1]);
       for (; enqueued < first ||
              (enqueued < prepared.size() && random() % 2 == 0 &&
               !prepared[enqueued].begins_anew);
            ++enqueued) {
+        if (setting_.counted) continue;
         channel_->Enqueue(prepared[enqueued].relayed);
         relay_->Wake();
       }
@@ -230,12 +249,21 @@ class ModelRank {
     std::unique_ptr<cuda::GpuPlan> gpu_plan;
     ModelCall model;
     RelayedCall relayed;
+    uint32_t kind = 0;         // DeviceJournal::Add
     bool begins_anew = false;  // flags do, before this call
   };
 
+  void WriteEntry(const Prepared& prepared) {
+    const uint64_t call = prepared.model.call;
+    cuda::JournalEntry& entry = entries_[call % cuda::kJournal];
+    entry.site = prepared.kind;
+    entry.descriptor.details = prepared.kind;
+    __atomic_store_n(&entry.ready, doorbells_.Word(call + 1), __ATOMIC_RELEASE);
+  }
+
   std::string AwaitRelay(const std::atomic<bool>& stop) const {
     Backoff backoff;
-    while (!channel_->idle()) {
+    while (setting_.counted ? channel_->ended() < calls_ : !channel_->idle()) {
       if (stop) return "the relay does not end";
       backoff.Pause();
     }
@@ -316,6 +344,12 @@ class ModelRank {
                           : model.awaits_end     ? model.base_round
                                                  : 0;
     relayed.follows_on = shared.follows_on;
+    if (setting_.counted) {
+      const uint64_t descriptor_hash = model.hash;
+      made.kind = journal_->Add(*relayed.plan, descriptor_hash);
+      hash_ = cuda::ChainHash(hash_, descriptor_hash);
+      model.hash = hash_;
+    }
     return made;
   }
 
@@ -327,6 +361,9 @@ class ModelRank {
   FlaggedDevice flagged_device_;
   pool::ChannelPlace place_ = {};
   std::unique_ptr<cuda::MirrorWords[]> mirror_;
+  std::unique_ptr<cuda::JournalEntry[]> entries_;  // if the device writes them
+  std::optional<DeviceJournal> journal_;
+  uint64_t hash_ = 0;  // of the calls in the journal
   std::vector<cuda::MemberView> members_;
   std::unique_ptr<ChannelRelay> channel_;
   std::unique_ptr<Relay> relay_;
@@ -419,6 +456,7 @@ DeviceSoakReport DeviceSoak(uint64_t seed, double seconds,
             std::to_string(batch) + ", " + std::to_string(setting.ranks) +
             " ranks, " + std::to_string(setting.devices) + " pool devices, " +
             std::to_string(setting.threads) + " threads" +
+            (setting.counted ? ", counted" : "") +
             (setting.writes_memory ? ", devices write memory)" : ")");
         break;
       }

@@ -6,6 +6,8 @@
 #include "cc/base/text.h"
 #include "cc/comm/cuda/device_channel_reading.h"
 #include "cc/comm/cuda/device_plans.h"
+#include "cc/comm/relay/flagged_rings.h"
+#include "cc/comm/relay/relay_plan.h"
 #include "cc/engine/cuda/flagged/flagged.h"
 #include "cc/engine/cuda/premultiplied/premultiplied.h"
 #include "cc/engine/gpu_plan/in_place.h"
@@ -40,16 +42,24 @@ std::optional<int64_t> ShiftInPlace(const Call& call) {
   return shift;
 }
 
+// A relay would have to clear the rings of short messages when their flags
+// begin anew. Only the device knows when that is.
+DeviceOptions WithoutFlags(DeviceOptions options) {
+  options.flagged_slot_bytes = 0;
+  return options;
+}
+
 }  // namespace
 
 CountedChannel::CountedChannel(pool::Pool* pool, Peers* peers,
                                const DeviceOptions& options, Group group,
-                               CountedPlans* plans)
+                               CountedPlans* plans, Relay* relay)
     : pool_(pool),
       peers_(peers),
-      options_(options),
-      connection_(pool, peers, options, std::move(group)),
+      options_(relay == nullptr ? options : WithoutFlags(options)),
+      connection_(pool, peers, options_, std::move(group)),
       plans_(plans),
+      relay_(relay),
       waits_(pool, peers, options, connection_.group()) {}
 
 Status CountedChannel::Open(Arena* arena, Recorder* recorder) {
@@ -83,6 +93,7 @@ Result<bool> CountedChannel::TryConnect() {
 Status CountedChannel::FinishConnecting() {
   journal_ = std::make_unique<Journal>(pool_, connection_.group(),
                                        connection_.controls());
+  if (relay_ != nullptr) CXL_RETURN_IF_ERROR(OpenRelay());
   CXL_ASSIGN_OR_RETURN(
       members_, AllocateDevice<cuda::MemberView>(connection_.members().size()));
   CXL_RETURN_IF_ERROR(connection_.CopyMembersTo(members_.get()));
@@ -90,10 +101,44 @@ Status CountedChannel::FinishConnecting() {
   return OkStatus();
 }
 
+// The device uses words in the mirror, and writes its journal to pinned memory.
+Status CountedChannel::OpenRelay() {
+  const size_t size = connection_.members().size();
+  const int self = connection_.group().self;
+  CXL_ASSIGN_OR_RETURN(mirror_, AllocatePinned<cuda::MirrorWords>(size));
+  CXL_ASSIGN_OR_RETURN(entries_,
+                       AllocatePinned<cuda::JournalEntry>(cuda::kJournal));
+  std::vector<cuda::MirrorWords*> mirror;
+  std::vector<cuda::FlaggedControl*> rings;
+  for (size_t member = 0; member < size; ++member) {
+    mirror.push_back(&mirror_[member]);
+    rings.push_back(&connection_.control(static_cast<int>(member))->flagged);
+  }
+  RelayedCall common;
+  common.members = connection_.members().data();
+  common.num_words = common.blocks = options_.shape.blocks;
+  common.num_slots =
+      static_cast<uint32_t>(connection_.geometry(SlotUse::kKernels).num_slots);
+  common.unit_bytes = connection_.stripes().unit_bytes;
+  common.slot_step = connection_.stripes().slot_step;
+  device_journal_ = std::make_unique<DeviceJournal>(
+      connection_.doorbells(), entries_.get(), own_control()->journal,
+      std::move(common));
+  channel_relay_ = std::make_unique<ChannelRelay>(
+      connection_.doorbells(), !options_.gpu_writes_memory,
+      connection_.controls(), std::move(mirror),
+      FlaggedRings(connection_.doorbells(), std::move(rings), self), self);
+  channel_relay_->Follow(device_journal_.get());
+  connection_.Mirror(mirror_.get());
+  relay_->Add(channel_relay_.get());
+  relay_->Wake();
+  return OkStatus();
+}
+
 Result<const CountedPlan*> CountedChannel::PlanFor(const Call& call,
                                                    uint32_t divisor,
                                                    bool premultiplied) {
-  const cuda::JournalEntry record = RecordOf(call, divisor, premultiplied);
+  cuda::JournalEntry record = RecordOf(call, divisor, premultiplied);
   const std::optional<int64_t> shift = ShiftInPlace(call);
   const uint64_t channel = connection_.key();
   std::string key(reinterpret_cast<const char*>(&channel), sizeof(channel));
@@ -115,6 +160,11 @@ Result<const CountedPlan*> CountedChannel::PlanFor(const Call& call,
   if (shift)
     CXL_RETURN_IF_ERROR(
         cuda::OrderInPlace(*shift, connection_.stripes(), &gpu_plan));
+  if (device_journal_ != nullptr)
+    record.site = device_journal_->Add(
+        MakeRelayPlan(gpu_plan.sending, gpu_plan.receiving, gpu_plan.rounds,
+                      request.num_ranks, request.rank),
+        HashDescriptor(record.descriptor, 0));
   return plans_->Store(key, gpu_plan, false, record);
 }
 
@@ -140,7 +190,8 @@ Result<CountedCall> CountedChannel::Prepare(
   }
   device.descriptor_hash = plan->descriptor_hash;
   device.record = plan->record;
-  device.journal = own_control()->journal;
+  device.journal =
+      device_journal_ == nullptr ? own_control()->journal : entries_.get();
   return counted;
 }
 
@@ -221,8 +272,10 @@ Status CountedChannel::CheckCalls(Clock::time_point now, uint64_t finished) {
   wait.missing = journal_->Missing(oldest_place_);
   for (int member = 0; member < size; ++member)
     if (member != connection_.group().self) wait.at_work.push_back(member);
-  wait.progress = finished + Read(status.started) +
-                  connection_.Progress(static_cast<int>(options_.shape.blocks));
+  // A relay rings only the first word of each kind.
+  const int words =
+      relay_ == nullptr ? static_cast<int>(options_.shape.blocks) : 1;
+  wait.progress = finished + Read(status.started) + connection_.Progress(words);
   const auto said = static_cast<int>(Read(status.waiting_for));
   wait.waiting_for = said > size ? -1 : said - 1;
   const int member = DeviceWaits::WaitingFor(wait);
@@ -242,6 +295,12 @@ Status CountedChannel::CheckCalls(Clock::time_point now, uint64_t finished) {
 void CountedChannel::Abort() {
   if (status_ == nullptr) return;
   std::atomic_ref(status_.get()->abort).store(1, std::memory_order_release);
+  if (channel_relay_ != nullptr) channel_relay_->Stop();
+}
+
+bool CountedChannel::RelayIsDone() const {
+  return channel_relay_ == nullptr || channel_relay_->stopped() ||
+         channel_relay_->ended() >= Read(status_.get()->finished);
 }
 
 }  // namespace jax_cxl::comm

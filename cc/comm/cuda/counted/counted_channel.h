@@ -21,8 +21,13 @@
 #include "cc/comm/health/peers.h"
 #include "cc/comm/order/journal.h"
 #include "cc/comm/record/counted_calls.h"
+#include "cc/comm/relay/channel_relay.h"
+#include "cc/comm/relay/device_journal.h"
+#include "cc/comm/relay/relay.h"
 #include "cc/engine/cuda/device_call.h"
 #include "cc/engine/cuda/executor.h"
+#include "cc/engine/gpu_plan/channel_words.h"
+#include "cc/engine/gpu_plan/mirror_words.h"
 #include "cc/pool/pool.h"
 
 namespace jax_cxl::comm {
@@ -39,15 +44,17 @@ struct CountedCall {
 // stream capture may record a call, and its graph may execute the call any
 // number of times. The user orders the calls of a channel on the device.
 //
-// Only kernels execute these calls, in pools that devices read and write
-// themselves (coherent or uncached).
+// Only kernels execute these calls. In a pool without coherence, a relay learns
+// of them from the device's journal, and no call is short.
 //
 // One thread at a time may call Open, TryConnect and Prepare, and another
 // thread Check and Abort.
 class CountedChannel {
  public:
+  // `relay` is null if the pool is coherent. Otherwise it must end before this
+  // object does.
   CountedChannel(pool::Pool* pool, Peers* peers, const DeviceOptions& options,
-                 Group group, CountedPlans* plans);
+                 Group group, CountedPlans* plans, Relay* relay);
 
   // Allocates this member's part, on the current device, and publishes its
   // place.
@@ -69,6 +76,10 @@ class CountedChannel {
 
   const cuda::Shape& shape() const { return options_.shape; }
 
+  // Returns true once the relay has passed on all that the device has done in
+  // the calls that it has ended.
+  bool RelayIsDone() const;
+
   // See DeviceChannel::Check. Does not end the calls that cannot complete.
   Status Check(Clock::time_point now);
 
@@ -77,6 +88,7 @@ class CountedChannel {
 
  private:
   Status FinishConnecting();
+  Status OpenRelay();
   Result<const CountedPlan*> PlanFor(const Call& call, uint32_t divisor,
                                      bool premultiplied);
   Status CheckCalls(Clock::time_point now, uint64_t finished);
@@ -91,6 +103,7 @@ class CountedChannel {
   DeviceOptions options_;
   DeviceConnection connection_;
   CountedPlans* plans_;
+  Relay* const relay_;
   DeviceWaits waits_;  // only Check uses it
 
   std::atomic<bool> connected_{false};
@@ -98,6 +111,11 @@ class CountedChannel {
   DeviceMemory<cuda::MemberView> members_;
   DeviceMemory<cuda::DeviceScratch> scratch_;
   PinnedMemory<cuda::DeviceStatus> status_;
+  // With a relay:
+  PinnedMemory<cuda::MirrorWords> mirror_;
+  PinnedMemory<cuda::JournalEntry> entries_;
+  std::unique_ptr<DeviceJournal> device_journal_;
+  std::unique_ptr<ChannelRelay> channel_relay_;
   std::optional<CountedCalls> recorded_;  // once open
 
   // Only the checking thread uses the following members.
