@@ -41,7 +41,7 @@ constexpr uint32_t kMostPairBlocks = 32;
 constexpr uint32_t kPairThreads = 256;  // in each direction
 // In a rank's memory, the ring for levels with two hosts takes 12 MiB, and
 // the channels for sends take half.
-constexpr uint64_t kLevelsRankBytes = uint64_t{64} << 20;
+constexpr uint64_t kLevelsRankBytes = uint64_t{60} << 20;
 constexpr uint64_t kLevelsScratchBytes = uint64_t{32} << 20;
 
 // Finds out what the other ranks have to know about a GPU.

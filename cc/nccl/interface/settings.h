@@ -33,7 +33,7 @@ struct Settings {
   // JAX_CXL_NCCL_COMMUNICATOR_BYTES: how much of a shared device a communicator
   // takes, however many ranks it has. Two pools then never overlap in a part,
   // which creators on different machines could not detect.
-  uint64_t communicator_bytes = uint64_t{1} << 30;
+  uint64_t communicator_bytes = uint64_t{2} << 30;
   // JAX_CXL_NCCL_RANK_BYTES: how much of its pool a rank of a communicator
   // uses, if the pool is large enough.
   uint64_t rank_bytes = uint64_t{64} << 20;

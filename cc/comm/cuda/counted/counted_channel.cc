@@ -43,7 +43,7 @@ std::optional<int64_t> ShiftInPlace(const Call& call) {
 }
 
 // A relay would have to clear the rings of short messages when their flags
-// begin anew. Only the device knows when that is.
+// start again at 0. Only the device knows when that is.
 DeviceOptions WithoutFlags(DeviceOptions options) {
   options.flagged_slot_bytes = 0;
   return options;
