@@ -90,7 +90,8 @@ class LevelCallsTest : public testing::Test {
                                    World* world = nullptr) {
     Options options;
     options.timeout_s = timeout_s;
-    // With this value, the tests use all kinds of copies.
+    // With this value, the outputs of some calls bypass the caches, and those
+    // of others do not.
     options.tuning.past_caches_bytes = uint64_t{256} << 10;
     return std::make_unique<LevelCalls>(
         &completions_,

@@ -38,8 +38,8 @@ class StallDetector {
   // Call it when a call has been added or has made progress.
   void NoteProgress();
 
-  // Returns true if all ranks seem to have stalled. Check should then run more
-  // often.
+  // Returns true if this rank, and all ranks that it waits for, seem to have
+  // stalled. Check should then run more often.
   bool suspects_stall() const { return !seen_.empty(); }
 
   // Call it from time to time while nothing makes progress. `calls` has an

@@ -97,7 +97,8 @@ TEST_F(WaitMonitorTest, NamesTheRankThatBlocksAndNotTheOneThatWaitsForIt) {
 }
 
 TEST_F(WaitMonitorTest, FollowsTheCallThatTheRankWaitsIn) {
-  // This call waits for its turn: the ranks have agreed on the other order.
+  // Rank 1 has submitted `earlier` first, but the ranks have agreed to execute
+  // `same` first. So `earlier` waits for its turn.
   Call earlier = call_, same = call_;
   earlier.identity = 6;
   Record(1, &earlier);

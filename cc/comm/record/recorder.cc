@@ -79,7 +79,8 @@ void Recorder::Record(Call* started, uint64_t group) {
   pool::StoreWords(&shared, record);
   Store(&shared.number, doorbells_.Word(number));
   Store(&recorder_->submitted_calls.word, doorbells_.Word(number));
-  // The next record is 4,096 calls old, so no cache has it.
+  // The next record is 4,096 calls old, so no cache has it. Prefetch it for the
+  // next call.
   __builtin_prefetch(&recorder_->calls[(number + 1) % kRecordedCalls], 1);
   started->number = number;
 }

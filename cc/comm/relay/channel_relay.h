@@ -20,21 +20,22 @@ namespace jax_cxl::comm {
 // A call whose data a device moves, and whose doorbells its host relays.
 struct RelayedCall {
   std::shared_ptr<const RelayPlan> plan;
-  // True for a short call, whose data carry flags (see FlaggedRelay). Such a
-  // call uses only `base_round` of the fields below. It counts rounds of the
-  // rings for short calls.
+  // True for a short call, whose data carry flags (see FlaggedRelay). Of the
+  // fields below, such a call uses only `base_round`, which then counts rounds
+  // of the rings for short calls.
   bool flagged = false;
   // The slots that the call uses, by member. They must outlive the call.
   const cuda::MemberView* members = nullptr;
   // How many words of the mirror the device uses: one per block of a kernel, or
   // one per pipeline of the copy engines.
   uint32_t num_words = 1;
-  // True if each round uses only the word of its slot (copy engines). False if
-  // it uses all words.
+  // True if each round rings only one word, that of its slot (copy engines).
+  // False if each round rings all `num_words` words, one for each block
+  // (kernels).
   bool words_take_turns = false;
   uint32_t num_slots = 0;
-  // Where the blocks lie in slots (see plan::Stripes). If slot_step is 0, a
-  // round lies in one slot.
+  // Where the stripes of the thread blocks lie in slots (see plan::Stripes). If
+  // slot_step is 0, all stripes of a round lie in one slot.
   uint32_t unit_bytes = 0;
   uint32_t blocks = 1;
   uint32_t slot_step = 0;
@@ -60,11 +61,12 @@ struct RelayedCall {
 //       -> host rings in the mirror, device reads
 //   device has read, rings in the mirror -> host rings in the pool
 //
-// In the pool, the relay uses only the first word of each kind. Calls of a
-// series overlap, as they do on the device: rounds of the next call are
-// published while the device still reads the last rounds of the previous call.
-// Every other call begins once the previous call has ended. A short call with
-// flags has no doorbells (FlaggedRelay).
+// In the pool, the relay uses only the first of the words for publications, and
+// only the first of the words for releases. Calls of a series overlap, as they
+// do on the device: rounds of the next call are published while the device
+// still reads the last rounds of the previous call. Every other call begins
+// once the previous call has ended. A short call with flags has no doorbells
+// (FlaggedRelay).
 //
 // Any thread may call Enqueue and Stop. Only one thread may call Advance.
 class ChannelRelay {
@@ -89,7 +91,8 @@ class ChannelRelay {
   void Stop() { stopped_.store(true, std::memory_order_release); }
 
  private:
-  // A step of a call: it publishes rounds, sees them arrive, or releases them.
+  // A step of the relay in a call. It publishes rounds of this member, passes
+  // on rounds that a peer has published, or releases rounds of the peers.
   struct Step {
     const RelayedCall* call = nullptr;
     uint64_t rounds = 0;  // value to ring
@@ -120,12 +123,13 @@ class ChannelRelay {
   bool Finish();
 
   static std::vector<pool::Part> Lines(const Step& step, int member);
-  // Read the doorbells that the device has rung in its own words of the mirror.
+  // Return whether the device has rung the doorbells for this step in this
+  // member's words of the mirror.
   bool HasPublished(const Step& step) const;
   bool HasReleased(const Step& step) const;
   uint64_t Rung(const uint64_t& word) const;
-  // Reads a peer's word in the pool, unless its last known value is enough.
-  // Returns true if the word has grown.
+  // Reads a peer's word in the pool into `known`, unless `known` is already at
+  // least `enough`. Returns true if `known` has grown.
   bool Grew(const uint64_t* word, uint64_t enough, uint64_t* known) const;
   void RingInMirror(uint64_t* word, uint64_t value) const;
   void RingReleased(const Peer& peer) const;
@@ -144,7 +148,7 @@ class ChannelRelay {
   // Only Advance uses the following members.
   FlaggedRelay flagged_;
   std::deque<RelayedCall> calls_;  // under way
-  // The remaining steps of these calls.
+  // The remaining steps of the calls in `calls_`.
   Steps publications_;
   Steps writing_back_;  // publications whose lines are being written back
   Steps releases_;
