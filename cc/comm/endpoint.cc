@@ -22,7 +22,7 @@ constexpr int kPollsPerCheck = 64;
 constexpr int kPollsPerSuspicion = 8;
 
 // Returns the bytes that this rank reads and writes, in its buffers and the
-// pool. If the call has a table, only some of its rows move.
+// pool. In an operation that moves rows, counts only the rows that move.
 uint64_t MovedBytes(const Call& call) {
   if (call.rows != nullptr)
     return call.rows->published_bytes() + call.rows->taken_bytes();

@@ -22,11 +22,11 @@
 namespace jax_cxl::comm {
 
 // Executes collectives in levels, in groups with several ranks in each process.
-// Once all ranks of a process have started a call, each rank is responsible for
-// one part of the data. It calls the collective of this part with the ranks
-// that have the same place in the other processes. These calls use the buffers
-// of all ranks of the process (cpu::MemberBuffers). The call is complete when
-// all parts are complete.
+// Once all ranks of a process have started a call, each of them is responsible
+// for one part of the data. Rank i of a process calls a collective for its part
+// with the ranks i of the other processes. This collective uses the buffers of
+// all ranks of the process (cpu::MemberBuffers). The call is complete when all
+// parts are complete.
 //
 // Start may be called from any thread, and does not wait for other ranks.
 class LevelCalls {

@@ -99,7 +99,8 @@ inline constexpr std::array kTuningFields = {
 #undef FIELD
 };
 
-// Fails with kInvalidArgument. The error names the field that is out of range.
+// Checks that all fields are within their ranges. Otherwise fails with
+// kInvalidArgument, and the error names the first field that is out of range.
 Status CheckTuning(const Tuning& tuning);
 
 // How long a rank waits for others before it warns, and before it gives up.

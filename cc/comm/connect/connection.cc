@@ -38,8 +38,8 @@ Arenas ArenasOf(const pool::Pool& pool) {
   return arenas;
 }
 
-// Depends on the pool and the options alone, so all ranks choose the same
-// geometry.
+// Returns the geometry of a channel. It depends on the pool and the options
+// alone, so all ranks choose the same geometry.
 plan::Geometry ChooseGeometry(const Arenas& arenas, const Options& options) {
   plan::Geometry geometry;
   geometry.num_slots =

@@ -84,7 +84,7 @@ TEST_F(ConnectionTest, MembersSeeEachOthersRings) {
   EXPECT_EQ(behind, -1);
   EXPECT_EQ(first->rings()->BehindPublishing(1, 1), 1);
 
-  // Both map the same slot, so one reads what the other writes.
+  // Both connections map the same slot, so `second` reads what `first` writes.
   std::byte* written = first->rings()->Slot(/*member=*/0, /*round=*/3);
   const std::byte* read = second->rings()->Slot(0, 3);
   *written = std::byte{42};

@@ -26,7 +26,8 @@ Result<pool::ChannelPlace> AllocateChannel(const pool::Pool& pool, Arena* arena,
                                            const plan::Geometry& geometry,
                                            uint64_t control_bytes);
 
-// Returns to the arena what AllocateChannel allocated.
+// Returns the memory that AllocateChannel has allocated for `place` to the
+// arena. `rank` is the rank to which the memory belongs.
 void FreeChannel(const pool::Pool& pool, Arena* arena, int rank,
                  const pool::ChannelPlace& place, uint64_t control_bytes);
 
@@ -44,7 +45,7 @@ Result<int> EnterChannel(pool::Pool* pool, const pool::Doorbells& doorbells,
 void CloseChannel(pool::Pool* pool, const pool::Doorbells& doorbells, int rank,
                   int index);
 
-// An open entry of a directory.
+// An open entry of a directory, as FindChannel has read it.
 struct FoundChannel {
   const uint64_t* entry;  // its version
   uint64_t version;

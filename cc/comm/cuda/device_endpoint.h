@@ -77,7 +77,7 @@ class DeviceEndpoint final : public Communicator {
   void Abort(const Status& status) override;
   Stats stats() override;
 
-  // See DeviceChannel.
+  // See DeviceChannel::Check.
   Status Check(Clock::time_point now);
   // Ends the waits of all calls, which stops the device.
   void EndWaits();

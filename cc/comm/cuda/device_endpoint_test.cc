@@ -41,7 +41,8 @@ TEST_F(DeviceEndpointTest, LargeCalls) {
   RunSoak(6, {4, 0, 0, 2, 32}, 60, 12 << 20);
 }
 
-// Without flags, even barriers and the shortest calls use blocks and doorbells.
+// Without flags, even barriers and the shortest calls go through the slots,
+// with doorbells.
 TEST_F(DeviceEndpointTest, ShortCallsWithoutFlags) {
   Setting setting{3, 64 << 10, 3, 1, 8};
   setting.flagged_slot_bytes = 0;

@@ -54,7 +54,7 @@ class DeviceRuntime {
   // Null if the device is not one of this process's ranks.
   const Local* Find(int32_t device) const;
 
-  // Reserves memory for calls like this one on every device (see
+  // Reserves memory on every device for calls with this request (see
   // DeviceEndpoint::Reserve).
   Status Reserve(const plan::Request& request) const;
 

@@ -70,8 +70,9 @@ Status HostPath::Reserve(const plan::Request& request) {
                       Aligned(RowOperandBytes(request)));
 }
 
-// The memory grows when a call is larger than any earlier call. Only then does
-// the host wait for the device.
+// Makes sure that there are at least `bytes` bytes of staging memory. The
+// memory grows when a call is larger than any earlier call. Only then does the
+// host wait for the device.
 Status HostPath::ReserveBytes(uint64_t bytes) {
   if (bytes <= staging_bytes_) return OkStatus();
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaEventSynchronize(last_done_),

@@ -133,7 +133,8 @@ Result<bool> Channel::StartNext() {
   current_ = std::move(next.call);
   RecordStart(*current_);
   call_ends_.push_back(rounds_ + next.call_plan->plan.rounds);
-  // Shares the reference count of the CallPlan.
+  // The Execution gets a pointer to the plan, which keeps the whole CallPlan
+  // alive.
   const plan::Plan* plan = &next.call_plan->plan;
   execution_.emplace(
       std::shared_ptr<const plan::Plan>(std::move(next.call_plan), plan),

@@ -70,7 +70,8 @@ class Submissions {
   std::string Describe(int member, const pool::CallDescriptor& descriptor,
                        uint32_t name) const;
 
-  // Returns kDataLoss: the pool contains invalid data of `member`.
+  // Returns the error kDataLoss: the pool contains invalid data of `member`.
+  // `what` describes these data.
   Status Corrupt(int member, const char* what) const;
 
  private:

@@ -19,7 +19,8 @@ using pool::kRecordedCalls;
 // Beat assumes that a record this many calls old no longer changes.
 constexpr uint64_t kSettled = 64;
 
-// Other threads and processes read a record while this thread writes it.
+// Stores a word of a record atomically, because other threads and processes
+// read the record at the same time.
 void Store(uint64_t* word, uint64_t value) {
   std::atomic_ref(*word).store(value, std::memory_order_release);
 }

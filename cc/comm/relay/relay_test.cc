@@ -1,6 +1,7 @@
 // Sanitizers: address, thread
 
-// The host's half of calls between GPUs, with modeled devices.
+// Tests of the host's half of calls between GPUs. Models take the place of the
+// devices.
 #include "cc/comm/relay/relay.h"
 
 #include <gtest/gtest.h>

@@ -57,7 +57,8 @@ class DeviceRing {
              uint64_t rows);
 
   Status Prepare();
-  // Fails if the ring was closed. Also fails one time after a get has failed.
+  // Fails if the ring was closed. Also fails once after a get has failed,
+  // because the device finds this only after Get has returned.
   Status CheckUsable();
   Status CopyOut(const tier::Handle& value, StagingBuffer& from,
                  uint64_t bytes);

@@ -48,7 +48,7 @@ class Staging {
   // the device if it replaces smaller buffers.
   Status Reserve(uint64_t bytes);
 
-  // Returns the buffer for the next value that the program puts.
+  // Returns the buffer for `value`, the next value that the program puts.
   StagingBuffer& NextOutgoing(const StoredValue& value);
 
   // Removes and returns the last value that was put and not got. The program is
