@@ -62,8 +62,8 @@ class PlanCache {
   plan::Geometry geometry_;
   plan::Geometry eager_;  // here a submission serves as a slot
   std::unordered_map<Kind, std::shared_ptr<const CallPlan>, HashKind> made_;
-  // The kind of call that Find last looked up. Programs are loops, so they
-  // often look up the same kind again.
+  // The kind of call that Find last looked up, and its plan. Programs are
+  // loops, so they often look up the same kind again.
   Kind wanted_;
   std::shared_ptr<const CallPlan> last_;
 };

@@ -127,8 +127,8 @@ TEST_F(ConnectionTest, SettingsDecideTheSlots) {
   const auto connection = Make(0, {0, 1}, options);
   EXPECT_EQ(connection->geometry().num_slots, 5);
   EXPECT_EQ(connection->geometry().slot_bytes, 8192u);
-  // Without settings, the geometry follows from the pool, so it is the same on
-  // all ranks.
+  // If the options do not set the geometry, it follows from the pool, so it is
+  // the same on all ranks.
   EXPECT_EQ(Make(0, {0, 1})->geometry().slot_bytes,
             Make(1, {0, 1})->geometry().slot_bytes);
 }

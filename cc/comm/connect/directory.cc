@@ -54,11 +54,12 @@ Result<pool::ChannelPlace> AllocateChannel(const pool::Pool& pool, Arena* arena,
                                            uint64_t control_bytes) {
   const int size = static_cast<int>(group.members.size());
   const int extents = pool.num_extents();
-  // The members' first devices are spread evenly, and each member moves on by
-  // one device per round. If there are enough devices, members in the same
-  // round write to different devices. Groups with different first members also
-  // start on different devices, because such groups may run at the same time:
-  // in levels, there is one such group for each GPU of a host.
+  // The members' first slots are spread evenly over the pool devices, and the
+  // slot of each next round is on the next device. If there are enough devices,
+  // members in the same round write to different devices. Groups with different
+  // first members also start on different devices, because such groups may run
+  // at the same time: in levels, there is one such group for each GPU of a
+  // host.
   const int home =
       (group.members.front() + group.self * extents / size) % extents;
 

@@ -26,8 +26,8 @@ Result<pool::ChannelPlace> AllocateChannel(const pool::Pool& pool, Arena* arena,
                                            const plan::Geometry& geometry,
                                            uint64_t control_bytes);
 
-// Returns the memory that AllocateChannel has allocated for `place` to the
-// arena. `rank` is the rank to which the memory belongs.
+// Gives the memory of `place` back to the arena, from which AllocateChannel
+// took it. `rank` is the rank to which the memory belongs.
 void FreeChannel(const pool::Pool& pool, Arena* arena, int rank,
                  const pool::ChannelPlace& place, uint64_t control_bytes);
 
@@ -58,7 +58,8 @@ std::optional<FoundChannel> FindChannel(const pool::Pool& pool,
                                         const pool::Doorbells& doorbells,
                                         int rank, uint64_t group);
 
-// Where this process has mapped the control block and the slots of a place.
+// Where this process has mapped the control block and the slots of a
+// ChannelPlace.
 struct ChannelMemory {
   std::byte* control = nullptr;
   std::array<std::byte*, pool::kMaxSlots> slots = {};

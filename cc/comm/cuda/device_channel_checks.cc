@@ -33,7 +33,8 @@ void DeviceChannel::AddTimes(uint64_t finished) {
 }
 
 // Drops the calls that the device has finished. Returns the first unfinished
-// call, whose address stays valid until a later check, or null.
+// call, or null if there is none. The call's address stays valid until a later
+// check.
 const DeviceChannel::Enqueued* DeviceChannel::OldestUnderWay(
     uint64_t finished) {
   std::lock_guard lock(mutex_);

@@ -161,7 +161,7 @@ Status HostPath::Enqueue(const std::vector<int32_t>& members, const Call& call,
         row_operands, operands.slices,
         plan::SliceEntries(call.request) * operands.slice_entry_bytes, stream));
   // A collective may not write all of its output. So copy the output's old
-  // contents to pinned memory too, because all of it is copied back.
+  // contents to pinned memory too, because the whole output is copied back.
   CXL_RETURN_IF_ERROR(CopyAsync(output, call.output, output_bytes, stream));
   CXL_RETURN_IF_ERROR(
       cuda::CudaStatus(cudaLaunchHostFunc(stream, &HostPath::Run, job.get()),

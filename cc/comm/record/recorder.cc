@@ -16,7 +16,8 @@ namespace {
 
 using pool::kRecordedCalls;
 
-// Beat assumes that a record this many calls old no longer changes.
+// Beat assumes that a record this many calls old no longer changes, and does
+// not publish it again.
 constexpr uint64_t kSettled = 64;
 
 // Stores a word of a record atomically, because other threads and processes

@@ -130,8 +130,8 @@ MemberBuffers::Run MemberBuffers::InputRun(uint64_t from) const {
     case Op::kReduceScatter:
       return BlockRun(kAll, grid.At(from / block_, member_), from);
     case Op::kAllToAll: {
-      // In this input, blocks are ordered by the process of the target, and
-      // then by the source's index in this process.
+      // In this member's input, blocks are ordered by the process of their
+      // target, and then by the source's index in this process.
       const uint64_t index = from / block_;
       return BlockRun(index % ranks, grid.At(index / ranks, member_), from);
     }
@@ -150,8 +150,8 @@ MemberBuffers::Run MemberBuffers::OutputRun(uint64_t to) const {
     case Op::kAllGather:
       return BlockRun(kAll, grid.At(to / block_, member_), to);
     case Op::kAllToAll: {
-      // In this output, blocks are ordered by the process of the source, and
-      // then by the source's index in its process.
+      // In this member's output, blocks are ordered by the process of their
+      // source, and then by the source's index in that process.
       const uint64_t index = to / block_;
       return BlockRun(member_, grid.At(index / ranks, index % ranks), to);
     }

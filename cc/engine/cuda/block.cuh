@@ -261,7 +261,8 @@ class ControlWarp {
     }
   }
 
-  // Waits until the doorbell of sending step `steps` - 1 has rung.
+  // Waits until the doorbell of sending step `steps` - 1 has rung. Does not
+  // wait if `steps` is 0.
   __device__ bool AwaitRung(uint32_t steps) const {
     for (;;) {
       const bool rung =

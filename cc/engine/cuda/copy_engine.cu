@@ -267,7 +267,8 @@ class CopyEngine::Walk {
 
   // Waits until the step's sources have published. The first time it also waits
   // until each source reports that it is in the same call. A source in another
-  // call never reports that. The two hosts then find the reason.
+  // call never reports that. Then the wait does not end, and the hosts of the
+  // two members find the reason.
   void Await(const DeviceStep& step) {
     const int pipeline = PipelineOf(step.round);
     const cudaStream_t stream = Retrieving(step.round);

@@ -116,8 +116,8 @@ __device__ __forceinline__ bool IsAligned(const ReduceTask& task) {
 }
 
 // Adds the operands of an aligned step of at most kMost sources. Because the
-// operation is known, there are registers for more vectors than in ReduceStep,
-// so fewer loads wait for others.
+// operation is known at compile time, there are registers for more vectors than
+// in ReduceStep, so fewer loads wait for others.
 template <typename Type, int kMost, int kUnroll>
 __device__ __noinline__ void Sum(const ReduceTask& task) {
   const DeviceStep& step = *task.step;

@@ -327,7 +327,7 @@ __device__ bool RunWarp(const DeviceCall& call, const Shape& shape,
 }
 
 // Executes a call that is numbered on the device (LaunchCounted in executor.h).
-// TakePosition comes first.
+// Call TakePosition first.
 template <CallKind kind>
 __device__ void RunCounted(const DeviceCall& call, const Shape& shape,
                            BlockState& state) {

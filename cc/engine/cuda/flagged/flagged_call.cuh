@@ -171,7 +171,7 @@ __device__ inline bool BeginAnew(const Task& task, Shared& shared,
 }
 
 // Executes a call that is numbered on the device (LaunchCounted in executor.h).
-// Begin and TakePosition come first. `call` is the call of `task`.
+// Call Begin and TakePosition first. `call` is the call of `task`.
 __device__ inline void RunCounted(const Task& task, Shared& shared,
                                   DeviceCall* call, Puts& puts) {
   const KernelProgress progress(*call);

@@ -16,8 +16,9 @@
 // in the ring, and a thread's wait for a unit.
 namespace jax_cxl::cuda::flagged {
 
-// Threads of a block that move data. One more warp watches the peers' calls,
-// and another warp does the work that nothing waits for.
+// Threads of a block that move data. One more warp watches the peers' calls.
+// Another warp writes the journal, and notes what the peers have read. No other
+// warp waits for this work.
 inline constexpr uint32_t kThreads = 512;
 inline constexpr uint32_t kBlockThreads = kThreads + 64;
 
