@@ -5,8 +5,8 @@
 namespace jax_cxl::comm {
 
 Completions::~Completions() {
-  // While these threads end, their completions may still add threads. So repeat
-  // until there are none.
+  // While the threads end, they still run completions, which may add new
+  // threads. So repeat until no threads are left.
   for (std::vector<std::jthread> ending;; ending.clear()) {
     const std::lock_guard lock(mutex_);
     if (threads_.empty()) return;

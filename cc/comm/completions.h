@@ -32,8 +32,9 @@ class Completions {
   void Work();
 
   std::mutex mutex_;
-  // A condition_variable_any has a mutex of its own. With one, a thread that
-  // wakes up would have to wait until Run has unlocked that mutex.
+  // This is not a condition_variable_any, because that class has a mutex of its
+  // own, which Run would lock when it notifies a thread. The thread that wakes
+  // up would have to wait until Run has unlocked this mutex.
   std::condition_variable wake_;
   std::deque<std::function<void()>> queue_;
   size_t idle_ = 0;

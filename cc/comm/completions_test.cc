@@ -12,8 +12,9 @@ namespace {
 
 using std::chrono::microseconds;
 
-// When the last part of a call in levels ends, its completion completes the
-// calls of all ranks. This must work even while the job ends.
+// Completions may add further completions. For example, when the last part of a
+// call in levels ends, its completion completes the calls of all ranks. This
+// must work even while the Completions are destroyed.
 TEST(CompletionsTest, RunCompletionsOfCompletionsBeforeTheEnd) {
   std::atomic<int> ran = 0;
   for (int i = 0; i < 100; ++i) {

@@ -22,7 +22,7 @@ constexpr int kPollsPerCheck = 64;
 constexpr int kPollsPerSuspicion = 8;
 
 // Returns the bytes that this rank reads and writes, in its buffers and the
-// pool. If the call has a table, only some of its rows move.
+// pool. In an operation that moves rows, counts only the rows that move.
 uint64_t MovedBytes(const Call& call) {
   if (call.rows != nullptr)
     return call.rows->published_bytes() + call.rows->taken_bytes();
@@ -52,8 +52,8 @@ Endpoint::~Endpoint() {
   wake_.notify_all();
   worker_.join();
   std::lock_guard lock(progress_mutex_);
-  // The other ranks need no message here: if they have to know, Leave has told
-  // them.
+  // Set `failed_` first, so that Fail tells the other ranks nothing: if they
+  // have to know, Leave has told them.
   failed_ = WasShutDown();
   Fail(failed_);
 }
@@ -116,7 +116,8 @@ void Endpoint::Abort(const Status& status) {
 
 std::optional<Status> Endpoint::TryInline() {
   inline_backoff_.Reset();
-  // The first reading of the clock counts as the time of the last progress.
+  // `moved` is true at first, so that the first reading of the clock counts as
+  // the time of the last progress.
   bool moved = true;
   Clock::time_point since;
   for (int polls = 0; !inline_status_;) {
@@ -280,7 +281,8 @@ Status Endpoint::CheckStall(Clock::time_point now,
       local_waits_, [](const LocalWait& wait) { return wait.over->load(); });
   pending_ -= static_cast<int>(ended);
   if (ended > 0) stall_detector_.NoteProgress();
-  // A thread of the program is inside StartCall, so the process is not idle.
+  // A thread of the program is inside StartCall, so the process is not idle and
+  // has not stalled.
   if (inline_call_ != nullptr) return OkStatus();
   std::vector<UnmatchedCall> calls;
   for (const Channel* channel : busy)
@@ -322,8 +324,8 @@ void Endpoint::Finish() {
 
 Stats Endpoint::stats() {
   std::lock_guard progress(progress_mutex_);
-  // Convert each tick only once. The rate improves over time, but reported
-  // seconds must not change.
+  // Convert each tick only once. The rate improves over time, but seconds that
+  // were reported earlier must not change.
   stats_.seconds += tick_rate_.Seconds(std::exchange(busy_ticks_, 0));
   Stats stats = stats_;
   channels_.ForEach([&](const Channel* channel) {

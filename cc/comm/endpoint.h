@@ -52,12 +52,13 @@ class Endpoint final : public Communicator {
                                   std::unique_ptr<Call> call) override;
 
   // Tells the stall detector about a call that has not reached this endpoint
-  // yet.
+  // yet, because it still waits for other ranks of the process (LevelCalls).
   void AddLocalWait(LocalWait wait);
 
   void Abort(const Status& status) override;
   Stats stats() override;
-  // Adds the calls of each operation to its entry in `total`.
+  // Adds this rank's sums for each operation (calls, bytes, times) to the entry
+  // of the operation in `total`.
   void AddOperations(std::map<std::string, RecordedOperation>* total);
 
   // The rank's part of the pool, for users that open other channels in it.
@@ -82,7 +83,8 @@ class Endpoint final : public Communicator {
   void CheckPeers();
   // `busy`: the channels that have calls.
   Status CheckStall(Clock::time_point now, const std::vector<Channel*>& busy);
-  // Ends everything, if `status` is an error.
+  // If `status` is an error, fails all calls of this rank, including later
+  // ones, and tells the other ranks. Otherwise does nothing.
   void Fail(const Status& status);
   // Completes the calls in `finished_`.
   void Finish();
@@ -93,8 +95,8 @@ class Endpoint final : public Communicator {
   Options options_;
   int rank_;
 
-  // Calls that were started while another thread held progress_mutex_, and that
-  // have not been accepted yet.
+  // Calls that StartCall could not accept itself, because they are large or
+  // because another thread held progress_mutex_. Progress accepts them later.
   std::mutex inbox_mutex_;
   std::vector<std::pair<std::vector<int32_t>, std::unique_ptr<Call>>> inbox_;
   std::atomic<int> arrived_{0};  // number of calls in the inbox

@@ -132,8 +132,8 @@ TEST(EndpointOrderTest, ManyCallsUnderWay) {
       ASSERT_EQ(outputs[r * kCalls + k], 3 * k + 3 * kCalls);
 }
 
-// A call that one rank has not started must not delay a later call, even if it
-// was started first and would fill all slots.
+// Rank 0 starts a large call, which would fill all slots, and rank 1 does not
+// start it yet. This must not delay a later call that both ranks start.
 TEST(EndpointOrderTest, UnstartedCallHoldsNothingUp) {
   Options options;
   options.slot_bytes = 4096;
@@ -193,7 +193,7 @@ TEST(EndpointOrderTest, GroupsAreIndependent) {
   EXPECT_EQ(outputs[4], (std::vector<int32_t>{1111, 1111, 1111, 1111}));
 }
 
-// Both ranks report both versions, whichever rank is first in the group.
+// Both ranks report the calls of both, whichever rank is first in the group.
 TEST(EndpointErrorTest, MismatchNamesBothSides) {
   World world(2, Options());
   int32_t data[4] = {}, sums[4] = {};
@@ -244,7 +244,8 @@ TEST(EndpointErrorTest, PeerThatGaveUpEndsTheWait) {
   Status status = countdown.Wait();
   EXPECT_EQ(status.code(), Code::kDataLoss);
   EXPECT_NE(status.message().find("because of a test"), std::string::npos);
-  // The error stays: the state of the group's rings is unknown.
+  // Later calls fail with the same error, because the state of the group's
+  // rings is unknown.
   Countdown again(1);
   again.StartCall(world.endpoint(0), {0, 1},
                   Int32Call(Op::kAllReduce, 2, 2, 0, 1, &value, &sum));

@@ -11,8 +11,9 @@
 namespace jax_cxl::comm {
 namespace {
 
-// Number of bytes that a part inside one process copies at a time. It is small
-// enough that the bytes read and written stay in the second-level cache.
+// If all ranks are in one process, each part is copied in pieces of this many
+// bytes. A piece is small enough that the bytes read and written stay in the
+// second-level cache.
 constexpr uint64_t kPieceBytes = uint64_t{128} << 10;
 // How often the watcher checks whether the job has failed.
 constexpr auto kWatchInterval = std::chrono::milliseconds(50);
@@ -45,14 +46,16 @@ class LevelCalls::Running {
     return process_;
   }
 
-  // Call it when a part has finished. All calls end together, because XLA frees
-  // the buffers of a rank when the rank's call is done.
+  // Call it when a part has finished. All calls end together: XLA frees the
+  // buffers of a rank when the rank's call is done, but the other parts use
+  // these buffers too.
   void FinishPart(const Status& status) {
     if (NoteFinished(status)) CompleteAllBut(-1);
   }
 
-  // Call it when all parts have been started. If all of them have finished,
-  // completes the calls of all members but this one, and returns the status.
+  // Call it in the call of `member`, when all parts have been started. If all
+  // of them have finished, completes the calls of the other members, and
+  // returns the status for the call of `member`.
   std::optional<Status> FinishStart(int member) {
     if (!NoteFinished(OkStatus())) return std::nullopt;
     CompleteAllBut(member);
@@ -193,7 +196,9 @@ void LevelCalls::Watch() {
   }
 }
 
-// The watcher runs only from time to time, so most calls never come here.
+// Tells the endpoints of the ranks that their calls wait for other ranks of the
+// process. Only the watcher does this, from time to time, so most calls are
+// complete before it sees them.
 void LevelCalls::NoteWaits(Waiting* waiting) {
   const size_t there = waiting->calls.size() - waiting->missing;
   if (waiting->noted == there) return;

@@ -22,11 +22,11 @@
 namespace jax_cxl::comm {
 
 // Executes collectives in levels, in groups with several ranks in each process.
-// Once all ranks of a process have started a call, each rank is responsible for
-// one part of the data. It calls the collective of this part with the ranks
-// that have the same place in the other processes. These calls use the buffers
-// of all ranks of the process (cpu::MemberBuffers). The call is complete when
-// all parts are complete.
+// Once all ranks of a process have started a call, each of them is responsible
+// for one part of the data. Rank i of a process calls a collective for its part
+// with the ranks i of the other processes. This collective uses the buffers of
+// all ranks of the process (cpu::MemberBuffers). The call is complete when all
+// parts are complete.
 //
 // Start may be called from any thread, and does not wait for other ranks.
 class LevelCalls {
@@ -49,10 +49,10 @@ class LevelCalls {
   // Fails the calls that wait for a rank of the process.
   ~LevelCalls();
 
-  // Starts the call of `ranks[call->request.rank]`. `grid` describes how the
-  // ranks of its group are distributed over processes. Returns its status if it
-  // finished at once, in which case `call->done` never runs; otherwise `done`
-  // runs later.
+  // Starts the call of rank `ranks[call->request.rank]`. `ranks` are the
+  // members of its group, and `grid` describes how they are distributed over
+  // processes. If the call finished at once, returns its status, and
+  // `call->done` never runs. Otherwise `done` runs later.
   std::optional<Status> Start(const std::vector<int32_t>& ranks,
                               const cpu::Grid& grid,
                               std::unique_ptr<Call> call);
@@ -67,7 +67,8 @@ class LevelCalls {
     std::vector<std::unique_ptr<Call>> calls;  // null: not there yet
     size_t missing = 0;
     Clock::time_point since;
-    // True once no call waits.
+    // True once the calls no longer wait: all ranks of the process have started
+    // the call, or the calls have failed.
     std::shared_ptr<std::atomic<bool>> over;
     size_t noted = 0;  // calls for which NoteWait has run
   };

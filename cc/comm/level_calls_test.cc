@@ -90,7 +90,8 @@ class LevelCallsTest : public testing::Test {
                                    World* world = nullptr) {
     Options options;
     options.timeout_s = timeout_s;
-    // With this value, the tests use all kinds of copies.
+    // With this value, the outputs of some calls bypass the caches, and those
+    // of others do not.
     options.tuning.past_caches_bytes = uint64_t{256} << 10;
     return std::make_unique<LevelCalls>(
         &completions_,
@@ -129,7 +130,7 @@ void RunInAnyOrder(LevelCalls* const* of_process, const cpu::Grid& grid) {
   const auto ranks = static_cast<int>(grid.at.size());
   std::vector<std::vector<Member>> members(ranks);
   for (auto& of_member : members) of_member = std::vector<Member>(kCalls);
-  // One long call of each operation.
+  // The last five calls are long: one of each operation.
   auto count_of = [](int k) -> uint64_t {
     return k < kCalls - 5 ? 1 + 97 * k : 40'001 + k;
   };

@@ -63,8 +63,8 @@ struct Sum {
   }
 };
 
-// Returns every subset of two or more of `ranks` ranks, `times` times, with its
-// members in random order.
+// Returns a sum for every subset of two or more of the ranks, `times` times.
+// The members of each sum are in random order.
 std::deque<Sum> SumsOfAllSubsets(int ranks, int times) {
   std::mt19937 random(ranks);
   std::deque<Sum> sums;
@@ -83,8 +83,8 @@ std::deque<Sum> SumsOfAllSubsets(int ranks, int times) {
   return sums;
 }
 
-// Each rank goes through its groups at its own pace: it waits for the result of
-// a group before it calls the next one, and sometimes longer.
+// Each rank starts its sums at its own pace: it waits for the result of one sum
+// before it starts the next one, and sometimes sleeps in between.
 void RunInTurn(World& world, std::deque<Sum>& sums) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world.size(); ++rank) {
@@ -121,8 +121,8 @@ TEST(MemoryOfGroupsTest, ManyMoreGroupsThanAnIncoherentPoolHolds) {
   RunInTurn(world, sums);
 }
 
-// The sums of 24 groups are under way at the same time: rank 1 starts them in
-// the opposite order.
+// Starts the sums of all 24 groups at once. Rank 1 starts them in the opposite
+// order, so that all of them are under way at the same time.
 Status RunAtOnce(World& world, std::deque<Sum>& sums) {
   Countdown countdown(static_cast<int>(sums.size()) * world.size());
   for (int rank = 0; rank < world.size(); ++rank)

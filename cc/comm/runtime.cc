@@ -85,9 +85,9 @@ void Runtime::Stop(const std::string& reason, bool program_ends) {
     endpoint->Leave(reason, program_ends);
   if (!reason.empty() || !runtime->failure().ok())
     for (Host& host : runtime->hosts_) host.pool->KeepNames();
-  // A handler may still hold the runtime, on a thread that the runtime's
+  // An XLA handler may still hold the runtime, on a thread that the runtime's
   // destructor has to join. Wait until the handler is done, so that this thread
-  // is the last owner.
+  // is the last owner and runs the destructor.
   while (runtime.use_count() > 1)
     std::this_thread::sleep_for(std::chrono::microseconds(100));
 }

@@ -37,22 +37,25 @@ class Runtime {
     std::unique_ptr<Peers> peers;  // null before Start
   };
 
-  // Makes a runtime from `hosts`, which becomes the current runtime. Every rank
+  // Makes a runtime from `hosts`, and makes it the current runtime. Every rank
   // of the job must have registered in the pool, except those in `absent`.
   // Fails with kFailedPrecondition if there is a current runtime already.
   static Status Start(std::vector<Host> hosts,
                       const std::vector<LocalRank>& local,
                       const std::vector<int>& absent, int generation,
                       const Options& options);
-  // Fails all calls that have not finished, and releases the pool. `reason` and
-  // `program_ends` are those of Peers::Leave. After an error, the pool keeps
-  // its name if it still has one.
+  // Ends the current runtime, if there is one: fails all calls that have not
+  // finished, and releases the pool. `reason` and `program_ends` are those of
+  // Peers::Leave. After an error, the pool keeps its name, so that `python -m
+  // jax_cxl status` finds the pool. If the name is already removed, it stays
+  // removed.
   static void Stop(const std::string& reason, bool program_ends);
   static std::shared_ptr<Runtime> Current();
   // Returns true if a rank of the current runtime has given up.
   static bool Failed();
 
-  // Tells the other ranks that a program has failed in this process.
+  // Tells the other ranks that a program over several processes has failed in
+  // this process, outside of its collectives.
   void NoteFailedProgram(const std::string& reason) const;
 
   struct Local {
@@ -70,7 +73,7 @@ class Runtime {
   // Number of runtimes that this process has started, including this one.
   uint64_t number() const { return number_; }
 
-  // The pool and the peers of the first host.
+  // The pool and the peers of the first Host.
   pool::Pool* pool() const { return hosts_[0].pool.get(); }
   Peers* peers() const { return hosts_[0].peers.get(); }
   // The mapping of the pool that belongs to one of this process's ranks. Only

@@ -112,7 +112,8 @@ TEST(GpuPathTest, ShortCallsJoinASeriesOfCopies) {
   EXPECT_EQ(PathOf(call), kKernels) << "on XLA's stream";
 }
 
-// The job has other groups, which communicate at the same time.
+// The job has four GPUs. So the group of two GPUs is not the only group, and
+// others may communicate at the same time.
 TEST(GpuPathTest, OneOfSeveralGroupsUsesCopyEnginesBesideComputation) {
   GpuCallFacts call = TwoGpus(Op::kAllReduce, 64 * kMiB);
   call.world_size = 4;

@@ -21,8 +21,8 @@ PlanCache::PlanCache(const plan::Geometry& geometry, uint64_t payload_bytes)
              .all_read_bytes = std::numeric_limits<uint64_t>::max()} {}
 
 Result<std::shared_ptr<const CallPlan>> PlanCache::Find(const Call& call) {
-  // `wanted_` is a member so that the next call can reuse the memory of its
-  // vector.
+  // `wanted_` is a member so that all calls of Find can reuse the memory of the
+  // vector `wanted_.sources`.
   wanted_.descriptor = Describe(call);
   if (last_ && wanted_.descriptor == last_->descriptor &&
       wanted_.sources == call.request.sources)
@@ -35,7 +35,7 @@ Result<std::shared_ptr<const CallPlan>> PlanCache::Find(const Call& call) {
   if (call_plan->plan.steps.size() <= kMaxCachedSteps) {
     // A program repeats its collectives in every step. If the cache holds
     // kMaxPlans kinds of calls, the program's shapes keep changing, and old
-    // kinds are unlikely to recur.
+    // kinds are unlikely to recur. So drop them all.
     if (made_.size() == kMaxPlans) made_.clear();
     made_[wanted_] = call_plan;
     last_ = call_plan;
@@ -48,7 +48,9 @@ Result<std::shared_ptr<const CallPlan>> PlanCache::Make(
   auto call_plan = std::make_shared<CallPlan>();
   call_plan->descriptor = Describe(call);
   const auto ranks = static_cast<uint64_t>(call.request.num_ranks);
-  // A rank makes its payload when it starts a call, from its own input alone.
+  // A rank makes the payload of an eager call when it starts the call, from its
+  // own input alone. A call in levels (`buffers`) is never eager, because it
+  // reads the inputs of several ranks.
   if (call.buffers == nullptr &&
       plan::InputBytes(call.request) <= ranks * eager_.slot_bytes &&
       ranks * plan::kSlotAlignment <= eager_.slot_bytes) {

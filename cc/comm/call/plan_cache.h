@@ -13,7 +13,8 @@
 
 namespace jax_cxl::comm {
 
-// How a rank executes all calls of one kind.
+// How a rank executes all calls that have the same descriptor and the same
+// sources.
 struct CallPlan {
   pool::CallDescriptor descriptor;
   plan::Plan plan;
@@ -24,18 +25,19 @@ struct CallPlan {
   uint32_t payload_bytes = 0;  // sent by this rank, if the plan is eager
 };
 
-// The plans of one channel. The cache makes one plan for each kind of call. The
-// members' plans for a call differ only in the rank.
+// The plans of one channel. The cache makes one plan for each kind of call.
+// Each member has a cache of its own. The members' plans for a call differ only
+// in the rank.
 //
 // Not thread-safe.
 class PlanCache {
  public:
-  // Submissions carry up to `payload_bytes`. Calls with more data use rings of
-  // `geometry`.
+  // Submissions carry payloads of up to `payload_bytes`. Calls with more data
+  // use rings, whose slots have the sizes in `geometry`.
   PlanCache(const plan::Geometry& geometry, uint64_t payload_bytes);
 
-  // Returns the plan for calls like this one. Makes the plan if there is none
-  // yet. Errors: those of plan::MakePlan.
+  // Returns the plan for calls of the same kind as `call`. Makes the plan if
+  // there is none yet. Errors: those of plan::MakePlan.
   Result<std::shared_ptr<const CallPlan>> Find(const Call& call);
   void Clear() {
     made_.clear();
@@ -60,8 +62,8 @@ class PlanCache {
   plan::Geometry geometry_;
   plan::Geometry eager_;  // here a submission serves as a slot
   std::unordered_map<Kind, std::shared_ptr<const CallPlan>, HashKind> made_;
-  // The kind of call that Find last looked up. Programs are loops, so they
-  // often look up the same kind again.
+  // The kind of call that Find last looked up, and its plan. Programs are
+  // loops, so they often look up the same kind again.
   Kind wanted_;
   std::shared_ptr<const CallPlan> last_;
 };

@@ -25,15 +25,16 @@ struct Tuning {
   // time, even if a peer is late.
   uint64_t slot_bytes = uint64_t{512} << 10;
   uint64_t num_slots = 4;
-  // The largest payload of a submission. For larger payloads, the additional
-  // copy costs more than it saves.
+  // The largest payload of a submission. A rank that reads a submission may
+  // have to copy its payload. For larger payloads, this copy costs more than it
+  // saves.
   uint64_t inline_bytes = uint64_t{4} << 10;
   // Up to this many bytes, all-reduce reads all peers at once (plan::Geometry).
   uint64_t all_read_bytes = uint64_t{16} << 10;
   // Copies to outputs of at least this many bytes bypass the caches. Smaller
-  // outputs stay in the caches, because programs often read them at once.
-  // Bypassing the caches did not speed up reductions, because stores are only
-  // part of what reductions wait for.
+  // outputs stay in the caches, because programs often read them soon
+  // afterwards. Bypassing the caches did not speed up reductions, because
+  // stores are only part of what reductions wait for.
   uint64_t past_caches_bytes = uint64_t{8} << 20;
   // Collectives of groups that have several CPU devices in each process run in
   // levels (cc/comm/level_calls.h) if the larger buffer of a rank has at least
@@ -98,7 +99,8 @@ inline constexpr std::array kTuningFields = {
 #undef FIELD
 };
 
-// Fails with kInvalidArgument. The error names the field that is out of range.
+// Checks that all fields are within their ranges. Otherwise fails with
+// kInvalidArgument, and the error names the first field that is out of range.
 Status CheckTuning(const Tuning& tuning);
 
 // How long a rank waits for others before it warns, and before it gives up.

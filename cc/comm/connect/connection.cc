@@ -12,14 +12,16 @@ namespace jax_cxl::comm {
 namespace {
 
 constexpr uint64_t kMinSlotBytes = uint64_t{4} << 10;
-// A rank is a member of a few groups: the world, one for each mesh axis, ...
+// The slots are small enough that a rank's arenas hold the rings of this many
+// groups. A rank is a member of a few groups: the world, one group for each
+// mesh axis, ...
 constexpr uint64_t kGroupsPerArena = 4;
 constexpr uint64_t kMinPayloadBytes = plan::kSlotAlignment;
 // The submissions of a channel take at most 1 / kSubmissionsPerArena of a
 // rank's arena on a pool device.
 constexpr uint64_t kSubmissionsPerArena = 16;
 
-// A rank's arenas.
+// The arenas of one rank: one on each pool device (extent).
 struct Arenas {
   int extents;
   uint64_t bytes;     // of all together
@@ -36,8 +38,8 @@ Arenas ArenasOf(const pool::Pool& pool) {
   return arenas;
 }
 
-// Depends on the pool and the options alone, so all ranks choose the same
-// geometry.
+// Returns the geometry of a channel. It depends on the pool and the options
+// alone, so all ranks choose the same geometry.
 plan::Geometry ChooseGeometry(const Arenas& arenas, const Options& options) {
   plan::Geometry geometry;
   geometry.num_slots =
@@ -72,16 +74,16 @@ uint64_t NeededPoolBytes(const pool::Pool& pool, const Options& options,
   constexpr uint64_t kUnit = uint64_t{1} << 20;
   const int extents = pool.num_extents(), world = pool.world_size();
   uint64_t arena = ArenasOf(pool).smallest;
-  // Larger arenas have larger slots, up to a limit. So enlarge the arena until
-  // the channels fit.
+  // In a larger arena the slots are larger too, up to a limit, so the channels
+  // need more bytes. So enlarge the arena until the channels fit.
   for (uint64_t needed = 0;; arena = pool::RoundUp(needed, pool::kPageBytes)) {
     const Arenas arenas = {extents, extents * arena, arena};
     const plan::Geometry geometry = ChooseGeometry(arenas, options);
     const int slots = (geometry.num_slots + extents - 1) / extents;
     const uint64_t payload =
         ChoosePayloadBytes(arenas, options.tuning.inline_bytes);
-    // The bytes that a rank needs on the pool device with the most slots of a
-    // channel.
+    // The bytes that a rank needs on one pool device: the device with the most
+    // slots of a channel.
     needed = channels * (slots * pool::RoundUp(geometry.slot_bytes,
                                                pool::kInterferenceBytes) +
                          pool::ControlBytes(world, payload));
@@ -138,7 +140,8 @@ pool::ChannelPlace Connection::Close(uint64_t most) {
   return place_;
 }
 
-// Returns false if the member currently has no part.
+// Looks for the member's part in the directory of its rank, and stores where
+// the part is in `blocks_`. Returns false if the member currently has no part.
 Result<bool> Connection::Find(int member) {
   const int rank = group_.members[member];
   const std::optional<FoundChannel> found =

@@ -24,9 +24,11 @@ namespace jax_cxl::comm {
 uint64_t NeededPoolBytes(const pool::Pool& pool, const Options& options,
                          uint64_t channels);
 
-// The memory of one channel as one member sees it. Publishes the place of this
-// member's part, and finds the parts of the other members. Each member may give
-// its part back and take another one later (cc/pool/layout/channel_layout.h).
+// The memory of one channel as one member sees it. Each member has a part of
+// this memory: its control block and its slots. A Connection publishes the
+// place of this member's part, and finds the parts of the other members. Each
+// member may give its part back and take another one later
+// (cc/pool/layout/channel_layout.h).
 //
 // Not thread-safe.
 class Connection {
@@ -34,30 +36,31 @@ class Connection {
   Connection(pool::Pool* pool, const Peers* peers, const Options& options,
              Group group);
 
-  // Allocates memory for this member's part. All groups of a job can use it.
-  // Fails with kResourceExhausted.
+  // Allocates memory for this member's part. This memory can later serve any
+  // other group of the job. Fails with kResourceExhausted.
   Result<pool::ChannelPlace> Allocate(Arena* arena) const;
 
   // Makes `place` this member's part. The other members do not know about the
   // part until Publish, so the caller can initialize its words first.
   void Take(const pool::ChannelPlace& place);
-  // Fails with kResourceExhausted.
+  // Publishes the place of this member's part, so that the other members find
+  // it. Fails with kResourceExhausted if the rank's directory is full.
   Status Publish(Recorder* recorder);
   // Takes this member's part away from the group, and returns its place for the
   // next group to use. `most` is at least the value of every word in the part's
-  // control block.
+  // control block, so that the words of the next group can begin above it.
   pool::ChannelPlace Close(uint64_t most);
   bool open() const { return entry_ >= 0; }
 
-  // Looks for the members that are not found yet. Returns true when all are
-  // found. Errors: kMismatch (a member has other slots), kDataLoss (a place
-  // outside the pool).
+  // Looks for the parts of the members that are not found yet. Returns true
+  // when all are found. Errors: kMismatch (a member has other slots), kDataLoss
+  // (a place outside the pool).
   Result<bool> Connect();
   // Finds the new parts of members whose part has moved. Errors: those of
   // Connect.
   Status FollowMoves();
 
-  // Returns the members that are not found yet.
+  // Returns the members whose parts are not found yet.
   std::vector<int> Missing() const;
 
   // The channel's key: the same on all members, and different for any two
@@ -69,7 +72,7 @@ class Connection {
   uint64_t payload_bytes() const { return payload_bytes_; }
   const std::vector<MemberBlock>& blocks() const { return blocks_; }
   const MemberBlock& own() const { return blocks_[group_.self]; }
-  // Valid once connected.
+  // Null until Connect has returned true.
   cpu::Rings* rings() const { return rings_.get(); }
 
  private:

@@ -84,7 +84,7 @@ TEST_F(ConnectionTest, MembersSeeEachOthersRings) {
   EXPECT_EQ(behind, -1);
   EXPECT_EQ(first->rings()->BehindPublishing(1, 1), 1);
 
-  // Both map the same slot, so one reads what the other writes.
+  // Both connections map the same slot, so `second` reads what `first` writes.
   std::byte* written = first->rings()->Slot(/*member=*/0, /*round=*/3);
   const std::byte* read = second->rings()->Slot(0, 3);
   *written = std::byte{42};
@@ -127,8 +127,8 @@ TEST_F(ConnectionTest, SettingsDecideTheSlots) {
   const auto connection = Make(0, {0, 1}, options);
   EXPECT_EQ(connection->geometry().num_slots, 5);
   EXPECT_EQ(connection->geometry().slot_bytes, 8192u);
-  // Without settings, the geometry follows from the pool, so it is the same on
-  // all ranks.
+  // If the options do not set the geometry, it follows from the pool, so it is
+  // the same on all ranks.
   EXPECT_EQ(Make(0, {0, 1})->geometry().slot_bytes,
             Make(1, {0, 1})->geometry().slot_bytes);
 }

@@ -24,8 +24,8 @@ std::mutex& DirectoryMutex() {
 }
 
 // Allocates the control block and the slots of `place`, starting with pool
-// device `home`. An offset of 0 means that a part is not allocated, because the
-// pool's header is at 0.
+// device `home`. On error, some of them are not allocated, and have offset 0.
+// No part that is allocated has offset 0, because the pool's header is there.
 Status AllocateParts(int extents, int home, Arena* arena,
                      uint64_t control_bytes, pool::ChannelPlace* place) {
   CXL_ASSIGN_OR_RETURN(place->control, arena->Allocate(home, control_bytes));
@@ -54,11 +54,12 @@ Result<pool::ChannelPlace> AllocateChannel(const pool::Pool& pool, Arena* arena,
                                            uint64_t control_bytes) {
   const int size = static_cast<int>(group.members.size());
   const int extents = pool.num_extents();
-  // The members' first devices are spread evenly, and each member moves on by
-  // one device per round. If there are enough devices, members in the same
-  // round write to different devices. Groups with different first members also
-  // start on different devices, because such groups may run at the same time:
-  // in levels, there is one such group for each GPU of a host.
+  // The members' first slots are spread evenly over the pool devices, and the
+  // slot of each next round is on the next device. If there are enough devices,
+  // members in the same round write to different devices. Groups with different
+  // first members also start on different devices, because such groups may run
+  // at the same time: in levels, there is one such group for each GPU of a
+  // host.
   const int home =
       (group.members.front() + group.self * extents / size) % extents;
 
@@ -72,9 +73,10 @@ Result<pool::ChannelPlace> AllocateChannel(const pool::Pool& pool, Arena* arena,
     FreeChannel(pool, arena, group.rank(), place, control_bytes);
     return allocated;
   }
-  // The pool is not all zeros. Doorbells carry the job's epoch, but epochs
-  // repeat. So the owner clears the words that peers poll before it publishes
-  // their place.
+  // The memory may contain words of an earlier job. Such words carry the epoch
+  // of their job, but epochs repeat, so a peer could mistake them for words of
+  // this job. So the owner clears the words that peers poll before it publishes
+  // the place.
   std::byte* control = pool.At(place.control, control_bytes);
   std::memset(control, 0, control_bytes);
   pool.coherence().PublishPayload(control, control_bytes);
@@ -150,7 +152,8 @@ Result<ChannelMemory> LocateChannel(const pool::Pool& pool,
         " of ", expected.slot_bytes,
         "; set JAX_CXL_SLOT_BYTES and JAX_CXL_NUM_SLOTS to the same values in "
         "all processes");
-  // The words of the control block count up from `place.first`, to 48 bits.
+  // The words of the control block have 48 bits, and count up from
+  // `place.first`. So `place.first` is valid only if it leaves room to count.
   bool inside = place.first <= pool::kValueMask / 2;
   auto locate = [&](uint64_t offset, uint64_t bytes) {
     std::byte* at = offset % pool::kInterferenceBytes == 0

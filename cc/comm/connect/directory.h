@@ -17,31 +17,35 @@
 
 namespace jax_cxl::comm {
 
-// Allocates a member's part of a channel, clears it, and returns its place.
-// Fails with kResourceExhausted, and then allocates nothing.
+// Allocates the part of a channel that belongs to member `group.self`: a
+// control block of `control_bytes` bytes, and slots of `geometry`. Clears the
+// control block, and returns the place of the part. If the arena is full, fails
+// with kResourceExhausted and allocates nothing.
 Result<pool::ChannelPlace> AllocateChannel(const pool::Pool& pool, Arena* arena,
                                            const Group& group, uint64_t key,
                                            const plan::Geometry& geometry,
                                            uint64_t control_bytes);
 
-// Returns to the arena what AllocateChannel allocated.
+// Gives the memory of `place` back to the arena, from which AllocateChannel
+// took it. `rank` is the rank to which the memory belongs.
 void FreeChannel(const pool::Pool& pool, Arena* arena, int rank,
                  const pool::ChannelPlace& place, uint64_t control_bytes);
 
 // A rank's directory of its channels, in its page of the pool. The functions
 // are thread-safe.
 
-// Writes `place` to an entry of the directory of `rank`, a rank of this
-// process, and opens the entry. Returns its index. Fails with
-// kResourceExhausted.
+// Writes `place` to a closed entry in the directory of `rank`, a rank of this
+// process, and opens the entry. Returns the entry's index. Fails with
+// kResourceExhausted if all entries are open.
 Result<int> EnterChannel(pool::Pool* pool, const pool::Doorbells& doorbells,
                          int rank, const pool::ChannelPlace& place);
 
-// Closes an entry. Other members then look for another place of its group.
+// Closes entry `index` of the directory of `rank`. The other members of the
+// entry's group then look for another entry of the group.
 void CloseChannel(pool::Pool* pool, const pool::Doorbells& doorbells, int rank,
                   int index);
 
-// An open entry of a directory.
+// An open entry of a directory, as FindChannel has read it.
 struct FoundChannel {
   const uint64_t* entry;  // its version
   uint64_t version;
@@ -54,16 +58,18 @@ std::optional<FoundChannel> FindChannel(const pool::Pool& pool,
                                         const pool::Doorbells& doorbells,
                                         int rank, uint64_t group);
 
-// The addresses of a channel's place in this process.
+// Where this process has mapped the control block and the slots of a
+// ChannelPlace.
 struct ChannelMemory {
   std::byte* control = nullptr;
   std::array<std::byte*, pool::kMaxSlots> slots = {};
 };
 
-// Checks a place that a rank has published, and returns its addresses. `name`
-// is the name of that rank for messages. The slots and payloads must have the
-// sizes and numbers in `expected`. The control block takes `control_bytes`.
-// Errors: kMismatch (other slots), kDataLoss (a place outside the pool).
+// Checks a place that a rank has published, and returns its addresses in this
+// process. `name` is the name of that rank for error messages. The slots and
+// payloads must have the sizes and numbers in `expected`. The control block
+// takes `control_bytes`. Errors: kMismatch (other slots), kDataLoss (a place
+// outside the pool).
 Result<ChannelMemory> LocateChannel(const pool::Pool& pool,
                                     const pool::ChannelPlace& place,
                                     const pool::ChannelPlace& expected,
@@ -75,8 +81,9 @@ Result<ChannelMemory> LocateChannel(const pool::Pool& pool,
 struct MemberBlock {
   pool::ControlBlock* control = nullptr;  // null: not found yet
   pool::Doorbells doorbells;              // for the words of the block
-  // The member's directory entry that names this memory, and the version that
-  // the entry had when it was read. Null for this rank itself.
+  // `entry` points to the version of the directory entry in which the member
+  // names this memory, and `version` is the value that it had when it was read.
+  // `entry` is null for this rank itself.
   const uint64_t* entry = nullptr;
   uint64_t version = 0;
   std::array<std::byte*, pool::kMaxSlots> slots = {};

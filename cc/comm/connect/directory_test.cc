@@ -176,8 +176,8 @@ TEST_F(DirectoryTest, AClosedEntryIsNotFoundAndServesAnotherChannel) {
   EXPECT_GT(second->version, first->version);
 }
 
-// An allocation that fails takes nothing. It can be repeated forever, and
-// leaves enough memory for a smaller allocation.
+// An allocation that fails takes nothing, however often it is repeated. So once
+// everything is freed, just as many allocations succeed again.
 TEST_F(DirectoryTest, WhatIsFreedIsAllocatedAgain) {
   std::vector<pool::ChannelPlace> places;
   for (;;) {
@@ -211,7 +211,7 @@ TEST_F(DirectoryTest, APlaceIsCheckedBeforeItIsUsed) {
   ++other.payload_bytes;
   EXPECT_EQ(Locate(other, mine), Code::kMismatch);
 
-  // Words count to 48 bits.
+  // Words count up to 48 bits, so this member's words have no room to count.
   other = mine;
   other.first = uint64_t{1} << 47;
   EXPECT_EQ(Locate(other, mine), Code::kDataLoss);

@@ -21,9 +21,9 @@ bool TakingBack::Announce(uint64_t calls) {
     while (doorbells_.Read(&member.words->taking.word) % 2 != 0 &&
            !Taken(member))
       backoff.Pause();
-    // By now the memory, including the word that was read above, may belong to
-    // another group. In that case the entry changed first, so Taken returns
-    // true.
+    // By now the member's memory, including the word `taking` that was read
+    // above, may belong to another group. In that case the member's entry
+    // changed first, so Taken returns true.
     if (Taken(member)) return false;
   }
   return true;
@@ -37,8 +37,8 @@ void TakingBack::TellFinished(uint64_t calls) {
 bool TakingBack::TryTake(uint64_t calls,
                          const std::function<bool(int)>& ended) {
   if (taken()) return true;  // All have finished, and nobody announces a call.
-  // Before the first call, other members may not know yet that this member has
-  // joined.
+  // Before the first call, other members may not have found this member's
+  // memory yet. So it cannot be taken back.
   if (calls == 0 || !AllHaveFinished(calls, ended)) return false;
   uint64_t* taking = &members_[self_].words->taking.word;
   doorbells_.Ring(taking, tries_ + 1);
@@ -53,8 +53,9 @@ bool TakingBack::AllHaveFinished(uint64_t calls,
   for (int member = 0; member < static_cast<int>(members_.size()); ++member) {
     if (member == self_ || ended(member)) continue;
     const cuda::HostWords& words = *members_[member].words;
-    // A member may make its first calls without announcing them, but then it
-    // has not finished them.
+    // A member cannot announce the calls that it makes before it is connected,
+    // so `wanted` may lack them. But then it has not finished them, and
+    // `finished` differs from `calls`.
     if (doorbells_.Read(&words.finished.word) != calls ||
         doorbells_.Read(&words.wanted.word) > calls)
       return false;

@@ -15,11 +15,11 @@ namespace jax_cxl::comm {
 // addresses of all members' memory. So no call may be on its way to a device at
 // that time, and later calls need new addresses.
 //
-// A host announces each call before it enqueues the call, and then checks
-// whether a member is taking its memory. A member that takes its memory first
-// publishes this, and then checks whether all members have finished the same
-// calls and announced no others. If two hosts do these things at the same time,
-// at least one of them sees the other
+// Before a host enqueues a call, it announces the call, and then checks whether
+// a member is taking its memory. A member that wants to take its memory
+// publishes this, and then checks that all members have finished the same calls
+// and have announced no others. If one host announces a call while another host
+// takes its memory, at least one of the two sees what the other is doing
 // (docs/decisions/0026-memory-of-groups.md).
 //
 // One thread at a time may call Announce and TryTake, and another thread the
@@ -28,8 +28,9 @@ class TakingBack {
  public:
   struct Member {
     cuda::HostWords* words = nullptr;
-    // The member's directory entry that names its memory, and the version that
-    // the entry had when it was read. Null for this member.
+    // `entry` points to the version of the directory entry in which the member
+    // names its memory, and `version` is the value that it had when it was
+    // read. `entry` is null for this member.
     const uint64_t* entry = nullptr;
     uint64_t version = 0;
   };

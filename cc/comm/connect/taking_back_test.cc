@@ -37,7 +37,7 @@ class Members {
 
   TakingBack& operator[](int member) { return *members_[member]; }
 
-  // Gives the memory that a member has taken to a new group.
+  // The rank has taken its memory back, and now gives it to a new group.
   void Leave(int rank) {
     CloseChannel(&world_->pool(rank), doorbells(rank), rank, entries_[rank]);
     FreeChannel(world_->pool(rank), world_->endpoint(rank).arena(), rank,
@@ -105,7 +105,8 @@ TEST(TakingBackTest, OnlyAfterAllHaveFinishedAllCalls) {
   for (int rank = 1; rank < kMembers; ++rank) {
     EXPECT_TRUE(Soon([&] { return members[rank].taken(); }));
     EXPECT_FALSE(members[rank].Announce(2));
-    // After that, the others can take their memory without asking anybody.
+    // Once one member has taken its memory, the others can take theirs without
+    // checking anything.
     EXPECT_TRUE(members[rank].TryTake(1, NobodyEnded));
   }
 }
@@ -124,8 +125,8 @@ TEST(TakingBackTest, NotOnceAMemberHasAnnouncedACall) {
   }));
 }
 
-// TryTake checks the members twice. Member 1 announces a call after TryTake has
-// checked it for the first time.
+// TryTake checks all members twice. Between the two checks of member 1, this
+// member announces a call.
 TEST(TakingBackTest, ACallIsAnnouncedDuringTheFirstLook) {
   World world(kMembers, {});
   Members members(&world);
@@ -141,8 +142,8 @@ TEST(TakingBackTest, ACallIsAnnouncedDuringTheFirstLook) {
   EXPECT_TRUE(members[2].Announce(2));  // Nobody is taking its memory.
 }
 
-// Member 1 announces a call after TryTake has checked it for the second time.
-// Announce then has to wait for the result of TryTake.
+// Member 1 announces a call after the second of TryTake's two checks of member
+// 1. Announce then has to wait for the result of TryTake.
 TEST(TakingBackTest, ACallIsAnnouncedAfterTheSecondLook) {
   World world(kMembers, {});
   Members members(&world);

@@ -35,8 +35,8 @@ bool GathersSlices(const Call& call) {
   return call.request.op == plan::Op::kRaggedAllToAll && call.request.count > 0;
 }
 
-// The first part of a ragged_all_to_all: all members gather the tables of
-// slices of all members.
+// Returns the first part of a ragged_all_to_all. It gathers the tables of
+// slices, so that every member has the tables of all members.
 Call GatherOfSlices(const Call& ragged) {
   const RowOperands& operands = ragged.row_operands;
   Call gather;
@@ -93,13 +93,15 @@ DeviceChannel::~DeviceChannel() {
   if (last_done_ != nullptr) cudaEventDestroy(last_done_);
 }
 
-// Returns the bytes of one of the copy engines' buffers.
+// Returns the size of one of the buffers to which the copy engines copy the
+// peers' operands of a reduction.
 uint64_t DeviceChannel::staging_bytes() const {
   return (connection_.members().size() - 1) *
          connection_.geometry(SlotUse::kCopies).slot_bytes;
 }
 
-// A channel's calls execute in the order in which they are enqueued.
+// Makes `stream` wait for the channel's last call. So the calls of a channel
+// execute in the order in which they are enqueued, even on different streams.
 Status DeviceChannel::FollowLast(cudaStream_t stream) {
   if (calls_ == 0 || stream == last_stream_) return OkStatus();
   CXL_RETURN_IF_ERROR(RecordLast());
@@ -117,8 +119,8 @@ Status DeviceChannel::RecordLast() {
 }
 
 // Returns true if a kernel of this shape divides the slots differently from the
-// previous call. With a relay, this does not matter: the relay itself waits for
-// the words of the other blocks.
+// previous call. If both calls are kernels, this matters only without a relay:
+// a relay waits for the words of all blocks itself.
 bool DeviceChannel::StartsNewLayout(const cuda::Shape& shape) const {
   return last_by_copy_engine_ || (relay_ == nullptr && last_blocks_ > 0 &&
                                   last_blocks_ != shape.blocks);
@@ -178,7 +180,7 @@ Result<const StoredPlan*> DeviceChannel::StoredPlanFor(
   return store(gpu_plan, false);
 }
 
-// Fills in the fields that every path needs.
+// Returns the device's form of a call, with the fields that every path needs.
 cuda::DeviceCall DeviceChannel::Prepare(const Call& call,
                                         const StoredPlan& gpu_plan,
                                         const pool::CallDescriptor& descriptor,
@@ -192,8 +194,8 @@ cuda::DeviceCall DeviceChannel::Prepare(const Call& call,
       HashDescriptor(descriptor, calls_hash_) & cuda::kValueMask;
   device.status = status_.get();
   device.scratch = scratch_.get();
-  // The host's deadline passes first, and its error message is better. The
-  // device's deadline is for a device whose host no longer runs.
+  // This deadline is for a device whose host no longer runs. Otherwise the
+  // host's deadline passes first, and the host reports a better error.
   device.timeout_ns =
       static_cast<uint64_t>((options_.timeout_s * 1.5 + 5) * 1e9);
   return device;
@@ -280,8 +282,8 @@ Result<cudaStream_t> DeviceChannel::RecordAndLaunch(const Call& started,
   }
   Result<cudaStream_t> end = Launch(call, aside, stream);
   if (end.ok()) return end;
-  // The call may already be enqueued on the relay, though no device will
-  // execute it.
+  // The relay may already have the call, which no device will execute. So let
+  // the relay drop it.
   if (channel_relay_ != nullptr) channel_relay_->Stop();
   std::lock_guard lock(mutex_);
   recorded_->Fail(place, end.status());
@@ -359,8 +361,9 @@ Result<cudaStream_t> DeviceChannel::Launch(const Call& call, bool aside,
   return end;
 }
 
-// Returns events that measure call `place`. From here on, the call counts as a
-// copy-engine call, which Abort stops. Fails if Abort was called before.
+// Returns events that measure the time of call number `place`. From here on,
+// Abort regards the call as a copy-engine call, and stops the copy engines.
+// Fails if Abort was called before.
 Result<cuda::CopyTimes> DeviceChannel::TakeTimes(uint64_t place) {
   std::lock_guard lock(mutex_);
   if (Read(status_.get()->abort) != 0)

@@ -32,8 +32,9 @@
 
 namespace jax_cxl::comm {
 
-// The buffers of a channel that are not in the pool. Channels reuse them,
-// because freeing them would wait for the kernels of the device.
+// The buffers of a channel that are not in the pool. New channels reuse the
+// buffers of closed ones, because freeing buffers would wait for the kernels of
+// the device.
 struct DeviceBuffers {
   DeviceMemory<cuda::MemberView> members;
   DeviceMemory<cuda::DeviceScratch> scratch;
@@ -61,8 +62,8 @@ class DeviceChannel {
   Status Open(Arena* arena, Recorder* recorder, uint64_t incarnation,
               DeviceBuffers* spare);
 
-  // Waits for the other members to open the channel. Messages describe `call`,
-  // the first call. Idempotent.
+  // Waits for the other members to open the channel. Warnings and errors
+  // describe `call`, the first call. Idempotent.
   Status Connect(const Call& call);
 
   // Announces a call to the other members. Call it before Enqueue. Returns
@@ -100,7 +101,7 @@ class DeviceChannel {
   int members_count() const {
     return static_cast<int>(connection_.members().size());
   }
-  // For the owner: when this channel was last used.
+  // When this channel was last used, in its owner's count of uses.
   uint64_t last_use = 0;
 
   Stats stats();
@@ -124,8 +125,9 @@ class DeviceChannel {
   };
 
   uint64_t staging_bytes() const;
-  // The steps of Enqueue: each part of a call gets a record, and then goes to
-  // the hardware that ChoosePath names.
+  // The steps of Enqueue. RecordAndLaunch records a call, or one of the two
+  // parts of a ragged_all_to_all. Launch then passes it to the hardware that
+  // ChoosePath names.
   Result<cudaStream_t> RecordAndLaunch(const Call& call, bool aside,
                                        cudaStream_t stream);
   Result<cudaStream_t> Launch(const Call& call, bool aside,
@@ -133,7 +135,8 @@ class DeviceChannel {
   Status FollowLast(cudaStream_t stream);
   Status RecordLast();
   GpuCallFacts FactsOf(const Call& call, bool aside) const;
-  // Returns true if the call continues the current series.
+  // Returns true if the call continues the current series of copy-engine calls.
+  // Otherwise makes `stream` wait for the earlier calls, and ends the series.
   Result<bool> FollowEarlierCalls(const GpuCallFacts& facts, GpuPath path,
                                   cudaStream_t stream);
   bool StartsNewLayout(const cuda::Shape& shape) const;
@@ -200,15 +203,16 @@ class DeviceChannel {
   uint32_t last_blocks_ = 0;  // of its kernel; 0: there was none
   // A hash of all calls so far. A rank may finish a call in which it waits for
   // nobody, such as a broadcast from itself, before the hosts have compared
-  // that call. So the next call in which the rank waits compares all calls up
-  // to that one.
+  // that call. So in the next call in which the rank waits, this hash is
+  // compared, and covers the earlier calls too.
   uint64_t calls_hash_ = 0;
   uint64_t rounds_ = 0;
   uint64_t flagged_rounds_;
 
   mutable std::mutex mutex_;  // for members that both threads use
   uint64_t calls_ = 0;        // number of enqueued calls
-  // How many of these calls are the first part of another call. For Stats.
+  // How many of these calls are only the first part of a ragged_all_to_all.
+  // Stats do not count them.
   uint64_t parts_of_calls_ = 0;
   // The latest calls. Only Check removes those that have finished.
   std::deque<Enqueued> under_way_;

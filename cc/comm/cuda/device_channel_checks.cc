@@ -11,8 +11,9 @@
 
 namespace jax_cxl::comm {
 
-// Requires the mutex. Calls of a series overlap. The time during which two
-// calls overlap counts only once.
+// Adds the durations of the copy-engine calls before call number `finished` to
+// `copying_s_`. Calls of a series overlap. The time during which two calls
+// overlap counts only once. Requires the mutex.
 void DeviceChannel::AddTimes(uint64_t finished) {
   while (!timed_copies_.empty() && timed_copies_.front().call < finished) {
     const cuda::CopyTimes times = timed_copies_.front().times;
@@ -32,7 +33,8 @@ void DeviceChannel::AddTimes(uint64_t finished) {
 }
 
 // Drops the calls that the device has finished. Returns the first unfinished
-// call, whose address stays valid until a later check, or null.
+// call, or null if there is none. The call's address stays valid until a later
+// check.
 const DeviceChannel::Enqueued* DeviceChannel::OldestUnderWay(
     uint64_t finished) {
   std::lock_guard lock(mutex_);
@@ -48,8 +50,9 @@ Status DeviceChannel::Check(Clock::time_point now) {
   uint64_t compared = journal_->compared_by_all();
   if (taking_back_) {
     taking_back_->TellFinished(finished);
-    // The journal of a member that has taken its memory no longer exists. All
-    // calls have finished, so the members agreed about them.
+    // A member that has taken its memory no longer has a journal, so the
+    // comparison above may be wrong. But such a member had finished all calls,
+    // so the members agreed about them.
     if (taking_back_->taken()) {
       status = OkStatus();
       compared = finished;
@@ -89,7 +92,8 @@ Status DeviceChannel::CheckCalls(Clock::time_point now, uint64_t finished) {
                     member < 0 ? -1 : connection_.group().members[member]);
   }
   const auto fault = static_cast<cuda::DeviceFault>(Read(status.fault));
-  // All members find this fault, so report it before any error of the others.
+  // Every member finds this fault itself. So report it before an error with
+  // which another member has given up.
   if (fault == cuda::DeviceFault::kSlices)
     return plan::SliceError(status.slice_fault);
   CXL_RETURN_IF_ERROR(waits_.Check(wait, now));
@@ -110,7 +114,8 @@ Status DeviceChannel::CheckCalls(Clock::time_point now, uint64_t finished) {
 
 // Returns a number that changes whenever the device makes progress.
 uint64_t DeviceChannel::ProgressOf(uint64_t finished, uint64_t started) const {
-  // A relay rings only the first word of each kind.
+  // In the pool, a relay rings only the first word for publications and the
+  // first word for releases.
   const int words = relay_ != nullptr
                         ? 1
                         : std::max(static_cast<int>(options_.shape.blocks),
@@ -131,7 +136,8 @@ std::vector<int> DeviceChannel::AtWork(const Enqueued& enqueued) const {
   return members;
 }
 
-// Returns the member for which the first unfinished call waits, or -1.
+// Returns the member for which the first unfinished call waits, or -1 if it is
+// unknown.
 int DeviceChannel::WaitingFor(uint64_t finished, bool moved) const {
   {
     std::lock_guard lock(mutex_);

@@ -1,5 +1,6 @@
-// The part of DeviceChannel that opens and connects it before the first call,
-// and that starts the flags again at 0. It runs on the enqueuing side.
+// The part of DeviceChannel that opens and connects a channel before the first
+// call, takes its memory back, and starts the flags of short calls again after
+// 2^32 rounds. It runs on the enqueuing side.
 
 #include <chrono>
 #include <memory>
@@ -79,7 +80,8 @@ bool DeviceChannel::Idle() {
   if (Read(status_.get()->finished) != calls_ || !RecordLast().ok())
     return false;
   const cudaError_t ended = cudaEventQuery(last_done_);
-  // Clear this error. Otherwise the next launch of a kernel would report it.
+  // cudaEventQuery has also stored this error. Clear it, because otherwise the
+  // next launch of a kernel would report it.
   if (ended == cudaErrorNotReady) cudaGetLastError();
   return ended == cudaSuccess;
 }
@@ -96,7 +98,8 @@ DeviceBuffers DeviceChannel::Close(Arena* arena) {
           std::move(status_)};
 }
 
-// Called once the peers have cleared their rings.
+// Makes the host's view of the members' rings for short messages. Called once
+// the peers have cleared their rings.
 void DeviceChannel::OpenRings() {
   std::vector<cuda::FlaggedControl*> rings;
   for (int member = 0; member < members_count(); ++member)
@@ -106,8 +109,9 @@ void DeviceChannel::OpenRings() {
   rings_->DropPeers();
 }
 
-// With a relay, the device uses its own words, in the mirror. The relay passes
-// them on.
+// Makes the mirror and the channel's relay. With a relay, the device uses the
+// words in the mirror instead of those in the pool, and the relay passes them
+// on.
 Status DeviceChannel::OpenRelay() {
   const size_t size = connection_.members().size();
   CXL_ASSIGN_OR_RETURN(mirror_, AllocatePinned<cuda::MirrorWords>(size));
@@ -123,7 +127,8 @@ Status DeviceChannel::OpenRelay() {
   return OkStatus();
 }
 
-// The host clears the ring, once the device has ended all earlier calls.
+// The host clears this member's ring for short messages, once the device has
+// ended all earlier calls.
 Status DeviceChannel::BeginFlagsAnew() {
   if (calls_ > 1) CXL_RETURN_IF_ERROR(RecordLast());
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaEventSynchronize(last_done_),

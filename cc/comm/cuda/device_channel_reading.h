@@ -6,7 +6,8 @@
 
 #include "cc/comm/call/call.h"
 
-// Reads clocks and device words, for both sides of DeviceChannel.
+// Functions for clocks and for words that devices write. Both the enqueuing
+// side and the checking side of DeviceChannel use them.
 namespace jax_cxl::comm {
 
 inline double Seconds(Clock::duration duration) {

@@ -26,11 +26,13 @@
 
 namespace jax_cxl::comm {
 
-// Returns the part of a slot that kernels use, unless DeviceOptions sets it.
+// Returns how many bytes of a slot kernels use in a group of this many members.
+// DeviceOptions::kernel_slot_bytes can set another number.
 uint64_t KernelSlotBytes(const DeviceOptions& options, int members);
 
-// The memory of one channel between GPUs as one member sees it. Allocates this
-// member's part of the pool, publishes its place, and finds the parts of the
+// The memory of one channel between GPUs as one member sees it. Each member has
+// a part of this memory: its control block and its slots. A DeviceConnection
+// allocates this member's part, publishes its place, and finds the parts of the
 // others.
 //
 // Not thread-safe.
@@ -39,9 +41,10 @@ class DeviceConnection {
   DeviceConnection(pool::Pool* pool, const Peers* peers,
                    const DeviceOptions& options, Group group);
 
-  // Allocates this member's part. Fails with kResourceExhausted, and then
-  // allocates nothing. `incarnation` counts how many times the group has begun
-  // again because a member had taken its part back.
+  // Allocates this member's part, and publishes its place. Fails with
+  // kResourceExhausted, and then allocates nothing. `incarnation` counts how
+  // many times the group has begun again because a member had taken its part
+  // back.
   Status Open(Arena* arena, Recorder* recorder, uint64_t incarnation);
 
   // Gives this member's part back to `arena`.
@@ -64,7 +67,8 @@ class DeviceConnection {
   uint32_t flagged_slot_bytes() const { return flagged_slot_bytes_; }
   const pool::Doorbells& doorbells() const { return doorbells_; }
 
-  // Addresses in this process. Null until connected.
+  // The words and slots of each member, as addresses in this process. Null
+  // until Connect has found the member.
   const std::vector<cuda::MemberView>& members(
       SlotUse use = SlotUse::kKernels) const {
     return use == SlotUse::kPairs ? members_in_pairs_ : members_;
@@ -75,12 +79,13 @@ class DeviceConnection {
   }
   // Copies members() to memory of the current device.
   Status CopyMembersTo(cuda::MemberView* copy) const;
-  // Returns the entries of this channel in the members' directories. Requires
-  // that all members are connected.
+  // Returns each member's directory entry for this channel. Requires that all
+  // members are connected.
   std::vector<TakingBack::Member> Entries() const;
   // Returns a number that changes whenever this member's device makes progress
-  // in the pool. It adds up doorbells, whose values only grow: among them the
-  // first `words` for publications and for releases.
+  // in the pool. The number is a sum of doorbells, whose values only grow. It
+  // includes the first `words` doorbells for publications, and the first
+  // `words` for releases.
   uint64_t Progress(int words) const;
 
   // From now on, the device uses the words in `mirror`, which has one element

@@ -11,7 +11,8 @@
 namespace jax_cxl::comm {
 namespace {
 
-// Executes a permutation in which the rank exchanges nothing with other ranks.
+// Executes a permutation in a group of one rank. The output is a copy of the
+// input, or zeros if the rank has no source.
 Status PermuteAlone(const Call& call, cudaStream_t stream) {
   const uint64_t bytes = plan::OutputBytes(call.request);
   const cudaError_t error =
@@ -22,8 +23,8 @@ Status PermuteAlone(const Call& call, cudaStream_t stream) {
   return cuda::CudaStatus(error, "a permutation without peers");
 }
 
-// Returns true if a rank has enough memory that rings for longer short messages
-// take only a small part of it.
+// Returns true if the largest rings for short messages take only a small part
+// of a rank's memory.
 bool HasLargeArena(const pool::Pool& pool) {
   constexpr uint64_t kMostParts = 16;
   uint64_t bytes = 0;
@@ -69,7 +70,7 @@ Status DeviceEndpoint::Open() {
                                          ? options_.flush_threads
                                          : DefaultFlushThreads(/*gpus=*/1),
                                      options_.flush_piece_bytes);
-  // A relay supports only slots of this size.
+  // A relay supports only rings of the smaller size, plan::kFlaggedBytes.
   if (relay_ != nullptr || !HasLargeArena(*pool_))
     options_.flagged_slot_bytes =
         std::min(options_.flagged_slot_bytes, plan::kFlaggedBytes);
@@ -132,7 +133,8 @@ Status DeviceEndpoint::MakeRoom(const Status& full) {
 }
 
 Status DeviceEndpoint::Leave(DeviceChannel* channel) {
-  // The last kernel has finished, but its event may lag behind.
+  // The last kernel has reported its end, but the event after it may lag
+  // behind.
   Backoff backoff;
   while (!channel->Idle()) {
     if (stopped_)
@@ -151,7 +153,7 @@ void DeviceEndpoint::Close(DeviceChannel* channel) {
   });
   {
     std::lock_guard lock(watched_mutex_);
-    // Check records the end of the channel's calls.
+    // The last Check of this channel: it records that the calls have ended.
     static_cast<void>(channel->Check(peers_->AwakeTime()));
     closed_ += channel->stats();
     std::erase(watched_, channel);

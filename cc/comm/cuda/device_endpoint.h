@@ -28,10 +28,11 @@ namespace jax_cxl::comm {
 // One rank that is a GPU of this process. Enqueues collectives on XLA's streams
 // and on its own stream.
 //
-// Thread-safe. Only the first call of a group blocks, until the other members
-// have opened the channel. If the pool has no memory left for the group, the
-// call takes the memory of the least recently used group whose members have
-// finished all calls. It blocks until there is such a group.
+// Thread-safe. Calls do not block, with two exceptions. The first call of a
+// group blocks until the other members have opened the channel. If the pool has
+// no memory left for a group, its call takes the memory of the least recently
+// used group whose members have finished all calls, and blocks until there is
+// such a group.
 class DeviceEndpoint final : public Communicator {
  public:
   // `direct` is true if the device itself reads and writes the pool. `fail`
@@ -49,8 +50,8 @@ class DeviceEndpoint final : public Communicator {
   // Waits for the other members of a group whose channel is open.
   Status Connect(const std::vector<int32_t>& members);
 
-  // If the host executes calls like this one, reserves memory for them (see
-  // HostPath).
+  // If the host executes the calls of this rank (see HostPath), reserves memory
+  // for a call with this request. Otherwise does nothing.
   Status Reserve(const plan::Request& request);
 
   // Enqueues the call on its stream, or by EnqueueStart if it runs aside.
@@ -76,7 +77,7 @@ class DeviceEndpoint final : public Communicator {
   void Abort(const Status& status) override;
   Stats stats() override;
 
-  // See DeviceChannel.
+  // See DeviceChannel::Check.
   Status Check(Clock::time_point now);
   // Ends the waits of all calls, which stops the device.
   void EndWaits();
@@ -84,10 +85,11 @@ class DeviceEndpoint final : public Communicator {
  private:
   // Returns the channel of a group, and opens it if necessary.
   Result<DeviceChannel*> ChannelFor(const std::vector<int32_t>& members);
-  // Takes memory back from another group. Fails with `full` if no group gives
-  // memory back in time.
+  // Takes this rank's memory back from another group. Waits until a group can
+  // give memory back, and fails with `full` if none can in time.
   Status MakeRoom(const Status& full);
-  // Closes a channel after one of its members has taken its memory.
+  // Closes a channel after another member has taken its memory back from the
+  // channel.
   Status Leave(DeviceChannel* channel);
   void Close(DeviceChannel* channel);
   // Enqueues a call where it belongs: on the stream itself if it has no peers,
@@ -109,7 +111,7 @@ class DeviceEndpoint final : public Communicator {
   cuda::CopyEngine copy_engine_;
   HostPath host_path_;
   std::unordered_map<uint64_t, std::unique_ptr<DeviceChannel>> channels_;
-  // How many channels of a group this endpoint has closed.
+  // How many channels of a group this endpoint has closed, by the group's hash.
   std::unordered_map<uint64_t, uint64_t> incarnations_;
   std::unordered_multimap<int, DeviceBuffers> spare_;  // by number of members
   uint64_t uses_ = 0;

@@ -41,7 +41,8 @@ TEST_F(DeviceEndpointTest, LargeCalls) {
   RunSoak(6, {4, 0, 0, 2, 32}, 60, 12 << 20);
 }
 
-// Without flags, even barriers and the shortest calls use blocks and doorbells.
+// Without flags, even barriers and the shortest calls go through the slots,
+// with doorbells.
 TEST_F(DeviceEndpointTest, ShortCallsWithoutFlags) {
   Setting setting{3, 64 << 10, 3, 1, 8};
   setting.flagged_slot_bytes = 0;
@@ -53,15 +54,16 @@ TEST_F(DeviceEndpointTest, ShortCalls) {
   RunSoak(16, {4, 0, 0, 1, 32}, 1000, 8 << 10);
 }
 
-// The flags start again a few calls after the start.
+// After ten rounds, the next flag would be 0. So the flags start again.
 TEST_F(DeviceEndpointTest, ManyMoreShortCallsThanFlags) {
   Setting setting{3, 0, 0, 1, 32};
   setting.first_flagged_round = (uint64_t{1} << 32) - 10;
   RunSoak(17, setting, 100, 16 << 10);
 }
 
-// Thread blocks use different slots. The copy-engine calls in between use whole
-// parts of slots.
+// In a pool of several devices, the thread blocks of a kernel use different
+// slots. In the last runs, calls by the copy engines come in between, which use
+// whole parts of slots.
 TEST_F(DeviceEndpointTest, PoolsOfSeveralDevices) {
   Setting setting{4, 64 << 10, 0, 6, 16};
   setting.flagged_slot_bytes = 0;
@@ -77,10 +79,11 @@ TEST_F(DeviceEndpointTest, PoolsOfSeveralDevices) {
   }
 }
 
-// With a limit of 0, all calls use the copy engines, as they do beside
-// computation. With a higher limit, large and small calls alternate. Each rank
-// has its own GPU. If two ranks shared a GPU, copies of one rank might end up
-// in a queue behind copies that wait for them.
+// The last number of a setting is copy_engine_bytes. With 0, all calls use the
+// copy engines, as they do beside computation. With a larger number, only large
+// calls use them, and alternate with small calls by kernels. Each rank has its
+// own GPU. If two ranks shared a GPU, copies of one rank might end up in a
+// queue behind copies that wait for them.
 TEST_F(DeviceEndpointTest, ByTheCopyEngines) {
   const int ranks = std::min(CountDevices(), 4);
   if (ranks < 2) GTEST_SKIP() << "needs two GPUs";
@@ -92,13 +95,13 @@ TEST_F(DeviceEndpointTest, ByTheCopyEngines) {
           60, 1 << 20);
   RunSoak(13, {ranks, 64 << 10, 2, 1, 32, true, StartMode::kStartAndDone, 4000},
           60, 1 << 20);
-  // Layouts with single slots, few slots and pairs follow each other.
+  // Calls with single slots, few slots and pairs of slots follow each other.
   RunSoak(21, {2, 64 << 10, 6, 1, 32, true, StartMode::kStartAndDone, 100000},
           200, 2 << 20);
 }
 
-// Calls of a series overlap. With limits of 4,000 and 1,000,000, calls by
-// kernels interrupt the series.
+// Calls of a series overlap. If copy_engine_bytes is 4,000 or 1,000,000,
+// shorter calls use kernels, and interrupt the series.
 TEST_F(DeviceEndpointTest, SeriesOfCallsByTheCopyEngines) {
   const int ranks = std::min(CountDevices(), 4);
   if (ranks < 2) GTEST_SKIP() << "needs two GPUs";
@@ -125,7 +128,8 @@ TEST_F(DeviceEndpointTest, ThroughTheHost) {
 }
 
 // The flush instructions are real, but this machine's memory would be coherent
-// without them. cc/comm/relay/relay_test.cc uses memory without coherence.
+// without them. So this test cannot find a flush that is missing.
+// cc/comm/relay/relay_test.cc can, because it uses memory without coherence.
 TEST_F(DeviceEndpointTest, FlushPools) {
   for (bool gpu_writes_memory : {false, true}) {
     Setting setting{3, 0, 0, 1, 32};
@@ -216,7 +220,7 @@ TEST_F(DeviceEndpointTest, GroupsTakeTheMemoryOfOthers) {
   options.slot_bytes = 1 << 20;
   options.num_slots = 3;
   constexpr uint64_t kGroupBytes = sizeof(cuda::DeviceControl) + (3 << 20);
-  // Whole pages.
+  // Rounded down to whole pages.
   constexpr uint64_t kRankBytes = kGroupBytes * 3 / 2 / 4096 * 4096;
   DeviceWorld world(2, options, true, 1, kRankBytes);
   world.OpenChannels({0, 1});
@@ -274,8 +278,8 @@ TEST_F(DeviceEndpointTest, GroupsTakeTheMemoryOfOthers) {
   }
 }
 
-// Returns a rank's flight recorder as soon as `until` holds after the host has
-// checked the device, or after 10 s.
+// Checks the device until `until` returns true for the rank's newest recorded
+// call, or for 10 s. Then returns the rank's recorded calls.
 template <typename Until>
 std::vector<RecordedCall> LookUntil(DeviceWorld& world, int rank, Until until) {
   const pool::Doorbells doorbells(world.pool().coherence(),
@@ -294,8 +298,8 @@ std::vector<RecordedCall> LookUntil(DeviceWorld& world, int rank, Until until) {
 TEST_F(DeviceEndpointTest, TheFlightRecorderSaysWhoWaitsForWhom) {
   DeviceWorld world(2, {});
   world.OpenChannels({0, 1});
-  // These buffers are allocated in advance, because an allocation may wait for
-  // the kernel that is waiting.
+  // Allocate the buffers in advance. A later allocation might wait for the
+  // kernel of rank 0, which waits for rank 1.
   std::byte* buffers[2];
   for (int rank : {0, 1}) {
     OkOrDie(cudaSetDevice(world.device(rank)));

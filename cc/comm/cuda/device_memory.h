@@ -11,7 +11,8 @@
 #include "cc/base/status.h"
 #include "cc/engine/cuda/executor.h"
 
-// Memory that is allocated once and kept. No collective calls these functions.
+// Functions that allocate memory which is kept for a long time. No collective
+// calls them.
 namespace jax_cxl::comm {
 
 struct FreeDevice {

@@ -17,8 +17,9 @@
 // for channels of both kinds (DeviceChannel, CountedChannel).
 namespace jax_cxl::comm {
 
-// Returns no plan if the call is too long for flags, or if it moves rows.
-// `slot_bytes` is DeviceOptions::flagged_slot_bytes.
+// Returns the plan of a short call, whose data carry flags. Returns no plan if
+// the call is too long for flags, or if it moves rows. `slot_bytes` is
+// DeviceOptions::flagged_slot_bytes.
 Result<std::optional<cuda::GpuPlan>> MakeFlaggedPlan(
     const plan::Request& request, uint64_t slot_bytes);
 
@@ -27,8 +28,9 @@ Result<cuda::GpuPlan> MakeSlotPlan(const plan::Request& request,
                                    const DeviceConnection& connection,
                                    SlotUse use);
 
-// Returns the device's form of a call, made from the call, its plan and the
-// connection. The channel adds the numbers of the call, and its own memory.
+// Returns a call in the form in which the device executes it. The channel then
+// fills in the numbers of the call, and the addresses of the channel's own
+// memory.
 cuda::DeviceCall MakeDeviceCall(const Call& call, const StoredPlan& gpu_plan,
                                 const DeviceConnection& connection,
                                 SlotUse use);

@@ -29,8 +29,9 @@ namespace jax_cxl::comm {
 class DeviceRuntime {
  public:
   // Makes the pool accessible to the devices. Returns an empty text, or the
-  // reason why that is impossible. All processes of the job must then agree on
-  // one answer.
+  // reason why that is impossible. The processes of the job then tell each
+  // other their answers: devices use the pool only if all processes could
+  // register it.
   static std::string Register(const Runtime& runtime,
                               const std::vector<int>& devices);
 
@@ -39,7 +40,8 @@ class DeviceRuntime {
   static Status Start(std::shared_ptr<Runtime> runtime,
                       const std::vector<int>& devices,
                       const DeviceOptions& options, bool direct);
-  // Waits for all calls under way.
+  // Waits for all calls under way, and then ends the current runtime, if there
+  // is one.
   static void Stop();
   static std::shared_ptr<DeviceRuntime> Current();
 
@@ -52,7 +54,7 @@ class DeviceRuntime {
   // Null if the device is not one of this process's ranks.
   const Local* Find(int32_t device) const;
 
-  // Reserves memory for calls like this one on every device (see
+  // Reserves memory on every device for calls with this request (see
   // DeviceEndpoint::Reserve).
   Status Reserve(const plan::Request& request) const;
 

@@ -38,7 +38,7 @@ Status CopyAsync(void* to, const void* from, uint64_t bytes,
 
 }  // namespace
 
-// The host's work in the middle of a call.
+// The host's work for a call, between the copies to and from pinned memory.
 struct HostPath::Job {
   HostPath* path;
   std::vector<int32_t> members;
@@ -70,8 +70,9 @@ Status HostPath::Reserve(const plan::Request& request) {
                       Aligned(RowOperandBytes(request)));
 }
 
-// The memory grows when a call is larger than any earlier call. Only then does
-// the host wait for the device.
+// Makes sure that there are at least `bytes` bytes of staging memory. The
+// memory grows when a call is larger than any earlier call. Only then does the
+// host wait for the device.
 Status HostPath::ReserveBytes(uint64_t bytes) {
   if (bytes <= staging_bytes_) return OkStatus();
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaEventSynchronize(last_done_),
@@ -138,8 +139,8 @@ Status HostPath::Enqueue(const std::vector<int32_t>& members, const Call& call,
   job->path = this;
   job->members = members;
   job->call = std::make_unique<Call>(call);
-  // All ranks execute the calls of a group in the order of the stream, so a
-  // count identifies each call.
+  // All ranks execute the calls of a group in the order of the stream. So the
+  // number of calls before it in the group identifies a call on all ranks.
   job->call->identity = calls_of_group_[HashGroup(members)]++;
   job->call->input = input;
   job->call->output = output;
@@ -159,7 +160,8 @@ Status HostPath::Enqueue(const std::vector<int32_t>& members, const Call& call,
     CXL_RETURN_IF_ERROR(CopyAsync(
         row_operands, operands.slices,
         plan::SliceEntries(call.request) * operands.slice_entry_bytes, stream));
-  // A collective may not write all of its output, so copy the old contents too.
+  // A collective may not write all of its output. So copy the output's old
+  // contents to pinned memory too, because the whole output is copied back.
   CXL_RETURN_IF_ERROR(CopyAsync(output, call.output, output_bytes, stream));
   CXL_RETURN_IF_ERROR(
       cuda::CudaStatus(cudaLaunchHostFunc(stream, &HostPath::Run, job.get()),

@@ -35,7 +35,8 @@ class HostPath {
 
   // Allocates memory for calls of this size. An allocation waits for the
   // kernels that run on the process's devices, and these kernels may wait for a
-  // call that is not enqueued yet. So Enqueue must not allocate.
+  // call that is not enqueued yet. So the memory must be reserved before
+  // Enqueue, which would otherwise allocate it.
   Status Reserve(const plan::Request& request);
 
   // Ends the wait of this path's kernels, which stops the device.

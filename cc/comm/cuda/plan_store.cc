@@ -8,8 +8,8 @@
 namespace jax_cxl::comm {
 namespace {
 
-// 36 MiB: enough for messages of 64 GiB in slots of 1 MiB, or for hundreds of
-// smaller ones.
+// The steps take 36 MiB. This is enough for the plan of a message of 64 GiB in
+// slots of 1 MiB, or for the plans of hundreds of smaller messages.
 constexpr uint64_t kSteps = uint64_t{1} << 19;
 
 }  // namespace
@@ -25,8 +25,9 @@ const StoredPlan* PlanStore::Find(const std::string& key) const {
   return found == plans_.end() ? nullptr : &found->second;
 }
 
-// A job repeats its collectives. If their plans fill this memory, the job's
-// shapes keep changing, and old plans are unlikely to recur.
+// Forgets all plans, and waits until the device no longer uses them. A job
+// repeats its collectives. If their plans fill this memory, the job's shapes
+// keep changing, and old plans are unlikely to recur.
 Status PlanStore::Clear() {
   used_ = 0;
   plans_.clear();

@@ -19,7 +19,7 @@ namespace jax_cxl::comm {
 struct StoredPlan {
   const cuda::DeviceStep* sending = nullptr;
   const cuda::DeviceStep* receiving = nullptr;
-  // The same steps in memory that the host can read.
+  // A copy of these steps in memory that the host can read.
   const cuda::DeviceStep* host_sending = nullptr;
   const cuda::DeviceStep* host_receiving = nullptr;
   uint32_t num_sending = 0;

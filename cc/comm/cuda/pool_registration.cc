@@ -25,8 +25,9 @@ Result<std::unique_ptr<PoolRegistration>> PoolRegistration::Create(
                    " cannot use registered memory at the host's addresses");
   }
   std::unique_ptr<PoolRegistration> made(new PoolRegistration);
-  // CUDA reports that the memory belongs to the current device. XLA ends the
-  // process if JAX does not use that device.
+  // CUDA reports that registered memory belongs to the device that was current
+  // at the registration. XLA ends the process if JAX does not use that device.
+  // So make one of `devices` current.
   const cuda::CurrentDevice current(devices.front());
   for (uint64_t offset = 0; offset < total; offset += kPieceBytes) {
     const uint64_t bytes = std::min(kPieceBytes, total - offset);

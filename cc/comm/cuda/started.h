@@ -22,12 +22,15 @@ class Started {
   Started(const Started&) = delete;
   Started& operator=(const Started&) = delete;
 
-  // `own` waits for the work that is on `stream` now.
+  // Begins a computation whose result will be at `output`: `own` waits for the
+  // work that is on `stream` now.
   Status Begin(const void* output, cudaStream_t stream, cudaStream_t own);
-  // The result is complete after the work that is on `own` now.
+  // Ends the computation: the result at `output` is complete after the work
+  // that is on `own` now.
   Status End(const void* output, cudaStream_t own);
-  // `stream` waits for the result, which gets copied if XLA wants it at another
-  // place. Fails with kInternal if no such result was started.
+  // Makes `stream` wait for the result at `output`. If XLA wants the result at
+  // another place, copies its `bytes` bytes to `result`. Fails with kInternal
+  // if no such result was started.
   Status Done(const void* output, void* result, uint64_t bytes,
               cudaStream_t stream);
 

@@ -46,7 +46,8 @@ class DeviceWaitsTest : public ThreeRanksTest {
 TEST_F(DeviceWaitsTest, AMemberThatIsGoneEndsACallThatStandsStill) {
   EXPECT_TRUE(Check(seconds(0)).ok());
   peers().Leave(2, 4, "ValueError: no", /*program_ends=*/true);
-  // Rank 2 may have sent all that the call needs.
+  // Rank 2 may have sent all that the call needs. So it is too early for an
+  // error.
   EXPECT_TRUE(Check(milliseconds(190)).ok());
   ++wait_.progress;
   EXPECT_TRUE(Check(milliseconds(300)).ok());

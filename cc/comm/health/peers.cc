@@ -22,13 +22,16 @@ namespace jax_cxl::comm {
 namespace {
 
 constexpr int kBeatMilliseconds = 100;
-// The heartbeat of a process that lives rarely takes this long.
+// The time between two heartbeats of a living process is rarely longer than
+// this.
 constexpr double kLateBeatS = 1.5e-3 * kBeatMilliseconds;
 
-// Marks a status that this rank received from another rank.
+// The name of a detail that marks a status which this rank received from
+// another rank.
 constexpr char kToldBy[] = "told_by";
 
-// Details that do not fit into RankAbort::details are left out.
+// Returns the details as lines "name=value". Leaves out details that do not fit
+// into RankAbort::details.
 std::string Lines(const Details& details) {
   std::string lines;
   for (const auto& [name, value] : details) {
@@ -184,7 +187,8 @@ double Peers::Silence(int rank) const {
 
 Status Peers::Alive(int rank) const {
   const Peer& peer = *peers_[rank];
-  // If another job has formatted the pool, processes are no longer visible.
+  // If another job has formatted the pool, the pool no longer shows which
+  // processes of this job live.
   if (!pool_->guard().intact()) return pool_->CheckIntact();
   if (!peer.lost) return OkStatus();
   if (peer.absent)

@@ -60,13 +60,14 @@ class Peers {
   // Tells the others that a program over several processes has failed on
   // `rank`, a rank of this process, outside of its collectives.
   void NoteFailedProgram(int rank, const std::string& reason);
-  // Fails with kPeerLost if more programs have failed on `rank` than on `self`:
-  // the program of `self` continues, and the program of `rank` does not.
+  // Fails with kPeerLost if more programs have failed on `rank` than on `self`.
+  // Then a program continues on `self` that no longer runs on `rank`.
   Status FailedMoreThan(int rank, int self) const;
 
   // Tells the other ranks that `rank`, a rank of this process, has started
   // `started` calls and will start no more. `reason` is the status or exception
-  // with which the program ends, or empty if there was no error.
+  // with which the program ends, or empty if there was no error. `program_ends`
+  // is false if the program has only shut jax_cxl down, and goes on.
   void Leave(int rank, uint64_t started, const std::string& reason,
              bool program_ends);
   // Fails with kMismatch once the rank has left without an error, and with
@@ -115,7 +116,7 @@ class Peers {
 };
 
 // Writes the identity of `rank` into the pool. Every process calls it for its
-// own ranks, before the ranks meet.
+// own ranks. All ranks must have registered before Peers::Start.
 void Register(pool::Pool* pool, int rank, int process_index, int device_id);
 
 }  // namespace jax_cxl::comm

@@ -68,8 +68,8 @@ TEST_F(PeersTest, TheEndOfAProcessOfThisHostIsSeenAtOnce) {
   });
   ASSERT_TRUE(child.ready());
   Register(pool_.get(), 2, 2, 2);
-  // The timeout is far longer than the test. So the loss must come from the
-  // kernel, which reports the end at once.
+  // The heartbeat timeout is far longer than the test. So the loss must come
+  // from the kernel, which reports the end of the process at once.
   auto peers = OrDie(Peers::Start(pool_.get(), {0, 2}, 1000));
   EXPECT_TRUE(peers->Alive(0).ok());
   EXPECT_TRUE(peers->Alive(1).ok());
@@ -86,9 +86,9 @@ TEST_F(PeersTest, TheEndOfAProcessOfThisHostIsSeenAtOnce) {
   EXPECT_TRUE(peers->Alive(2).ok());
 }
 
-// Makes the first thread of the process end on SIGUSR1, while the process
-// stays. So the kernel does not report the end of the process, as if the driver
-// of a GPU still had to finish.
+// Makes the first thread of the process end on SIGUSR1, while another thread of
+// the process goes on. So the kernel does not report the end of the process, as
+// if the driver of a GPU still had to finish.
 void EndFirstThreadOnSignal() {
   signal(SIGUSR1, [](int) { syscall(SYS_exit, 0); });
 }
@@ -122,7 +122,8 @@ TEST_F(PeersTest, AProcessWhoseEndTakesLongIsLostWithItsHeartbeat) {
   });
   ASSERT_TRUE(dying.ready() && living.ready());
   auto peers = OrDie(Peers::Start(pool_.get(), {0}, 1000));
-  // A late heartbeat does not mean that the process has ended.
+  // Rank 1's heartbeat is late, but this does not mean that its process has
+  // ended.
   std::this_thread::sleep_for(milliseconds(500));
   EXPECT_TRUE(peers->Alive(1).ok());
   kill(dying.pid(), SIGUSR1);
@@ -130,7 +131,8 @@ TEST_F(PeersTest, AProcessWhoseEndTakesLongIsLostWithItsHeartbeat) {
   const Status lost = WhenLost(*peers, 1);
   EXPECT_EQ(lost.code(), Code::kPeerLost);
   EXPECT_TRUE(Contains(lost.message(), "its process ended")) << lost.message();
-  // The end of its first thread does not mean that either.
+  // The first thread of rank 2's process has ended too. But the rank's
+  // heartbeat goes on, so the process has not ended.
   std::this_thread::sleep_for(milliseconds(500));
   EXPECT_TRUE(peers->Alive(2).ok());
 }

@@ -12,11 +12,12 @@
 namespace jax_cxl::comm {
 
 // Messages in the old pool by which the surviving ranks of a job agree on the
-// ranks that continue, and on the pool in which they continue.
-// jax_cxl/_job/regroup.py describes the protocol.
+// ranks that continue, and on the pool in which they continue. They may need
+// several numbered attempts. jax_cxl/_job/regroup.py describes the protocol.
 //
-// A rank decides an attempt only when all others have joined it. They join
-// after they have read its previous decision, so no rank reads parts of two
+// A rank publishes its decision about an attempt only when all others have
+// joined the attempt. They join only after they have read the rank's previous
+// decision, which the new one overwrites. So no rank reads parts of two
 // decisions.
 //
 // Stateless and thread-safe.
@@ -29,11 +30,12 @@ struct Decision {
 void JoinAttempt(pool::Pool* pool, int rank, uint64_t attempt);
 bool JoinedAttempt(const pool::Pool& pool, int rank, uint64_t attempt);
 
-// Fails with kResourceExhausted if the place is too long.
+// Publishes the decision of `rank` about the attempt. Fails with
+// kResourceExhausted if the place of the new pool is too long for the message.
 Status DecideAttempt(pool::Pool* pool, int rank, uint64_t attempt,
                      const Decision& decision);
-// Returns the decision of `rank` about the attempt, if there is one. The place
-// may be any text. The members are ranks of the pool.
+// Returns the decision of `rank` about the attempt, if there is one. Its
+// members are certainly ranks of the pool, but its place may be any text.
 std::optional<Decision> DecidedAttempt(const pool::Pool& pool, int rank,
                                        uint64_t attempt);
 

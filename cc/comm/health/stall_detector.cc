@@ -14,9 +14,10 @@ namespace {
 
 // Time without progress before a rank looks for a cycle of waits.
 constexpr auto kStallTime = std::chrono::milliseconds(100);
-// How many times each other rank must beat before a stall is certain. One beat
-// is not enough, because a rank may have begun its next beat before this rank
-// saw the others.
+// A rank beats each time it finds that all ranks of the cycle have stalled. A
+// stall is certain once each of the others has beaten this many times since
+// this rank saw the cycle. One beat is not enough, because the other rank may
+// have made its checks for that beat before this rank saw the cycle.
 constexpr uint64_t kBeatsAfter = 2;
 
 // Describes the call with every detail on which two ranks may disagree.
@@ -67,8 +68,9 @@ Status StallDetector::Check(Clock::time_point now,
     return OkStatus();
   }
   if (!idle_.Check()) {
-    // Idle threads alone prove nothing: a computation may have ended just now.
-    // So measure again.
+    // The process has done something since idle_.Start. Even if its threads are
+    // idle at this moment, this proves nothing, because a computation may have
+    // ended just now. So measure again.
     idle_.Start();
     return OkStatus();
   }

@@ -38,16 +38,17 @@ class StallDetector {
   // Call it when a call has been added or has made progress.
   void NoteProgress();
 
-  // Returns true if all ranks seem to have stalled. Check should then run more
-  // often.
+  // Returns true if this rank, and all ranks that it waits for, seem to have
+  // stalled. Check should then run more often.
   bool suspects_stall() const { return !seen_.empty(); }
 
-  // Call it from time to time while nothing makes progress. `calls` has an
-  // entry for each group in which the rank has calls. An entry without a `call`
-  // means that a call is being executed, so the rank has not stalled. `started`
-  // counts the collectives that the rank has ever started. Fails if the ranks
-  // can never continue: with kResourceExhausted if one of them waits for
-  // memory, otherwise with kMismatch.
+  // Checks whether the ranks wait for each other forever. Call it from time to
+  // time while nothing makes progress. `calls` has an entry for each group in
+  // which the rank has calls. An entry without a `call` means that a call is
+  // being executed, so the rank has not stalled. `started` counts the
+  // collectives that the rank has ever started. Fails if the ranks can never
+  // continue: with kResourceExhausted if one of them waits for memory,
+  // otherwise with kMismatch.
   Status Check(Clock::time_point now, const std::vector<UnmatchedCall>& calls,
                uint64_t started);
 

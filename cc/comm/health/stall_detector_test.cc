@@ -19,7 +19,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// The design promises a second. Tests allow more, for busy machines.
+// The design promises that a stall is found within a second. Tests allow more,
+// for busy machines.
 constexpr auto kSoon = milliseconds(5000);
 
 // A rank's calls and their outcomes.

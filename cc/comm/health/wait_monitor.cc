@@ -12,8 +12,8 @@
 namespace jax_cxl::comm {
 namespace {
 
-// If the program has failed on this rank too, this rank notices within this
-// time.
+// A failure of the program on another rank counts only after this time. If the
+// program has failed on this rank too, this rank notices it earlier.
 constexpr double kOwnFailureS = 1;
 
 double Seconds(Clock::duration duration) {
@@ -65,9 +65,9 @@ WaitMonitor::BlockingRank WaitMonitor::FindBlockingRank(
     if (auto missing = FindMissing(*wait.call, key)) return *missing;
   int rank = group_.members[wait.members[0]];
   std::set<int> seen = {group_.rank()};
-  // Follow the call in which the other rank waits. That may not be its oldest
-  // call, which may only be waiting for its turn: ranks do not always execute
-  // calls in the order in which they submit them.
+  // In each rank, follow the call in which the previous rank waits for it. This
+  // may not be the rank's oldest call, which may only be waiting for its turn:
+  // ranks do not always execute calls in the order in which they submit them.
   for (;;) {
     seen.insert(rank);
     const double silence = peers_->Silence(rank);
@@ -120,7 +120,7 @@ Status WaitMonitor::CheckMember(const Wait& wait, int member,
   const int self = group_.rank();
   Status left = peers_->Left(rank);
   // A peer that failed published its error before it left, but possibly after
-  // this rank checked all members. So check this member again.
+  // this rank looked for errors of the members. So look again.
   if (!left.ok())
     for (int32_t any : group_.members) CXL_RETURN_IF_ERROR(peers_->GaveUp(any));
   if (left.code() == Code::kMismatch)
@@ -142,13 +142,15 @@ Status WaitMonitor::CheckMember(const Wait& wait, int member,
 
 Status WaitMonitor::CheckTime(const Wait& wait, double waited,
                               Clock::time_point now) {
-  // A rank that could not check until the timeout warns first.
+  // If this rank could not check for so long that the timeout has passed, it
+  // only warns now, and gives up in a later check.
   const bool warned =
       last_warning_ > last_progress_ || times_.warn_after_s >= times_.timeout_s;
   if (waited > times_.timeout_s && warned) {
     const BlockingRank late = DescribeWait(wait, waited);
-    // The blocking rank may have given up meanwhile, and is then no longer in a
-    // call. Its own error names the rank that blocks it.
+    // The blocking rank may have given up since the check above, and is then no
+    // longer in a call. In that case return its error, which names the rank
+    // that blocks it.
     if (late.rank >= 0) CXL_RETURN_IF_ERROR(peers_->GaveUp(late.rank));
     const Code code = wait.needed_pool_bytes > 0 ? Code::kResourceExhausted
                                                  : Code::kDeadlineExceeded;

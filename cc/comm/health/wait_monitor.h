@@ -60,7 +60,8 @@ class WaitMonitor {
   // Returns a member that has not started the call, preferably a silent member.
   std::optional<BlockingRank> FindMissing(const Call& call, uint64_t key) const;
 
-  // Describes a wait without progress.
+  // Returns a text that describes a wait without progress for `waited` seconds,
+  // and the rank that blocks the call.
   BlockingRank DescribeWait(const Wait& wait, double waited) const;
   // Fails if the member can no longer do its part of the call.
   Status CheckMember(const Wait& wait, int member, Clock::time_point now);
@@ -79,8 +80,8 @@ class WaitMonitor {
   uint64_t number_ = 0;
   uint64_t progress_ = 0;
   Clock::time_point last_progress_;
-  // Since when a program has failed on a member of that wait, but not on this
-  // rank.
+  // Since when a program has failed on a member for which the last call waits,
+  // but not on this rank.
   std::optional<Clock::time_point> failed_since_;
 };
 

@@ -97,7 +97,8 @@ TEST_F(WaitMonitorTest, NamesTheRankThatBlocksAndNotTheOneThatWaitsForIt) {
 }
 
 TEST_F(WaitMonitorTest, FollowsTheCallThatTheRankWaitsIn) {
-  // This call waits for its turn: the ranks have agreed on the other order.
+  // Rank 1 has submitted `earlier` first, but the ranks have agreed to execute
+  // `same` first. So `earlier` waits for its turn.
   Call earlier = call_, same = call_;
   earlier.identity = 6;
   Record(1, &earlier);
@@ -157,8 +158,8 @@ TEST_F(WaitMonitorTest, APeerThatEndedWithAnErrorIsLost) {
   EXPECT_EQ(Detail(status, "call"), "psum: all_reduce sum of 3 float32");
 }
 
-// No rank waits for a rank that has sent everything that the call needs from
-// it.
+// The call waits for rank 1 only, because rank 2 has sent everything that the
+// call needs from it. So rank 2 may have ended.
 TEST_F(WaitMonitorTest, OnlyThoseThatAreWaitedForHaveToLive) {
   peers().Leave(2, 4, "ValueError: no", /*program_ends=*/true);
   const Status status =

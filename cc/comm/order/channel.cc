@@ -34,8 +34,9 @@ bool Channel::CanClose() const {
   for (int member = 0; member < std::ssize(members()); ++member) {
     const MemberBlock& block = connection_.blocks()[member];
     if (member == connection_.group().self) continue;
-    // Once a member has finished all calls of this group, its word may count
-    // the calls of another group. That count is larger.
+    // Once a member has finished all calls of this group, its word `finished`
+    // may belong to another group, and count the calls of that group. That
+    // count is larger, so the comparison is still right.
     if (block.control != nullptr &&
         block.doorbells.Read(&block.control->finished.word) >= finished_)
       continue;
@@ -81,8 +82,8 @@ Result<bool> Channel::Progress(std::vector<Finished>* finished) {
   Result<bool> moved = TryProgress(finished);
   finished_ += finished->size() - before;
   if (finished_ != told_finished_ && moved.ok()) {
-    // A member can take memory from the group only if all members write this
-    // word.
+    // The other members read this word in CanClose, before they take their
+    // memory from the group.
     const MemberBlock& own = connection_.own();
     own.doorbells.Ring(&own.control->finished.word, finished_);
     told_finished_ = finished_;
@@ -132,7 +133,8 @@ Result<bool> Channel::StartNext() {
   current_ = std::move(next.call);
   RecordStart(*current_);
   call_ends_.push_back(rounds_ + next.call_plan->plan.rounds);
-  // Shares the reference count of the CallPlan.
+  // The Execution gets a pointer to the plan, which keeps the whole CallPlan
+  // alive.
   const plan::Plan* plan = &next.call_plan->plan;
   execution_.emplace(
       std::shared_ptr<const plan::Plan>(std::move(next.call_plan), plan),
@@ -173,7 +175,8 @@ const Call* Channel::oldest() const {
 Status Channel::CheckPeers(Clock::time_point now) {
   const Call* call = oldest();
   if (call == nullptr) return OkStatus();
-  // No member moves before all members have finished the call.
+  // While a call executes, no member moves: a member moves only after all
+  // members have finished the call.
   if (!current_) CXL_RETURN_IF_ERROR(connection_.FollowMoves());
   const std::vector<int> members = WaitingFor();
   recorder_->Wait(call->number, members.empty() ? -1 : RankOf(members[0]));

@@ -177,7 +177,8 @@ TEST_F(ChannelTest, ACallThatExecutesIsNotUnmatched) {
   EXPECT_TRUE(seen);
   Finish();
   EXPECT_EQ(outputs[0], std::vector<int32_t>(kLong, 6));
-  // A rank reduces half of the operands itself, and reads the other half.
+  // Each rank reduces half of the elements itself, and reads the results for
+  // the other half.
   EXPECT_GT(channels_[0]->traffic().bytes_published, 0u);
   EXPECT_GT(channels_[0]->traffic().bytes_retrieved, 0u);
 }
@@ -219,7 +220,7 @@ TEST_F(ChannelTest, FailFinishesAllCalls) {
   const std::vector<int32_t> input(kLong, 1);
   std::vector<int32_t> output(kLong);
   Open(0);
-  // Before and after the other member has opened the channel.
+  // Fail must work before and after the other member has opened the channel.
   for (const bool connected : {false, true}) {
     if (connected) {
       Open(1);
@@ -243,7 +244,7 @@ TEST_F(ChannelTest, AMemberThatDoesNotComeIsNamed) {
   std::vector<int32_t> output(kEager);
   Open(0);
   const Clock::time_point now = Clock::now();
-  // The rank waits for no other rank.
+  // The rank has no call, so it waits for no other rank.
   EXPECT_TRUE(channels_[0]->CheckPeers(now).ok());
   AddSum(0, 1, input, output);
   Progress(0);

@@ -37,8 +37,8 @@ std::string Journal::Describe(int member, const JournalEntry& entry) const {
 }
 
 Status Journal::Compare(uint64_t written) {
-  // A journal keeps kJournal calls. Skip those that may be replaced while this
-  // rank reads them.
+  // A journal keeps only the latest kJournal calls. Skip the calls whose
+  // entries may be replaced while this rank reads them.
   if (compared_ + kJournal / 2 < written) compared_ = written - kJournal / 2;
   const int self = group_.self, size = static_cast<int>(controls_.size());
   for (; compared_ < written; compared_by_all_ = ++compared_) {
@@ -50,7 +50,7 @@ Status Journal::Compare(uint64_t written) {
       if (doorbells_.Read(&entry.ready) < number) return OkStatus();
       const JournalEntry theirs = doorbells_.coherence().AcquireCopy(entry);
       // The entry has been replaced: the member is far ahead, and has passed
-      // this call.
+      // this call. So there is nothing left to compare.
       if (doorbells_.Read(&entry.ready) != number) continue;
       if (theirs.descriptor == mine.descriptor) continue;
       return Disagreement(group_, {self, Describe(self, mine)},

@@ -34,8 +34,7 @@ class Journal {
   // Fails with kMismatch.
   Status Compare(uint64_t written);
 
-  // Returns how many calls all members have enqueued and this object has
-  // compared.
+  // Returns how many calls this object has compared between all members.
   uint64_t compared_by_all() const { return compared_by_all_; }
   // Returns the other members that have not enqueued the call at `place`.
   std::vector<int> Missing(uint64_t place) const;

@@ -102,7 +102,7 @@ TEST_F(JournalTest, EveryFieldOfTheDescriptorCounts) {
     Write(2, other);
     EXPECT_EQ(Compare(2).code(), Code::kMismatch) << DescribeText(other);
     EXPECT_EQ(Detail(Compare(2), "call_1"), DescribeText(other));
-    // Go on as if they had agreed.
+    // Go on as if the members had agreed.
     controls_[2]->journal[written_[2] - 1].descriptor = Describe(Psum(3));
     EXPECT_TRUE(Compare(2).ok());
   }

@@ -95,8 +95,8 @@ Result<bool> Negotiation::ReadSubmissions(std::vector<Finished>* finished) {
 }
 
 Negotiation::Match* Negotiation::Find(uint64_t identity) const {
-  // Few calls are under way at a time, and most end in the order in which they
-  // started.
+  // A linear search is fast enough: few calls are under way at a time, and most
+  // end in the order in which they started.
   for (const auto& match : matches_)
     if (match->identity == identity) return match.get();
   return nullptr;
@@ -191,8 +191,8 @@ Result<StartedCall> Negotiation::Next(uint64_t released_calls) {
 }
 
 Result<StartedCall> Negotiation::Announce(uint64_t released_calls) {
-  // The ring is bounded. An announcement may be overwritten once every follower
-  // has passed the call that it announced.
+  // The ring has kCallRing entries. The entry of an earlier announcement may be
+  // overwritten once every follower has passed the announced call.
   if (complete_.empty() || announcements_ >= kCallRing + released_calls)
     return StartedCall();
   Match* match = complete_.front();

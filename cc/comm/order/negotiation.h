@@ -52,8 +52,8 @@ class Negotiation {
   Negotiation(const std::vector<MemberBlock>& blocks, const Group& group,
               uint64_t payload_bytes, cpu::Traffic* traffic);
 
-  // See Submissions::Move. It also requires that this member has no pending
-  // call, and that all members have followed all announcements.
+  // See Submissions::Move. In addition, this member must have no pending call,
+  // and all members must have followed all announcements.
   void Move() { submissions_.Move(); }
   uint64_t most() const {
     return std::max(submissions_.most(), announcements_);
@@ -71,8 +71,8 @@ class Negotiation {
   // member has read the submissions of that call from all members. Then the
   // member knows where every member's memory is (Connection::FollowMoves).
   // `released_calls` is the number of calls that every other member has
-  // certainly passed, so their announcements may be overwritten. Fails with
-  // kDataLoss.
+  // certainly passed. The announcements of these calls may be overwritten.
+  // Fails with kDataLoss.
   Result<StartedCall> Next(uint64_t released_calls);
 
   // Number of calls submitted here that are neither finished nor returned by
@@ -98,8 +98,8 @@ class Negotiation {
     std::vector<bool> submitted;
     std::vector<const std::byte*> payloads;
     std::vector<std::byte> kept;  // payloads that came before the last one
-    // The version of member `first`. The versions of the other members are
-    // compared with it.
+    // The call as member `first` has submitted it. The submissions of the other
+    // members are compared with it.
     int first = 0;
     pool::CallDescriptor descriptor;
     uint32_t name = 0;

@@ -66,7 +66,8 @@ uint32_t Submissions::Write(uint64_t identity, const Call& call,
   entry->descriptor = descriptor;
   entry->name = name;
   entry->payload_bytes = payload_bytes;
-  // Publish first the bytes that are not in the doorbell's cache line.
+  // First publish the bytes of the payload that are not in the doorbell's cache
+  // line. RingLine publishes the rest together with the doorbell.
   if (payload_bytes > kLinePayloadBytes)
     doorbells.coherence().PublishPayload(entry->payload() + kLinePayloadBytes,
                                          payload_bytes - kLinePayloadBytes);
@@ -79,8 +80,9 @@ Result<bool> Submissions::Peek(int member, Entry* entry) {
   const pool::Doorbells& doorbells = blocks_[member].doorbells;
   const uint64_t ready = doorbells.Read(&slot->ready);
   if (ready < read_[member] + 1) return false;
-  // The owner reuses this entry for this group only after this member has read
-  // it.
+  // Within this group, the owner reuses an entry only after this member has
+  // read it. So a larger number is a word of the owner's next group, or an
+  // error.
   if (ready > read_[member] + 1) {
     if (blocks_[member].Moved()) return false;
     return Corrupt(member, "a submission out of turn");

@@ -40,8 +40,8 @@ class Submissions {
   // Returns true if the next entry of this member's ring is free. Fails with
   // kDataLoss.
   Result<bool> CanWrite();
-  // Returns the members that have not yet read the old submission in the ring's
-  // next entry.
+  // Returns the members that keep the next entry of this member's ring in use,
+  // because they have not yet read the old submission in it.
   std::vector<int> RingHolders() const;
   // Where the caller puts the payload of the next submission, before Write.
   std::byte* payload() { return At(group_.self, written_)->payload(); }
@@ -70,7 +70,8 @@ class Submissions {
   std::string Describe(int member, const pool::CallDescriptor& descriptor,
                        uint32_t name) const;
 
-  // Returns kDataLoss: the pool contains invalid data of `member`.
+  // Returns the error kDataLoss: the pool contains invalid data of `member`.
+  // `what` describes these data.
   Status Corrupt(int member, const char* what) const;
 
  private:

@@ -127,7 +127,8 @@ TEST(SubmissionsTest, FullRingWaitsForItsLastReader) {
   read(1, pool::kCallRing);
   EXPECT_FALSE(can_write());
   EXPECT_EQ(members[0].RingHolders(), std::vector<int>{2});
-  // A reader publishes how far it has read only from time to time.
+  // A reader publishes how far it has read only once in kCallRing / 4
+  // submissions.
   read(2, 1);
   EXPECT_FALSE(can_write());
   read(2, pool::kCallRing / 4 - 1);
@@ -144,7 +145,7 @@ TEST(SubmissionsTest, NamesAreToldOnce) {
   ASSERT_TRUE(Peek(members[1], 0, &entry));
   EXPECT_EQ(members[1].Describe(0, entry.descriptor, entry.name),
             "psum: barrier of 0 uint8 at train.py:3");
-  // Names beyond the space for names have no number.
+  // Once the space for names is full, new names get the number 0.
   for (uint32_t name = 3; name <= pool::kCallNames; ++name)
     EXPECT_EQ(members.Write(1, name, 0, std::to_string(name)), name - 2);
   EXPECT_EQ(members.Write(1, 1000, 0, "one"), pool::kCallNames - 1);

@@ -11,10 +11,10 @@
 
 namespace jax_cxl::comm {
 
-// Records the calls of a group on a device in the rank's flight recorder. The
-// device executes the calls one after another, and the host sees only how many
-// are done. The *place* of a call is its index in the group, from 0. The same
-// call has the same place on all ranks.
+// Records the calls that a device executes for one group, in the rank's flight
+// recorder. The device executes the calls one after another, and the host sees
+// only how many are done. The *place* of a call is its index in the group, from
+// 0. The same call has the same place on all ranks.
 //
 // Not thread-safe.
 class CountedCalls {
@@ -29,9 +29,9 @@ class CountedCalls {
   // Records that the call waits for `rank`; -1: for an unknown rank.
   void Wait(uint64_t place, int rank);
   void Fail(uint64_t place, const Status& status);
-  // Records that every rank is in the calls before place `started`, and that
-  // the calls before `finished` are done. The recorder gets the time at which
-  // Advance is called.
+  // Records that every rank has started the calls before place `started`, and
+  // that this rank has finished the calls before place `finished`. The recorder
+  // gets the time at which Advance is called.
   void Advance(uint64_t started, uint64_t finished);
   // Skips the calls before `place`: recorded calls count as finished, and the
   // others are never recorded. Call it before Record.

@@ -76,7 +76,7 @@ TEST_F(CountedCallsTest, CallsOfOthersComeBetween) {
 }
 
 TEST_F(CountedCallsTest, CallsThatLeftTheRecorderStayOut) {
-  // The device is more calls behind than there are records.
+  // The device is further behind its host than there are records.
   const uint64_t total = 2 * pool::kRecordedCalls;
   for (uint64_t place = 0; place < total; ++place) calls_.Record(place, &call_);
   const uint64_t oldest = total - pool::kRecordedCalls + 1;

@@ -18,7 +18,9 @@ class Timeline {
       : clock_(coherence.AcquireWords(recorder.clock)) {
     const double ticks = Difference(clock_.last.ticks, clock_.first.ticks);
     const double ns = Difference(clock_.last.steady_ns, clock_.first.steady_ns);
-    // With one reading only, the rate is unknown, but little time has passed.
+    // With only one reading of the clocks, the rate of the ticks is unknown.
+    // Then use the time of that reading for all calls, because little time has
+    // passed.
     if (ticks > 0 && ns > 0) ns_per_tick_ = ns / ticks;
   }
 
@@ -56,7 +58,7 @@ std::vector<RecordedCall> Select(const pool::Recorder& recorder,
     const pool::CallRecord& from = recorder.calls[number % kRecordedCalls];
     if (doorbells.Read(&from.number) != number) continue;
     const auto record = doorbells.coherence().AcquireWords(from);
-    // The record may have changed meanwhile.
+    // Skip the record if it has changed while it was copied.
     if (doorbells.Read(&from.number) != number ||
         doorbells.Value(record.number) != number || !wanted(record))
       continue;

@@ -16,7 +16,7 @@
 namespace jax_cxl::comm {
 
 // A call as its rank has recorded it. Times are seconds since 1970, by the
-// clock of the rank's host. 0: not yet.
+// clock of the rank's host. A time is 0 if the call has not come that far.
 struct RecordedCall {
   uint64_t number = 0;  // counts the rank's calls from 1
   uint64_t identity = 0;
@@ -33,7 +33,7 @@ struct RecordedCall {
 
 // Returns the newest `most` calls of a rank, oldest first. Leaves out records
 // that are being written and records of another job. Works on a live pool and
-// on a JobRecord, whatever they contain.
+// on a JobRecord, even if their contents are invalid.
 std::vector<RecordedCall> ReadCalls(const pool::Recorder& recorder,
                                     const pool::Doorbells& doorbells,
                                     size_t most);
@@ -50,7 +50,7 @@ struct RecordedOperation {
 std::vector<RecordedOperation> ReadOperations(const pool::Recorder& recorder,
                                               const pool::Coherence& coherence);
 
-// Returns the group of a call that `rank` has recorded.
+// Returns the key of the group in which `rank` has recorded the call.
 uint64_t KeyOf(const pool::Pool& pool, int rank, const Call& call);
 
 // Returns the call with this identity and group, if the rank has started it and

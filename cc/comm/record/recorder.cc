@@ -16,10 +16,12 @@ namespace {
 
 using pool::kRecordedCalls;
 
-// Beat assumes that a record this many calls old no longer changes.
+// Beat assumes that a record this many calls old no longer changes, and does
+// not publish it again.
 constexpr uint64_t kSettled = 64;
 
-// Other threads and processes read a record while this thread writes it.
+// Stores a word of a record atomically, because other threads and processes
+// read the record at the same time.
 void Store(uint64_t* word, uint64_t value) {
   std::atomic_ref(*word).store(value, std::memory_order_release);
 }
@@ -79,7 +81,8 @@ void Recorder::Record(Call* started, uint64_t group) {
   pool::StoreWords(&shared, record);
   Store(&shared.number, doorbells_.Word(number));
   Store(&recorder_->submitted_calls.word, doorbells_.Word(number));
-  // The next record is 4,096 calls old, so no cache has it.
+  // The next record is 4,096 calls old, so no cache has it. Prefetch it for the
+  // next call.
   __builtin_prefetch(&recorder_->calls[(number + 1) % kRecordedCalls], 1);
   started->number = number;
 }

@@ -48,8 +48,9 @@ class Recorder {
   // How many calls the rank has submitted.
   uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
 
-  // Publishes recent records and the time, as a sign of life of the rank's
-  // process. One thread calls it at every heartbeat.
+  // Publishes the recent records and the current time of the rank's clocks. The
+  // time shows that the rank's process lives. One thread calls it at every
+  // heartbeat.
   static void Beat(pool::Pool* pool, int rank);
 
  private:
@@ -68,8 +69,8 @@ class Recorder {
   SpinLock submitting_;
   std::unordered_map<std::string, uint32_t> sites_;  // text -> number
   uint32_t newest_site_ = 0;
-  // A copy of the operation records in the pool, so that no function has to
-  // read the pool.
+  // The operation records, as they are in the pool. With this copy, no function
+  // has to read the pool.
   std::array<pool::OperationRecord, pool::kRecordedOperations> operations_ = {};
 };
 

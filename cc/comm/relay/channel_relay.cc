@@ -12,12 +12,12 @@ using cuda::kCallWords;
 namespace {
 
 // Number of calls of a series that can overlap. While the last rounds of one
-// call are read, the first rounds of the next call are written. There are no
-// slots for a third call.
+// call are read, the first rounds of the next call are written. The ring has no
+// slots left for a third call.
 constexpr size_t kMostUnderWay = 2;
 
-// Rounds use the words in turn. Returns the word of the last of `rounds`
-// rounds.
+// Rounds use the words of the mirror in turn. Returns the index of the word
+// that the last of `rounds` rounds uses.
 uint32_t WordOf(const RelayedCall& call, uint64_t rounds) {
   return static_cast<uint32_t>((rounds - 1) % call.num_slots % call.num_words);
 }
@@ -122,15 +122,17 @@ void ChannelRelay::BeginRounds(const RelayedCall& call) {
   }
 }
 
-// Writes back the lines that the device has written. Then rings the doorbell in
-// the pool.
+// Publishes the rounds that the device has published in the mirror: writes back
+// the lines that the device has written, and then rings the doorbell in the
+// pool.
 bool ChannelRelay::AdvancePublications(LineWorkers& workers) {
   bool moved = false;
   while (!publications_.empty() && HasPublished(publications_.front())) {
     Step& next = publications_.front();
-    // Peers read this word when they see the first publication. The device has
-    // waited for a free slot, so the peers no longer need the older word at
-    // this place.
+    // This word identifies the call. Peers read it when they see the first
+    // publication of the call. The word replaces that of an older call. The
+    // device has waited for a free slot, so the peers no longer need the older
+    // word.
     if (next.first)
       doorbells_.coherence().StoreFlag(
           &in_pool_.send[0].calls[next.call->call % kCallWords],
@@ -150,8 +152,8 @@ bool ChannelRelay::AdvancePublications(LineWorkers& workers) {
   return moved;
 }
 
-// Drops the lines that the device will read, once the peer has rung its
-// doorbell. Then rings the doorbell in the mirror.
+// Passes on the rounds that the peer has published in the pool: drops the lines
+// that the device will read, and then rings the doorbell in the mirror.
 bool ChannelRelay::AdvanceArrivals(LineWorkers& workers, Peer& peer) {
   if (!peer.arrivals.empty())
     Grew(&peer.in_pool->send[0].published, peer.arrivals.back().rounds,
@@ -187,8 +189,8 @@ void ChannelRelay::RingArrival(const Step& arrival, const Peer& peer) const {
   }
 }
 
-// Relays the peer's releases of this member's slots, while the device may wait
-// for them.
+// Passes on how far the peer has released this member's slots, and how far the
+// peer has ended its calls, as long as the device may wait for that.
 bool ChannelRelay::PassOnReleased(Peer& peer) {
   uint64_t needed = 0;
   for (const RelayedCall& call : calls_) {
@@ -215,15 +217,17 @@ bool ChannelRelay::AdvanceReleases() {
   return true;
 }
 
-// If no work of the first call is left, tells the peers and returns true.
+// If no work of the first call is left, tells the peers that this member has
+// ended the call, and returns true.
 bool ChannelRelay::Finish() {
   const RelayedCall& call = calls_.front();
   const uint64_t end = call.base_round + call.plan->rounds;
   const auto left = [&call](const Steps& steps) {
     return !steps.empty() && steps.front().call == &call;
   };
-  // The device needs nothing more from the peers once it has ended. But the
-  // relay may still have to pass on a doorbell for which the device has waited.
+  // Once the device has ended the call, it needs nothing more from the peers.
+  // But the relay may still have to pass on doorbells, so no step of the call
+  // may be left.
   if (left(publications_) || left(writing_back_) || left(releases_) ||
       Rung(mirror_.ended.word) < end ||
       std::ranges::any_of(peers_, [&left](const Peer& peer) {
@@ -245,7 +249,7 @@ std::vector<pool::Part> ChannelRelay::Lines(const Step& step, int member) {
           {view.slots[round % call.num_slots] + range.offset, range.bytes});
       continue;
     }
-    // The stripes of different blocks lie in different slots.
+    // The stripes of different thread blocks lie in different slots.
     const uint64_t end = range.offset + range.bytes;
     for (uint64_t at = range.offset; at < end;) {
       const uint64_t unit = at / call.unit_bytes;
@@ -276,7 +280,8 @@ bool ChannelRelay::HasReleased(const Step& step) const {
       if (Rung(mirror_.released[index].word) < step.rounds) return false;
     return true;
   }
-  // The last `num_slots` rounds include the last round of each slot.
+  // Each word counts its own rounds. The last `num_slots` rounds include the
+  // last round of each slot, and so of each word.
   uint64_t rounds = step.rounds;
   for (uint32_t slot = 0; slot < call.num_slots && rounds > call.base_round;
        ++slot, --rounds)

@@ -30,11 +30,12 @@ namespace jax_cxl::comm {
 //       -> host rings in the mirror, device reads
 //   device has read, rings in the mirror -> host rings in the pool
 //
-// In the pool, the relay uses only the first word of each kind. Calls of a
-// series overlap, as they do on the device: rounds of the next call are
-// published while the device still reads the last rounds of the previous call.
-// Every other call begins once the previous call has ended. A short call with
-// flags has no doorbells (FlaggedRelay).
+// In the pool, the relay uses only the first of the words for publications, and
+// only the first of the words for releases. Calls of a series overlap, as they
+// do on the device: rounds of the next call are published while the device
+// still reads the last rounds of the previous call. Every other call begins
+// once the previous call has ended. A short call with flags has no doorbells
+// (FlaggedRelay).
 //
 // Any thread may call Enqueue and Stop. Only one thread may call Advance.
 class ChannelRelay {
@@ -70,7 +71,8 @@ class ChannelRelay {
   bool stopped() const { return stopped_.load(std::memory_order_acquire); }
 
  private:
-  // A step of a call: it publishes rounds, sees them arrive, or releases them.
+  // A step of the relay in a call. It publishes rounds of this member, passes
+  // on rounds that a peer has published, or releases rounds of the peers.
   struct Step {
     const RelayedCall* call = nullptr;
     uint64_t rounds = 0;  // value to ring
@@ -101,12 +103,13 @@ class ChannelRelay {
   bool Finish();
 
   static std::vector<pool::Part> Lines(const Step& step, int member);
-  // Read the doorbells that the device has rung in its own words of the mirror.
+  // Return whether the device has rung the doorbells for this step in this
+  // member's words of the mirror.
   bool HasPublished(const Step& step) const;
   bool HasReleased(const Step& step) const;
   uint64_t Rung(const uint64_t& word) const;
-  // Reads a peer's word in the pool, unless its last known value is enough.
-  // Returns true if the word has grown.
+  // Reads a peer's word in the pool into `known`, unless `known` is already at
+  // least `enough`. Returns true if `known` has grown.
   bool Grew(const uint64_t* word, uint64_t enough, uint64_t* known) const;
   void RingInMirror(uint64_t* word, uint64_t value) const;
   void RingReleased(const Peer& peer) const;
@@ -127,7 +130,7 @@ class ChannelRelay {
   // Only Advance uses the following members.
   FlaggedRelay flagged_;
   std::deque<RelayedCall> calls_;  // under way
-  // The remaining steps of these calls.
+  // The remaining steps of the calls in `calls_`.
   Steps publications_;
   Steps writing_back_;  // publications whose lines are being written back
   Steps releases_;

@@ -15,9 +15,9 @@ namespace flagged = cuda::flagged;
 constexpr size_t kWordBytes =
     offsetof(cuda::FlaggedControl, calls) + sizeof(cuda::FlaggedControl::calls);
 
-// Returns true if both flags of a vector are `flag` or a later value. They can
-// be later because a peer that already has the data may have released the slot,
-// so that this device has written newer data.
+// Returns true if both flags of a vector are `flag` or a later value. They are
+// later if this device has already written the data of a later round. It may do
+// so as soon as the peers have read the slot.
 bool HasFlags(const std::byte* vector, uint32_t flag) {
   for (int word = 0; word < 2; ++word) {
     const uint64_t value = __atomic_load_n(
@@ -51,7 +51,8 @@ void FlaggedRelay::Begin(const RelayPlan& plan, uint64_t round) {
 bool FlaggedRelay::Advance() {
   const pool::Coherence& coherence = rings_.doorbells().coherence();
   const cuda::FlaggedControl& mine = rings_.ring(rings_.self());
-  // Read this host's cache, where the device's word is never old.
+  // Read the word through this host's cache: for a word of the host's own
+  // device, the cache is never out of date.
   const bool read = rings_.doorbells().Value(__atomic_load_n(
                         &mine.released, __ATOMIC_ACQUIRE)) > round_;
   const pool::Part words = {&mine, kWordBytes};
@@ -64,8 +65,9 @@ bool FlaggedRelay::Advance() {
   return read && to_write_back_.empty();
 }
 
-// While a late member has not begun the call, only the lines with its words are
-// dropped. So waiting for it costs little.
+// Drops the lines that the device polls. For a member that has not begun the
+// call, drops only the lines with the member's words, so waiting for a late
+// member costs little.
 void FlaggedRelay::Drop() {
   rings_.doorbells().coherence().AcquireParts(to_drop_);
   std::erase_if(not_begun_, [this](const Polled& polled) {
@@ -79,7 +81,8 @@ void FlaggedRelay::Drop() {
   });
 }
 
-// Adds the memory of the step's data, and merges adjacent parts.
+// Adds to `lines` the memory in which the data of the step lie in the member's
+// ring. Merges adjacent parts.
 void FlaggedRelay::AddLines(const RelayPlan::Step& step, int member,
                             std::vector<pool::Part>* lines) const {
   const std::byte* slot = rings_.ring(member).vectors[flagged::SlotOf(round_)];
@@ -105,8 +108,8 @@ void FlaggedRelay::AddLines(const RelayPlan::Step& step, int member,
   }
 }
 
-// Returns true once all vectors have arrived. Does not check a vector again
-// after it has arrived.
+// Returns true once this host sees all vectors that its device writes. Does not
+// check a vector again after it has arrived.
 bool FlaggedRelay::WrittenHasArrived() {
   for (; !written_.empty(); written_.pop_back()) {
     pool::Part& part = written_.back();

@@ -21,9 +21,9 @@ namespace jax_cxl::comm {
 //   device polls the lines of a peer -> once the peer has begun the call, the
 //   host drops these lines, again and again, until the device has read them
 //
-// Flags tell which data are new, so no result depends on when the host does
-// this. If a line is written back late, or dropped late, its data only arrive
-// later.
+// Flags show which data are new, so the result does not depend on when the host
+// does this. If the host writes a line back late, or drops it late, the data of
+// the line only arrive later.
 //
 // Not thread-safe.
 class FlaggedRelay {
@@ -32,7 +32,7 @@ class FlaggedRelay {
   FlaggedRelay(bool write_back, FlaggedRings rings)
       : write_back_(write_back), rings_(std::move(rings)) {}
 
-  // Begins a call: one round of the rings.
+  // Begins a call, which takes round `round` of the rings for short messages.
   void Begin(const RelayPlan& plan, uint64_t round);
 
   // Does as much as possible without waiting. Returns true once the device has
@@ -40,7 +40,7 @@ class FlaggedRelay {
   bool Advance();
 
  private:
-  // Another member whose data the device polls.
+  // Another member whose data the device polls in this call.
   struct Polled {
     int member = 0;
     std::vector<pool::Part> lines;  // of its data

@@ -32,8 +32,8 @@ class RecordingCache : public pool::Cache {
   Ranges dropped;
 };
 
-// Member 0 of two members puts two ranges of units and reads a third range from
-// member 1.
+// In the call of these tests, member 0 of two members puts two ranges of units,
+// and reads one range of units from member 1.
 class FlaggedRelayTest : public testing::Test {
  protected:
   static constexpr uint64_t kRound = 5, kEpoch = 3;
@@ -41,7 +41,7 @@ class FlaggedRelayTest : public testing::Test {
 
   FlaggedRelayTest() : rings_(std::make_unique<cuda::FlaggedControl[]>(2)) {
     plan_.rounds = 1;
-    // Units 1 and 2, and the whole group 2.
+    // The two ranges in bytes: units 1 and 2, and all units of group 2.
     plan_.publications = {{0, {{0, 16, 20}, {0, 64 * 16, 32 * 16}}}};
     plan_.arrivals = {{}, {{0, {{0, 0, 16}}}}};
     plan_.releases = {{0, {}}};

@@ -17,7 +17,8 @@ void FlaggedRings::DropPeers() const {
 
 bool FlaggedRings::BeginAnew(uint64_t round,
                              const std::function<bool()>& go_on) const {
-  // Waits until all peers have read this many rounds.
+  // Waits until all peers have released the first `rounds` rounds. Returns
+  // false if `go_on` returns false.
   const auto await = [&](uint64_t rounds) {
     Backoff backoff;
     for (int member = 0; member < num_members(); ++member) {

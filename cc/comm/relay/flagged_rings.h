@@ -36,8 +36,8 @@ class FlaggedRings {
   // Call it instead of executing round `round`, whose flag would be 0. Waits
   // until all peers have read this member's ring, clears the ring, and waits
   // until the peers have cleared their rings. This member's device must have
-  // ended its calls. Calls `go_on` while it waits, and returns false once that
-  // returns false.
+  // ended its calls. While this function waits, it calls `go_on`, and returns
+  // false once `go_on` returns false.
   bool BeginAnew(uint64_t round, const std::function<bool()>& go_on) const;
 
  private:

@@ -10,7 +10,7 @@
 namespace jax_cxl::comm {
 namespace {
 
-// The thread that calls Start does work of fewer bytes itself.
+// Work of at most this many bytes is done by the thread that calls Start.
 constexpr size_t kShortBytes = size_t{64} << 10;
 // The largest number of pieces of one piece of work. Longer work has larger
 // pieces, so that threads lose little time between two pieces.
@@ -61,7 +61,8 @@ std::shared_ptr<LineWork> LineWorkers::Start(std::span<const pool::Part> parts,
     waiting_.fetch_add(pieces.size());
     std::ranges::move(pieces, std::back_inserter(pieces_));
   }
-  // Wakes one thread only: waking a thread may take as long as several pieces.
+  // Wake only one thread for each Start, because waking a thread may take as
+  // long as several pieces.
   ++calls_;
   calls_.notify_one();
   return work;
@@ -104,8 +105,8 @@ void LineWorkers::Run() {
     if (backoff.spinning()) continue;
     const uint32_t calls = calls_;
     ++sleeping_;
-    // Wait for one call only. A thread that wakes too late for its pieces stays
-    // awake for the next ones.
+    // Wait for one call of Start only. A thread that wakes too late for the
+    // pieces of this call then stays awake for those of the next calls.
     if (!stop_ && waiting_ == 0) calls_.wait(calls);
     --sleeping_;
     backoff.Reset();

@@ -30,23 +30,25 @@ struct LineWork {
 // while sleep.
 class LineWorkers {
  public:
-  // `helpers` is the number of threads besides the caller's. With 0, the caller
-  // does all work in Help. A thread takes `piece_bytes` at a time, or more if
-  // the work is long.
+  // `helpers` is the number of threads besides the thread that calls Start.
+  // With 0, that thread does all work in Help. A thread takes `piece_bytes` at
+  // a time, or more if the work is long.
   LineWorkers(const pool::Coherence& coherence, int helpers,
               size_t piece_bytes);
   ~LineWorkers();
 
-  // Starts to write back (or to drop) all cache lines that `parts` touch. Once
-  // the work is done, the caller may ring, or let the device read. Short work
-  // is done before Start returns.
+  // Starts to write back all cache lines that `parts` touch, or to drop them if
+  // `drop` is true. Once the work is done, the caller may ring a doorbell for
+  // the lines that were written back, or let the device read the lines that
+  // were dropped. Short work is done before Start returns.
   std::shared_ptr<LineWork> Start(std::span<const pool::Part> parts, bool drop);
 
-  // Does one piece of the started work. Returns false if there is none.
+  // Does one piece of the work that was started. Returns false if no piece is
+  // left.
   bool Help();
 
-  // Returns true if more pieces wait than there are helpers awake. The caller
-  // of Start, which has other work, then helps too.
+  // Returns true if more pieces wait than there are helpers awake. In that case
+  // the thread that calls Start helps too, although it has other work.
   bool behind() const {
     return waiting_.load(std::memory_order_relaxed) +
                sleeping_.load(std::memory_order_relaxed) >

@@ -13,8 +13,8 @@ namespace {
 
 // How long the thread sleeps if a call is enqueued, but neither the device nor
 // a peer has done anything for a while. So a call after a long computation may
-// start this much later. While the thread naps like this, it keeps a core 5%
-// busy.
+// start this much later. A thread that sleeps and polls like this keeps a core
+// 5% busy.
 constexpr auto kNap = std::chrono::microseconds(50);
 
 }  // namespace
@@ -49,7 +49,8 @@ void Relay::Add(ChannelRelay* channel) {
 }
 
 void Relay::Wake() {
-  // Takes the mutex, so that the thread cannot miss this while it falls asleep.
+  // Take the mutex, so that the thread cannot miss the notification while it
+  // falls asleep.
   {
     std::lock_guard lock(mutex_);
   }
@@ -67,7 +68,8 @@ void Relay::Drain() {
   }
 }
 
-// Requires the mutex.
+// Returns true if a channel has calls that the relay has not finished. Requires
+// the mutex.
 bool Relay::Pending() const {
   return std::ranges::any_of(
       channels_, [](const ChannelRelay* channel) { return !channel->idle(); });
@@ -92,7 +94,8 @@ void Relay::Run() {
     bool moved = false;
     for (ChannelRelay* channel : channels)
       if (!channel->idle()) moved |= channel->Advance(workers_);
-    // A piece takes longer than a doorbell may wait, so the helpers come first.
+    // This thread takes a piece of the cache lines only if the helpers cannot
+    // keep up, because a doorbell should not wait as long as a piece takes.
     if (moved || (workers_.behind() && workers_.Help())) {
       backoff.Reset();
     } else if (backoff.spinning()) {

@@ -38,7 +38,7 @@ RelayPlan MakeRelayPlan(std::span<const DeviceStep> sending,
   relay_plan.rounds = rounds;
   relay_plan.arrivals.resize(num_members);
   std::vector<SlotRange> written;
-  // The ranges that are read, by member and round.
+  // The ranges that the device reads: by member, and then by round.
   std::vector<std::map<uint64_t, std::vector<SlotRange>>> read(num_members);
   for (const DeviceStep& step : sending)
     if (step.kind == DeviceStepKind::kPut)
@@ -58,7 +58,8 @@ RelayPlan MakeRelayPlan(std::span<const DeviceStep> sending,
   written = Joined(std::move(written));
   if (!written.empty()) relay_plan.last_written = written.back().round + 1;
 
-  // A publication covers all rounds up to its own.
+  // A publication covers the ranges of all rounds up to its own round that no
+  // earlier publication covers.
   auto next = written.begin();
   for (const DeviceStep& step : sending) {
     if (step.kind != DeviceStepKind::kPublish) continue;

@@ -28,7 +28,7 @@ struct RelayPlan {
   uint64_t rounds = 0;
   // All lists are in the order of rounds.
   std::vector<Step> publications;  // written in this member's slots
-  // Read in the slots of each member; empty for `self`.
+  // What the device reads in the slots of each member. Empty for `self`.
   std::vector<std::vector<Step>> arrivals;
   std::vector<Step> releases;  // without ranges
   uint64_t last_written = 0;   // last round with data + 1; 0: none

@@ -1,6 +1,7 @@
 // Sanitizers: address, thread
 
-// The host's half of calls between GPUs, with modeled devices.
+// Tests of the host's half of calls between GPUs. Models take the place of the
+// devices.
 #include "cc/comm/relay/relay.h"
 
 #include <gtest/gtest.h>
@@ -79,8 +80,8 @@ TEST(RelayPlanTest, ArrivalsHaveWhatIsReadOfEachMemberInTheOrderOfRounds) {
   EXPECT_EQ(relay_plan.releases[0].round, 2u);
 }
 
-// The lines of a call's relay include every byte that the GPU plan writes into
-// slots or reads from them.
+// The lines of a call's relay include all bytes that the GPU plan writes into
+// slots, and all bytes that it reads from slots.
 TEST(RelayPlanTest, CoversAllThatIsPublishedAndRetrieved) {
   for (int op = 0; op < plan::kNumOps - 2; ++op) {
     for (int ranks : {2, 3, 5}) {

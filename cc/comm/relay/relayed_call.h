@@ -12,21 +12,22 @@ namespace jax_cxl::comm {
 // A call whose data a device moves, and whose doorbells its host relays.
 struct RelayedCall {
   std::shared_ptr<const RelayPlan> plan;
-  // True for a short call, whose data carry flags (see FlaggedRelay). Such a
-  // call uses only `base_round` of the fields below. It counts rounds of the
-  // rings for short calls.
+  // True for a short call, whose data carry flags (see FlaggedRelay). Of the
+  // fields below, such a call uses only `base_round`, which then counts rounds
+  // of the rings for short calls.
   bool flagged = false;
   // The slots that the call uses, by member. They must outlive the call.
   const cuda::MemberView* members = nullptr;
   // How many words of the mirror the device uses: one per block of a kernel, or
   // one per pipeline of the copy engines.
   uint32_t num_words = 1;
-  // True if each round uses only the word of its slot (copy engines). False if
-  // it uses all words.
+  // True if each round rings only one word, that of its slot (copy engines).
+  // False if each round rings all `num_words` words, one for each block
+  // (kernels).
   bool words_take_turns = false;
   uint32_t num_slots = 0;
-  // Where the blocks lie in slots (see plan::Stripes). If slot_step is 0, a
-  // round lies in one slot.
+  // Where the stripes of the thread blocks lie in slots (see plan::Stripes). If
+  // slot_step is 0, all stripes of a round lie in one slot.
   uint32_t unit_bytes = 0;
   uint32_t blocks = 1;
   uint32_t slot_step = 0;

@@ -32,8 +32,8 @@ constexpr std::array<Pair, kPairs> kStart = {
     Pair{0x27D4EB2F165667C5, 0x9E3779B1},
 };
 
-// Returns the secret's words for a pair. The words for the first pair begin at
-// `offset`.
+// Returns the words of the secret for one of the four pairs. The words for pair
+// 0 begin at `offset`, and those for the other pairs follow.
 Pair Words(size_t offset, size_t pair) {
   Pair words;
   std::memcpy(&words, &kSecret[offset + 16 * pair], sizeof(words));
@@ -45,9 +45,10 @@ Pair Words(size_t offset, size_t pair) {
 std::array<LaneKeys, kLanes> AllLaneKeys() {
   std::array<LaneKeys, kLanes> all;
   for (size_t lane = 0; lane < kLanes; ++lane) {
-    // A stripe is 64 bytes, and 16 stripes are a KiB. The secret's bytes for a
-    // stripe begin 8 bytes after those for the previous stripe. For the last
-    // stripe of the data they begin 1 byte after them.
+    // A stripe is 64 bytes of the data, and 16 stripes are a KiB. From one
+    // stripe to the next, the secret's bytes begin 8 bytes later. Only for the
+    // last stripe of the data, they begin 1 byte later than for the stripe
+    // before.
     const size_t stripe = lane / kPairs;
     const size_t pair = lane % kPairs;
     all[lane] = {

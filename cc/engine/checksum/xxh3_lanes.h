@@ -22,7 +22,7 @@ inline constexpr int kLanes = 32;
 inline constexpr int kPairs = 4;
 inline constexpr uint64_t kStepBytes = 1024;
 
-// Two words that follow each other, or two accumulators.
+// Two neighboring words of the data or of the secret, or two accumulators.
 struct Pair {
   uint64_t first = 0;
   uint64_t second = 0;
@@ -44,7 +44,8 @@ std::array<LaneKeys, kLanes> AllLaneKeys();
 inline constexpr uint64_t kPrime32 = 0x9E3779B1;
 inline constexpr uint64_t kPrime64 = 0x9E3779B185EBCA87;
 
-// Adds what two words contribute to the sum of a lane.
+// Adds to a lane's `sum` what two words of the data contribute. `keys` are the
+// words of the secret for them.
 JAX_CXL_HOST_DEVICE inline void Mix(const Pair& words, const Pair& keys,
                                     Pair& sum) {
   const uint64_t first = words.first ^ keys.first;
@@ -53,20 +54,21 @@ JAX_CXL_HOST_DEVICE inline void Mix(const Pair& words, const Pair& keys,
   sum.second += words.first + (second & 0xFFFFFFFF) * (second >> 32);
 }
 
-// Changes a pair of accumulators after each KiB except the last one.
+// XXH3 changes its accumulators like this after each KiB except the last one.
 JAX_CXL_HOST_DEVICE inline void Scramble(const Pair& keys, Pair& pair) {
   pair.first = (pair.first ^ (pair.first >> 47) ^ keys.first) * kPrime32;
   pair.second = (pair.second ^ (pair.second >> 47) ^ keys.second) * kPrime32;
 }
 
-// Returns what a pair adds to the result.
+// Returns what a pair of accumulators adds to the result.
 JAX_CXL_HOST_DEVICE inline uint64_t Fold(const Pair& keys, const Pair& pair) {
   const auto product = static_cast<unsigned __int128>(pair.first ^ keys.first) *
                        (pair.second ^ keys.second);
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 
-// Returns the checksum of `bytes` bytes from the sum over all pairs.
+// Returns the checksum of data of `bytes` bytes. `sum` is the sum of Fold over
+// all pairs.
 JAX_CXL_HOST_DEVICE inline uint64_t Finish(uint64_t sum, uint64_t bytes) {
   uint64_t hash = sum + bytes * kPrime64;
   hash = (hash ^ (hash >> 37)) * 0x165667919E3779F9;

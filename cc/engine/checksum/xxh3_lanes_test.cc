@@ -12,7 +12,7 @@ Pair PairAt(const std::vector<uint64_t>& words, uint64_t byte) {
   return {words[byte / 8], words[byte / 8 + 1]};
 }
 
-// What a kernel computes, one lane after the other.
+// Computes the checksum as a kernel does, but with one lane after another.
 uint64_t Checksum(const std::vector<uint64_t>& words) {
   const std::array<LaneKeys, kLanes> keys = AllLaneKeys();
   const uint64_t bytes = words.size() * 8;

@@ -43,8 +43,8 @@ bool WritesPastCaches(const plan::Plan& plan, const TakenRows* rows,
 }
 
 // Returns true if a rank also puts its own source of a reduction into its slot.
-// The source is then at the place that the peers use for their sources in their
-// slots.
+// That source then lies at the same offset in the rank's slot as the sources of
+// the peers in their slots.
 bool PutsOwnSource(const plan::Plan& plan) {
   const auto reduce =
       std::ranges::find(plan.steps, StepKind::kReduce, &Step::kind);
@@ -56,8 +56,8 @@ bool PutsOwnSource(const plan::Plan& plan) {
          });
 }
 
-// Returns the largest number of rounds whose sources a rank has put but not yet
-// reduced.
+// At any time, a rank has put the sources of some rounds, but not yet reduced
+// them. Returns the largest number of such rounds.
 uint64_t RoundsBetweenPutAndReduce(const plan::Plan& plan) {
   uint64_t put = 0, most = 0;
   for (const Step& step : plan.steps) {
@@ -251,11 +251,11 @@ void Execution::Run(const Step& step, Traffic* traffic) {
   }
 }
 
-// The sums of a process are needed twice: in the slot, and for the sum over all
-// processes. They are not read back from the slot, because reading a slot in
-// CXL memory is slow. They are not kept in an output either, because the
-// output's lines would be loaded into the caches and written back for bytes
-// that are not final.
+// A rank needs the sums of its process twice: in its slot, and for the sum over
+// all processes. It does not read them back from the slot, because reading a
+// slot in CXL memory is slow. It does not keep them in an output either: these
+// bytes are not final, but the output's lines would be loaded into the caches
+// and written back for them.
 void Execution::RunInLevels(const Step& step, Traffic* traffic) {
   switch (step.kind) {
     case StepKind::kCopy:

@@ -34,7 +34,7 @@ class Rings {
   Rings(const pool::Doorbells& doorbells, std::vector<RingView> members,
         int rank, int num_slots);
 
-  // From now on, the member's ring lies where `view` shows.
+  // From now on, the member's ring and counters are at the addresses in `view`.
   void Replace(int member, const RingView& view);
 
   const pool::Doorbells& doorbells() const { return doorbells_; }
@@ -45,8 +45,9 @@ class Rings {
     return members_[member].slots[round % num_slots_];
   }
 
-  // Return a peer whose counter has not reached `rounds`, or -1 if all counters
-  // have.
+  // BehindPublishing returns `member` if it has not published `rounds` rounds,
+  // or -1 if it has. BehindReleasing returns a peer that has not released
+  // `rounds` rounds, or -1 if all peers have.
   int BehindPublishing(int member, uint64_t rounds);
   int BehindReleasing(uint64_t rounds);
   // Returns a peer that may still read the old contents of this member's slot
@@ -56,8 +57,9 @@ class Rings {
   void Publish(uint64_t rounds);
   void Release(uint64_t rounds);
 
-  // Returns memory that no other process sees, for one call at a time. It stays
-  // allocated, because allocating new pages would cost more than using them.
+  // Returns at least `bytes` bytes of memory that no other process sees. One
+  // call at a time may use it. The memory stays allocated, because allocating
+  // new pages would cost more than using them.
   std::byte* Scratch(uint64_t bytes);
 
  private:
@@ -88,19 +90,19 @@ struct Traffic {
 // Not thread-safe. Different threads may call Advance one after another.
 class Execution {
  public:
-  // `base_round` is the number of rounds of the group's earlier calls. The
-  // buffers hold plan::InputBytes and plan::OutputBytes, and do not overlap.
-  // Outputs of at least `past_caches_bytes` are written past the caches.
-  // `buffers` replaces input and output in a collective in levels.
+  // `base_round` is the number of rounds of the group's earlier calls. `input`
+  // has plan::InputBytes, `output` has plan::OutputBytes, and they do not
+  // overlap. In a collective in levels, `buffers` replaces both. Outputs of at
+  // least `past_caches_bytes` are written past the caches.
   Execution(std::shared_ptr<const plan::Plan> plan, Rings* rings,
             uint64_t base_round, DType dtype, ReduceOp reduce_op,
             const std::byte* input, std::byte* output,
             uint64_t past_caches_bytes, TakenRows* rows = nullptr,
             const MemberBuffers* buffers = nullptr);
 
-  // Runs steps until the plan is done (returns true), or until a peer has to
-  // act (returns false). Fails if TakenRows::ReadyFor fails. After that, it
-  // must not be called again.
+  // Runs steps until the plan is done (returns true), or until the next step
+  // has to wait for a peer (returns false). Fails if TakenRows::ReadyFor fails.
+  // After an error, Advance must not be called again.
   Result<bool> Advance(Traffic* traffic);
 
   // Number of steps run so far, which shows whether Advance made progress.
@@ -113,21 +115,25 @@ class Execution {
   bool Ready(const plan::Step& step);
   void Run(const plan::Step& step, Traffic* traffic);
   void RunInLevels(const plan::Step& step, Traffic* traffic);
-  // Returns the place of the private copy of what this rank has put at `offset`
-  // of its slot for `round`.
+  // This rank keeps private copies of the sources that it puts into its slots.
+  // Returns where it keeps the copy of the source at `offset` in its slot for
+  // `round`.
   std::byte* KeptSource(uint64_t round, uint64_t offset) const {
     return kept_sources_ + round % source_rounds_ * source_bytes_ + offset;
   }
   std::byte* OwnSlot(uint64_t round) const {
     return rings_->Slot(rings_->rank(), base_round_ + round);
   }
-  // Publishes and counts bytes of this rank's own slot.
+  // Makes bytes of this rank's own slot visible to the peers, and counts them
+  // in `traffic`.
   void Publish(const std::byte* slot, uint64_t bytes, Traffic* traffic);
-  // Acquires and counts the bytes of a peer's slot that the step reads.
+  // Returns the bytes of the peer's slot that the step reads, once they are
+  // visible to this rank, and counts them in `traffic`.
   const std::byte* Acquire(int peer, const plan::Step& step, Traffic* traffic);
   void Put(const plan::Step& step, const std::byte* source, Traffic* traffic);
   void CopyToOutput(std::byte* to, const std::byte* from, uint64_t bytes);
-  // `own` is this rank's own source.
+  // Reduces the sources of all members to `to`. `own` is this rank's own
+  // source, and the others are in the peers' slots.
   void RunReduce(const plan::Step& step, const std::byte* own, std::byte* to,
                  Traffic* traffic);
 

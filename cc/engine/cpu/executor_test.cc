@@ -29,8 +29,8 @@ std::byte* Bytes(std::vector<uint8_t>& bytes) {
   return reinterpret_cast<std::byte*>(bytes.data());
 }
 
-// The members of a group, with rings in plain memory, and their calls. All data
-// are bytes.
+// The members of a group, with rings in plain memory, and the calls that they
+// execute. All elements are bytes.
 class Members {
  public:
   Members(int size, const plan::Geometry& geometry)
@@ -156,7 +156,7 @@ TEST_P(ExecutorOps, DoesWhatIsAskedForCallAfterCall) {
       const plan::Request request =
           plan::MakeRequest(GetParam(), ranks, count, /*element_bytes=*/1,
                             /*root=*/ranks - 1);
-      // 1: every copy to an output bypasses the caches.
+      // With 1, every copy to an output bypasses the caches.
       for (uint64_t past_caches_bytes : {kNeverPastCaches, uint64_t{1}}) {
         Members::Call call = members.Begin(request, past_caches_bytes);
         ASSERT_TRUE(members.Finish(call));
@@ -180,7 +180,7 @@ TEST(ExecutorTest, SaysWhomItWaitsFor) {
   EXPECT_TRUE(first == 1 || first == 2) << first;
   const size_t steps = call.executions[0]->steps_done();
   EXPECT_GT(steps, 0u);
-  // Nothing has changed, so neither does the result.
+  // The peers have done nothing since, so Advance returns the same.
   EXPECT_FALSE(Members::Advance(call, 0));
   EXPECT_EQ(call.executions[0]->steps_done(), steps);
   EXPECT_EQ(call.executions[0]->waiting_for(), first);
@@ -208,7 +208,8 @@ TEST(ExecutorTest, WritesNoSlotThatAPeerMayStillRead) {
   EXPECT_NE(slots, std::vector<uint8_t>(slots.size(), kUntouched));
   EXPECT_FALSE(Members::Advance(call, 0));
   EXPECT_EQ(members.slots(0), slots);
-  // The other rank reads and releases them, so that they are used again.
+  // The other rank reads and releases the two slots. So the root uses them
+  // again.
   EXPECT_FALSE(Members::Advance(call, 1));
   EXPECT_EQ(call.executions[1]->waiting_for(), 0);
   EXPECT_FALSE(Members::Advance(call, 0));
@@ -217,8 +218,8 @@ TEST(ExecutorTest, WritesNoSlotThatAPeerMayStillRead) {
   Members::ExpectRight(call);
 }
 
-// The releases of a call also count for the next call, because the next call
-// continues the count of rounds.
+// The next call continues the count of rounds. So the releases of a call also
+// show the next call which slots are free.
 TEST(ExecutorTest, ACallWaitsForTheReadersOfTheOneBefore) {
   Members members(2, kSmallSlots);
   const plan::Request request =

@@ -67,7 +67,8 @@ TEST_F(HugePagesTest, OnlyWholeHugePagesOfTheOutput) {
   ASSERT_NE(memory.begin(), nullptr);
   ASSERT_EQ(memory.AdvisedBytes(), 0);
   PreferHugePages(memory.begin() + 64, 9 * kMiB);
-  // The first and the last huge page are not whole.
+  // The output contains only a part of the first and of the last huge page, so
+  // these two get no advice.
   EXPECT_GE(memory.AdvisedBytes(), 6 * kMiB);
   EXPECT_LE(memory.AdvisedBytes(), 8 * kMiB);
   EXPECT_EQ(memory.AdvisedBytes() % (2 * kMiB), 0);

@@ -42,7 +42,8 @@ plan::Request MemberBuffers::RequestOf(int process) const {
   return request;
 }
 
-// Parts begin on cache lines of their own.
+// Returns the first byte of the member's part. Parts begin on cache lines of
+// their own.
 uint64_t MemberBuffers::PartBegin(int member) const {
   const uint64_t members = process_->grid.per_process;
   const uint64_t part =
@@ -120,7 +121,8 @@ MemberBuffers::Run MemberBuffers::InputRun(uint64_t from) const {
     case Op::kAllReduce:
       return {kAll, PartBegin(member_) + from};
     case Op::kBroadcast: {
-      // Only the root's process reads.
+      // Only the process of the root reads inputs. So this is the root's index
+      // in this process.
       const auto root = std::ranges::find(grid.at, process_->request.root);
       return {static_cast<int>((root - grid.at.begin()) % ranks),
               PartBegin(member_) + from};
@@ -128,7 +130,8 @@ MemberBuffers::Run MemberBuffers::InputRun(uint64_t from) const {
     case Op::kReduceScatter:
       return BlockRun(kAll, grid.At(from / block_, member_), from);
     case Op::kAllToAll: {
-      // Blocks are ordered by (process of the target, rank of the source).
+      // In this member's input, blocks are ordered by the process of their
+      // target, and then by the source's index in this process.
       const uint64_t index = from / block_;
       return BlockRun(index % ranks, grid.At(index / ranks, member_), from);
     }
@@ -147,7 +150,8 @@ MemberBuffers::Run MemberBuffers::OutputRun(uint64_t to) const {
     case Op::kAllGather:
       return BlockRun(kAll, grid.At(to / block_, member_), to);
     case Op::kAllToAll: {
-      // Blocks are ordered by (process, rank) of the source.
+      // In this member's output, blocks are ordered by the process of their
+      // source, and then by the source's index in that process.
       const uint64_t index = to / block_;
       return BlockRun(member_, grid.At(index / ranks, index % ranks), to);
     }

@@ -12,12 +12,12 @@
 
 namespace jax_cxl::cpu {
 
-// How the ranks of a group are spread over processes: each process has the same
+// How the ranks of a group are spread over processes. Each process has the same
 // number of ranks.
 struct Grid {
   int processes = 0;
   int per_process = 0;
-  // at[p * per_process + i] is the place in the group of rank i of process p.
+  // Rank i of process p has place at[p * per_process + i] in the group.
   std::vector<int32_t> at;
 
   int At(int process, int i) const { return at[process * per_process + i]; }
@@ -38,12 +38,14 @@ bool HasLevels(plan::Op op);
 
 // Presents a collective in levels as a collective between processes.
 //
-// Rank i of each process forms a group with rank i of all others. This group
-// runs an ordinary plan of `RequestOf`. The plan knows one input and one output
-// of each member. MemberBuffers stands for both: it reads the inputs of all
-// ranks of the process, and reduces them if the operation reduces. It writes
-// the outputs of all ranks that need the bytes. So there are no extra copies
-// between the steps inside a process and the steps through the pool:
+// Rank i of each process forms a group with the ranks i of all other processes.
+// This group executes the collective that RequestOf returns, with an ordinary
+// plan. The plan knows one input and one output of each member. MemberBuffers
+// takes the place of both: it reads the inputs of all ranks of the process, and
+// reduces them if the operation reduces. It writes the outputs of all ranks
+// that need the bytes. So there are no extra copies between the steps inside a
+// process and the steps through the pool. In this table, (*, i) stands for the
+// ranks i of all processes:
 //
 //   op              member i of process p reads     and writes
 //   all_reduce      part i, reduced over the ranks  part i, for all ranks
@@ -66,24 +68,26 @@ class MemberBuffers {
   // `process`. The count is 0 if the member has no part.
   plan::Request RequestOf(int process) const;
 
-  // Returns true if a byte of the input is made from several ranks' bytes.
+  // Returns true if each byte of the input is the reduction of several ranks'
+  // bytes.
   bool reduces() const { return plan::Reduces(op_); }
 
   // Copies bytes [from, from + bytes) of the input.
   void Read(uint64_t from, std::byte* to, uint64_t bytes) const;
   // Writes bytes [to, to + bytes) of the output.
   void Write(uint64_t to, const std::byte* from, uint64_t bytes) const;
-  // Copies from the input to the output.
+  // Copies `bytes` bytes of the input at `from` to the output at `to`.
   void Copy(uint64_t from, uint64_t to, uint64_t bytes) const;
-  // Returns byte `to` of the output in the member's own buffer, for operations
-  // that reduce. After bytes have been stored there, WriteOthers copies them to
-  // the other ranks.
+  // For operations that reduce. Returns where byte `to` of the output is in the
+  // member's own buffer. After the member has stored bytes there, WriteOthers
+  // copies them to the outputs of the other ranks.
   std::byte* Own(uint64_t to) const;
   void WriteOthers(uint64_t to, uint64_t bytes) const;
 
  private:
-  // Consecutive bytes in the buffer of one rank of the process, or in the
-  // buffers of all its ranks.
+  // Consecutive bytes in the buffer of one rank of the process. If `rank` is
+  // kAll, they are in the buffers of all ranks of the process, at the same
+  // offset.
   static constexpr int kAll = -1;
   struct Run {
     int rank = kAll;
@@ -92,7 +96,8 @@ class MemberBuffers {
   };
   Run InputRun(uint64_t from) const;
   Run OutputRun(uint64_t to) const;
-  // Returns the rest of block `place` from byte `at` on. All blocks are equal.
+  // Returns the bytes from `at` to the end of a block, in the buffer of `rank`.
+  // The block is number `place` in that buffer. All blocks have the same size.
   Run BlockRun(int rank, uint64_t place, uint64_t at) const {
     return {rank, place * block_ + at % block_, block_ - at % block_};
   }

@@ -61,7 +61,8 @@ Status RetrievePayloads(const plan::Plan& plan, DType dtype, ReduceOp reduce_op,
                         const std::byte* input, std::byte* output,
                         std::vector<const std::byte*>* sources,
                         Traffic* traffic, TakenRows* rows) {
-  // Copies the data of a step, or its taken rows. Returns the bytes copied.
+  // Copies the data of a step from `from` to the output: all of them, or the
+  // taken rows only. Returns the bytes copied.
   const auto copy = [&](const Step& step, const std::byte* from) {
     uint64_t copied = 0;
     TakenRows::ForEachTaken(rows, step, output,

@@ -11,10 +11,10 @@
 #include "cc/engine/cpu/taken_rows.h"
 #include "cc/plan/plan.h"
 
-// Executes plans of one round without rings. The data that a rank would put
-// into its slot are its *payload*. The payloads reach all other ranks by other
-// means. A rank retrieves only after it has all payloads, so no step has to
-// wait, ring or release.
+// Executes plans of one round without rings. A rank's *payload* consists of the
+// data that the rank would otherwise put into its slot. The caller brings the
+// payloads to all other ranks. A rank retrieves only after it has all payloads,
+// so no step has to wait, ring or release.
 //
 // `rows` are the rows of an operation that moves rows, or null.
 namespace jax_cxl::cpu {
@@ -34,9 +34,9 @@ void PutPayload(const plan::Plan& plan, const std::byte* input,
                 std::byte* payload, Traffic* traffic,
                 const TakenRows* rows = nullptr);
 
-// `payloads[r]` is the payload of rank r, anywhere in memory. Payloads that the
-// plan does not read, such as this rank's own, may be null. `sources` is
-// scratch space.
+// Executes the steps of the plan that write to the output. `payloads[r]` is the
+// payload of rank r, anywhere in memory. Payloads that the plan does not read,
+// such as this rank's own, may be null. `sources` is scratch space.
 //
 // Fails if TakenRows::ReadyFor does.
 Status RetrievePayloads(const plan::Plan& plan, DType dtype, ReduceOp reduce_op,

@@ -95,7 +95,8 @@ TEST(OneRoundTest, MissingPayloadsAreFound) {
   EXPECT_EQ(MissingPayload(plans[1], 1, {nullptr, nullptr, nullptr}), 0);
   EXPECT_EQ(MissingPayload(plans[1], 1, {there, nullptr, nullptr}), 2);
   EXPECT_EQ(MissingPayload(plans[1], 1, {there, nullptr, there}), -1);
-  // A root needs no payload.
+  // The root of a broadcast reads no payload, and the other ranks read only the
+  // root's.
   const auto roots =
       Plans(plan::MakeRequest(Op::kBroadcast, 3, 4), kOneSlotful);
   EXPECT_EQ(MissingPayload(roots[0], 0, {nullptr, nullptr, nullptr}), -1);
@@ -106,7 +107,7 @@ TEST(OneRoundTest, OtherPlansAreNone) {
   const auto long_one =
       Plans(plan::MakeRequest(Op::kAllGather, 2, 4096), kOneSlotful);
   EXPECT_FALSE(IsOneRound(long_one[0]));
-  // This plan passes on reduced data.
+  // This plan has a second round, because ranks pass on reduced data.
   plan::Geometry shares = kOneSlotful;
   shares.all_read_bytes = 0;
   const auto two = Plans(plan::MakeRequest(Op::kAllReduce, 3, 64), shares);

@@ -8,7 +8,8 @@
 namespace jax_cxl::cpu {
 namespace {
 
-// Adds a row. It may extend the last run.
+// Adds a row to the runs: to the last run if the row continues it, or otherwise
+// as a new run.
 void Add(uint64_t from, uint64_t to, std::vector<RowRun>& runs) {
   if (!runs.empty()) {
     RowRun& last = runs.back();
@@ -20,7 +21,8 @@ void Add(uint64_t from, uint64_t to, std::vector<RowRun>& runs) {
   runs.push_back({from, to, 1});
 }
 
-// Returns runs that contain each row of the ranges once.
+// Returns runs that contain each row of `ranges` exactly once. The ranges may
+// overlap.
 std::vector<RowRun> Union(std::vector<RowRun> ranges) {
   std::ranges::sort(ranges, {}, &RowRun::from);
   std::vector<RowRun> runs;
@@ -69,7 +71,8 @@ TakenRows TakenRows::Of(const plan::Request& request,
                         std::span<const int32_t> indices,
                         std::span<const uint8_t> published) {
   const uint64_t rows = request.rows.table, n = request.num_ranks;
-  // A counting sort: first[g + 1] becomes the number of indices up to g.
+  // A counting sort by index. `first[g]` becomes the number of indices less
+  // than g: the beginning of the places of index g in `places`.
   std::vector<uint32_t> first(n * rows + 1);
   auto in_table = [&](int32_t index) {
     return index >= 0 && static_cast<uint64_t>(index) < n * rows;
@@ -80,7 +83,7 @@ TakenRows TakenRows::Of(const plan::Request& request,
   std::vector<uint32_t> places(first.back());
   for (uint32_t place = 0; place < indices.size(); ++place)
     if (in_table(indices[place])) places[first[indices[place]]++] = place;
-  // Now first[g] is the end of the places of index g in `places`.
+  // The loop above has moved first[g] to the end of the places of index g.
   std::vector<std::vector<RowRun>> runs(n);
   uint32_t next = 0;
   for (uint64_t g = 0; g < n * rows; ++g)
@@ -95,7 +98,8 @@ TakenRows TakenRows::Of(const plan::Request& request,
 
 TakenRows TakenRows::OfSlices(const plan::Request& request,
                               std::span<const int64_t> table) {
-  // Only entries of this rank are read, so the other ranks' tables stay empty.
+  // Only this rank's entries are read here, so the tables of the other ranks
+  // are still empty.
   const uint64_t n = request.num_ranks, rank = request.rank;
   const plan::Rows& sizes = request.rows;
   std::vector<int64_t> tables(n * table.size());
@@ -107,8 +111,8 @@ TakenRows TakenRows::OfSlices(const plan::Request& request,
     const int64_t received = slices.RecvSize(rank, k);
     if (received > 0) taken += std::min<uint64_t>(received, sizes.taken);
     const int64_t rows = slices.SendSize(rank, k);
-    // A wrong slice needs no rows, because peers refuse it before they read its
-    // rows.
+    // Leave out a wrong slice: its rows need not be put, because peers refuse
+    // the slice before they read its rows.
     if (k / sizes.slices == rank || rows == 0 ||
         plan::LeavesRows(slices.InputOffset(rank, k), rows,
                          slices.operand_rows()))

@@ -21,18 +21,19 @@ struct RowRun {
 };
 
 // The rows that one rank takes in a take_rows or a ragged_all_to_all, and the
-// rows of its own block that its peers may take. Rows that are in no run are
-// neither copied nor put into slots.
+// rows of its own block that its peers may take. All other rows are neither
+// copied nor put into slots.
 //
-// A ragged_all_to_all knows what it takes once the tables of slices of all
-// ranks have arrived. Steps of its plan move these tables (plan::Rows).
+// In a ragged_all_to_all, the rank knows what it takes only after the tables of
+// slices of all ranks have arrived. Steps of the plan move these tables
+// (plan::Rows).
 //
 // Not thread-safe.
 class TakenRows {
  public:
   // `runs[r]` are the rows taken from rank r's block, in any order. `published`
-  // are the rows of this rank's own block that it puts into slots (`to` is
-  // unused).
+  // are the rows of this rank's own block that it puts into slots (in these
+  // runs, `to` is unused).
   TakenRows(uint64_t row_bytes, uint64_t table_rows,
             std::vector<std::vector<RowRun>> runs,
             std::vector<RowRun> published);
@@ -60,10 +61,10 @@ class TakenRows {
   uint64_t taken_bytes() const { return taken_bytes_; }
   uint64_t published_bytes() const { return published_bytes_; }
 
-  // For a copy or a get, which writes to one rank's block of `output` or to the
-  // tables. Calls visit(offset, destination, bytes) for each run of taken rows,
-  // or once for all bytes if `rows` is null. The offset counts from the step's
-  // first byte.
+  // For a copy or a get. Such a step writes the rows of one rank's block to
+  // `output`, or the bytes of a table to the tables. Calls visit(offset,
+  // destination, bytes) for each run of taken rows, or once for all bytes if
+  // `rows` is null. The offset counts from the step's first byte.
   template <typename Visit>
   static void ForEachTaken(TakenRows* rows, const plan::Step& step,
                            std::byte* output, const Visit& visit) {
@@ -80,9 +81,10 @@ class TakenRows {
                   });
   }
 
-  // For a put, which reads from `source` or from the rank's table. Calls
-  // visit(offset, source, bytes) for each run of published rows, or once for
-  // all bytes if `rows` is null. The offset counts from the step's first byte.
+  // For a put. Such a step reads from `source`, or from this rank's table of
+  // slices. Calls visit(offset, source, bytes) for each run of published rows,
+  // or once for all bytes if `rows` is null. The offset counts from the step's
+  // first byte.
   template <typename Visit>
   static void ForEachPublished(const TakenRows* rows, const plan::Step& step,
                                const std::byte* source, const Visit& visit) {
@@ -96,9 +98,10 @@ class TakenRows {
   }
 
  private:
-  // Return where the steps of a plan find bytes of the tables of slices, or
-  // null for bytes of rows. The first function takes an offset in the input,
-  // the second an offset in the output.
+  // In the plan of a ragged_all_to_all, the tables of slices come after the
+  // rows of the input and of the output. Return the address of a byte of the
+  // tables, or null if the offset is that of a row. TableAtInput takes an
+  // offset in the input, and TableAtOutput an offset in the output.
   const std::byte* TableAtInput(uint64_t from) const {
     if (tables_.empty() || from < block_bytes_) return nullptr;
     const uint64_t rank = request_.rank, bytes = request_.rows.slice_bytes;
@@ -111,7 +114,8 @@ class TakenRows {
     return std::as_writable_bytes(std::span(tables_)).data() + (to - rows_end);
   }
 
-  // Sorted by the first row. `ends[i]` is the largest end of runs [0, i].
+  // Runs sorted by their first row in the block. `ends[i]` is the largest end
+  // of runs [0, i].
   struct Runs {
     std::vector<RowRun> runs;
     std::vector<uint64_t> ends;

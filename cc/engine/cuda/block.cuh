@@ -21,7 +21,8 @@ enum Direction : uint32_t { kSending = 0, kReceiving = 1 };
 // How long a kernel with a fault waits for the host to publish the reason.
 inline constexpr uint64_t kAbortWaitNs = 5000000000;
 
-// Stops the device (see Launch).
+// Waits until the host has published the reason of a fault, but at most
+// kAbortWaitNs. Then stops the device (see Launch).
 __device__ inline void Stop(const DeviceStatus* status) {
   const volatile DeviceStatus* said = status;
   const uint64_t start = NowNs();
@@ -47,9 +48,10 @@ __device__ __forceinline__ uint64_t LeastInWarp(uint64_t value) {
 // The result of polling a member's words.
 enum class PollResult { kReady, kNotReady, kFault };
 
-// Polls, with one thread of the calling warp per member, until `poll(member)`
-// is kReady for all other members. Returns false when the call cannot continue,
-// and sets `gave_up` for the other warps of the block.
+// Called by a whole warp, whose threads divide the members among them. Polls
+// until `poll(member)` is kReady for all members except this one. Returns false
+// when the call cannot continue, and sets `gave_up` for the other warps of the
+// block.
 template <typename PollMember>
 __device__ bool AwaitMembers(const DeviceCall& call, uint32_t* gave_up,
                              const PollMember& poll) {
@@ -99,8 +101,8 @@ __device__ bool AwaitMembers(const DeviceCall& call, uint32_t* gave_up,
 
 // State in the block's shared memory.
 struct BlockState {
-  // The last values seen in each member's words, which only grow. Each is used
-  // by one warp.
+  // The last values seen in each member's words, which only grow. Only one warp
+  // uses each of them.
   uint64_t published[kMaxMembers];
   uint64_t released[2][kMaxMembers];
   // StoreReleaseBlock writes these, and LoadAcquireBlock reads them:
@@ -146,9 +148,10 @@ class DataWarp {
   __device__ uint32_t thread() const { return thread_; }
   __device__ uint32_t threads() const { return threads_; }
 
-  // The warps of a direction take vectors in turn. The next step starts with
-  // the warp after the one that had the last vector, so a short step leaves the
-  // other warps free for the next steps.
+  // Call it after a step of this many vectors. The warps of a direction take
+  // vectors in turn. The next step starts with the warp after the one that had
+  // the last vector, so a short step leaves the other warps free for the next
+  // steps.
   __device__ void Rotate(uint32_t vectors) {
     const uint32_t whole_warps = (vectors + 31) / 32 * 32;
     thread_ = (thread_ + threads_ - whole_warps % threads_) % threads_;
@@ -185,7 +188,9 @@ class DataWarp {
 // when the call cannot continue.
 class ControlWarp {
  public:
-  // `index` chooses the members' doorbells that it rings and waits for.
+  // `index` is the index of the doorbells that this warp rings and waits for.
+  // It is the number of the thread block, because each block has its own
+  // doorbells.
   __device__ ControlWarp(const DeviceCall& call, BlockState& state,
                          Direction direction, uint32_t index)
       : call_(call),
@@ -211,8 +216,8 @@ class ControlWarp {
                         [&](int member) { return Released(member, rounds); });
   }
 
-  // Remembers what all peers have read. The next call then knows that its first
-  // slots are free, and does not wait for the answer of the link.
+  // Remembers how many rounds all peers have read. So the next call knows that
+  // its first slots are free, and need not ask for this over the link.
   __device__ void NoteReleased() {
     uint64_t least = ~uint64_t{0};
     for (int member = static_cast<int>(LaneInWarp());
@@ -256,7 +261,8 @@ class ControlWarp {
     }
   }
 
-  // Waits until the doorbell of sending step `steps` - 1 has rung.
+  // Waits until the doorbell of sending step `steps` - 1 has rung. Does not
+  // wait if `steps` is 0.
   __device__ bool AwaitRung(uint32_t steps) const {
     for (;;) {
       const bool rung =
@@ -272,7 +278,7 @@ class ControlWarp {
     if (LaneInWarp() == 0) StoreReleaseBlock(&state_.rung, steps);
   }
 
-  // Rings a doorbell. All earlier work is visible before the word.
+  // Rings a doorbell. Readers of the word see all earlier work.
   __device__ void Ring(uint64_t* word, uint64_t value) const {
     __syncwarp();
     if (LaneInWarp() != 0) return;
@@ -286,8 +292,8 @@ class ControlWarp {
     if (seen >= rounds) return PollResult::kReady;
     const SendLine& line = call_.members[member].send[doorbell_index_];
     // Both loads are in flight at once. The peer names its call before it
-    // publishes any round of the call. So if the first load was too early, load
-    // that word again.
+    // publishes any round of the call. So if `call` was loaded too early, load
+    // it again after the publication has been seen.
     uint64_t call = LoadWord(&line.calls[call_.call % kCallWords]);
     const uint64_t word = AcquireWord(&line.published);
     if ((word & ~kValueMask) != tag_ || (word & kValueMask) < rounds)
@@ -307,7 +313,9 @@ class ControlWarp {
     if (seen >= rounds) return PollResult::kReady;
     const MemberView& view = call_.members[member];
     SeeReleased(&view.released[doorbell_index_].word, seen);
-    // A copy-engine call has released these rounds with other doorbells.
+    // If an earlier call used the copy engines, it has released its rounds with
+    // other doorbells. But `ended` counts the rounds of all calls that have
+    // ended.
     if (seen < rounds && rounds <= call_.base_round)
       SeeReleased(view.ended, seen);
     return seen >= rounds ? PollResult::kReady : PollResult::kNotReady;

@@ -159,7 +159,8 @@ class CopyEngine::Walk {
     EnqueueGets();
   }
 
-  // Enqueue the copies of one round, if there are any.
+  // Enqueue the copies that have been collected for one round, if there are
+  // any.
   void EnqueuePuts() {
     if (!puts_.empty()) Check(puts_.Enqueue(Publishing(putting_)));
   }
@@ -201,8 +202,10 @@ class CopyEngine::Walk {
     }
   }
 
-  // Stores the call's word first. That store also waits for a free slot, so
-  // this member is never more calls ahead of its peers than there are words.
+  // Publishes the round. In the first round of a pipeline, first stores the
+  // word that identifies the call. This store comes after the wait for a free
+  // slot, so this member is never more calls ahead of its peers than there are
+  // such words.
   void Publish(uint64_t round) {
     const int pipeline = PipelineOf(round);
     const cudaStream_t stream = Publishing(round);
@@ -241,8 +244,8 @@ class CopyEngine::Walk {
                               Reducing(step.round)));
         break;
       case DeviceStepKind::kRelease:
-        // Release rounds of both pipelines. These rounds include the last round
-        // of every slot.
+        // This step releases all rounds up to its own, of both pipelines. The
+        // last `num_slots` of them include the last round of every slot.
         for (uint64_t back = 0; back < call_.num_slots && back <= step.round;
              ++back)
           Release(step.round - back);
@@ -264,7 +267,8 @@ class CopyEngine::Walk {
 
   // Waits until the step's sources have published. The first time it also waits
   // until each source reports that it is in the same call. A source in another
-  // call never reports that. The two hosts then find the reason.
+  // call never reports that. Then the wait does not end, and the hosts of the
+  // two members find the reason.
   void Await(const DeviceStep& step) {
     const int pipeline = PipelineOf(step.round);
     const cudaStream_t stream = Retrieving(step.round);
@@ -360,9 +364,10 @@ class CopyEngine::Walk {
   Batch puts_, gets_, operands_;
   uint64_t putting_ = 0, getting_ = 0;  // current rounds
   bool named_[kPipelines] = {};         // whether the call's word is stored
-  // Rounds of this call, counted from 1: the last round for whose slot a
-  // pipeline has waited, the last round that it has released, and the last
-  // publication of each member for which it has waited. 0: none yet.
+  // These are rounds of this call, counted from 1. 0: none yet. `free_` is the
+  // last round for whose slot a pipeline has waited. `released_` is the last
+  // round that a pipeline has released. `awaited_` is the last publication of
+  // each member for which a pipeline has waited.
   uint64_t free_[kPipelines] = {};
   uint64_t released_[kPipelines] = {};
   uint64_t awaited_[kPipelines][kMaxMembers] = {};

@@ -16,21 +16,24 @@
 // Operands of a reduction are copied to the device and reduced there, by the
 // only kernels of a call.
 //
-// Between two rounds, a stream stores a doorbell's word and waits for the next
-// one, which takes several microseconds. Therefore rounds can use two
-// *pipelines* in turn, each with its own streams and doorbells: while one
-// waits, the other moves data. But if a copy engine already has the next copy,
-// it stores the word of the current copy only after that next copy. So peers
-// get each chunk one chunk later. Two pipelines therefore help two kinds of
-// calls: calls that also wait for reductions, and calls with many chunks, for
-// which a delay of one chunk does not matter. In a call, a slot always belongs
-// to the same pipeline, so the rounds of each pipeline are in order.
+// Between two rounds, a stream stores the word of one doorbell and waits for
+// the word of another. This takes several microseconds. Therefore rounds can
+// use two *pipelines* in turn, each with its own streams and doorbells: while
+// one waits, the other moves data.
+//
+// But two pipelines have a cost. If a copy engine already has the next copy
+// when a copy ends, the word of the first copy is stored only after the next
+// copy. So peers get each chunk one chunk later. Two pipelines therefore help
+// only two kinds of calls: calls that also wait for reductions, and calls with
+// many chunks, for which a delay of one chunk does not matter. In a call, a
+// slot always belongs to the same pipeline, so the rounds of each pipeline are
+// in order.
 //
 // Calls with the same layout form a *series*. The next call of a series does
-// not wait for the end of the previous call: each of its slots waits until the
-// peers have read the slot's last round. So its first chunks move while the
-// last chunks of the previous call are still read, and the link is never idle
-// between two calls.
+// not wait for the end of the previous call. Instead, each slot waits until the
+// peers have read the slot's last round. So the first chunks of the next call
+// move while the last chunks of the previous call are still read, and the link
+// is never idle between two calls.
 //
 // A stream may wait for something that another stream sends. So these streams
 // must not share a queue of the device (see kDeviceQueues).
@@ -42,10 +45,11 @@ struct CopyEnginePlan {
   const DeviceStep* sending = nullptr;
   const DeviceStep* receiving = nullptr;
   const MemberView* members = nullptr;
-  // Device memory for operands of reductions: kBuffers times `staging_bytes`.
+  // Device memory for operands of reductions: kBuffers buffers of
+  // `staging_bytes` each.
   std::byte* staging = nullptr;
   uint64_t staging_bytes = 0;  // num_members - 1 slots
-  // Rounds of all calls before the series.
+  // The number of rounds of all calls before the series.
   uint64_t series_begin = 0;
 };
 
@@ -92,13 +96,14 @@ class CopyEngine {
     cudaStream_t publishing = nullptr;
     cudaStream_t retrieving = nullptr;
     cudaStream_t reducing = nullptr;
-    // `staged`: the operands are in a buffer. `emptied`: the buffer may be
+    // One event of each kind for each of the two buffers of the pipeline.
+    // `staged`: the operands are in the buffer. `emptied`: the buffer may be
     // filled again.
     std::array<cudaEvent_t, 2> staged = {};
     std::array<cudaEvent_t, 2> emptied = {};
     int buffer = 0;  // index of the next buffer
-    // The results for the slots of each pipeline are complete after these
-    // events.
+    // After event `reduced[p]`, the results that this pipeline has written to
+    // slots of pipeline p are complete.
     std::array<cudaEvent_t, kPipelines> reduced = {};
   };
 

@@ -19,7 +19,7 @@ __device__ __forceinline__ bool TakePosition(const DeviceCall& given,
   static_assert(sizeof(DeviceCall) % sizeof(uint32_t) == 0);
   const auto* from = reinterpret_cast<const uint32_t*>(&given);
   auto* to = reinterpret_cast<uint32_t*>(call);
-  // The load takes longer than the copy.
+  // Start this load first, because it takes longer than the copy below.
   DevicePosition position = {};
   if (threadIdx.x == 0) position = given.scratch->position;
   for (uint32_t i = threadIdx.x; i < sizeof(DeviceCall) / sizeof(uint32_t);
@@ -63,7 +63,8 @@ __device__ __forceinline__ void WriteJournal(const DeviceCall& call) {
   StoreWord(&entry->ready, call.epoch << kValueBits | (call.call + 1));
 }
 
-// Waits until the host gives the call up, and stops the channel.
+// Waits until the host gives the call up. Then marks the channel as stopped, so
+// that later calls do nothing.
 __device__ inline void AwaitAbort(const DeviceCall& call) {
   const volatile DeviceStatus* said = call.status;
   while (said->abort == 0) __nanosleep(10000);

@@ -55,9 +55,9 @@ struct DevicePosition {
   uint64_t hash;  // of the descriptors of all calls so far
   uint64_t rounds;
   uint64_t flagged_rounds;
-  // Not 0 once a call has been given up. Later calls then do nothing. They
-  // would get the number of that call, so peers would mistake their words and
-  // data for those of that call.
+  // Not 0 once a call has been given up. Later calls then do nothing: they
+  // would get the number of the call that was given up, so peers would mistake
+  // their words and data for those of that call.
   uint32_t stopped;
 };
 
@@ -86,8 +86,9 @@ struct DeviceCall {
   uint32_t slot_step = 0;
   uint64_t base_round = 0;  // rounds of all earlier calls
   uint64_t rounds = 0;      // of this call
-  // How many rounds a block puts before it waits for their doorbells, 1 or 2:
-  // blocks with even numbers, then blocks with odd numbers.
+  // 1 or 2: how many rounds a thread block puts before it waits for the
+  // doorbell of the first of them. The first number is for blocks with even
+  // numbers, and the second for blocks with odd numbers.
   std::array<uint32_t, 2> rounds_ahead = {1, 1};
   uint64_t epoch = 0;
   uint64_t call = 0;  // number of this call in the channel

@@ -7,7 +7,8 @@
 // The device's loads, stores and fences for the protocol.
 namespace jax_cxl::cuda {
 
-// Doorbells. These loads and stores are visible to the whole system.
+// Loads and stores of doorbells. The whole system sees the stores, and the
+// loads see the stores of the whole system.
 __device__ __forceinline__ uint64_t LoadWord(const uint64_t* word) {
   uint64_t value;
   asm volatile("ld.relaxed.sys.global.u64 %0, [%1];"
@@ -17,7 +18,8 @@ __device__ __forceinline__ uint64_t LoadWord(const uint64_t* word) {
   return value;
 }
 
-// All that the word's writer did before is visible to this thread afterwards.
+// Loads a doorbell. All that the word's writer did before it stored the word is
+// visible to this thread afterwards.
 __device__ __forceinline__ uint64_t AcquireWord(const uint64_t* word) {
   uint64_t value;
   asm volatile("ld.acquire.sys.global.u64 %0, [%1];"
@@ -46,7 +48,7 @@ __device__ __forceinline__ uint4 LoadSlot(const std::byte* address) {
   return v;
 }
 
-// Stores all bytes at once and immediately.
+// Stores 16 bytes with a single store, which the compiler does not delay.
 __device__ __forceinline__ void StoreVolatile(std::byte* address, uint4 v) {
   asm volatile(
       "st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address),

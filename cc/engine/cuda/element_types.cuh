@@ -10,9 +10,9 @@
 #include "cc/engine/kernels/reduce_loops.h"
 #include "cc/engine/kernels/reduce_operations.h"
 
-// How elements are widened, folded and narrowed. These types use the functions
-// of the CPU engine, and give the same bits (the contract is in
-// cc/engine/kernels/kernels.h).
+// Each of these types describes how elements of a dtype are widened, folded and
+// narrowed. The types use the functions of the CPU engine, and give the same
+// bits (the contract is in cc/engine/kernels/kernels.h).
 namespace jax_cxl::cuda {
 
 struct ApplyReduction {
@@ -165,7 +165,8 @@ __device__ __forceinline__ auto WithElementType(DType dtype,
   return visit.template operator()<E8M0>();
 }
 
-// Folds operands of at most 16 bytes, each a `Raw` with several elements.
+// Folds operands of type `Raw`. Each operand contains several elements, and has
+// at most 16 bytes.
 template <typename Type, typename Raw = uint4>
 class ElementFold {
  public:
@@ -186,8 +187,8 @@ class ElementFold {
       fold_[e] = Type::Apply(op, fold_[e], Type::Widen(vector.elements[e]));
   }
 
-  // Divides the results by `divisor`, unless it is 0. Only numbers that are
-  // not complex can be divided.
+  // Returns the result of the fold, divided by `divisor` unless that is 0. Only
+  // numbers that are not complex can be divided.
   __device__ Raw Result(uint32_t divisor = 0) const {
     Vector result;
 #pragma unroll

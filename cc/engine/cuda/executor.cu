@@ -16,8 +16,8 @@ __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
   state.Reset(call.scratch->released[blockIdx.x]);
   const KernelProgress progress(call);  // thread 0 uses it
   if (threadIdx.x == 0) {
-    // This store comes before every doorbell of the block, because a doorbell
-    // rings after a fence.
+    // Peers see this word before they see any doorbell of the block, because a
+    // doorbell rings after a fence.
     StoreWord(
         &call.members[call.self].send[blockIdx.x].calls[call.call % kCallWords],
         CallWord(call.call, call.hash));

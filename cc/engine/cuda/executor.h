@@ -37,8 +37,8 @@ cudaError_t LaunchCounted(const DeviceCall& call, const Shape& shape,
 
 // Enqueues a wait until all members have finished the calls before this one.
 // Required when a kernel call follows a copy-engine call: the two lay out slots
-// differently, so their doorbells do not protect each other's data. Ends as
-// Launch does.
+// differently, so their doorbells do not protect each other's data. If the wait
+// cannot complete, it ends in a trap, as Launch describes.
 cudaError_t LaunchWaitForEnd(const DeviceCall& call, cudaStream_t stream);
 
 // Loads the kernels on the current device. Loading a kernel later would wait

@@ -17,17 +17,19 @@ namespace jax_cxl::cuda {
 // The number of sources whose operands are loaded at the same time.
 inline constexpr int kSources = 4;
 
-// 16 bytes of each of a few sources, and the fold of the sources before these.
+// 16 bytes of each of the next `count` sources, and the fold of all sources
+// before them.
 struct Operands {
   uint4 values[kSources];
   int count;
   uint4 fold[4];  // ElementFolds
 };
 
-// Folds the operands and returns the result so far. It is not inlined, because
-// there is one instance for each type. It is small, because a function that
-// uses many registers saves the caller's registers in memory, in all threads at
-// once. So elements of one byte are folded four at a time.
+// Adds the operands to the fold, and returns the result so far. `first` is true
+// if there is no fold yet. The function is not inlined, because there is one
+// instance for each type. It must use few registers: a function that uses many
+// saves the caller's registers in memory, in all threads at once. So elements
+// of one byte are folded four at a time.
 template <typename Type>
 __device__ __noinline__ uint4 FoldInAs(ReduceOp op, uint32_t divisor,
                                        Operands& operands, bool first) {

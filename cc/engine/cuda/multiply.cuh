@@ -27,8 +27,9 @@ __device__ __forceinline__ uint4 MultiplyAs(const DeviceCall& call,
 }
 
 // Multiplies 16 bytes of elements. Types without a ReduceStep of their own use
-// the functions that also fold them, so that nvcc compiles no other functions.
-// Multiply is not inlined, because unrolled loops call it.
+// the functions that reductions use for them, so that nvcc compiles no
+// additional functions. Multiply is not inlined, because unrolled loops call
+// it.
 __device__ __noinline__ inline uint4 Multiply(const DeviceCall& call,
                                               uint4 elements) {
   switch (call.dtype) {

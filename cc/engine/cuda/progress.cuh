@@ -19,8 +19,10 @@ class KernelProgress {
     if (blockIdx.x == 0) StoreWord(&call.status->started, call.call + 1);
   }
 
-  // Called by thread 0, after a barrier of the block. Returns true in the last
-  // block. `rows` is true if the call counts the bytes of its rows.
+  // Reports that this block has finished the call. Called by thread 0, after a
+  // barrier of the block. In the last block to finish, reports the end of the
+  // call and returns true. `rows` is true if the call counts the bytes of its
+  // rows.
   __device__ bool Finish(bool rows = false) const {
     if (gridDim.x > 1) {
       __threadfence();

@@ -63,10 +63,11 @@ __device__ __forceinline__ void FindOffsets(const ReduceTask& task,
   }
 }
 
-// Loads 16 bytes at each offset of members [first, first + kSources). A step
-// has few vectors for each thread, and a load from the pool takes microseconds.
-// These times must not add up over the members, so all loads start before any
-// load ends. The caller sets `values` to 0 first. MovingVector explains why.
+// Loads 16 bytes at each offset from each of members [first, first + kSources).
+// A step has few vectors for each thread, and a load from the pool takes
+// microseconds. These times must not add up over the members, so all loads
+// start before any load ends. The caller sets `values` to 0 first. MovingVector
+// explains why.
 template <int kUnroll>
 __device__ __forceinline__ void LoadSources(
     const ReduceTask& task, const DeviceStep& step, int first, int self,
@@ -87,7 +88,8 @@ __device__ __forceinline__ void LoadSources(
   }
 }
 
-// Multiplies this rank's own operand among the loaded ones.
+// Multiplies this rank's own operand, which is number `own` of the loaded
+// sources. Does nothing if there is no such source.
 template <int kUnroll, typename Product>
 __device__ __forceinline__ void MultiplyOwn(
     int own, const Product& product, uint4 (&values)[kSources][kUnroll]) {
@@ -114,8 +116,8 @@ __device__ __forceinline__ bool IsAligned(const ReduceTask& task) {
 }
 
 // Adds the operands of an aligned step of at most kMost sources. Because the
-// operation is known, there are registers for more vectors than in ReduceStep,
-// so fewer loads wait for others.
+// operation is known at compile time, there are registers for more vectors than
+// in ReduceStep, so fewer loads wait for others.
 template <typename Type, int kMost, int kUnroll>
 __device__ __noinline__ void Sum(const ReduceTask& task) {
   const DeviceStep& step = *task.step;
@@ -190,7 +192,8 @@ __device__ __noinline__ void ReduceStep(const ReduceTask& task) {
 #pragma unroll
     for (int k = 0; k < kUnroll; ++k) {
       if (offset[k] >= bytes) continue;
-      // A single source is copied, NaNs included.
+      // The result for a single source is a copy of it. A fold would change its
+      // NaNs.
       const uint4 result =
           step.last - step.first == 1 ? values[0][k] : fold[k].Result(divisor);
       StoreResult(task, offset[k], result, bytes - offset[k]);
@@ -230,15 +233,17 @@ __device__ __noinline__ void ReduceStepOfAny(const ReduceTask& task) {
 #pragma unroll
     for (int k = 0; k < kUnroll; ++k) {
       if (offset[k] >= bytes) continue;
-      // A single source is copied, NaNs included.
+      // The result for a single source is a copy of it. A fold would change its
+      // NaNs.
       if (step.last - step.first == 1) result[k] = operands[k].values[0];
       StoreResult(task, offset[k], result[k], bytes - offset[k]);
     }
   }
 }
 
-// With two ranks, a slot has five vectors for each thread of a block. With
-// three or four ranks, it has three (kKernelRoundBytes).
+// Sum loads as many vectors at once as each thread of a block has in a slot.
+// With two ranks these are five vectors, and with three or four ranks three
+// (kKernelRoundBytes).
 template <typename Type, bool premultiplied>
 __device__ __forceinline__ void ReduceAs(const ReduceTask& task) {
   const int sources = task.step->last - task.step->first;

@@ -39,7 +39,7 @@ struct RowVector {
   }
 };
 
-// Stores bytes [skip, end) of `value` to `to`.
+// Stores bytes [skip, end) of `value` at `to`.
 __device__ __noinline__ inline void StorePart(std::byte* to, uint4 value,
                                               uint32_t skip, uint32_t end) {
   const uint64_t low = uint64_t{value.y} << 32 | value.x;
@@ -57,8 +57,8 @@ __device__ __noinline__ inline void StorePart(std::byte* to, uint4 value,
     to[i - skip] = static_cast<std::byte>(word(i));
 }
 
-// Returns true if a row of bytes [begin, end) of this rank's block is
-// published.
+// Returns true if any of bytes [begin, end) of this rank's block belong to a
+// published row.
 __device__ __forceinline__ bool IsPublished(const DeviceRows& rows,
                                             uint64_t begin, uint64_t end) {
   if (rows.published == nullptr) return true;
@@ -75,9 +75,10 @@ struct MovingRowVector : MovingVector {
 };
 
 // Moves this thread's vectors, except those for which `use(offset)` returns -1.
-// `load` and `store` move a vector. `follow` takes the result of `use`, and its
-// own result is passed to `store`, so that a load in `follow` overlaps with
-// other loads. Returns the number of vectors that this thread has moved.
+// `load` loads a vector, and `store` stores it. `follow` takes the result of
+// `use`, and `store` gets the results of both. So `follow` may load something
+// that `store` needs, while the vectors are loaded too. Returns the number of
+// vectors that this thread has moved.
 template <typename Use, typename Follow, typename Load, typename Store>
 __device__ __forceinline__ uint32_t MoveSome(DataWarp& warp,
                                              const StripeVectors& vectors,
@@ -103,16 +104,16 @@ __device__ __forceinline__ uint32_t MoveSome(DataWarp& warp,
   return moved;
 }
 
-// Adds a thread's vectors to the sum of all calls. All threads of a warp call
-// it.
+// Adds the bytes of a thread's vectors to `*bytes`, a sum over all calls. All
+// threads of a warp call it.
 __device__ __forceinline__ void AddMoved(uint64_t* bytes, uint32_t vectors) {
   const uint32_t sum = __reduce_add_sync(0xffffffff, vectors);
   if (LaneInWarp() == 0 && sum > 0)
     atomicAdd(reinterpret_cast<unsigned long long*>(bytes), uint64_t{sum} * 16);
 }
 
-// Puts the published rows of bytes [at, at + bytes) of this rank's block.
-// Returns the number of vectors of this thread.
+// Puts those vectors of bytes [at, at + bytes) of this rank's block that belong
+// to published rows. Returns the number of vectors that this thread has put.
 template <typename Load>
 __device__ __forceinline__ uint32_t PutRows(const DeviceRows& rows,
                                             DataWarp& warp,
@@ -129,9 +130,9 @@ __device__ __forceinline__ uint32_t PutRows(const DeviceRows& rows,
       [&](uint64_t i, uint4 v, int32_t, int32_t) { StoreSlot(slot + i, v); });
 }
 
-// Moves the taken rows of bytes [at, at + bytes) of a member's block to the
-// output. `load(offset, valid)` loads a vector. Returns the number of vectors
-// of this thread.
+// Moves those vectors of bytes [at, at + bytes) of a member's block that belong
+// to taken rows to the output. `load(offset, valid)` loads a vector. Returns
+// the number of vectors that this thread has moved.
 template <typename Load>
 __device__ __forceinline__ uint32_t MoveTaken(const DeviceRows& rows,
                                               DataWarp& warp,
@@ -152,7 +153,8 @@ __device__ __forceinline__ uint32_t MoveTaken(const DeviceRows& rows,
             StoreLocal(to + other * rows.row_bytes, v, 16);
         });
   }
-  // A vector may have parts of several rows.
+  // Rows do not consist of whole vectors, so vector `i` may have parts of
+  // several rows. Calls `visit` for each of these rows that has a place.
   const auto for_each = [&](uint64_t i, const auto& visit) {
     const uint64_t begin = at + i;
     const uint64_t end = at + (bytes - i < 16 ? bytes : i + 16);

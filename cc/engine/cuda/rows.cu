@@ -12,19 +12,20 @@ namespace {
 constexpr int kThreads = 256;
 constexpr uint32_t kMaxGrid = 256;
 constexpr uint64_t kNoFault = ~uint64_t{0};
-// Up to this many checks take less time than the launch of a kernel.
+// Up to this many checks take less time than the launch of a kernel for them.
+// So every block of the next kernel makes all of them itself.
 constexpr uint64_t kFewChecks = 1024;
 // Bytes of a row that a warp copies at a time.
 constexpr uint64_t kPartBytes = uint64_t{8} << 10;
 
-// Adds place `to` of the output to the places of a row.
+// Adds place `to` of the output to the list of a row's places (see DeviceRows).
 __device__ __forceinline__ void AddPlace(int32_t* first, int32_t* next,
                                          uint64_t row, uint64_t to) {
   next[to] = atomicExch(&first[row], static_cast<int32_t>(to));
 }
 
-// Copies `bytes` bytes with threads [thread, threads), or writes zeros if
-// `from` is null.
+// Copies `bytes` bytes, or writes zeros if `from` is null. `threads` threads
+// share the work, and this one is number `thread`.
 __device__ void CopyBytes(std::byte* to, const std::byte* from, uint64_t bytes,
                           uint32_t thread, uint32_t threads) {
   const auto copy = [&](auto zero) {
@@ -71,7 +72,9 @@ struct Indices {
   int32_t* next;
 };
 
-// Every warp takes a part of a row at a time.
+// Finds the places of the rows that come from other ranks. Writes all other
+// rows of the output: copies of this rank's own rows, and zeros for indices
+// outside the table. Every warp takes a part of a row at a time.
 __global__ void FindPlaces(const __grid_constant__ Indices at) {
   const uint32_t warps = gridDim.x * (blockDim.x / 32);
   const uint64_t parts = (at.row_bytes + kPartBytes - 1) / kPartBytes;
@@ -127,7 +130,8 @@ __host__ __device__ uint64_t NumChecks(const Slices<Entry>& slices) {
   return slices.tables.ranks * entries * (1 + entries);
 }
 
-// Returns the first fault that checks `begin`, `begin` + `step` and so on find.
+// Makes the checks with numbers `begin`, `begin` + `step`, and so on. Returns
+// the number of the first check that finds a fault.
 template <typename Entry>
 __device__ uint64_t FirstFault(const Slices<Entry>& slices, uint64_t begin,
                                uint64_t step) {
@@ -143,7 +147,7 @@ __device__ void Note(uint64_t* first, uint64_t fault) {
               static_cast<unsigned long long>(fault));
 }
 
-// Finds the first fault, as plan::CheckSlices does.
+// Stores the number of the first fault. plan::CheckSlices finds the same fault.
 template <typename Entry>
 __global__ void CheckAll(const __grid_constant__ Slices<Entry> slices) {
   Note(slices.fault,
@@ -151,7 +155,8 @@ __global__ void CheckAll(const __grid_constant__ Slices<Entry> slices) {
                   uint64_t{gridDim.x} * blockDim.x));
 }
 
-// For few checks: every block makes all of them.
+// Returns the number of the first fault. Every block makes all checks, so this
+// is only for few checks.
 template <typename Entry>
 __device__ uint64_t CheckInBlock(const Slices<Entry>& slices) {
   __shared__ uint64_t first;
@@ -270,8 +275,8 @@ RowScratch::RowScratch(const plan::Request& request, void* memory) {
   take(&next, rows.taken);
 }
 
-// Sets all bits to 1: rows have no places, no row is published, and there is no
-// fault.
+// Sets all bits of the faults, the places and the published rows to 1. This
+// means that rows have no places, no row is published, and there is no fault.
 cudaError_t ClearRows(const plan::Request& request, void* scratch,
                       cudaStream_t stream) {
   const RowScratch parts(request, scratch);

@@ -13,18 +13,19 @@
 // pointers are to device memory.
 namespace jax_cxl::cuda {
 
-// The places in the output of each row of the table that all blocks form:
-// first[row], next[first[row]], and so on, until -1. Most rows go to one place
-// or to none. Rows of this rank's own block have no places, because they have
-// been copied.
+// Where the rows of the table go. The blocks of all members form the table. The
+// places of a row in the output are first[row], next[first[row]], and so on,
+// until -1. Most rows have one place or none. Rows of this rank's own block
+// have no places, because they have been copied.
 struct DeviceRows {
   uint64_t row_bytes = 0;
   uint64_t table_rows = 0;  // of a member's block
-  // 16-byte vectors of a row; 0 if rows do not consist of whole vectors.
+  // How many 16-byte vectors a row has. 0 if rows do not consist of whole
+  // vectors.
   uint32_t row_vectors = 0;
   int32_t row_shift = -1;  // row_vectors is 2**row_shift; -1: no power of two
-  // Contains 1 for each row of this rank's block that other ranks take. If it
-  // is null, they may take all rows.
+  // Contains 1 for each row of this rank's block that other ranks take. If
+  // `published` is null, they may take all rows.
   const uint8_t* published = nullptr;
   const int32_t* first = nullptr;  // of each row of all blocks
   const int32_t* next = nullptr;   // of each row of the output
@@ -46,22 +47,25 @@ inline uint64_t RowScratchBytes(const plan::Request& request) {
   return RowScratch(request, nullptr).bytes;
 }
 
-// Enqueues the clearing of scratch memory, before its preparation.
+// Enqueues the clearing of the scratch memory. Call it before PrepareIndices or
+// PrepareSlices.
 cudaError_t ClearRows(const plan::Request& request, void* scratch,
                       cudaStream_t stream);
 
-// Enqueues the preparation of a take_rows: finds the place of each row, copies
-// this rank's own rows, and fills with zeros the rows of the output whose index
-// (int32, request.rows.taken of them) is outside the table. Sets `rows`.
+// Enqueues the preparation of a take_rows. It finds the places of each row,
+// copies this rank's own rows, and fills some rows of the output with zeros:
+// those whose index is outside the table. There are request.rows.taken indices
+// (int32). Sets `rows`.
 cudaError_t PrepareIndices(const plan::Request& request, const int32_t* indices,
                            const uint8_t* published, void* scratch,
                            const void* input, void* output, DeviceRows* rows,
                            cudaStream_t stream);
 
-// Enqueues the same preparation for a ragged_all_to_all, whose tables lie in
-// the scratch memory, with entries of 4 or 8 bytes. If a table is wrong, the
-// device reports DeviceFault::kSlices and stops (see Launch), before it moves a
-// row. All ranks find the same fault.
+// Enqueues the preparation of a ragged_all_to_all: finds the places of each
+// row, marks the published rows, and copies this rank's own rows. The tables of
+// slices lie in the scratch memory, with entries of 4 or 8 bytes. If a table is
+// wrong, the device reports DeviceFault::kSlices and stops (see Launch), before
+// it moves a row. All ranks find the same fault.
 cudaError_t PrepareSlices(const plan::Request& request, uint32_t entry_bytes,
                           void* scratch, const void* input, void* output,
                           DeviceStatus* status, DeviceRows* rows,

@@ -25,7 +25,8 @@ enum class CallKind {
   kPremultiplied,
 };
 
-// Moves this warp's vectors of a range.
+// Moves those of the vectors that belong to this warp. `load` loads a vector,
+// and `store` stores it.
 template <typename Load, typename Store>
 __device__ __forceinline__ void MoveVectors(DataWarp& warp,
                                             const StripeVectors& vectors,
@@ -56,7 +57,8 @@ struct Sources {
   int first, last;
 };
 
-// The range is empty if this block has no part in the step.
+// Returns the members for whose publications this block waits in a step. The
+// range is empty if the block has no part in the step.
 __device__ inline Sources SourcesOf(const DeviceCall& call,
                                     const DeviceStep& step) {
   switch (step.kind) {
@@ -77,12 +79,14 @@ __device__ inline Sources SourcesOf(const DeviceCall& call,
 
 // --- control warps: these return false when the call cannot continue ---
 
-// The bytes of a round wait until the doorbell of an earlier round has rung.
-// Otherwise the fence of that doorbell would wait for these bytes too, and
-// peers would wait for the fence.
+// Marks each sending step as ready, once its slot is free. The bytes of a round
+// also wait until the doorbell of an earlier round has rung. Otherwise the
+// fence of that doorbell would wait for these bytes too, and peers would wait
+// for the fence.
 __device__ inline bool AwaitSendingSteps(const DeviceCall& call,
                                          ControlWarp& warp) {
-  // Steps up to the last two publications, the latest first.
+  // For each of the last two publications: the number of steps up to it, and
+  // including it. The latest publication comes first.
   uint32_t published[2] = {0, 0};
   const uint32_t& awaited = published[call.rounds_ahead[blockIdx.x % 2] - 1];
   for (uint32_t at = 0; at < call.num_sending; ++at) {
@@ -92,8 +96,8 @@ __device__ inline bool AwaitSendingSteps(const DeviceCall& call,
         !(warp.AwaitRung(awaited) &&
           warp.AwaitSlot(call.base_round + step.round)))
       return false;
-    // Doorbells of results do not count, because they wait for the receiving
-    // steps.
+    // Doorbells for results of receiving steps do not count, because they ring
+    // only after these steps.
     if (step.kind == DeviceStepKind::kPublish && step.after == 0) {
       published[1] = published[0];
       published[0] = at + 1;
@@ -118,7 +122,8 @@ __device__ inline bool AwaitReceivingSteps(const DeviceCall& call,
       if (!warp.AwaitPublished(sources.first, sources.last,
                                call.base_round + step.round + 1))
         return false;
-      // In place: wait for the puts of the bytes that the step overwrites.
+      // A call in place: wait for the puts of the bytes that this step
+      // overwrites.
       if (step.after > 0 &&
           !warp.AwaitDone(0, shape.sending_warps(), step.after))
         return false;
@@ -159,7 +164,7 @@ __device__ inline bool RingReleased(const DeviceCall& call, const Shape& shape,
   return true;
 }
 
-// --- data warps: these return false in the same case ---
+// --- data warps: RunSteps returns false when the call cannot continue ---
 
 template <CallKind kind>
 __device__ void Send(const DeviceCall& call, DataWarp& warp,
@@ -188,7 +193,8 @@ __device__ void Send(const DeviceCall& call, DataWarp& warp,
     StoreLocal(to + i, v, valid);
   };
   const StripeVectors vectors = VectorsOf(call, 0, step.bytes);
-  // In place there is nothing to copy.
+  // If input and output are the same memory, there is nothing to copy, but
+  // there may be products to store.
   if (step.kind == DeviceStepKind::kCopy && (premultiplied || from != to))
     MoveVectors(warp, vectors, step.bytes, load,
                 [&](uint64_t i, uint4 v, uint64_t valid) {
@@ -320,8 +326,8 @@ __device__ bool RunWarp(const DeviceCall& call, const Shape& shape,
                                         shape.data_warps() - sending));
 }
 
-// Executes a call that counts on the device (LaunchCounted in executor.h), from
-// its position on.
+// Executes a call that is numbered on the device (LaunchCounted in executor.h).
+// Call TakePosition first.
 template <CallKind kind>
 __device__ void RunCounted(const DeviceCall& call, const Shape& shape,
                            BlockState& state) {

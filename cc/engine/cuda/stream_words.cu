@@ -16,7 +16,7 @@ CUdeviceptr Address(const uint64_t* word) {
   return reinterpret_cast<CUdeviceptr>(word);
 }
 
-// Both kinds of errors use the same numbers.
+// CUresult and cudaError_t use the same numbers.
 cudaError_t RuntimeError(CUresult result) {
   return static_cast<cudaError_t>(result);
 }

@@ -10,21 +10,24 @@
 
 namespace jax_cxl::cuda {
 
-// Words that a stream waits for and stores between its copies, without a kernel
-// and hence without a multiprocessor. A wait whose word never comes lasts until
-// the device is stopped.
+// Lets a stream wait for words and store words between its copies, without a
+// kernel and hence without a multiprocessor. A wait whose word never comes
+// lasts until the device is stopped.
 class StreamWords {
  public:
   // Fails with kUnimplemented if the driver lacks these operations.
   Status Open();
 
-  // Waits until `*word`, whose upper bits are the epoch, is at least `value`.
+  // AwaitAtLeast makes the stream wait until `*word`, whose upper bits are the
+  // epoch, is at least `value`. AwaitEqual makes it wait until `*word` is
+  // `value`.
   cudaError_t AwaitAtLeast(cudaStream_t stream, const uint64_t* word,
                            uint64_t value) const;
   cudaError_t AwaitEqual(cudaStream_t stream, const uint64_t* word,
                          uint64_t value) const;
 
-  // Stores the word. A reader of the word sees all earlier work of the stream.
+  // Makes the stream store `value` in the word. A reader of the word sees all
+  // earlier work of the stream.
   cudaError_t Store(cudaStream_t stream, uint64_t* word, uint64_t value) const;
 
  private:

@@ -15,8 +15,9 @@
 namespace jax_cxl::comm {
 namespace {
 
-// Includes the divisor and whether the sum is premultiplied, so that ranks
-// disagree if one calls a sum and another calls a mean or a premultiplied sum.
+// Describes a call. The descriptor includes the divisor, and whether the sum is
+// premultiplied. So there is a mismatch if one rank calls a sum and another
+// calls a mean or a premultiplied sum.
 pool::CallDescriptor DescribeCounted(const Call& call, uint32_t divisor,
                                      bool premultiplied) {
   pool::CallDescriptor descriptor = Describe(call);
@@ -69,7 +70,7 @@ Status CountedChannel::Open(Arena* arena, Recorder* recorder) {
       .flagged_released = options_.first_flagged_round,
       .position = {.flagged_rounds = options_.first_flagged_round}};
   CXL_RETURN_IF_ERROR(CopyToDevice(scratch_.get(), &scratch, 1));
-  // Peers may find this part from here on.
+  // From here on, peers may find this member's part.
   CXL_RETURN_IF_ERROR(connection_.Open(arena, recorder, /*incarnation=*/0));
   recorded_.emplace(recorder, connection_.key());
   return OkStatus();
@@ -211,7 +212,8 @@ cudaError_t CountedChannel::Launch(const CountedCall& call,
 
 // --- the checking thread ---
 
-// Returns a call as this member's journal describes it.
+// Returns call number `place` of this channel, as this member's journal
+// describes it.
 Call CountedChannel::CallAt(uint64_t place) const {
   const cuda::JournalEntry& entry =
       own_control()->journal[place % cuda::kJournal];
@@ -229,7 +231,7 @@ Call CountedChannel::CallAt(uint64_t place) const {
 }
 
 // Records the calls that the device has started since the last check. A journal
-// keeps only the latest calls.
+// keeps only the latest calls, so older ones are skipped.
 void CountedChannel::RecordStarted(uint64_t finished) {
   constexpr uint64_t kMost = cuda::kJournal / 2;
   const pool::Doorbells& doorbells = connection_.doorbells();
@@ -285,8 +287,9 @@ Status CountedChannel::CheckCalls(Clock::time_point now, uint64_t finished) {
   if (static_cast<cuda::DeviceFault>(Read(status.fault)) !=
       cuda::DeviceFault::kMismatch)
     return OkStatus();
-  // Compare the journals again, because they describe the first call that
-  // differs.
+  // The device reports only that a call differs. The journals show which call
+  // was the first to differ, so compare them again: they may have grown since
+  // the comparison above.
   CXL_RETURN_IF_ERROR(journal_->Compare(written_));
   return waits_.Mismatch(*oldest_, static_cast<int>(std::min<uint64_t>(
                                        Read(status.fault_member), size - 1)));

@@ -39,10 +39,11 @@ struct CountedCall {
   const CountedPlan* plan = nullptr;
 };
 
-// One GPU's part in one group, like DeviceChannel. But the numbers of the calls
-// live in the memory of the device, and the device writes the journal. So a
-// stream capture may record a call, and its graph may execute the call any
-// number of times. The user orders the calls of a channel on the device.
+// One GPU's part in one group. Unlike in a DeviceChannel, the numbers of the
+// calls live in the memory of the device, and the device writes the journal. So
+// a stream capture may record a call, and its graph may execute the call any
+// number of times. The user makes sure that the calls of a channel run on the
+// device one after another.
 //
 // Only kernels execute these calls. In a pool without coherence, a relay learns
 // of them from the device's journal, and no call is short.
@@ -56,8 +57,8 @@ class CountedChannel {
   CountedChannel(pool::Pool* pool, Peers* peers, const DeviceOptions& options,
                  Group group, CountedPlans* plans, Relay* relay);
 
-  // Allocates this member's part, on the current device, and publishes its
-  // place.
+  // Allocates this member's part of the pool, and the channel's own memory on
+  // the current device. Publishes the place of the part.
   Status Open(Arena* arena, Recorder* recorder);
 
   // Returns true once all members have opened the channel. Fails if one of them
@@ -71,7 +72,7 @@ class CountedChannel {
   Result<CountedCall> Prepare(const Call& call, uint32_t divisor,
                               const std::optional<Factor>& factor = {});
 
-  // Enqueues a call.
+  // Enqueues a call that Prepare has returned.
   cudaError_t Launch(const CountedCall& call, cudaStream_t stream) const;
 
   const cuda::Shape& shape() const { return options_.shape; }
@@ -80,7 +81,8 @@ class CountedChannel {
   // the calls that it has ended.
   bool RelayIsDone() const;
 
-  // See DeviceChannel::Check. Does not end the calls that cannot complete.
+  // See DeviceChannel::Check. Calls that cannot complete stay on the device
+  // until Abort.
   Status Check(Clock::time_point now);
 
   // Ends all calls, including later ones. Their results are undefined.

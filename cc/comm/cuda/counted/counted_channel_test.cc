@@ -22,7 +22,7 @@ class CountedChannelTest : public testing::Test {
 };
 
 // The flag of a short call is the low 32 bits of its round number. The device
-// skips the number whose flag would be 0, and clears the rings instead.
+// skips the round whose flag would be 0, and clears the rings instead.
 TEST_F(CountedChannelTest, FlagsBeginAnew) {
   DeviceOptions options;
   options.first_flagged_round = (uint64_t{1} << 32) - 4;

@@ -37,7 +37,7 @@ class CountedPlans {
   CountedPlans(const CountedPlans&) = delete;
   CountedPlans& operator=(const CountedPlans&) = delete;
 
-  // Makes a stream on the current device.
+  // Makes the stream that copies plans, on the current device.
   Status Open();
 
   // Returns null if there is no plan with this key.

@@ -27,7 +27,9 @@ class PremultipliedTest : public testing::Test {
   }
 };
 
-// How elements of a type are made, multiplied and added on the host.
+// How the host computes with the elements of a type. Widen converts an element
+// to the type in which elements are multiplied and added, and Narrow converts
+// the result back.
 template <typename T>
 struct PlainFloat {
   using Storage = T;
@@ -91,9 +93,9 @@ class Vectors {
   std::array<T*, kRanks> memory_ = {};
 };
 
-// Checks premultiplied sums of one type, in place, from a graph that runs
-// twice. The factors are either in the call or in device memory. Factors in
-// device memory change between the two runs.
+// Checks premultiplied sums of one type. They work in place, and a graph runs
+// them twice. If `on_device` is true, the factors are in device memory and
+// change between the two runs. Otherwise they are in the call.
 template <typename Format>
 void CheckPremultiplied(CountedPair* pair, DType dtype, plan::Op op,
                         uint64_t count, bool on_device) {

@@ -13,7 +13,7 @@ namespace jax_cxl::comm {
 namespace {
 
 // How many bytes a stream copies in one turn. This is enough for full speed. It
-// is no more, because the program's own copies (of a loss, for example) wait
+// is not larger, because the program's own copies (of a loss, for example) wait
 // until the turn ends.
 constexpr uint64_t kTurnBytes = 16 << 20;
 
@@ -139,8 +139,9 @@ Result<std::vector<std::vector<uint64_t>>> DeviceCopies::Checksums(
   return checksums;
 }
 
-// After an error, the device may still write to the borrowed memory, so that
-// memory is never used again.
+// Starts to compute the checksums of `blocks` on their device, and returns the
+// borrowed host memory to which the device writes them. After an error, the
+// device may still write to this memory, so the memory is never used again.
 Result<DeviceCopies::Exchange> DeviceCopies::StartChecksums(
     const Blocks& blocks, uint64_t bytes) {
   const auto queue = queues_.find(blocks.device);

@@ -22,8 +22,9 @@ namespace jax_cxl::comm {
 // Thread-safe.
 class DeviceCopies {
  public:
-  // Registers [base, base + bytes) for the devices (local ordinals). Fails with
-  // kUnimplemented, as PoolRegistration does.
+  // Registers the memory [base, base + bytes), so that the devices (local
+  // ordinals) can copy to it. Fails with kUnimplemented, as PoolRegistration
+  // does.
   static Result<std::unique_ptr<DeviceCopies>> Create(
       std::byte* base, uint64_t bytes, const std::vector<int>& devices);
   ~DeviceCopies();  // waits for the copies

@@ -18,15 +18,17 @@
 
 namespace jax_cxl::comm {
 
-// The ring of a GPU, in memory that is registered with CUDA. Copy engines move
-// the values while the program computes.
+// The ring in which a GPU stores values that the backward pass needs
+// (residuals). The ring lies in memory that is registered with CUDA. Copy
+// engines move the values while the program computes.
 //
 // Thread-safe.
 class DeviceRing {
  public:
-  // The ring has `rows` blocks starting at each address in `parts`. It adds
-  // itself to the rings of this process. Fails with kUnimplemented if the store
-  // has too many devices.
+  // The ring has one part on each device of the store. The parts begin at the
+  // addresses in `parts`, and have `rows` blocks each. Adds the ring to the
+  // rings of this process. Fails with kUnimplemented if the store has too many
+  // devices.
   static Result<std::shared_ptr<DeviceRing>> Create(
       uint32_t number, int device, std::vector<std::byte*> parts,
       uint64_t rows);
@@ -41,8 +43,9 @@ class DeviceRing {
   // afterwards.
   void Close();
 
-  // Enqueues a put or a get on the stream of a program, and returns. `number`
-  // is the number of the value in its layer. Fails with kResourceExhausted if
+  // Enqueue a put or a get on the stream of a program, and return. Put writes
+  // the handle of the value to `handle`, and Get reads it there. `number` is
+  // the number of the value in its layer. They fail with kResourceExhausted if
   // an earlier get found that its value had been overwritten.
   Status Put(int32_t number, const std::byte* value, uint64_t bytes,
              tier::DeviceHandle* handle, cudaStream_t stream);
@@ -54,7 +57,8 @@ class DeviceRing {
              uint64_t rows);
 
   Status Prepare();
-  // Fails if the ring was closed. Also fails one time after a get has failed.
+  // Fails if the ring was closed. Also fails once after a get has failed,
+  // because the device finds this only after Get has returned.
   Status CheckUsable();
   Status CopyOut(const tier::Handle& value, StagingBuffer& from,
                  uint64_t bytes);

@@ -30,11 +30,11 @@ struct StagingBuffer {
 };
 
 // The buffers of one named value of a layer. The program copies each value that
-// it puts to an outgoing buffer, and goes on; a copy engine empties the buffer.
-// The backward pass needs the values in the opposite order. So the values that
-// it needs next are fetched to incoming buffers ahead of time. If the backward
-// pass needs another value, the kernel detects this and reads the value from
-// the store itself.
+// it puts to an outgoing buffer, and goes on. A copy engine then copies the
+// value from the buffer to the store. The backward pass needs the values in the
+// opposite order. So the values that it needs next are fetched to incoming
+// buffers ahead of time. If the backward pass needs another value, the kernel
+// detects this and reads the value from the store itself.
 //
 // Not thread-safe.
 class Staging {
@@ -48,10 +48,11 @@ class Staging {
   // the device if it replaces smaller buffers.
   Status Reserve(uint64_t bytes);
 
-  // Returns the buffer for the next value that the program puts.
+  // Returns the buffer for `value`, the next value that the program puts.
   StagingBuffer& NextOutgoing(const StoredValue& value);
 
-  // Returns the value that the program is probably getting now.
+  // Removes and returns the last value that was put and not got. The program is
+  // probably getting this value now.
   std::optional<StoredValue> Expected();
   // Returns the buffer that holds the value, or null if there is none.
   StagingBuffer* Find(const StoredValue& value);
@@ -62,7 +63,9 @@ class Staging {
   };
   std::optional<Fetch> NextFetch();
 
-  // Forgets values that were overwritten.
+  // Forgets the values that the ring has overwritten. `head` is the number of
+  // bytes that all values so far have taken, and `capacity` is the size of the
+  // ring in bytes.
   void Forget(uint64_t head, uint64_t capacity);
 
  private:

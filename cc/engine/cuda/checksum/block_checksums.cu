@@ -8,8 +8,8 @@ using xxh3::Pair;
 
 constexpr int kWarpsPerGroup = 4;
 // How many steps ahead a warp loads its words. Computing a step takes only a
-// small part of the time of a load. Each step needs the results of the previous
-// step, so a block has only one warp.
+// small part of the time of a load. Only one warp works on a block of data,
+// because each step needs the results of the previous step.
 constexpr int kAhead = 8;
 constexpr unsigned kAllLanes = ~0U;
 
@@ -22,7 +22,8 @@ __device__ Pair PairAt(const ulonglong2* address) {
   return {words.x, words.y};
 }
 
-// Returns the sum over the lanes whose numbers differ in these bits only.
+// Returns the sum of `value` over the lanes whose numbers differ from this
+// lane's number only in bits kFirstBit to kLastBit.
 template <int kFirstBit, int kLastBit>
 __device__ uint64_t SumOverLanes(uint64_t value) {
 #pragma unroll
@@ -32,7 +33,7 @@ __device__ uint64_t SumOverLanes(uint64_t value) {
   return value;
 }
 
-// A warp computes the checksum of a block.
+// Each warp computes the checksum of one block of data.
 __global__ void Checksums(const __grid_constant__ Keys keys,
                           const uint64_t* blocks, uint64_t count,
                           uint64_t steps, uint64_t* checksums) {
@@ -61,7 +62,8 @@ __global__ void Checksums(const __grid_constant__ Keys keys,
       Mix(words[slot][0], own.lower, sum);
       Mix(words[slot][1], last ? own.upper_last : own.upper, sum);
       load(slot, step + kAhead);
-      // All lanes of a pair have the same accumulators.
+      // All lanes of a pair have the same accumulators, and add the sum over
+      // these lanes.
       accumulators.first +=
           SumOverLanes<xxh3::kPairs, xxh3::kLanes / 2>(sum.first);
       accumulators.second +=

@@ -14,7 +14,8 @@ namespace jax_cxl::cuda {
 namespace flagged {
 namespace {
 
-// `call` may not be filled in yet: it may get the numbers of `given` later.
+// Returns the task of a call. `call` may still be empty, if TakePosition copies
+// `given` to it later. So the numbers of steps come from `given`.
 template <typename AnyLists>
 __device__ Task TaskOf(const DeviceCall& given, const DeviceCall& call,
                        const AnyLists& lists) {
@@ -41,12 +42,13 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     if (threadIdx.x == 0) Stop(call.status);
     return;
   }
-  // By now, all data have been loaded into registers or stored in memory, and
-  // the following store cannot overtake that.
+  // By now, all threads have loaded the data of the peers. The following store
+  // cannot overtake these loads, so peers that see it may overwrite the slot.
   if (threadIdx.x == 0 && progress.Finish()) StoreReleased(call, mine);
 }
 
-// RunFlagged, for calls that count on the device (LaunchCounted in executor.h).
+// Does what RunFlagged does, for calls that are numbered on the device
+// (LaunchCounted in executor.h).
 template <typename AnyLists>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     RunCountedFlagged(const __grid_constant__ DeviceCall given,

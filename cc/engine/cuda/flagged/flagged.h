@@ -17,7 +17,7 @@
 // a member has begun a call, and that it has read all data of a round.
 namespace jax_cxl::cuda {
 
-// The part of a call that travels with the launch.
+// The lists of a call's steps and members, which are arguments of the launch.
 struct FlaggedPlan {
   const DeviceStep* sending;  // their numbers are in DeviceCall
   const DeviceStep* receiving;
@@ -26,7 +26,7 @@ struct FlaggedPlan {
 };
 
 // Like Launch (executor.h), or like LaunchCounted if the call has a journal.
-// `call.base_round` counts the rounds of this ring.
+// `call.base_round` counts the rounds of the rings for short messages.
 cudaError_t LaunchFlagged(const DeviceCall& call, const FlaggedPlan& gpu_plan,
                           cudaStream_t stream);
 

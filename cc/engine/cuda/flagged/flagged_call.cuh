@@ -56,8 +56,9 @@ __device__ inline bool Receive(const Task& task, Shared& shared) {
   return true;
 }
 
-// This thread's part of the puts. The first load starts before the thread knows
-// the number of the call, and before it knows that the slot is free.
+// This thread's part of the puts. Its first load starts in the constructor,
+// before the thread knows the number of the call, and before it knows that the
+// slot is free.
 class Puts {
  public:
   __device__ Puts(const std::byte* input, const ShortStep* sending,
@@ -85,7 +86,9 @@ class Puts {
   uint4 data_ = {};
 };
 
-// Called by all threads, none of which waits for the load here.
+// Initializes `shared`. Called by all threads of a block. One of them loads
+// what earlier calls have noted about the peers, and none of them waits for
+// this load here.
 __device__ inline void Begin(const DeviceCall& call, Shared& shared) {
   if (threadIdx.x != kThreads) return;
   shared.gave_up = 0;
@@ -107,7 +110,9 @@ __device__ inline bool Run(const Task& task, FlaggedControl& mine,
       done = AwaitReleased(call, shared, call.base_round + 1 - kFlaggedSlots);
     done = !__syncthreads_or(!done);
   }
-  // Do this only now: a peer may not have seen the word's old value before.
+  // The word replaces that of the call which used this slot before. Store it
+  // only now, because before this wait a peer might still have had to see the
+  // old word.
   if (done && threadIdx.x == 0 && blockIdx.x == 0)
     StoreWord(&mine.calls[SlotOf(call)], ExpectedCall(call));
   if (done && data) {
@@ -165,8 +170,8 @@ __device__ inline bool BeginAnew(const Task& task, Shared& shared,
   return true;
 }
 
-// Executes a call that counts on the device (LaunchCounted in executor.h), from
-// its position on, after Begin. `call` is the task's.
+// Executes a call that is numbered on the device (LaunchCounted in executor.h).
+// Call Begin and TakePosition first. `call` is the call of `task`.
 __device__ inline void RunCounted(const Task& task, Shared& shared,
                                   DeviceCall* call, Puts& puts) {
   const KernelProgress progress(*call);

@@ -27,8 +27,9 @@ __device__ inline bool AwaitReleased(const DeviceCall& call, Shared& shared,
   });
 }
 
-// Remembers what all peers have read, for later calls. Does it only in some
-// calls, because it crosses the link. Called by a whole warp.
+// Remembers how many rounds all peers have read, for later calls. Reading the
+// peers' words crosses the link, so it does this only in some calls. Called by
+// a whole warp.
 __device__ inline void NoteReleased(const DeviceCall& call,
                                     const Shared& shared) {
   if (shared.released + kFlaggedSlots / 2 > call.base_round) return;

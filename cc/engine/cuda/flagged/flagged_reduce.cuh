@@ -13,7 +13,8 @@
 namespace jax_cxl::cuda::flagged {
 
 // Fills `operands` with the data of members [first, first + operands.count) for
-// the current unit of `units`.
+// the current unit of `units`. Waits until the data have arrived. Returns false
+// when the call cannot continue.
 __device__ __forceinline__ bool Fetch(const Task& task, Wait& wait,
                                       const Units& units, int first,
                                       Operands& operands) {
@@ -58,7 +59,8 @@ __device__ inline bool Reduce(const Task& task, Shared& shared,
     operands.count = min(step.last - first, kSources);
     if (!Fetch(task, wait, units, first, operands)) return false;
     result = FoldIn(call, operands, first == step.first);
-    // A single source is copied, NaNs included.
+    // The result for a single source is a copy of it. A fold would change its
+    // NaNs.
     if (step.last - step.first == 1) result = operands.values[0];
   }
   StoreLocal(call.output + step.to + units.i(), result, units.left());

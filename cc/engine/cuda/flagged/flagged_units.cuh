@@ -16,12 +16,14 @@
 // in the ring, and a thread's wait for a unit.
 namespace jax_cxl::cuda::flagged {
 
-// Threads of a block that move data. One more warp watches the peers' calls,
-// and another warp does the work that nothing waits for.
+// Threads of a block that move data. One more warp watches the peers' calls.
+// Another warp writes the journal, and notes what the peers have read. No other
+// warp waits for this work.
 inline constexpr uint32_t kThreads = 512;
 inline constexpr uint32_t kBlockThreads = kThreads + 64;
 
-// Returns enough blocks that each thread has little to do.
+// Returns how many blocks to launch for this many units: enough that each
+// thread has little to do.
 inline uint32_t BlocksFor(uint64_t units) {
   constexpr uint64_t kMost = 32;
   return static_cast<uint32_t>(
@@ -41,8 +43,9 @@ struct ShortStep {
 };
 static_assert(kMaxMembers <= 255);
 
-// The input lists of a call. They are launch arguments: if they were in the
-// device's memory, each list would cost a load before the load of the data.
+// The lists of a call: the rings of its members, and its steps. They are launch
+// arguments: if they were in the device's memory, each list would cost a load
+// before the load of the data.
 template <uint32_t kMembers, uint32_t kSteps>
 struct Lists {
   FlaggedControl* rings[kMembers];
@@ -50,10 +53,11 @@ struct Lists {
 };
 using FewLists = Lists<8, 24>;
 using AllLists = Lists<kMaxMembers, kMaxSteps>;
-// Larger lists would need a driver of CUDA 12.1.
+// Arguments of more than 4 KiB would need a driver of CUDA 12.1.
 static_assert(sizeof(DeviceCall) + sizeof(AllLists) <= 4096);
 
-// Lists of any length.
+// A call and its lists. The functions below take a Task, so that they work with
+// lists of any length.
 struct Task {
   const DeviceCall& call;
   FlaggedControl* const* rings;
@@ -67,7 +71,8 @@ __device__ inline uint32_t FlagOf(const DeviceCall& call) {
   return FlagOf(call.base_round);
 }
 
-// The result never equals the contents of a word that nobody has written.
+// Returns the word by which a member shows that it is in this call. It never
+// equals the contents of a word that nobody has written.
 __device__ inline uint64_t ExpectedCall(const DeviceCall& call) {
   return CallWord(call.base_round + 1, call.hash);
 }
@@ -76,7 +81,7 @@ __device__ inline uint32_t SlotOf(const DeviceCall& call) {
   return static_cast<uint32_t>(SlotOf(call.base_round));
 }
 
-// The place of a unit of a member's data in the ring.
+// The place of a unit of a member's data in the member's ring.
 struct UnitVectors {
   std::byte* low;
   std::byte* high;

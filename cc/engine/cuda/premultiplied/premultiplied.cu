@@ -5,7 +5,8 @@
 namespace jax_cxl::cuda {
 namespace {
 
-// Repeats the factor over 8 bytes, as Multiply expects it.
+// Loads the factor if it is in device memory. Repeats it over 8 bytes, as
+// Multiply expects it.
 __device__ void TakeFactor(DeviceCall* call) {
   uint64_t factor = call->factor;
   if (call->factor_at != nullptr) {

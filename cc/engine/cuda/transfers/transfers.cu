@@ -9,7 +9,7 @@ namespace jax_cxl::cuda {
 namespace {
 
 // The transfers are arguments of the launch. A short list costs less than a
-// long one.
+// long one, so there are kernels for lists of several lengths.
 template <size_t most>
 struct Transfers {
   DeviceTransfer transfers[most];
