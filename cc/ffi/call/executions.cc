@@ -36,7 +36,9 @@ Result<Executions::Number> Executions::Next(uint64_t job, int32_t device,
   uint64_t number = 0;
   if (!launches.empty()) {
     // XLA increments the launch id of a program, as a number of 32 bits. When
-    // XLA loads a program again, its ids may start anywhere.
+    // XLA loads a program again, its ids may start anywhere. So only an id that
+    // is a little lower than the last one shows that launches started out of
+    // order.
     const int64_t last = launches.back().run_id;
     const auto ahead = static_cast<int32_t>(static_cast<uint32_t>(last) -
                                             static_cast<uint32_t>(run_id));
