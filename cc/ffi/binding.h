@@ -109,8 +109,8 @@ class Handlers {
                                      Arguments arguments, Results results) {
     const Status status = CheckTables(context, rows, arguments, results);
     if (status.ok()) return xla::ffi::Error::Success();
-    // Other ranks may wait for later collectives of this program, which will
-    // not run now.
+    // This program fails here. Tell the other ranks, because they may wait for
+    // its later collectives.
     if (auto device = FindDevice<Platform>(ordinal); device.ok())
       device->local->endpoint->Abort(status);
     return ToFfiError(status);

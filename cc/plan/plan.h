@@ -141,9 +141,9 @@ std::string_view StepKindName(StepKind kind);
 // The fields of a step determine what it waits for, so no plan can forget a
 // wait. kPut, kPutOutput and kReduceToSlot wait until their slot is free: every
 // peer has released round - num_slots, even peers that do not read it. kGet
-// waits until `peer` has published `round`, and kReduce* until every other
-// source has. Only kGet may have bytes = 0. If a step reads a slot, its offset
-// in the slot is a multiple of kSlotAlignment.
+// waits until `peer` has published `round`. kReduce* waits until all sources
+// except this rank have published it. Only kGet may have bytes = 0. If a step
+// reads a slot, its offset in the slot is a multiple of kSlotAlignment.
 struct Step {
   StepKind kind = StepKind::kCopy;
   int32_t peer = -1;  // kGet
@@ -167,8 +167,8 @@ struct Plan {
 uint64_t InputBytes(const Request& request);
 uint64_t OutputBytes(const Request& request);
 
-// Return a description for messages and tests. That of a plan has a line for
-// each step.
+// Return a description of a step or a plan, for messages and tests. The
+// description of a plan has a line for each step.
 std::string DebugString(const Step& step);
 std::string DebugString(const Plan& plan);
 

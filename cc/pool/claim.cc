@@ -29,7 +29,7 @@ constexpr milliseconds kBeat(100);
 // much longer than another creator takes from its last check to its store.
 constexpr milliseconds kSettle(100);
 
-// A process that may be alive, and the word that it increments while it is.
+// A process that may be alive. If it is, it increments the word at `word`.
 struct Sign {
   const uint64_t* word;
   uint64_t seen;
@@ -68,7 +68,7 @@ class Search {
     return OkStatus();
   }
 
-  // Watches the words of all processes that may be alive for `dead_after_s`.
+  // For `dead_after_s`, watches the words of all processes that may be alive.
   // Fails with kAlreadyExists as soon as one of the words changes.
   Status Watch(double dead_after_s) {
     if (signs_.empty()) return OkStatus();
@@ -92,8 +92,8 @@ class Search {
 
  private:
   // Returns true if a pool may begin at `page`, according to its magic bytes.
-  // This check is cheap, because a device has many places where a pool could
-  // begin, and most of them hold other data.
+  // The check must be cheap, because a device has many places where a pool
+  // could begin, and most of them hold other data.
   bool MayBegin(const HeaderPage& page) const {
     coherence_.AcquirePayload(page.header.magic, sizeof(page.header.magic));
     coherence_.AcquirePayload(page.keeper.magic, sizeof(page.keeper.magic));

@@ -26,8 +26,8 @@ TEST(PoolRefusalTest, FilesOfOthersAreLeftAlone) {
   WriteFile(dir / "foreign", text);
   EXPECT_EQ(CreateCode(FileSpec({dir / "foreign"}), "not a jax_cxl pool"),
             Code::kDataLoss);
-  // A foreign file is found anywhere in the list of paths. A Create that is
-  // refused leaves no new files.
+  // A foreign file is refused wherever it is in the list of paths. A Create
+  // that is refused leaves no new files.
   EXPECT_EQ(CreateCode(FileSpec({dir / "first", dir / "foreign"})),
             Code::kDataLoss);
   EXPECT_FALSE(fs::exists(dir / "first"));
@@ -115,9 +115,9 @@ TEST(PoolRefusalTest, MissingPermissionIsAnError) {
   }));
 }
 
-// Tests what a process must not attach to, if it is at the path of a pool. Each
-// test changes the file while the pool is in use. Each error must name the
-// fault and the remedy.
+// Tests files to which a process must not attach, although they are at the path
+// of a pool. Each test changes the file while the pool is in use. Each error
+// must name the fault and the remedy.
 class AttachRefusalTest : public testing::Test {
  protected:
   void SetUp() override {

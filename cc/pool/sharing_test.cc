@@ -143,7 +143,8 @@ TEST_F(SharingTest, MembersNoticeThatTheirPoolWasFormatted) {
   flock((*member)->fd(), LOCK_UN);
   MoveElsewhere(*first);
   // Stop the counter of the first job, as if its host had been stopped for a
-  // long time: it no longer finds its own token as the claim.
+  // long time. The job increments the counter only while it finds its own token
+  // as the claim.
   std::atomic_ref(PageOf(*first).keeper.claim).store(1);
   const auto second = Create();
   ASSERT_NE(second, nullptr);

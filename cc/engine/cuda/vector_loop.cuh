@@ -14,8 +14,8 @@ namespace jax_cxl::cuda {
 // registers to memory, and wait for the loads into those registers before it
 // spills them.
 struct MovingVector {
-  uint64_t offset;  // from the start of the step's bytes; at least their
-                    // number if the vector is not among them
+  uint64_t offset;  // from the start of the step's bytes; `bytes` or more if
+                    // the vector is not among them
   uint4 value = {};
 };
 

@@ -20,8 +20,8 @@ static_assert(kCallWords > pool::kMaxSlots);
 // The words by which block b of a member tells block b of the other members
 // what it has published. `published` counts rounds, and `calls` names the calls
 // to which they belong. A member can be ahead of its peers by at most as many
-// calls as there are slots, so no word of `calls` is overwritten while a peer
-// needs it.
+// calls as there are slots, which are fewer than kCallWords. So no word of
+// `calls` is overwritten while a peer needs it.
 struct alignas(pool::kInterferenceBytes) SendLine {
   uint64_t published;          // a doorbell word
   uint64_t calls[kCallWords];  // CallWord of call c at c % kCallWords

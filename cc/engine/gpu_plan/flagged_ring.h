@@ -42,8 +42,8 @@ constexpr uint32_t FlagOf(uint64_t round) {
   return static_cast<uint32_t>(round + 1);
 }
 
-// Returns true if the 32-bit flag of this round would be 0, because flags start
-// again. All members then clear their rings instead of running the round
+// Returns true if the flag of this round would be 0, because its 32 bits wrap
+// around. All members then clear their rings instead of running the round
 // (cc/comm/relay/flagged_rings.h).
 constexpr bool BeginsAnew(uint64_t round) { return FlagOf(round) == 0; }
 

@@ -24,9 +24,9 @@ struct Part {
   int turn;        // of the kind: a thread moves one kind after another
 };
 
-// Returns true if the step that writes `written` overwrites no byte of `read`
-// before it is read: each thread overwrites only bytes that it has already read
-// itself.
+// Compares a part that one step reads with a part that another step writes.
+// Returns true if no byte is overwritten before it is read: each thread
+// overwrites only bytes that it has already read itself.
 bool Precedes(const Part& read, const Part& written) {
   if (read.last <= written.first || written.last <= read.first) return true;
   return read.turn <= written.turn && read.unit_0 == written.unit_0;

@@ -8,8 +8,8 @@ namespace jax_cxl::cuda {
 // A copy of one member's words, for a pool without coherence. It is in memory
 // that a device and its host keep coherent. Devices wait for these words and
 // ring them, instead of the words in the pool. A host thread relays values
-// between both (cc/comm/relay/channel_relay.h). The device writes the words of
-// its own member, and the host writes those of all other members.
+// between the two (cc/comm/relay/channel_relay.h). The device writes the words
+// of its own member, and the host writes those of all other members.
 struct MirrorWords {
   SendLine send[kMaxBlocks];
   pool::Doorbell released[kMaxBlocks];

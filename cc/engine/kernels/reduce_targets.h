@@ -72,8 +72,9 @@ void RunBaseline(Args... args) {
   Loop::Run(args...);
 }
 
-// Returns the wrapper of Loop::Run(Args...) that suits this machine. For loops
-// whose speed memory limits: vectors wider than AVX2's do not speed them up.
+// Returns the wrapper of Loop::Run(Args...) that suits this machine. Use it for
+// loops whose speed is limited by memory: vectors wider than AVX2's do not
+// speed them up.
 template <typename Loop, typename... Args>
 auto Pick() -> void (*)(Args...) {
 #if defined(__x86_64__)
@@ -82,8 +83,8 @@ auto Pick() -> void (*)(Args...) {
   return &RunBaseline<Loop, Args...>;
 }
 
-// Like Pick, but for loops whose speed arithmetic limits. AVX-512 doubles the
-// speed of conversions.
+// Like Pick, but for loops whose speed is limited by arithmetic. AVX-512
+// doubles the speed of conversions.
 template <typename Loop, typename... Args>
 auto PickWidest() -> void (*)(Args...) {
 #if defined(__x86_64__)

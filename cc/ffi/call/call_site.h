@@ -54,7 +54,8 @@ class CallSite {
       xla::ffi::Dictionary attributes);
 
   // Returns the key under which ProgramSites::NoteLine notes the source line of
-  // such a call. Calls of a program that have equal arguments share a key.
+  // a call with these properties. Calls of a program with equal properties
+  // share a key.
   static std::string LineKey(std::string_view name, int op, int reduce_op,
                              int dtype, int64_t count);
 
@@ -68,11 +69,12 @@ class CallSite {
     const std::vector<int32_t>* members = nullptr;
     std::unique_ptr<comm::Call> call;  // without its identity
   };
-  // Fails with kInvalidArgument if the rank is in none of the groups.
+  // Returns the execution of the call by `rank`, with these buffers. Fails with
+  // kInvalidArgument if the rank is in none of the groups.
   Result<Execution> MakeExecution(int rank, const void* input,
                                   void* output) const;
-  // Checks that the buffers have the sizes for which the call was lowered.
-  // Fails with kInternal.
+  // Fails with kInternal unless the buffers have the sizes for which the call
+  // was lowered.
   Status CheckBuffers(size_t input_bytes, size_t output_bytes) const;
 
   // How the ranks of each group are spread over processes, if the call runs in

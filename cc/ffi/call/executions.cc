@@ -12,7 +12,8 @@ std::shared_ptr<Executions> Executions::Of(
     const std::vector<std::vector<int32_t>>& groups) {
   using Key =
       std::tuple<std::string, int64_t, std::vector<std::vector<int32_t>>>;
-  // Never destroyed: XLA's threads may still execute while the process exits.
+  // Never destroyed: XLA's threads may still execute calls while the process
+  // exits.
   static auto& mutex = *new std::mutex;
   static auto& all = *new std::map<Key, std::shared_ptr<Executions>>;
   std::lock_guard lock(mutex);

@@ -25,8 +25,8 @@ uint64_t AllRead(Planner& planner) {
 // 2, results 1, share 0, inputs 3, results 2, share 1, ... In this order, a
 // rank reduces the next chunk while the results of a chunk travel. With fewer
 // slots, the order is inputs 0, results 0, inputs 1, share 0, results 1, ...
-// Here too, a rank never waits for what its peers publish in the step just
-// before: another step lies in between. Two slots suffice for this order.
+// Here too, there is another step between the publication of data and the step
+// that waits for them. Two slots suffice for this order.
 //
 // If each round lies on all devices and the devices limit the speed, even and
 // odd ranks take turns: in each turn, half of the ranks put the inputs of two

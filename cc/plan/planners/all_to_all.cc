@@ -19,7 +19,7 @@ uint64_t PlanAllToAll(Planner& planner) {
   auto retrieve = [&](uint64_t t) {
     for (int i = 1; i < n; ++i) {
       // Each rank counts its peers from itself. So this rank is the (n - i)-th
-      // peer of Peer(i), and reads part n - i - 1 of its slot.
+      // peer of Peer(i), and reads part n - i - 1 of Peer(i)'s slot.
       const int peer = planner.Peer(i), part = n - i - 1;
       planner.Get(peer, t, part * chunks.stride, peer * block + chunks.Begin(t),
                   chunks.Size(t));

@@ -42,9 +42,9 @@ struct Stagger {
 
 // Returns how far apart readers must start to load all devices equally. If the
 // number of parts of a round is not a multiple of the number of devices, some
-// devices hold one more part than others. Which devices do changes from round
-// to round, so readers in different rounds can balance the load. If the ring
-// has too few slots for that, returns a single start.
+// devices hold one more part than others. The devices with the extra parts
+// change from round to round, so readers in different rounds can balance the
+// load. If the ring has too few slots for that, returns a single start.
 Stagger StaggerOf(const Geometry& geometry) {
   const uint64_t devices = geometry.num_devices;
   const uint64_t step =
@@ -84,9 +84,9 @@ uint64_t Striped(Planner& planner) {
 // at a time. If slots lie on several devices, readers should read different
 // rounds of a window at the same time. A window is at most half a ring, so that
 // the root can fill the other half meanwhile. If there are few readers, each
-// starts one round after another, and they stay apart. Many readers would catch
-// up with each other. Therefore they wait until a whole window is published,
-// and start at places that are spread evenly over it.
+// starts one round after the previous reader, and they stay apart. Many readers
+// would catch up with each other. Therefore they wait until a whole window is
+// published, and start at places that are spread evenly over it.
 //
 // Many readers still drift apart in time, window by window. So in every eighth
 // window (kWindowsTogether) they also wait for the first round of the next

@@ -84,18 +84,19 @@ TEST(PlacementTest, BroadcastSpreadsItsReaders) {
     rounds.resize(5);
     return rounds;
   };
-  // A few readers start one round after another.
+  // If there are few readers, each starts one round after the previous reader.
   EXPECT_EQ(first_gets(4, 1), (std::vector<uint64_t>{0, 1, 2, 3, 4}));
   EXPECT_EQ(first_gets(4, 3), (std::vector<uint64_t>{2, 0, 1, 2, 3}));
-  // Many readers read windows of one round per device, from different starts.
+  // Many readers read windows of one round per device. Each starts at another
+  // place of the window.
   EXPECT_EQ(first_gets(9, 1), (std::vector<uint64_t>{3, 0, 1, 2, 3}));
   EXPECT_EQ(first_gets(9, 5), (std::vector<uint64_t>{3, 2, 3, 0, 1}));
 }
 
 // If a round has 64 parts on six devices, four devices have one part more than
 // the others: the first device of the round and the next three. If three
-// readers are in rounds 0, 2 and 4, each device has an extra part for two of
-// them.
+// readers are in rounds 0, 2 and 4, each device has an extra part in two of
+// these rounds.
 TEST(PlacementTest, ReadersOfRoundsOnAllDevicesStartApart) {
   const Geometry geometry{.slot_bytes = 2048,
                           .num_slots = 12,

@@ -218,9 +218,10 @@ class TwoExchanges {
   }
 
   // Returns the number of chunks into which a block should be cut. If every
-  // round lies on all devices, it can be larger than usual. More chunks shorten
-  // two phases in which nothing overlaps: the start of a call, when the first
-  // inputs travel alone, and its end, when the last results do.
+  // round lies on all devices, this number can be larger than kPipelineChunks.
+  // More chunks shorten two phases in which nothing overlaps: the start of a
+  // call, when the first inputs travel alone, and its end, when the last
+  // results do.
   static uint64_t Pipeline(const Planner& planner) {
     if (!planner.striped()) return kPipelineChunks;
     return std::clamp<uint64_t>(planner.block() / (2 * kLeast), kPipelineChunks,

@@ -42,14 +42,14 @@ class Doorbells {
     coherence_.StoreFlag(word, Word(value));
   }
 
-  // Like Ring, but first publishes the other stores to the word's 64-byte cache
-  // line.
+  // Like Ring, but first publishes this thread's other stores to the word's
+  // 64-byte cache line.
   void RingLine(uint64_t* word, uint64_t value) const {
     if (guard_ != nullptr && !guard_->intact()) return;
     coherence_.StoreLine(word, Word(value));
   }
 
-  // Returns the last value rung in this job, or 0 before the first.
+  // Returns the last value that was rung in this job, or 0 if none was.
   uint64_t Read(const uint64_t* word) const {
     return Value(coherence_.LoadFlag(word));
   }

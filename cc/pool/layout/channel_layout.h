@@ -18,10 +18,10 @@
 // A member may use this memory for another group once every other member's
 // `finished` shows that it has finished all calls that the owner has finished.
 // A control block is only ever reused as a control block. In the next group,
-// all its words continue from ChannelPlace::first, which is above every value
-// that they had by more than the size of a ring. So if a member of the old
-// group still polls the memory, it never finds the submission or announcement
-// that it waits for.
+// all words of the control block continue from ChannelPlace::first, which is
+// above every value that they had by more than the size of a ring. So if a
+// member of the old group still polls the memory, it never finds the submission
+// or announcement that it waits for.
 namespace jax_cxl::pool {
 
 // The number of entries in a member's ring of submissions. If some peer has not

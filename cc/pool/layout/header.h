@@ -55,8 +55,8 @@ bool IsUnfinished(const HeaderPage& page);
 Result<bool> HoldsPool(const std::byte* first_page, uint64_t bytes,
                        const std::string& path);
 
-// Fails with kDataLoss unless `header`, read from `where`, is a header of this
-// layout.
+// Fails with kDataLoss unless `header`, read from `where`, is a valid header of
+// this layout version.
 Status CheckReadable(const PoolHeader& header, const std::string& where);
 
 // Fails with kDataLoss unless `found`, read from `where`, equals `expected`.

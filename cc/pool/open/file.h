@@ -71,8 +71,8 @@ class PoolFile {
   Status CheckMayTake(uint64_t offset, uint64_t bytes) const;
 
   // Reserves space for [offset, offset + bytes) (reserve.h). If that fails, an
-  // existing file gets its old size back. It also does so in the destructor,
-  // unless KeepSize was called.
+  // existing file gets its old size back. It also gets its old size back in the
+  // destructor, unless KeepSize was called.
   Status Reserve(uint64_t offset, uint64_t bytes);
   void KeepSize() { size_before_.reset(); }
 

@@ -73,7 +73,8 @@ class PersistentMemory {
   // The address and the size of the whole mapping, for CUDA.
   std::byte* base() const { return base_; }
   uint64_t total_bytes() const { return total_bytes_; }
-  // For users of this class that read and write the mapping themselves.
+  // The Coherence of the memory, for users of this class that read and write
+  // the mapping themselves.
   const Coherence& coherence() const { return coherence_; }
 
   // Returns the address of the range of `bytes` bytes at `offset` of a device,

@@ -45,9 +45,9 @@ void StoresBeforeLoads() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
-// The number of leases that this process has made, which numbers them. It goes
-// on in a child process, so no new lease of the child has the number of a lease
-// that was copied from the parent.
+// Counts the leases that this process makes, to number them. A child process
+// continues the count of its parent. So no new lease of the child has the
+// number of a lease that was copied from the parent.
 std::atomic<uint64_t> leases_made = 0;
 
 }  // namespace

@@ -185,7 +185,8 @@ class EndedTest : public testing::Test {
       Open(FileSpec({dir_ / "a"}, kMiB));
 };
 
-// Returns the slot of a session on another host that has no heartbeat.
+// Returns a slot that a process on another host has taken, but that has no
+// heartbeat.
 SessionSlot SilentSlot() {
   SessionSlot slot = {};
   slot.identity = 5;

@@ -8,8 +8,9 @@
 namespace jax_cxl::cuda {
 namespace {
 
-// The transfers of a launch, which are an argument of the kernel. A launch with
-// a short list of arguments costs less than one with a long list.
+// The transfers of a launch, which are an argument of the kernel. The kernel is
+// compiled for lists of several lengths (`most`), because a launch with a short
+// list costs less.
 template <size_t most>
 struct Transfers {
   DeviceTransfer transfers[most];

@@ -21,9 +21,9 @@ struct DeviceTransfer {
 };
 
 // Enqueues at most kMostTransfers transfers, each of another channel. They run
-// side by side in one kernel, with `shape.blocks` blocks each. `shape` has
-// kMaxThreads threads that move data. The number of each call is in the
-// device's memory, as it is for LaunchCounted (executor.h).
+// side by side in one kernel, with `shape.blocks` blocks each. In each block,
+// `shape` must have kMaxThreads threads that move data. The number of each call
+// is in the device's memory, as it is for LaunchCounted (executor.h).
 //
 // If each transfer had its own kernel, the kernels of a stream would run one
 // after another. Two ranks could then wait for each other forever: one rank
