@@ -14,18 +14,21 @@
 #include "cc/plan/plan.h"
 #include "xla/ffi/api/ffi.h"
 
-// The code that the handlers for CPUs and GPUs share: how XLA's buffers become
-// a call. A `Platform` defines what differs:
+// The code that the handlers for CPUs and GPUs share. It makes a call from the
+// buffers that XLA passes. The template parameter `Platform` is a class that
+// defines what differs:
 //
-//   Context        what XLA binds for a handler: the id of the launch on CPUs,
-//                  the stream on GPUs. Bound is the parameter of Ctx<> for it.
+//   Context        the type of what XLA binds for a handler: the id of the
+//                  launch on CPUs, the stream on GPUs
+//   Bound          the argument of Ctx<> that binds it
 //   Outcome        what a handler returns
 //   Runtime        comm::Runtime or comm::DeviceRuntime
 //   Finish         makes an Outcome from a status
-//   Start          starts a call, whose rows (if any) are in `rows`
-//   Keep           makes sure that a result holds what its operand holds
-//   ReadTable      returns the bytes of a buffer in the memory of the host
-//   ScratchBytes   the scratch memory of an operation that moves rows
+//   Start          starts a call; `rows` is null unless the call moves rows
+//   Keep           makes sure that a result has the contents of its operand
+//   ReadTable      returns the contents of a buffer in the host's memory
+//   ScratchBytes   returns the size of the scratch memory that an operation
+//                  needs to move rows
 namespace jax_cxl::ffi {
 
 template <typename Platform>
@@ -34,7 +37,8 @@ struct Device {
   const typename Platform::Runtime::Local* local = nullptr;
 };
 
-// Returns the runtime, and the rank of XLA's device.
+// Returns the runtime, and its entry (`local`) for XLA's device number
+// `ordinal`.
 template <typename Platform>
 Result<Device<Platform>> FindDevice(int32_t ordinal) {
   Device<Platform> device;
@@ -60,7 +64,7 @@ class Handlers {
   using Outcome = typename Platform::Outcome;
 
  public:
-  // One operand, one result.
+  // Executes a collective that has one operand and one result.
   static Outcome Collective(Context context, int32_t ordinal, CallSite* site,
                             AnyBuffer input,
                             xla::ffi::Result<AnyBuffer> output) {
@@ -71,7 +75,8 @@ class Handlers {
                    output->untyped_data());
   }
 
-  // take_rows and ragged_all_to_all: see row_buffers.h.
+  // Executes a take_rows or a ragged_all_to_all. row_buffers.h lists the
+  // operands and results.
   static Outcome Rows(Context context, int32_t ordinal, CallSite* site,
                       Arguments arguments, Results results) {
     const plan::Request& request = site->prototype().request;
@@ -88,7 +93,8 @@ class Handlers {
                    &*buffers);
   }
 
-  // Any number of operands, each aliased to its result.
+  // Executes a barrier. It takes any number of operands, each aliased to a
+  // result.
   static Outcome Barrier(Context context, int32_t ordinal, CallSite* site,
                          Arguments arguments, Results results) {
     const Status status = KeepAll(context, arguments, results);
@@ -96,21 +102,22 @@ class Handlers {
     return Execute(context, ordinal, site, nullptr, nullptr);
   }
 
-  // Takes tables (slice_check.h) and any number of values, each aliased to its
-  // result.
+  // Checks the tables of slices in the first operand (slice_check.h). Any
+  // number of other operands may follow. Each operand is aliased to a result.
   static xla::ffi::Error CheckSlices(Context context, int32_t ordinal,
                                      xla::ffi::Span<const int64_t> rows,
                                      Arguments arguments, Results results) {
     const Status status = CheckTables(context, rows, arguments, results);
     if (status.ok()) return xla::ffi::Error::Success();
-    // Other ranks may wait for later collectives of this program, which will
-    // not run now.
+    // This program fails here. Tell the other ranks, because they may wait for
+    // its later collectives.
     if (auto device = FindDevice<Platform>(ordinal); device.ok())
       device->local->endpoint->Abort(status);
     return ToFfiError(status);
   }
 
-  // Makes sure that each result holds what its operand holds.
+  // Makes sure that each result has the contents of the operand of the same
+  // number.
   static Status KeepAll(Context context, const Arguments& arguments,
                         const Results& results) {
     for (size_t i = 0; i < results.size(); ++i) {
@@ -158,7 +165,8 @@ class Handlers {
   }
 };
 
-// Binds the first parameters of every handler of a call.
+// Binds the parameters with which every handler of a call begins: context,
+// device ordinal and CallSite.
 template <typename Platform>
 auto BindCall() {
   return xla::ffi::Ffi::Bind()
@@ -167,7 +175,7 @@ auto BindCall() {
       .template Ctx<xla::ffi::State<CallSite>>();
 }
 
-// Binds these parameters, and any number of buffers.
+// Binds the parameters of BindCall, and any number of operands and results.
 template <typename Platform>
 auto BindAnyBuffers() {
   return BindCall<Platform>().RemainingArgs().RemainingRets();

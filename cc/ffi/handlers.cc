@@ -23,7 +23,8 @@ namespace {
 
 namespace xffi = xla::ffi;
 
-// Executes a permutation in which the rank exchanges nothing with other ranks.
+// Executes a permutation for a rank that is alone in its cycle or chain. The
+// rank keeps its own block, or gets zeros.
 void PermuteAlone(const comm::Call& call) {
   const uint64_t bytes = plan::OutputBytes(call.request);
   if (call.request.sources[0] < 0)
@@ -32,7 +33,7 @@ void PermuteAlone(const comm::Call& call) {
     std::memcpy(call.output, call.input, bytes);
 }
 
-// Adds to `call` what an operation that moves rows needs.
+// Sets the members of `call` that only an operation that moves rows needs.
 void SetRows(const RowBuffers& buffers, comm::Call* call) {
   if (call->request.op == plan::Op::kTakeRows) {
     cpu::ZeroRows(call->request, buffers.indices, call->output);
@@ -44,7 +45,7 @@ void SetRows(const RowBuffers& buffers, comm::Call* call) {
   }
 }
 
-// See binding.h.
+// The platform of CPUs. binding.h explains the members.
 struct Cpu {
   using Bound = xffi::RunId;
   using Context = xffi::RunId;
@@ -65,7 +66,8 @@ struct Cpu {
     return future;
   }
 
-  // XLA keeps the buffers alive until the future is complete.
+  // Starts the call, which may still use its buffers after this function has
+  // returned: XLA keeps them alive until the future is complete.
   static xffi::Future Start(xffi::RunId run_id, int32_t ordinal,
                             const Device<Cpu>& device, CallSite* site,
                             CallSite::Execution execution,
@@ -97,7 +99,8 @@ struct Cpu {
     return Finish(*finished);
   }
 
-  // The lowering asks XLA to place each result where its operand is.
+  // Checks that XLA has placed a result in the memory of its operand, as the
+  // lowering asks. Then there is nothing to copy.
   static Status Keep(xffi::RunId /*run_id*/, const void* operand,
                      const void* result, uint64_t /*bytes*/) {
     if (operand == result) return OkStatus();

@@ -3,15 +3,16 @@
 
 #include "xla/ffi/api/c_api.h"
 
-// XLA custom-call handlers of collectives for platform "cpu". They share one
-// Instantiate stage, whose state is a CallSite.
+// XLA custom-call handlers of collectives for platform "cpu". All except
+// check_slices share one Instantiate stage, whose state is a CallSite.
 extern "C" {
 XLA_FFI_Error* jax_cxl_instantiate(XLA_FFI_CallFrame* frame);
-// binding.h explains these three handlers.
+// These three handlers execute calls. Class Handlers in binding.h explains
+// their operands.
 XLA_FFI_Error* jax_cxl_collective(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* jax_cxl_rows(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* jax_cxl_barrier(XLA_FFI_CallFrame* frame);
-// This handler has no state.
+// Checks tables of slices. This handler has no state.
 XLA_FFI_Error* jax_cxl_check_slices(XLA_FFI_CallFrame* frame);
 }
 

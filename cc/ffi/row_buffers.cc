@@ -9,7 +9,7 @@ namespace {
 
 namespace xffi = xla::ffi;
 
-// Whether a buffer holds `count` elements of a type.
+// Returns true if a buffer holds `count` elements of `type`.
 bool Holds(const xffi::AnyBuffer& buffer, xffi::DataType type, uint64_t count) {
   return buffer.element_type() == type && buffer.element_count() == count;
 }
@@ -19,7 +19,8 @@ const T* DataOf(const xffi::AnyBuffer& buffer) {
   return static_cast<const T*>(buffer.untyped_data());
 }
 
-// Sets the operands that follow the rows. Returns false if they are wrong.
+// Sets those members of `buffers` that are operands after the first one, the
+// rows. Returns false if these operands do not match the lowering.
 bool SetIndices(const plan::Rows& rows, const xffi::RemainingArgs& arguments,
                 RowBuffers* buffers) {
   auto indices = arguments.get<xffi::AnyBuffer>(1);

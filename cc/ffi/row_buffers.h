@@ -14,27 +14,30 @@ namespace jax_cxl::ffi {
 // The buffers of an operation that moves rows, in the memory of the host or of
 // a GPU. Operands and results:
 //
-//   take_rows          rows, indices, and optionally which of its rows a rank
-//                      publishes -> the taken rows
-//   ragged_all_to_all  rows, output, table of slices -> the output with the
-//                      received rows
+//   take_rows          this rank's rows, the indices of the rows to take, and
+//                      optionally a flag for each of this rank's rows: whether
+//                      it is published -> the taken rows
+//   ragged_all_to_all  this rank's rows, the output before the call, the table
+//                      of slices -> the output with the received rows
 //
-// On GPUs there is a second result: scratch memory.
+// On GPUs both have a second result: scratch memory.
 struct RowBuffers {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  // take_rows
+  // For a take_rows: the indices, and the flags (none: all rows are published).
   std::span<const int32_t> indices;
-  std::span<const uint8_t> published;  // empty: all rows
-  // For a ragged_all_to_all: the output's values before the call, and the
-  // table, which has 4- or 8-byte integers.
+  std::span<const uint8_t> published;
+  // For a ragged_all_to_all: the output before the call, and the table of
+  // slices, which has 4- or 8-byte integers.
   const std::byte* before = nullptr;
   std::span<const std::byte> slices;
   uint32_t slice_entry_bytes = 0;
   std::byte* scratch = nullptr;
 
-  // Fails with kInternal if the buffers are not those of `site`. Needs
-  // `scratch_bytes` bytes of scratch memory (0: no such result).
+  // Finds the buffers of a call of `site`. Fails with kInternal if their sizes
+  // or types do not match the lowering of the call, or if the scratch memory
+  // has less than `scratch_bytes` bytes. If `scratch_bytes` is 0, the call has
+  // no scratch memory.
   static Result<RowBuffers> Of(const CallSite& site,
                                const xla::ffi::RemainingArgs& arguments,
                                const xla::ffi::RemainingRets& results,

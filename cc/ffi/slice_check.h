@@ -9,12 +9,13 @@
 
 namespace jax_cxl::ffi {
 
-// Checks tables of slices of a ragged_all_to_all that moves no rows through the
-// pool (jax_cxl/_lowering/primitives/check_slices.py).
+// Checks the tables of slices of a ragged_all_to_all that moves its rows by
+// other means than the pool (jax_cxl/_lowering/primitives/check_slices.py).
 //
-// `tables` has the shape (..., ranks, 4, entries): the tables of all ranks of a
-// group, for any number of groups. `rows` has the members of plan::Rows up to
-// `elements`. `data` is the contents of the buffer, in the memory of the host.
+// `tables` is a buffer of shape (..., ranks, 4, entries). It holds the tables
+// of all ranks of a group, for any number of groups. `data` is the contents of
+// the buffer, in the memory of the host. `rows` has the members of plan::Rows
+// up to `elements`, in their order.
 //
 // Fails with kInvalidArgument if a slice is wrong, and with kInternal if the
 // buffer does not have the shape for which the call was lowered.

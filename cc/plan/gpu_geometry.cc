@@ -18,8 +18,8 @@ Stripes GpuStripes(uint64_t slot_bytes, int num_devices, int num_ranks,
 }
 
 Geometry GpuGeometry(int num_devices, int num_ranks, uint64_t slot_bytes) {
-  // The copy engines' two pipelines then have three slots each: one slot is
-  // filled, one is read, and one is in between.
+  // With six slots, each of the copy engines' two pipelines has three: one slot
+  // is filled, one is read, and one is in between.
   constexpr int kMinSlots = 6;
   Geometry geometry;
   geometry.num_devices = num_devices;
@@ -27,23 +27,27 @@ Geometry GpuGeometry(int num_devices, int num_ranks, uint64_t slot_bytes) {
   // Two slots per device, so that half of the ring is filled while the other
   // half is read.
   geometry.num_slots = std::clamp(2 * num_devices, kMinSlots, pool::kMaxSlots);
-  // If ordinary memory emulates the pool, rings of this size stay in the
-  // processor's cache. Moving a slot of this size takes long enough to hide the
-  // round trip of a doorbell.
+  // The default is kGpuSlotBytes for two reasons. If ordinary memory emulates
+  // the pool, rings of such slots stay in the processor's cache. And moving
+  // such a slot takes long enough to hide the round trip of a doorbell.
   geometry.slot_bytes = slot_bytes;
   // If each rank reads all inputs, the load of the devices grows with the
-  // square of the number of ranks. If ranks share the work, each rank needs one
-  // get from each peer.
+  // square of the number of ranks. If ranks share the work, the load grows only
+  // in proportion to that number, but a call takes a second exchange, with one
+  // get from each peer. So the limit falls with the square of the number of
+  // ranks.
   geometry.all_read_bytes = (uint64_t{768} << 10) / num_ranks / num_ranks;
-  // For smaller chunks, doorbells cost more than the overlap saves. Several
-  // devices share the load of a message only if it has several chunks.
+  // For smaller chunks than this, doorbells cost more time than the overlap
+  // saves. With several devices, smaller chunks pay off, because the devices
+  // share the load of a message only if it has several chunks.
   geometry.min_chunk_bytes = uint64_t{num_devices > 1 ? 24u : 256u} << 10;
   return geometry;
 }
 
 Geometry FlaggedGeometry(int num_ranks, uint64_t slot_bytes) {
-  // Reading everything takes up to twice the bytes, but crosses the link once
-  // instead of twice.
+  // If every rank reads all inputs, it reads up to twice the bytes, but the
+  // data cross the link only once, instead of twice in a row. That pays off up
+  // to all_read_bytes.
   return {.slot_bytes = slot_bytes,
           .num_slots = kFlaggedSlots,
           .all_read_bytes = std::min(

@@ -7,13 +7,13 @@ namespace jax_cxl::plan {
 
 // How the thread blocks of a kernel divide slots: byte x of a slot belongs to
 // block (x / unit_bytes) % num_blocks. A block reads and writes only its own
-// bytes of every slot. It has its own doorbells, so it communicates only with
-// the same block of the other ranks.
+// bytes of every slot, and has its own doorbells. So it communicates only with
+// the block of the same number in the other ranks.
 //
-// Therefore the blocks of one round may use different slots. In a pool of
-// several devices, each block is `slot_step` slots ahead of the previous block.
-// A round of one rank then lies on all devices, and ranks in the same round
-// load all devices equally, for any number of ranks.
+// Therefore the blocks may use different slots in the same round. In a pool of
+// several devices, block b uses the slot that is `slot_step` slots after that
+// of block b - 1. A round of one rank then lies on all devices, and ranks in
+// the same round load all devices equally, for any number of ranks.
 struct Stripes {
   uint32_t num_blocks = 1;  // a power of two
   uint32_t unit_bytes = 1;  // a power of two, at least 16
@@ -31,38 +31,42 @@ constexpr uint64_t SlotOfBlock(uint64_t round, uint64_t block,
 
 inline constexpr uint32_t kGpuBlocks = 64;
 
-// Chooses the largest units such that block 0 has the first unit of each rank's
-// part of a slot.
+// Returns stripes with the largest units, between 128 and 1024 bytes, such that
+// block 0 has the first unit of each rank's part of a slot.
 Stripes GpuStripes(uint64_t slot_bytes, int num_devices, int num_ranks,
                    uint32_t num_blocks);
 
 // Returns the layout of the rings of a group of GPUs, for a pool of
 // `num_devices` devices with space for slots of `slot_bytes`. The simulator
-// uses this layout unchanged, for links of 20 GB/s. The CUDA engine uses slots
-// of another size, and its kernels use other rounds. Both were measured on
-// links of 55 GB/s (cc/comm/cuda/device_connection.h).
+// uses this layout unchanged, for links of 20 GB/s. The CUDA engine chooses
+// another size of slots, and its kernels put another number of bytes into a
+// round. Both choices come from measurements on links of 55 GB/s
+// (cc/comm/cuda/device_connection.h).
 inline constexpr uint64_t kGpuSlotBytes = uint64_t{2} << 20;
 Geometry GpuGeometry(int num_devices, int num_ranks,
                      uint64_t slot_bytes = kGpuSlotBytes);
 
 // Short messages use a ring of their own, whose data carry flags
 // (cc/engine/cuda/flagged/flagged.h). Each call takes one round of that ring. A
-// slot holds kFlaggedBytes of data, or more if memory allows.
+// slot holds kFlaggedBytes of data, or up to kMostFlaggedBytes if memory
+// allows.
 inline constexpr uint64_t kFlaggedBytes = uint64_t{64} << 10;
 inline constexpr uint64_t kMostFlaggedBytes = uint64_t{256} << 10;
 inline constexpr int kFlaggedSlots = 4;
 Geometry FlaggedGeometry(int num_ranks, uint64_t slot_bytes = kFlaggedBytes);
 
-// Each flag is as large as the data it belongs to, so messages double in size.
+// The factor by which flags enlarge a message. Each flag is as large as the
+// data to which it belongs.
 inline constexpr int kFlaggedExpansion = 2;
 
 // Returns true if the message is so short that flags in the data (twice the
-// bytes) are faster than a fence, a doorbell and a poll. This holds if the
-// blocks of all ranks take at most `most` bytes together, and so do the input
-// and output of a rank. Faster links allow a larger `most`.
+// bytes) are faster than a fence, a doorbell and a poll. The condition is that
+// the blocks of all ranks take at most `most` bytes together, and that the
+// input and output of a rank take at most `most` bytes together. The faster the
+// links, the larger the best `most`.
 bool IsFlagged(const Request& request, uint64_t most);
 inline constexpr uint64_t kFlaggedAt20GBps = uint64_t{64} << 10;  // modeled
-// In slots; measured with links of 55 GB/s.
+// The best `most` for links of 55 GB/s, as a number of slots (measured).
 inline constexpr uint64_t kFlaggedSlotsAt55GBps = 4;
 
 }  // namespace jax_cxl::plan

@@ -12,8 +12,8 @@
 namespace jax_cxl::plan {
 namespace {
 
-// The engine executes each short call as a single round of the ring for short
-// messages.
+// The engine relies on this: it executes each short call as a single round of
+// the ring for short messages.
 TEST(GpuGeometryTest, FlaggedCallsAreOneRound) {
   for (Op op : AllOps()) {
     for (int n : {1, 2, 3, 5, 8, 12, 64}) {
@@ -31,15 +31,17 @@ TEST(GpuGeometryTest, FlaggedCallsAreOneRound) {
 
 TEST(GpuGeometryTest, FlaggedCallsAreShort) {
   EXPECT_TRUE(IsFlagged(MakeRequest(Op::kBarrier, 4, 0), 1000));
-  // The limit applies to all blocks together, and to the buffers of one rank.
+  // The limit of 1000 bytes applies to the blocks of all ranks together, and
+  // also to the input and output of one rank together.
   EXPECT_TRUE(IsFlagged(MakeRequest(Op::kBroadcast, 4, 250, 1), 1000));
   EXPECT_FALSE(IsFlagged(MakeRequest(Op::kBroadcast, 4, 251, 1), 1000));
   EXPECT_TRUE(IsFlagged(MakeRequest(Op::kAllToAll, 4, 125, 1), 1000));
   EXPECT_FALSE(IsFlagged(MakeRequest(Op::kAllToAll, 4, 126, 1), 1000));
 }
 
-// 64 blocks, each a slot ahead of the previous block, spread a round over all
-// devices almost evenly. With one device they stay in one slot.
+// If each of the 64 blocks uses the slot after that of the previous block, a
+// round lies on all devices almost evenly. With one device, all blocks of a
+// round use the same slot.
 TEST(GpuGeometryTest, ARoundLiesOnAllDevices) {
   for (int devices : {1, 2, 3, 4, 5, 6}) {
     const Geometry geometry = GpuGeometry(devices, 8);
@@ -62,8 +64,9 @@ TEST(GpuGeometryTest, ARoundLiesOnAllDevices) {
   EXPECT_EQ(GpuStripes(2 << 20, 1, 8, kGpuBlocks).slot_step, 0u);
 }
 
-// Each rank's part of a slot starts with the first block, unless units already
-// have their smallest size.
+// Each rank's part of a slot starts with a unit of block 0. So a slot must have
+// room for a period of units for each rank, and units must not be smaller than
+// kSlotAlignment.
 TEST(GpuGeometryTest, PartsStartWithTheFirstBlock) {
   for (int n : {1, 2, 3, 8, 12, 64}) {
     const Stripes stripes = GpuStripes(kGpuSlotBytes, 6, n, kGpuBlocks);

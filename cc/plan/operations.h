@@ -5,12 +5,12 @@
 #include <iterator>
 #include <string_view>
 
-// The operations, a row for each. This table determines the enumeration Op, the
-// sizes of buffers, which planner runs, the result that the verifier expects,
-// and the traits that Python reads (jax_cxl/_lowering/contract.py).
+// The table of operations, with a row for each. It determines the enumeration
+// Op, the sizes of buffers, which planner runs, the result that the verifier
+// expects, and the traits that Python reads (jax_cxl/_lowering/contract.py).
 //
-// Call descriptors in the pool contain the position of a row: append rows,
-// never move them.
+// Call descriptors in the pool name an operation by the position of its row. So
+// append rows, and never move them.
 namespace jax_cxl::plan {
 
 // How many blocks of `count` elements a buffer holds.
@@ -55,7 +55,7 @@ enum class Op : uint8_t {
 #undef ROW
 };
 
-// A row of the table.
+// A row of JAX_CXL_OPERATIONS, without the planner.
 struct Traits {
   std::string_view name;
   Blocks input = Blocks::kOne;
@@ -84,7 +84,7 @@ constexpr bool HasRoot(Op op) { return TraitsOf(op).root != Root::kNone; }
 constexpr bool Reduces(Op op) {
   return TraitsOf(op).combines == Combines::kYes;
 }
-// take_rows and ragged_all_to_all.
+// Returns true for take_rows and ragged_all_to_all.
 constexpr bool MovesRows(Op op) { return TraitsOf(op).output == Blocks::kRows; }
 
 }  // namespace jax_cxl::plan

@@ -8,22 +8,23 @@
 
 #include "cc/plan/operations.h"
 
-// A collective as data: the steps of one rank in one call, made by a pure
-// function of the request (planners/make_plan.h). This layer touches neither
-// the pool nor a thread nor JAX.
+// A plan is a collective as data: the list of steps of one rank in one call. A
+// pure function makes it from the request (planners/make_plan.h). This layer
+// uses neither the pool nor threads nor JAX.
 //
 // Every rank owns a ring of `num_slots` slots in the pool. A call advances all
 // rings of a group by the same number of *rounds*, even if a rank publishes
-// nothing in some of them. Round `round` uses slot `round % num_slots`. Two
-// growing counters of each rank carry all synchronization:
+// nothing in some of them. Round `round` uses slot `round % num_slots`. Ranks
+// synchronize only by two counters of each rank, which grow:
 //
 //   published(r) > t   rank r has filled its slot of round t; peers may read it
 //   released(r)  > t   rank r will not read any slot of round t or earlier
 //
-// Both may skip rounds: a rank that reads nothing releases a whole call at its
-// start. A rank may write its slot of round t once released(p) > t - num_slots
-// for every peer p. Rounds in a plan count from 0. An executor adds the number
-// of rounds of the group's earlier calls.
+// Both counters may skip rounds. For example, a rank that reads nothing
+// releases all rounds of a call at its start. A rank may write its slot of
+// round t once released(p) > t - num_slots for every peer p. Rounds in a plan
+// count from 0. An executor adds the number of rounds of the group's earlier
+// calls.
 namespace jax_cxl::plan {
 
 // The rows of a take_rows or a ragged_all_to_all. The blocks of all ranks form
@@ -32,21 +33,22 @@ namespace jax_cxl::plan {
 struct Rows {
   uint64_t table = 0;  // number of rows of each rank's block
   uint64_t taken = 0;  // number of rows of each rank's output
-  // ragged_all_to_all: number of slices that each rank sends to each rank
-  // (slices.h).
+  // ragged_all_to_all: number of slices that each rank sends to each other rank
+  // and to itself (slices.h).
   uint64_t slices = 0;
   // ragged_all_to_all: number of exchanges in a batch, which share one call
-  // (slices.h). It divides the three numbers above.
+  // (slices.h). `table`, `taken` and `slices` are multiples of it.
   uint64_t elements = 1;
-  // ragged_all_to_all: size in bytes of a rank's table of slices, if the tables
-  // travel with the rows; 0 if the ranks have already gathered the tables. In
-  // the addresses of a plan, the table follows the block in the input, and the
-  // tables of all ranks follow the blocks in the output.
+  // ragged_all_to_all: size in bytes of a rank's table of slices, if the call
+  // also exchanges the tables; 0 if the ranks have gathered the tables before
+  // the call. The steps of a plan treat the table as a continuation of the
+  // input: it follows the block. Likewise, the tables of all ranks follow the
+  // blocks of all ranks in the output.
   uint64_t slice_bytes = 0;
 };
 
-// One collective call as one rank sees it. `count` is the number of elements
-// of one block B; with n ranks the buffers hold
+// One collective call as one rank sees it. B is one block, which has `count`
+// elements. With n ranks, the buffers hold:
 //
 //   op                input    output
 //   barrier           0        0         (count is 0)
@@ -58,12 +60,13 @@ struct Rows {
 //   reduce            B        B         only the root's output is defined
 //   gather            B        n B       only the root's output is defined
 //   scatter           n B      B         only the root's input is read
-//   permute           B        B         zeros where no pair names the rank
+//   permute           B        B         zeros for a rank without a source
 //   scan, exscan      B        B         reduced over ranks <= r, < r (exscan
 //                                        leaves rank 0's output untouched);
 //                                        with `reverse` >= r, > r
-//   take_rows         B        rows      of the table of all blocks: see Rows
-//   ragged_all_to_all B        rows      the same; rows that nobody sends stay
+//   take_rows         B        rows      taken from the table of all blocks
+//                                        (see Rows)
+//   ragged_all_to_all B        rows      likewise; rows that nobody sends stay
 //                                        untouched
 //
 // An output that is "not defined" is left untouched.
@@ -74,42 +77,49 @@ struct Request {
   uint64_t count = 0;
   uint32_t element_bytes = 1;
   int root = 0;
-  // permute: sources[r] is the rank whose block rank r receives, -1 for none.
+  // permute: sources[r] is the rank whose block rank r receives, or -1 if r
+  // receives none.
   std::vector<int32_t> sources;
   bool reverse = false;  // scan, exscan
   Rows rows;             // take_rows, ragged_all_to_all
 };
 
-// The memory that a planner plans for. The same on all ranks of a group.
+// The memory that a planner plans for. All ranks of a group must use the same
+// values.
 struct Geometry {
   uint64_t slot_bytes = uint64_t{1} << 20;  // a multiple of kSlotAlignment
   int num_slots = 4;                        // at least 2
-  // For blocks of up to this many bytes, every rank reads all peers at once in
-  // all-reduce, and the root does in reduce. For larger blocks, each rank
-  // reduces a part and passes on the result.
+  // Applies to all-reduce and reduce. For blocks of up to this many bytes, a
+  // rank that needs the result reads the inputs of all peers and reduces them
+  // itself. For larger blocks, each rank reduces a part and passes on the
+  // result.
   uint64_t all_read_bytes = uint64_t{16} << 10;
-  // The slots of a ring lie on this many pool devices in turn. Several readers
-  // of one ring then visit its rounds in different orders.
+  // The slots of a ring lie on this many pool devices in turn. If there are
+  // several, the readers of one ring visit its rounds in different orders, so
+  // that they use different devices at the same time.
   int num_devices = 1;
-  // Number of parts of a round. Each part lies on the next device after the
-  // previous part (see Stripes in gpu_geometry.h). 1: a round of a rank lies on
-  // one device.
+  // Number of parts of a round, each of which lies on the next device after
+  // that of the previous part (see Stripes in gpu_geometry.h). If it is 1, a
+  // round of a rank lies on one device.
   int device_parts = 1;
-  // The smallest chunk. Even a short block is cut into at least kPipelineChunks
+  // The smallest size of a chunk. A block is cut into at least kPipelineChunks
   // chunks, and at least as many as the ring has slots, so that ranks retrieve
-  // some chunks while they publish others. But it is not cut into chunks
-  // smaller than this. 0: as few chunks as possible.
+  // some chunks while they publish others. But a short block is cut into fewer
+  // chunks, if they would be smaller than this size. If the size is 0, every
+  // block is cut into as few chunks as possible.
   uint64_t min_chunk_bytes = 0;
   // Parts of a slot that different peers read start at multiples of this value,
   // which itself is a multiple of kSlotAlignment. Engines that divide slots
-  // among workers need every part to start with the same worker.
+  // among workers (such as thread blocks) choose it so that every part starts
+  // with the same worker.
   uint64_t part_alignment = 128;
 };
 
 inline constexpr uint64_t kPipelineChunks = 8;
 
-// Parts of a slot that different peers read start on this boundary, so that no
-// cache line is flushed or fetched for two parts.
+// Parts of a slot that different peers read start at multiples of this value.
+// So no cache line belongs to two parts, and none is flushed or fetched for
+// both.
 inline constexpr uint64_t kSlotAlignment = 128;
 
 enum class StepKind : uint8_t {
@@ -119,10 +129,10 @@ enum class StepKind : uint8_t {
   kPutOutput,  // output[from, bytes) -> my slot of `round` at `to`
   kPublish,    // published = round + 1
   kGet,        // slot of `peer` (never mine), `round`, at `from` -> output[to];
-               // with bytes = 0: only its wait
+               // with bytes = 0: copies nothing, only waits for the round
   kReduce,  // ranks [first, last): input[input_from] for mine, slots of `round`
             // at `from` for the others -> output[to], in rank order
-  kReduceToSlot,  // the same -> my slot of `to_round` at `to`
+  kReduceToSlot,  // the same sources -> my slot of `to_round` at `to`
   kRelease,       // released = round + 1
 };
 
@@ -131,9 +141,9 @@ std::string_view StepKindName(StepKind kind);
 // The fields of a step determine what it waits for, so no plan can forget a
 // wait. kPut, kPutOutput and kReduceToSlot wait until their slot is free: every
 // peer has released round - num_slots, even peers that do not read it. kGet
-// waits until `peer` has published `round`, and kReduce* until every other
-// source has. Only kGet may have bytes = 0. Offsets in slots that a step reads
-// are multiples of kSlotAlignment.
+// waits until `peer` has published `round`. kReduce* waits until all sources
+// except this rank have published it. Only kGet may have bytes = 0. If a step
+// reads a slot, its offset in the slot is a multiple of kSlotAlignment.
 struct Step {
   StepKind kind = StepKind::kCopy;
   int32_t peer = -1;  // kGet
@@ -157,7 +167,8 @@ struct Plan {
 uint64_t InputBytes(const Request& request);
 uint64_t OutputBytes(const Request& request);
 
-// For messages and tests. A plan takes one line for each step.
+// Return a description of a step or a plan, for messages and tests. The
+// description of a plan has a line for each step.
 std::string DebugString(const Step& step);
 std::string DebugString(const Plan& plan);
 

@@ -19,7 +19,7 @@ Status Refuse(const SliceFault& fault, const Parts&... parts) {
                parts...);
 }
 
-// Whether any two slices that `receiver` gets overlap.
+// Returns true if two of the slices that `receiver` gets overlap in its output.
 bool SomeOverlap(const SliceTables<int64_t>& tables, uint64_t receiver) {
   std::vector<std::pair<int64_t, int64_t>> ranges;  // [first, second)
   for (uint64_t sender = 0; sender < tables.ranks; ++sender) {

@@ -9,19 +9,22 @@
 #include "cc/base/status.h"
 #include "cc/plan/plan.h"
 
-// The slices of a ragged_all_to_all. Each rank brings a table of four columns,
-// one after another: input_offsets, send_sizes, output_offsets (in the
-// receiver's output) and recv_sizes, in rows. A column has num_ranks * slices
-// entries: `slices` for each peer.
+// The slices of a ragged_all_to_all. Each rank has a table of four columns,
+// which lie one after another: input_offsets, send_sizes, output_offsets (in
+// the receiver's output) and recv_sizes. All of them count rows. A column has
+// num_ranks * slices entries: `slices` for each rank.
 //
 // A call can be a batch of exchanges. Operand and output then have the rows of
 // all elements of the batch, one after another. Entry k of a column belongs to
-// element k % elements, and counts rows from the first row of that element.
+// element k % elements, and an offset counts rows from the first row of that
+// element.
 //
-// Host and devices share these functions, so that both find the same errors.
+// The host and the devices use the same functions, so that they find the same
+// errors.
 namespace jax_cxl::plan {
 
-// The tables of all ranks, one after another. `Entry` is a signed integer.
+// The tables of all ranks, one after another. `Entry` is a type of signed
+// integers.
 template <typename Entry>
 struct SliceTables {
   const Entry* tables;
@@ -31,12 +34,15 @@ struct SliceTables {
   constexpr uint64_t slices() const { return rows.slices; }
   constexpr uint64_t entries() const { return ranks * slices(); }
   constexpr uint64_t Element(uint64_t k) const { return k % rows.elements; }
-  // Rows of one element of the batch.
+  // The number of rows that one element of the batch has in the operand and in
+  // the output.
   constexpr uint64_t operand_rows() const { return rows.table / rows.elements; }
   constexpr uint64_t output_rows() const { return rows.taken / rows.elements; }
 
-  // Row numbers, counted over all elements of the batch. Requires that the
-  // slice lies within its element: CheckSlice finds no fault.
+  // Return the first row of slice `k` that `rank` sends, in the operand of
+  // `rank` and in the output of the receiver. Rows are counted over all
+  // elements of the batch. Requires that CheckSlice finds no fault in this
+  // slice.
   constexpr uint64_t InputRow(uint64_t rank, uint64_t k) const {
     return Element(k) * operand_rows() + At(rank, 0, k);
   }
@@ -66,35 +72,37 @@ constexpr uint64_t SliceEntries(const Request& request) {
   return 4 * request.rows.slices * request.num_ranks;
 }
 
-// Returns a table as 8-byte integers. It must be in the memory of
-// the host.
+// Returns the entries of `slices` as 8-byte integers. `slices` is a table in
+// the host's memory, with entries of `entry_bytes` bytes.
 std::vector<int64_t> WideSlices(std::span<const std::byte> slices,
                                 uint32_t entry_bytes);
 
-// An error in the tables.
+// An error in the tables of slices, or none.
 struct SliceFault {
   enum Kind : uint32_t {
     kNone = 0,
     kInput,    // slice `entry` of `rank` is not within its operand
-    kOutput,   // it is not within the output of its receiver
-    kSizes,    // its receiver expects another size
-    kOverlap,  // two slices that `rank` receives have a place in common
+    kOutput,   // the slice is not within the output of its receiver
+    kSizes,    // the receiver of the slice expects another size
+    kOverlap,  // two slices that `receiver` gets overlap
   };
   uint32_t kind = kNone;
   uint32_t rank = 0;
-  uint64_t entry = 0;  // as the element's own table counts entries
+  uint64_t entry = 0;  // number of the entry within its element
   int64_t offset = 0;  // of the slice
   int64_t size = 0;
   uint64_t rows = 0;  // kInput, kOutput: of the buffer
-  // For kSizes, `other` is the receiver, and `other_entry` and `other_size` are
-  // its entry and size. For kOverlap, `rank` and `other` are the senders of the
-  // two slices, and `receiver` gets both.
+  // For kSizes, `other` is the receiver. Its entry `other_entry` expects
+  // `other_size` rows. For kOverlap, `rank` sends the first of the two slices,
+  // and `other` sends the second, which `other_entry`, `other_offset` and
+  // `other_size` describe. `receiver` gets both.
   uint32_t other = 0;
   uint32_t receiver = 0;
   uint64_t other_entry = 0;
   int64_t other_offset = 0;
   int64_t other_size = 0;
-  // In a batch: the element.
+  // The element of the batch to which the slices belong, and the number of
+  // elements.
   uint64_t element = 0;
   uint64_t elements = 1;
 };
@@ -104,7 +112,8 @@ constexpr bool LeavesRows(int64_t offset, int64_t size, uint64_t rows) {
          static_cast<uint64_t>(size) > rows - offset;
 }
 
-// Checks slice `k` of the slices that `rank` sends.
+// Checks slice `k` of the slices that `rank` sends: its place in the operand,
+// its place in the output, and the size that the receiver expects.
 template <typename Entry>
 constexpr SliceFault CheckSlice(const SliceTables<Entry>& tables, uint64_t rank,
                                 uint64_t k) {
@@ -137,8 +146,9 @@ constexpr SliceFault CheckSlice(const SliceTables<Entry>& tables, uint64_t rank,
 
 // Checks that two of the slices that `receiver` gets do not overlap in its
 // output. If they did, the slice that arrives later would overwrite the other.
-// `a` and `b` count the slices, first those of rank 0. Requires that CheckSlice
-// has found no fault.
+// `a` and `b` are numbers of slices. They count the slices that `receiver`
+// gets, first those from rank 0, then those from rank 1, and so on. Requires
+// that CheckSlice has found no fault.
 template <typename Entry>
 constexpr SliceFault CheckPair(const SliceTables<Entry>& tables,
                                uint64_t receiver, uint64_t a, uint64_t b) {
@@ -164,11 +174,12 @@ constexpr SliceFault CheckPair(const SliceTables<Entry>& tables,
   return fault;
 }
 
-// Checks all tables, in the order in which devices do.
+// Checks all tables and returns the first error, in the order in which devices
+// check them.
 Status CheckSlices(const SliceTables<int64_t>& tables);
 
-// Returns kInvalidArgument, with a message that names rank and entry; OK if
-// there is no fault.
+// Returns an error kInvalidArgument, whose message names the rank and the entry
+// of the fault. Returns OK for a fault of kind kNone.
 Status SliceError(const SliceFault& fault);
 
 }  // namespace jax_cxl::plan

@@ -11,8 +11,9 @@
 namespace jax_cxl::plan {
 namespace {
 
-// Two ranks with two slices for each. Rank 0 sends 15, 5, 5, 15 rows, and rank
-// 1 the same.
+// Returns correct tables of two ranks. Each rank has two slices for each rank.
+// It sends slices of 15 and 5 rows to rank 0, and slices of 5 and 15 rows to
+// rank 1.
 std::vector<int64_t> RightTables() {
   return {
       0, 15, 20, 25, 15, 5, 5, 15, 0,  15, 0,  5,  15, 5,  15, 5,
@@ -62,7 +63,9 @@ TEST(SlicesTest, ErrorsNameRankAndEntry) {
             "rank 0 and rows [14, 29) from rank 1 overlap");
 }
 
-// One rank, one slice, three elements of four rows.
+// Returns the error message for a batch of three elements, with an entry of its
+// table set to `value`. One rank sends one slice of each element to itself. An
+// element has four rows.
 std::string RefusalOfBatch(size_t entry, int64_t value) {
   std::vector<int64_t> tables = {0, 1, 2, 3, 2, 1, 1, 2, 3, 3, 2, 1};
   tables[entry] = value;

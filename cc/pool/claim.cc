@@ -21,14 +21,15 @@ using std::chrono::milliseconds;
 using Seconds = std::chrono::duration<double>;
 
 constexpr milliseconds kLook(20);
-// How much of a device is mapped at once.
+// The number of bytes of a device that a search maps at once.
 constexpr uint64_t kWindowBytes = uint64_t{1} << 30;
 
 constexpr milliseconds kBeat(100);
-// Much longer than a creator takes from its last check to its store.
+// How long a creator waits between storing its token and checking it. This is
+// much longer than another creator takes from its last check to its store.
 constexpr milliseconds kSettle(100);
 
-// A process that may live, and the word that it increments while it lives.
+// A process that may be alive. If it is, it increments the word at `word`.
 struct Sign {
   const uint64_t* word;
   uint64_t seen;
@@ -36,14 +37,15 @@ struct Sign {
   std::string path;
 };
 
-// A creator on another host may have enlarged a file since it was opened.
+// Returns the size of a device, or the present size of a file. A creator on
+// another host may have enlarged the file since it was opened.
 uint64_t SizeOf(const MapPiece& part, const PoolFile& file) {
   return part.is_device() ? part.file_bytes : file.Size();
 }
 
 class Search {
  public:
-  // Finds the pools that overlap a part.
+  // Finds the pools that overlap part number `index`.
   Status Add(size_t index, const MapPiece& part, const PoolFile& file) {
     if (!part.is_device())
       return SizeOf(part, file) < part.offset + kPageBytes
@@ -66,7 +68,8 @@ class Search {
     return OkStatus();
   }
 
-  // Fails with kAlreadyExists as soon as one of the words advances.
+  // For `dead_after_s`, watches the words of all processes that may be alive.
+  // Fails with kAlreadyExists as soon as one of the words changes.
   Status Watch(double dead_after_s) {
     if (signs_.empty()) return OkStatus();
     const auto end = std::chrono::steady_clock::now() + Seconds(dead_after_s);
@@ -88,8 +91,9 @@ class Search {
   std::vector<OldHeader> TakeOldHeaders() { return std::move(old_); }
 
  private:
-  // A cheap check of the magic bytes. A device has many places where a pool
-  // could begin, and most of them hold data of other jobs.
+  // Returns true if a pool may begin at `page`, according to its magic bytes.
+  // The check must be cheap, because a device has many places where a pool
+  // could begin, and most of them hold other data.
   bool MayBegin(const HeaderPage& page) const {
     coherence_.AcquirePayload(page.header.magic, sizeof(page.header.magic));
     coherence_.AcquirePayload(page.keeper.magic, sizeof(page.keeper.magic));
@@ -97,8 +101,9 @@ class Search {
            std::equal(kKeeperMagic, std::end(kKeeperMagic), page.keeper.magic);
   }
 
-  // Snapshots outlive their jobs, so no lock protects them. A pool of a file
-  // cannot begin there, because HoldsPool does not recognize them.
+  // Fails with kDataLoss if snapshots begin at `page`. They outlive their jobs,
+  // so no lock protects them. Files need no such check: HoldsPool refuses to
+  // put a pool into a file that holds anything else.
   Status CheckNoSnapshots(const std::string& path, uint64_t at,
                           const std::byte* page) const {
     for (const uint64_t offset : kSnapshotsMagicOffsets) {
@@ -227,8 +232,8 @@ void Claim::Beat(const std::stop_token& stop) {
   std::unique_lock lock(mutex);
   for (uint64_t beat = 1; !stop.stop_requested(); ++beat) {
     for (HeaderPage* page : pages_) {
-      // If another job has taken the extent, that job's thread increments the
-      // counter there.
+      // If another job has taken the extent, the counter there belongs to that
+      // job.
       if (guard_.intact() && coherence_.LoadFlag(&page->keeper.claim) == token_)
         coherence_.StoreFlag(&page->keeper_beat.word, beat);
     }

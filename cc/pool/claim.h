@@ -18,46 +18,50 @@
 
 namespace jax_cxl::pool {
 
-// The place of a header that a dead job has left inside a part of a new pool.
+// The place of a header that a dead job has left in the memory of a new pool,
+// but not at the beginning of a part of this pool.
 struct OldHeader {
   size_t part;
   uint64_t offset;  // relative to the part
 };
 
-// Looks for other jobs in the parts of `files` that this process is about to
-// format. A process of such a job on this kernel counts as living if the kernel
-// knows it. A process on another kernel counts as living if its heartbeat
-// advances within `dead_after_s`. In a file, a pool begins at the part's
+// Looks for other jobs in the memory that this process is about to format:
+// `parts[i]` is the part of `files[i]`. In a file, a pool begins at the part's
 // offset. On a device, pools of other jobs may begin anywhere and overlap the
 // part.
 //
-// Returns the headers that dead jobs have left. Fails with kAlreadyExists if a
-// job lives, and names one of its processes.
+// If a process of another job runs on this kernel, it counts as living if the
+// kernel knows it. If it runs on another kernel, it counts as living if its
+// heartbeat advances within `dead_after_s`.
+//
+// Returns the headers that dead jobs have left. Fails with kAlreadyExists if
+// another job is alive, and names one of its processes.
 Result<std::vector<OldHeader>> CheckNoJobLives(
     const std::vector<MapPiece>& parts, const std::vector<PoolFile>& files,
     double dead_after_s);
 
 // Takes the memory of a pool for a job. Creators on other hosts may want the
-// same memory, and no lock of this kernel excludes them. Hosts share only
-// atomic loads and stores, so this is Fischer's algorithm: write a token, wait
-// for longer than any creator takes from its last check to its store, and check
-// that the token is still there.
+// same memory, and no lock of this kernel keeps them out. Hosts share only
+// atomic loads and stores, so a creator uses Fischer's algorithm. It writes a
+// token, waits for longer than any other creator takes from its last check to
+// its store, and then checks that the token is still there.
 //
-// While the object lives, a thread increments a counter in every extent.
-// Creators on other hosts then see that the job lives, even before its ranks
+// While the object exists, a thread increments a counter in every extent. This
+// shows creators on other hosts that the job is alive, even before its ranks
 // have heartbeats.
 //
 // Thread-safe.
 class Claim {
  public:
-  // `pages` are the header pages of the extents; `path` is for messages. Fails
-  // with kAlreadyExists if another creator takes an extent at the same time.
+  // Takes the extents whose header pages are `pages`. `token` is the job's, and
+  // `path` is for messages. Fails with kAlreadyExists if another creator takes
+  // an extent at the same time.
   static Result<std::unique_ptr<Claim>> Take(std::vector<HeaderPage*> pages,
                                              const Coherence& coherence,
                                              const MappingGuard& guard,
                                              uint64_t token,
                                              const std::string& path);
-  ~Claim();  // records that the keeper has released it
+  ~Claim();  // records in each extent that the job has released it
   Claim(const Claim&) = delete;
   Claim& operator=(const Claim&) = delete;
 

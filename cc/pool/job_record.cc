@@ -48,7 +48,8 @@ Result<JobRecord> JobRecord::Read(int fd, uint64_t offset,
   const PoolHeader header = job_record.header();
   CXL_RETURN_IF_ERROR(job_record.Copy(
       fd, offset, ControlBytes(0, job_record.world_size()), name));
-  // The size of the second copy depends on the world size from the first copy.
+  // Both copies must have the same header, because the size of the second copy
+  // was computed from the world size in the first.
   if (std::memcmp(&header, &job_record.header(), sizeof(header)) != 0)
     return Error(Code::kDataLoss, name,
                  " is being taken over by another job; try again");

@@ -14,14 +14,15 @@
 namespace jax_cxl::pool {
 
 // A private copy of a pool's control pages, made while the ranks live or after
-// they have ended. It contains the identity of each rank and its last calls. No
-// other process can change the copy, but its contents come from other processes
-// and need checks.
+// they have ended. It contains the identity of each rank, and the last calls of
+// each rank. No other process can change the copy. But other processes have
+// written its contents, so they need checks.
 class JobRecord {
  public:
-  // Copies the control pages of the pool that starts at `offset` of an open
-  // file, a saved job record or a dax device. `name` is for messages. Fails
-  // with kDataLoss if there is no complete pool of this layout version.
+  // Copies the control pages of the pool that starts at `offset` of `fd`. `fd`
+  // is an open file, a saved job record or a dax device, and `name` is its name
+  // for messages. Fails with kDataLoss if there is no complete pool of this
+  // layout version.
   static Result<JobRecord> Read(int fd, uint64_t offset,
                                 const std::string& name);
 
@@ -29,7 +30,7 @@ class JobRecord {
   int world_size() const { return static_cast<int>(header().world_size); }
   const RankPage& rank_page(int rank) const;
   const Recorder& recorder(int rank) const;
-  // Reads doorbell words of the copy.
+  // Returns doorbells that read the words of the copy.
   Doorbells doorbells() const;
 
   // The bytes of the copy. Saved to a file, they are valid input for Read.

@@ -24,7 +24,8 @@ class JobRecordTest : public testing::Test {
   JobRecordTest() {
     std::ofstream(path_).close();  // a pool's end leaves existing files
     std::filesystem::resize_file(path_, 8 * kMiB);
-    // Pools that other users can read are refused.
+    // Only the owner may read and write the file, because Pool::Create refuses
+    // a file that other users can read.
     std::filesystem::permissions(path_,
                                  std::filesystem::perms::owner_read |
                                      std::filesystem::perms::owner_write);

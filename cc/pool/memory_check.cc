@@ -19,7 +19,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kMostBytes = uint64_t{64} << 20;
 constexpr int kSamples = 1001;
-// The two doorbells follow the check words.
+// The largest number of check words. The two doorbells of PassDoorbell follow
+// them.
 constexpr uint64_t kCheckWords = 64;
 
 double Nanoseconds(Clock::duration duration) {
@@ -37,7 +38,8 @@ std::byte* ArenaOf(const Pool& pool) {
   return pool.At(arena.offset, arena.bytes);
 }
 
-// Returns GB/s, which are bytes per nanosecond.
+// Runs `body`, which moves `bytes` bytes, and returns the bandwidth in GB/s.
+// That is the same as bytes per nanosecond.
 template <typename Body>
 double Bandwidth(uint64_t bytes, const Body& body) {
   const auto began = Clock::now();
@@ -104,7 +106,8 @@ Result<MemorySpeed> MeasureMemory(const Pool& pool) {
     std::memset(begin, 2, speed.bytes);
     flush.PublishPayload(begin, speed.bytes);
   });
-  // Small enough to fit into a cache.
+  // These bytes fit into a cache. So the stores stay there, and only the
+  // write-backs are measured.
   const uint64_t cached = std::min<uint64_t>(speed.bytes, 256 << 10);
   std::memset(begin, 3, cached);
   speed.write_back_gbs =

@@ -25,22 +25,23 @@ struct MemorySpeed {
 // Fails with kUnimplemented if this processor cannot flush cache lines.
 Result<MemorySpeed> MeasureMemory(const Pool& pool);
 
-// The number of words, 128 bytes apart, with which two hosts check two things:
-// what a store without a write-back does, and what a load without an
-// invalidation does.
+// Returns the number of check words, which are 128 bytes apart. With these
+// words, two hosts check what a store does without a write-back, and what a
+// load does without an invalidation.
 uint64_t CheckWords(const Pool& pool);
-// The address of a word. A device can write the word's cache line there.
+// Returns the address of check word `index`. A device can write to the word's
+// cache line at this address.
 uint64_t* CheckWord(const Pool& pool, uint64_t index);
-// Writes back the cache line of a word that a device has written.
+// Writes back the cache line of a check word that a device has written.
 void WriteBackCheckWord(const Pool& pool, uint64_t index);
 void StoreCheckWord(const Pool& pool, uint64_t index, uint64_t value,
                     bool write_back);
 uint64_t LoadCheckWord(const Pool& pool, uint64_t index, bool drop);
 
-// Sends a doorbell back and forth `rounds` times between two hosts. One host
-// calls with `first`, the other without. Returns the median duration of a round
-// trip in nanoseconds. Fails with kDeadlineExceeded if the other host does not
-// answer within `timeout_s`.
+// Sends a doorbell back and forth `rounds` times between two hosts. Both must
+// call this function, one with `first` = true and the other with false. Returns
+// the median duration of a round trip in nanoseconds. Fails with
+// kDeadlineExceeded if the other host does not answer within `timeout_s`.
 Result<double> PassDoorbell(const Pool& pool, bool first, int rounds,
                             double timeout_s);
 

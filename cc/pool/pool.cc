@@ -6,7 +6,8 @@
 namespace jax_cxl::pool {
 namespace {
 
-// How often a creator starts again after a sweeper has removed its file.
+// How many times a creator tries to create a pool, if a sweeper removes its
+// file each time.
 constexpr int kCreateAttempts = 3;
 
 }  // namespace
@@ -32,8 +33,9 @@ Result<std::unique_ptr<Pool>> Pool::TryCreate(const PoolSpec& spec,
     CXL_ASSIGN_OR_RETURN(token, RandomToken());
   }
   CXL_RETURN_IF_ERROR(pool->TakeMemory(token));
-  // Prefault may store to the pages, so it runs only now. In /dev/shm, the
-  // reserved space is memory already. Clearing it here would delay all ranks.
+  // Prefault may store to the pages, so it must not run before TakeMemory. It
+  // does not run for /dev/shm: space that is reserved there is memory already,
+  // and making its pages present here would delay all ranks.
   if (spec.medium->allocates() && spec.medium->shared()) {
     CXL_RETURN_IF_ERROR(Prefault(pool->mapped_.get(), pool->total_bytes_));
   }
@@ -41,8 +43,9 @@ Result<std::unique_ptr<Pool>> Pool::TryCreate(const PoolSpec& spec,
   pool->Format(token);
   for (PoolFile& file : pool->files_) CXL_RETURN_IF_ERROR(file.ShareLock());
   for (PoolFile& file : pool->files_) *swept = *swept || !file.StillNamed();
-  // Another creator may have locked the files while this creator replaced its
-  // exclusive locks with shared ones.
+  // Check that the pool is still this job's. Another creator may have locked
+  // and formatted the files while this creator replaced its exclusive locks
+  // with shared ones.
   CXL_RETURN_IF_ERROR(pool->Verify(token));
   return pool;
 }
@@ -104,7 +107,7 @@ Status Pool::OpenFiles(bool creating) {
 }
 
 Status Pool::ReserveFiles() {
-  // No file grows if one of them is refused.
+  // Check all files before any of them grows.
   for (size_t i = 0; i < pieces_.size(); ++i)
     CXL_RETURN_IF_ERROR(
         files_[i].CheckMayTake(pieces_[i].offset, pieces_[i].bytes));

@@ -28,33 +28,38 @@ namespace jax_cxl::pool {
 //
 // Exactly one process of a job creates (formats) the pool. It hands `token()`
 // to the other processes, which attach. Every process holds a shared lock on
-// each path while it lives, so that jobs can tell a live pool from a dead job's
-// leftovers. Locks exclude only processes of the same kernel. Other hosts may
-// map every medium except Shm. For such media, creators also check the
-// heartbeats of older jobs, and the members of a job notice when another job
-// formats their pool.
+// each path while it lives. So other jobs can tell a pool in use from the
+// leftovers of a dead job.
 //
-// After `Unlink`, a pool that the job created has no name. The kernel frees it
-// when the last process ends, however that process ends. The name of a Shm
-// pool stays reserved until its creator ends, so that two jobs never share a
-// pool by accident.
+// Locks keep out only processes of the same kernel, but processes on other
+// hosts may map every medium except Shm. Therefore, for media other than Shm,
+// creators also check the heartbeats of older jobs, and the members of a job
+// notice when another job formats their pool.
+//
+// After `Unlink`, files that the job created have no names. The kernel frees
+// them when the last process of the job ends, however that process ends. The
+// name of a Shm pool stays reserved until its creator ends, so that two jobs
+// never share a pool by accident.
 //
 // Thread-safe, except for Unlink and KeepNames.
 class Pool {
  public:
-  // Creates or takes over the pool, reserves all of its space, and writes the
-  // header. Creates a file of mode 0600 for Shm, and for a path of File that
-  // does not exist. Errors: kResourceExhausted (names the bytes that are needed
-  // and the bytes that are free), kNotFound, kPermissionDenied, kAlreadyExists
-  // (another live job uses the pool; names a process of it), kInvalidArgument
-  // (wrong or misaligned arguments), kDataLoss (an existing file is not a
-  // jax_cxl pool), kUnimplemented (this processor cannot do what the coherence
-  // mode needs).
+  // Creates a pool for `world_size` ranks in new files, or in existing files or
+  // devices that no living job uses. Reserves all of its space, and writes the
+  // header. For Shm, and for paths of File that do not exist, creates files of
+  // mode 0600.
+  //
+  // Errors: kResourceExhausted (the message names how many bytes are needed and
+  // how many are free), kNotFound, kPermissionDenied, kAlreadyExists (another
+  // living job uses the pool; the message names one of its processes),
+  // kInvalidArgument (wrong or misaligned arguments), kDataLoss (an existing
+  // file is not a jax_cxl pool), and kUnimplemented (this processor lacks
+  // instructions that the coherence mode needs).
   static Result<std::unique_ptr<Pool>> Create(const PoolSpec& spec,
                                               int world_size);
 
-  // Maps a pool that another process of the job has created. Errors: as for
-  // Create, and kDataLoss if the header does not fit the arguments.
+  // Maps a pool that another process of the job has created. The errors are
+  // those of Create, and kDataLoss if the header does not match the arguments.
   static Result<std::unique_ptr<Pool>> Attach(const PoolSpec& spec,
                                               int world_size, uint64_t token);
 
@@ -62,48 +67,49 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  // Removes the names of files that this process created. Idempotent; runs in
-  // the destructor too.
+  // Removes the names of the files that this process created or, for Shm, took
+  // over. Idempotent. The destructor calls it, too.
   void Unlink();
   // Makes Unlink and the destructor keep the names from now on. Used after a
-  // failure, so that `python -m jax_cxl status` finds the pool. No effect after
-  // Unlink.
+  // failure, so that `python -m jax_cxl status` finds the pool. Has no effect
+  // after Unlink.
   void KeepNames();
 
   std::byte* base() const { return base_; }
   uint64_t total_bytes() const { return total_bytes_; }
-  // Copies made when the pool was opened; later changes of the header do not
-  // affect them.
+  // Copies of values in the header, made when the pool was opened. Later
+  // changes of the header do not affect them.
   uint64_t token() const { return token_; }
   uint64_t epoch() const { return epoch_; }
   int world_size() const { return world_size_; }
   int num_extents() const { return static_cast<int>(extents_.size()); }
   const Coherence& coherence() const { return coherence_; }
-  // Doorbells for the words of this job.
+  // Returns doorbells that ring and read the words of this job.
   Doorbells doorbells() const { return {coherence_, epoch_}; }
   const PoolSpec& spec() const { return spec_; }
-  // The file of the first path, in which the control pages start at
-  // spec().offset.
+  // The open file of the first path. The pool's control pages start at
+  // spec().offset of this file.
   int fd() const { return files_.front().fd(); }
 
   RankPage* rank_page(int rank) const;
   Recorder* recorder(int rank) const;
 
-  // The part of an extent that only `rank` writes. It starts on a page
-  // boundary. It may hold old data, so the allocator clears what must be zero.
+  // Returns the arena of `rank` in an extent, which only `rank` writes. It
+  // starts on a page boundary. It may hold old data, so the allocator clears
+  // what must be zero.
   using Range = ByteRange;
   Range arena(int extent, int rank) const;
 
-  // Fails with kDataLoss once this process has lost memory of its mapping: its
-  // file was cut short, the memory failed, or another job formatted the pool.
-  // After that, data read from the pool are invalid, and stores reach no other
-  // process.
+  // Fails with kDataLoss once this process has lost memory of its mapping. That
+  // happens if a file was cut short, the memory failed, or another job
+  // formatted the pool. After that, data read from the pool are invalid, and
+  // stores of this process may fail to reach the others.
   Status CheckIntact() const;
   const MappingGuard& guard() const { return *guard_; }
 
   // Returns the address of [offset, offset + bytes). Returns null if the range
-  // leaves the mapping or overlaps a header: offsets read from the pool may be
-  // wrong.
+  // leaves the mapping or overlaps a header, because an offset that was read
+  // from the pool may be wrong.
   std::byte* At(uint64_t offset, uint64_t bytes) const;
 
  private:
@@ -112,26 +118,29 @@ class Pool {
 
   static Result<std::unique_ptr<Pool>> TryCreate(const PoolSpec& spec,
                                                  int world_size, bool* swept);
-  // Checks the arguments, and maps the files. Reserves space if `creating`.
+  // Checks the arguments, and opens and maps the files. If `creating` is true,
+  // also reserves space.
   Status Open(bool creating);
   Status OpenFiles(bool creating);
   // Finds the part of each file that the pool occupies.
   Status Measure(bool creating);
-  // Checks what the files hold, and reserves their space.
+  // Checks that the pool may take its part of each file, and reserves the
+  // space.
   Status ReserveFiles();
   Status Map();
   // Puts the interposer, if there is one, between the process and the mapping.
   Status Interpose();
-  // Takes the memory for this job. Fails with kAlreadyExists if another job
-  // lives there.
+  // Takes the memory for this job, if jobs share the medium. Fails with
+  // kAlreadyExists if a living job uses the memory.
   Status TakeMemory(uint64_t token);
   // Clears the control pages and writes the headers.
   void Format(uint64_t token);
   HeaderPage* header_page(int extent) const;
-  // Returns true if every header still belongs to this job.
+  // Returns true if every header still has this job's token and epoch.
   bool StillOurs() const;
   PoolHeader HeaderAt(const Range& extent) const;
-  // Checks every header against the values that this process expects.
+  // Checks every header against the values that this process expects, and then
+  // sets token_ and epoch_.
   Status Verify(uint64_t token);
 
   PoolSpec spec_;
@@ -149,14 +158,15 @@ class Pool {
   std::unique_ptr<Interposer> interposer_;  // null except in tests
   Coherence coherence_;
   std::unique_ptr<Claim>
-      claim_;  // the creator has one, where hosts share the pool
+      claim_;  // only in the creator, and only if hosts share the medium
   mutable std::mutex formatted_mutex_;
   mutable std::string formatted_by_;  // another job's process; empty: nobody
 };
 
-// Removes the pools of dead jobs: files `jax_cxl.*` in /dev/shm that belong to
-// this user, that no process has locked, and that are pools or all zeros. (A
-// pool is all zeros before it has a header.) Returns their paths.
+// Removes the pools that dead jobs have left in /dev/shm, and returns their
+// paths. These are files `jax_cxl.*` that belong to this user, that no process
+// has locked, and that are pools or all zeros. (A pool is all zeros before it
+// has a header.)
 std::vector<std::string> SweepLeftovers();
 
 }  // namespace jax_cxl::pool

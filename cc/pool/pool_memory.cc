@@ -11,7 +11,8 @@
 #include "cc/pool/layout/header.h"
 #include "cc/pool/pool.h"
 
-// The half of Pool that deals with the mapping and its contents.
+// The functions of Pool that deal with the mapping and its contents. pool.cc
+// has the others.
 namespace jax_cxl::pool {
 
 Status Pool::Measure(bool creating) {
@@ -66,8 +67,8 @@ Status Pool::TakeMemory(uint64_t token) {
   for (int e = 0; e < num_extents(); ++e) pages.push_back(header_page(e));
   CXL_ASSIGN_OR_RETURN(claim_, Claim::Take(std::move(pages), coherence_,
                                            *guard_, token, files_[0].path()));
-  // Otherwise the creator of another part would mistake these headers for
-  // headers of living jobs.
+  // Clear these headers. Otherwise the creator of a pool in another part of the
+  // device could mistake them for headers of living jobs.
   for (const OldHeader& header : old) {
     std::byte* page = base_ + extents_[header.part].offset + header.offset;
     std::memset(page, 0, sizeof(HeaderPage));
@@ -81,22 +82,23 @@ HeaderPage* Pool::header_page(int extent) const {
 }
 
 void Pool::Format(uint64_t token) {
-  // The epoch is one more than that of any earlier job, so that no old doorbell
-  // satisfies a wait.
+  // The new epoch is one more than the largest epoch in old headers, so that no
+  // old doorbell satisfies a wait.
   uint64_t previous = 0;
   for (const Range& extent : extents_)
     previous = std::max(previous, EpochOf(HeaderAt(extent)));
   for (int e = 0; e < num_extents(); ++e) {
     HeaderPage* page = header_page(e);
     if (!claim_) {
-      // Do this before the header is cleared. Otherwise, if the creator dies
-      // here, its file would not be recognized as a pool.
+      // Do this before the header is cleared. Otherwise, if the creator died in
+      // between, nobody would recognize its file as a pool.
       BeginKeeper(page->keeper);
       page->keeper.claim = 0;
       page->keeper.released = 0;
       page->keeper.process = ThisProcess();
     }
-    // Clear the header first, because processes of an earlier job notice that.
+    // Clear the header before the rest. Processes of an earlier job then notice
+    // that they have lost the pool.
     page->header = {};
     coherence_.PublishPayload(&page->header, sizeof(page->header));
     auto* control = reinterpret_cast<std::byte*>(page);
@@ -106,8 +108,8 @@ void Pool::Format(uint64_t token) {
   }
   const PoolHeader header = MakeHeader(world_size_, extents_, total_bytes_,
                                        NextEpoch(previous), token);
-  // Write the header of the first extent last: it marks the whole pool as
-  // complete.
+  // Write the header of the first extent last, because it marks the whole pool
+  // as complete.
   for (int e = num_extents() - 1; e >= 0; --e) {
     const PoolHeader own = ForExtent(header, e);
     std::memcpy(base_ + extents_[e].offset, &own, sizeof(own));
@@ -151,7 +153,7 @@ bool Pool::StillOurs() const {
 
 Status Pool::CheckIntact() const {
   if (guard_->intact()) {
-    // token_ is 0 until the pool is verified.
+    // Before Verify, token_ is 0, and the headers cannot be compared with it.
     if (!spec_.medium->shared() || token_ == 0 || StillOurs())
       return OkStatus();
     std::lock_guard lock(formatted_mutex_);

@@ -26,8 +26,8 @@ TEST(PoolRefusalTest, FilesOfOthersAreLeftAlone) {
   WriteFile(dir / "foreign", text);
   EXPECT_EQ(CreateCode(FileSpec({dir / "foreign"}), "not a jax_cxl pool"),
             Code::kDataLoss);
-  // The foreign file may stand anywhere in the list. A refused Create leaves no
-  // new files.
+  // A foreign file is refused wherever it is in the list of paths. A Create
+  // that is refused leaves no new files.
   EXPECT_EQ(CreateCode(FileSpec({dir / "first", dir / "foreign"})),
             Code::kDataLoss);
   EXPECT_FALSE(fs::exists(dir / "first"));
@@ -115,9 +115,9 @@ TEST(PoolRefusalTest, MissingPermissionIsAnError) {
   }));
 }
 
-// Files to which a process must not attach if they take the place of a pool.
-// The tests change the file under a live pool. Each error names the fault
-// and the remedy.
+// Tests files to which a process must not attach, although they are at the path
+// of a pool. Each test changes the file while the pool is in use. Each error
+// must name the fault and the remedy.
 class AttachRefusalTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -135,7 +135,8 @@ class AttachRefusalTest : public testing::Test {
           << status.message();
   }
 
-  // Puts another layout version into the header, with a correct checksum.
+  // Writes another layout version to the header, together with a correct
+  // checksum.
   void SetVersion(uint32_t version) {
     auto* header = reinterpret_cast<PoolHeader*>(pool_->base());
     header->layout_version = version;
@@ -182,7 +183,7 @@ TEST_F(AttachRefusalTest, PoolOfAnotherUser) {
   ASSERT_EQ(chown(path_.c_str(), kNobody, kNobody), 0);
   ExpectRefused(Code::kPermissionDenied,
                 {"belongs to user 65534", "name another path"});
-  // This holds even if the owner, root, lets everybody read and write the file.
+  // A file of root is refused too, even if it lets everybody read and write.
   ASSERT_EQ(chown(path_.c_str(), 0, 0), 0);
   ASSERT_EQ(chmod(dir_.path().c_str(), 0755), 0);
   fs::permissions(path_, fs::perms(0666));

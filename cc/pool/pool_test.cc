@@ -193,15 +193,15 @@ TEST(PoolTest, SweepRemovesWhatNobodyUses) {
   ASSERT_TRUE(child.ready());
   auto pool = Pool::Create(alive, 2);
   ASSERT_TRUE(pool.ok());
-  // The sweep must not follow a link of that name.
+  // The sweep must not follow a symbolic link whose name matches `jax_cxl.*`.
   const std::string link = ShmPath(UniqueName("link"));
   ASSERT_EQ(symlink(ShmPath(dead.paths[0]).c_str(), link.c_str()), 0);
 
   SweepLeftovers();
   EXPECT_TRUE(fs::exists(ShmPath(dead.paths[0]))) << "its job lives";
   child.Kill();
-  // Another process may be sweeping too. It holds a lock on the file until it
-  // has removed the file, so try again.
+  // Another process may be sweeping at the same time. It holds a lock on a file
+  // until it has removed the file, so this process may have to try again.
   for (int i = 0; i < 1000 && fs::exists(ShmPath(dead.paths[0])); ++i) {
     SweepLeftovers();
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -227,7 +227,8 @@ TEST(PoolTest, FullSharedMemoryIsAnErrorWithFigures) {
   EXPECT_FALSE(fs::exists(ShmPath(spec.paths[0])));
 }
 
-// Here the kernel refuses only in the middle of the reservation.
+// The limit on the size of files makes the kernel fail in the middle of the
+// reservation.
 TEST(PoolTest, FailedReservationLeavesFilesAsTheyWere) {
   const TempDirectory dir;
   const std::string existing = dir / "existing";
@@ -272,13 +273,13 @@ TEST(PoolTest, ExistingFileIsReusedInPlaceAndKept) {
     EXPECT_NE((*pool)->token(), token);
     token = (*pool)->token();
     EXPECT_EQ((*pool)->rank_page(1)->abort.raised, 0u);
-    // Old data that the next job finds.
+    // Leave old data for the next job.
     std::memset((*pool)->base() + kPageBytes, 0xff, 4 * kMiB - kPageBytes);
     (*pool)->Unlink();
     EXPECT_TRUE(fs::exists(path));
   }
   EXPECT_EQ(fs::file_size(path), spec.offset + spec.bytes);
-  // Without a size, a pool takes the whole file.
+  // Without a size, a pool takes the whole file from its offset on.
   spec.bytes = 0;
   auto pool = Pool::Create(spec, 2);
   ASSERT_TRUE(pool.ok()) << pool.status().message();
@@ -314,8 +315,9 @@ TEST(PoolTest, FileInUseNamesTheProcess) {
   EXPECT_EQ(CreateCode(spec), Code::kOk);
 }
 
-// The kernel does not name the holder of a lock in another pid namespace or on
-// another host.
+// The kernel does not name the holder of a lock if it is in another pid
+// namespace or on another host. The error message then names the keeper in the
+// pool's header page.
 TEST(PoolTest, FileInUseElsewhereNamesItsKeeper) {
   const TempDirectory dir;
   PoolSpec spec = FileSpec({dir / "pool"});
@@ -334,7 +336,8 @@ TEST(PoolTest, FileInUseElsewhereNamesItsKeeper) {
                             std::string(sizeof(host), 'h'));
 }
 
-// A job lives as long as any of its processes, the creator included or not.
+// A job is alive as long as any of its processes, even if its creator has
+// ended.
 TEST(PoolTest, PeerKeepsTheFileInUse) {
   const TempDirectory dir;
   WriteFile(dir / "pool", "");
@@ -367,7 +370,7 @@ TEST(PoolTest, StartsAtTheOffset) {
   ASSERT_TRUE(pool.ok()) << pool.status().message();
   std::memset((*pool)->base() + kPageBytes, 0xa5, 4 * kMiB - kPageBytes);
   EXPECT_EQ(fs::file_size(ShmPath(spec.paths[0])), spec.offset + spec.bytes);
-  // The mapping starts where the spec says.
+  // The mapping starts at the offset in the spec.
   PoolHeader header;
   std::ifstream file(ShmPath(spec.paths[0]), std::ios::binary);
   file.seekg(spec.offset);

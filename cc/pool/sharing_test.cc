@@ -19,9 +19,9 @@
 #include "cc/testing/pool/pool_specs.h"
 #include "cc/testing/pool/scratch.h"
 
-// Jobs of several kernels on one file. A kernel does not see the locks of
-// another kernel. To imitate a job of another kernel, these tests drop the
-// job's lock and change the identity of its processes.
+// Tests jobs of several kernels that use one file. A kernel does not see the
+// locks of another kernel. So, to imitate a job of another kernel, these tests
+// drop the job's lock and change the identity of its processes.
 namespace jax_cxl::pool {
 namespace {
 
@@ -74,7 +74,8 @@ TEST_F(SharingTest, JobOfAnotherHostIsNamedAndKeepsItsPool) {
   EXPECT_TRUE(first->CheckIntact().ok());
 }
 
-// The job's creator may have ended. Any living rank proves that the job lives.
+// Even if the job's creator has ended, a heartbeat of any rank shows that the
+// job is alive.
 TEST_F(SharingTest, RankOfAnotherHostIsNamed) {
   std::jthread heart;
   auto first = Create();
@@ -141,8 +142,9 @@ TEST_F(SharingTest, MembersNoticeThatTheirPoolWasFormatted) {
   ASSERT_TRUE(member.ok());
   flock((*member)->fd(), LOCK_UN);
   MoveElsewhere(*first);
-  // Let the job's counter seem to stand still for other jobs, as if this host
-  // had been stopped for a long time.
+  // Stop the counter of the first job, as if its host had been stopped for a
+  // long time. The job increments the counter only while it finds its own token
+  // as the claim.
   std::atomic_ref(PageOf(*first).keeper.claim).store(1);
   const auto second = Create();
   ASSERT_NE(second, nullptr);
@@ -155,22 +157,23 @@ TEST_F(SharingTest, MembersNoticeThatTheirPoolWasFormatted) {
     EXPECT_NE(status.message().find(words), std::string::npos)
         << status.message();
   EXPECT_FALSE((*member)->CheckIntact().ok());
-  // Stores of the old member reach no other process.
+  // Stores of the first job's member no longer reach the pool.
   std::memset((*member)->base(), 0xee, (*member)->total_bytes());
   EXPECT_TRUE(second->CheckIntact().ok());
   EXPECT_FALSE(first->CheckIntact().ok());
 }
 
-// Two hosts whose creators look at the same time. At most one of them gets the
-// pool, and the other reports why it failed.
+// Creators on two hosts look for a free pool at the same time. At most one of
+// them gets it, and the other reports why it failed.
 TEST_F(SharingTest, CreatorsOfTwoHostsAtOnce) {
   const auto first = Create();
   MoveElsewhere(*first);
   HeaderPage& page = PageOf(*first);
   page.keeper.released = page.keeper.claim;  // free to take
   std::jthread other([&] {
-    // This creator too sees a free pool. It stores its claim a moment after
-    // this host, which first replaces the old claim with 0.
+    // This thread is the other creator, which has seen a free pool too. It
+    // waits until CreateCode below has replaced the old claim with 0 and then
+    // with a new token. A moment later, it stores its own claim, 4711.
     uint64_t claim = 0;
     while (claim == 0 || claim == first->token()) {
       std::this_thread::yield();

@@ -20,10 +20,11 @@
 namespace jax_cxl::pool {
 namespace {
 
-// Returns true if `page` is the first page of a complete pool of this
-// user, or of a pool whose creator was killed before it wrote the header.
-// `rest` is the number of bytes in the file from this page on. A copy of a
-// pool's control pages has a valid header too, but is shorter than the pool.
+// Returns true if `page` is the first page of a complete pool of this user, or
+// of a pool whose creator was killed before it wrote the header. `rest` is the
+// number of bytes in the file from this page on. It must be at least the size
+// of the pool, because a saved copy of a pool's control pages has a valid
+// header too, but is shorter.
 bool BeginsPool(const HeaderPage& page, uint64_t rest) {
   const PoolHeader& header = page.header;
   return IsUnfinished(page) ||
@@ -31,9 +32,10 @@ bool BeginsPool(const HeaderPage& page, uint64_t rest) {
           header.total_bytes <= rest);
 }
 
-// Returns true if a file is a pool, or all zeros. A file of zeros comes from a
-// job that was killed before it wrote anything. A pool begins at its URI's
-// offset, with zeros before it.
+// Returns true if a file is a pool, or all zeros. A file of zeros is left by a
+// job that was killed before it wrote anything. A pool begins at the offset in
+// its URI, and the file has zeros before it. So the first byte that is not zero
+// shows where a pool may begin.
 bool IsPoolOrZeros(int fd, const std::string& path, uint64_t bytes) {
   const auto data = FirstData(fd, path, 0, 0, bytes);
   if (!data.ok() || !*data) return data.ok();
@@ -53,7 +55,8 @@ bool RemoveIfAbandoned(const std::string& path) {
   }
   if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return false;  // in use
   if (!IsPoolOrZeros(fd.get(), path, opened.st_size)) return false;
-  // Check again under the lock: the name may refer to a newer file by now.
+  // Now that the file is locked, check its name again, because the name may
+  // refer to a newer file by now.
   return lstat(path.c_str(), &named) == 0 && named.st_dev == opened.st_dev &&
          named.st_ino == opened.st_ino && unlink(path.c_str()) == 0;
 }

@@ -18,17 +18,19 @@ inline constexpr int kCallWords = 15;
 static_assert(kCallWords > pool::kMaxSlots);
 
 // The words by which block b of a member tells block b of the other members
-// what it has published. `calls` names the call to which a round belongs. A
-// member can be ahead by at most as many calls as there are slots, so no word
-// is overwritten while a peer needs it.
+// what it has published. `published` counts rounds, and `calls` names the calls
+// to which they belong. A member can be ahead of its peers by at most as many
+// calls as there are slots, which are fewer than kCallWords. So no word of
+// `calls` is overwritten while a peer needs it.
 struct alignas(pool::kInterferenceBytes) SendLine {
   uint64_t published;          // a doorbell word
   uint64_t calls[kCallWords];  // CallWord of call c at c % kCallWords
 };
 static_assert(sizeof(SendLine) == pool::kInterferenceBytes);
 
-// One word with the number of a call or round, and a hash of everything else
-// that the members must agree on. It has the same layout as a doorbell.
+// A word that members compare: the number of a call or round, and a hash of
+// everything else that the members must agree on. Number and hash have the
+// places of a doorbell's epoch and value.
 using pool::kValueBits;
 using pool::kValueMask;
 constexpr uint64_t CallWord(uint64_t number, uint64_t hash) {
@@ -43,7 +45,8 @@ constexpr uint64_t ChainHash(uint64_t before, uint64_t descriptor_hash) {
 }
 
 // A record of a call that a member's host has enqueued. The last kJournal
-// records stay readable, so that an error can describe calls that differ.
+// records stay readable, so that an error message can describe the calls of two
+// members that differ.
 inline constexpr uint64_t kJournal = 256;
 struct alignas(pool::kInterferenceBytes) JournalEntry {
   uint64_t ready;  // a doorbell word: number of the call + 1
@@ -53,8 +56,9 @@ struct alignas(pool::kInterferenceBytes) JournalEntry {
 };
 static_assert(sizeof(JournalEntry) == pool::kInterferenceBytes);
 
-// A member's ring for short messages (see flagged.h). Slots lie one after
-// another. If they are larger than kFlaggedBytes, more memory follows.
+// A member's ring for short messages (see flagged.h). The slots lie one after
+// another in `vectors`. If slots hold more than kFlaggedBytes of data, the ring
+// goes on in the memory behind this struct.
 inline constexpr int kFlaggedSlots = plan::kFlaggedSlots;
 struct alignas(pool::kInterferenceBytes) FlaggedControl {
   uint64_t released;              // a doorbell word: rounds
@@ -63,7 +67,7 @@ struct alignas(pool::kInterferenceBytes) FlaggedControl {
       vectors[kFlaggedSlots][plan::kFlaggedExpansion * plan::kFlaggedBytes];
 };
 
-// Words by which a member's host takes its memory back from the group
+// Words by which a host takes its member's memory back from the group
 // (cc/comm/connect/taking_back.h). Each word has a line of its own, because the
 // hosts of all members read `taking` before each call.
 struct HostWords {
@@ -77,14 +81,16 @@ struct HostWords {
 struct DeviceControl {
   SendLine send[kMaxBlocks];
   pool::Doorbell released[kMaxBlocks];
-  // Number of rounds in finished calls. All blocks have released these rounds.
+  // The number of rounds of all finished calls. Every block has released these
+  // rounds.
   pool::Doorbell ended;
   JournalEntry journal[kJournal];
   HostWords host;
   FlaggedControl flagged;  // the last: its size varies
 };
 
-// Bytes of the slots of a ring for short messages.
+// Returns the size of all slots of a ring for short messages. `slot_bytes` is
+// the number of data bytes that a slot holds.
 constexpr uint64_t FlaggedRingBytes(uint64_t slot_bytes) {
   return kFlaggedSlots * plan::kFlaggedExpansion * slot_bytes;
 }

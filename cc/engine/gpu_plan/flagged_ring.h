@@ -8,21 +8,22 @@
 #include "cc/engine/gpu_plan/gpu_plan.h"
 
 // The layout of short messages (cc/engine/cuda/flagged/flagged.h) in a member's
-// ring. Kernels, hosts and models share it. Every 8 bytes are 4 bytes of data
-// and a flag of 4 bytes, which names the round to which the data belong.
+// ring. Kernels, hosts and models share it. Every 8 bytes of the ring are 4
+// bytes of data and a 4-byte flag. The flag names the round to which the data
+// belong.
 namespace jax_cxl::cuda::flagged {
 
 // Bytes of data that a thread moves at once.
 inline constexpr uint64_t kUnitBytes = 16;
 
-// A unit takes two vectors, each half data and half flags. The first vectors of
-// a group of units are adjacent, and so are the second ones, so that a warp's
-// loads and stores are contiguous.
+// In the ring, a unit takes two vectors, each half data and half flags. The
+// first vectors of all units of a group are adjacent, followed by their second
+// vectors. So the 32 threads of a warp load and store contiguous memory.
 inline constexpr uint64_t kVectorBytes = 16;
 inline constexpr uint64_t kGroup = 32;  // units
 static_assert(plan::kFlaggedBytes % (kGroup * kUnitBytes) == 0);
 
-// Return the offsets of a unit's vectors in the slot.
+// Return the offsets in the slot of a unit's first and second vector.
 constexpr uint64_t LowVector(uint64_t unit) {
   return (unit / kGroup * kGroup * 2 + unit % kGroup) * kVectorBytes;
 }
@@ -41,15 +42,17 @@ constexpr uint32_t FlagOf(uint64_t round) {
   return static_cast<uint32_t>(round + 1);
 }
 
-// Returns true if flags start again at 0. All members then clear their rings
-// instead of running this round (cc/comm/relay/flagged_rings.h).
+// Returns true if the flag of this round would be 0, because its 32 bits wrap
+// around. All members then clear their rings instead of running the round
+// (cc/comm/relay/flagged_rings.h).
 constexpr bool BeginsAnew(uint64_t round) { return FlagOf(round) == 0; }
 
-// The largest number of steps of both directions together.
+// The largest number of steps of a short message, both directions together.
 inline constexpr uint32_t kMaxSteps = 2 * kMaxMembers + 8;
 
-// Returns true if a short message can execute the plan: it has one round, and
-// no step depends on received data. The result is the same on all ranks.
+// Returns true if the plan can run as a short message. It must have one round,
+// at most kMaxSteps steps, and no step that writes received data to a slot. The
+// result is the same on all ranks.
 inline bool Fits(const GpuPlan& gpu_plan) {
   const auto to_slot = [](const DeviceStep& step) {
     return step.kind == DeviceStepKind::kReduceToSlot ||

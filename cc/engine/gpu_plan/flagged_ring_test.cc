@@ -1,4 +1,4 @@
-// Sanitizers: none. It computes with values, and compares the results.
+// Sanitizers: none. The tests only compute values and compare them.
 
 #include "cc/engine/gpu_plan/flagged_ring.h"
 
@@ -25,7 +25,7 @@ TEST(FlaggedRingTest, UnitsFillASlotWithoutOverlap) {
   for (const uint64_t vector : vectors) EXPECT_EQ(vector % kVectorBytes, 0u);
 }
 
-// Neighboring units of a group have neighboring vectors.
+// Adjacent units of a group have adjacent vectors in the slot.
 TEST(FlaggedRingTest, TheVectorsOfAGroupAreAdjacent) {
   for (uint64_t unit = 1; unit < kGroup; ++unit) {
     EXPECT_EQ(LowVector(unit), LowVector(unit - 1) + kVectorBytes);

@@ -10,7 +10,8 @@ namespace {
 using plan::Step;
 using plan::StepKind;
 
-// Lists the steps of both directions, in the order of the plan.
+// Splits the steps of a plan into two lists, one for each direction. Each list
+// keeps the order of the plan.
 class Splitter {
  public:
   Splitter(int rank, const Stripes& stripes)
@@ -79,10 +80,11 @@ class Splitter {
     return gpu_plan.receiving.emplace_back(Make(kind, step));
   }
 
-  // If a reduced result goes to the output and then to a slot, one step writes
-  // both while the result is in registers.
+  // Adds no step. The plan has just reduced a result to the output, and `step`
+  // puts it from there into a slot. So the step that reduces becomes one that
+  // writes both, while the result is in registers.
   Status PutOutput(const Step& step) {
-    // Releases between the two steps do not matter.
+    // Find that step. Releases may lie between it and `step`.
     auto steps = std::views::reverse(gpu_plan.receiving);
     const auto reduce = std::ranges::find_if(steps, [](const DeviceStep& last) {
       return last.kind != DeviceStepKind::kRelease;
@@ -97,8 +99,9 @@ class Splitter {
     return WriteSlot(step, step.round, *reduce);
   }
 
-  // Makes the receiving step `reduce` write to the slot of a round, at the
-  // place that `step` names.
+  // Makes the receiving step `reduce` also write its result to this member's
+  // slot of round `round`, at offset `step.to`. Fails if those bytes of the
+  // slot belong to another block than the bytes that `reduce` reads.
   Status WriteSlot(const Step& step, uint64_t round, DeviceStep& reduce) {
     if (reduce.from % period_ != step.to % period_)
       return Error(
@@ -118,9 +121,9 @@ class Splitter {
     gpu_plan.bytes_retrieved += step.bytes * (step.last - step.first - mine);
   }
 
-  // Returns how many receiving steps must be done before all results of rounds
-  // up to `round` are in this member's slots. Results are computed in the order
-  // of rounds.
+  // Returns how many receiving steps must be done before this member's slots
+  // hold all reduced results of the rounds up to `round`. The plan computes
+  // results in the order of their rounds.
   uint32_t SlotWritesUntil(uint64_t round) const {
     for (const SlotWrite& write : std::views::reverse(slot_writes_))
       if (write.round <= round) return write.steps;

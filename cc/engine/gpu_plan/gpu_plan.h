@@ -15,13 +15,14 @@
 // with block b of its peers. Inside a block, one group of warps sends while
 // another group receives, so that both directions of the link are busy.
 // Therefore a plan is split into two lists of steps, one per direction. Each
-// list is executed in order. A step that needs steps of the other list states
-// how many of them must be done first.
+// group of warps executes its list in order. A step that depends on steps of
+// the other list states how many of those must be done first (`after`).
 //
 // If the plan does not deadlock when it is executed in its own order, no
-// schedule of the two lists deadlocks. Proof: among all steps that are not
-// done, take the step that is first in the plan's order. All steps before it
-// are done, so it waits only for peers.
+// schedule of the two lists deadlocks. Proof: among all steps of a rank that
+// are not done, take the step that is first in the plan's order. All steps
+// before it are done, so it waits only for peers, as it would in the plan's own
+// order.
 namespace jax_cxl::cuda {
 
 enum class DeviceStepKind : uint32_t {
@@ -38,11 +39,12 @@ enum class DeviceStepKind : uint32_t {
   kRelease,       // released = round + 1
 };
 
-// Laid out for the device: fixed sizes, no pointers.
+// A step as the device reads it: with fields of fixed sizes, and without
+// pointers.
 struct DeviceStep {
   DeviceStepKind kind = DeviceStepKind::kCopy;
-  // Number of steps of the other list that must be done first. Used by Publish
-  // steps, and by the steps of a call in place (in_place.h).
+  // How many steps of the other list must be done first. Used by kPublish
+  // steps, and by receiving steps if input and output overlap (in_place.h).
   uint32_t after = 0;
   int32_t first = 0;  // kReduce*: sources are ranks [first, last)
   int32_t last = 0;
@@ -66,9 +68,9 @@ struct GpuPlan {
 
 using plan::Stripes;
 
-// Fails with kUnimplemented for a plan whose steps would make one block depend
-// on another. No planner makes such a plan if parts of slots start at multiples
-// of num_blocks * unit_bytes (plan::Geometry::part_alignment).
+// Returns the GPU plan of `rank`. Fails with kUnimplemented for a plan in which
+// one block would depend on another. No planner makes such a plan if
+// plan::Geometry::part_alignment is a multiple of num_blocks * unit_bytes.
 Result<GpuPlan> MakeGpuPlan(const plan::Plan& plan, int rank,
                             const Stripes& stripes);
 

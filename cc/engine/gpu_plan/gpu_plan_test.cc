@@ -34,7 +34,8 @@ Geometry MakeGeometry(int num_ranks, const Stripes& stripes, int num_slots,
           .part_alignment = period};
 }
 
-// The last two occur in pools of several devices.
+// The last two, whose blocks use different slots, are for pools of several
+// devices.
 constexpr Stripes kStripes[] = {{1, 128}, {2, 64},     {4, 128},
                                 {8, 16},  {4, 128, 1}, {8, 16, 1}};
 
@@ -49,8 +50,8 @@ TEST_P(GpuPlans, DoWhatIsAskedForInEveryOrder) {
         for (uint64_t all_read_bytes : {0, 1 << 20}) {
           const Geometry geometry =
               MakeGeometry(n, stripes, slots, all_read_bytes, random() % 3);
-          // Sizes around a slot, around a rank's part of a slot, and around
-          // several slots.
+          // Test sizes that are near the size of a slot, of a rank's part of a
+          // slot, or of several slots.
           const uint64_t slot = geometry.slot_bytes;
           std::vector<Call> calls;
           for (uint64_t bytes :
@@ -121,8 +122,8 @@ TEST(GpuPlanTest, ABlockKeepsToItsSlots) {
   }
 }
 
-// Executes plans that `spoil` has changed, in many random orders of steps.
-// Returns the first problem, or "".
+// Makes the plans of a call, changes them by `spoil`, and executes them in many
+// random orders of steps. Returns the first problem, or "".
 template <typename Spoil>
 std::string ProblemWith(Op op, const Spoil& spoil) {
   const Stripes stripes{2, 64};
@@ -180,7 +181,8 @@ TEST(GpuPlanTest, ReleasesWhatItHasRead) {
   }
 }
 
-// Here parts start on multiples of kSlotAlignment, but stripes are longer.
+// In this geometry, parts start on multiples of kSlotAlignment (128 bytes), but
+// the period of four stripes of 128 bytes is longer.
 TEST(GpuPlanTest, ABlockDependsOnNoOther) {
   const Geometry geometry{.slot_bytes = 1024, .all_read_bytes = 0};
   Request request = MakeRequest(Op::kAllReduce, 4, 1000);

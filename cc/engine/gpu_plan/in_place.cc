@@ -14,18 +14,19 @@ bool WritesOutput(const DeviceStep& step) {
          step.kind == DeviceStepKind::kReduceToBoth;
 }
 
-// Bytes of the input that a step reads or writes. In a short message, the units
-// of all steps of one kind are counted together, and thread t moves units t, t
-// + threads, ...
+// Bytes that a step of a short message reads or writes, as offsets in the
+// input. The units of all steps of one kind are counted together, and thread t
+// of T threads moves the units t, t + T, t + 2 T, ...
 struct Part {
   int64_t first;
   int64_t last;
-  int64_t unit_0;  // where unit 0 would be
-  int turn;        // a thread does the steps kind by kind
+  int64_t unit_0;  // where unit 0 would be, if all units lay in a row
+  int turn;        // of the kind: a thread moves one kind after another
 };
 
-// Returns true if each thread overwrites only bytes that it has already read
-// itself.
+// Compares a part that one step reads with a part that another step writes.
+// Returns true if no byte is overwritten before it is read: each thread
+// overwrites only bytes that it has already read itself.
 bool Precedes(const Part& read, const Part& written) {
   if (read.last <= written.first || written.last <= read.first) return true;
   return read.turn <= written.turn && read.unit_0 == written.unit_0;
@@ -48,8 +49,8 @@ Status OrderInPlace(int64_t shift, const Stripes& stripes, GpuPlan* gpu_plan) {
       const int64_t distance = static_cast<int64_t>(put.to) - from + shift -
                                static_cast<int64_t>(step.from) +
                                static_cast<int64_t>(step.to);
-      // Steps of the same round, and of earlier rounds, never wait for this
-      // one.
+      // A put of the same round or an earlier one never waits for this step, so
+      // this step can wait for it.
       if (put.round > step.round || distance % period != 0)
         return Error(Code::kUnimplemented,
                      "the buffers of this collective overlap in a way that "
@@ -63,7 +64,7 @@ Status OrderInPlace(int64_t shift, const Stripes& stripes, GpuPlan* gpu_plan) {
 bool ShortIsRightInPlace(int64_t shift, const GpuPlan& gpu_plan) {
   std::vector<Part> all_read, all_written;
   int turn = 0;
-  // Adds the parts of all steps of one kind.
+  // Adds the parts that all steps of one kind read and write.
   const auto add = [&](const std::vector<DeviceStep>& steps,
                        DeviceStepKind kind) {
     int64_t units = 0;  // bytes of the earlier steps' units

@@ -75,7 +75,7 @@ struct WayInPlace {
   uint64_t input;  // bytes
 };
 
-// The ways in which NCCL lets the buffers of a rank overlap.
+// Returns the ways in which NCCL lets the input and output of a rank overlap.
 std::vector<WayInPlace> WaysInPlace(int num_ranks, int rank, uint64_t count) {
   const auto own = static_cast<int64_t>(rank * count);
   return {{Op::kAllReduce, 0, count},
@@ -106,8 +106,8 @@ TEST(InPlaceTest, NoPutReadsAResult) {
   }
 }
 
-// Checks PutsComeFirst itself: without the waits of OrderInPlace, an all-reduce
-// of two ranks overwrites bytes before it puts them.
+// Checks that PutsComeFirst can fail: without the waits of OrderInPlace, an
+// all-reduce of two ranks overwrites bytes before it puts them.
 TEST(InPlaceTest, WithoutTheOrder) {
   auto gpu_plan = MakeOrdered(Op::kAllReduce, 2, 0, 100000, 0);
   ASSERT_TRUE(gpu_plan.ok());
@@ -115,9 +115,8 @@ TEST(InPlaceTest, WithoutTheOrder) {
   EXPECT_FALSE(PutsComeFirst(*gpu_plan, 0, 100000));
 }
 
-// Executes a short message with `threads` threads. Each thread ends before the
-// next one begins. Returns true if no step reads a byte that another thread has
-// overwritten.
+// Executes a short message with `threads` threads, one after another. Returns
+// true if no step reads a byte that another thread has overwritten.
 bool ThreadsReadFirst(const GpuPlan& gpu_plan, int64_t shift, uint64_t bytes,
                       uint64_t threads) {
   std::vector<bool> overwritten(bytes);
@@ -193,8 +192,9 @@ TEST(InPlaceTest, ThreadsOfShortMessagesReadFirst) {
   }
 }
 
-// Cases that must be refused: an all-to-all that receives in a different order
-// from its puts, and buffers that overlap in other ways.
+// ShortIsRightInPlace must refuse an all-to-all whose gets have another order
+// than its puts. It must also refuse buffers that overlap in other ways than
+// WaysInPlace lists.
 TEST(InPlaceTest, WrongShortMessages) {
   auto gpu_plan = MakeShort(Op::kAllToAll, 4, 1, 1000);
   ASSERT_TRUE(gpu_plan.ok());

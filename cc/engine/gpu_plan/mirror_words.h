@@ -5,19 +5,19 @@
 
 namespace jax_cxl::cuda {
 
-// One member's words in memory that a device and its host keep coherent, for a
-// pool without coherence. Devices wait for these words and ring them, in place
-// of the words in the pool. A host thread relays them
-// (cc/comm/relay/channel_relay.h). The device writes the words of its own
-// member. The host writes the words of all other members.
+// A copy of one member's words, for a pool without coherence. It is in memory
+// that a device and its host keep coherent. Devices wait for these words and
+// ring them, instead of the words in the pool. A host thread relays values
+// between the two (cc/comm/relay/channel_relay.h). The device writes the words
+// of its own member, and the host writes those of all other members.
 struct MirrorWords {
   SendLine send[kMaxBlocks];
   pool::Doorbell released[kMaxBlocks];
   pool::Doorbell ended;
 };
 
-// Returns a member's part as a device uses it: the words of the mirror, and the
-// slots and the ring for short messages in the pool.
+// Returns the addresses that a device uses for a member: the words are those of
+// `mirror`, but the slots and the ring for short messages are in the pool.
 inline MemberView Mirrored(const MemberView& in_pool, MirrorWords* mirror) {
   MemberView view = in_pool;
   view.send = mirror->send;

@@ -10,9 +10,9 @@ namespace jax_cxl::cuda {
 inline constexpr uint32_t kMaxDataWarps = 16;
 inline constexpr uint32_t kMaxThreads = 32 * kMaxDataWarps;
 
-// The number of thread blocks of a call, and the numbers of threads of each
-// block that send and receive, together at most kMaxThreads. All ranks of a
-// group have the same number of blocks.
+// How many thread blocks execute a call, and how many threads of each block
+// send and receive. Together, at most kMaxThreads threads of a block do so. All
+// ranks of a group have the same number of blocks.
 struct Shape {
   // A power of two, at most kMaxBlocks.
   uint32_t blocks = plan::kGpuBlocks;

@@ -16,7 +16,8 @@ namespace {
 
 constexpr size_t kLine = 64;
 
-// `to` is aligned to cache lines; `bytes` is a multiple of two cache lines.
+// Copies with stores that bypass the caches. `to` must be aligned to cache
+// lines, and `bytes` must be a multiple of two cache lines.
 JAX_CXL_TARGET_AVX2 void StreamLines(std::byte* to, const std::byte* from,
                                      size_t bytes) {
   for (size_t i = 0; i < bytes; i += 2 * kLine) {

@@ -18,7 +18,8 @@ JAX_CXL_INLINE constexpr float FromBits(uint32_t bits) {
   return __builtin_bit_cast(float, bits);
 }
 
-// Computes both values, because compilers do not vectorize a branch.
+// Returns `yes` if `condition` is true, else `no`, without a branch: compilers
+// do not vectorize branches.
 JAX_CXL_INLINE constexpr uint32_t Select(bool condition, uint32_t yes,
                                          uint32_t no) {
   const uint32_t mask = -static_cast<uint32_t>(condition);
@@ -43,7 +44,8 @@ struct SmallFloat {
   static constexpr uint32_t kMagnitude = kSign - 1;
   static constexpr uint32_t kLastExponent = ((1u << kExponent) - 1)
                                             << kMantissa;
-  // The first code above the largest finite number: infinity or NaN.
+  // The first code above that of the largest finite number. It stands for
+  // infinity or NaN.
   static constexpr uint32_t kOverflow =
       kSpecials == Specials::kIeee ? kLastExponent
       : kSpecials == Specials::kFn ? kMagnitude
@@ -55,8 +57,9 @@ struct SmallFloat {
   // float32.
   static constexpr uint32_t kRebias = uint32_t{127 - kBias} << 23;
   static constexpr uint32_t kMinNormal = kRebias + (1u << 23);
-  // A power of two whose unit in the last place is the smallest subnormal.
-  // Adding it rounds a sum to a multiple of that subnormal.
+  // The power of two for which the last bit of a float32 is worth the format's
+  // smallest subnormal. Adding it to a small float32 rounds the sum to a
+  // multiple of that subnormal.
   static constexpr float kAligner =
       FromBits(static_cast<uint32_t>(127 + 24 - kBias - kMantissa) << 23);
   static constexpr float kSmallest =
@@ -85,7 +88,8 @@ struct SmallFloat {
   // Every NaN becomes the format's quiet NaN of the same sign.
   JAX_CXL_INLINE static Storage Narrow(float value) {
     const uint32_t bits = Bits(value);
-    // Signed, because processors compare signed vectors more easily.
+    // Signed, because vector instructions compare signed integers more easily
+    // than unsigned ones.
     const int32_t magnitude = bits & 0x7fffffffu;
     const uint32_t subnormal =
         Bits(FromBits(magnitude) + kAligner) - Bits(kAligner);
@@ -120,7 +124,7 @@ struct Bfloat16 {
     return FromBits(uint32_t{code} << 16);
   }
 
-  // Every NaN becomes the quiet NaN of the same sign.
+  // Every NaN becomes bfloat16's quiet NaN of the same sign.
   JAX_CXL_INLINE static Storage Narrow(float value) {
     const uint32_t bits = Bits(value);
     const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1)) >> 16;

@@ -19,16 +19,16 @@ namespace {
 
 using Sources = std::span<const std::byte* const>;
 
-// One loop folds up to this many sources. More sources are folded block by
-// block, with an accumulator that stays in the first-level cache. Blocks are
-// small: with blocks of 4 KiB, folding 8 bfloat16 sources of 16 MiB ran at half
-// the speed.
+// One loop folds up to kMaxFused sources. More sources are folded block by
+// block, with an accumulator that stays in the first-level cache. Blocks of 4
+// KiB would be too large: folding 8 bfloat16 sources of 16 MiB ran at half the
+// speed of blocks of 1 KiB.
 constexpr size_t kMaxFused = 4;
 constexpr size_t kBlockBytes = 1024;
 
-// Sets default floating-point arithmetic while the object lives. XLA's threads
-// flush subnormals to zero, so otherwise the bits of a result would depend on
-// the thread that computed it.
+// Sets the default floating-point environment of the thread while the object
+// lives. XLA's threads flush subnormals to zero, and other threads do not. So
+// otherwise the bits of a result would depend on the thread that computed it.
 class DefaultFloatEnvironment {
  public:
 #if defined(__x86_64__)
@@ -77,8 +77,8 @@ const FoldSet& NativeFoldSet(ReduceOp op) {
   });
 }
 
-// Returns the loops that fold elements of `dtype` in their own format, or null
-// for types that are first widened block by block.
+// Returns the loops that fold elements of `dtype` without conversion. Returns
+// null for types whose elements are first widened to float32, block by block.
 const FoldSet* DirectFoldSet(DType dtype, ReduceOp op) {
   switch (dtype) {
     case DType::kBool:
@@ -174,8 +174,8 @@ void ReduceDirect(const FoldSet& folds, size_t element_bytes, Sources sources,
   for (size_t start = 0; start < count; start += block) {
     const size_t length = std::min(block, count - start);
     const size_t offset = start * element_bytes;
-    // Only the last fold of a block writes the destination, which may be any of
-    // the sources.
+    // Only the last fold of a block writes the destination, because the
+    // destination may be one of the sources.
     const std::byte* from[kMaxFused] = {sources[0] + offset};
     for (size_t next = 1; next < sources.size();) {
       const size_t taken = std::min(kMaxFused - 1, sources.size() - next);
@@ -191,7 +191,8 @@ void ReduceDirect(const FoldSet& folds, size_t element_bytes, Sources sources,
   }
 }
 
-// Folds elements [begin, end) in float32, and rounds each element once.
+// Folds elements [begin, end) in float32, and then rounds each result once to
+// the type of the elements.
 void ReduceWidened(const Conversion& conversion, const FoldSet& folds,
                    size_t element_bytes, Sources sources,
                    std::byte* destination, size_t begin, size_t end) {

@@ -6,13 +6,14 @@
 
 #include "cc/base/dtype.h"
 
-// The inner loops of the CPU engine. They do not depend on the pool.
+// The reductions of the CPU engine. They work on any memory, and do not depend
+// on the pool.
 namespace jax_cxl::cpu {
 
-// Returns true if `Reduce` has a kernel for this pair. Only bool and integers
-// have `and` and `or`. For bool, sum and max mean `or`, and prod and min mean
-// `and`. Complex types only have sum and prod. float8_e8m0fnu has neither a
-// zero nor a sign, so it only has min and max.
+// Returns true if `Reduce` supports `op` for elements of `dtype`. Only bool and
+// integers have `and` and `or`. For bool, sum and max mean `or`, and prod and
+// min mean `and`. Complex types only have sum and prod. float8_e8m0fnu has
+// neither a zero nor a sign, so it only has min and max.
 bool CanReduce(DType dtype, ReduceOp op);
 
 // Computes destination[i] = ((sources[0][i] op sources[1][i]) op ...) for
@@ -21,9 +22,9 @@ bool CanReduce(DType dtype, ReduceOp op);
 // float16, bfloat16 and the float8 types accumulate in float32 and round once,
 // to nearest even. Results beyond the largest number become infinity, or NaN in
 // types without infinity, as in ml_dtypes. min and max give NaN if any operand
-// is NaN, and the first operand if operands are equal, such as -0 and +0. Every
-// NaN of a result is the type's positive quiet NaN. Integers wrap around. A
-// single source is copied.
+// is NaN. If operands are equal, such as -0 and +0, they give the first one. A
+// result that is NaN is always the type's positive quiet NaN. Integers wrap
+// around. A single source is copied.
 //
 // The result of an element depends only on that element's operands. It does not
 // depend on the chunking, the alignment, the processor or the thread's

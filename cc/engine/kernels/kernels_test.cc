@@ -123,8 +123,8 @@ class ReduceTest : public testing::TestWithParam<Reduction> {
   const size_t size_ = DTypeBytes(dtype_);
 };
 
-// Tests every count, with pointers that are not aligned. Each pointer is
-// shifted by a different number of bytes.
+// Tests every small count with unaligned pointers. Each pointer is shifted by a
+// different number of bytes.
 TEST_P(ReduceTest, SmallCountsAtAnyAlignment) {
   constexpr size_t kMaxCount = 130;
   constexpr size_t kGuard = 64;
@@ -243,7 +243,7 @@ TEST(ReduceValuesTest, Float32) {
   for (ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
     EXPECT_TRUE(std::isnan(reduce(op, nan, 1)));
     EXPECT_TRUE(std::isnan(reduce(op, 1, nan)));
-    // The result of equal operands is the first operand.
+    // min and max of equal operands, such as -0 and +0, give the first operand.
     EXPECT_TRUE(std::signbit(reduce(op, -0.0f, 0.0f)));
     EXPECT_FALSE(std::signbit(reduce(op, 0.0f, -0.0f)));
   }
@@ -263,7 +263,7 @@ TEST(ReduceValuesTest, SubnormalsSurviveFlushToZero) {
 }
 
 TEST(ReduceValuesTest, NarrowSumsRoundOnce) {
-  // 256 + 1 + 1: rounding to bfloat16 in between would lose both ones.
+  // 256 + 1 + 1: if each sum were rounded to bfloat16, both ones would be lost.
   const uint16_t big = 0x4380, one = 0x3f80;
   const std::byte* sources[] = {reinterpret_cast<const std::byte*>(&big),
                                 reinterpret_cast<const std::byte*>(&one),

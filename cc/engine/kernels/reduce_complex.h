@@ -7,12 +7,14 @@
 #define __has_builtin(name) 0
 #endif
 
-// Complex products. A complex sum is a sum of twice as many real numbers.
+// Complex products. Complex sums need no code of their own: they are sums of
+// twice as many real numbers.
 namespace jax_cxl::cpu {
 
-// A product that no compiler fuses with the addition after it. A fused
-// multiply-add rounds once instead of twice, so the result would depend on the
-// machine. No other operation here multiplies and then adds inexactly.
+// Returns a * b, in a way that no compiler fuses with the addition after it. A
+// fused multiply-add rounds once instead of twice, so the result would depend
+// on the machine. Only complex products need this: no other reduction adds
+// products.
 template <typename T>
 JAX_CXL_INLINE T RoundedProduct(T a, T b) {
 #if defined(__CUDACC__)
@@ -39,8 +41,8 @@ JAX_CXL_INLINE Complex<T> OneNan(Complex<T> value) {
   return {OneNan(value.re), OneNan(value.im)};
 }
 
-// The textbook formula, which XLA uses too. It does not correct infinities as
-// C's complex multiplication does.
+// The textbook formula for a complex product, which XLA uses too. Unlike C's
+// complex multiplication, it does not correct results with infinities.
 struct ComplexProd {
   template <typename T>
   JAX_CXL_INLINE static Complex<T> Apply(Complex<T> a, Complex<T> b) {

@@ -3,8 +3,8 @@
 
 #include "cc/engine/kernels/reduce_loops.h"
 
-// float16 with the processor's conversions, which give the same bits as
-// Float16.
+// Conversions of float16 by the processor's instructions. They give the same
+// bits as Float16 (float_formats.h).
 #if defined(__x86_64__)
 
 #include <immintrin.h>

@@ -11,8 +11,8 @@
 #include "cc/engine/kernels/reduce_operations.h"
 #include "cc/engine/kernels/reduce_targets.h"
 
-// The loops from which `kernels.cc` chooses. They never reassociate: each
-// source is folded into the result of the sources before it.
+// The loops from which `kernels.cc` chooses. They never reorder a reduction:
+// each source is folded into the result of the sources before it.
 namespace jax_cxl::cpu {
 
 // Loops work on tiles of a constant length, which compilers vectorize even at
@@ -31,9 +31,10 @@ JAX_CXL_INLINE void StoreAt(std::byte* base, size_t index, T value) {
   std::memcpy(base + index * sizeof(T), &value, sizeof(T));
 }
 
-// Which NaN an addition returns depends on the order of its operands, which
-// compilers may swap. The sign of inf - inf depends on the processor. Returning
-// the same NaN every time makes the bits equal on all machines.
+// Returns `value`, or always the same NaN if it is NaN. So the bits of a result
+// are equal on all machines. Otherwise they could differ: which NaN an addition
+// returns depends on the order of its operands, which compilers may swap, and
+// the sign of the NaN inf - inf depends on the processor.
 template <typename T>
 JAX_CXL_INLINE T OneNan(T value) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -52,7 +53,7 @@ struct Native {
   JAX_CXL_INLINE static T Narrow(T value) { return OneNan(value); }
 };
 
-// Any byte but 0 is true. Results are 0 or 1.
+// Booleans of one byte. Any byte but 0 is true. Results are 0 or 1.
 struct Bool {
   using Storage = uint8_t;
   JAX_CXL_INLINE static uint8_t Widen(uint8_t value) {
@@ -61,8 +62,9 @@ struct Bool {
   JAX_CXL_INLINE static uint8_t Narrow(uint8_t value) { return value; }
 };
 
-// Two neighboring bfloat16, folded in float32. Both halves of a word become
-// float32 in place, without the shuffles that single elements need.
+// Two adjacent bfloat16 elements in a 32-bit word, folded in float32. Each half
+// of the word is widened where it is, by a shift or a mask. Single elements
+// would have to be shuffled to other places of a vector.
 struct Bfloat16Pair {
   using Storage = uint32_t;
 
@@ -80,7 +82,8 @@ struct Bfloat16Pair {
   }
 
  private:
-  // Returns the rounded code in the upper half. The lower half is undefined.
+  // Returns the bfloat16 nearest to `value` in the upper half of the word. The
+  // lower half is undefined.
   JAX_CXL_INLINE static uint32_t Rounded(float value) {
     const uint32_t bits = Bits(OneNan(value));
     return bits + 0x7fffu + ((bits >> 16) & 1);
@@ -113,7 +116,8 @@ struct Fold {
   JAX_CXL_INLINE static void Element(const std::byte* const* sources,
                                      std::byte* destination, size_t i) {
     auto fold = Load(sources[0], i);
-    // Unrolled by hand: at -O2 compilers unroll too late to vectorize.
+    // The loop over the sources is unrolled by hand, because at -O2 compilers
+    // unroll it too late to vectorize the code.
     fold = Op::Apply(fold, Load(sources[1], i));
     if constexpr (kSources > 2) fold = Op::Apply(fold, Load(sources[2], i));
     if constexpr (kSources > 3) fold = Op::Apply(fold, Load(sources[3], i));
@@ -122,8 +126,8 @@ struct Fold {
 
   JAX_CXL_INLINE static void Run(const std::byte* const* sources,
                                  std::byte* destination, size_t count) {
-    // Copy the pointers, so that the compiler knows that the destination does
-    // not overlap them.
+    // Copy the pointers to an array of this function, so that the compiler
+    // knows that stores to the destination do not change them.
     const std::byte* from[kSources];
     for (int s = 0; s < kSources; ++s) from[s] = sources[s];
     size_t i = 0;
@@ -154,7 +158,7 @@ struct ConvertLoop {
   }
 };
 
-// These convert between the codes of a small format and float32.
+// Loops that convert elements of a small format to float32, and back.
 template <typename Small>
 using WidenLoop = ConvertLoop<typename Small::Storage, float, Small::Widen>;
 template <typename Small>

@@ -16,8 +16,9 @@
 #include "cc/engine/kernels/reduce_float16.h"
 #include "cc/testing/reference/reduce_reference.h"
 
-// Tests every instruction set of this machine, not only the one that Reduce
-// chooses, and the conversions of all inputs.
+// Tests the loops for every instruction set of this machine, not only for the
+// one that Reduce chooses. Also tests conversions from every code of a small
+// format, and from float32 values with every case of rounding.
 namespace jax_cxl::cpu {
 namespace {
 
@@ -132,7 +133,8 @@ TEST(ConversionTest, Float8E3M4) {
   CheckConversions<Float8E3M4>(DType::kFloat8E3M4);
 }
 
-// Numbers in [-2, 2) with full mantissas, whose products are never exact.
+// Tests numbers in [-2, 2) with full mantissas, so that every product is
+// rounded.
 template <typename Format, typename Op>
 void CheckTargetsAgree(DType dtype, ReduceOp op) {
   constexpr size_t kBytes = 6000;

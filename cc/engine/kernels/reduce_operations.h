@@ -22,7 +22,8 @@ struct Prod {
   template <typename T>
   JAX_CXL_INLINE static T Apply(T a, T b) {
     if constexpr (std::is_same_v<T, uint16_t>) {
-      // uint16_t would be promoted to int, where the product can overflow.
+      // C++ would promote uint16_t to int, and the product of two ints can
+      // overflow.
       return static_cast<T>(uint32_t{a} * b);
     } else {
       return static_cast<T>(a * b);
@@ -30,8 +31,8 @@ struct Prod {
   }
 };
 
-// Returns the first operand if both are equal (+0 equals -0), and a NaN if
-// either is NaN.
+// The smaller operand. It is the first operand if both are equal (+0 equals
+// -0), and NaN if either operand is NaN.
 struct Min {
   template <typename T>
   JAX_CXL_INLINE static T Apply(T a, T b) {
@@ -70,8 +71,8 @@ struct Or {
   }
 };
 
-// float8_e8m0fnu is a biased exponent. Values have the same order as their
-// codes, and 255 is NaN.
+// The minimum of float8_e8m0fnu. A code of this type is a biased exponent, so
+// values have the same order as their codes. Code 255 is NaN.
 struct MinE8M0 {
   JAX_CXL_INLINE static uint8_t Apply(uint8_t a, uint8_t b) {
     const uint8_t smaller = b < a ? b : a;
@@ -80,9 +81,10 @@ struct MinE8M0 {
   }
 };
 
-// Calls visit.operator()<Reduction>(arguments...) with the reduction of `op` on
-// elements of type T. Precondition: CanReduce (kernels.h) of a dtype whose
-// elements are folded as T.
+// Calls visit.operator()<Reduction>(arguments...), where Reduction is the
+// struct above that computes `op`, and returns what it returns. Elements are
+// folded as T. Precondition: CanReduce (kernels.h) is true for the elements'
+// dtype and `op`.
 template <typename T, typename Visit, typename... Arguments>
 JAX_CXL_INLINE auto WithReduction(ReduceOp op, const Visit& visit,
                                   Arguments&&... arguments) {
@@ -107,16 +109,17 @@ JAX_CXL_INLINE auto WithReduction(ReduceOp op, const Visit& visit,
   return visit.template operator()<Max>(arguments...);
 }
 
-// Computes sums and products of signed integers as unsigned integers, which
-// wrap around.
+// The type in which a reduction of elements of type T computes. Sums, products
+// and bit operations of signed integers are computed with unsigned integers,
+// because these wrap around.
 template <typename T, typename Reduction>
 using FoldedAs = typename std::conditional_t<
     std::is_integral_v<T> && !std::is_same_v<Reduction, Min> &&
         !std::is_same_v<Reduction, Max>,
     std::make_unsigned<T>, std::type_identity<T>>::type;
 
-// Returns true if a reduction of bool gives true where any operand is true.
-// The other reductions give true where all operands are.
+// Returns true if `op` on bools means "any operand is true". If not, it means
+// "all operands are true".
 JAX_CXL_INLINE bool IsAny(ReduceOp op) {
   return op == ReduceOp::kSum || op == ReduceOp::kMax || op == ReduceOp::kOr;
 }

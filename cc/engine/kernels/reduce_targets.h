@@ -6,20 +6,21 @@
 #endif
 
 // Each loop is compiled for several instruction sets, and the program chooses
-// one at run time. `target_clones` would need only one line, but it works
-// neither on templates nor without ifunc (static links, sanitizers). So the
-// loops are always-inline bodies, and a wrapper per instruction set contains
-// them.
+// one at run time. The attribute `target_clones` would do this in one line, but
+// it does not work on templates, and it needs ifunc, which static links and
+// sanitizers lack. So each loop is an always-inline function, and there is a
+// wrapper for each instruction set into which the compiler inlines it.
 
 #if defined(__CUDACC__)
-// The CUDA engine uses the same functions.
+// The CUDA engine compiles the same functions for hosts and devices.
 #define JAX_CXL_INLINE __host__ __device__ __forceinline__
 #else
 #define JAX_CXL_INLINE inline __attribute__((always_inline))
 #endif
 
-// Tells the compiler that no iteration depends on another. The compiler cannot
-// prove that itself, because the destination may be one of the sources.
+// Tells the compiler that no iteration of the next loop depends on another. The
+// compiler cannot prove this, because the destination may be one of the
+// sources.
 #if defined(__clang__)
 #define JAX_CXL_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -34,8 +35,8 @@ namespace jax_cxl::cpu {
 inline bool HasAvx2() {
   static const bool has = [] {
     unsigned eax, ebx, ecx, edx;
-    // Uses cpuid, because not every compiler's __builtin_cpu_supports knows
-    // f16c.
+    // Look for f16c by cpuid, because some compilers' __builtin_cpu_supports
+    // does not know it.
     return __builtin_cpu_supports("avx2") &&
            __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
   }();
@@ -71,8 +72,9 @@ void RunBaseline(Args... args) {
   Loop::Run(args...);
 }
 
-// Returns the wrapper of Loop::Run(Args...) for this machine, for loops that
-// wait for memory. Vectors wider than AVX2's do not speed them up.
+// Returns the wrapper of Loop::Run(Args...) that suits this machine. Use it for
+// loops whose speed is limited by memory: vectors wider than AVX2's do not
+// speed them up.
 template <typename Loop, typename... Args>
 auto Pick() -> void (*)(Args...) {
 #if defined(__x86_64__)
@@ -81,8 +83,8 @@ auto Pick() -> void (*)(Args...) {
   return &RunBaseline<Loop, Args...>;
 }
 
-// Like Pick, but for loops that compute. AVX-512 doubles the speed of
-// conversions.
+// Like Pick, but for loops whose speed is limited by arithmetic. AVX-512
+// doubles the speed of conversions.
 template <typename Loop, typename... Args>
 auto PickWidest() -> void (*)(Args...) {
 #if defined(__x86_64__)

@@ -17,8 +17,8 @@ namespace {
 
 namespace xffi = xla::ffi;
 
-// A 64-bit mixer (the finalizer of SplitMix64). It gives the same output for
-// the same input on all hosts.
+// Mixes `value` into the hash `seed` (by the finalizer of SplitMix64). It gives
+// the same output for the same input on all hosts.
 uint64_t Mix(uint64_t seed, uint64_t value) {
   uint64_t z = seed + 0x9e3779b97f4a7c15 + value;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
@@ -26,7 +26,7 @@ uint64_t Mix(uint64_t seed, uint64_t value) {
   return z ^ (z >> 31);
 }
 
-// FNV-1a. It gives the same hash for the same text on all hosts.
+// Returns the FNV-1a hash of a text, which is the same on all hosts.
 uint64_t Hash(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const char c : text)
@@ -34,15 +34,15 @@ uint64_t Hash(std::string_view text) {
   return hash;
 }
 
-// The attributes of one call. The text and the arrays belong to XLA.
+// The attributes of one call. Their texts and arrays are in XLA's memory.
 struct CallAttributes {
 #define JAX_CXL_MEMBER(type, name) type name = {};
   JAX_CXL_CALL_ATTRIBUTES(JAX_CXL_MEMBER)
 #undef JAX_CXL_MEMBER
 };
 
-// Reads all attributes, and does not check their values. Returns the name of
-// one that is missing, or "".
+// Reads all attributes into `*read`, and does not check their values. Returns
+// the name of an attribute that is missing, or "".
 std::string Read(const xffi::Dictionary& attributes, CallAttributes* read) {
   std::string missing;
 #define JAX_CXL_READ(type, name)                       \
@@ -55,8 +55,10 @@ std::string Read(const xffi::Dictionary& attributes, CallAttributes* read) {
   return missing;
 }
 
-// Returns whether a grid of `processes` rows contains each place of a group
-// exactly once. A call that does not run in levels has an empty grid.
+// Checks the attributes of the grid, which has a row of equal length for each
+// process. Returns true if `places` contains each place of the group exactly
+// once, or if the grid is empty (0 processes), as for a call that does not run
+// in levels.
 bool IsGrid(int32_t processes, xffi::Span<const int32_t> places,
             int32_t group_size) {
   if (processes == 0) return places.size() == 0;
@@ -66,8 +68,9 @@ bool IsGrid(int32_t processes, xffi::Span<const int32_t> places,
          std::ranges::equal(sorted, std::views::iota(0, group_size));
 }
 
-// Returns whether the attribute `rows` has the entries that the operation
-// needs. The number of elements of a batch must divide all other entries.
+// Returns true if the attribute `rows` has the entries that the operation
+// needs. For a ragged_all_to_all, the last entry is the number of elements of a
+// batch, which must divide all other entries.
 bool AreRowSizes(plan::Op op, xffi::Span<const int64_t> rows) {
   if (std::ranges::any_of(rows, [](int64_t size) { return size < 0; }))
     return false;
@@ -78,9 +81,9 @@ bool AreRowSizes(plan::Op op, xffi::Span<const int64_t> rows) {
              rows, [&](int64_t size) { return size % rows[3] != 0; });
 }
 
-// Returns, for each member of a permutation, the first member of its cycle or
-// chain. Only members that receive from each other, directly or indirectly,
-// have to run the permutation together.
+// Returns, for each member of a permutation, the lowest member of its cycle or
+// chain. A cycle or chain consists of the members that receive from each other,
+// directly or indirectly. Only these have to run the permutation together.
 std::vector<int32_t> FirstsOfChains(const std::vector<int32_t>& sources) {
   const auto size = static_cast<int32_t>(sources.size());
   std::vector<int32_t> firsts(size);
@@ -99,7 +102,8 @@ std::vector<int32_t> FirstsOfChains(const std::vector<int32_t>& sources) {
   return firsts;
 }
 
-// Whether the sources of a permutation are members, or -1.
+// Returns true if `sources` has an entry for each member, and each entry is a
+// member or -1.
 bool AreMembers(xffi::Span<const int32_t> sources, int32_t group_size) {
   return sources.size() == static_cast<size_t>(group_size) &&
          std::ranges::all_of(sources, [group_size](int32_t source) {
@@ -150,9 +154,10 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
                     static_cast<uint64_t>(a.rows[1]),
                     a.rows.size() > 2 ? static_cast<uint64_t>(a.rows[2]) : 0,
                     a.rows.size() > 3 ? static_cast<uint64_t>(a.rows[3]) : 1};
-  // If a program was not taken over, its attributes contain neither call
-  // numbers nor source lines. The compiler hook does not add them, because XLA
-  // drops the donation of a module's arguments when a hook changes the module.
+  // If the compiler hook has replaced no collective of the program, the
+  // attributes contain neither call numbers nor source lines. The hook does not
+  // add them, because the donation of a module's arguments is dropped when a
+  // hook changes the module.
   ProgramSites& sites = ProgramSites::Get();
   const std::string program(a.program);
   int64_t number = a.site;
@@ -184,7 +189,8 @@ std::string CallSite::LineKey(std::string_view name, int op, int reduce_op,
   return key.str();
 }
 
-// Splits the group of a permutation into its cycles and chains.
+// Adds a group of ranks. The group of a permutation is split: each of its
+// cycles and chains becomes a group.
 void CallSite::AddGroup(const std::vector<int32_t>& ranks,
                         const std::vector<int32_t>& sources) {
   const bool permutes = prototype_.request.op == plan::Op::kPermute;

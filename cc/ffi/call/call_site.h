@@ -34,52 +34,59 @@ namespace jax_cxl::ffi {
 //    several times.
 //
 // If ranks launch different programs that have the same name, different calls
-// can have the same identity. Members therefore also compare descriptors
-// (comm::Negotiation). docs/decisions/0002 explains why the identity consists
-// of these values. Calls between GPUs are counted instead (comm::CountedCalls),
-// because XLA orders them in the same way on all ranks.
+// can have the same identity. Therefore the members of a group also compare the
+// descriptors of their calls (comm::Negotiation). docs/decisions/0002 explains
+// why the identity consists of these values. Calls between GPUs have no
+// identities. They are counted (comm::CountedCalls), because XLA orders them in
+// the same way on all ranks.
 //
 // NextIdentity is thread-safe. Everything else is constant.
 class CallSite {
  public:
-  // Registered with XLA under this id, before any handler that uses it.
+  // The id by which XLA knows this class. It is registered before any handler
+  // whose state is a CallSite.
   static xla::ffi::TypeId id;
 
-  // Reads the attributes that jax_cxl/_lowering/contract.py makes.
+  // Makes a CallSite from the attributes that jax_cxl/_lowering/contract.py
+  // makes. Fails with an internal error if an attribute is missing or out of
+  // range.
   static xla::ffi::ErrorOr<std::unique_ptr<CallSite>> Make(
       xla::ffi::Dictionary attributes);
 
-  // Returns a key that identifies a call in its program, for
-  // ProgramSites::NoteLine.
+  // Returns the key under which ProgramSites::NoteLine notes the source line of
+  // a call with these properties. Calls of a program with equal properties
+  // share a key.
   static std::string LineKey(std::string_view name, int op, int reduce_op,
                              int dtype, int64_t count);
 
   // The call without buffers, rank and identity. For a permutation, `sources`
-  // and the number of ranks are those of the attributes, not of a group.
+  // and the number of ranks are those of the attributes, not those of a cycle
+  // or chain.
   const comm::Call& prototype() const { return prototype_; }
 
-  // One execution of the call by one rank.
+  // One execution of the call by one rank, and the ranks of the rank's group.
   struct Execution {
     const std::vector<int32_t>* members = nullptr;
     std::unique_ptr<comm::Call> call;  // without its identity
   };
-  // Fails with kInvalidArgument if the rank is in none of the groups.
+  // Returns the execution of the call by `rank`, with these buffers. Fails with
+  // kInvalidArgument if the rank is in none of the groups.
   Result<Execution> MakeExecution(int rank, const void* input,
                                   void* output) const;
-  // Checks that the buffers have the sizes for which the call was lowered.
-  // Fails with kInternal.
+  // Fails with kInternal unless the buffers have the sizes for which the call
+  // was lowered.
   Status CheckBuffers(size_t input_bytes, size_t output_bytes) const;
 
   // How the ranks of each group are spread over processes, if the call runs in
-  // levels. Otherwise the grid is empty.
+  // levels (comm::LevelCalls). Otherwise the grid is empty.
   const cpu::Grid& grid() const { return grid_; }
 
   // The generation of the runtime for which the call was lowered.
   int generation() const { return generation_; }
 
-  // Returns the identity of this device's next execution of the call, in the
-  // launch with XLA's id `run_id`. `job` is the runtime's number in this
-  // process.
+  // Returns the identity of the next execution of the call on device
+  // `device_ordinal`, in the launch to which XLA has given the id `run_id`.
+  // `job` is the runtime's number in this process.
   Result<uint64_t> NextIdentity(uint64_t job, int64_t run_id,
                                 int32_t device_ordinal);
 
@@ -91,7 +98,8 @@ class CallSite {
 
   comm::Call prototype_;
   std::vector<std::vector<int32_t>> groups_;
-  // For a permutation, the `sources` of each group.
+  // For a permutation, the `sources` of each group, as places in the group.
+  // Otherwise empty.
   std::vector<std::vector<int32_t>> sources_;
   std::unordered_map<int32_t, int> group_of_rank_;
   uint64_t key_ = 0;

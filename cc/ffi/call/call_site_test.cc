@@ -24,7 +24,8 @@ using Value = std::variant<int32_t, int64_t, std::string, std::vector<int32_t>,
                            std::vector<int64_t>>;
 using Attributes = std::map<std::string, Value>;
 
-// Attributes as XLA passes them: sorted by name, as `Attributes` is.
+// Attributes in the form in which XLA passes them. XLA sorts them by name, and
+// so does `Attributes`.
 class Encoded {
  public:
   explicit Encoded(Attributes attributes) : attributes_(std::move(attributes)) {
@@ -77,7 +78,7 @@ class Encoded {
 };
 
 // Returns the attributes of a psum of five float32 in two groups, in a program
-// of this name.
+// with the name `program`.
 Attributes Psum(const std::string& program) {
   return {{"op", static_cast<int32_t>(plan::Op::kAllReduce)},
           {"reduce_op", static_cast<int32_t>(ReduceOp::kMax)},
@@ -162,7 +163,7 @@ TEST(CallSiteTest, EveryAttributeIsNeeded) {
     Attributes fewer = all;
     fewer.erase(name);
     EXPECT_NE(ErrorOf(fewer).find(text), std::string::npos);
-    // The attribute has another type.
+    // An attribute of a wrong type counts as missing.
     Attributes other = all;
     other[name] = std::holds_alternative<std::string>(value)
                       ? Value(int32_t{0})
@@ -182,7 +183,7 @@ TEST(CallSiteTest, AttributesOutOfRangeAreErrors) {
       {"count", int64_t{-1}},
       {"group_size", int32_t{0}},
       {"group_size", int32_t{3}},  // of four ranks
-      // A ragged_all_to_all without its rows.
+      // A ragged_all_to_all without the attribute `rows`.
       {"op", static_cast<int32_t>(plan::Op::kRaggedAllToAll)}};
   for (const auto& [name, value] : wrong) {
     Attributes attributes = Psum("out of range");
@@ -212,8 +213,9 @@ TEST(CallSiteTest, AnExecutionIsThatOfTheRanksGroup) {
             "the devices of this job");
 }
 
-// Ranks 10 to 16: a cycle of 10, 12 and 15, a chain from 14 to 11, rank 13 that
-// keeps its block, and rank 16 without a part.
+// A permutation of ranks 10 to 16. Ranks 10, 12 and 15 form a cycle. Rank 14
+// sends to rank 11, which is a chain. Rank 13 keeps its own block. Rank 16
+// neither sends nor receives.
 TEST(CallSiteTest, APermutationRunsInItsCyclesAndChains) {
   Attributes attributes = Psum("chains");
   attributes["op"] = static_cast<int32_t>(plan::Op::kPermute);
@@ -260,13 +262,15 @@ TEST(CallSiteTest, BuffersHaveToBeThoseOfTheLowering) {
 TEST(CallSiteTest, IdentitiesAreEqualOnAllDevicesAndForNoOtherCall) {
   const auto site = Make(Psum("identities"));
   const uint64_t first = Next(*site, 100, 0);
-  // The same call in a loop, and in the next launch.
+  // The second execution of the call in this launch, and the first one in the
+  // next launch.
   const uint64_t second = Next(*site, 100, 0);
   const uint64_t third = Next(*site, 101, 0);
   EXPECT_NE(first, second);
   EXPECT_NE(first, third);
   EXPECT_NE(second, third);
-  // The launches of another device have other ids.
+  // On device 1, XLA's launch ids are different, but the identities are the
+  // same.
   EXPECT_EQ(Next(*site, 5, 1), first);
   EXPECT_EQ(Next(*site, 5, 1), second);
   EXPECT_EQ(Next(*site, 9, 1), third);
@@ -283,7 +287,8 @@ TEST(CallSiteTest, ALaunchBeforeAnEarlierOneIsAnError) {
   EXPECT_EQ(site->NextIdentity(1, 99, 0).status().code(), Code::kInternal);
 }
 
-// These programs have no numbers from the compiler hook.
+// In this program the calls have no numbers from the compiler hook (`site` is
+// -1).
 TEST(CallSiteTest, SitesWithoutNumbersAreNumberedAsTheyAreMade) {
   const std::string program = "unnumbered";
   Attributes attributes = Psum(program);
@@ -298,12 +303,11 @@ TEST(CallSiteTest, SitesWithoutNumbersAreNumberedAsTheyAreMade) {
   EXPECT_EQ(first->prototype().site, "noted.py:8 (f)");
   const uint64_t identity = Next(*first, 100, 0);
   EXPECT_NE(identity, Next(*second, 100, 0));
-  // A new job stands for another rank, which has loaded the program from a
-  // cache.
+  // Job 2 stands for another rank, which loads the same program from a cache.
   ProgramSites::Get().Complete(program);
   const auto again = Make(attributes);
   EXPECT_EQ(Next(*again, 100, 0, /*job=*/2), identity);
-  // A call whose source line was never noted has none.
+  // No source line was noted for calls of six elements, so this call has none.
   attributes["count"] = int64_t{6};
   EXPECT_EQ(Make(attributes)->prototype().site, "");
 }

@@ -10,30 +10,32 @@
 #include "xla/ffi/api/ffi.h"
 
 // The contract between lowered programs and the handlers that XLA calls: the
-// targets of custom calls, and the attributes of a call.
-// jax_cxl/_lowering/contract.py is the other side. tests/ops/names_test.py
-// compares both.
+// names of the custom-call targets, and the attributes of a call.
+// jax_cxl/_lowering/contract.py defines the same names in Python.
+// tests/ops/names_test.py compares both files.
 namespace jax_cxl::ffi {
 
 inline constexpr char kCollectiveTarget[] = "jax_cxl_collective";
 inline constexpr char kRowsTarget[] = "jax_cxl_rows";
 inline constexpr char kBarrierTarget[] = "jax_cxl_barrier";
-// Checks the slices of a ragged_all_to_all. It moves nothing through the pool.
+// Checks the slices of a ragged_all_to_all. This target moves nothing through
+// the pool.
 inline constexpr char kCheckSlicesTarget[] = "jax_cxl_check_slices";
-// A start returns a token, which the done of the same call takes. GPUs only.
+// On GPUs, a call can be split into a start and a done. The start returns a
+// token, which the done of the same call takes.
 inline constexpr char kStartTarget[] = "jax_cxl_start";
 inline constexpr char kStartRowsTarget[] = "jax_cxl_start_rows";
 inline constexpr char kDoneTarget[] = "jax_cxl_done";
 inline constexpr char kTieTarget[] = "jax_cxl_tie";
-// Takes rows of a table in a store. It has attributes of its own
+// Takes rows of a table in a store. This target has attributes of its own
 // (cc/ffi/store/table.h).
 inline constexpr char kTableTarget[] = "jax_cxl_table";
-// The start and the done of a call that takes rows of a table. GPUs only.
+// The start and the done of a call that takes rows of a table, for GPUs only.
 inline constexpr char kStartTableTarget[] = "jax_cxl_start_table";
 inline constexpr char kTableDoneTarget[] = "jax_cxl_table_done";
 
-// Moves residuals to a store and back. They have attributes of their own
-// (cc/ffi/store/residuals.h).
+// These two targets move residuals to a store and back. They have attributes of
+// their own (cc/ffi/store/residuals.h).
 inline constexpr char kPutResidualTarget[] = "jax_cxl_put_residual";
 inline constexpr char kGetResidualTarget[] = "jax_cxl_get_residual";
 
@@ -46,8 +48,8 @@ inline constexpr std::array kTargets = {
 using Int32s = xla::ffi::Span<const int32_t>;
 using Int64s = xla::ffi::Span<const int64_t>;
 
-// V(type, name) for each attribute. jax_cxl/_lowering/contract.py explains
-// each.
+// Expands to V(type, name) for each attribute of a call.
+// jax_cxl/_lowering/contract.py explains the attributes.
 #define JAX_CXL_CALL_ATTRIBUTES(V) \
   V(std::string_view, name)        \
   V(int32_t, op)                   \
@@ -68,8 +70,8 @@ using Int64s = xla::ffi::Span<const int64_t>;
   V(int64_t, site)                 \
   V(std::string_view, line)
 
-// Name and type ("int32", "int32s", "int64", "int64s" or "text") of each
-// attribute.
+// The name of an attribute, and its type: "int32", "int32s", "int64", "int64s"
+// or "text".
 using AttributeType = std::pair<std::string_view, std::string_view>;
 
 template <typename T>

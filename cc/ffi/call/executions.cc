@@ -12,7 +12,8 @@ std::shared_ptr<Executions> Executions::Of(
     const std::vector<std::vector<int32_t>>& groups) {
   using Key =
       std::tuple<std::string, int64_t, std::vector<std::vector<int32_t>>>;
-  // Never destroyed: XLA's threads may still execute while the process exits.
+  // Never destroyed: XLA's threads may still execute calls while the process
+  // exits.
   static auto& mutex = *new std::mutex;
   static auto& all = *new std::map<Key, std::shared_ptr<Executions>>;
   std::lock_guard lock(mutex);
@@ -36,7 +37,9 @@ Result<Executions::Number> Executions::Next(uint64_t job, int32_t device,
   uint64_t number = 0;
   if (!launches.empty()) {
     // XLA increments the launch id of a program, as a number of 32 bits. When
-    // XLA loads a program again, its ids may start anywhere.
+    // XLA loads a program again, its ids may start anywhere. So only an id that
+    // is a little lower than the last one shows that launches started out of
+    // order.
     const int64_t last = launches.back().run_id;
     const auto ahead = static_cast<int32_t>(static_cast<uint32_t>(last) -
                                             static_cast<uint32_t>(run_id));

@@ -22,7 +22,7 @@ TEST(ExecutionsTest, CountsLaunchesAndLoops) {
   EXPECT_EQ(Next(executions, 70), Pair(0, 0));
   EXPECT_EQ(Next(executions, 70), Pair(0, 1));
   EXPECT_EQ(Next(executions, 71), Pair(1, 0));
-  // The second launch begins before the first has finished its loop.
+  // Launch 71 begins before launch 70 has finished its loop.
   EXPECT_EQ(Next(executions, 70), Pair(0, 2));
   EXPECT_EQ(Next(executions, 71), Pair(1, 1));
 }
@@ -60,7 +60,8 @@ TEST(ExecutionsTest, AProgramThatIsLoadedAgainGoesOn) {
   EXPECT_EQ(Next(*Executions::Of("jit_f", 3, all), 17), Pair(1, 0));
   EXPECT_EQ(Next(*Executions::Of("jit_f", 4, all), 17), Pair(0, 0));
   EXPECT_EQ(Next(*Executions::Of("jit_g", 3, all), 17), Pair(0, 0));
-  // Another program of the same name, which rank 2 does not run.
+  // Another program with the name "jit_f", which rank 2 does not run, has
+  // counts of its own.
   EXPECT_EQ(Next(*Executions::Of("jit_f", 3, some), 17), Pair(0, 0));
 }
 

@@ -8,7 +8,8 @@ namespace jax_cxl::ffi {
 namespace {
 
 std::atomic<ProgramSites*>& Current() {
-  // Never destroyed: XLA's threads may still ask while the process exits.
+  // Never destroyed, because XLA's threads may still use the object while the
+  // process exits.
   static auto& current = *new std::atomic<ProgramSites*>(new ProgramSites);
   return current;
 }

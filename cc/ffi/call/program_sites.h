@@ -9,17 +9,19 @@
 
 namespace jax_cxl::ffi {
 
-// Numbers the call sites that XLA makes when it loads a program, in the order
-// in which XLA makes them. This order depends only on the compiled program, so
-// ranks that run the same program agree on it.
+// Numbers the call sites (CallSite) that XLA makes when it loads a program, in
+// the order in which XLA makes them. This order depends only on the compiled
+// program, so ranks that run the same program agree on the numbers.
 //
-// Programs are identified by their names, because attributes must be the same
-// on all ranks, whatever else each rank compiles. A name may recur: a rank may
-// compile a program again, or another program with the same name. Numbers start
-// again whenever JAX reports that a load is complete.
+// A call names its program by an attribute, which must be the same on all
+// ranks, whatever else each rank compiles. So programs are identified by their
+// names, although a name may recur: a rank may compile a program again, or
+// another program with the same name. The numbers of a name start again
+// whenever JAX reports that a load is complete.
 //
-// Two threads of a process must not load two programs of one name at the same
-// time. Their calls would not match those of other ranks, and would time out.
+// Two threads of a process must not load two programs with the same name at the
+// same time. The calls of both would be numbered together. They would then not
+// match the calls of other ranks, and would time out.
 //
 // The object also keeps the source lines of a program's calls, if the lowering
 // rules have noted them in this process.
@@ -27,32 +29,34 @@ namespace jax_cxl::ffi {
 // Thread-safe.
 class ProgramSites {
  public:
-  // Returns the instance of this module, because XLA makes sites without any
-  // other context.
+  // Returns the instance of this extension module. It is global, because XLA
+  // passes no context when it makes a site.
   static ProgramSites& Get();
-  // From now on, makes Get return the instance of another module. This is
-  // needed because lowering rules note lines in jax_cxl._core, but XLA makes
-  // call sites for GPUs in jax_cxl._cuda.
+  // From now on, makes Get return `sites`, the instance of another extension
+  // module. This is needed because lowering rules note lines in jax_cxl._core,
+  // but XLA makes call sites for GPUs in jax_cxl._cuda.
   static void Use(ProgramSites* sites);
 
-  // Returns the number of the site that XLA is making.
+  // Returns the number of the call site that XLA is making for `program`.
   uint64_t Next(const std::string& program);
 
-  // Call it when all sites of the loaded program have been made.
+  // Lets the numbers of `program` start again. Call it when XLA has made all
+  // sites of the program that it was loading.
   void Complete(const std::string& program);
 
-  // Notes `line` as the source line of the program's calls that `key`
-  // describes.
+  // Notes `line` as a source line of those calls of the program that have the
+  // key `key` (CallSite::LineKey).
   void NoteLine(const std::string& program, const std::string& key,
                 const std::string& line);
-  // Returns a text like "a.py:3 (f)", with "or" between several lines, or "".
+  // Returns the source lines noted for `key`: "", a text like "a.py:3 (f)", or
+  // several such texts with "or" between them.
   std::string LinesOf(const std::string& program, const std::string& key);
   void ForgetLines(const std::string& program);
 
  private:
   std::mutex mutex_;
   std::unordered_map<std::string, uint64_t> made_;
-  // By program and key.
+  // The noted source lines, by program and key.
   std::unordered_map<std::string,
                      std::unordered_map<std::string, std::vector<std::string>>>
       lines_;

@@ -18,7 +18,7 @@ TEST(ProgramSitesTest, ProgramsAreApart) {
   EXPECT_EQ(sites.Next("jit_f"), 0u);
   EXPECT_EQ(sites.Next("jit_g"), 0u);
   EXPECT_EQ(sites.Next("jit_f"), 1u);
-  // Completing other programs does not affect jit_f, which is still being
+  // Completing jit_g does not affect the numbers of jit_f, which is still being
   // loaded.
   sites.Complete("jit_g");
   sites.Complete("jit_h");

@@ -20,7 +20,7 @@ namespace {
 
 namespace xffi = xla::ffi;
 
-// See binding.h.
+// The platform of GPUs. binding.h explains the members.
 struct Cuda {
   using Bound = xffi::PlatformStream<cudaStream_t>;
   using Context = cudaStream_t;
@@ -57,14 +57,15 @@ struct Cuda {
     const Status enqueued = *local.endpoint->StartCall(
         *execution.members, std::move(execution.call));
     if (enqueued.ok()) return xffi::Error::Success();
-    // The peers wait for a call that could not be enqueued. Abort tells them,
-    // and ends all collectives of this process.
+    // The peers wait for the call, which could not be enqueued. Abort tells
+    // them, and ends all collectives of this process.
     local.endpoint->Abort(enqueued);
     return ToFfiError(runtime.failure());
   }
 
   // The lowering asks XLA to place each result in the memory of its operand.
-  // XLA may not have done so, if one of them is a slice of a larger array.
+  // XLA may place it elsewhere if the operand or the result is a slice of a
+  // larger array.
   static Status Keep(cudaStream_t stream, const void* operand, void* result,
                      uint64_t bytes) {
     if (operand == result) return OkStatus();
@@ -73,7 +74,7 @@ struct Cuda {
                             "copying a value");
   }
 
-  // Waits until the device has the table.
+  // Waits until the device has computed the table, and copies it to the host.
   static Result<std::vector<std::byte>> ReadTable(
       cudaStream_t stream, const xffi::AnyBuffer& table) {
     std::vector<std::byte> data(table.size_bytes());
@@ -91,7 +92,8 @@ struct Cuda {
   }
 };
 
-// Calls that run on a stream of their own until their `done`.
+// The platform of calls that are split into a start and a done. They run on a
+// stream of their own.
 struct CudaAside : Cuda {
   static xffi::Error Start(cudaStream_t stream, int32_t /*ordinal*/,
                            const Device<CudaAside>& device, CallSite* /*site*/,
@@ -102,8 +104,8 @@ struct CudaAside : Cuda {
   }
 };
 
-// Allocates the memory that the devices need for the call, when XLA loads its
-// program.
+// The Instantiate stage, which XLA runs when it loads a program. It also
+// allocates the memory that the devices need for the call.
 xffi::ErrorOr<std::unique_ptr<CallSite>> Instantiate(
     xffi::Dictionary attributes) {
   auto site = CallSite::Make(attributes);
@@ -169,7 +171,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_start, jax_cxl::ffi::Start,
                                   .Ret<xffi::AnyBuffer>()
                                   .Ret<xffi::AnyBuffer>());
 
-// Results: the taken rows, scratch memory, and the token.
+// The results are the taken rows, scratch memory, and the token. `Rows` does
+// not use the token.
 XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_start_rows,
                               jax_cxl::ffi::Handlers<CudaAside>::Rows,
                               BindAnyBuffers<Cuda>());

@@ -10,10 +10,10 @@ namespace {
 
 namespace xffi = xla::ffi;
 
-// JAX turns every other code into an exception other than JaxRuntimeError
-// (INVALID_ARGUMENT into ValueError, UNIMPLEMENTED into NotImplementedError).
-// jax_cxl/_job/ending/program_errors.py converts the exception to the class
-// that the text names.
+// Returns a code that JAX turns into a JaxRuntimeError. JAX turns some other
+// codes into other exceptions: INVALID_ARGUMENT into ValueError, UNIMPLEMENTED
+// into NotImplementedError. jax_cxl/_job/ending/program_errors.py later
+// converts the JaxRuntimeError to the class that its text names.
 xffi::ErrorCode FfiCode(Code code) {
   switch (code) {
     case Code::kPeerLost:
@@ -32,7 +32,8 @@ std::string Text(const Status& status) {
          status.message();
 }
 
-// Never destroyed: XLA's threads may still fail while the process exits.
+// Never destroyed, because handlers in XLA's threads may still fail while the
+// process exits.
 Failures*& Instance() {
   static Failures* current = new Failures;
   return current;
@@ -58,7 +59,8 @@ void Failures::Use(Failures* failures) { Instance() = failures; }
 std::string Failures::Record(const Status& status) {
   std::string text = Text(status);
   std::lock_guard lock(mutex_);
-  // All calls under way fail with the same error. One entry is enough.
+  // When a job fails, all calls under way return the same error. One entry is
+  // enough.
   if (!recent_.empty() && Text(recent_.back()) == text) return text;
   recent_.push_back(status);
   if (recent_.size() > kRemembered) recent_.pop_front();

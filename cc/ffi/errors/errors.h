@@ -8,11 +8,12 @@
 
 namespace jax_cxl::ffi {
 
-// Converts a status to XLA's error, or to XLA's success. Failures remembers an
-// error.
+// Converts a status to XLA's type of error or success. An error is also
+// recorded in Failures.
 xla::ffi::Error ToFfiError(const Status& status);
 
-// Returns the error for buffers that do not match the lowering of `what`.
+// Returns the error for a call whose buffers do not match its lowering. `what`
+// is the name of the call.
 Status NotLowered(std::string_view what);
 
 }  // namespace jax_cxl::ffi

@@ -11,25 +11,27 @@
 
 namespace jax_cxl::ffi {
 
-// The errors that handlers have returned to XLA. XLA passes on only their text,
-// so Python looks up code and details here when it sees the text.
+// The last errors that handlers have returned to XLA. XLA passes on only their
+// texts. When Python sees such a text in an exception, it looks up the code and
+// the details of the error here.
 //
 // Thread-safe.
 class Failures {
  public:
-  // Returns the instance of this module. It outlives the runtime, because an
-  // error may surface after the runtime has ended.
+  // Returns the instance of this extension module. It outlives the runtime,
+  // because an error may surface after the runtime has ended.
   static Failures& Get();
-  // From now on, makes Get return the instance of another module. This is
-  // needed because Python looks up failures in jax_cxl._core, but handlers for
-  // GPUs fail in jax_cxl._cuda.
+  // From now on, makes Get return `failures`, the instance of another extension
+  // module. This is needed because Python looks up failures in jax_cxl._core,
+  // but handlers for GPUs fail in jax_cxl._cuda.
   static void Use(Failures* failures);
 
-  // Remembers `status`. Returns the text for XLA: "jax_cxl: PEER_LOST: rank 1
-  // ...".
+  // Remembers `status`, and returns its text for XLA, such as "jax_cxl:
+  // PEER_LOST: rank 1 ...".
   std::string Record(const Status& status);
 
-  // Returns the newest failure whose text is part of `text`.
+  // Returns the newest failure whose text occurs in `text`, the message of an
+  // exception.
   std::optional<Status> Find(std::string_view text) const;
 
  private:

@@ -16,7 +16,8 @@ namespace jax_cxl::ffi {
 namespace {
 
 struct Chunks {
-  // Runs chunks until there are none left.
+  // Runs one chunk after another, until other threads have taken all that are
+  // left.
   void Work() {
     for (;;) {
       const uint64_t chunk = next.fetch_add(1, std::memory_order_relaxed);
@@ -46,8 +47,8 @@ struct Chunks {
 
 Status RunChunks(xla::ffi::ThreadPool& pool, uint64_t size, uint64_t each,
                  std::function<Status(uint64_t begin, uint64_t end)> run) {
-  // Threads that start late still read `chunks` after this function has
-  // returned.
+  // `chunks` is shared, because a thread that starts late still reads it after
+  // this function has returned.
   std::shared_ptr<Chunks> chunks(new Chunks{size, each, std::move(run)});
   const int64_t threads = chunks->count > 1 ? pool.num_threads() : 1;
   for (int64_t i = 1; i < std::min<int64_t>(threads, chunks->count); ++i)

@@ -9,11 +9,12 @@
 
 namespace jax_cxl::ffi {
 
-// Cuts `size` items into chunks of at most `each`, and calls `run(begin, end)`
-// for each chunk. Threads of XLA's pool and the calling thread take one chunk
-// after another. The calling thread never waits for a thread that has not
-// started, so this works even if all threads of the pool are busy. Returns the
-// status of the first chunk that has failed.
+// Cuts `size` items into chunks of at most `each` items, and calls `run(begin,
+// end)` for each chunk. Threads of XLA's pool and the calling thread share the
+// work: each takes one chunk after another. The calling thread waits only for
+// threads that have taken a chunk, so the function returns even if all threads
+// of the pool are busy with other work. Returns OK, or the status of the first
+// chunk that failed.
 Status RunChunks(xla::ffi::ThreadPool& pool, uint64_t size, uint64_t each,
                  std::function<Status(uint64_t begin, uint64_t end)> run);
 

@@ -6,12 +6,12 @@
 // XLA custom-call handlers for platform "cpu" that move data of a store. They
 // have no state.
 extern "C" {
-// Rows of a table (table.h).
+// Takes rows of a table (table.h).
 XLA_FFI_Error* jax_cxl_table(XLA_FFI_CallFrame* frame);
-// Residuals (residuals.h).
+// Put and get residuals (residuals.h).
 XLA_FFI_Error* jax_cxl_put_residual(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* jax_cxl_get_residual(XLA_FFI_CallFrame* frame);
-// Any number of operands, whose bytes follow each other in the result.
+// Joins any number of operands. Their bytes follow one another in the result.
 XLA_FFI_Error* jax_cxl_join(XLA_FFI_CallFrame* frame);
 }
 

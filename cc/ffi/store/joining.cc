@@ -1,4 +1,4 @@
-// Joins small arrays, which a snapshot then reads as one.
+// Joins small arrays into one, so that a snapshot reads a single array.
 
 #include <cstddef>
 #include <cstring>

@@ -1,5 +1,5 @@
-// Puts residuals of a forward pass into a store, and gets them for the backward
-// pass.
+// Puts the residuals of a forward pass into a store, and gets them back for the
+// backward pass.
 
 #include "cc/ffi/store/residuals.h"
 
@@ -26,7 +26,8 @@ namespace xffi = xla::ffi;
 
 constexpr uint64_t kChunkBytes = tier::Layout::kBlockBytes;
 
-// Calls `run` with the ring, which stays open meanwhile.
+// Finds the open ring of `device` with the number `ring`, checks the handle,
+// and calls `run` with the ring. The ring stays open while `run` uses it.
 template <typename Run>
 xffi::Error OnOpenRing(int64_t ring, int32_t device,
                        const xffi::AnyBuffer& handle, const Run& run) {

@@ -11,14 +11,16 @@
 
 namespace jax_cxl::ffi {
 
-// The error if this process does not have a ring.
+// Returns the error for a ring that this process does not have.
 Status NoRing(int64_t ring, int32_t device);
 
-// Fails with kInternal if a buffer is not a handle.
+// Fails with kInternal if the buffer does not have the size of a handle.
 Status CheckHandle(const xla::ffi::AnyBuffer& handle);
 
-// Checks the handle, and calls `run` with its ring, or with null if this
-// process does not have that ring. Returns what a handler returns.
+// Checks that the buffer `handle` is a handle, and calls `run` with the ring
+// `found`. If `found` is null, this process does not have that ring, and the
+// result is the error NoRing(ring, device). Converts errors to those that
+// handlers return to XLA.
 template <typename Ring, typename Run>
 xla::ffi::Error OnRing(const std::shared_ptr<Ring>& found, int64_t ring,
                        int32_t device, const xla::ffi::AnyBuffer& handle,
@@ -28,10 +30,11 @@ xla::ffi::Error OnRing(const std::shared_ptr<Ring>& found, int64_t ring,
   return ToFfiError(status);
 }
 
-// A put copies its operand to the ring, and returns the handle. A get returns
-// the value of its operand, a handle. Binds the attributes and buffers, after
-// the parameters of a platform. `value` is the value's number within its layer
-// (jax_cxl/_tier/residuals/primitives.py).
+// Adds the attributes and buffers of a put or a get to `binding`, which has
+// bound the parameters that depend on the platform. A put copies its operand to
+// the ring, and its result is a handle. A get has a handle as its operand, and
+// its result is the value. The attribute `value` is the number of the value
+// within its layer (jax_cxl/_tier/residuals/primitives.py).
 template <typename Binding>
 auto BindResidual(Binding binding) {
   return std::move(binding)

@@ -14,16 +14,16 @@
 
 namespace jax_cxl::ffi {
 
-// The attributes of a call that takes rows of a table: see
-// jax_cxl/_table/gather.py.
+// The attributes of a call that takes rows of a table. jax_cxl/_table/gather.py
+// makes and explains them.
 struct TableAttributes {
-  int64_t table;   // identity
-  int32_t column;  // number
+  int64_t table;   // the table's identity
+  int32_t column;  // the column's number
   int32_t mode;
   xla::ffi::Span<const uint8_t> fill;
 };
 
-// A call, decoded and checked.
+// A call that takes rows of a table, decoded and checked.
 struct TableCall {
   std::shared_ptr<const table::Column> column;
   table::Request request;
@@ -35,8 +35,8 @@ struct TableCall {
                               xla::ffi::AnyBuffer& output);
 };
 
-// Decodes a call, and calls `run` with it while its table stays open. Returns
-// what a handler returns.
+// Decodes a call, and calls `run` with it. The table stays open while `run`
+// uses it. Converts errors to those that handlers return to XLA.
 template <typename Run>
 xla::ffi::Error OnTable(const TableAttributes& attributes,
                         const xla::ffi::AnyBuffer& ids,
@@ -51,7 +51,8 @@ xla::ffi::Error OnTable(const TableAttributes& attributes,
   return ToFfiError(run(*call));
 }
 
-// Binds the attributes and buffers, after the parameters of a platform.
+// Adds the attributes and buffers of the call to `binding`, which has bound the
+// parameters that depend on the platform.
 template <typename Binding>
 auto BindTable(Binding binding) {
   return std::move(binding)

@@ -2,10 +2,10 @@
 
 namespace jax_cxl::plan {
 
-// Round t carries chunk t of each rank's block. A rank publishes a window of
-// rounds at once. A window has more than one round only if that spreads the
-// load over the devices. Two windows of slots suffice, for the reason given at
-// Pipeline().
+// Round t carries chunk t of each rank's block. A rank publishes all rounds of
+// a window at once. A window has more than one round only if that spreads the
+// load over the devices. A ring needs slots for no more than two windows, for
+// the reason given at Pipeline().
 uint64_t PlanAllGather(Planner& planner) {
   const uint64_t block = planner.block();
   const Chunks chunks = planner.Cut(block);
@@ -23,7 +23,8 @@ uint64_t PlanAllGather(Planner& planner) {
       planner.Put(t, chunks.Begin(t), 0, chunks.Size(t));
     });
     planner.PublishNothing(last);
-    // Copied here, because the puts have left these bytes in the cache.
+    // Copy the rank's own block here, while these bytes are in the cache
+    // because of the puts.
     rounds(w, [&](uint64_t t) {
       const uint64_t at = chunks.Begin(t);
       planner.Copy(at, planner.rank() * block + at, chunks.Size(t));

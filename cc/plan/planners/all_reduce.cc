@@ -4,7 +4,8 @@ namespace jax_cxl::plan {
 namespace {
 
 // Every rank puts its whole block and reduces all blocks. This takes one
-// exchange, in which each rank reads (n - 1) B.
+// exchange, in which each rank reads (n - 1) B (B is the size of a block, n the
+// number of ranks).
 uint64_t AllRead(Planner& planner) {
   const Chunks chunks = planner.Cut(planner.block());
   auto publish = [&](uint64_t t) { planner.PublishChunk(chunks, t); };
@@ -16,23 +17,24 @@ uint64_t AllRead(Planner& planner) {
 }
 
 // Each chunk has a segment for each rank. One round carries the inputs of a
-// chunk: every rank reduces its own segment of them. A later round carries the
-// reduced segments, which every rank gets ("share"). A rank reads 2 (n - 1) / n
-// B and writes B, in two exchanges.
+// chunk ("inputs"), of which every rank reduces its own segment. A later round
+// carries the reduced segments ("results"), which every rank gets ("share"). In
+// these two exchanges, a rank reads 2 (n - 1) / n B and writes B.
 //
 // With four slots or more, the order is inputs 0, inputs 1, results 0, inputs
-// 2, results 1, share 0, inputs 3, results 2, share 1, ...: while the results
-// of a chunk travel, a rank reduces the next chunk. With fewer slots, the order
-// is inputs 0, results 0, inputs 1, share 0, results 1, ...: peers do another
-// step before the step that waits for what a rank has just published. Two slots
-// suffice for this order.
+// 2, results 1, share 0, inputs 3, results 2, share 1, ... In this order, a
+// rank reduces the next chunk while the results of a chunk travel. With fewer
+// slots, the order is inputs 0, results 0, inputs 1, share 0, results 1, ...
+// Here too, there is another step between the publication of data and the step
+// that waits for them. Two slots suffice for this order.
 //
-// If rounds lie on all devices and the devices limit the speed, even and odd
-// ranks take turns: each puts the inputs of two chunks at a time. Otherwise all
-// ranks would put at the same time, and none would put during the rest of a
-// chunk. The devices would then alternate between 2n copies and n copies, which
-// delivers less to the n readers than a constant 3n / 2 copies. Inputs that are
-// put early are still published in order.
+// If each round lies on all devices and the devices limit the speed, even and
+// odd ranks take turns: in each turn, half of the ranks put the inputs of two
+// chunks. Without turns, all ranks would put at the same time, and none would
+// put during the rest of a chunk. The devices would then alternate between 2n
+// copies (n puts and n reads) and n copies (only reads). This delivers less to
+// the n readers than a constant 3n / 2 copies. A rank still publishes its
+// inputs in the order of the chunks, even those that it has put early.
 uint64_t ReduceAndShare(Planner& planner) {
   const int n = planner.ranks(), rank = planner.rank();
   const Chunks chunks = planner.Cut(
@@ -57,9 +59,9 @@ uint64_t ReduceAndShare(Planner& planner) {
     turns ? planner.PublishNothing(rounds.Inputs(c))
           : planner.Publish(rounds.Inputs(c));
   };
-  // The reduced segment goes to the output and, while it is in the cache, from
-  // there to the slot. No byte is reduced twice, and none is read back from the
-  // pool.
+  // The reduced segment goes to the output, and then from there to the slot
+  // while it is still in the cache. So no byte is reduced twice, and none is
+  // read back from the pool.
   auto put_results = [&](uint64_t c) {
     if (c >= chunks.count) return;
     const uint64_t at = chunks.Begin(c, rank), size = chunks.Size(c, rank);
@@ -82,8 +84,8 @@ uint64_t ReduceAndShare(Planner& planner) {
   for (uint64_t c = 0; c < chunks.count; ++c) {
     const uint64_t next = c + ahead;
     const bool mine = turns && (c + rank) % 2 == 0;
-    // A rank that takes turns has already put these inputs one chunk earlier,
-    // except for the first chunk.
+    // If ranks take turns and this is not the rank's turn, it put these inputs
+    // one chunk ago, in its own turn. Only chunk 0 has no earlier chunk.
     if (!turns || mine || c == 0) put_inputs(next);
     publish_inputs(next);
     if (mine) put_inputs(next + 1);  // published after the earlier results

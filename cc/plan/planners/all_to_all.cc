@@ -2,8 +2,8 @@
 
 namespace jax_cxl::plan {
 
-// Round t carries chunk t of all blocks except the rank's own. The (i - 1)-th
-// part of a slot is for the i-th peer.
+// Round t carries chunk t of all blocks, except the block for the rank itself.
+// Part i - 1 of a slot (counted from 0) is for Peer(i).
 uint64_t PlanAllToAll(Planner& planner) {
   const int n = planner.ranks(), rank = planner.rank();
   const uint64_t block = planner.block();
@@ -18,8 +18,8 @@ uint64_t PlanAllToAll(Planner& planner) {
   };
   auto retrieve = [&](uint64_t t) {
     for (int i = 1; i < n; ++i) {
-      // Each rank counts its peers from itself. So from the point of view of
-      // Peer(i), this rank is peer n - i.
+      // Each rank counts its peers from itself. So this rank is the (n - i)-th
+      // peer of Peer(i), and reads part n - i - 1 of Peer(i)'s slot.
       const int peer = planner.Peer(i), part = n - i - 1;
       planner.Get(peer, t, part * chunks.stride, peer * block + chunks.Begin(t),
                   chunks.Size(t));

@@ -2,7 +2,8 @@
 
 namespace jax_cxl::plan {
 
-// Doorbells only: every rank rings, and waits for every other rank.
+// A barrier uses only doorbells: every rank rings its own, and waits for those
+// of all other ranks.
 uint64_t PlanBarrier(Planner& planner) {
   if (planner.ranks() > 1) planner.PublishNothing(0);
   for (const int peer : planner.Peers()) planner.Await(peer, 0);

@@ -6,11 +6,12 @@
 namespace jax_cxl::plan {
 namespace {
 
-// After this many windows, readers that have drifted apart start together
+// Once in this many windows, readers that have drifted apart start together
 // again.
 constexpr uint64_t kWindowsTogether = 8;
 
-// Waits for a round of the root, or for its last round if `round` is later.
+// Waits until the root has published `round`, or its last round if `round` is
+// later.
 void Await(Planner& planner, const Chunks& chunks, uint64_t round) {
   planner.Await(planner.request().root, std::min(round, chunks.count - 1));
 }
@@ -39,9 +40,11 @@ struct Stagger {
   uint64_t starts = 1;
 };
 
-// If the number of parts of a round is not a multiple of the number of devices,
-// some devices hold one more part than others. These devices change from round
-// to round. Readers that start this many rounds apart load all devices equally.
+// Returns how far apart readers must start to load all devices equally. If the
+// number of parts of a round is not a multiple of the number of devices, some
+// devices hold one more part than others. The devices with the extra parts
+// change from round to round, so readers in different rounds can balance the
+// load. If the ring has too few slots for that, returns a single start.
 Stagger StaggerOf(const Geometry& geometry) {
   const uint64_t devices = geometry.num_devices;
   const uint64_t step =
@@ -52,8 +55,9 @@ Stagger StaggerOf(const Geometry& geometry) {
   return step * (starts - 1) <= half ? Stagger{step, starts} : Stagger{};
 }
 
-// Every round lies on all devices, so readers follow the root closely. If there
-// are more readers than devices, readers wait for devices, not for links.
+// The plan if every round lies on all devices. Readers follow the root closely,
+// because they use all devices in any round. If there are more readers than
+// devices, the devices limit the speed of readers, not their links.
 uint64_t Striped(Planner& planner) {
   const Geometry& geometry = planner.geometry();
   const bool many = planner.ranks() - 1 > geometry.num_devices;
@@ -63,7 +67,8 @@ uint64_t Striped(Planner& planner) {
   const Stagger stagger = StaggerOf(geometry);
   const uint64_t start = planner.reader() % stagger.starts * stagger.step;
   const uint64_t last = stagger.step * (stagger.starts - 1);
-  // Readers start apart only if the wait is short compared with the call.
+  // Readers start apart only if the devices limit the speed and the wait is
+  // short compared with the call.
   if (many && start > 0 && chunks.count >= kPipelineChunks * last)
     Await(planner, chunks, start);
   Get(planner, chunks, 0, chunks.total);
@@ -73,19 +78,20 @@ uint64_t Striped(Planner& planner) {
 }  // namespace
 
 // Round t carries chunk t of the root's block. The root is ahead of its readers
-// by up to as many rounds as there are slots.
+// by at most as many rounds as a ring has slots.
 //
 // Readers that follow the root closely all read one slot, and hence one device,
-// at a time. If slots lie on several devices, readers read a window of rounds
-// at the same time. A window is at most half a ring, so that the root can fill
-// the other half meanwhile. A few readers start one round after another, and
-// stay apart. Many readers would catch up with each other. Therefore they wait
-// until a whole window is published, and start at places that are spread evenly
-// over it.
+// at a time. If slots lie on several devices, readers should read different
+// rounds of a window at the same time. A window is at most half a ring, so that
+// the root can fill the other half meanwhile. If there are few readers, each
+// starts one round after the previous reader, and they stay apart. Many readers
+// would catch up with each other. Therefore they wait until a whole window is
+// published, and start at places that are spread evenly over it.
 //
-// These readers still drift apart, window by window. In some windows they
-// therefore also wait for the first round of the next window, which the root
-// puts once all readers have read the previous window.
+// Many readers still drift apart in time, window by window. So in every eighth
+// window (kWindowsTogether) they also wait for the first round of the next
+// window before they start. The root puts that round only when all readers have
+// read the previous window.
 uint64_t PlanBroadcast(Planner& planner) {
   if (planner.striped()) return Striped(planner);
   const Geometry& geometry = planner.geometry();
@@ -94,7 +100,7 @@ uint64_t PlanBroadcast(Planner& planner) {
       std::min<uint64_t>(geometry.num_slots / 2, geometry.num_devices);
   const bool many = readers > window && window > 1;
   // With many readers, the root fills one window while they read another. So
-  // there should be chunks for eight windows.
+  // there should be enough chunks for eight windows.
   const Chunks chunks = planner.Cut(
       planner.block(), {.pipeline = many ? 8 * window : kPipelineChunks,
                         .readers = readers,

@@ -2,7 +2,7 @@
 
 namespace jax_cxl::plan {
 
-// Round t carries chunk t of the blocks of all ranks except the root.
+// Round t carries chunk t of each rank's block, except that of the root.
 uint64_t PlanGather(Planner& planner) {
   const uint64_t block = planner.block();
   const Chunks chunks = planner.Cut(block);
@@ -12,7 +12,8 @@ uint64_t PlanGather(Planner& planner) {
       continue;
     }
     const uint64_t at = chunks.Begin(t), size = chunks.Size(t);
-    // Copy first: meanwhile the peers do their puts.
+    // Copy the root's own block first, because the peers do their puts
+    // meanwhile.
     planner.Copy(at, planner.rank() * block + at, size);
     for (const int peer : planner.Peers())
       planner.Get(peer, t, 0, peer * block + at, size);

@@ -10,10 +10,12 @@
 namespace jax_cxl::plan {
 namespace {
 
-// With these limits, no sum or product of the planners overflows 64 bits.
+// With these limits, no sum or product that the planners compute overflows 64
+// bits.
 constexpr uint64_t kMaxBlockBytes = uint64_t{1} << 44;
 constexpr int kMaxRanks = 1 << 16;
-// A plan is stored in memory, with about ten steps of 64 bytes per round.
+// This limits the memory that a plan takes: about ten steps of 64 bytes for
+// each round.
 constexpr uint64_t kMaxRounds = uint64_t{1} << 22;
 
 template <typename... Parts>
@@ -52,7 +54,7 @@ Status CheckSources(const Request& request) {
   return OkStatus();
 }
 
-// Executors count rows with 32-bit integers.
+// Checks the numbers of rows. Executors count rows with 32-bit integers.
 Status CheckRows(const Request& request) {
   const std::string_view op = OpName(request.op);
   const Rows& rows = request.rows;
@@ -85,7 +87,8 @@ Status CheckGeometry(const Geometry& geometry, int num_ranks) {
     return Invalid("slot_bytes is ", geometry.slot_bytes,
                    ", not a multiple of ", kSlotAlignment);
   }
-  // Checked for every operation, so that a group works for all or for none.
+  // The following is checked even for operations that do not need it, so that a
+  // geometry is right for all operations of a group, or for none.
   if (geometry.part_alignment == 0 ||
       geometry.part_alignment % kSlotAlignment != 0) {
     return Invalid("part_alignment is ", geometry.part_alignment,
@@ -126,7 +129,7 @@ Status Check(const Request& request, const Geometry& geometry) {
   return CheckGeometry(geometry, n);
 }
 
-// A group of one rank: the rank moves its own block.
+// The plan of a group of one rank, which only moves its own block.
 uint64_t PlanAlone(Planner& planner) {
   const Request& request = planner.request();
   if (request.op == Op::kPermute && request.sources[0] < 0) {
@@ -155,7 +158,8 @@ uint64_t Dispatch(Planner& planner) {
 Result<Plan> MakePlan(const Request& request, const Geometry& geometry) {
   CXL_RETURN_IF_ERROR(Check(request, geometry));
   Planner planner(request, geometry);
-  // Every plan has at least one round for each slot that a block fills.
+  // Every plan has at least this many rounds, one for each slot that a block
+  // fills.
   const uint64_t rounds = planner.block() / geometry.slot_bytes;
   if (rounds > kMaxRounds) {
     return Error(Code::kResourceExhausted, OpName(request.op), ": ",

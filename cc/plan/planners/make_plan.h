@@ -6,9 +6,10 @@
 
 namespace jax_cxl::plan {
 
-// Checks the request and makes this rank's plan. Errors: kInvalidArgument,
-// which names the wrong field; kResourceExhausted if the slots are so small
-// that the plan would take too much memory.
+// Checks the request and the geometry, and makes the plan of the rank
+// `request.rank`. Fails with kInvalidArgument, and names the wrong field, or
+// with kResourceExhausted if the slots are so small that the plan would take
+// too much memory.
 Result<Plan> MakePlan(const Request& request, const Geometry& geometry);
 
 }  // namespace jax_cxl::plan

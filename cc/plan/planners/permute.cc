@@ -20,7 +20,8 @@ uint64_t PlanPermute(Planner& planner) {
       planner.Get(source, t, 0, chunks.Begin(t), chunks.Size(t));
   };
   Pipeline(chunks.count, publish, retrieve);
-  // Zeroing and copying come last, because no peer waits for them.
+  // The rank zeroes or copies its own output last, because no peer waits for
+  // that.
   if (source < 0) planner.Zero(0, block);
   if (source == rank) planner.Copy(0, 0, block);
   return chunks.count;

@@ -1,4 +1,5 @@
-// Sanitizers: none. It makes plans of many ranks.
+// Sanitizers: none. The tests make plans of many ranks, which is slow under a
+// sanitizer.
 
 #include <gtest/gtest.h>
 
@@ -9,11 +10,13 @@
 #include "cc/plan/planners/make_plan.h"
 #include "cc/testing/reference/plans.h"
 
-// Ranks use all pool devices, each of them equally, at the same time.
+// Tests that the ranks' plans use all pool devices equally at any time.
 namespace jax_cxl::plan {
 namespace {
 
-// Eight rings on six devices: in each round, two devices hold two slots.
+// If the number of devices does not divide the number of rings, a round loads
+// them unequally. For example, with eight rings on six devices, two devices
+// hold two slots of a round.
 TEST(PlacementTest, RanksTakeTurnsOnDevicesThatDoNotDivideThem) {
   constexpr int kDevices = 6;
   for (int n : {7, 8, 9, 10, 12}) {
@@ -42,8 +45,9 @@ TEST(PlacementTest, RanksTakeTurnsOnDevicesThatDoNotDivideThem) {
   }
 }
 
-// The ranks' first devices are an even number apart, so inputs could end up on
-// only every other device.
+// There are twice as many devices as ranks, so the first slots of the ranks'
+// rings are two devices apart. If a chunk took two rounds, all inputs would lie
+// on every other device.
 TEST(PlacementTest, ReductionsUseAllDevices) {
   for (Op op : {Op::kAllReduce, Op::kReduce}) {
     for (int n : {3, 4, 6}) {
@@ -65,7 +69,8 @@ TEST(PlacementTest, ReductionsUseAllDevices) {
   }
 }
 
-// Readers of one ring use different devices at the same time.
+// The readers of a broadcast use different devices at the same time, although
+// they read one ring.
 TEST(PlacementTest, BroadcastSpreadsItsReaders) {
   const Geometry geometry{.slot_bytes = 2048, .num_slots = 8, .num_devices = 4};
   auto first_gets = [&](int n, int rank) {
@@ -79,17 +84,19 @@ TEST(PlacementTest, BroadcastSpreadsItsReaders) {
     rounds.resize(5);
     return rounds;
   };
-  // A few readers start one round after another.
+  // If there are few readers, each starts one round after the previous reader.
   EXPECT_EQ(first_gets(4, 1), (std::vector<uint64_t>{0, 1, 2, 3, 4}));
   EXPECT_EQ(first_gets(4, 3), (std::vector<uint64_t>{2, 0, 1, 2, 3}));
-  // Many readers read windows of one round per device, from different starts.
+  // Many readers read windows of one round per device. Each starts at another
+  // place of the window.
   EXPECT_EQ(first_gets(9, 1), (std::vector<uint64_t>{3, 0, 1, 2, 3}));
   EXPECT_EQ(first_gets(9, 5), (std::vector<uint64_t>{3, 2, 3, 0, 1}));
 }
 
-// 64 parts give four of six devices one part more, starting with the round's
-// first device. With three readers that start 0, 2 and 4 rounds apart, each
-// device has the extra part for two of them.
+// If a round has 64 parts on six devices, four devices have one part more than
+// the others: the first device of the round and the next three. If three
+// readers are in rounds 0, 2 and 4, each device has an extra part in two of
+// these rounds.
 TEST(PlacementTest, ReadersOfRoundsOnAllDevicesStartApart) {
   const Geometry geometry{.slot_bytes = 2048,
                           .num_slots = 12,
@@ -107,7 +114,8 @@ TEST(PlacementTest, ReadersOfRoundsOnAllDevicesStartApart) {
   for (uint64_t bytes : {128 << 10, 16 << 10}) {
     for (int n : {6, 9}) {
       for (int rank = 1; rank < n; ++rank) {
-        // Readers do not start apart if there are few, or if the call is short.
+        // Readers start apart only if there are more of them than devices, and
+        // if the call is long.
         const bool apart = n > 7 && bytes > (32 << 10);
         EXPECT_EQ(first_awaited(n, bytes, rank), apart ? (rank - 1) % 3 * 2 : 0)
             << n << " ranks, " << bytes << " bytes, rank " << rank;
@@ -116,8 +124,8 @@ TEST(PlacementTest, ReadersOfRoundsOnAllDevicesStartApart) {
   }
 }
 
-// Even ranks put the inputs of two chunks while odd ranks put none, and vice
-// versa.
+// In each turn, either the even or the odd ranks put the inputs of two chunks,
+// and the others put none.
 TEST(PlacementTest, RanksOfAnAllReduceTakeTurnsAtPuttingInputs) {
   const Geometry geometry{.slot_bytes = 4096,
                           .num_slots = 12,
@@ -144,7 +152,8 @@ TEST(PlacementTest, RanksOfAnAllReduceTakeTurnsAtPuttingInputs) {
             (std::vector<uint64_t>{2, 3, 5, 5, 7, 7, 8, 8}));
 }
 
-// The root puts round 32 only after all ranks have released round 24.
+// The ring has 8 slots, so the root puts round 32 only after all readers have
+// released round 24. Readers that wait for round 32 therefore start together.
 TEST(PlacementTest, ReadersOfABroadcastStartTogetherAgain) {
   const Geometry geometry{.slot_bytes = 2048, .num_slots = 8, .num_devices = 4};
   Request request = MakeRequest(Op::kBroadcast, 9, 160 << 10, 1);

@@ -8,13 +8,13 @@
 namespace jax_cxl::plan {
 namespace {
 
-// Returns the number of chunks with which `readers` ranks read the same bytes
-// in the least time, if each chunk lies on another device. With k chunks, each
-// device delivers 1/k of the bytes, but the call has k times the overhead of a
-// chunk.
+// Returns the number of chunks with which `readers` ranks read the same `bytes`
+// bytes in the least time, if each chunk lies on another device. With k chunks,
+// each device delivers 1/k of the bytes to each reader, but the call has k
+// times the overhead of a chunk.
 uint64_t Spread(uint64_t bytes, uint64_t readers) {
-  // Bytes that a device delivers during that overhead: a fence and the latency
-  // of a get.
+  // The overhead of a chunk is a fence and the latency of a get. In this time,
+  // a device could deliver this many bytes.
   constexpr double kBytesBetweenChunks = 44 << 10;
   return std::lround(
       std::sqrt(static_cast<double>(bytes) * readers / kBytesBetweenChunks));
@@ -42,7 +42,8 @@ Turns Planner::TakeTurns(uint64_t rounds) const {
   const uint64_t n = ranks(), devices = geometry_.num_devices;
   const uint64_t window = devices / std::gcd(devices, n);
   const bool fits = 2 * window <= static_cast<uint64_t>(geometry_.num_slots);
-  // If there are fewer ranks than devices, no two ranks use one device.
+  // With fewer ranks than devices, a window gains nothing, because no two ranks
+  // use the same device in a round.
   if (striped() || n < devices || !fits || rounds < 2 * window) return {};
   return {window, rank() % window};
 }
@@ -61,8 +62,8 @@ Chunks Planner::Cut(uint64_t total, const Cutting& cutting) const {
   if (total == 0) return chunks;
   uint64_t fewest = CeilDiv(total, ways * most);
   if (geometry_.min_chunk_bytes > 0) {
-    // Each chunk puts `parts` segments beside each other into a slot. All
-    // chunks together fill this many bytes.
+    // A chunk has `ways` segments, and puts `parts` of them side by side into a
+    // slot. So all chunks together fill this many bytes of slots.
     const uint64_t filled = total / ways * parts;
     const uint64_t useful = std::max<uint64_t>(pipeline, geometry_.num_slots);
     const uint64_t room_for =
@@ -111,8 +112,8 @@ void Planner::ReduceToSlot(uint64_t round, uint64_t from, uint64_t input_from,
 }
 
 Plan Planner::Finish(uint64_t rounds) const {
-  // Goes through the steps in reverse, because a release depends on later
-  // reads.
+  // Go through the steps in reverse order, because the place of a release
+  // depends on the reads that follow.
   std::vector<Step> reversed;
   reversed.reserve(steps_.size() + rounds);
   uint64_t read_next = rounds;  // no step from here on reads an earlier round

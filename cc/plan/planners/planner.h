@@ -8,21 +8,21 @@
 
 #include "cc/plan/plan.h"
 
-// Shared by the planners. Internal to this folder.
+// The code that the planners share. Only this folder uses it.
 namespace jax_cxl::plan {
 
 inline uint64_t CeilDiv(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
 inline uint64_t RoundUp(uint64_t a, uint64_t b) { return CeilDiv(a, b) * b; }
 
-// How `total` bytes are cut: into one chunk per round, and each chunk into
-// `ways` consecutive segments of `bytes` bytes. In the last chunk, the last
-// segments may be shorter or empty.
+// How `total` bytes are cut. There are `count` chunks, one for each round. Each
+// chunk consists of `ways` consecutive segments of `bytes` bytes. In the last
+// chunk, the last segments may be shorter or empty.
 struct Chunks {
   uint64_t total = 0;
   int ways = 1;
   uint64_t bytes = 0;
   uint64_t count = 0;   // number of chunks; 0 if total is 0
-  uint64_t stride = 0;  // `bytes` rounded up to kSlotAlignment
+  uint64_t stride = 0;  // `bytes` rounded up to part_alignment
 
   uint64_t Begin(uint64_t c, int s = 0) const { return (c * ways + s) * bytes; }
   uint64_t Size(uint64_t c, int s = 0) const {
@@ -31,33 +31,34 @@ struct Chunks {
   }
 };
 
-// An order of rounds. A rank goes through windows of consecutive rounds, one
-// window after another. In each window it starts at the round with index
-// `start` and wraps around.
+// An order in which a rank goes through the rounds of a call. A window consists
+// of `window` consecutive rounds. The rank goes through one window after
+// another. In each window, it starts at the round with index `start`, and wraps
+// around at the end of the window.
 struct Turns {
   uint64_t window = 1;
   uint64_t start = 0;  // below `window`
 };
 
-// Requirements of Planner::Cut, besides as few chunks as possible.
+// What Planner::Cut has to consider besides making as few chunks as possible.
 struct Cutting {
   int parts = 1;  // segments that fit in a slot side by side
   int ways = 1;   // segments of a chunk
-  // The least number of bytes of a slot that a chunk fills, if min_chunk_bytes
-  // is smaller.
+  // The least number of bytes of a slot that a chunk must fill, if it is larger
+  // than min_chunk_bytes.
   uint64_t least = 0;
-  // The least number of chunks, if a block is long enough for chunks of
-  // min_chunk_bytes.
+  // The least number of chunks, if a block is long enough for that many chunks
+  // of min_chunk_bytes.
   uint64_t pipeline = kPipelineChunks;
-  // The number of ranks that read the same bytes, which lie on up to `devices`
-  // devices, one chunk on each.
+  // `readers` ranks read the same bytes. If these are cut into several chunks,
+  // consecutive chunks lie on up to `devices` different devices.
   uint64_t readers = 1;
   uint64_t devices = 1;
 };
 
-// Writes the list of steps of one rank. It omits steps without bytes and merges
-// puts that continue each other. It derives the releases, so planners do not
-// state them.
+// Makes the list of steps of one rank from the calls of a planner function. It
+// omits steps without bytes, and merges a put that continues the one before. It
+// adds the releases by itself, so planner functions do not state them.
 //
 // Not thread-safe.
 class Planner {
@@ -76,9 +77,10 @@ class Planner {
     return geometry_.num_devices > 1 && geometry_.device_parts > 1;
   }
 
-  // Returns true if every rank reads all peers at once. Sharing the reduction
-  // saves (n - 1) (n - 2) / n B of reading, but costs a second exchange. With
-  // two ranks it saves nothing, and for few bytes it is not worth it.
+  // Returns true if a rank that needs a reduced result should read the inputs
+  // of all peers. If the ranks share the reduction instead, that saves (n - 1)
+  // (n - 2) / n B of reading, but costs a second exchange. With two ranks it
+  // saves nothing, and for short blocks it is not worth the exchange.
   bool all_read() const {
     return ranks() == 2 || block_ <= geometry_.all_read_bytes;
   }
@@ -87,8 +89,8 @@ class Planner {
     return (rank() - request_.root + ranks() - 1) % ranks();
   }
 
-  // The i-th peer to visit, 1 <= i < ranks. Each rank starts with its
-  // successor, so that the ranks do not all read one pool device at once.
+  // The i-th peer that this rank reads, 1 <= i < ranks. Each rank starts with
+  // its successor, so that the ranks do not all read one pool device at once.
   int Peer(int i) const { return (rank() + i) % ranks(); }
   // All peers, in the order of Peer.
   auto Peers() const {
@@ -98,21 +100,23 @@ class Planner {
 
   // Chooses an order of rounds that loads the devices evenly. If the number of
   // devices does not divide the number of ranks, the ranks' slots of one round
-  // lie on some devices more often than on others. A window of several rounds
-  // balances this. Ranks that start at different rounds of the window use all
-  // devices at any time. Windows have one round if there is nothing to gain, or
-  // if the call is too short.
+  // lie on some devices more often than on others. Over a window of several
+  // rounds, all devices hold the same number of slots. If ranks start at
+  // different rounds of the window, they use all devices equally at any time.
+  // Windows have only one round if longer windows gain nothing, or if the call
+  // is too short for them.
   Turns TakeTurns(uint64_t rounds) const;
 
-  // Cuts `total` bytes into as few chunks as possible, such that the segments
-  // fit into a slot, each on a boundary of kSlotAlignment. Chunks have about
-  // equal sizes, because a short last chunk would leave the pipeline half
-  // empty. Segments hold whole elements, and a multiple of kSlotAlignment bytes
-  // if a slot has room for that.
+  // Cuts `total` bytes into as few chunks as possible. `cutting.parts` segments
+  // must fit into a slot, each at a multiple of part_alignment. Chunks have
+  // about equal sizes, because a short last chunk would leave the pipeline half
+  // empty. Segments hold whole elements, and their sizes are multiples of
+  // kSlotAlignment if a slot has room for that.
   //
-  // If geometry().min_chunk_bytes allows, there are at least `pipeline` chunks,
-  // and at least as many as a ring has slots, because that many chunks never
-  // wait for a free slot.
+  // If geometry().min_chunk_bytes is not 0, and the chunks do not get smaller
+  // than that, there are at least `cutting.pipeline` chunks, and at least as
+  // many as a ring has slots. As many chunks as slots never wait for a free
+  // slot.
   Chunks Cut(uint64_t total, const Cutting& cutting = {}) const;
 
   void Copy(uint64_t from, uint64_t to, uint64_t bytes) {
@@ -143,13 +147,14 @@ class Planner {
   }
   void Reduce(int first, int last, uint64_t round, uint64_t from,
               uint64_t input_from, uint64_t to, uint64_t bytes);
-  // Reduces the sources of all ranks.
+  // Reduces the data of all ranks to this rank's slot of `to_round`.
   void ReduceToSlot(uint64_t round, uint64_t from, uint64_t input_from,
                     uint64_t to_round, uint64_t to, uint64_t bytes);
 
-  // Adds each release right after the last step that reads a slot of that round
-  // or an earlier one. A rank that reads nothing releases the whole call before
-  // its first step, so it never delays a peer.
+  // Returns the plan, which has `rounds` rounds. It has the release of a round
+  // right after the last step that reads a slot of that round or of an earlier
+  // one. A rank that reads nothing releases the whole call before its first
+  // step, so it never delays a peer.
   Plan Finish(uint64_t rounds) const;
 
  private:
@@ -170,10 +175,11 @@ class Planner {
   std::vector<Step> steps_;
 };
 
-// Publishes round t + 1 before it retrieves round t, so that peers find the
-// data that they wait for. Two slots suffice: writing round t + 1 waits for the
-// release of round t - 1, and every rank releases t - 1 before it publishes t +
-// 1. Returns `rounds`.
+// Calls publish(t) and retrieve(t) for each round t, and publishes round t + 1
+// before it retrieves round t. So peers find the data of a round when they need
+// them. Two slots suffice for this order. With two slots, a rank can write
+// round t + 1 only after every peer has released round t - 1, and every rank
+// releases round t - 1 before it publishes round t + 1. Returns `rounds`.
 template <typename PublishRound, typename RetrieveRound>
 uint64_t Pipeline(uint64_t rounds, const PublishRound& publish,
                   const RetrieveRound& retrieve) {
@@ -185,33 +191,37 @@ uint64_t Pipeline(uint64_t rounds, const PublishRound& publish,
   return rounds;
 }
 
-// The rounds of an operation with two exchanges per chunk: inputs, then the
-// results made from them. With four slots, a rank publishes the inputs of a
-// chunk before the results of the previous chunk. With fewer slots, the results
-// of a chunk would need the slot that still holds its inputs.
+// The rounds of an operation with two exchanges for each chunk. The first
+// exchange carries inputs, and the second carries the results that are made
+// from them. With at least four slots, a rank publishes the inputs of a chunk
+// before the results of the previous chunk. With fewer slots, that order would
+// fail: the results of a chunk would need the slot that still holds its inputs.
 //
-// If the ranks' first devices are an even number apart, two rounds per chunk
-// would keep inputs on every other device. Then a chunk takes five rounds,
-// three of them empty, and its rounds visit all devices in turn.
+// Usually a chunk takes two rounds. But if the first slots of the ranks' rings
+// are an even number of devices apart, all inputs would then lie on every other
+// device. In this case a chunk takes five rounds, three of them empty, so that
+// the rounds of inputs visit all devices.
 class TwoExchanges {
  public:
-  // Smaller chunks lose more time to the latencies of two exchanges than they
-  // save.
+  // The smallest useful chunk. Smaller chunks lose more time by the latencies
+  // of two exchanges than they save by overlap.
   static constexpr uint64_t kLeast = uint64_t{48} << 10;
 
   TwoExchanges(const Geometry& geometry, int ranks)
       : ahead_(geometry.num_slots >= 4), rounds_(2) {
-    // A rank publishes results six rounds after the inputs.
+    // With five rounds per chunk, a rank publishes the results of a chunk six
+    // rounds after its inputs, so a ring needs more than six slots.
     if (geometry.num_slots > 6 && geometry.device_parts == 1 &&
         geometry.num_devices % (2 * ranks) == 0) {
       rounds_ = 5;
     }
   }
 
-  // Returns the number of chunks to cut a block into if every round lies on all
-  // devices. More chunks shorten two phases in which nothing overlaps: the
-  // start of a call, when the first inputs travel alone, and its end, when the
-  // last results do.
+  // Returns the number of chunks into which a block should be cut. If every
+  // round lies on all devices, this number can be larger than kPipelineChunks.
+  // More chunks shorten two phases in which nothing overlaps: the start of a
+  // call, when the first inputs travel alone, and its end, when the last
+  // results do.
   static uint64_t Pipeline(const Planner& planner) {
     if (!planner.striped()) return kPipelineChunks;
     return std::clamp<uint64_t>(planner.block() / (2 * kLeast), kPipelineChunks,
@@ -232,9 +242,10 @@ class TwoExchanges {
   uint64_t rounds_;  // per chunk
 };
 
-// Each planner has its own file. It adds the steps of a call, and returns the
-// number of rounds. The request must be valid. All planners but PlanBarrier
-// need at least two ranks and a count above 0.
+// Declares a planner function for each operation. Each has its own file. It
+// adds the steps of a call to a Planner, and returns the number of rounds. The
+// request must be valid. All functions except PlanBarrier need at least two
+// ranks and a count above 0.
 #define ROW(constant, name, planner, ...) uint64_t planner(Planner&);
 JAX_CXL_OPERATIONS(ROW)
 #undef ROW

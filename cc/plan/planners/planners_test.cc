@@ -14,8 +14,9 @@
 namespace jax_cxl::plan {
 namespace {
 
-// Cycles through the values of a parameter, in place of a loop. Every value
-// meets every value of the other parameters.
+// Cycles through the values of a parameter, so that a test needs no loop over
+// them. If the numbers of values have no common factors, every value occurs
+// together with every value of the other parameters.
 template <typename T>
 class Cycle {
  public:
@@ -40,8 +41,8 @@ bool WritesSlot(const Step& step) {
 class Planners : public testing::TestWithParam<Op> {};
 
 TEST_P(Planners, VerifyForAllSizesAndRings) {
-  // The numbers of values have no common factors with each other or with the
-  // loops.
+  // The numbers of values (7, 5, 11 and 3) have no common factors with each
+  // other or with the lengths of the loops.
   Cycle<uint32_t> element_bytes({4, 1, 2, 8, 16, 12, 3});
   Cycle<uint64_t> all_read_bytes({0, 0, 300, 1 << 20, 0});
   Cycle<uint64_t> start_round(
@@ -83,7 +84,8 @@ TEST_P(Planners, VerifyForAllRoots) {
   }
 }
 
-// Fields that change the form of a plan, but not its result.
+// Tests fields of the geometry that change the form of a plan, but not its
+// result.
 TEST_P(Planners, VerifyForChunksAndDevices) {
   for (int n : {2, 3, 5, 9}) {
     for (int devices : {1, 3, 6}) {
@@ -104,7 +106,8 @@ TEST_P(Planners, VerifyForChunksAndDevices) {
   }
 }
 
-// Kernels use such geometries in a pool of several devices.
+// In a pool of several devices, kernels use geometries like these, whose rounds
+// have 64 parts.
 TEST_P(Planners, VerifyForRoundsOnAllDevices) {
   for (int n : {2, 3, 8, 13}) {
     for (int devices : {2, 6}) {
@@ -145,7 +148,7 @@ TEST_P(Planners, VerifyFor64Ranks) {
   }
 }
 
-// Offsets need far more than 32 bits.
+// With blocks of this size, offsets need far more than 32 bits.
 TEST_P(Planners, VerifyForBlocksOfATebibyte) {
   const Geometry geometry{.slot_bytes = uint64_t{8} << 30, .num_slots = 3};
   ExpectVerified(MakeRequest(GetParam(), 5, (uint64_t{1} << 40) / 16 - 1, 16),
@@ -153,7 +156,7 @@ TEST_P(Planners, VerifyForBlocksOfATebibyte) {
 }
 
 TEST_P(Planners, StayCompact) {
-  // 4 GiB in the larger of the two buffers, through slots of 1 MiB.
+  // The larger of input and output has 4 GiB, which go through slots of 1 MiB.
   Request request = MakeRequest(GetParam(), 8, uint64_t{1} << 30);
   const uint64_t larger = std::max(InputBytes(request), OutputBytes(request));
   if (larger > uint64_t{4} << 30) request.count /= 8;
@@ -167,7 +170,8 @@ TEST_P(Planners, StayCompact) {
   }
 }
 
-// A rank that reads nothing must not delay ranks that write.
+// A rank releases all rounds right after its last read. A rank that reads
+// nothing does so at once, so that it does not delay ranks that write.
 TEST_P(Planners, ReleaseWithTheLastRead) {
   for (int n : {2, 5}) {
     Request request = MakeRequest(GetParam(), n, 2000);
@@ -193,7 +197,7 @@ TEST_P(Planners, ReleaseWithTheLastRead) {
   }
 }
 
-// Engines that divide slots among workers rely on this.
+// Engines that divide slots among workers rely on part_alignment.
 TEST_P(Planners, StartPartsOnTheirAlignment) {
   for (int n = 2; n <= 5; ++n) {
     for (uint64_t alignment : {128, 512, 1536}) {
@@ -220,8 +224,8 @@ TEST_P(Planners, StartPartsOnTheirAlignment) {
   }
 }
 
-// The tables of slices travel with the rows, or in separate rounds if they are
-// long.
+// Short tables of slices share round 0 with the rows, and long tables have
+// rounds of their own. In both cases, a rank has all tables before any row.
 TEST(PlanTest, TablesOfSlicesComeFirst) {
   for (int n : {2, 3, 5}) {
     for (uint64_t slices : {1, 7, 100}) {
@@ -237,8 +241,8 @@ TEST(PlanTest, TablesOfSlicesComeFirst) {
             for (request.rank = 0; request.rank < n; ++request.rank) {
               const Result<Plan> plan = MakePlan(request, geometry);
               ASSERT_TRUE(plan.ok()) << plan.status().message();
-              // Nothing but tables moves to the output before all tables are
-              // there.
+              // No row moves to the output before the tables of all peers have
+              // arrived.
               const uint64_t rows = n * count * 4;
               uint64_t missing = (n - 1) * request.rows.slice_bytes;
               for (const Step& step : plan->steps) {
@@ -291,10 +295,12 @@ TEST(PlanTest, ChunksOfShortMessagesOverlap) {
   EXPECT_EQ(rounds(Op::kAllGather, 32 << 10), 2u);
   EXPECT_EQ(rounds(Op::kAllGather, 1 << 20), kPipelineChunks);
   EXPECT_EQ(rounds(Op::kAllGather, 64 << 20), 64u);  // chunks are full slots
-  // A slot has two parts, which different ranks read.
+  // In these operations of three ranks, a slot has two parts, which different
+  // ranks read.
   EXPECT_EQ(rounds(Op::kAllToAll, 16 << 10), 2u);
   EXPECT_EQ(rounds(Op::kScatter, 16 << 10), 2u);
-  // Two exchanges for each of two chunks of 48 KiB.
+  // An all-reduce of 64 KiB is one chunk, and one of 96 KiB is two. Each chunk
+  // has two exchanges.
   EXPECT_EQ(rounds(Op::kAllReduce, 64 << 10), 3u);
   EXPECT_EQ(rounds(Op::kAllReduce, 96 << 10), 5u);
   geometry.num_slots = 12;
@@ -327,7 +333,7 @@ TEST(PlanTest, NamesAreDistinct) {
   std::vector<std::string> names;
   for (Op op : AllOps()) names.emplace_back(OpName(op));
   for (int kind = 0; kind <= static_cast<int>(StepKind::kRelease); ++kind) {
-    // Leaves out the step names that are also operations.
+    // Leave out the one name of a step that is also the name of an operation.
     const auto name = StepKindName(static_cast<StepKind>(kind));
     if (name != "reduce") names.emplace_back(name);
   }

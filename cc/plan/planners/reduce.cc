@@ -3,8 +3,9 @@
 namespace jax_cxl::plan {
 namespace {
 
-// The root reduces everything. This takes one exchange, in which the root reads
-// (n - 1) B.
+// The root reads and reduces the blocks of all ranks. This takes one exchange,
+// in which the root reads (n - 1) B (B is the size of a block, n the number of
+// ranks).
 uint64_t RootReads(Planner& planner) {
   const Chunks chunks = planner.Cut(planner.block());
   for (uint64_t t = 0; t < chunks.count; ++t) {
@@ -17,10 +18,11 @@ uint64_t RootReads(Planner& planner) {
   return chunks.count;
 }
 
-// Each chunk has a segment for each rank except the root. The segment's rank
-// owns it, and reduces it into its own slot. Every rank, including the root,
-// reads B. If the root owned a segment too, it would read almost 2 B. This
-// takes two exchanges.
+// Each chunk has a segment for each rank except the root. The rank owns that
+// segment: it reads the segment's inputs from all peers, and reduces them into
+// its own slot. The root then gets the results. This takes two exchanges, in
+// which every rank, including the root, reads B. If the root owned a segment
+// too, it would read almost 2 B.
 uint64_t OwnersReduce(Planner& planner) {
   const int root = planner.request().root, owners = planner.ranks() - 1;
   const Chunks chunks = planner.Cut(
@@ -29,8 +31,8 @@ uint64_t OwnersReduce(Planner& planner) {
   auto segment = [&](int owner) { return owner < root ? owner : owner - 1; };
   const int mine = planner.is_root() ? -1 : segment(planner.rank());
 
-  // With four slots, owners put the inputs of the next chunk before they reduce
-  // this chunk, so that no rank waits for them.
+  // With four slots or more, owners put the inputs of the next chunk before
+  // they reduce this chunk, so that no rank waits for those inputs.
   const TwoExchanges rounds(planner.geometry(), planner.ranks());
 
   auto put_inputs = [&](uint64_t c) {

@@ -2,11 +2,13 @@
 
 namespace jax_cxl::plan {
 
-// Round t carries chunk t of all blocks. The part of rank r has the same offset
-// in every slot, because a reduction reads all slots at one offset. A rank
-// leaves its own part of its slot empty. With two ranks, a slot could have n -
-// 1 parts instead. But chunks would then be twice as large and would not stay
-// in the processor's cache: a call took a quarter longer.
+// Round t carries chunk t of all blocks. A slot has a part for each rank. The
+// part for rank r has the same offset in every slot, because a reduction reads
+// all slots at one offset. A rank leaves the part for itself empty.
+//
+// With two ranks, a slot could have only one part, because just one is used.
+// But chunks would then be twice as large, and would not stay in the
+// processor's cache: a call took a quarter longer.
 uint64_t PlanReduceScatter(Planner& planner) {
   const int n = planner.ranks(), rank = planner.rank();
   const uint64_t block = planner.block();

@@ -1,4 +1,4 @@
-// Sanitizers: none. It computes with values, and compares the results.
+// Sanitizers: none. The tests only compute values and compare them.
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 namespace jax_cxl::plan {
 namespace {
 
-// Returns the error message of a request.
+// Returns the error message with which MakePlan refuses a request.
 std::string Refusal(const Request& request, const Geometry& geometry,
                     Code code = Code::kInvalidArgument) {
   const Result<Plan> plan = MakePlan(request, geometry);

@@ -6,7 +6,8 @@
 namespace jax_cxl::plan {
 namespace {
 
-// Chunks consist of whole rows, unless a row is longer than a slot.
+// Cuts a block into chunks of whole rows. Chunks may cut a row only if it is
+// longer than a slot.
 Chunks CutRows(const Planner& planner) {
   const uint64_t block = planner.block();
   const uint64_t slot = planner.geometry().slot_bytes;
@@ -23,14 +24,15 @@ Chunks CutRows(const Planner& planner) {
 
 }  // namespace
 
-// An all_gather in which executors publish and retrieve only some of the rows.
-// Rows are often sorted by the rank that takes them. So each rank starts with
-// the chunks that its successor would take, as in all_to_all. Otherwise all
-// ranks would read from one rank at a time.
+// The plan is an all_gather, of which executors publish and retrieve only some
+// rows. Rows are often sorted by the rank that takes them. Therefore each rank
+// starts with the chunks that its successor would probably take, as in
+// all_to_all. If all ranks started with chunk 0 instead, they would publish
+// rows for one rank at a time.
 //
-// The tables of slices of a ragged_all_to_all come first. A rank does not wait
-// for its peers' tables before it publishes rows: its own table lists the rows
-// its peers take.
+// In a ragged_all_to_all, the tables of slices come first. But a rank publishes
+// rows without waiting for its peers' tables, because its own table lists the
+// rows that its peers take.
 uint64_t PlanRows(Planner& planner) {
   const Request& request = planner.request();
   const uint64_t block = planner.block(), n = planner.ranks();
@@ -38,14 +40,14 @@ uint64_t PlanRows(Planner& planner) {
   Geometry geometry = planner.geometry();
   const uint64_t align = geometry.part_alignment;
   const uint64_t slot = geometry.slot_bytes / align * align;
-  // If the tables are short, round 0 carries both the rows and, after them, a
-  // table.
+  // If the tables are short, they have no rounds of their own. In round 0, a
+  // rank's slot holds rows, and after them the rank's table.
   const uint64_t left = slot - std::min(slot, RoundUp(table, align));
   const bool shares =
       table > 0 && left >= geometry.slot_bytes / 2 && left >= n * align;
   if (shares) geometry.slot_bytes = left;
   const Chunks chunks = CutRows(Planner(request, geometry));
-  // Rounds before the first one with rows.
+  // The number of rounds that carry only tables. Rows come after them.
   const uint64_t before = shares ? 0 : CeilDiv(table, slot);
   auto begin = [&](uint64_t rank, uint64_t t) {
     const uint64_t start = (rank + 1) % n * chunks.count / n;
@@ -86,7 +88,8 @@ uint64_t PlanRows(Planner& planner) {
     get_tables(round);
   }
   Pipeline(chunks.count, publish, retrieve);
-  // No row moves to the output before the tables are checked.
+  // If there are tables, copy this rank's own rows only now, because no row may
+  // move to the output before the tables are checked.
   for (uint64_t t = 0; table > 0 && t < chunks.count; ++t) {
     const uint64_t at = begin(rank, t);
     planner.Copy(at, rank * block + at, size(at));

@@ -3,8 +3,9 @@
 namespace jax_cxl::plan {
 
 // Round t carries chunk t of all blocks that another rank needs. Each rank
-// reduces all inputs that it needs. Passing on partial results would round more
-// than once in types that accumulate in a wider type.
+// reads and reduces all inputs of its result. If ranks passed on partial
+// results instead, a type that accumulates in a wider type would be rounded
+// more than once.
 uint64_t PlanScan(Planner& planner) {
   const int n = planner.ranks(), rank = planner.rank();
   const bool reverse = planner.request().reverse;

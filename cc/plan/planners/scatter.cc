@@ -2,8 +2,9 @@
 
 namespace jax_cxl::plan {
 
-// Round t carries chunk t of all blocks except the root's own. The root's i-th
-// peer reads the (i - 1)-th part of the slot.
+// Round t carries chunk t of all blocks of the root's input, except the block
+// for the root itself. Part i - 1 of a slot (counted from 0) is for the root's
+// i-th peer.
 uint64_t PlanScatter(Planner& planner) {
   const int n = planner.ranks(), root = planner.request().root;
   const uint64_t block = planner.block();

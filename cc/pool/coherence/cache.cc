@@ -11,7 +11,7 @@ namespace {
 
 constexpr uintptr_t kLineBytes = 64;
 
-// Returns a bit for each instruction that the processor has.
+// Returns a set of bits: bit i is 1 if the processor has FlushInstruction i.
 unsigned ReadInstructions() {
   const auto bit = [](FlushInstruction instruction, unsigned has) {
     return (has & 1) << static_cast<int>(instruction);
@@ -73,8 +73,8 @@ bool HasInstruction(FlushInstruction instruction) {
   return found >> static_cast<int>(instruction) & 1;
 }
 
-// The clobbers keep the compiler from moving stores to the range past this
-// point.
+// The "memory" clobbers keep the compiler from moving stores to the range past
+// this point.
 void FlushLines(FlushInstruction instruction, const void* begin, size_t bytes) {
   if (bytes == 0) return;
   const auto address = reinterpret_cast<uintptr_t>(begin);

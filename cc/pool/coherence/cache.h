@@ -7,8 +7,9 @@
 
 namespace jax_cxl::pool {
 
-// Cache line instructions. On processors other than x86, the following
-// functions do nothing and `FlushSupported` returns false.
+// The instructions that write back or drop a cache line. On processors other
+// than x86, the following functions do nothing, and `FlushSupported` returns
+// false.
 enum class FlushInstruction : uint8_t { kNone, kClflush, kClflushopt, kClwb };
 
 std::string_view FlushInstructionName(FlushInstruction instruction);
@@ -16,25 +17,25 @@ std::string_view FlushInstructionName(FlushInstruction instruction);
 bool FlushSupported();
 bool HasInstruction(FlushInstruction instruction);
 
-// Returns the best instruction of this processor that writes a cache line back:
-// clwb, which may keep the line in the cache, or otherwise
+// Returns the best instruction of this processor that writes a cache line back.
+// That is clwb, which may keep the line in the cache. Without clwb, it is
 // InvalidateInstruction().
 FlushInstruction WriteBackInstruction();
 
-// Returns the best instruction that drops a cache line: clflushopt, or
-// otherwise clflush.
+// Returns the best instruction of this processor that drops a cache line:
+// clflushopt, or clflush on processors that lack it.
 FlushInstruction InvalidateInstruction();
 
 // Runs `instruction` on each cache line that [begin, begin + bytes) touches.
-// The caller adds the fences. The processor must have the instruction.
+// The caller has to add the fences. The processor must have the instruction.
 void FlushLines(FlushInstruction instruction, const void* begin, size_t bytes);
 
 void StoreFence();  // sfence: earlier stores and flushes before later stores
 void FullFence();   // mfence: also holds back later loads
 
 // The cache between a process and a pool that is not coherent. `Coherence` uses
-// the cache of this host (HardwareCache), or a cache that tests emulate. Fences
-// and flags are those of the processor, unless a class overrides them.
+// the cache of this host (HardwareCache), or a cache that tests emulate. The
+// default implementations of fences and flags use the processor's instructions.
 //
 // Thread-safe.
 class Cache {
@@ -43,7 +44,7 @@ class Cache {
 
   // Starts to write back, or to drop, each cache line that the range touches. A
   // line that contains new stores is written back before it is dropped. The
-  // operation is complete after the next fence.
+  // operation is complete only after the next fence of this thread.
   virtual void WriteBack(const void* begin, size_t bytes) = 0;
   virtual void Invalidate(const void* begin, size_t bytes) = 0;
 
@@ -58,8 +59,8 @@ class Cache {
   virtual void Store(uint64_t* flag, uint64_t value);
 };
 
-// Returns the cache of this host, which uses the processor's cache
-// instructions.
+// Returns the object that stands for the cache of this host. It uses the
+// processor's cache line instructions.
 Cache* HardwareCache();
 
 }  // namespace jax_cxl::pool

@@ -5,7 +5,7 @@
 namespace jax_cxl::pool {
 namespace {
 
-// In the order of CoherenceMode.
+// The names of the modes, in the order of CoherenceMode.
 constexpr std::string_view kModeNames[] = {"coherent", "uncached", "flush"};
 
 }  // namespace
@@ -36,8 +36,8 @@ void Coherence::PublishPayload(const void* begin, size_t bytes) const {
     cache_->StoreFence();
     return;
   }
-  // This holds in coherent mode too: the copy kernels may have used
-  // non-temporal stores, which a release store does not order.
+  // The fence is needed even in coherent mode. The copy kernels may have used
+  // non-temporal stores, which a release store (StoreFlag) does not order.
   StoreFence();
 }
 
@@ -46,9 +46,9 @@ void Coherence::PublishDeviceParts(std::span<const Part> parts) const {
     StoreFence();
     return;
   }
-  // The stores were made by the device, not by this thread, so a store fence
-  // would not order them. This full fence orders the write-backs after the load
-  // in which this thread saw the device's word.
+  // The device made the stores, not this thread, so a store fence would not
+  // order them. This full fence makes the write-backs run after the load in
+  // which the caller saw the device's word.
   cache_->FullFence();
   for (const Part& part : parts) cache_->WriteBack(part.begin, part.bytes);
   cache_->StoreFence();
@@ -67,9 +67,9 @@ void Coherence::StoreFlag(uint64_t* flag, uint64_t value) const {
 }
 
 void Coherence::StoreLine(uint64_t* flag, uint64_t value) const {
-  // If cache lines moved between hosts as a whole, one write-back of the line
-  // would be enough. Only aligned 8-byte words are guaranteed to move as a
-  // whole.
+  // Publish the rest of the line before the flag is stored. One write-back of
+  // the line with the flag would not be enough: only aligned 8-byte words are
+  // guaranteed to move between hosts as a whole, not cache lines.
   constexpr uintptr_t kLine = 64;
   if (mode_ != CoherenceMode::kCoherent) {
     const auto address = reinterpret_cast<uintptr_t>(flag);
@@ -82,8 +82,8 @@ void Coherence::StoreLine(uint64_t* flag, uint64_t value) const {
 uint64_t Coherence::LoadFlag(const uint64_t* flag) const {
   if (cache_ == nullptr) return __atomic_load_n(flag, __ATOMIC_ACQUIRE);
   cache_->Invalidate(flag, sizeof(*flag));
-  // A store fence would let the load run ahead of the flush. A load fence does
-  // not order clflushopt.
+  // The load below must not run before the flush. A store fence does not hold
+  // back later loads, and a load fence does not order clflushopt.
   cache_->FullFence();
   return cache_->Load(flag);
 }
@@ -98,7 +98,8 @@ void Coherence::AcquireParts(std::span<const Part> parts) const {
     if (mode_ != CoherenceMode::kCoherent) FullFence();
     return;  // LoadFlag has acquire ordering.
   }
-  // Without this fence, the flushes could run before the load of the flag.
+  // Without this fence, the flushes could run before the caller's load of the
+  // flag.
   cache_->FullFence();
   for (const Part& part : parts) cache_->Invalidate(part.begin, part.bytes);
   cache_->FullFence();

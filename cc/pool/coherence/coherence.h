@@ -16,12 +16,12 @@
 namespace jax_cxl::pool {
 
 // How stores become visible to the other hosts of a pool. The mode follows from
-// the pool and from what its administrator asserts. The code never guesses it
-// from the machine.
+// the kind of the pool and from what its administrator states. The code never
+// guesses it from the machine.
 enum class CoherenceMode : uint8_t {
   kCoherent,  // one host, or CXL 3 with hardware coherence: ordering is enough
-  kUncached,  // mapped uncacheable, asserted by the administrator
-  kFlush,     // write-back mapping shared by hosts without coherence
+  kUncached,  // mapped uncacheable, as the administrator states
+  kFlush,     // mapped write-back, by hosts without coherence
 };
 
 std::string_view CoherenceModeName(CoherenceMode mode);
@@ -31,16 +31,16 @@ Result<CoherenceMode> ParseCoherenceMode(std::string_view name);
 // needs.
 Status CheckCoherenceSupported(CoherenceMode mode);
 
-// One piece of a payload that consists of several pieces.
+// One range of bytes of a payload that consists of several ranges.
 struct Part {
   const void* begin = nullptr;
   size_t bytes = 0;
 };
 
-// The four operations of which every protocol in the pool consists. A writer
-// stores the payload and calls PublishPayload, then StoreFlag. A reader calls
-// LoadFlag until the flag has the expected value, then AcquirePayload, and
-// loads the payload.
+// Every protocol in the pool consists of these four operations. A writer stores
+// the payload, and then calls PublishPayload and StoreFlag. A reader calls
+// LoadFlag until the flag has the expected value, then calls AcquirePayload,
+// and loads the payload.
 //
 //   writer: *payload = 7; coherence.PublishPayload(payload, sizeof(*payload));
 //           coherence.StoreFlag(flag, 1);
@@ -59,9 +59,9 @@ class Coherence {
                    ? HardwareCache()
                    : cache) {}
 
-  // Returns a Coherence for reading memory when this host's cache may still
-  // hold old lines of it, whatever mode its users have. It flushes if the
-  // processor can.
+  // Returns a Coherence for reading memory whose mode is not known. Old lines
+  // of the memory may still be in this host's cache, so the object has mode
+  // kFlush if the processor supports that.
   static Coherence ForReading() {
     return Coherence(CheckCoherenceSupported(CoherenceMode::kFlush).ok()
                          ? CoherenceMode::kFlush
@@ -69,7 +69,7 @@ class Coherence {
   }
 
   CoherenceMode mode() const { return mode_; }
-  // Null if nothing needs to be written back or dropped.
+  // Null if this mode never needs to write back or drop cache lines.
   Cache* cache() const { return cache_; }
 
   // Makes this thread's earlier stores to the range visible before any later
@@ -77,38 +77,41 @@ class Coherence {
   void PublishPayload(const void* begin, size_t bytes) const;
 
   // Like PublishPayload, but for parts that a device of this host has written.
-  // The caller must have loaded a word by which the device reports that it
-  // wrote them. The device's writes may be in this host's cache. In kFlush
-  // mode, a full fence orders the write-backs after that load.
+  // The caller must have loaded a word by which the device reports that it has
+  // written them. The device's writes may still be in this host's cache. In
+  // kFlush mode, they are written back, and a full fence makes the write-backs
+  // run after that load.
   void PublishDeviceParts(std::span<const Part> parts) const;
 
-  // Stores one aligned 8-byte word. The store becomes visible soon, and after
-  // everything published before.
+  // Stores one aligned 8-byte word. The store soon becomes visible to other
+  // hosts. Everything published before it becomes visible first.
   void StoreFlag(uint64_t* flag, uint64_t value) const;
 
-  // Publishes the other stores to the flag's 64-byte cache line, then stores
-  // the flag. In kCoherent mode StoreFlag alone does both.
+  // Publishes this thread's other stores to the flag's 64-byte cache line, then
+  // stores the flag. In kCoherent mode, StoreFlag alone does both.
   void StoreLine(uint64_t* flag, uint64_t value) const;
 
-  // Loads the flag from the pool, never an old value from this host's cache.
+  // Loads the flag from the pool. Never returns an old value from this host's
+  // cache.
   uint64_t LoadFlag(const uint64_t* flag) const;
 
-  // Call it after LoadFlag. Later loads of the range see all stores that were
-  // published before the flag. In kFlush mode it drops every cache line of the
-  // range.
+  // Call it after LoadFlag has returned the expected value. Later loads of the
+  // range then see all stores that were published before the flag was stored.
+  // In kFlush mode it drops every cache line of the range.
   void AcquirePayload(const void* begin, size_t bytes) const;
   void AcquireParts(std::span<const Part> parts) const;
 
-  // Calls AcquirePayload and returns a private copy of the payload. Check and
-  // use the copy, because no other process can change it between the check and
-  // the use.
+  // Calls AcquirePayload and returns a private copy of the payload. Check the
+  // copy, and then use the copy and not the payload: other processes may change
+  // the payload between the check and the use.
   template <typename T>
   T AcquireCopy(const T& payload) const {
     static_assert(std::is_trivially_copyable_v<T>);
     AcquirePayload(&payload, sizeof(T));
     T copy;
     std::memcpy(&copy, &payload, sizeof(T));
-    // The compiler must not load a field from the pool again after this.
+    // After this, the compiler must use the copy, and not load a field from the
+    // pool again.
     std::atomic_signal_fence(std::memory_order_seq_cst);
     return copy;
   }
@@ -119,7 +122,8 @@ class Coherence {
   T AcquireWords(const T& payload) const {
     AcquirePayload(&payload, sizeof(T));
     const T copy = LoadWords(payload);
-    // A later load of the payload's version or number comes after these loads.
+    // If the caller now loads the payload's version or number again, that load
+    // must come after the loads above.
     std::atomic_thread_fence(std::memory_order_acquire);
     return copy;
   }

@@ -43,8 +43,8 @@ TEST(CoherenceModeTest, SupportFollowsTheProcessor) {
   }
 }
 
-// Each instruction of this processor leaves the data unchanged, even if the
-// range starts or ends inside a cache line.
+// Every flush instruction of this processor leaves the data unchanged, even if
+// the range starts or ends inside a cache line.
 TEST(FlushTest, KeepsDataForAnyRange) {
   std::vector<unsigned char> data(1024);
   std::iota(data.begin(), data.end(), 0);

@@ -9,24 +9,27 @@
 
 namespace jax_cxl::pool {
 
-// Rings and reads doorbells of one job. A doorbell is a 64-bit word that only
-// grows. Its upper 16 bits hold the job's epoch, so that a word of an earlier
-// job reads as 0. Each word has one writer.
+// Rings and reads doorbells of one job. A doorbell is a 64-bit word whose
+// value, the lower 48 bits, only grows. The upper 16 bits hold the job's epoch,
+// so that a word that an earlier job has left reads as 0. Each word has one
+// writer.
 //
 // Stateless and thread-safe.
 class Doorbells {
  public:
-  // With a guard, Ring does nothing once the mapping is damaged: later writes
-  // of this process may not have reached the pool.
+  // If `guard` is not null, Ring does nothing once the mapping has lost memory.
+  // Data that this process has written may not have reached the pool then, so
+  // other processes must not be told of them.
   Doorbells(const Coherence& coherence, uint64_t epoch,
             const MappingGuard* guard = nullptr)
       : coherence_(coherence), tag_(epoch << kValueBits), guard_(guard) {}
 
   const Coherence& coherence() const { return coherence_; }
 
-  // Returns doorbells for memory that has a new owner. Its words had values up
-  // to `first` when the owner took it, so values count from `first`: a word
-  // that the owner has not rung yet reads as 0.
+  // Returns doorbells for memory that has a new owner. When the owner took the
+  // memory, its words had values of at most `first`. Values are therefore
+  // counted from `first`, so that a word that the owner has not rung yet reads
+  // as 0.
   Doorbells From(uint64_t first) const {
     Doorbells from = *this;
     from.first_ = first;
@@ -39,14 +42,14 @@ class Doorbells {
     coherence_.StoreFlag(word, Word(value));
   }
 
-  // Like Ring, but first publishes the other stores to the word's 64-byte cache
-  // line.
+  // Like Ring, but first publishes this thread's other stores to the word's
+  // 64-byte cache line.
   void RingLine(uint64_t* word, uint64_t value) const {
     if (guard_ != nullptr && !guard_->intact()) return;
     coherence_.StoreLine(word, Word(value));
   }
 
-  // Returns the last value rung in this job, or 0 before the first.
+  // Returns the last value that was rung in this job, or 0 if none was.
   uint64_t Read(const uint64_t* word) const {
     return Value(coherence_.LoadFlag(word));
   }

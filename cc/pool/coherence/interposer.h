@@ -14,16 +14,17 @@
 
 namespace jax_cxl::pool {
 
-// A layer between a process and the memory of a pool, which observes or
-// disturbs every operation of the protocol. Only tests use an interposer
-// (cc/testing). A job uses the memory directly.
+// A layer between a process and the memory of a pool. It observes or disturbs
+// every operation of the protocol. Only tests use an interposer (cc/testing).
+// In a job, the process uses the memory directly.
 class Interposer {
  public:
   virtual ~Interposer() = default;
 
-  // The memory that the process uses instead of the mapping.
+  // Returns the memory that the process must use instead of the mapping.
   virtual std::byte* base() const = 0;
-  // The operations that the process uses. The interposer outlives the result.
+  // Returns the Coherence that the process must use. The interposer outlives
+  // it.
   virtual Coherence coherence() = 0;
   // Called once the pool is formatted and the process has checked its headers.
   virtual void Opened() {}
@@ -40,7 +41,8 @@ struct MappedMemory {
   std::thread (*start_thread)(std::function<void()> body) = nullptr;
 };
 
-// The mapping outlives the interposer.
+// Makes an interposer for the memory that a process has mapped. The mapping
+// outlives the interposer.
 using MakeInterposer =
     std::function<Result<std::unique_ptr<Interposer>>(const MappedMemory&)>;
 

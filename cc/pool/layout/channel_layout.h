@@ -15,25 +15,27 @@
 //                 how many of that member's submissions this member has read
 //   slots         at the places that ChannelEntry names
 //
-// A member may give this memory to another group once every other member has
-// `finished` all calls that the owner has finished. Memory that was a control
-// block is used only as a control block again. In its next group all words
-// continue from ChannelPlace::first, which is more than a ring above every
-// value that they had: so a member that still polls the memory of the old group
-// never finds the submission or announcement that it waits for.
+// A member may use this memory for another group once every other member's
+// `finished` shows that it has finished all calls that the owner has finished.
+// A control block is only ever reused as a control block. In the next group,
+// all words of the control block continue from ChannelPlace::first, which is
+// above every value that they had by more than the size of a ring. So if a
+// member of the old group still polls the memory, it never finds the submission
+// or announcement that it waits for.
 namespace jax_cxl::pool {
 
-// How many submissions of a member may be unread by some peer. Further
-// submissions wait in the memory of the member's process.
+// The number of entries in a member's ring of submissions. If some peer has not
+// read that many submissions yet, further ones wait in the memory of the
+// member's process.
 inline constexpr uint64_t kCallRing = 64;
 
-// How many different user-visible names of calls a member can publish. Calls
-// with any further name are published without a name.
+// How many different names of calls a member can publish. Calls with any
+// further name are published without a name.
 inline constexpr uint32_t kCallNames = 128;
 
-// Describes a collective call. Ranks whose descriptors differ would misread
-// each other's data, so the ranks compare descriptors before they read any
-// data.
+// Describes a collective call. If the descriptors of two ranks differed, the
+// ranks would misread each other's data. So they compare descriptors before
+// they read any data.
 struct CallDescriptor {
   uint8_t op = 0;         // plan::Op
   uint8_t reduce_op = 0;  // ReduceOp
@@ -50,9 +52,9 @@ struct CallDescriptor {
 };
 static_assert(sizeof(CallDescriptor) == 24);
 
-// A call that its rank has started. An eager call also has a payload of
-// `payload_bytes`, which follow the struct. The struct and the first
-// kLinePayloadBytes of the payload share one 64-byte cache line.
+// A call that a rank has started. If the call is eager, its payload of
+// `payload_bytes` bytes follows this struct in memory. The struct and the first
+// kLinePayloadBytes bytes of the payload share one 64-byte cache line.
 struct Submission {
   uint64_t ready;     // a doorbell word: index of the submission + 1
   uint64_t identity;  // the same on all ranks for one call
@@ -68,8 +70,8 @@ struct Submission {
 static_assert(sizeof(Submission) == 48);
 inline constexpr uint64_t kLinePayloadBytes = 64 - sizeof(Submission);
 
-// The name of a call that the user sees, such as "psum". It is written once,
-// and read only for messages. Texts are zero-terminated.
+// The name of a call, such as "psum", and its place in the user's program. They
+// are written once, and read only for messages. Both texts are zero-terminated.
 struct alignas(kInterferenceBytes) CallName {
   uint64_t ready;  // a doorbell word: 1 once the rest is written
   char name[64];   // "psum"
@@ -77,7 +79,8 @@ struct alignas(kInterferenceBytes) CallName {
 };
 static_assert(sizeof(CallName) == 2 * kInterferenceBytes);
 
-// One entry of the group's order of calls. Only the first member writes them.
+// One entry in the order in which a group executes its calls. Only the first
+// member writes announcements.
 struct alignas(kInterferenceBytes) Announcement {
   uint64_t ready;     // a doorbell word: index of the announcement + 1
   uint64_t identity;  // the call that every member executes next
@@ -98,8 +101,10 @@ inline constexpr uint64_t SubmissionStride(uint64_t payload_bytes) {
          kInterferenceBytes * kInterferenceBytes;
 }
 
-// `payload_bytes` is the largest payload of a submission. Memory that is large
-// enough for a group of all ranks serves every group of a job.
+// Returns the size of a member's control block, its submissions and its
+// `submissions_read`. `payload_bytes` is the largest payload of a submission.
+// Memory that is large enough for a group of all ranks can be reused for every
+// group of a job.
 inline constexpr uint64_t ControlBytes(int group_size, uint64_t payload_bytes) {
   return sizeof(ControlBlock) + group_size * sizeof(Doorbell) +
          kCallRing * SubmissionStride(payload_bytes);
@@ -112,7 +117,8 @@ inline Submission* SubmissionAt(ControlBlock* block, uint64_t payload_bytes,
                                            SubmissionStride(payload_bytes));
 }
 
-// How many of each member's submissions the owner of `block` has read.
+// Returns the doorbells that count how many submissions of each member the
+// owner of `block` has read.
 inline Doorbell* SubmissionsRead(ControlBlock* block, uint64_t payload_bytes) {
   return reinterpret_cast<Doorbell*>(reinterpret_cast<std::byte*>(block + 1) +
                                      kCallRing *

@@ -13,7 +13,8 @@ namespace {
 
 constexpr uint64_t kMinimumRankBytes = uint64_t{1} << 20;
 
-// The largest page size of known machines: an automatic size suits all of them.
+// Automatic sizes are multiples of the largest page size of known machines, so
+// they suit all machines.
 constexpr uint64_t kAutomaticUnit = 65536;
 
 uint64_t MinimumArenaBytes(int num_extents) {
@@ -38,15 +39,16 @@ uint64_t RecorderOffset(int rank, int world_size) {
 }
 
 uint64_t MinimumPoolBytes(int world_size, int num_extents) {
-  // All extents have the size of the first, which has the most control pages.
+  // All extents have equal sizes. So each has the size of the first one, which
+  // has the most control pages.
   return num_extents * (ControlBytes(0, world_size) +
                         world_size * MinimumArenaBytes(num_extents));
 }
 
 uint64_t AutomaticPathBytes(int world_size, int num_paths, int devices_per_path,
                             uint64_t rank_bytes) {
-  // All extents have the size of the first, so each has room for its control
-  // pages.
+  // All extents have equal sizes. So each has room for as many control pages as
+  // the first one, which has the most.
   const uint64_t total = world_size * rank_bytes + ControlBytes(0, world_size) *
                                                        num_paths *
                                                        devices_per_path;

@@ -7,8 +7,8 @@
 
 #include "cc/base/status.h"
 
-// Computes where everything lies in a pool. The functions are pure, and depend
-// only on sizes.
+// Computes where everything lies in a pool. The functions are pure: except for
+// FilePageBytes, their results depend only on their arguments.
 namespace jax_cxl::pool {
 
 struct ByteRange {
@@ -23,42 +23,44 @@ inline constexpr uint64_t RoundUp(uint64_t value, uint64_t unit) {
   return RoundDown(value + unit - 1, unit);
 }
 
-// The page size. On this machine, sizes and offsets of files are multiples of
-// it.
+// Returns the page size of this machine, or 4096 if that is larger. Sizes and
+// offsets of a pool's files are multiples of it.
 uint64_t FilePageBytes();
 
-// Bytes at the start of `extent` that belong to no arena.
+// Returns the number of bytes at the start of `extent` that belong to no arena.
 uint64_t ControlBytes(int extent, int world_size);
 
-// Where the recorder of `rank` starts.
+// Returns the offset at which the recorder of `rank` starts.
 uint64_t RecorderOffset(int rank, int world_size);
 
-// The size of each path if the user gives none: `rank_bytes` for each rank, and
-// room for the control pages on every device. Two ranks fit into the 64 MiB of
-// /dev/shm that a container has.
+// Returns the size of each path if the user gives none: together, the paths
+// have `rank_bytes` for each rank, and room for the control pages on every
+// device. With the default of 31 MiB for each rank, two ranks fit into the 64
+// MiB of /dev/shm that a container has by default.
 inline constexpr uint64_t kAutomaticRankBytes = uint64_t{31} << 20;
 uint64_t AutomaticPathBytes(int world_size, int num_paths, int devices_per_path,
                             uint64_t rank_bytes = kAutomaticRankBytes);
 
-// Cuts each path into `devices_per_path` equal extents of whole pages. Offsets
-// are relative to the mapping, in which the paths follow each other.
+// Cuts each path into `devices_per_path` equal extents of whole pages, and
+// returns all extents. Their offsets are relative to the mapping, in which the
+// paths follow one another.
 std::vector<ByteRange> SplitExtents(const std::vector<uint64_t>& path_bytes,
                                     int devices_per_path);
 
-// Returns the part of `extents[extent]` that `rank` owns. It is empty if the
-// extent is too small.
+// Returns the arena of `rank` in `extents[extent]`. It is empty if the extent
+// is too small.
 ByteRange ArenaOf(const std::vector<ByteRange>& extents, int extent, int rank,
                   int world_size);
 
-// Fails with kResourceExhausted, and names the size to ask for, if some extent
-// leaves a rank less than MinimumPoolBytes promises.
+// Fails with kResourceExhausted if an arena is smaller than it would be in a
+// pool of MinimumPoolBytes. The message names the size that the extent needs.
 Status CheckCapacity(const std::vector<ByteRange>& extents, int world_size);
 
 // Returns a text like "1.5 GiB (1610612736 bytes)".
 std::string FormatBytes(uint64_t bytes);
 
-// The size of the smallest pool that serves `world_size` ranks. All extents are
-// equal, and together they give each rank at least 1 MiB.
+// Returns the size of the smallest pool for `world_size` ranks. All extents
+// have equal sizes, and together they give each rank at least 1 MiB.
 uint64_t MinimumPoolBytes(int world_size, int num_extents);
 
 }  // namespace jax_cxl::pool

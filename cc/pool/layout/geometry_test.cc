@@ -1,4 +1,4 @@
-// Sanitizers: none. It computes with values, and compares the results.
+// Sanitizers: none. The tests only compute values and compare them.
 
 #include "cc/pool/layout/geometry.h"
 
@@ -15,8 +15,8 @@
 namespace jax_cxl::pool {
 namespace {
 
-// Arenas start on pages, follow each other, stay inside their extent, and do
-// not overlap its control pages.
+// The arenas of an extent start on page boundaries, and follow its control
+// pages and one another without gaps. They do not leave the extent.
 TEST(GeometryTest, ArenasNeverOverlap) {
   for (int world_size : {1, 2, 3, 7, 64}) {
     for (int num_paths : {1, 2, 5}) {

@@ -31,7 +31,7 @@ Status WrongVersion(uint32_t version, const std::string& path) {
 }  // namespace
 
 uint64_t HeaderChecksum(const PoolHeader& header) {
-  // FNV-1a, which detects accidents, but not attacks.
+  // FNV-1a, which detects accidental damage, but not attacks.
   const auto* bytes = reinterpret_cast<const unsigned char*>(&header);
   uint64_t hash = 0xcbf29ce484222325u;
   for (size_t i = 0; i < offsetof(PoolHeader, checksum); ++i) {

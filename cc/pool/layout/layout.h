@@ -7,8 +7,9 @@
 
 #include "cc/base/process_identity.h"
 
-// Every struct that lies in the pool. All offsets are 64-bit and relative to
-// the start of the pool: hosts map it at different addresses.
+// The layout of a pool, and the structs in its first pages. All offsets are
+// 64-bit and relative to the start of the pool, because hosts map the pool at
+// different addresses.
 //
 //   0                 HeaderPage, padded to kPageBytes
 //   kPageBytes        RankPage of rank 0, 1, ... world_size - 1
@@ -18,14 +19,14 @@
 //                     to kPageBytes, then rank 0's arena in extent e, ...
 //
 // An extent is one pool device (or, emulated, one equal part of the file).
-// Every word has one writer for life: the creator writes the header, rank r
-// writes RankPage r, Recorder r and its arenas, and nobody writes anything
-// else.
+// Every word has only one writer as long as the job runs. The creator writes
+// the header. Rank r writes RankPage r, Recorder r and its own arenas, and
+// nothing else.
 namespace jax_cxl::pool {
 
-// Control words of different writers keep this distance, and so do words that
-// are polled separately. It is the destructive interference size, two cache
-// lines, because adjacent-line prefetch loads them in pairs.
+// The distance between control words of different writers, and between words
+// that are polled separately. It is the destructive interference size: two
+// cache lines, because processors prefetch adjacent lines in pairs.
 inline constexpr uint64_t kInterferenceBytes = 128;
 inline constexpr uint64_t kPageBytes = 4096;
 
@@ -33,8 +34,8 @@ inline constexpr char kMagic[8] = {'J', 'A', 'X', 'C', 'X', 'L', 'P', '1'};
 inline constexpr char kKeeperMagic[8] = {'J', 'A', 'X', 'C',
                                          'X', 'L', 'K', '1'};
 inline constexpr uint32_t kLayoutVersion = 6;
-// Memory of snapshots has this magic in two pages of each device
-// (jax_cxl/_store/memory/layout.py).
+// Memory that holds snapshots has this magic in two pages of each device, at
+// the offsets below (jax_cxl/_store/memory/layout.py).
 inline constexpr char kSnapshotsMagic[8] = {'J', 'A', 'X', '_',
                                             'C', 'X', 'L', 's'};
 inline constexpr uint64_t kSnapshotsMagicOffsets[] = {0, 2 * kPageBytes};
@@ -43,9 +44,10 @@ inline constexpr int kMaxWorldSize = 1024;
 inline constexpr int kMaxSlots = 12;
 inline constexpr int kMaxChannels = 120;
 
-// A 64-bit word that only grows, and on which peers wait with >=. The upper 16
-// bits hold the epoch of the pool's job, the lower 48 the value, so that a word
-// left by an earlier job never satisfies a wait of this one.
+// A 64-bit word whose value only grows. Peers wait until it is at least some
+// value. The upper 16 bits hold the epoch of the pool's job, and the lower 48
+// bits hold the value. So a word that an earlier job has left never satisfies a
+// wait of this job.
 inline constexpr int kValueBits = 48;
 inline constexpr uint64_t kValueMask = (uint64_t{1} << kValueBits) - 1;
 struct alignas(kInterferenceBytes) Doorbell {
@@ -58,7 +60,7 @@ struct PoolHeader {
   uint32_t world_size;
   uint32_t num_extents;
   uint32_t creator_uid;
-  uint32_t extent_index;  // finds paths listed in another order
+  uint32_t extent_index;  // shows if paths are listed in another order
   uint32_t reserved;
   uint64_t epoch;  // 1 to 65535, one more than the last job's on this pool
   uint64_t token;  // random; differs from any other job's
@@ -69,9 +71,9 @@ struct PoolHeader {
 static_assert(sizeof(PoolHeader) == 576);
 static_assert(std::is_trivially_copyable_v<PoolHeader>);
 
-// The process that keeps an extent for its job: the creator of the pool. The
-// creator writes this before the header, so that two hosts never format the
-// same memory.
+// Names the process that keeps an extent for its job. This is the creator of
+// the pool. It writes this struct before the header, so that two hosts never
+// format the same memory.
 struct alignas(kInterferenceBytes) PoolKeeper {
   char magic[8];
   uint64_t claim;     // token of the job that takes the extent
@@ -86,7 +88,8 @@ struct alignas(kInterferenceBytes) HeaderPage {
 };
 static_assert(sizeof(HeaderPage) <= kPageBytes);
 
-// Identifies a rank. Its process writes it once, before the ranks meet.
+// Identifies a rank. The rank's process writes this struct once, before the
+// ranks meet.
 struct alignas(kInterferenceBytes) RankInfo {
   uint64_t ready;  // a doorbell word: 1 once the rest is written
   ProcessIdentity process;
@@ -94,7 +97,8 @@ struct alignas(kInterferenceBytes) RankInfo {
   int32_t device_id;      // global id of the JAX device
 };
 
-// The reason why a rank gave up. Peers that wait see it and give up too.
+// The reason why a rank gave up. Peers that wait for the rank see the reason,
+// and give up too.
 struct alignas(kInterferenceBytes) RankAbort {
   uint64_t raised;     // a doorbell word: 1 once the rest is written
   uint32_t code;       // jax_cxl::Code
@@ -102,14 +106,14 @@ struct alignas(kInterferenceBytes) RankAbort {
   char details[1024];  // lines name=value; zero-terminated
 };
 
-// The calls in which a rank waits while it has stalled
+// Describes what a rank waits for while it has stalled
 // (cc/comm/health/stall_detector.h).
 struct alignas(kInterferenceBytes) RankStall {
   uint64_t version;  // a doorbell word: odd while the rank has stalled
   uint64_t started;  // collectives that it has started so far
   uint64_t waits_for[kMaxWorldSize / 64];  // one bit per rank
-  // If a call waits for memory of this rank, the size in bytes of a pool that
-  // would have enough. Otherwise 0.
+  // If a call waits because this rank has too little memory in the pool, the
+  // size in bytes of a pool that would have enough. Otherwise 0.
   uint64_t needs_pool_bytes;
   char call[488];  // zero-terminated
 };
@@ -122,18 +126,18 @@ struct alignas(kInterferenceBytes) RankEnd {
   char reason[360];          // zero-terminated error; empty: none
 };
 
-// Counts the multi-process programs that have failed on a rank, but not in a
-// collective: for example in a host callback.
+// Counts the multi-process programs that have failed on a rank outside of
+// collectives, for example in a host callback.
 struct alignas(kInterferenceBytes) RankFailures {
   uint64_t count;    // a doorbell word
   char reason[504];  // of the last one; zero-terminated
 };
 
-// Where a rank's part of a group's channel lies.
+// Names the memory of one rank in the channel of a group.
 struct ChannelPlace {
   uint64_t group;    // hash of the member list
   uint64_t control;  // offset of the control block
-  uint64_t first;    // from which the words of the control block count
+  uint64_t first;    // the value from which words of the control block count
   uint32_t slot_bytes;
   uint16_t num_slots;
   uint16_t payload_bytes;     // the largest payload of a submission
@@ -143,15 +147,15 @@ struct ChannelPlace {
 // A rank's directory of channels. An entry is open while a group uses the
 // memory that the entry names.
 struct alignas(kInterferenceBytes) ChannelEntry {
-  // A doorbell word: how often the entry was opened and closed. Odd while it is
-  // open.
+  // A doorbell word: how many times the entry was opened or closed. It is odd
+  // while the entry is open.
   uint64_t version;
   ChannelPlace place;  // changes only while the entry is closed
 };
 static_assert(sizeof(ChannelEntry) == 2 * kInterferenceBytes);
 
-// The messages of a rank while the surviving ranks of a job form a group that
-// continues in another pool (cc/comm/health/regroup.h).
+// What a rank tells the others while the surviving ranks of a job form a group
+// that continues in another pool (cc/comm/health/regroup.h).
 struct alignas(kInterferenceBytes) RankRegroup {
   uint64_t joined;   // a doorbell word: the attempt in which it takes part
   uint64_t decided;  // a doorbell word: the attempt to which the rest belongs

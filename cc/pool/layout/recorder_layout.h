@@ -8,23 +8,24 @@
 #include "cc/pool/layout/channel_layout.h"
 #include "cc/pool/layout/layout.h"
 
-// The flight recorder: the last calls of a rank, and how far each call got.
-// Peers read it after the rank is lost, and tools read it after all ranks have
-// ended. Rank r writes the recorder of rank r. Collectives do not depend on it.
+// The flight recorder holds the last calls of a rank, and how far each call
+// got. Only the rank itself writes it. Peers read it after the rank is lost,
+// and tools read it after all ranks have ended. Collectives do not depend on
+// it.
 namespace jax_cxl::pool {
 
 inline constexpr uint64_t kRecordedCalls = 4096;
 inline constexpr uint64_t kRecordedSites = 256;
 inline constexpr uint64_t kRecordedOperations = 32;
 
-// One call of a rank, at index `number % kRecordedCalls`. `number` is 0 while a
-// later call replaces an earlier one.
+// One call of a rank, at index `number % kRecordedCalls` of Recorder::calls.
+// `number` is 0 while a later call replaces an earlier one.
 struct alignas(kInterferenceBytes) CallRecord {
   uint64_t number;    // a doorbell word: which call of the rank this is, from 1
   uint64_t identity;  // the same on all ranks for one call
   uint64_t group;     // hash of the member list
   CallDescriptor descriptor;
-  // Times in ticks (cc/base/ticks.h). 0: has not happened yet.
+  // Times in ticks (cc/base/ticks.h), or 0 before the event.
   uint64_t submitted;
   uint64_t started;  // when all ranks had submitted it
   uint64_t finished;
@@ -37,15 +38,15 @@ struct alignas(kInterferenceBytes) CallRecord {
 static_assert(sizeof(CallRecord) == kInterferenceBytes);
 
 // A line of the user's program that makes calls, at index `number %
-// kRecordedSites`. `number` is 0 while the text changes.
+// kRecordedSites` of Recorder::sites. `number` is 0 while the text changes.
 struct alignas(kInterferenceBytes) SiteRecord {
   uint64_t number;  // a doorbell word: which site of the rank this is, from 1
   char text[120];   // "train.py:33 (step)", zero-terminated
 };
 static_assert(sizeof(SiteRecord) == kInterferenceBytes);
 
-// Sums over all calls with one name since the start of the job. The last record
-// also counts the calls of all names that have no record of their own.
+// Sums over all calls of one name since the start of the job. The last of the
+// records also counts the calls of all names that have no record of their own.
 struct alignas(kInterferenceBytes) OperationRecord {
   char name[40];  // zero-terminated; empty: not used
   uint64_t calls;
@@ -56,22 +57,23 @@ struct alignas(kInterferenceBytes) OperationRecord {
 };
 static_assert(sizeof(OperationRecord) == kInterferenceBytes);
 
-// Readings of the rank's clocks, taken together.
+// The values of the rank's clocks at one moment.
 struct ClockReading {
   uint64_t steady_ns;
   uint64_t ticks;
   uint64_t realtime_ns;  // since 1970
 };
 
-// Two readings convert ticks to time. The later one is also the time at which
-// the rank last gave a sign of life.
+// The two readings make it possible to convert ticks to time. The later one
+// (`last`) is also the last time at which the rank was known to be alive.
 struct alignas(kInterferenceBytes) RecorderClock {
   ClockReading first;
   ClockReading last;
   uint64_t published_calls;  // how many calls are known to precede `last`
 };
 
-// The ranks of the group of the directory entry with the same index.
+// The ranks of a group, one bit for each. Recorder::groups[i] is the group of
+// entry i of the rank's directory (RankPage::channels).
 struct alignas(kInterferenceBytes) GroupMembers {
   uint64_t bits[kMaxWorldSize / 64];
 };

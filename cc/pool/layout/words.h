@@ -6,11 +6,12 @@
 #include <type_traits>
 
 // Copies memory that another process may be writing, word by word. Each word of
-// the copy is whole: it has the value before or after a write. The reader has
-// to check, by a version or a number, that the words belong together.
+// the copy has a value that was really stored: the value before or after a
+// write, but no mixture. Different words may come from different writes, so the
+// reader has to check by a version or a number that they belong together.
 namespace jax_cxl::pool {
 
-// May alias objects of other types.
+// A word that may alias objects of other types.
 typedef uint64_t __attribute__((may_alias)) Word;
 
 template <typename T>

@@ -15,7 +15,8 @@
 namespace jax_cxl::pool {
 namespace {
 
-// This alignment lets the kernel use huge pages where the file has them.
+// The alignment of a mapping. It lets the kernel use huge pages if the file has
+// them.
 constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
 
 Status MapError(int error, uint64_t bytes) {
@@ -41,7 +42,8 @@ Result<Mapping> MapContiguous(const std::vector<MapPiece>& pieces) {
     total += piece.bytes;
     align = std::max(align, piece.align);
   }
-  // Reserve more than needed, and keep the aligned middle.
+  // Reserve more addresses than needed, and keep an aligned range in the
+  // middle.
   const uint64_t reserved = total + align;
   void* range = mmap(nullptr, reserved, PROT_NONE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

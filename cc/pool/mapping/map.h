@@ -12,13 +12,14 @@
 
 namespace jax_cxl::pool {
 
-// A piece of an open file that becomes the next part of a mapping.
+// A piece of an open file. MapContiguous maps several pieces, one after
+// another.
 struct MapPiece {
   int fd = -1;  // -1: private zeros, in place of memory that is not there
   uint64_t offset = 0;
   uint64_t bytes = 0;
-  uint64_t align = 0;  // of a device; pieces and addresses are multiples of it
-  uint64_t file_bytes = 0;  // when it was opened: the whole file or device
+  uint64_t align = 0;  // of a device: offset, size and address are multiples
+  uint64_t file_bytes = 0;  // size of the whole file or device when opened
 
   bool is_device() const { return align != 0; }
 };
@@ -30,17 +31,18 @@ struct Unmap {
 // A range of addresses, which the destructor unmaps.
 using Mapping = std::unique_ptr<std::byte, Unmap>;
 
-// Maps the pieces, shared and writable, one after the other into one range of
+// Maps the pieces, shared and writable, one after another into one range of
 // addresses.
 Result<Mapping> MapContiguous(const std::vector<MapPiece>& pieces);
 
-// Makes every page of the range present and writable, and leaves its contents
-// unchanged. Later no collective pays for a page fault. The space must be
-// reserved.
+// Makes every page of the range present and writable, so that no collective has
+// to wait for a page fault later. Leaves the contents unchanged. The range's
+// space in the file must be reserved.
 Status Prefault(std::byte* begin, uint64_t bytes);
 
-// The fallback of Prefault on kernels before 5.14. No other thread or process
-// may use the range meanwhile.
+// Does what Prefault does on kernels before 5.14, by writing to each page the
+// byte that it reads there. So no other thread or process may use the range
+// meanwhile.
 void TouchPages(std::byte* begin, uint64_t bytes);
 
 }  // namespace jax_cxl::pool

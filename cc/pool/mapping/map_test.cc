@@ -13,7 +13,8 @@
 namespace jax_cxl::pool {
 namespace {
 
-// A file without a name whose page i is full of the letter `first` + i.
+// Returns a file without a name, whose page i consists of the letter `first` +
+// i.
 UniqueFd Letters(char first, int pages) {
   UniqueFd fd(memfd_create("letters", MFD_CLOEXEC));
   for (int i = 0; i < pages; ++i) {

@@ -18,13 +18,14 @@ std::mutex ranges_mutex;  // never taken by the handler
 bool installed = false;
 struct sigaction previous;
 
-// Without this, a process forked while another thread maps a pool would inherit
-// a locked mutex that no thread unlocks.
+// Holds the mutex during a fork. Otherwise, if another thread held it at that
+// moment, the child would inherit a locked mutex that no thread unlocks.
 [[maybe_unused]] const int at_fork =
     pthread_atfork([] { ranges_mutex.lock(); }, [] { ranges_mutex.unlock(); },
                    [] { ranges_mutex.unlock(); });
 
-// Replaces the memory at `address` if a guard covers it. Runs in the handler.
+// Replaces the memory at `address`, and returns true, if a guard covers the
+// address. Replaces at least `least_bytes` bytes. Runs in the signal handler.
 bool Replace(uintptr_t address, uintptr_t least_bytes) {
   for (auto* range = ranges.load(); range != nullptr; range = range->next) {
     const uintptr_t end = range->end.load();
@@ -35,8 +36,8 @@ bool Replace(uintptr_t address, uintptr_t least_bytes) {
         std::max(begin, begin + (address - begin) / unit * unit);
     const uintptr_t last = std::min(end, first + unit);
     range->lost = true;  // before anybody can read the new zeros
-    // A direct system call: C libraries do not promise that mmap works in a
-    // handler.
+    // This is a direct system call, because C libraries do not promise that
+    // mmap works in a signal handler.
     return syscall(SYS_mmap, first, last - first, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1,
                    0) != -1;
@@ -67,7 +68,8 @@ void OnBusError(int signal, siginfo_t* info, void* context) {
   }
 }
 
-// Does it once. Requires the mutex.
+// Installs the signal handler, at the first call only. The caller holds
+// ranges_mutex.
 void InstallHandler() {
   if (installed) return;
   installed = true;

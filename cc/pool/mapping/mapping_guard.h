@@ -7,22 +7,23 @@
 
 namespace jax_cxl::pool {
 
-// Keeps the process alive when memory of a mapping is lost while it is in use:
-// somebody cuts the file short, or a memory module reports an uncorrectable
-// error. The kernel then raises SIGBUS. The signal handler maps private memory
-// in place of the lost memory, and from then on the mapping is not intact.
-// Users of the mapping check `intact()` before they trust data that they have
-// read, and before they tell other processes of data that they have written.
+// Keeps the process alive if memory of a mapping is lost while it is in use.
+// This happens if somebody cuts the file short, or if a memory module reports
+// an uncorrectable error. The kernel then raises SIGBUS. The signal handler
+// maps private memory in place of the lost memory, and from then on the mapping
+// is not intact. Users of the mapping check `intact()` before they trust data
+// that they have read, and before they tell other processes of data that they
+// have written.
 //
-// The first guard installs the handler, which stays installed. Faults outside
-// of guarded mappings go to the handler that was installed before, or to the
-// default action.
+// The first guard installs the handler, which stays installed. For faults
+// outside of guarded mappings, it calls the handler that was installed before,
+// or restores the default action.
 //
 // intact() is thread-safe.
 class MappingGuard {
  public:
-  // Guards [begin, begin + bytes). Memory is replaced in units of `unit` bytes:
-  // the page size, or the alignment of the device.
+  // Guards [begin, begin + bytes). Lost memory is replaced in whole units of
+  // `unit` bytes, which is the page size or the alignment of the device.
   MappingGuard(std::byte* begin, uint64_t bytes, uint64_t unit);
   ~MappingGuard();  // call it before the range is unmapped
   MappingGuard(const MappingGuard&) = delete;
@@ -34,8 +35,8 @@ class MappingGuard {
 
   bool intact() const { return !range_->lost.load(std::memory_order_relaxed); }
 
-  // The handler's data about a range. These objects are reused but never freed,
-  // because the handler may look at them at any time.
+  // What the handler has to know about a guarded range. These objects are
+  // reused but never freed, because the handler may read them at any time.
   struct Range {
     std::atomic<uintptr_t> begin{0};
     std::atomic<uintptr_t> end{0};  // 0: not in use

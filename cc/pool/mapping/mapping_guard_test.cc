@@ -21,8 +21,8 @@
 namespace jax_cxl::pool {
 namespace {
 
-// A handler that the process installed before any guard: it jumps out of the
-// access.
+// Installs a SIGBUS handler before there is any guard. The handler jumps out of
+// the access that faults.
 sigjmp_buf jump;
 [[maybe_unused]] const bool installed = [] {
   struct sigaction action = {};
@@ -30,14 +30,14 @@ sigjmp_buf jump;
   return sigaction(SIGBUS, &action, nullptr) == 0;
 }();
 
-// Returns true if an access to `at` ended in that handler.
+// Returns true if an access to `at` ends in the handler above.
 bool Faults(volatile char* at) {
   if (sigsetjmp(jump, /*savesigs=*/1) != 0) return true;
   *at = 1;
   return false;
 }
 
-// Four shared pages of a file without a name.
+// Maps four shared pages of a file without a name.
 class MappingGuardTest : public testing::Test {
  protected:
   MappingGuardTest() : fd_(memfd_create("guarded", MFD_CLOEXEC)) {
@@ -64,7 +64,7 @@ TEST_F(MappingGuardTest, CutShortWhileMapped) {
   EXPECT_FALSE(guard.intact());
   EXPECT_EQ(begin_[2 * page_], 0);
   EXPECT_EQ(begin_[2 * page_ + 7], 1);
-  // The rest of the file is still shared.
+  // The page that the file still has is still shared.
   begin_[1] = 'X';
   char found = 0;
   EXPECT_EQ(pread(fd_.get(), &found, 1, 1), 1);
@@ -121,7 +121,8 @@ TEST(PoolIntactTest, TruncationUnderAJobIsAnError) {
   }
 }
 
-// A process forked while another thread maps memory can still use guards.
+// A child process that was forked while another thread used guards can use
+// guards too.
 TEST_F(MappingGuardTest, ForkedWhileAThreadMaps) {
   std::atomic<bool> done = false;
   std::thread mapping([&] {

@@ -26,7 +26,8 @@ Result<dev_t> CharacterDeviceNumber(const struct stat& info,
                path, " for a file");
 }
 
-// A number in decimal or, with 0x in front, hexadecimal.
+// Reads a number from a file. It is decimal, or hexadecimal if it begins with
+// 0x.
 std::optional<uint64_t> ReadNumber(const std::string& path) {
   std::ifstream file(path);
   std::string text;
@@ -52,7 +53,8 @@ std::optional<uint64_t> FirstNumber(const std::vector<std::string>& folders,
   return std::nullopt;
 }
 
-// Returns `bytes`, or the rest of the device if `bytes` is 0.
+// Checks the part of the device that begins at `offset` and has `bytes` bytes.
+// If `bytes` is 0, it is the rest of the device. Returns the size of the part.
 Result<uint64_t> ResolveDaxBytes(const DaxLimits& limits, uint64_t offset,
                                  uint64_t bytes, const std::string& path) {
   if (offset % limits.align != 0 || bytes % limits.align != 0) {
@@ -126,8 +128,9 @@ class DaxMedium final : public Medium {
     return std::optional(DevicePart{spec.offset, bytes, limits.align});
   }
 
-  // Write back all cache lines, even if hardware keeps the caches coherent: a
-  // host may die with lines in its cache.
+  // Replaces kCoherent by kFlush. Cache lines must be written back even if
+  // hardware keeps the caches coherent, because a host may die with lines in
+  // its cache.
   CoherenceMode DurableMode(CoherenceMode mode) const override {
     return mode == CoherenceMode::kCoherent ? CoherenceMode::kFlush : mode;
   }
@@ -149,14 +152,16 @@ Result<DaxLimits> ReadDaxLimits(int fd, const std::string& path,
   struct stat info;
   if (fstat(fd, &info) != 0) return FileError(errno, "inspect", path);
   CXL_ASSIGN_OR_RETURN(const dev_t number, system.device_number(info, path));
-  // Look by number first: the path may be a copy of the device made with mknod.
+  // Look in sysfs by the device number first. The name may be unknown there,
+  // because the path may be another node of the device, made with mknod.
   const std::string by_number = system.sysfs + "/dev/char/" +
                                 std::to_string(major(number)) + ":" +
                                 std::to_string(minor(number));
   const std::string by_name = system.sysfs + "/bus/dax/devices/" +
                               path.substr(path.find_last_of('/') + 1);
   const auto size = FirstNumber({by_number, by_name}, "size");
-  // Kernels before 5.10 give the alignment only for the region.
+  // Kernels before 5.10 give the alignment only in the folder of the device's
+  // region.
   const auto align = FirstNumber(
       {by_number, by_name, by_number + "/device", by_number + "/dax_region",
        by_number + "/device/dax_region", by_name + "/dax_region"},

@@ -14,8 +14,8 @@
 
 namespace jax_cxl::pool {
 
-// How the library finds and opens dax devices on this machine. Tests replace it
-// with a tree of files, and use regular files as devices.
+// How the library finds and opens dax devices on this machine. Tests fill a
+// folder of their own as `sysfs`, and use regular files as devices.
 struct DaxSystem {
   std::string sysfs = "/sys";
 
@@ -26,8 +26,8 @@ struct DaxSystem {
   static DaxSystem Machine();
 };
 
-// The requirements of a dax device. They come from sysfs, because fstat of a
-// device does not report them (its st_size is 0).
+// The size of a dax device, and the alignment that it requires. Both come from
+// sysfs, because fstat does not report them (the st_size of a device is 0).
 struct DaxLimits {
   uint64_t align = 0;  // offset, length and address are multiples of it
   uint64_t size = 0;
@@ -36,7 +36,8 @@ struct DaxLimits {
 Result<DaxLimits> ReadDaxLimits(int fd, const std::string& path,
                                 const DaxSystem& system);
 
-// Dax devices. Jobs may share a device, each in a part of its own.
+// Makes the medium of dax devices. Jobs may share a device if each uses a part
+// of its own.
 std::unique_ptr<const Medium> MakeDaxMedium(DaxSystem system);
 
 }  // namespace jax_cxl::pool

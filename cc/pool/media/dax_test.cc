@@ -112,8 +112,8 @@ TEST_F(DaxTest, JobsSideBySideOnOneDevice) {
   EXPECT_TRUE((*b)->CheckIntact().ok());
 }
 
-// The lock shows that a process of this kernel is alive. For a process of
-// another kernel, the heartbeat shows it.
+// A job that is alive is found by its lock if it runs on this kernel, and by
+// its heartbeat if it runs on another kernel.
 TEST_F(DaxTest, PartsThatOverlapAreRefused) {
   const std::string path = machine_.Add("dax0.0", 16 * kMiB, "2097152");
   PoolSpec spec = machine_.Spec({path});
@@ -146,7 +146,8 @@ TEST_F(DaxTest, PartsThatOverlapAreRefused) {
   EXPECT_TRUE(CreateStatus(beside).ok());
 }
 
-// The next job must not look again for a job that died at another offset.
+// A job that takes over memory clears the headers of dead jobs in it, so that
+// later jobs do not look for these dead jobs again.
 TEST_F(DaxTest, HeadersOfDeadJobsAreCleared) {
   const std::string path = machine_.Add("dax0.0", 16 * kMiB, "2097152");
   PoolSpec spec = machine_.Spec({path});

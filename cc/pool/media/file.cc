@@ -27,8 +27,10 @@ Result<uint64_t> FileMedium::PathBytes(const PoolSpec& spec,
                                        const std::vector<PoolFile>& files,
                                        int world_size, bool creating) const {
   if (spec.bytes != 0) return spec.bytes;
-  // If no other job has the files open, they are leftovers, and this job did
-  // not choose their size.
+  // A process that attaches takes the size of the existing files. So does a
+  // creator, if jobs share the medium and no file is empty. If jobs do not
+  // share the medium (Shm), existing files are leftovers, and their size means
+  // nothing.
   const bool reuse =
       !creating ||
       (shared() && std::ranges::all_of(files, [](const PoolFile& file) {

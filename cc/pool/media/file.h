@@ -10,7 +10,7 @@
 
 namespace jax_cxl::pool {
 
-// Files of any file system.
+// The medium of files in any file system.
 class FileMedium : public Medium {
  public:
   std::string_view name() const override { return "file"; }

@@ -9,7 +9,7 @@
 namespace jax_cxl::pool {
 namespace {
 
-// Checks that there is at least one path, and no path twice.
+// Checks that there is at least one path, and that no path occurs twice.
 Status CheckPathList(const std::vector<std::string>& paths) {
   if (paths.empty() || std::ranges::count(paths, "") > 0)
     return Error(Code::kInvalidArgument,

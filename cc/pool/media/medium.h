@@ -28,10 +28,12 @@ struct DevicePart {
 
 // The kind of memory that holds a pool. This class contains everything that
 // differs from one medium to another: names, permissions, locks and sizes. Once
-// a pool is mapped, all media are the same.
+// a pool is mapped, its medium makes no difference.
 //
-// A new medium is a class of its own, an entry of All, and a kind in
-// jax_cxl/_job/pool/pool_uri.py. Immutable.
+// To add a medium, write a class, add it to All, and add its kind to
+// jax_cxl/_job/pool/pool_uri.py.
+//
+// Immutable.
 class Medium {
  public:
   virtual ~Medium() = default;
@@ -40,40 +42,44 @@ class Medium {
   static const Medium& File();  // other files
   static const Medium& Dax();   // CXL memory, as /dev/dax*
   static std::vector<const Medium*> All() { return {&Shm(), &File(), &Dax()}; }
-  // Returns the medium with this name. Fails with kInvalidArgument.
+  // Returns the medium with this name. Fails with kInvalidArgument if there is
+  // none.
   static Result<const Medium*> Find(std::string_view name);
 
-  // What comes before the colon of a pool URI.
+  // The part of a pool URI before the colon.
   virtual std::string_view name() const = 0;
   // Returns true if other jobs, including jobs on other hosts, can open the
-  // memory. Their heartbeats then decide who may take it, and memory may
-  // outlive its job.
+  // memory. A job may then take the memory only if the heartbeats of the job in
+  // it have stopped. Such memory may outlive its job.
   virtual bool shared() const = 0;
-  // Returns true if the medium creates missing paths, and allocates memory when
-  // a pool takes it. For other media, the paths must exist and already have all
-  // of their memory.
+  // Returns true if the medium creates missing paths, and allocates their
+  // memory when a pool takes them. For other media, the paths must exist and
+  // already have all of their memory.
   virtual bool allocates() const = 0;
   // Checks the requirements that only this medium has for `spec.paths` and
   // `spec.devices_per_path`. Opens nothing.
   virtual Status Check(const PoolSpec&) const { return OkStatus(); }
 
-  // Reserves the names of the pool for this job while the result is open. The
-  // result is invalid if the medium need not do that.
+  // Reserves the names of the pool for this job, as long as the returned
+  // descriptor is open. The descriptor is invalid if the medium need not
+  // reserve names.
   virtual Result<UniqueFd> ReserveNames(const PoolSpec&) const {
     return UniqueFd();
   }
-  // Returns the path in the file system of one of `spec.paths`.
+  // Returns the path in the file system for `given`, one of PoolSpec::paths.
   virtual std::string PathOf(const std::string& given) const { return given; }
-  // Opens a path for the job's first process (`creating`) or another one.
+  // Opens a path. `creating` is true in the process that creates the pool, and
+  // false in all other processes of the job.
   virtual Result<PoolFile> Open(const std::string& path, uint64_t offset,
                                 bool creating) const = 0;
-  // Returns the bytes in each path, for a pool with the open `files`. 0 means
-  // that Take determines the size of each path.
+  // Returns how many bytes of each path a pool with the open `files` uses. 0
+  // means that Take determines the size for each path.
   virtual Result<uint64_t> PathBytes(const PoolSpec& spec,
                                      const std::vector<PoolFile>& files,
                                      int world_size, bool creating) const = 0;
-  // Returns the part of an open path that `spec` names; 0 bytes stand for the
-  // rest of the path. Locks the part if pools share the path.
+  // Returns the part of an open path that `spec` names. If spec.bytes is 0, it
+  // is the rest of the path. Locks the part if several pools can share the
+  // path.
   virtual Result<MapPiece> Take(PoolFile& file, const PoolSpec& spec,
                                 bool creating) const = 0;
 
@@ -83,17 +89,18 @@ class Medium {
     return std::optional<DevicePart>();
   }
 
-  // Returns the coherence mode for memory that outlives its jobs.
+  // Returns the coherence mode for memory that outlives its jobs, if the mode
+  // for a pool would be `mode`.
   virtual CoherenceMode DurableMode(CoherenceMode mode) const { return mode; }
 };
 
-// The contents of a pool URI (jax_cxl/_job/pool/pool_uri.py parses it).
+// What a pool URI describes (jax_cxl/_job/pool/pool_uri.py parses it).
 struct PoolSpec {
   const Medium* medium = &Medium::Shm();
   // Shm: one name, without a slash. Other media: one path per pool device.
   std::vector<std::string> paths;
-  // Bytes in each path. 0 means: the rest of a device, the rest of an existing
-  // file, otherwise AutomaticPathBytes.
+  // Bytes of the pool in each path. 0 means the rest of a device or of an
+  // existing file, and AutomaticPathBytes for a new file.
   uint64_t bytes = 0;
   int devices_per_path = 1;  // files: equal extents in each path
   uint64_t offset = 0;       // where the pool starts in each path, in bytes
@@ -101,16 +108,15 @@ struct PoolSpec {
   // By which processes recognize the pool that they attach, if they know it
   // before the pool is created. 0: Create takes a random number.
   uint64_t token = 0;
-  // If jobs share the medium, the memory of another job, which may run on
-  // another host, is taken only after the job's heartbeats have stopped for
+  // Applies to media that jobs share. The memory of another job, perhaps on
+  // another host, is taken only after that job's heartbeats have stopped for
   // this long.
   double dead_after_s = 5;
-  // For tests: makes the layer between the process and the mapping.
+  // For tests: makes a layer between the process and the mapping.
   MakeInterposer make_interposer = nullptr;
 };
 
-// Checks everything that can be checked in the description alone. Opens
-// nothing.
+// Checks everything about `spec` that can be checked without opening a path.
 Status CheckSpec(const PoolSpec& spec);
 
 }  // namespace jax_cxl::pool

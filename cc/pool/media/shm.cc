@@ -4,7 +4,8 @@
 namespace jax_cxl::pool {
 namespace {
 
-// A file in /dev/shm. A job reserves its name, so no other job opens the file.
+// The medium of files in /dev/shm. A job reserves the name of its file, so no
+// other job opens the file.
 class ShmMedium final : public FileMedium {
  public:
   std::string_view name() const override { return "shm"; }

@@ -16,17 +16,19 @@ namespace {
 
 constexpr uint64_t kPiece = uint64_t{4} << 20;
 
-// Returns where the next data of a file begins, or `end`.
+// Returns where the first data of a file at or after `at` begin, or `end` if
+// there are none before it.
 uint64_t SkipHole(int fd, uint64_t at, uint64_t end) {
   const off_t data = lseek(fd, static_cast<off_t>(at), SEEK_DATA);
   if (data >= 0) return std::min(static_cast<uint64_t>(data), end);
-  // ENXIO: the rest is a hole. Some file systems do not know their holes.
+  // ENXIO means that the rest of the file is a hole. Other errors come from
+  // file systems that do not know their holes.
   return errno == ENXIO ? end : at;
 }
 
 bool AllZeros(std::span<const std::byte> bytes) {
-  // Comparing the bytes with themselves, shifted by one byte, runs at the speed
-  // of memcmp.
+  // Compare the bytes with themselves, shifted by one byte. They are equal if
+  // all bytes equal the first. This runs at the speed of memcmp.
   return bytes.empty() ||
          (bytes[0] == std::byte{0} &&
           std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);

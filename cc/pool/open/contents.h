@@ -11,11 +11,12 @@
 #include "cc/base/status.h"
 #include "cc/pool/mapping/map.h"
 
-// Reads files and devices. Devices support mmap, but not read. `align` is the
-// alignment of a device, 0 for a file.
+// Reads files and devices. Devices have to be mapped, because they do not
+// support read(). In all functions, `align` is the alignment of a device, or 0
+// for a file.
 namespace jax_cxl::pool {
 
-// A range that is mapped for reading.
+// A range of a file or device that is mapped for reading.
 class Window {
  public:
   static Result<Window> Map(int fd, const std::string& path, uint64_t align,
@@ -33,15 +34,15 @@ class Window {
   uint64_t skipped_;
 };
 
-// Copies `to.size()` bytes from `offset` on. Never copies old bytes from this
-// host's cache. Returns how many bytes it copied: fewer than `to.size()` only
-// at the end of a file.
+// Copies `to.size()` bytes of a file or device, from `offset` on. For a device,
+// never copies old bytes from this host's cache. Returns how many bytes it
+// copied. They are fewer than `to.size()` only at the end of a file.
 Result<uint64_t> ReadAt(int fd, const std::string& path, uint64_t align,
                         uint64_t offset, std::span<std::byte> to);
 
-// Returns the position of the first byte of [begin, end) that is not zero. If
-// there is none, a pool may take the memory. Does not read the holes of a
-// sparse file.
+// Returns the position of the first byte in [begin, end) that is not zero.
+// Returns nothing if all bytes are zeros, so that a pool may take the memory.
+// Does not read the holes of a sparse file.
 Result<std::optional<uint64_t>> FirstData(int fd, const std::string& path,
                                           uint64_t align, uint64_t begin,
                                           uint64_t end);

@@ -21,14 +21,16 @@
 namespace jax_cxl::pool {
 namespace {
 
-// O_NONBLOCK, because a FIFO of that name must not block us.
+// O_NONBLOCK is needed because opening a FIFO would block.
 constexpr int kOpenFlags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
 
-// A sweeper or another creator may hold a lock for an instant, to check a file.
+// Locking is tried several times, because a sweeper or another creator may hold
+// the lock for an instant while it checks the file.
 constexpr int kLockAttempts = 20;
 constexpr std::chrono::milliseconds kLockPause(5);
 
-// A file may vanish between open and lock this often before we give up.
+// How many times a file may be created or removed by others while this process
+// opens it, before this process gives up.
 constexpr int kOpenAttempts = 10;
 
 Result<struct stat> Stat(int fd, const std::string& path) {
@@ -37,7 +39,7 @@ Result<struct stat> Stat(int fd, const std::string& path) {
   return info;
 }
 
-// Describes a lock on a range of bytes of a device.
+// Returns the description of a lock on a range of bytes, for fcntl.
 struct flock RangeLock(short type, uint64_t offset, uint64_t bytes) {
   struct flock range = {};
   range.l_type = type;
@@ -93,7 +95,8 @@ Status PoolFile::Lock(int operation) {
   for (int attempt = 0; attempt < kLockAttempts; ++attempt) {
     const int error = TryLock(operation);
     locked_ = error == 0;
-    // If the file system refuses locks, only heartbeats keep other jobs out.
+    // A file system that refuses locks is no error. There, only heartbeats keep
+    // other jobs out.
     if (error == 0 || IsRefusal(error)) return OkStatus();
     if (error != EWOULDBLOCK && error != EACCES && error != EINTR)
       return FileError(error, "lock", path_);
@@ -132,7 +135,8 @@ Result<PoolFile> PoolFile::OpenLocked(const std::string& path, bool create,
   int flags = 0;
   for (int attempt = 0; attempt < kOpenAttempts; ++attempt) {
     Result<PoolFile> file = Open(path, flags);
-    // Another process may create or remove the file meanwhile.
+    // If the file does not exist, create it. If it exists, open it. Another
+    // process may create or remove it between two attempts.
     if (create && file.status().code() ==
                       (flags == 0 ? Code::kNotFound : Code::kAlreadyExists)) {
       flags ^= O_CREAT | O_EXCL;
@@ -172,7 +176,7 @@ Result<PoolFile> PoolFile::OpenDevice(const std::string& path) {
 
 PoolFile::~PoolFile() {
   RemoveName();
-  // If this fails, the file has zeros at its end.
+  // Restore the size. If this fails, the file only keeps zeros at its end.
   if (fd_.valid() && size_before_)
     (void)!ftruncate(fd(), static_cast<off_t>(*size_before_));
 }
@@ -197,8 +201,8 @@ uint64_t PoolFile::Size() const {
 }
 
 Status PoolFile::Reserve(uint64_t offset, uint64_t bytes) {
-  // This process will remove the leftover file in the end, so the file need not
-  // keep more memory than the pool needs.
+  // If this process will remove the file in the end (`owner_`), the file is a
+  // leftover or new. So it need not keep more memory than the pool needs.
   if (owner_ != 0 && Size() > offset + bytes &&
       ftruncate(fd(), static_cast<off_t>(offset + bytes)) != 0 &&
       !IsRefusal(errno)) {
@@ -213,8 +217,8 @@ Status PoolFile::Reserve(uint64_t offset, uint64_t bytes) {
 }
 
 Status PoolFile::ShareLock() {
-  // This is not atomic on Linux: another process may take the lock in between.
-  // Therefore the creator checks its header again afterwards.
+  // On Linux, replacing the lock is not atomic: another process may take the
+  // lock in between. Therefore the creator checks its header again afterwards.
   return Lock(LOCK_SH);
 }
 

@@ -12,8 +12,9 @@
 
 namespace jax_cxl::pool {
 
-// An open file or device that contains a pool. Its lock tells other processes
-// that it is in use. The kernel drops the lock when this process ends.
+// An open file or device that contains a pool. A lock on it tells other
+// processes that it is in use. The kernel drops the lock when this process
+// ends.
 //
 // Not thread-safe.
 class PoolFile {
@@ -24,29 +25,31 @@ class PoolFile {
   };
 
   // Opens the file at `path`, or creates it (mode 0600), and locks it for this
-  // process alone. Fails if the page at `offset` holds something that is not a
-  // pool. Does not change an existing file. Call CheckMayTake before Reserve.
+  // process alone. Fails if the page at `offset` holds something that is
+  // neither a pool nor zeros. Does not change an existing file. To use the file
+  // for a pool, call CheckMayTake and then Reserve.
   static Result<PoolFile> OpenForCreate(const std::string& path,
                                         uint64_t offset, Ownership ownership);
 
-  // Opens the file at `path`, or creates it (mode 0600) if `create`, and takes
-  // a shared lock. A file created here keeps its name only if KeepName is
-  // called.
+  // Opens the file at `path`, and takes a shared lock. If `create` is true,
+  // creates a missing file (mode 0600). The destructor removes a file that was
+  // created here, unless KeepName is called.
   static Result<PoolFile> OpenShared(const std::string& path, bool create);
 
-  // Opens a device. Does not check owner, mode or contents: the administrator
-  // of the device decides who may open it.
+  // Opens a device. Does not check its owner, its mode or its contents, because
+  // the administrator of the device decides who may open it.
   static Result<PoolFile> OpenDevice(const std::string& path);
 
-  // Locks the part of a device that a pool occupies, for this process alone if
-  // `exclusive`. Pools in other parts of the device have their own locks.
-  // `align` is the device's alignment. If another process holds a lock there,
-  // fails with kAlreadyExists and names that process.
+  // Locks the part of a device that a pool occupies. The lock is for this
+  // process alone if `exclusive` is true, and otherwise shared. Pools in other
+  // parts of the device have their own locks. `align` is the device's
+  // alignment. If another process holds a conflicting lock on a byte of the
+  // part, fails with kAlreadyExists and names that process.
   Status LockRange(uint64_t offset, uint64_t bytes, uint64_t align,
                    bool exclusive);
 
-  // Undoes the changes that this object has made, except those that KeepName or
-  // KeepSize told it to keep.
+  // Undoes the changes that this object has made. The name of a file that it
+  // would remove stays after KeepName, and a new size stays after KeepSize.
   ~PoolFile();
   PoolFile(PoolFile&&) = default;
   PoolFile& operator=(PoolFile&&) = delete;
@@ -54,21 +57,22 @@ class PoolFile {
   int fd() const { return fd_.get(); }
   const std::string& path() const { return path_; }
   bool created() const { return created_; }
-  // Returns true if a lock of the kernel keeps other processes out. Some file
-  // systems that hosts share refuse locks.
+  // Returns true if the kernel has granted the lock, so that it keeps other
+  // processes out. Some file systems that hosts share refuse locks.
   bool locked() const { return locked_; }
 
   // Returns the size of the file, or 0 on error.
   uint64_t Size() const;
 
-  // Fails with kDataLoss unless OpenForCreate found a pool, complete or
-  // unfinished, or [offset, offset + bytes) holds only zeros. A file that would
-  // have to grow must hold only zeros, even before `offset`.
+  // Fails with kDataLoss unless a pool may take [offset, offset + bytes). It
+  // may if OpenForCreate has found a pool there, complete or unfinished, or if
+  // the range holds only zeros. If the file would have to grow, the bytes
+  // before `offset` must be zeros, too.
   Status CheckMayTake(uint64_t offset, uint64_t bytes) const;
 
-  // Reserves space for [offset, offset + bytes) (reserve.h). An existing file
-  // gets its old size back if that fails, and in the destructor unless KeepSize
-  // was called.
+  // Reserves space for [offset, offset + bytes) (reserve.h). If that fails, an
+  // existing file gets its old size back. It also gets its old size back in the
+  // destructor, unless KeepSize was called.
   Status Reserve(uint64_t offset, uint64_t bytes);
   void KeepSize() { size_before_.reset(); }
 
@@ -79,7 +83,8 @@ class PoolFile {
   // Returns true if `path` still refers to this file.
   bool StillNamed() const;
 
-  // Removes the name if this process has to remove it. Idempotent.
+  // Removes the name of the file if this process has to do that: it created the
+  // file, or took it with Ownership::kAlways. Idempotent.
   void RemoveName();
   // Makes RemoveName keep the name.
   void KeepName() { owner_ = 0; }
@@ -88,14 +93,14 @@ class PoolFile {
   PoolFile() = default;
 
   static Result<PoolFile> Open(const std::string& path, int flags);
-  // `operation` is LOCK_EX or LOCK_SH.
+  // Opens or creates a file, and locks it by `operation` (LOCK_EX or LOCK_SH).
   static Result<PoolFile> OpenLocked(const std::string& path, bool create,
                                      int operation, uint64_t offset);
   Status CheckOurs() const;
   Status Lock(int operation);
   int TryLock(int operation) const;
-  // Returns a text about the process that holds the lock, like "process 12
-  // (python3)".
+  // Returns a text that names the process with a conflicting lock, like
+  // "process 12 (python3)".
   std::string DescribeHolder() const;
 
   UniqueFd fd_;
@@ -112,8 +117,8 @@ class PoolFile {
   pid_t owner_ = 0;  // the process that may remove the name; not its children
 };
 
-// Fails with kInvalidArgument if `path` is another name of an open file or
-// device.
+// Fails with kInvalidArgument if `path` names the same file or device as
+// `file`.
 Status CheckNamedOnce(const PoolFile& file, const std::string& path);
 
 }  // namespace jax_cxl::pool

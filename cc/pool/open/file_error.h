@@ -7,11 +7,12 @@
 
 namespace jax_cxl::pool {
 
-// Makes an error from `error`, an errno value, which determines its code and
-// text.
+// Returns an error for `error`, an errno value. `error` determines the code and
+// the text, which also names the action that failed and the path.
 Status FileError(int error, const std::string& action, const std::string& path);
 
-// Returns true for the errors of file systems that lack an operation.
+// Returns true if `error` is an errno value by which a file system reports that
+// it lacks an operation.
 bool IsRefusal(int error);
 
 }  // namespace jax_cxl::pool

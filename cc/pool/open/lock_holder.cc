@@ -17,13 +17,13 @@ namespace jax_cxl::pool {
 std::string DescribeLockHolder(int fd, uint64_t offset) {
   struct stat info = {};
   fstat(fd, &info);
-  // This file shows only the processes of this pid namespace.
+  // /proc/locks shows only the processes of this pid namespace.
   std::ifstream locks("/proc/locks");
   for (std::string line; std::getline(locks, line);) {
     int pid = 0;
     unsigned line_major = 0, line_minor = 0;
     unsigned long long inode = 0;
-    // 1: FLOCK  ADVISORY  WRITE 708 00:1a:13 0 EOF
+    // A line is like "1: FLOCK  ADVISORY  WRITE 708 00:1a:13 0 EOF".
     if (std::sscanf(line.c_str(), "%*d: FLOCK %*s %*s %d %x:%x:%llu", &pid,
                     &line_major, &line_minor, &inode) == 4 &&
         pid > 0 && inode == info.st_ino && line_major == major(info.st_dev) &&

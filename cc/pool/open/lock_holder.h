@@ -6,14 +6,15 @@
 
 namespace jax_cxl::pool {
 
-// Returns a text that names the process with a lock on an open file, if the
-// kernel knows it. Otherwise returns the text of DescribeKeeper.
+// Returns a text that names the process with a lock on an open file, if this
+// kernel shows the process. Otherwise returns DescribeKeeper's text for the
+// pool at `offset`.
 std::string DescribeLockHolder(int fd, uint64_t offset);
 
-// Returns a text that names the process that keeps the pool at `offset` of an
-// open file or device, according to the pool's header page. Returns "another
-// process" if the page names none. `align` is the alignment of a device, or 0
-// for a file.
+// Returns a text that names the keeper of the pool at `offset` of an open file
+// or device. The keeper is the process that created the pool, according to the
+// pool's header page. Returns "another process" if the page names none. `align`
+// is the alignment of a device, or 0 for a file.
 std::string DescribeKeeper(int fd, uint64_t offset, uint64_t align);
 
 }  // namespace jax_cxl::pool

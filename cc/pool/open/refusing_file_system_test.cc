@@ -15,8 +15,8 @@
 #include "cc/testing/pool/pool_specs.h"
 #include "cc/testing/pool/scratch.h"
 
-// A file system that refuses the same operations as famfs and other shared file
-// systems. The functions of this program override those of the C library.
+// Imitates a file system that refuses the same operations as famfs and other
+// shared file systems. The following functions replace those of the C library.
 namespace {
 
 int refusal = 0;  // 0: nothing is refused
@@ -93,8 +93,8 @@ TEST_P(RefusingFileSystemTest, FileOfTheRightSizeBecomesAPool) {
   EXPECT_TRUE(std::filesystem::exists(path_));
 }
 
-// Without locks, only the heartbeat of the living job can exclude the second
-// job.
+// The file system refuses locks, so only the heartbeat of the living job can
+// keep the second job out.
 TEST_P(RefusingFileSystemTest, SecondJobIsRefused) {
   std::filesystem::resize_file(path_, 8 * kMiB);
   refusal = GetParam();
@@ -106,7 +106,8 @@ TEST_P(RefusingFileSystemTest, SecondJobIsRefused) {
   EXPECT_EQ(CreateCode(spec_), Code::kOk);
 }
 
-// A host that reserves space in an empty file may take long.
+// While one creator reserves space in an empty file, which may take long,
+// another creator takes the file. The first one must then fail.
 TEST_P(RefusingFileSystemTest, JobThatBeganMeanwhileKeepsItsPool) {
   refusal = GetParam();
   allocates = true;

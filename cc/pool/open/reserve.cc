@@ -28,7 +28,8 @@ Status NoSpace(const std::string& path, uint64_t needed, uint64_t free) {
                "remount,size=..., in a container --shm-size=...)");
 }
 
-// EFBIG may also mean that the file system has no room for such a file.
+// Returns the error for EFBIG, which has two causes: the process may not write
+// files of this size, or the file system does not allow them.
 Status TooLarge(const std::string& path, uint64_t bytes) {
   rlimit limit = {};
   if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || bytes <= limit.rlim_cur)
@@ -42,17 +43,18 @@ Status TooLarge(const std::string& path, uint64_t bytes) {
                "size=");
 }
 
-// Returns nothing if the file system has no limit: a tmpfs with size=0.
+// Returns how many bytes of the file system are free. Returns nothing if it has
+// no limit, like a tmpfs with size=0.
 std::optional<uint64_t> FreeBytes(int fd) {
   struct statvfs info;
   if (fstatvfs(fd, &info) != 0 || info.f_blocks == 0) return std::nullopt;
   return static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
 }
 
-// Allocates in pieces. The kernel abandons a piece when a signal arrives, so a
-// process with a profiling timer would never finish a large one.
-// posix_fallocate is not used, because it reads and writes a file that cannot
-// be allocated.
+// Allocates the range in pieces, and returns an errno value. The kernel
+// abandons fallocate when a signal arrives, so a process with a profiling timer
+// would never finish a large range. posix_fallocate is not used, because it
+// reads and writes the file if the file system cannot allocate.
 int Allocate(int fd, uint64_t offset, uint64_t bytes) {
   constexpr uint64_t kPiece = uint64_t{64} << 20;
   for (uint64_t done = 0; done < bytes;) {
@@ -67,7 +69,8 @@ int Allocate(int fd, uint64_t offset, uint64_t bytes) {
   return 0;
 }
 
-// Appends zeros up to `end` bytes. Zeros occupy blocks.
+// Appends zeros until the file has `end` bytes, and returns an errno value.
+// Unlike holes, zeros that are written occupy blocks.
 int Append(int fd, uint64_t size, uint64_t end) {
   const std::vector<std::byte> zeros(uint64_t{1} << 20);
   while (size < end) {
@@ -99,12 +102,13 @@ Status ReserveSpace(int fd, const std::string& path, uint64_t offset,
                     uint64_t bytes, bool restore_size) {
   struct stat before;
   if (fstat(fd, &before) != 0) return FileError(errno, "inspect", path);
-  // Check the free space first: filling /dev/shm before giving up would take
-  // long and starve other processes meanwhile.
+  // Check the free space first. Otherwise this process would fill /dev/shm
+  // before it fails, which takes long and leaves no memory to other processes
+  // meanwhile.
   const uint64_t present = static_cast<uint64_t>(before.st_blocks) * 512;
   const uint64_t missing = bytes > present ? bytes - present : 0;
-  // Some file systems do not count the blocks of an existing file completely,
-  // so the check applies only to files that grow.
+  // Some file systems count too few blocks for an existing file. So the check
+  // applies only to files that grow.
   const bool grows = static_cast<uint64_t>(before.st_size) < offset + bytes;
   const std::optional<uint64_t> free = FreeBytes(fd);
   if (grows && free && missing > *free) return NoSpace(path, missing, *free);

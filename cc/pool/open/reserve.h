@@ -8,10 +8,11 @@
 
 namespace jax_cxl::pool {
 
-// Gives bytes [offset, offset + bytes) of an open file memory or disk blocks,
-// so that no access raises SIGBUS later. If that fails and `restore_size` is
-// true, the file has its old size afterwards. Some file systems cannot allocate
-// or truncate (famfs): there the file must already have its full size.
+// Allocates memory or disk blocks for bytes [offset, offset + bytes) of an open
+// file, so that no access raises SIGBUS later. If that fails and `restore_size`
+// is true, the file has its old size afterwards. In a file system that can
+// neither allocate nor let files grow, such as famfs, the file must already
+// have its full size.
 Status ReserveSpace(int fd, const std::string& path, uint64_t offset,
                     uint64_t bytes, bool restore_size);
 

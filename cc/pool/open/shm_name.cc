@@ -16,8 +16,8 @@ namespace {
 
 constexpr size_t kMaxNameBytes = 64;
 
-// Returns the process that listens on the socket; pid 0 if unknown. Never
-// waits.
+// Returns the credentials of the process that listens on the socket at
+// `address`. The pid is 0 if the process is unknown. Never waits.
 ucred Listener(const sockaddr_un& address, socklen_t length) {
   UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return {};
@@ -56,7 +56,7 @@ std::string ShmPath(const std::string& name) {
 Result<UniqueFd> ClaimShmName(const std::string& name) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
-  // The leading zero byte makes the socket abstract.
+  // The leading zero byte puts the name into the abstract namespace.
   std::string text(1, '\0');
   text += std::string(kShmPrefix) + std::to_string(geteuid()) + "." + name;
   if (text.size() > sizeof(address.sun_path)) {
@@ -89,8 +89,8 @@ Result<UniqueFd> ClaimShmName(const std::string& name) {
                  DescribeProcess(holder.pid),
                  "; give this job another pool name or stop that process");
   }
-  // Others connect to a listening socket to learn this process's id. This
-  // process never accepts a connection.
+  // Listen, so that other processes can connect and learn the id of this
+  // process. This process never accepts a connection.
   if (listen(fd.get(), 64) != 0) {
     return Error(Code::kInternal, "cannot listen on the socket of pool '", name,
                  "': ", std::generic_category().message(errno),

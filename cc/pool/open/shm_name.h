@@ -12,16 +12,18 @@ namespace jax_cxl::pool {
 inline constexpr std::string_view kShmDirectory = "/dev/shm";
 inline constexpr std::string_view kShmPrefix = "jax_cxl.";
 
-// A name is 1 to 64 letters, digits, '.', '_' and '-'.
+// Fails with kInvalidArgument unless the name consists of 1 to 64 characters
+// that are letters, digits, '.', '_' or '-'.
 Status CheckShmName(const std::string& name);
 
 std::string ShmPath(const std::string& name);
 
-// Reserves the name while the descriptor is open. A file in /dev/shm cannot
-// reserve it, because the file loses its name as soon as all ranks have opened
-// it. A socket in the abstract namespace can, and the kernel frees the socket
-// when its process ends, however it ends. If another process has reserved the
-// name, fails with kAlreadyExists and names that process.
+// Reserves the name of a pool as long as the returned descriptor is open. The
+// pool's file in /dev/shm cannot reserve the name, because the file loses its
+// own name as soon as all ranks have opened it. So the descriptor is a socket
+// in the abstract namespace. The kernel frees the socket when its process ends,
+// however the process ends. If another process has reserved the name, fails
+// with kAlreadyExists and names that process.
 Result<UniqueFd> ClaimShmName(const std::string& name);
 
 }  // namespace jax_cxl::pool

@@ -7,7 +7,8 @@
 
 namespace jax_cxl::pool {
 
-// Owns a file descriptor. Closing it also drops the locks taken through it.
+// Owns a file descriptor. Closing the descriptor also drops the locks that were
+// taken through it.
 class UniqueFd {
  public:
   UniqueFd() = default;

@@ -23,7 +23,8 @@ Result<bool> HasSignature(const KeptPath& path, const Signature& signature) {
   return false;
 }
 
-// Fails with kDataLoss if a device holds anything.
+// Fails with kDataLoss if the part of a device that `path` names holds anything
+// but zeros.
 Status CheckZeros(const KeptPath& path) {
   const MapPiece& piece = path.piece;
   CXL_ASSIGN_OR_RETURN(const std::optional<uint64_t> data,
@@ -71,15 +72,16 @@ bool AnyIsOurs(const std::vector<KeptPath>& paths) {
   return std::ranges::any_of(paths, &KeptPath::ours);
 }
 
-// Chooses the size of missing paths, and of files for which the user gives no
-// size.
+// If the user gives no size, chooses the size of files and of missing paths:
+// the size of the existing paths.
 Status Measure(std::vector<KeptPath>& paths, const PoolSpec& spec) {
   if (spec.bytes != 0) return OkStatus();
   const bool any = AnyIsOurs(paths);
   uint64_t bytes = 0;
   for (const KeptPath& path : paths) {
     if (!path.file || path.piece.bytes == 0 || (any && !path.ours)) continue;
-    // A file of ours that is shorter than another one was cut short.
+    // Files with the signature had equal sizes, so a shorter one was cut short.
+    // Other paths may have any size, so use the smallest.
     bytes = bytes == 0 ? path.piece.bytes
             : any      ? std::max(bytes, path.piece.bytes)
                        : std::min(bytes, path.piece.bytes);
@@ -111,14 +113,15 @@ Status CheckSizes(const std::vector<KeptPath>& paths, const PoolSpec& spec,
   return OkStatus();
 }
 
-// Fails if a path holds anything but this memory or zeros.
+// Fails with kDataLoss unless a path holds only zeros, or memory with the
+// signature.
 Status CheckContents(KeptPath& path, const Signature& signature) {
   const Status zeros = IsFile(path) ? path.file->CheckMayTake(path.piece.offset,
                                                               path.piece.bytes)
                                     : CheckZeros(path);
   if (zeros.ok()) return OkStatus();
-  // Another process may have prepared the path in the meantime. A process
-  // writes the signature before everything else.
+  // Another process may have prepared the path in the meantime. In that case
+  // the signature is there, because a process writes it before everything else.
   CXL_ASSIGN_OR_RETURN(path.ours, HasSignature(path, signature));
   return path.ours ? OkStatus() : zeros;
 }
@@ -138,7 +141,7 @@ bool AnyIsLost(const std::vector<KeptPath>& paths) {
       paths, [](const KeptPath& path) { return !path.lost.empty(); });
 }
 
-// Opens the paths that exist, and changes nothing.
+// Opens and checks the paths that exist, and changes nothing.
 Result<std::vector<KeptPath>> Examine(const PoolSpec& spec,
                                       const Signature& signature, OpenMode mode,
                                       uint64_t least_bytes) {
@@ -178,8 +181,10 @@ Result<std::vector<KeptPath>> OpenKeptPaths(const PoolSpec& spec,
            (mode == OpenMode::kNormal || mode == OpenMode::kExisting) &&
            AnyIsOurs(*found) && AnyIsLost(*found);
   };
-  // Another process of this job may have made the paths while this process
-  // looked. A process makes all paths before it writes the first signature.
+  // Some paths seem to be lost, although others have the signature. Perhaps
+  // another process of this job made the paths while this process looked at
+  // them. Look again: since there is a signature, all paths exist by now,
+  // because a process makes all paths before it writes the first signature.
   if (incomplete()) found = Examine(spec, signature, mode, least_bytes);
   if (!found.ok()) return found.status();
   if (mode == OpenMode::kExisting && !AnyIsOurs(*found))

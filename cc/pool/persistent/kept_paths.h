@@ -26,12 +26,14 @@ struct KeptPath {
   bool ours = false;                    // it has the signature
   std::string lost;                     // why it is lost; empty: it is not
   std::unique_ptr<MappingGuard> guard;  // once it is mapped
-  // Whether a file was deleted or replaced.
+  // Whether the file was deleted or replaced. The flag is on the heap, because
+  // an atomic cannot be moved.
   std::unique_ptr<std::atomic<bool>> unnamed =
       std::make_unique<std::atomic<bool>>(false);
 };
 
-// Returns the paths of `spec`, with space reserved.
+// Opens the paths of `spec`, and returns them with their space reserved.
+// PersistentMemory::Open explains the other parameters.
 Result<std::vector<KeptPath>> OpenKeptPaths(const PoolSpec& spec,
                                             const Signature& signature,
                                             OpenMode mode,

@@ -1,6 +1,6 @@
 // Sanitizers: address, thread
 
-// Memory on CXL devices that outlives its jobs.
+// Tests memory on CXL devices that outlives its jobs.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -62,7 +62,7 @@ TEST_F(PersistentDaxMemoryTest, KeepsWhatLiesBeforeTheOffset) {
   }
 }
 
-// Records the coherence mode of the memory.
+// Records the coherence mode with which the memory was opened.
 class ModeRecorder final : public Interposer {
  public:
   ModeRecorder(const MappedMemory& memory, CoherenceMode* mode)
@@ -102,7 +102,8 @@ TEST_F(PersistentDaxMemoryTest, CachesAreAlwaysWrittenBack) {
   EXPECT_EQ(mode_of(file, CoherenceMode::kFlush), CoherenceMode::kFlush);
 }
 
-// Neither the name nor the size of a device shows what it holds.
+// Neither the name nor the size of a device shows what it holds. So data
+// without the signature must be left alone.
 TEST_F(PersistentDaxMemoryTest, DataOfSomethingElseAreLeftAlone) {
   if (!FlushSupported()) GTEST_SKIP() << "needs cache line instructions";
   const std::string path = machine_.Add("dax0.0", 8 * kMiB, "2097152");

@@ -65,8 +65,8 @@ Status PersistentMemory::Map(const PoolSpec& spec) {
   }
   coherence_ = Coherence(ModeOf(spec));
   if (!spec.make_interposer) return OkStatus();
-  // This memory has no ranks and extents, because it does not have the layout
-  // of a pool.
+  // The number of ranks is 0 and there are no extents, because this memory does
+  // not have the layout of a pool.
   const MappedMemory memory = {base_, total_bytes_, {},
                                0,     ModeOf(spec), &StartOwnThread};
   CXL_ASSIGN_OR_RETURN(interposer_, spec.make_interposer(memory));

@@ -15,45 +15,47 @@
 
 namespace jax_cxl::pool {
 
-// Identifies memory that holds the layout of this class's users.
+// By its signature, the users of PersistentMemory recognize memory that has
+// their layout.
 struct Signature {
   std::string magic;
   std::vector<uint64_t> offsets;  // where the magic may be, in each path
 };
 
 enum class OpenMode : uint8_t {
-  // Takes memory that has the signature. If no path has it, takes paths that
-  // are missing, empty or all zeros.
+  // Takes memory that has the signature. If no path has the signature, creates
+  // the memory from paths that are missing, empty or all zeros.
   kNormal,
   // Takes memory that has the signature. Fails with kDataLoss if no path has
-  // it.
+  // the signature.
   kExisting,
-  // Like kNormal, and creates paths that are missing or too short.
+  // Like kNormal, but also creates paths that are lost: missing or too short.
   kRepair,
-  // Like kRepair, but ignores what the paths hold.
+  // Like kRepair, but does not check what the paths hold.
   kFormat,
 };
 
 struct KeptPath;
 
 // Memory that outlives the jobs that use it: files or CXL devices, each mapped
-// as a whole. It has no layout of its own; jax_cxl/_store defines one.
-// Every word in it must have one writer at a time, which the users of this
-// class ensure.
+// as a whole. This class defines no layout of the memory; jax_cxl/_store does.
+// Every word in the memory must have one writer at a time, which the users of
+// this class ensure.
 //
-// A path is lost if it is missing or too short, but other paths have the
-// signature. It is also lost if it was cut short or its memory failed while it
-// was mapped, or if CheckNames did not find it. The devices of a lost path give
-// errors. The others stay usable.
+// A path is *lost* if it is missing or too short although other paths have the
+// signature. A path also becomes lost if its file is cut short or its memory
+// fails while it is mapped, or if CheckNames does not find its file. Operations
+// on the devices of a lost path fail. The other devices stay usable.
 //
 // Thread-safe.
 class PersistentMemory {
  public:
   // Maps the memory that `spec` names (not Shm). Creates new files with mode
-  // 0600 and spec.bytes zeros. Files keep their names. Holds a shared lock,
-  // which says that the memory is in use. Each device has at least
-  // `least_bytes`. If Open fails, all files are as they were. Errors: as for
-  // Pool::Create; kDataLoss names the path that holds something else.
+  // 0600 and spec.bytes zeros, which stay when the object is destroyed. Holds a
+  // shared lock on each path, which shows that the memory is in use. Fails if a
+  // device has less than `least_bytes`. If Open fails, all files are as they
+  // were. The errors are those of Pool::Create; kDataLoss names the path that
+  // holds something else.
   static Result<std::unique_ptr<PersistentMemory>> Open(
       const PoolSpec& spec, const Signature& signature, OpenMode mode,
       uint64_t least_bytes = 0);
@@ -63,19 +65,20 @@ class PersistentMemory {
   PersistentMemory& operator=(const PersistentMemory&) = delete;
 
   int num_devices() const { return static_cast<int>(devices_.size()); }
-  // Usable bytes of each device. All devices count as if they were as large as
-  // the smallest.
+  // The number of usable bytes of each device. It is the size of the smallest
+  // device.
   uint64_t device_bytes() const { return device_bytes_; }
-  // The path in which a device lies.
+  // Returns the path in which a device lies.
   const std::string& path(int device) const;
-  // The whole mapping, for CUDA.
+  // The address and the size of the whole mapping, for CUDA.
   std::byte* base() const { return base_; }
   uint64_t total_bytes() const { return total_bytes_; }
-  // For users of this class that read and write the mapping themselves.
+  // The Coherence of the memory, for users of this class that read and write
+  // the mapping themselves.
   const Coherence& coherence() const { return coherence_; }
 
-  // Returns the address of `bytes` bytes at `offset` of a device, or null if
-  // they leave the device.
+  // Returns the address of the range of `bytes` bytes at `offset` of a device,
+  // or null if the range does not lie within the device.
   std::byte* At(int device, uint64_t offset, uint64_t bytes) const;
 
   // If the path of a device is lost, fails with kDataLoss and names the path.
@@ -88,7 +91,7 @@ class PersistentMemory {
   Status Write(int device, uint64_t offset,
                std::span<const std::byte> from) const;
   // Publishes data that a GPU of this host has written. Call it after the GPU
-  // has reported that it has written them.
+  // has reported that its writes are done.
   Status PublishDeviceWrites(int device, uint64_t offset, uint64_t bytes) const;
   // Acquires bytes of the memory, and copies them to `to`.
   Status Read(int device, uint64_t offset, std::span<std::byte> to) const;
@@ -104,8 +107,9 @@ class PersistentMemory {
   Status Map(const PoolSpec& spec);
   Result<std::byte*> Find(int device, uint64_t offset, uint64_t bytes) const;
   Result<uint64_t*> FindWord(int device, uint64_t offset) const;
-  // Fails if the path of the device has been lost, so that its contents are
-  // undefined. A file that only lost its name still has its data.
+  // Fails if the contents of the device are undefined, because its path is
+  // lost. A file that has only lost its name is no failure here, because it
+  // still has its data.
   Status CheckReadable(int device) const;
   const KeptPath& path_of(int device) const;
 

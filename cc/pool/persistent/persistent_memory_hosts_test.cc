@@ -18,7 +18,7 @@
 namespace jax_cxl::pool {
 namespace {
 
-// Two hosts whose caches are not coherent.
+// Imitates two hosts whose caches are not coherent.
 class IncoherentMemoryTest : public testing::TestWithParam<uint64_t> {
  protected:
   static constexpr uint64_t kPayload = 3 * 4096 + 64;
@@ -37,8 +37,8 @@ class IncoherentMemoryTest : public testing::TestWithParam<uint64_t> {
     for (auto& host : hosts_) host = Open(spec);
   }
 
-  // Waits until a word has `value`. Returns the word, even if it never gets
-  // `value`.
+  // Waits until the word of a device has `value`. Gives up after many attempts.
+  // Returns the last value.
   static uint64_t Await(const PersistentMemory& host, int device,
                         uint64_t value) {
     for (int i = 0; i < 1'000'000; ++i) {
@@ -54,7 +54,7 @@ class IncoherentMemoryTest : public testing::TestWithParam<uint64_t> {
   std::array<std::unique_ptr<PersistentMemory>, 2> hosts_;
 };
 
-// The writer reuses the same bytes, so that each host's cache holds old data.
+// All rounds use the same bytes, so that the reader's cache holds old data.
 TEST_P(IncoherentMemoryTest, WhatIsPublishedBeforeAWordIsReadAfterIt) {
   ASSERT_NE(hosts_[0]->base(), hosts_[1]->base());
   for (uint64_t round = 1; round <= 30; ++round) {
@@ -76,7 +76,7 @@ TEST_P(IncoherentMemoryTest, HostsThatRunAtTheSameTime) {
   constexpr uint64_t kRounds = 50;
   std::thread writer([&] {
     for (uint64_t round = 1; round <= kRounds; ++round) {
-      // The writer may write again once the other host has read the bytes.
+      // Wait until the other host has read the bytes of the previous round.
       if (Await(*hosts_[0], 1, round - 1) != round - 1) return;
       if (!hosts_[0]
                ->Write(0, 64, Filled(kPayload, static_cast<int>(round)))

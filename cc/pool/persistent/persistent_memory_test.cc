@@ -1,6 +1,7 @@
 // Sanitizers: address, thread
 
-// Memory in files that outlive their jobs: what it keeps and what it refuses.
+// Tests memory in files that outlive their jobs: what it keeps, and what it
+// refuses.
 #include "cc/pool/persistent/persistent_memory.h"
 
 #include <gtest/gtest.h>
@@ -55,7 +56,7 @@ TEST_F(PersistentMemoryTest, StaysInFilesOfSeveralDevices) {
     EXPECT_EQ(ReadBack(*again, device, 4097, 5000), Filled(5000, device));
     EXPECT_EQ(ReadBack(*again, device, 0, 4097), Bytes(4097));
     EXPECT_EQ(*again->LoadWord(device, kMiB - 8), 100u + device);
-    // The files contain the bytes, in the order of the paths.
+    // Device i is the file of path i.
     std::ifstream file(spec.paths[device], std::ios::binary);
     file.seekg(4097);
     Bytes stored(5000);
@@ -176,8 +177,8 @@ TEST_F(PersistentMemoryTest, NothingLeavesADevice) {
     EXPECT_EQ(data, before);
   }
   EXPECT_EQ(ReadBack(*memory, 1, 0, kMiB), Filled(kMiB, 3)) << "the neighbor";
-  // The last bytes of a device can be written, and so can an empty range at its
-  // end.
+  // The last bytes of a device can be written. So can an empty range that
+  // begins at the end of the device.
   EXPECT_TRUE(memory->Write(0, kMiB - 3, Filled(3, 1)).ok());
   EXPECT_TRUE(memory->Write(0, kMiB, {}).ok());
   EXPECT_NE(memory->At(0, kMiB, 0), nullptr);

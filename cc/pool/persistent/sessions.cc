@@ -15,8 +15,9 @@
 namespace jax_cxl::pool {
 namespace {
 
-// Longer than a process usually takes to store its identity in a slot after it
-// has looked at the slot.
+// How long a process waits after it has stored its identity in a slot, before
+// it checks that no other process has taken the slot as well. This is longer
+// than another process usually takes from its look at the slot to its store.
 constexpr auto kSettle = std::chrono::milliseconds(5);
 constexpr auto kPoll = std::chrono::microseconds(200);
 
@@ -36,15 +37,17 @@ std::chrono::nanoseconds SinceBoot() {
          std::chrono::nanoseconds(now.tv_nsec);
 }
 
-// Orders stores of this thread before its later loads. Otherwise the processor
-// may execute a load before an earlier store to another word. If two processes
-// each store and then load, neither might see the other's store.
+// Makes this thread's earlier stores come before its later loads. Otherwise the
+// processor may execute a load before an earlier store to another word. If two
+// processes each store a word and then load the other's word, neither might
+// then see the other's store.
 void StoresBeforeLoads() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
-// Numbers the leases. No two leases have the same number, even if a child
-// process has copied one from its parent.
+// Counts the leases that this process makes, to number them. A child process
+// continues the count of its parent. So no new lease of the child has the
+// number of a lease that was copied from the parent.
 std::atomic<uint64_t> leases_made = 0;
 
 }  // namespace
@@ -105,7 +108,7 @@ uint64_t Sessions::LoadMax(int slot, size_t word) const {
   return words.empty() ? 0 : *std::max_element(words.begin(), words.end());
 }
 
-// The owner of a slot may be changing it, so each word is loaded by itself.
+// Loads a slot, word by word, because the slot's owner may be changing it.
 Result<SessionSlot> Sessions::ReadSlot(int slot) const {
   Status status = Error(Code::kDataLoss,
                         "no device has a table of sessions; repair the memory "
@@ -195,7 +198,8 @@ void Sessions::Beat() {
   while (!stopping_) {
     if (StoodStill()) ++epoch_;
     if (LoadMax(slot_, kIdentity) != identity_) {
-      // Another process took the slot. The next call takes another slot.
+      // Another process took the slot, because it saw no heartbeats. So all
+      // leases are lost. The next call of Enter takes another slot.
       ++epoch_;
       slot_ = -1;
       return;
@@ -338,7 +342,8 @@ Status Sessions::WaitFor(int slot, int own, uint64_t ticket,
     const bool first =
         theirs == 0 || theirs > ticket || (theirs == ticket && slot > own);
     if (first && LoadMax(slot, kChoosing) == 0) {
-      // The other process may have taken a new ticket in the meantime.
+      // The other process may have taken a new ticket between these two loads.
+      // Then look again.
       if (LoadMax(slot, kTicket) == theirs) return OkStatus();
       continue;
     }

@@ -27,8 +27,8 @@ namespace jax_cxl::pool {
 inline constexpr int kMaxSessions = 512;
 inline constexpr int kMaxLeases = 40;
 
-// The entry in which a process that uses the memory describes itself. Only that
-// process writes the slot. Other processes read it.
+// The slot in which a process that uses the memory describes itself. Only that
+// process writes its slot, and other processes read it.
 struct SessionSlot {
   uint64_t identity;  // random; 0 while the slot is free
   uint64_t heartbeat;
@@ -40,23 +40,26 @@ struct SessionSlot {
 };
 static_assert(sizeof(SessionSlot) == 512);
 
-// The processes that use persistent memory: which of them are alive, which data
-// they lease (writers must not reuse these), and a lock for rare changes. It
-// works between hosts whose caches are not coherent and that have no common
-// atomic operations, because each word has one writer.
+// Keeps track of the processes that use persistent memory: which of them are
+// alive, and which data they lease. Writers must not reuse leased data. There
+// is also a lock for rare changes. All of this works between hosts whose caches
+// are not coherent and that have no common atomic operations, because each word
+// has only one writer.
 //
-// The session of a process ends when the process ends. It also ends for the
-// others if its heartbeat stops for `kExpiry`. A process that was stopped for
-// half of this time treats its own leases as lost.
+// The session of a process ends when the process ends. Other processes also
+// regard it as ended if its heartbeat stops for `kExpiry`. A process that was
+// stopped for half of that time treats its own leases as lost, before others
+// do.
 //
-// Thread-safe. A child process that was forked has no leases, and needs an
-// object of its own to enter.
+// Thread-safe. A forked child process has no leases. To take part, it needs an
+// object of its own.
 class Sessions {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr auto kBeat = std::chrono::milliseconds(200);
   static constexpr auto kExpiry = std::chrono::seconds(10);
-  // All slots, and then a word for each lease of each slot: see Count.
+  // The size of the table of sessions: all slots, and after them a word for
+  // each lease of each slot (see Count).
   static constexpr uint64_t kBytes =
       kMaxSessions * (sizeof(SessionSlot) + kMaxLeases * sizeof(uint64_t));
 
@@ -71,47 +74,54 @@ class Sessions {
     uint64_t count;   // see Count
   };
 
-  // Each of `devices` has the same table of sessions at `offset`. `memory`
-  // outlives this object. Takes no slot yet.
+  // Uses the tables of sessions at `offset` of each of `devices`, which are
+  // copies of one another. `memory` must outlive this object. Takes no slot
+  // yet.
   Sessions(const PersistentMemory& memory, std::vector<int> devices,
            uint64_t offset, Clock::duration expiry = kExpiry);
-  // Gives the slot back.
+  // Gives the slot of this process back.
   ~Sessions();
   Sessions(const Sessions&) = delete;
   Sessions& operator=(const Sessions&) = delete;
 
-  // Takes a slot if this process has none, and starts the heartbeat. Returns
-  // the slot and the session's identity. Fails with kResourceExhausted if all
-  // slots are taken.
+  // Takes a slot and starts the heartbeat, if this process has no slot. Returns
+  // the slot and the identity of its session. Fails with kResourceExhausted if
+  // all slots are taken.
   struct Own {
     int slot;
     uint64_t identity;
   };
   Result<Own> Enter();
 
-  // Asks writers not to change `what`, which is not 0. Afterward the caller
-  // must check that `what` is still there.
+  // Adds a lease, which asks writers not to change the data `what` (a number
+  // that is not 0). Afterward the caller must check that the data are still
+  // there, because a writer may have removed them before it could see the
+  // lease.
   Result<Lease> AddLease(uint64_t what);
   void RemoveLease(const Lease& lease);
-  // While this process leases `what`, publishes `word` with each heartbeat. The
-  // word counts what the process has read of `what`, and must live as long as
-  // the process.
+  // Publishes `*word` with each heartbeat while this process leases `what`. The
+  // word counts how much of `what` the process has read. It must exist as long
+  // as the process.
   void Count(uint64_t what, const std::atomic<uint64_t>* word);
 
-  // Returns false if writers may have ignored the lease.
+  // Returns false if writers may have ignored the lease, because this process
+  // was stopped for too long.
   bool Holds(const Lease& lease);
 
-  // Returns the living sessions that lease `what`. The caller must have removed
-  // `what` before, so that no other session can begin to lease it.
+  // Returns the sessions that lease `what` and are alive. The caller must have
+  // removed `what` from where readers find it, so that no other session can
+  // begin to lease it.
   Result<std::vector<Holder>> HoldersOf(uint64_t what);
 
-  // Returns who has this session, or nothing if it has ended.
+  // Returns a text that names the process of this session, or nothing if the
+  // session has ended.
   Result<std::optional<std::string>> Living(int slot, uint64_t identity);
 
-  // Waits until this process has the lock. Lamport's bakery algorithm: each
-  // process takes a ticket, and the lowest ticket goes first.
+  // Waits until this process has the lock. Fails with kDeadlineExceeded after
+  // `timeout_s`. Uses Lamport's bakery algorithm: each process takes a ticket,
+  // and the process with the lowest ticket gets the lock.
   Status Lock(double timeout_s);
-  // Does nothing if this thread does not have the lock.
+  // Releases the lock. Does nothing if this thread does not have it.
   void Unlock();
   // Fails if this process may have lost the lock because it was stopped.
   Status CheckLocked();
@@ -131,11 +141,12 @@ class Sessions {
   uint64_t OffsetOf(int slot, size_t word) const;
   uint64_t CountOffset(int slot, int lease) const;
   Status Store(int slot, size_t word, uint64_t value) const;
-  // Returns the word of each device that can be read.
+  // Returns the value of a slot's word on each device that can be read.
   std::vector<uint64_t> Load(int slot, size_t word) const;
   uint64_t LoadMax(int slot, size_t word) const;
   Result<SessionSlot> ReadSlot(int slot) const;
-  // Returns which lease of a slot is for `what`, or -1.
+  // Returns the index of the lease of a slot that is for `what`, or -1 if there
+  // is none.
   int LeaseOf(int device, int slot, uint64_t what) const;
   void StoreCounts();                          // requires mutex_
   void StoreCount(int lease, uint64_t count);  // requires mutex_
@@ -155,7 +166,8 @@ class Sessions {
 
   std::mutex enter_mutex_;
   std::mutex mutex_;
-  // A child process has no such thread, and cannot destroy this.
+  // A pointer, because a forked child process must not destroy this object: the
+  // thread does not exist there.
   std::unique_ptr<Beating> beating_ = std::make_unique<Beating>();
   bool stopping_ = false;
   int slot_ = -1;

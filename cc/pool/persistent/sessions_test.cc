@@ -31,8 +31,9 @@ constexpr uint64_t kWord = kTable + Sessions::kBytes;
 
 using namespace std::chrono_literals;
 
-// Processes of several hosts, simulated by objects of this process. The
-// parameter is the seed of caches that are not coherent, or nothing.
+// Objects of this process imitate processes of several hosts. The test
+// parameter is a seed for emulated caches that are not coherent, or nothing for
+// coherent memory.
 class SessionsTest : public testing::TestWithParam<std::optional<uint64_t>> {
  protected:
   std::unique_ptr<PersistentMemory> Memory() {
@@ -108,7 +109,8 @@ TEST_P(SessionsTest, OthersSeeTheCountOfALease) {
     std::this_thread::sleep_for(10ms);
   }
   EXPECT_EQ(writer.HoldersOf(8)->front().count, 0u);
-  // The next lease reuses the place of a removed one.
+  // The next lease reuses the place of the removed one, but must not inherit
+  // its count.
   reader.RemoveLease(*lease);
   ASSERT_TRUE(reader.AddLease(9).ok());
   EXPECT_EQ(writer.HoldersOf(9)->front().count, 0u);
@@ -143,9 +145,11 @@ TEST_P(SessionsTest, ThereAreAsManyLeasesAsTheSlotHas) {
 
 TEST_P(SessionsTest, TheLockLetsOneInAtATime) {
   constexpr int kProcesses = 4, kTimes = 10;
-  // Opened before anybody writes, because this memory has no signature. They
-  // enter one after another: two that enter at once may choose the same slot.
-  // They notice that, but the emulated caches call it an error.
+  // Open the memory for all processes before any of them writes, because it has
+  // no signature: memory that is no longer all zeros would be refused. The
+  // processes enter one after another. Two that enter at once may choose the
+  // same slot. They would notice that, but the emulated caches treat it as an
+  // error.
   std::vector<std::unique_ptr<PersistentMemory>> opened;
   for (int i = 0; i < kProcesses; ++i) opened.push_back(Memory());
   std::vector<std::unique_ptr<Sessions>> entered;
@@ -181,7 +185,8 @@ class EndedTest : public testing::Test {
       Open(FileSpec({dir_ / "a"}, kMiB));
 };
 
-// The session of a process of another host, whose heart does not beat.
+// Returns a slot that a process on another host has taken, but that has no
+// heartbeat.
 SessionSlot SilentSlot() {
   SessionSlot slot = {};
   slot.identity = 5;

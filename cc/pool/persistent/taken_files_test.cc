@@ -1,7 +1,7 @@
 // Sanitizers: address
 
-// Which files memory that outlives its jobs takes. A refused file does not
-// change in any byte.
+// Tests which files are taken for memory that outlives its jobs. A file that is
+// refused must not change in any byte.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -31,7 +31,7 @@ std::string Contents(const std::string& path) {
 
 class TakenFilesTest : public testing::Test {
  protected:
-  // Files with the signature, all of the same size.
+  // Makes files with the signature, all of the same size.
   void MakeOwn(const std::vector<std::string>& paths) {
     const auto memory = Open(FileSpec(paths, kMiB));
     const std::string magic = TestSignature().magic;
@@ -57,7 +57,7 @@ TEST_F(TakenFilesTest, DataOfSomethingElseAreLeftAlone) {
     PoolSpec spec = FileSpec({b_, a_});
     ExpectRefused(TryOpen(spec).status(), Code::kDataLoss, "left alone");
     ExpectRefused(Pool::Create(spec, 2).status(), Code::kDataLoss, a_ + " ");
-    // A part after the end of the file is refused too.
+    // A part that begins after the end of the file is refused too.
     spec.offset = 8 * kMiB;
     ExpectRefused(TryOpen(spec).status(), Code::kDataLoss, "left alone");
     ExpectRefused(Pool::Create(spec, 2).status(), Code::kDataLoss,
@@ -76,7 +76,7 @@ TEST_F(TakenFilesTest, OtherPathsDoNotGrowIfOneIsRefused) {
   EXPECT_FALSE(Pool::Create(spec, 2).ok());
   EXPECT_EQ(fs::file_size(a_), 0u);
   EXPECT_EQ(fs::file_size(b_), 100u);
-  // The paths do not grow either if the last one cannot be created.
+  // The other paths do not grow either if the last path cannot be created.
   fs::remove(c_);
   PoolSpec large = FileSpec({a_, b_, dir_ / "no/c"}, kMiB);
   EXPECT_FALSE(TryOpen(large).ok());

@@ -7,18 +7,21 @@ using namespace nb::literals;
 namespace jax_cxl {
 namespace {
 
-// Never released: jitted functions outlive every module.
+// The Python function that translates. It is never released, because jitted
+// functions outlive every module.
 PyObject* translate = nullptr;
 
-// Replaces the ValueError that is set with its translation, if it has one.
+// Replaces the ValueError that is set in this thread by its translation, if it
+// has one.
 void Translate() {
   nb::python_error error;  // takes the error
   nb::object translated = nb::none();
   try {
     translated = nb::handle(translate)(nb::str(error.value()));
   } catch (nb::python_error& another) {
-    // `translate` may be interrupted by Ctrl-C, which must end the program, and
-    // not only the translation.
+    // An error in `translate` is only reported. But if Ctrl-C has interrupted
+    // `translate`, KeyboardInterrupt must end the program, and not only the
+    // translation.
     if (!another.matches(PyExc_Exception)) {
       another.restore();
       return;
@@ -33,11 +36,12 @@ void Translate() {
                   translated.ptr());
 }
 
-// A tp_call. Types with vectorcall have PyVectorcall_Call in this slot.
+// The new function in the slot tp_call. Types with vectorcall have
+// PyVectorcall_Call there, so this function calls that one.
 PyObject* Call(PyObject* callable, PyObject* args, PyObject* kwargs) {
   PyObject* result = PyVectorcall_Call(callable, args, kwargs);
-  // Translate only ValueError itself. Its subclasses come from tracing, and
-  // from names that are too long.
+  // Translate only ValueError itself. Its subclasses are not errors of XLA:
+  // they come from tracing, and from names that are too long.
   if (result == nullptr && PyErr_Occurred() == PyExc_ValueError) Translate();
   return result;
 }

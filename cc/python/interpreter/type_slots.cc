@@ -1,4 +1,5 @@
-// Compiled without Py_LIMITED_API, which hides PyTypeObject (CMakeLists.txt).
+// CMakeLists.txt compiles this file without Py_LIMITED_API, because that hides
+// PyTypeObject.
 #include "cc/python/interpreter/type_slots.h"
 
 #include <utility>

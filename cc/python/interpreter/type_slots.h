@@ -4,21 +4,23 @@
 #include <Python.h>
 
 // Changes slots of existing types. Python's stable ABI can read these slots,
-// but not change them. This is the only part of the modules that depends on the
-// layout of Python's structures. Callers compare the slots with the values that
-// the stable ABI reads.
+// but not change them. This is the only code of the extension modules that
+// depends on the layout of Python's structures. To find out whether the layout
+// is the expected one, callers compare slots with the values that the stable
+// ABI reads.
 namespace jax_cxl::type_slots {
 
-// Whether a type has the layout that this module was compiled for.
+// Returns true if a type has the layout for which this module was compiled.
 bool LayoutIsKnown(PyTypeObject* type);
 
-// Each of these functions replaces a slot, and returns its previous value. They
-// require LayoutIsKnown.
+// Each of these functions replaces a slot, and returns the slot's previous
+// value. LayoutIsKnown must have returned true for the type.
 ternaryfunc SetCall(PyTypeObject* type, ternaryfunc call);  // no vectorcall
 initproc SetInit(PyTypeObject* type, initproc init);
 destructor SetDealloc(PyTypeObject* type, destructor dealloc);
 
-// Returns the attribute `code` of a SystemExit, a borrowed reference or null.
+// Returns the attribute `code` of a SystemExit, as a borrowed reference or
+// null.
 PyObject* CodeOfSystemExit(PyObject* error);
 
 }  // namespace jax_cxl::type_slots

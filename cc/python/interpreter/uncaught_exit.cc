@@ -6,7 +6,7 @@ namespace nb = nanobind;
 namespace jax_cxl {
 namespace {
 
-// The original slots of SystemExit.
+// The original functions in the slots of SystemExit.
 initproc initialize = nullptr;
 destructor deallocate = nullptr;
 
@@ -26,8 +26,8 @@ void NoteDeallocate(PyObject* self) {
   if (self == last) {
     last = nullptr;
     if (InMainThread() && PyEval_GetFrame() == nullptr) {
-      // Read the slot directly. Python cannot look up an attribute of an object
-      // that has no references left.
+      // Read the attribute from the structure. Python cannot look up an
+      // attribute of an object that has no references left.
       PyObject* const previous = code;
       code = Py_XNewRef(type_slots::CodeOfSystemExit(self));
       Py_XDECREF(previous);

@@ -23,14 +23,15 @@ using namespace nb::literals;
 namespace jax_cxl {
 namespace {
 
-// In tests, makes the interposer between this process and its pools.
+// The function that makes interposers between this process and its pools. It is
+// null except in tests.
 pool::MakeInterposer& TheInterposer() {
   // Never destroyed: pools may still be opened while the process exits.
   static auto& make = *new pool::MakeInterposer;
   return make;
 }
 
-// Turns a function of a pool into a method of PyPool.
+// Turns a function whose first argument is a Pool into a method of PyPool.
 template <typename Return, typename... Args>
 auto OfPool(Return (*function)(const pool::Pool&, Args...)) {
   return [function](const PyPool& self, Args... args) {
@@ -68,7 +69,9 @@ pool::Pool* PyPool::get() const {
 
 void PyPool::Register(int rank, int process_index, int device_id) {
   const pool::Pool* first = get();
-  // An interposer emulates one host, so each rank gets its own.
+  // An interposer emulates one host. If there is one, each rank gets a pool
+  // with an interposer of its own, so that each rank seems to run on its own
+  // host.
   if (first->spec().make_interposer && !hosts_.back().ranks.empty())
     hosts_.emplace_back().pool = ValueOrRaise(
         pool::Pool::Attach(first->spec(), first->world_size(), first->token()));

@@ -12,7 +12,7 @@
 namespace jax_cxl {
 
 // Reads a PoolSpec from a dict that `for_core` of jax_cxl/_job/pool/pool_uri.py
-// has made. The dict may have further entries.
+// has made. SpecOf ignores other entries of the dict.
 pool::PoolSpec SpecOf(const nanobind::dict& place);
 
 // A mapped pool until the runtime takes it over.

@@ -8,8 +8,9 @@
 namespace jax_cxl::cuda {
 namespace {
 
-// The transfers are arguments of the launch. A short list costs less than a
-// long one, so there are kernels for lists of several lengths.
+// The transfers of a launch, which are an argument of the kernel. The kernel is
+// compiled for lists of several lengths (`most`), because a launch with a short
+// list costs less.
 template <size_t most>
 struct Transfers {
   DeviceTransfer transfers[most];
@@ -20,8 +21,8 @@ constexpr size_t kFew = 4;
 __device__ void RunShort(const DeviceTransfer& given, DeviceCall* call) {
   __shared__ flagged::Shared shared;
   __shared__ FlaggedControl* rings[2];
-  // Do not use the warp that loads the position. It would have to wait for both
-  // loads.
+  // A warp other than warp 0 loads these addresses. Warp 0 loads the position
+  // (TakePosition), and would have to wait for both loads.
   const uint32_t member = threadIdx.x - (flagged::kBlockThreads - 32);
   if (member < 2) rings[member] = given.call.members[member].flagged;
   const bool source = given.call.self == 0;
@@ -46,7 +47,7 @@ __device__ void RunShort(const DeviceTransfer& given, DeviceCall* call) {
   flagged::RunCounted(task, shared, call, puts);
 }
 
-// Block (x, y) is block x of transfer y.
+// Block (x, y) of the kernel is block x of transfer y.
 template <size_t most>
 __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
     Transfer(const __grid_constant__ Transfers<most> given,
@@ -60,8 +61,9 @@ __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
   RunCounted<CallKind::kTransfer>(call, shape, state);
 }
 
-// Short messages get only as many blocks as they need, because fewer blocks end
-// sooner.
+// Returns the number of blocks of each transfer. If all transfers are short
+// messages, it is only the number that the longest one needs, because a kernel
+// with fewer blocks ends sooner.
 uint32_t BlocksFor(std::span<const DeviceTransfer> transfers,
                    const Shape& shape) {
   uint64_t most_bytes = 0;

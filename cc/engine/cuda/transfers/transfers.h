@@ -12,25 +12,28 @@
 namespace jax_cxl::cuda {
 
 // A transfer from one rank of a pair to the other. It runs as a call of the
-// pair's channel: a broadcast from member 0.
+// pair's channel, namely as a broadcast from member 0, the sender.
 struct DeviceTransfer {
   DeviceCall call;
-  // The bytes of a short message (flagged/flagged.h); 0: the transfer goes
-  // through the slots.
+  // The number of bytes, if the transfer is a short message
+  // (flagged/flagged.h). 0 if it goes through the slots.
   uint32_t flagged_bytes = 0;
 };
 
-// Enqueues transfers of different channels (at most kMostTransfers). They run
-// side by side in one kernel, with `shape.blocks` blocks each. `shape` has
-// kMaxThreads threads that move data. The device's memory holds the number of
-// each transfer, as it does for LaunchCounted (executor.h). If each transfer
-// had its own kernel, kernels could wait for each other forever: a rank may
-// send a long message before a short one, while its peer expects both at once.
+// Enqueues at most kMostTransfers transfers, each of another channel. They run
+// side by side in one kernel, with `shape.blocks` blocks each. In each block,
+// `shape` must have kMaxThreads threads that move data. The number of each call
+// is in the device's memory, as it is for LaunchCounted (executor.h).
+//
+// If each transfer had its own kernel, the kernels of a stream would run one
+// after another. Two ranks could then wait for each other forever: one rank
+// would not end a long send before its peer receives it, and the peer would
+// wait for a short message that comes after the long one.
 inline constexpr size_t kMostTransfers = 14;
 cudaError_t LaunchTransfers(std::span<const DeviceTransfer> transfers,
                             const Shape& shape, cudaStream_t stream);
 
-// See executor.h.
+// Loads the kernels on the current device (see Preload in executor.h).
 cudaError_t PreloadTransfers();
 
 }  // namespace jax_cxl::cuda

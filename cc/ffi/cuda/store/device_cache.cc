@@ -92,7 +92,8 @@ Status DeviceCache::Fill(const table::Column& column,
                          std::span<const int64_t> rows) {
   const cuda::CurrentDevice current(device_);
   CXL_RETURN_IF_ERROR(Copy(rows_, rows.data(), rows.size_bytes()));
-  // An empty slot gets a copy of the last row, but no lookup finds it there.
+  // The id of an empty slot is -1, which names the last row. So the slot gets a
+  // copy of that row, but no lookup finds the copy.
   const table::DeviceTake take = {.data = column.data,
                                   .rows = column.rows,
                                   .row_bytes = column.row_bytes,

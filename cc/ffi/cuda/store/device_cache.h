@@ -16,8 +16,8 @@ namespace jax_cxl::ffi {
 // A cache of rows in the memory of a GPU.
 class DeviceCache final : public table::Cache {
  public:
-  // Has at least `rows` slots for rows of `row_bytes` bytes. Fails with
-  // kResourceExhausted if the GPU has no memory left.
+  // Makes a cache with at least `rows` slots for rows of `row_bytes` bytes.
+  // Fails with kResourceExhausted if the GPU has no memory left.
   static Result<std::unique_ptr<DeviceCache>> Make(int device, uint64_t rows,
                                                    uint64_t row_bytes);
   ~DeviceCache() override;
@@ -28,8 +28,9 @@ class DeviceCache final : public table::Cache {
   DeviceCache(int device, uint64_t rows) : Cache(rows), device_(device) {}
 
   Status Open(uint64_t row_bytes);
-  // Waits for all calls on the GPU. They may wait for calls of other threads of
-  // this process, so the caller must not hold a lock that these threads need.
+  // Waits for all calls on the GPU. These calls may wait for calls that other
+  // threads of this process have yet to start. So the caller must not hold a
+  // lock that those threads need.
   Result<std::vector<int64_t>> ReadLog() override;
   Status Fill(const table::Column& column,
               std::span<const int64_t> rows) override;

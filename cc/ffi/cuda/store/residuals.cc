@@ -1,4 +1,4 @@
-// Puts residuals of a GPU into a store, and gets them.
+// Puts residuals from a GPU into a store, and gets them back.
 
 #include "cc/ffi/store/residuals.h"
 

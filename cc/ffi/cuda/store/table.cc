@@ -26,7 +26,9 @@ namespace xffi = xla::ffi;
 using Position = unsigned long long;
 constexpr Position kNone = ~Position{0};
 
-// The caller holds `column.in_use`.
+// Enqueues the kernel that takes the rows of `call`. The kernel stores the
+// position of an id outside of the table in `*outside`, unless `outside` is
+// null. The caller holds the lock `in_use` of the column.
 Status Launch(const TableCall& call, Position* outside, cudaStream_t stream,
               uint32_t most_blocks = 0) {
   const table::Column& column = *call.column;
@@ -55,7 +57,8 @@ Status Launch(const TableCall& call, Position* outside, cudaStream_t stream,
   return cuda::CudaStatus(table::LaunchTake(take, stream), "take rows");
 }
 
-// Waits for the call; fails if it has found an id outside of the table.
+// Waits for the call on `stream`. Fails if the call has found an id outside of
+// the table, whose position is then in `*outside`.
 Status CheckInside(const TableCall& call, const Position* outside,
                    cudaStream_t stream) {
   const auto fetch = [&](void* to, const void* from, size_t bytes) {
@@ -111,12 +114,12 @@ xffi::Error Take(cudaStream_t stream, xffi::ScratchAllocator scratch,
       [&](const TableCall& call) { return TakeOn(stream, scratch, call); });
 }
 
-// A GPU's stream for taking rows while XLA's stream computes.
+// A stream of a GPU that takes rows while XLA's stream computes.
 //
 // Thread-safe.
 class Aside {
  public:
-  // Returns the object of the current device. It is never destroyed.
+  // Returns the object of the current device, which is never destroyed.
   static Result<Aside*> OfCurrentDevice() {
     static std::mutex mutex;
     static auto& of_devices = *new std::map<int, std::unique_ptr<Aside>>;
@@ -127,8 +130,8 @@ class Aside {
     std::unique_ptr<Aside>& aside = of_devices[device];
     if (aside == nullptr) {
       auto made = std::make_unique<Aside>();
-      // The highest priority: the few blocks of this stream start before those
-      // of the computation.
+      // The stream has the highest priority, so that its few blocks start
+      // before those of the computation.
       int least = 0, greatest = 0;
       cudaDeviceGetStreamPriorityRange(&least, &greatest);
       CXL_RETURN_IF_ERROR(
@@ -156,8 +159,8 @@ class Aside {
   }
 
  private:
-  // Enough blocks to hide the latency of the link, and few enough to leave most
-  // of the GPU to the computation.
+  // These blocks are enough to hide the latency of the link, and leave most of
+  // the GPU to the computation.
   static constexpr uint32_t kBlocks = 32;
 
   std::mutex mutex_;
