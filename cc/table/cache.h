@@ -19,8 +19,8 @@ struct Column;
 // copies are in the memory of the device that takes the rows. The rows of the
 // table never change.
 //
-// The cache is empty until the first call of Refresh. Calls never change the
-// copies. They only note in a log which rows they took.
+// The cache is empty until the first call of Refresh. A call that takes rows
+// never changes the copies. It only notes in a log which rows it took.
 //
 // Thread-safe.
 class Cache {
@@ -49,10 +49,10 @@ class Cache {
 
   uint64_t slots() const { return view_.buckets * CacheView::kSlotsOfBucket; }
 
-  // Returns the log, after all calls that use the cache have ended.
+  // Returns the log. Called while no call uses the cache.
   virtual Result<std::vector<int64_t>> ReadLog() = 0;
-  // Copies the row of each slot into the cache. No call uses the cache
-  // meanwhile.
+  // Copies rows into the cache. rows[i] is the row for slot i, or kOutside.
+  // Called while no call uses the cache.
   virtual Status Fill(const Column& column, std::span<const int64_t> rows) = 0;
 
   CacheView view_;

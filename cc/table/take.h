@@ -22,7 +22,8 @@ struct Ids {
 struct Request {
   Ids ids;
   Mode mode = Mode::kFill;
-  // One element, repeated. A row has a whole number of elements.
+  // The fill value: one element, repeated. A row has a whole number of
+  // elements.
   std::array<std::byte, 16> fill = {};
   std::byte* output = nullptr;
 };

@@ -40,9 +40,10 @@ T ValueOrRaise(Result<T> result) {
 
 }  // namespace jax_cxl
 
-// If a bound function returns a Status or a Result, its Python function raises
-// the error. It does so after its call guards, which may release Python's lock,
-// have ended.
+// If a bound function returns a Status or a Result, nanobind uses these
+// casters, which raise the error in Python. nanobind calls them after the
+// function's call guards have ended, so they hold Python's lock even if a guard
+// had released it.
 namespace nanobind::detail {
 
 template <>

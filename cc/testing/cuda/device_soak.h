@@ -57,7 +57,8 @@ class Scratch {
                             cudaMemcpyHostToDevice, stream));
     OkOrDie(cudaMemcpyAsync(output, call->output, output_bytes_,
                             cudaMemcpyHostToDevice, stream));
-    // The device itself fills rows with zeros.
+    // Fill the output with other bytes, because the device itself has to fill
+    // rows with zeros.
     if (call->request.op == plan::Op::kTakeRows)
       OkOrDie(cudaMemsetAsync(output, 0xa5, output_bytes_, stream));
     if (call->rows != nullptr) UploadRows(call, soak, self, stream);
@@ -244,8 +245,9 @@ inline void RunSoak(uint64_t seed, const Setting& setting, int calls,
   }
 }
 
-// Runs random calls of all ranks. `under_way` calls are started before the
-// first one is done, so that calls follow each other without a pause.
+// Runs `series` series of random calls of all ranks. In a series, `under_way`
+// calls are started before the first one is done, so that calls follow each
+// other without a pause.
 inline void RunSeries(uint64_t seed, const Setting& setting, int under_way,
                       int series, uint64_t large) {
   Random random(seed);

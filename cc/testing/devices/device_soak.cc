@@ -53,8 +53,9 @@ struct Setting {
         devices(random() % 4 == 0 ? 3 : 1),
         threads(static_cast<int>(Pick(random, 1, 3))),
         writes_memory(random() % 3 == 0),
-        // Either flags start again at 0 after some calls, or they have just
-        // started.
+        // Flags are round numbers of 32 bits. In half of the worlds they begin
+        // at 0. In the others they begin near their end, so that they start
+        // again at 0 after some calls.
         first_flagged_round(
             random() % 2 == 0 ? 0 : UINT32_MAX - Pick(random, 2, 12)) {
     slots.num_slots = static_cast<int>(Pick(random, 3, 6));
@@ -97,8 +98,8 @@ struct SharedCall {
     geometry = last->geometry;
   }
 
-  // Never returns an operation that moves rows, because only executors know the
-  // rows.
+  // Never returns an operation that moves rows: its plan moves all rows, and
+  // only the real executors know which rows to leave out.
   static plan::Op RandomOp(Random& random) {
     while (true) {
       const auto op = static_cast<plan::Op>(Pick(random, 0, plan::kNumOps - 1));
@@ -188,7 +189,7 @@ class ModelRank {
   }
 
   // Executes calls. Enqueues some calls on the relay before the device reaches
-  // them, as a stream does. Returns "" or the problem.
+  // them, as a stream does. Returns the first problem, or "" if there is none.
   std::string Run(std::vector<SharedCall>& calls, uint64_t seed,
                   const std::atomic<bool>& stop) {
     Random random(seed);
@@ -248,7 +249,7 @@ class ModelRank {
         pool_.At(rank.place_.control, kControlBytes));
   }
 
-  // Returns the plan for a call with flags, or null if there is none.
+  // Returns the plan by which the call carries flags, or null if it cannot.
   static std::unique_ptr<cuda::GpuPlan> FlaggedPlan(
       const plan::Request& request) {
     if (!plan::IsFlagged(request, kFlaggedBytes)) return nullptr;
@@ -338,7 +339,8 @@ class ModelRank {
   bool copied_ = false;
 };
 
-// Runs a batch of calls on all ranks. Returns "" or the problem.
+// Runs a batch of calls on all ranks. Returns the first problem, or "" if there
+// is none.
 std::string RunBatch(std::vector<std::unique_ptr<ModelRank>>& ranks,
                      std::vector<SharedCall>& calls, Random& random,
                      double timeout_s) {

@@ -12,7 +12,7 @@
 namespace jax_cxl::fault {
 
 enum class Point : uint8_t {
-  // Before the first operation after the rank has recorded that
+  // Before the rank's first operation on the pool after its recorder says that
   kSubmit,  // it has submitted a call,
   kStart,   // all ranks are in the call,
   kFinish,  // the call is done.

@@ -119,9 +119,9 @@ inline int CountEntries(const std::string& directory,
 
 inline int OpenDescriptors() { return CountEntries("/proc/self/fd", ""); }
 
-// Counts what pools have left on this machine if their names start with
-// `prefix`. Also counts the descriptors of this process beyond
-// `descriptors_before`.
+// Counts the files and sockets on this machine that belong to pools whose names
+// start with `prefix`. Also looks for child processes, and counts the
+// descriptors that this process has beyond `descriptors_before`.
 inline Leftovers FindLeftovers(const std::string& prefix,
                                int descriptors_before) {
   Leftovers left;

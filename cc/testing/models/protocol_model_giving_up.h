@@ -12,7 +12,8 @@
 // and peers.cc.
 namespace jax_cxl::comm::model {
 
-// Returns the members that a rank waits for, and whose life it checks.
+// Returns the members that a rank waits for. It gives up if one of them is
+// dead.
 inline std::vector<int> WaitingFor(const Turn& turn) {
   const Rank& me = turn.me;
   if (me.current == 0) return WaitingForOrder(turn);
@@ -22,8 +23,9 @@ inline std::vector<int> WaitingFor(const Turn& turn) {
   return peer < 0 ? std::vector<int>() : std::vector<int>{peer};
 }
 
-// Notices members that are dead, have left or have given up. `stuck` is true if
-// the rank has looked for what it waits for, and has not found it.
+// Adds the steps in which a rank notices that a member is dead, has left or has
+// given up. `stuck` is true if the rank has looked for what it waits for, and
+// has not found it.
 inline void Watch(Turn& turn, bool stuck) {
   const Rank& me = turn.me;
   const auto left = [&](int m) {
@@ -35,9 +37,9 @@ inline void Watch(Turn& turn, bool stuck) {
     turn.Mine(turn.Add("misses a peer")).life = kGivingUp;
     break;
   }
-  // A rank looks for a message, and then checks whether its sender lives.
-  // Meanwhile the message may have arrived and the sender may have left, so the
-  // rank has to look again.
+  // The real code looks for a message, and then checks whether its sender has
+  // left. In between, the message may have arrived before the sender left, so
+  // the rank has to look a second time. With this fault it does not.
   if (turn.Has(Fault::kSecondLook)) {
     for (int m : members)
       if (stuck && me.suspects != m + 1)
@@ -83,7 +85,8 @@ inline void AddFailures(Turn& turn) {
   }
 }
 
-// Checks a state in which no rank can do anything more.
+// Called for a state in which no rank can do a step. Checks that the rank has
+// ended as it should.
 inline void CheckEnd(Turn& turn) {
   const Rank& me = turn.me;
   if (me.life == kDead || me.done == turn.all_calls()) return;

@@ -9,7 +9,8 @@
 
 namespace jax_cxl::comm {
 
-// Three ranks, of which rank 0 waits in a psum. Times count from `start_`.
+// A world of three ranks. `call_` is a psum in which rank 0 waits. Tests count
+// times from `start_`.
 class ThreeRanksTest : public testing::Test {
  protected:
   ThreeRanksTest()
