@@ -49,7 +49,8 @@ void BindTuning(nb::module_& m) {
 }
 
 // Adds the names that Python and C++ must share:
-//  - OPERATIONS, REDUCE_OPS and DTYPES. The position of an entry is its value.
+//  - OPERATIONS, REDUCE_OPS and DTYPES. The position of a name in a list is the
+//    value of the C++ enumerator.
 //  - TARGETS and ATTRIBUTE_TYPES, of custom calls (cc/ffi/call/contract.h).
 //  - the class Tuning (cc/comm/call/tuning.h) and TUNING_FIELDS, its fields.
 void BindContract(nb::module_& m) {

@@ -44,7 +44,8 @@ PoolBytes LowerBound(const Request& request) {
       PoolBytes bytes = {
           .written = traits.input == Blocks::kEach ? others : block,
           .read = one ? block : others};
-      // The root only writes, or only reads. The other ranks do the opposite.
+      // In a rooted operation the root only writes or only reads, and the other
+      // ranks do the opposite.
       if (traits.root != Root::kNone) {
         const bool writes = (traits.root == Root::kSource) == is_root;
         (writes ? bytes.read : bytes.written) = 0;

@@ -145,7 +145,8 @@ class Lowering {
     task.rung = flagged_ ? kComplete : round + 1;
   }
 
-  // Returns true if a step runs together with the gets before it.
+  // Returns true if a step is a get of the same round as the gets before it.
+  // Such gets become one task.
   bool Joins(const Step& step) const {
     return step.kind == StepKind::kGet && step.round == gathered_.round;
   }
@@ -189,8 +190,8 @@ class Lowering {
     task.last = first_of_group_ + step.last;
     task.value = step.round + 1;
     if (step.kind == StepKind::kReduceToSlot) {
-      // The rank reads and writes at the same time, at the speed of the slower
-      // direction.
+      // The task reads and writes at the same time, so the slower direction
+      // determines its rate.
       unpublished_ += static_cast<double>(step.bytes);
       StartWriting(step.to_round, step.to, step.bytes);
       put_round_ = 0;

@@ -186,7 +186,8 @@ TEST(RunTest, ProcessorsFlushBesideTheCopies) {
   EXPECT_NEAR(run(bytes, 0, 80 * kGB) - run(bytes, 0, 0), bytes / (80 * kGB),
               1e-8);
   EXPECT_LT(run(64 * bytes, 50 * kGB, 80 * kGB) / run(64 * bytes, 0, 0), 1.02);
-  // If the processors are slower than the links, they set the pace.
+  // If the processors write back more slowly than the links copy, their rate
+  // determines the time.
   EXPECT_NEAR(run(64 * bytes, 10 * kGB, 0), 64 * bytes / (10 * kGB), 4e-4);
 }
 

@@ -11,8 +11,8 @@ namespace jax_cxl::sim {
 namespace {
 
 // Events that are closer in time than this happen together. Otherwise rounding
-// would make ranks that do the same thing drift apart, and each separate event
-// costs a new distribution of the bandwidth.
+// would make ranks that do the same thing drift apart, and for each separate
+// event the rates of all flows have to be computed again.
 constexpr double kTogether = 1e-9;
 
 constexpr int kNone = -1;

@@ -34,8 +34,9 @@ class Cache {
   Cache(const Cache&) = delete;
   Cache& operator=(const Cache&) = delete;
 
-  // Returns the cache for a call that takes `count` rows. While the cache is
-  // being filled, returns an empty view. The caller holds `column.in_use`.
+  // Returns the cache for a call that takes `count` rows. While Refresh fills
+  // the cache, returns an empty view, so that the call takes all rows from the
+  // table. The caller holds `column.in_use`.
   CacheView View(uint64_t count);
 
   // Replaces the copies with copies of the rows that occur most often in the
@@ -69,7 +70,7 @@ class Cache {
 // most often in the log. A slot that stays empty gets kOutside.
 std::vector<int64_t> ChooseRows(std::vector<int64_t> log, uint64_t buckets);
 
-// A cache in the memory of this process.
+// A cache for CPU devices, in the memory of this process.
 class HostCache final : public Cache {
  public:
   // Has at least `rows` slots for rows of `row_bytes` bytes.

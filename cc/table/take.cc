@@ -12,7 +12,8 @@ namespace {
 
 constexpr uint64_t kBatch = 512;  // ids that are looked up together
 // How many rows ahead the first line of a row is prefetched. The processor
-// fetches the other lines itself; more prefetches are slower.
+// fetches the other lines of the row by itself. To prefetch them here too is
+// slower.
 constexpr uint64_t kAhead = 8;
 constexpr uint64_t kChunkBytes = 1 << 18;
 

@@ -25,8 +25,8 @@ inline void RaiseIfError(const Status& status) {
   throw nanobind::python_error();
 }
 
-// Returns the tuple from which jax_cxl/_job/ending/program_errors.py makes an
-// exception.
+// Returns the code, the message and the details of an error.
+// jax_cxl/_job/ending/program_errors.py makes an exception from this tuple.
 inline nanobind::object FailureTuple(const Status& status) {
   return nanobind::make_tuple(CodeName(status.code()), status.message(),
                               status.details());

@@ -25,7 +25,7 @@ namespace jax_cxl::comm {
 
 inline constexpr int kRanks = 2;
 
-// Two ranks of this process with a channel, on one GPU or two.
+// Two ranks of this process with a channel between them, on one GPU or two.
 class CountedPair {
  public:
   explicit CountedPair(const DeviceOptions& options)

@@ -106,7 +106,8 @@ Status WatchUntilFailure(DeviceWorld& world) {
       return OkStatus();
     });
   }
-  // The devices have to find the mismatch before the hosts compare the calls.
+  // Give the devices time to find the mismatch themselves, before the hosts
+  // compare the calls.
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   EndWithItsError(*world, std::move(enqueued[0]));
 }

@@ -41,7 +41,8 @@ class Scratch {
   }
   Scratch(const Scratch&) = delete;
 
-  // Moves the call's buffers to the device, at the same alignment.
+  // Copies the call's buffers to the device, with the same alignment, and makes
+  // the call use the copies.
   void Upload(Call* call, const SoakCall& soak, int self, cudaStream_t stream) {
     auto place = [](void* base, const std::byte* like) {
       return static_cast<std::byte*>(base) +
@@ -128,9 +129,9 @@ inline uint64_t RunCall(DeviceWorld& world,
   world.OpenChannels(members);
   for (int32_t rank : members)
     OkOrDie(world.endpoint(rank).Reserve(soak.ForMember(0)->request));
-  // Uploads all buffers before the first call. A copy from memory that is not
-  // pinned may wait for copies of other streams, which may wait for a rank that
-  // this thread serves later.
+  // Upload all buffers before the first call starts. A copy from memory that is
+  // not pinned may wait for copies of other streams. These may wait for a rank
+  // that this thread serves later, which would be a deadlock.
   std::vector<std::unique_ptr<Call>> calls;
   for (size_t self = 0; self < members.size(); ++self) {
     const int rank = members[self];
@@ -165,8 +166,8 @@ inline uint64_t RunCall(DeviceWorld& world,
   return soak.CountWrong();
 }
 
-// Checks the channels like the runtime's watcher, so that a hung call ends the
-// test and is named.
+// Checks the channels like the runtime's watcher, so that a call that hangs
+// ends the test with an error that names the call.
 class Watcher {
  public:
   explicit Watcher(DeviceWorld& world)

@@ -35,8 +35,8 @@ inline void OkOrDie(cudaError_t error) {
 }
 
 // A job whose ranks are all in this process, with rank r on GPU r % count, for
-// tests and benchmarks. Kernels of several ranks run on one GPU at the same
-// time. This works as long as all their blocks fit.
+// tests and benchmarks. If ranks share a GPU, their kernels run on it at the
+// same time. This works as long as the blocks of all these kernels fit.
 class DeviceWorld {
  public:
   DeviceWorld(int size, const DeviceOptions& options, bool direct = true,

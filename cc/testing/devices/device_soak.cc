@@ -33,8 +33,8 @@ using cuda::DeviceControl;
 constexpr uint64_t kKey = 0x6d6f64656c000000;
 constexpr uint64_t kControlBytes = sizeof(DeviceControl);
 constexpr uint32_t kBlocks = 4;
-// The size of the longest calls with flags. Longer calls would only take more
-// time.
+// The size of the longest calls with flags here. Longer calls would take more
+// time and test nothing else.
 constexpr uint64_t kFlaggedBytes = 8 << 10;
 
 // Settings that all ranks of a world share.
@@ -70,7 +70,7 @@ struct Setting {
   }
 };
 
-// One call, as all ranks execute it.
+// One call, with the choices that are the same for all ranks.
 struct SharedCall {
   SoakCall call;
   bool by_copies;
@@ -243,7 +243,7 @@ class ModelRank {
     return "";
   }
 
-  // Returns the control block of a rank in this rank's view of the pool.
+  // Returns the control block of `rank`, as this rank's host sees the pool.
   DeviceControl& Control(const ModelRank& rank) {
     return *reinterpret_cast<DeviceControl*>(
         pool_.At(rank.place_.control, kControlBytes));

@@ -16,7 +16,7 @@ enum class Point : uint8_t {
   kSubmit,  // it has submitted a call,
   kStart,   // all ranks are in the call,
   kFinish,  // the call is done.
-  // In channels:
+  // At operations on the words and data of a channel:
   kStep,  // before a slot or a submission is published or acquired
   kRing,  // before a doorbell, after the data that it announces
   kRung,  // after a doorbell

@@ -24,7 +24,8 @@
 #include "cc/testing/faults/fault_job.h"
 
 // Kills whole jobs at random moments, from before the pool exists to the middle
-// of a collective. Then finds the files and sockets that the jobs leave behind.
+// of a collective. Also finds the files and sockets that these jobs leave
+// behind.
 namespace jax_cxl::comm::faults {
 
 inline const std::string kCyclePrefix = "cycle.";

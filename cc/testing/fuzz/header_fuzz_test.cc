@@ -81,8 +81,8 @@ TEST_F(HeaderFuzzTest, AttachRefusesAnyTruncation) {
   }
 }
 
-// A checksum proves nothing: a header with random fields and a matching
-// checksum must be refused too.
+// A valid checksum does not prove that a header is right. A header with random
+// fields and a matching checksum must be refused too.
 TEST_F(HeaderFuzzTest, FieldsAreCheckedBehindAValidChecksum) {
   const std::vector<ByteRange> extents = {{0, kBytes}, {kBytes, kBytes}};
   const PoolHeader expected = MakeHeader(2, extents, 2 * kBytes, 1, 99);

@@ -55,8 +55,8 @@ std::unique_ptr<pool::Pool> RandomPool(Random& random, int ranks) {
   return pool;
 }
 
-// Runs one job from its start to its end. `period` is the number of steps
-// between two instances of damage; 0: no damage.
+// Runs one job from its start to its end. `period` is the mean number of steps
+// between two instances of damage. 0: no damage.
 void RunWorld(Random& random, uint64_t period, Outcomes* outcomes) {
   const int ranks = static_cast<int>(Pick(random, 2, 4));
   const std::unique_ptr<pool::Pool> pool = RandomPool(random, ranks);

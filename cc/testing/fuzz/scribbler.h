@@ -147,7 +147,8 @@ class Fence {
   void* above_ = MAP_FAILED;
 };
 
-// Returns a new seed, or the seed of --gtest_random_seed, which repeats a run.
+// Returns the seed of --gtest_random_seed, which repeats a run, or a new seed
+// if the flag is not set. Prints the seed.
 inline uint64_t FuzzSeed() {
   uint64_t seed = GTEST_FLAG_GET(random_seed);
   if (seed == 0) seed = 1 + std::random_device()() % 99999;

@@ -33,7 +33,8 @@ class HandOver {
       page->info.process.pid = 1 + rank;  // makes the rank one of this host
       pool->coherence().PublishPayload(&page->info, sizeof(page->info));
     }
-    // A channel with one slot, so that the emulated cache recognizes its words.
+    // The first directory entry is a channel with one slot. The emulated cache
+    // finds out from such entries what the words in the pool are.
     ChannelEntry& entry = a_->rank_page(0)->channels[0];
     entry.place.control = a_->arena(0, 0).offset;
     entry.place.slot_bytes = kSlotBytes;

@@ -73,8 +73,8 @@ class Shadow {
   uint64_t device_writes() const { return device_writes_; }
   uint64_t LastDeviceWrite(uint64_t offset, uint64_t bytes) const;
 
-  // Copies the lines that the range touches from the shared memory. Writes
-  // dirty lines back first, as a processor does.
+  // Drops the lines that the range touches, and fetches them from the shared
+  // memory again. Writes dirty lines back first, as a processor does.
   void Drop(uint64_t offset, uint64_t bytes);
 
   // Copies those lines that the range touches and that are not dirty from the

@@ -256,7 +256,7 @@ class Model {
     }
   }
 
-  // Adds events that may happen to a rank at any time.
+  // Adds the failures that a rank may have at any time: it dies or times out.
   void AddFailures() {
     if (me().life != kLive || Done(self_)) return;
     if (state_->crashes < setup_.crashes) {

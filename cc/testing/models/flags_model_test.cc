@@ -1,8 +1,8 @@
 // Sanitizers: none. It visits millions of states: minutes with a sanitizer.
 
-// Tries every order of every step of short messages between GPUs, with one rank
-// dying anywhere. No unread word is overwritten, no old word is taken for a new
-// one, and every live rank ends.
+// Tries every order of every step of short messages between GPUs, with a death
+// of one rank at any point. Checks that no unread word is overwritten, that no
+// old word is taken for a new one, and that every live rank ends.
 #include "cc/testing/models/flags_model.h"
 
 #include <gtest/gtest.h>

@@ -63,7 +63,7 @@ struct Rank {
   uint8_t dead;
   uint8_t call;  // the call that the rank is in
   uint8_t seen;  // member + 1: has seen its doorbell, and not read its message
-  // In the pool:
+  // The words of the rank in the pool:
   uint8_t version;
   uint8_t group;  // + 1, 0: none
   uint8_t first;

@@ -1,8 +1,9 @@
 // Sanitizers: none. It visits very many states.
 
 // Tries every order of every step of ranks that give the memory of a group to
-// another group, with one rank dying anywhere. No rank reads a message of
-// another group, and every live rank ends or waits for a dead rank.
+// another group, with a death of one rank at any point. Checks that no rank
+// reads a message of another group, and that every live rank ends or waits for
+// a dead rank.
 #include "cc/testing/models/memory_model.h"
 
 #include <gtest/gtest.h>

@@ -69,7 +69,7 @@ inline void GiveUp(Turn& turn) {
   if (mine.abort == 3) mine.life = kGaveUp;
 }
 
-// Adds events that may happen to a rank at any time.
+// Adds the failures that a rank may have at any time: it dies or times out.
 inline void AddFailures(Turn& turn) {
   const Rank& me = turn.me;
   if (me.life > kGivingUp || me.done == turn.all_calls()) return;

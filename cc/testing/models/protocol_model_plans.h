@@ -10,7 +10,8 @@
 // executor.
 namespace jax_cxl::comm::model {
 
-// The modeled parts of a slot that lie in [at, at + bytes).
+// The modeled parts [first, last) of a slot that contain bytes [at, at +
+// bytes).
 struct Parts {
   int first, last;
 

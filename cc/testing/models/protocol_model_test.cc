@@ -1,8 +1,8 @@
 // Sanitizers: none. It visits millions of states: minutes with a sanitizer.
 
-// Tries every order of every step of small groups, with one rank dying
-// anywhere. No unread data are overwritten, no old data are read, and every
-// live rank ends.
+// Tries every order of every step of small groups, with a death of one rank at
+// any point. Checks that no unread data are overwritten, that no old data are
+// read, and that every live rank ends.
 #include "cc/testing/models/protocol_model.h"
 
 #include <gtest/gtest.h>

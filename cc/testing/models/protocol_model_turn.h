@@ -47,7 +47,7 @@ class Turn {
     return setup.kinds.empty() ||
            setup.kinds[member][call] == setup.kinds[self][call];
   }
-  // Call it before data of `member` are read in `call`.
+  // Call it before this rank reads data of `member` in `call`.
   void CheckSameCall(int member, int call) {
     if (!SameCall(member, call)) Wrong("reads data of another call");
   }

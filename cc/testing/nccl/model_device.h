@@ -27,7 +27,8 @@ namespace jax_cxl::nccl {
 // after another, on host memory.
 class ModelDevice : public Device {
  public:
-  // `process` is what the ranks of this process share in levels, or null.
+  // `process` is the state that the ranks of this process share for collectives
+  // in levels. It is null if there are no levels.
   explicit ModelDevice(Job* job, ModelProcess* process = nullptr,
                        const Levels& levels = {})
       : job_(job), levels_(levels) {

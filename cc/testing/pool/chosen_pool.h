@@ -37,7 +37,7 @@ struct Incoherence {
         read("JAX_CXL_TEST_LEAVE_OUT")};
   }
 
-  // Requires a spec of medium Shm.
+  // Makes the pools of `spec` incoherent. Requires a spec of medium Shm.
   void ApplyTo(PoolSpec* spec) const {
     spec->make_interposer = IncoherentHosts(seed, leave_out, adversary);
   }
@@ -55,7 +55,8 @@ inline CoherenceMode ChosenCoherence() {
   std::abort();
 }
 
-// Requires a spec of medium Shm.
+// Makes the pools of `spec` what the variables choose. Requires a spec of
+// medium Shm.
 inline void ApplyChoice(PoolSpec* spec) {
   spec->coherence = ChosenCoherence();
   if (const auto incoherence = Incoherence::FromEnvironment())

@@ -109,7 +109,7 @@ class RandomWorld {
     return options;
   }
 
-  // Starts the rank's calls in its own order, with its own pauses.
+  // Starts the calls of one rank. Each rank has an order and pauses of its own.
   void StartCalls(Random random, int rank, std::vector<SoakCall>& calls,
                   Countdown* countdown) {
     std::vector<size_t> order(calls.size());

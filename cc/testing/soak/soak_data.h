@@ -126,7 +126,8 @@ inline std::vector<int64_t> RandomSlices(Random& random, int ranks,
     const std::vector<int64_t> sizes = Lengths(random, entries, rows.table);
     std::vector<int64_t> from = Offsets(random, sizes, rows.table);
     for (size_t k = 0; k < entries; ++k) {
-      // Some rows are sent to several places.
+      // Sometimes let the slice overlap other slices of the sender, so that
+      // some rows are sent to several places.
       if (random() % 8 == 0) from[k] = Pick(random, 0, rows.table - sizes[k]);
       at(sender, 0, k) = from[k];
       at(sender, 1, k) = sizes[k];

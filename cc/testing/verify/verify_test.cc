@@ -99,7 +99,7 @@ class Mutations : public testing::TestWithParam<Op> {
 
 TEST_P(Mutations, MissingStep) {
   ExpectCaught("drop", [](Plan& plan, size_t i) {
-    // A publish or release may be missing if a later one covers it.
+    // A missing publish or release is not wrong if a later one covers it.
     auto same_kind = [&](const Step& step) {
       return step.kind == plan.steps[i].kind;
     };

@@ -31,7 +31,7 @@ class ThreeRanksTest : public testing::Test {
   }
 
   Peers& peers() { return world_.peers(0); }
-  // Notes in the recorder of a rank that it has started a call.
+  // Writes into the flight recorder of `rank` that it has started `call`.
   void Record(int rank, Call* call) {
     call->submitted = Ticks();
     world_.endpoint(rank).recorder()->Record(call, HashGroup({0, 1, 2}));
