@@ -38,8 +38,9 @@ inline void Watch(Turn& turn, bool stuck) {
     break;
   }
   // The real code looks for a message, and then checks whether its sender has
-  // left. In between, the message may have arrived before the sender left, so
-  // the rank has to look a second time. With this fault it does not.
+  // left. After the first look, the message may have arrived, and the sender
+  // may have left. So the rank has to look a second time before it gives up. A
+  // model with this fault does not.
   if (turn.Has(Fault::kSecondLook)) {
     for (int m : members)
       if (stuck && me.suspects != m + 1)

@@ -46,9 +46,10 @@ struct Configuration {
 
 enum Life : uint8_t { kLive, kGivingUp, kGaveUp, kDead };
 
-// All fields are bytes, so that states can be compared and hashed. What a rank
-// has stored, and its flags, follow from its counters, and are not in State.
-// State has the payloads in the pool, because stores reach the pool later.
+// All fields are bytes, so that states can be compared and hashed. The counters
+// of a rank determine what it has stored and the values of its flags. They do
+// not determine the payloads in the pool, because a store reaches the pool
+// later. So State has the payloads.
 struct Rank {
   uint8_t life;
   uint8_t abort;  // 1 reason stored, 2 published, 3 raised

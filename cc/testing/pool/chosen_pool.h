@@ -55,8 +55,8 @@ inline CoherenceMode ChosenCoherence() {
   std::abort();
 }
 
-// Makes the pools of `spec` what the variables choose. Requires a spec of
-// medium Shm.
+// Changes `spec` to the kind of pool that the variables choose. Requires a spec
+// of medium Shm.
 inline void ApplyChoice(PoolSpec* spec) {
   spec->coherence = ChosenCoherence();
   if (const auto incoherence = Incoherence::FromEnvironment())

@@ -16,7 +16,8 @@ struct alignas(16) DeviceHandle {
   int32_t device = 0;
 };
 
-// In host memory. A kernel sets it if it could not return a value.
+// An error that a kernel reports if it could not return a value. It is in host
+// memory.
 struct GetError {
   static constexpr uint64_t kOtherRing = ~uint64_t{0};
 
