@@ -49,7 +49,8 @@ void BindTuning(nb::module_& m) {
 }
 
 // Adds the names that Python and C++ must share:
-//  - OPERATIONS, REDUCE_OPS and DTYPES. The position of an entry is its value.
+//  - OPERATIONS, REDUCE_OPS and DTYPES. The position of a name in a list is the
+//    value of the C++ enumerator.
 //  - TARGETS and ATTRIBUTE_TYPES, of custom calls (cc/ffi/call/contract.h).
 //  - the class Tuning (cc/comm/call/tuning.h) and TUNING_FIELDS, its fields.
 void BindContract(nb::module_& m) {
@@ -99,7 +100,8 @@ nb::dict Registrations() {
 
 NB_MODULE(_core, m) {
   m.doc() = "Pool, runtime and XLA custom-call handlers of jax_cxl.";
-  // Views of a store may live until the interpreter ends.
+  // NumPy views of a store may live until the interpreter ends. nanobind would
+  // report them as leaks.
   nb::set_leak_warnings(false);
 
   BindContract(m);
@@ -112,8 +114,9 @@ NB_MODULE(_core, m) {
   BindResiduals(m);
   BindDispatchErrors(m);
   BindUncaughtExit(m);
-  // JOIN_HANDLER is not among the registrations, because snapshots need no
-  // runtime.
+  // JOIN_HANDLER is not among the registrations that a job makes when it
+  // starts, because snapshots need no job. jax_cxl/_store registers it
+  // separately.
   m.attr("JOIN_HANDLER") = HandlerCapsule(&jax_cxl_join);
   m.def(
       "program_sites",

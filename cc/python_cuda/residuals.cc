@@ -17,9 +17,9 @@ using namespace nb::literals;
 namespace jax_cxl {
 namespace {
 
-// A ring that programs on a GPU may use while this object lives. It is not
-// named ResidualRing, because jax_cxl._core has that type, and nanobind
-// compares the names of types in all modules.
+// A ring that programs on a GPU may use while this object lives. The C++ class
+// is not named ResidualRing, because jax_cxl._core has a class of that name,
+// and nanobind tells types apart by their names, across all modules.
 class GpuResidualRing {
  public:
   GpuResidualRing(uint32_t ring, int device,

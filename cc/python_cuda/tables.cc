@@ -26,9 +26,9 @@ namespace {
 
 using table::Column;
 
-// A column that programs on GPUs may use while this object lives. It is not
-// named TableColumn, because jax_cxl._core has that type, and nanobind compares
-// the names of types in all modules.
+// A column that programs on GPUs may use while this object lives. The C++ class
+// is not named TableColumn, because jax_cxl._core has a class of that name, and
+// nanobind tells types apart by their names, across all modules.
 class GpuTableColumn {
  public:
   GpuTableColumn(int64_t table, int32_t number, uintptr_t address,
@@ -59,7 +59,8 @@ class GpuTableColumn {
     column_->taken = reinterpret_cast<std::atomic<uint64_t>*>(taken);
     table::Registry::Get().Add(name_, column_);
   }
-  // Waits until the GPUs have taken their rows.
+  // Waits until no kernel takes rows of the column. Afterwards the memory of
+  // the rows may be unmapped.
   ~GpuTableColumn() {
     nb::gil_scoped_release release;
     table::Registry::Get().Remove(name_, column_.get());

@@ -12,12 +12,13 @@ PoolBytes LowerBound(const Request& request) {
   if (n == 1) return {};
   switch (request.op) {
     case Op::kAllReduce:
-      // A rank reads its own share of the other ranks' inputs, and then the
-      // shares that the others have reduced.
+      // Each rank reduces a share of the elements. It reads this share of the
+      // other ranks' inputs. Then it reads the shares that the others have
+      // reduced.
       return {.written = block, .read = 2 * others / n};
     case Op::kReduce:
-      // With two ranks the root reduces. With more, the other ranks reduce for
-      // it.
+      // With two ranks the root itself reduces. With more ranks, the others
+      // reduce and the root reads their results.
       if (n == 2) return is_root ? PoolBytes{0, block} : PoolBytes{block, 0};
       return {.written = block, .read = block};
     case Op::kPermute: {
@@ -43,7 +44,8 @@ PoolBytes LowerBound(const Request& request) {
       PoolBytes bytes = {
           .written = traits.input == Blocks::kEach ? others : block,
           .read = one ? block : others};
-      // The root only writes, or only reads. The other ranks do the opposite.
+      // In a rooted operation the root only writes or only reads, and the other
+      // ranks do the opposite.
       if (traits.root != Root::kNone) {
         const bool writes = (traits.root == Root::kSource) == is_root;
         (writes ? bytes.read : bytes.written) = 0;

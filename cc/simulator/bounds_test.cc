@@ -29,8 +29,9 @@ TEST(BoundsTest, LargeBlocksMoveWhatTheyMust) {
       const Traffic traffic = ExpectVerified(request, geometry);
       SCOPED_TRACE(Describe(request, geometry));
       ASSERT_EQ(traffic.by_rank.size(), static_cast<size_t>(n));
-      // No rank moves more than 3% above its bound. The sums over all ranks are
-      // equal to the bound: ranks that share a reduction differ by one segment.
+      // No rank moves more than 3% above its bound. The sum over all ranks is
+      // equal to the sum of their bounds. A single rank may differ from its
+      // bound, because the shares of a reduction may differ by one segment.
       PoolBytes sum, bounds;
       for (request.rank = 0; request.rank < n; ++request.rank) {
         const PoolBytes bound = LowerBound(request);

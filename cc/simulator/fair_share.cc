@@ -14,7 +14,8 @@ FairShare::FairShare(std::vector<double> capacities)
 void FairShare::Rates(const std::vector<const std::vector<Use>*>& flows,
                       std::vector<double>& rates) {
   constexpr double kUnfixed = -1;
-  // Because of rounding, a small part of an exhausted resource is left.
+  // A resource counts as exhausted if at most this part of it is left, because
+  // rounding rarely leaves exactly 0.
   constexpr double kExhausted = 1e-9;
   rates.assign(flows.size(), kUnfixed);
   touched_.clear();

@@ -11,9 +11,9 @@ struct Use {
   double share = 1;
 };
 
-// Computes max-min fair rates. All flows grow together until a resource is
-// exhausted. The flows that use it then keep their rates, and the other flows
-// continue to grow.
+// Computes max-min fair rates. The rates of all flows grow together from 0
+// until a resource is exhausted. The flows that use this resource then keep
+// their rates, and the rates of the other flows continue to grow.
 //
 // Not thread-safe.
 class FairShare {

@@ -23,8 +23,8 @@ TEST(FairShareTest, OneFlowGetsItsNarrowestResource) {
 }
 
 TEST(FairShareTest, FlowsShareEvenlyAndTheRestTakesWhatIsLeft) {
-  // Two flows share resource 1 (6). The third flow gets the rest of resource 0
-  // (10).
+  // Two flows share resource 1, whose capacity is 6. The third flow gets what
+  // these two leave of resource 0, whose capacity is 10.
   const auto rates =
       Rates({10, 6}, {{{0, 1}, {1, 1}}, {{0, 1}, {1, 1}}, {{0, 1}}});
   EXPECT_DOUBLE_EQ(rates[0], 3);

@@ -43,12 +43,14 @@ class Lowering {
   // Values that a rank publishes in a flagged call: once its first lines are
   // written, and once all its lines are written.
   static constexpr uint64_t kBegun = 1, kComplete = 2;
-  // How many bytes the threads of a warp write at once.
+  // How many bytes the threads of a warp write at once. Peers can read them
+  // before the rest.
   static constexpr double kLinesAtOnce = 256;
 
   int rank() const { return request_.rank; }
-  // `placement_` holds for a group whose first member is rank 0. Converts a
-  // card of that group to the card of this group.
+  // Converts a card of `placement_` to a card of this group. `placement_` is
+  // for the group whose first member is rank 0, and the cards of other groups
+  // are shifted.
   int OfGroup(int card) const { return (first_card_ + card) % machine_.cards; }
 
   void Add(const Step& step) {
@@ -88,8 +90,9 @@ class Lowering {
     task.uses = {{resources_.Memory(device_), copies ? 2. : 1.}};
   }
 
-  // Returns true if a put and the previous put count as one: this put has no
-  // set-up of its own, and there is no step between them.
+  // Returns true if the put becomes a part of the previous put's task. This
+  // requires that both fill the same round, that no task lies between them, and
+  // that a put has neither flags nor a set-up time.
   bool JoinsPut(const Step& step) const {
     return step.kind == StepKind::kPut && put_round_ == step.round + 1 &&
            !tasks_.empty() && last_out_ == LastIndex() && !flagged_ &&
@@ -115,7 +118,8 @@ class Lowering {
     AwaitSlot(task, step.round);
     if (step.kind == StepKind::kPutOutput) task.after = WriterOf(step);
     if (flagged_ && !begun_) {
-      // The peers see the first lines as soon as these arrive.
+      // The first lines are a task of their own, because peers begin to read
+      // once these lines have arrived.
       begun_ = true;
       Task& lines = tasks_.emplace_back(task);
       lines.bytes = std::min(task.bytes, kLinesAtOnce);
@@ -141,7 +145,8 @@ class Lowering {
     task.rung = flagged_ ? kComplete : round + 1;
   }
 
-  // Returns true if a step runs together with the gets before it.
+  // Returns true if a step is a get of the same round as the gets before it.
+  // Such gets become one task.
   bool Joins(const Step& step) const {
     return step.kind == StepKind::kGet && step.round == gathered_.round;
   }
@@ -185,8 +190,8 @@ class Lowering {
     task.last = first_of_group_ + step.last;
     task.value = step.round + 1;
     if (step.kind == StepKind::kReduceToSlot) {
-      // The rank reads and writes at the same time, at the speed of the slower
-      // direction.
+      // The task reads and writes at the same time, so the slower direction
+      // determines its rate.
       unpublished_ += static_cast<double>(step.bytes);
       StartWriting(step.to_round, step.to, step.bytes);
       put_round_ = 0;
@@ -203,8 +208,10 @@ class Lowering {
     }
   }
 
-  // Flagged lines are read while they are written. The last lines are read once
-  // all lines are written.
+  // Adds a task that reads data of peers. In a flagged call it becomes two
+  // tasks. The first one reads all lines but the last ones, while the peers
+  // still write. The second one reads the last lines, once all lines are
+  // written.
   void AddIncoming(Task task) {
     if (flagged_) {
       const double last = std::min(task.bytes, kLinesAtOnce);
@@ -218,8 +225,8 @@ class Lowering {
     last_in_ = LastIndex();
   }
 
-  // Returns a task that reads `bytes` from `peers` peers, distributed like
-  // cards_read_.
+  // Returns a task that reads `bytes` bytes from `peers` peers in all. The
+  // bytes are distributed over the cards like cards_read_.
   Task Incoming(int peers, double bytes) const {
     Task task;
     task.stream = Stream::kIn;
@@ -246,8 +253,9 @@ class Lowering {
     placement_.Add(rank(), round, at, bytes, cards_written_);
   }
 
-  // Returns the uses of a task that writes `share` bytes for each of its bytes.
-  // The `bytes` written in all are distributed like cards_written_.
+  // Returns the uses of a task that writes `share` bytes to the pool for each
+  // byte that it moves. It writes `bytes` bytes in all, which are distributed
+  // over the cards like cards_written_.
   std::vector<Use> UsesOut(uint64_t bytes, double share) const {
     std::vector<Use> uses = {{resources_.GpuOut(device_), share},
                              {resources_.UplinkOut(device_), share}};
@@ -278,8 +286,8 @@ class Lowering {
     return rate > 0 ? bytes / rate : 0;
   }
 
-  // Returns the last task that wrote any of the output that the step puts, or
-  // -1.
+  // Returns the index of the last task that wrote any of the output bytes that
+  // the step puts, or -1 if there is none.
   int WriterOf(const Step& step) const {
     for (auto range = written_.rbegin(); range != written_.rend(); ++range) {
       if (range->begin < step.from + step.bytes && step.from < range->end) {
@@ -350,7 +358,8 @@ Result<TaskGraph> Lower(plan::Request request, const plan::Geometry& geometry,
   TaskGraph graph;
   graph.start = costs.start;
   graph.doorbell_seconds = costs.doorbell;
-  // The load that sees a flag also brings its data.
+  // The load that sees a flag also brings its data. So its latency is paid
+  // once, with the doorbell, and not again for each get.
   if (flagged) graph.doorbell_seconds += costs.get_latency;
   graph.group_size = request.num_ranks;
   graph.ranks.resize(machine.ranks());

@@ -12,7 +12,7 @@ namespace jax_cxl::sim {
 struct LowerOptions {
   // If true, calls for which plan::IsFlagged holds carry flags in their data.
   bool flags = false;
-  // Where the blocks of calls without flags lie in the slots.
+  // How the blocks of a kernel divide the slots, in calls without flags.
   plan::Stripes stripes = {};
   // Groups that make the same call at the same time: member m of group g is
   // rank m * groups + g of the machine. If there are as many groups as a host
@@ -21,10 +21,11 @@ struct LowerOptions {
   int groups = 1;
 };
 
-// Makes the tasks by which GPUs execute the plans of all ranks. Puts run in
-// order. Gets and reductions also run in order, independently of the puts.
-// Doorbells ring meanwhile. A put of reduced bytes waits for the reduction.
-// Consecutive gets of one round are one flow from all their peers. Placement
+// Makes the tasks by which GPUs execute the plans of all ranks. A rank does its
+// puts in order. It also does its gets and reductions in order, but
+// independently of the puts. Copies continue while a doorbell rings. A put of
+// reduced bytes waits for the reduction. Consecutive gets of one round become
+// one flow that reads from all of their peers. The placement of the slots
 // determines which cards a flow loads.
 Result<TaskGraph> Lower(plan::Request request, const plan::Geometry& geometry,
                         const Machine& machine, const Costs& costs,

@@ -36,8 +36,9 @@ struct Costs {
   double poll = 0;          // until a poll of a rung doorbell returns
   double reduce_setup = 0;  // of a separate reduction after the copies
   // The rates at which processors write lines back before a doorbell rings, and
-  // drop lines before they are read, in bytes per second for each rank. 0: no
-  // write-backs or drops are needed. Other copies continue meanwhile.
+  // drop lines before they are read, in bytes per second for each rank. 0: the
+  // lines need not be written back or dropped. Copies of other lines continue
+  // meanwhile.
   double write_back_rate = 0;
   double drop_rate = 0;
   double doorbell_bytes = 0;  // bytes that a poll of one peer reads

@@ -53,7 +53,8 @@ class Paper {
     const plan::Traits& traits = plan::TraitsOf(request_.op);
     const bool source = traits.root == plan::Root::kSource;
     if (rooted() && source != (rank == request_.root)) return 0;
-    // If each peer gets its own block, the first block is for the successor.
+    // If each peer gets a block of its own, block 0 is for the rank's
+    // successor.
     return traits.input == plan::Blocks::kEach ? n_ - 1 : 1;
   }
 
@@ -86,8 +87,9 @@ class Paper {
         break;
     }
     if (rooted()) {
-      // The blocks of a rank lie on consecutive cards, and the first blocks of
-      // consecutive ranks do too.
+      // If a rank publishes several blocks, the first chunks of these blocks
+      // lie on consecutive cards. If each rank publishes one block, the first
+      // chunks of consecutive ranks' blocks do.
       return (Published(owner) > 1 ? block + chunk : owner + chunk) % cards;
     }
     const int first =
@@ -147,8 +149,8 @@ class Paper {
     }
   }
 
-  // Returns how many chunks lie between a reader of a broadcast and the first
-  // reader.
+  // Returns by how many chunks a reader of a broadcast is apart from the first
+  // reader. Returns 0 for other operations.
   int Distance(int rank) const {
     if (request_.op != Op::kBroadcast || !overlaps()) return 0;
     const int reader = (rank - request_.root + n_) % n_ - 1;
@@ -176,7 +178,7 @@ class Paper {
       Task task;
       task.stream = Stream::kIn;
       if (peer == rank) {
-        // A rank also waits for the end of its own publication.
+        // A rank also waits until its own data are published.
         task.after = static_cast<int>(tasks_.size()) - 1;
         if (Published(rank) == 0) continue;
         while (tasks_[task.after].stream != Stream::kOut) --task.after;

@@ -15,20 +15,21 @@
 namespace jax_cxl::sim {
 
 enum class Variant : uint8_t {
-  // All data are on one card, because offsets are allocated one after another.
-  // No rank retrieves before all ranks have published.
+  // All data are on the first card, because the pool's offsets are allocated
+  // one after another. No rank retrieves before all ranks have published.
   kNaive,
   // Like kNaive, but blocks are distributed round-robin over all cards.
   kAggregate,
-  // Rooted operations: blocks are distributed round-robin over all cards.
-  // Others: each rank's blocks rotate over its own cards. A rank visits its
-  // peers starting with its successor. Blocks are cut into chunks with a
-  // doorbell each. Ranks retrieve chunks while later chunks are published.
+  // In rooted operations, blocks are distributed round-robin over all cards. In
+  // other operations, each rank has cards of its own, and its blocks rotate
+  // over them. A rank reads from its peers in order, starting with its
+  // successor. Blocks are cut into chunks, and each chunk has a doorbell. So
+  // ranks retrieve chunks while later chunks are published.
   kAll,
 };
 
-// How the readers of a broadcast avoid reading from one card all at once. The
-// paper does not specify this.
+// The order in which the readers of a broadcast read its chunks. Readers of the
+// same chunk share the rate of one card. The paper does not specify the order.
 enum class ReaderOrder : uint8_t {
   kSame,       // all follow the root
   kRotated,    // each starts with another chunk
@@ -41,7 +42,8 @@ struct PaperOptions {
   ReaderOrder order = ReaderOrder::kSame;  // kAll, broadcast only
 };
 
-// Fails with kUnimplemented for operations that the paper does not have.
+// Returns the tasks of all ranks for a call by a variant of the paper. Fails
+// with kUnimplemented for operations that the paper does not have.
 Result<TaskGraph> PaperTasks(const plan::Request& request,
                              const Machine& machine, const Costs& costs,
                              const PaperOptions& options);

@@ -16,8 +16,9 @@ plan::Stripes KernelStripes(uint64_t slot_bytes, int cards, int num_ranks);
 // The cards on which the bytes of slots lie. Slot s of rank r lies on card (r *
 // cards / ranks + s) % cards (comm::AllocateChannel) if rank 0 is in the group;
 // the cards of another group are shifted by the rank of its first member.
-// Either a round lies in one slot as a whole (Stripes()), or the stripes of
-// each block lie in the block's own slot.
+// With Stripes(), a round lies in one slot as a whole. With other stripes, each
+// block of a kernel uses a slot of its own in a round, and the stripes of the
+// block lie in that slot.
 class Placement {
  public:
   Placement(const plan::Geometry& geometry, const plan::Stripes& stripes,
@@ -25,8 +26,8 @@ class Placement {
 
   int cards() const { return cards_; }
 
-  // Adds, for each card, how many of the bytes [at, at + bytes) of a round of
-  // `owner` lie on it.
+  // Adds to by_card[c], for each card c, how many of the bytes [at, at + bytes)
+  // of the owner's round lie on this card.
   void Add(int owner, uint64_t round, uint64_t at, uint64_t bytes,
            std::vector<uint64_t>& by_card) const;
 

@@ -35,7 +35,7 @@ TEST(PlacementTest, AWholeRoundLiesInItsSlot) {
   }
 }
 
-// Compares byte for byte with the definition of plan::Stripes.
+// Compares Placement, byte for byte, with the definition of plan::Stripes.
 TEST(PlacementTest, StripesLieInTheSlotsOfTheirBlocks) {
   const plan::Stripes stripes{8, 16, 1};
   const Placement placement(TestGeometry(), stripes, kRanks, kCards);

@@ -25,7 +25,7 @@ Result<Report> Run(const TaskGraph& graph, const Machine& machine) {
 }
 
 // Returns how many elements of a block one round carries at most. Returns 0 if
-// all elements take only a few rounds.
+// the call takes at most `few_rounds` rounds.
 Result<uint64_t> CountPerRound(plan::Request request, plan::Geometry geometry,
                                uint64_t few_rounds) {
   geometry.min_chunk_bytes = 0;  // long calls fill their slots
@@ -39,8 +39,8 @@ Result<uint64_t> CountPerRound(plan::Request request, plan::Geometry geometry,
   return count / per_round <= few_rounds ? 0 : per_round;
 }
 
-// Returns the load of the busiest card. The rings of each group begin one card
-// after the rings of the previous group.
+// Returns the bytes on the busiest card. `by_card` has the bytes of one group.
+// The rings of each group begin one card after the rings of the previous group.
 uint64_t MostOfCard(const std::vector<uint64_t>& by_card, int groups) {
   const int cards = static_cast<int>(by_card.size());
   uint64_t most = 0;

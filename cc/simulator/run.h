@@ -22,12 +22,12 @@ struct Report {
   bool sampled = false;  // true if not all rounds were run
 };
 
-// Runs plans on the model. If a call has more than about `sample_rounds`
+// Runs plans on the model. If a call has more than about 3 x `sample_rounds`
 // rounds, only 2 x `sample_rounds` of them run. Once the ring is full, every
 // round takes the same time, so the second half of these rounds gives the time
 // of the remaining rounds. With `sample_rounds` 0, all rounds run. A sampled
-// result is not exact, because ranks may later drift into another pattern: with
-// batched gets it is within 5% of the exact result (run_test.cc).
+// result is not exact, because ranks may later drift apart. In run_test.cc it
+// is within 5% of the exact result, or within 12% for a reduce.
 Result<Report> RunPlans(const plan::Request& request,
                         const plan::Geometry& geometry, const Machine& machine,
                         const Costs& costs, const LowerOptions& options,
@@ -37,8 +37,8 @@ Result<Report> RunPaper(const plan::Request& request, const Machine& machine,
                         const Costs& costs, const PaperOptions& options);
 
 // The bytes that plans move, counted from their steps. plan::Verify returns the
-// same numbers with a proof, but the proof takes too long for 1,024 ranks. The
-// groups are those of LowerOptions.
+// same numbers with a proof, but the proof takes too long for 1,024 ranks.
+// `groups` has the same meaning as in LowerOptions.
 struct Counted {
   plan::PoolBytes
       most_by_rank;  // the largest of any rank, for writes and reads separately

@@ -72,8 +72,8 @@ TEST(RunTest, BarrierIsStartAndDoorbellsAndPolls) {
               1e-12);
 }
 
-// With one slot, the sender writes it and rings. Then the receiver polls, reads
-// it and rings.
+// The message takes one slot. The sender writes the slot and rings. Then the
+// receiver polls, reads the slot and rings.
 TEST(RunTest, PermuteOfOneSlotTakesBothCopies) {
   const Machine machine = TestMachine(2, 2);
   const uint64_t bytes = 1 << 20;
@@ -107,7 +107,8 @@ TEST(RunTest, SamplingAgreesWithRunningEverything) {
       const Result<Report> exact = run(0), sampled = run(48);
       EXPECT_FALSE(exact->sampled);
       EXPECT_EQ(sampled->sampled, op != Op::kBarrier);
-      // The owners of a reduce keep drifting apart after the sampled rounds.
+      // The owners of a reduce keep drifting apart after the sampled rounds, so
+      // the sampled result is less exact.
       EXPECT_NEAR(Seconds(sampled) / Seconds(exact), 1,
                   op == Op::kReduce ? .12 : .05)
           << plan::OpName(op) << " of " << ranks;
@@ -142,8 +143,8 @@ TEST(RunTest, CountsWhatVerifyCounts) {
   }
 }
 
-// The gets of a round take one poll and one latency together, plus a doorbell's
-// line and the bytes for each peer.
+// All gets of a round take only one poll and one latency. Each peer adds the
+// time to read the line of its doorbell and its data.
 TEST(RunTest, GetsOfARoundAreSideBySide) {
   auto run = [](int ranks) {
     return Seconds(RunPlans(RequestOf(Op::kGather, ranks, 32 << 10), {},
@@ -152,7 +153,8 @@ TEST(RunTest, GetsOfARoundAreSideBySide) {
   EXPECT_NEAR(run(6) - run(3), 3 * (128 + (32 << 10)) / (20 * kGB), 1e-9);
 }
 
-// A fence may take longer than a copy, but the next copy does not wait for it.
+// The fence before a doorbell may take longer than a copy, but the next copy
+// does not wait for it.
 TEST(RunTest, CopiesGoOnWhileDoorbellsAreRung) {
   auto run = [](double ring) {
     Costs costs = TestCosts();
@@ -161,12 +163,14 @@ TEST(RunTest, CopiesGoOnWhileDoorbellsAreRung) {
                             {.num_slots = 12}, TestMachine(2, 2), costs, {},
                             0));
   };
-  // The time is paid once before the first get, and once after the last.
+  // The time of a fence is paid only before the first get and after the last
+  // get.
   EXPECT_NEAR(run(10e-6) - run(0), 2 * 10e-6, 1.5e-6);
 }
 
-// With one slot, its lines are written back before the doorbell, and dropped
-// before the copy. With several slots, the copies continue meanwhile.
+// If a message takes one slot, its lines are written back before the doorbell
+// rings, and dropped before the receiver copies. If it takes several slots,
+// copies of other slots continue meanwhile.
 TEST(RunTest, ProcessorsFlushBesideTheCopies) {
   const uint64_t bytes = 1 << 20;
   auto run = [](uint64_t count, double write_back, double drop) {
@@ -182,11 +186,13 @@ TEST(RunTest, ProcessorsFlushBesideTheCopies) {
   EXPECT_NEAR(run(bytes, 0, 80 * kGB) - run(bytes, 0, 0), bytes / (80 * kGB),
               1e-8);
   EXPECT_LT(run(64 * bytes, 50 * kGB, 80 * kGB) / run(64 * bytes, 0, 0), 1.02);
-  // If the processors are slower than the links, they set the pace.
+  // If the processors write back more slowly than the links copy, their rate
+  // determines the time.
   EXPECT_NEAR(run(64 * bytes, 10 * kGB, 0), 64 * bytes / (10 * kGB), 4e-4);
 }
 
-// A flagged slot has no room for the doorbell words of 1,024 ranks.
+// A flagged slot has no room for the doorbell words of 1,024 ranks. So the call
+// runs without flags.
 TEST(RunTest, ManyRanksHaveNoFlags) {
   const Machine machine = TestMachine(1024, 1);
   const plan::Request request = RequestOf(Op::kAllGather, 1024, 1);
@@ -201,7 +207,7 @@ TEST(RunTest, FlagsNeedNoFenceAndNoDoorbell) {
     return Seconds(RunPlans(request, {}, TestMachine(3, 6), TestCosts(),
                             {.flags = flags}, 0));
   };
-  // The difference is two fences and a poll.
+  // Without flags, the call takes two fences and a poll more.
   EXPECT_NEAR(run(false) - run(true), 2 * .6e-6 + .5e-6, .02e-6);
 }
 
@@ -215,7 +221,8 @@ TEST(RunTest, FlaggedDataAreReadAsTheyArrive) {
               6e-6 + copy + 2.4e-6 + .6e-6, .05e-6);
 }
 
-// For long calls, doubling the lines would take longer than a doorbell.
+// Flags double the bytes of a call. In a long call this would take longer than
+// a doorbell, so the option has no effect.
 TEST(RunTest, LongCallsHaveNoFlags) {
   const plan::Request request = RequestOf(Op::kAllGather, 3, 64 << 10);
   auto run = [&](bool flags) {
@@ -283,7 +290,8 @@ TEST(RunTest, GroupsHaveToFillTheMachine) {
             Code::kInvalidArgument);
 }
 
-// Every rank writes S, then reads 2 S, all on one card.
+// Every rank writes its buffer and then reads the buffers of two peers, all on
+// one card.
 TEST(PaperTest, NaiveAllReduceOnOneCard) {
   const uint64_t bytes = 1 << 30;
   const double card = 22.5 * kGB;
@@ -294,8 +302,8 @@ TEST(PaperTest, NaiveAllReduceOnOneCard) {
       .01 * bytes / kGB);  // the last reduction
 }
 
-// Each rank reads 2 S at the rate of its link, once the first chunk is
-// published.
+// Each rank reads the buffers of two peers at the rate of its link, once the
+// first chunk is published.
 TEST(PaperTest, AllReduceReadsEveryPeersWholeBuffer) {
   const double bytes = 1 << 30, link = 20 * kGB;
   EXPECT_NEAR(Seconds(RunPaper(RequestOf(Op::kAllReduce, 3, 1 << 30),

@@ -11,8 +11,8 @@ namespace jax_cxl::sim {
 namespace {
 
 // Events that are closer in time than this happen together. Otherwise rounding
-// would make ranks that do the same thing drift apart, and each separate event
-// costs a new distribution of the bandwidth.
+// would make ranks that do the same thing drift apart, and for each separate
+// event the rates of all flows have to be computed again.
 constexpr double kTogether = 1e-9;
 
 constexpr int kNone = -1;
@@ -21,7 +21,9 @@ struct StreamState {
   std::vector<int> tasks;  // indices of the rank's tasks, in order
   size_t next = 0;         // the first task that has not started
   int running = kNone;     // the running task
-  // For each doorbell, the first peer that may not have rung yet for `next`.
+  // The first peers that may not yet have rung what task `next` waits for:
+  // `behind` is for the doorbell that the task awaits, and `behind_released` is
+  // for kReleased.
   int behind = 0;
   int behind_released = 0;
   bool ready = false;  // `next` no longer waits
@@ -123,8 +125,8 @@ class Simulator {
     timers_.push(timer);
   }
 
-  // Checks the next task of a stream, which may start while the previous task
-  // runs.
+  // Starts to check what the next task of a stream waits for. Its wait may end
+  // while the previous task still runs.
   void Watch(int rank, int stream) {
     StreamState& state = ranks_[rank].streams[stream];
     state.ready = state.waits = false;
@@ -158,8 +160,9 @@ class Simulator {
     }
   }
 
-  // Returns true if ranks [behind, last) except `rank` have rung. Otherwise the
-  // stream is checked again when the first of them rings.
+  // Returns true if ranks [behind, last) except `rank` have rung `doorbell` up
+  // to `value`. Otherwise sets `behind` to the first rank that has not, returns
+  // false, and has the stream checked again when that rank rings.
   bool Heard(int rank, int stream, Doorbell doorbell, uint64_t value, int last,
              int& behind) {
     const int index = static_cast<int>(doorbell);
@@ -214,8 +217,8 @@ class Simulator {
     }
   }
 
-  // Checks the next task of a stream, if it waits for task `index` of the rank,
-  // which is done.
+  // Called when task `index` of the rank is done. Checks the next task of the
+  // stream if it waits for that task.
   void CheckAfter(int rank, int stream, int index) {
     StreamState& state = ranks_[rank].streams[stream];
     if (state.next == state.tasks.size()) return;
@@ -292,8 +295,8 @@ class Simulator {
   size_t left_ = 0;  // unfinished tasks
   uint64_t order_ = 0;
   std::priority_queue<Timer, std::vector<Timer>, std::greater<>> timers_;
-  // For each doorbell and rank: the value that all ranks have heard, and the
-  // streams that wait.
+  // For each doorbell of each rank: the last value that the other ranks have
+  // heard, and the streams that wait for a higher value.
   std::array<std::vector<uint64_t>, 3> heard_;
   std::array<std::vector<std::vector<std::pair<int, int>>>, 3> waiting_;
   std::vector<Flow> flows_;

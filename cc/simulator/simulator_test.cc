@@ -75,7 +75,8 @@ TEST(SimulatorTest, TwoThatShareACardHalve) {
 
 TEST(SimulatorTest, WhoIsDoneLeavesItsShare) {
   const Resources resources(SlowMachine(2, 1));
-  // Both run at 6 until the first has moved 30. Then the other 30 move at 10.
+  // Both puts run at rate 6 until the first put has moved its 30 bytes. Then
+  // the other put moves its last 30 bytes at rate 10.
   EXPECT_DOUBLE_EQ(Seconds(resources, {.ranks = {{Put(resources, 0, 0, 30)},
                                                  {Put(resources, 1, 0, 60)}}}),
                    5 + 3);
@@ -83,7 +84,8 @@ TEST(SimulatorTest, WhoIsDoneLeavesItsShare) {
 
 TEST(SimulatorTest, BothDirectionsRunAtOnceUpToTheCard) {
   const Resources resources(SlowMachine(1, 2));
-  // On two cards the rates are 10 and 8. On one card they sum to 16.
+  // On two cards, the put runs at rate 10 and the get at rate 8. On one card,
+  // the rates sum to 16.
   EXPECT_DOUBLE_EQ(Seconds(resources, {.ranks = {{Put(resources, 0, 0, 80),
                                                   Get(resources, 0, 1, 80)}}}),
                    10);
@@ -132,7 +134,8 @@ TEST(SimulatorTest, BarrierTakesADoorbell) {
   EXPECT_DOUBLE_EQ(Seconds(resources, graph), 1 + 2 + 5);
 }
 
-// Two groups of two: each rank waits for its own group's releases alone.
+// There are two groups of two ranks. A rank waits only for the releases of its
+// own group.
 TEST(SimulatorTest, GroupsDoNotWaitForEachOther) {
   const Resources resources(SlowMachine(4, 1));
   TaskGraph graph{.doorbell_seconds = 1, .group_size = 2, .ranks = {}};

@@ -8,14 +8,14 @@
 
 namespace jax_cxl::sim {
 
-// The streams of a rank, which run at the same time: one DMA engine (or copy
-// kernel) for each direction of its link, its own memory, and the units that
-// ring its two doorbells while copies continue. Each stream runs its tasks in
-// order.
+// The streams of a rank, which run at the same time. kOut and kIn are the DMA
+// engines (or copy kernels) of the two directions of its link. kLocal copies
+// within its own memory. kPublish and kRelease ring its two doorbells, while
+// copies continue. Each stream runs its tasks in order.
 enum class Stream : uint8_t { kOut, kIn, kLocal, kPublish, kRelease };
 inline constexpr int kNumStreams = 5;
 
-// The two doorbells of a rank. They only grow, as in cc/plan/plan.h.
+// The two doorbells of a rank. Their values only grow, as in cc/plan/plan.h.
 enum class Doorbell : uint8_t { kNone, kPublished, kReleased };
 
 struct Task {
@@ -42,7 +42,7 @@ struct Task {
   uint64_t rung = 0;
 };
 
-// The counters of a rank must grow in the order of its tasks.
+// In the order of a rank's tasks, the values `rung` of each doorbell must grow.
 struct TaskGraph {
   double start = 0;             // no task begins earlier
   double doorbell_seconds = 0;  // from ringing to hearing

@@ -11,8 +11,8 @@
 namespace jax_cxl::table {
 namespace {
 
-// How many entries the log has for each slot. This number shows which rows are
-// taken often, and costs little memory.
+// How many entries the log has for each slot. A log of this length shows which
+// rows are taken often, and takes little memory.
 constexpr uint64_t kLogOfSlot = 8;
 
 struct Counted {

@@ -19,8 +19,8 @@ struct Column;
 // copies are in the memory of the device that takes the rows. The rows of the
 // table never change.
 //
-// The cache is empty until the first call of Refresh. Calls never change the
-// copies. They only note in a log which rows they took.
+// The cache is empty until the first call of Refresh. A call that takes rows
+// never changes the copies. It only notes in a log which rows it took.
 //
 // Thread-safe.
 class Cache {
@@ -34,8 +34,9 @@ class Cache {
   Cache(const Cache&) = delete;
   Cache& operator=(const Cache&) = delete;
 
-  // Returns the cache for a call that takes `count` rows. While the cache is
-  // being filled, returns an empty view. The caller holds `column.in_use`.
+  // Returns the cache for a call that takes `count` rows. While Refresh fills
+  // the cache, returns an empty view, so that the call takes all rows from the
+  // table. The caller holds `column.in_use`.
   CacheView View(uint64_t count);
 
   // Replaces the copies with copies of the rows that occur most often in the
@@ -49,10 +50,10 @@ class Cache {
 
   uint64_t slots() const { return view_.buckets * CacheView::kSlotsOfBucket; }
 
-  // Returns the log, after all calls that use the cache have ended.
+  // Returns the log. Called while no call uses the cache.
   virtual Result<std::vector<int64_t>> ReadLog() = 0;
-  // Copies the row of each slot into the cache. No call uses the cache
-  // meanwhile.
+  // Copies rows into the cache. rows[i] is the row for slot i, or kOutside.
+  // Called while no call uses the cache.
   virtual Status Fill(const Column& column, std::span<const int64_t> rows) = 0;
 
   CacheView view_;
@@ -69,7 +70,7 @@ class Cache {
 // most often in the log. A slot that stays empty gets kOutside.
 std::vector<int64_t> ChooseRows(std::vector<int64_t> log, uint64_t buckets);
 
-// A cache in the memory of this process.
+// A cache for CPU devices, in the memory of this process.
 class HostCache final : public Cache {
  public:
   // Has at least `rows` slots for rows of `row_bytes` bytes.

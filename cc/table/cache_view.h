@@ -11,7 +11,8 @@ namespace jax_cxl::table {
 // The parts of a cache (cache.h) that a call needs. All pointers are to the
 // memory of the device that takes the rows.
 struct CacheView {
-  // A row can only be in the slots of its bucket.
+  // The number of slots of a bucket. A row can only be in the bucket that
+  // BucketOf returns.
   static constexpr uint64_t kSlotsOfBucket = 8;
 
   uint64_t buckets = 0;             // 0: there is no cache
@@ -22,7 +23,8 @@ struct CacheView {
   int64_t* log = nullptr;
   uint64_t log_size = 1;
   uint64_t log_at = 0;
-  // How many rows were looked up, and how many of them were found.
+  // counts[0]: how many rows were looked up. counts[1]: how many of them were
+  // in the cache.
   unsigned long long* counts = nullptr;
 };
 
@@ -31,7 +33,7 @@ constexpr uint64_t BucketOf(int64_t row, uint64_t buckets) {
   return hash * buckets >> 32;
 }
 
-// Returns the slot that has a row, or kOutside.
+// Returns the slot of the cache that has a row, or kOutside if no slot has it.
 constexpr int64_t SlotOf(int64_t row, uint64_t buckets, const int64_t* rows) {
   const uint64_t first = BucketOf(row, buckets) * CacheView::kSlotsOfBucket;
   for (uint64_t i = 0; i < CacheView::kSlotsOfBucket; ++i)

@@ -24,31 +24,34 @@ struct alignas(128) PartWords {
 };
 static_assert(sizeof(PartWords) == 128);
 
-// Rows of a table in mapped memory.
+// One column of a table: rows of equal size in mapped memory.
 struct Column {
   const std::byte* data = nullptr;
   uint64_t rows = 0;
   uint64_t row_bytes = 0;
   // The words of each part of a trained table. Part i has the rows from i *
-  // rows_of_part on. If null, the rows never change, and this host's cache has
-  // no old lines of the rows.
+  // rows_of_part on. Null if the table is not trained: then its rows never
+  // change, and this host's cache has no old lines of the rows.
   const PartWords* parts = nullptr;
   uint64_t rows_of_part = 0;
   pool::Coherence coherence{pool::CoherenceMode::kCoherent};
   double timeout_s = 0;  // how long a reader waits for a step to finish
-  // GPUs only: becomes 1 if a step did not finish in time.
+  // GPUs only: a kernel sets this word to 1 if a step has not finished within
+  // timeout_s.
   uint32_t* stalled = nullptr;
 
   // How many rows of the table this process has taken.
   std::atomic<uint64_t>* taken = nullptr;
 
-  // Held shared while rows are taken.
+  // Calls hold it shared while they take rows. To change the column or its
+  // caches, hold it exclusively.
   mutable std::shared_mutex in_use;
   bool closed = false;  // guarded by in_use
   // The caches by device. All CPU devices count as device 0. Guarded by in_use.
   std::map<int, std::unique_ptr<Cache>> caches;
 
-  // Returns the cache for a call. The caller holds `in_use`.
+  // Returns the cache of a device for a call that takes `count` rows. The
+  // caller holds `in_use`.
   CacheView CacheFor(int device, uint64_t count) const {
     const auto found = caches.find(device);
     return found == caches.end() ? CacheView() : found->second->View(count);

@@ -29,7 +29,7 @@ void Registry::Remove(const Name& name, const Column* column) {
     opened.erase(at);
     if (opened.empty()) columns_.erase(found);
   }
-  // No call finds the column any more.
+  // No further call finds the column. Wait for the calls that have found it.
   std::lock_guard last(removed->in_use);
   removed->closed = true;
 }

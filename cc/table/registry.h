@@ -28,11 +28,11 @@ class Registry {
   // Waits until no program takes rows of the column. Its memory may be unmapped
   // afterwards.
   void Remove(const Name& name, const Column* column);
-  // Returns null if the table is not open.
+  // Returns the column of the latest opening, or null if the table is not open.
   std::shared_ptr<const Column> Find(const Name& name) const;
 
   // Returns the word that counts the rows that this process takes of a table.
-  // It is never destroyed.
+  // The word is never destroyed.
   std::atomic<uint64_t>* Taken(int64_t table);
 
  private:

@@ -5,8 +5,8 @@
 
 namespace jax_cxl::table {
 
-// What an id outside of the table gives. jax_cxl/_table/gather.py has the same
-// numbers.
+// What a call returns for an id outside of the table. jax_cxl/_table/gather.py
+// has the same numbers.
 enum class Mode : int32_t {
   kFill = 0,   // the fill value; negative ids count from the end
   kClip = 1,   // the nearest row
@@ -15,7 +15,7 @@ enum class Mode : int32_t {
 
 inline constexpr int64_t kOutside = -1;
 
-// Returns the row that an id names, or kOutside.
+// Returns the row that an id names, or kOutside if it names no row.
 constexpr int64_t RowOf(int64_t id, int64_t rows, Mode mode) {
   if (mode == Mode::kClip) {
     if (id >= rows) return rows - 1;  // kOutside without rows

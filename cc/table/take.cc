@@ -12,11 +12,13 @@ namespace {
 
 constexpr uint64_t kBatch = 512;  // ids that are looked up together
 // How many rows ahead the first line of a row is prefetched. The processor
-// fetches the other lines itself; more prefetches are slower.
+// fetches the other lines of the row by itself. To prefetch them here too is
+// slower.
 constexpr uint64_t kAhead = 8;
 constexpr uint64_t kChunkBytes = 1 << 18;
 
-// For a small row, the call of memcpy takes longer than the copy itself.
+// Copies a small row. Because the size is a constant, the compiler need not
+// call memcpy. The call would take longer than the copy itself.
 template <uint64_t kBytes>
 void CopySmall(const std::byte* from, std::byte* to) {
   std::memcpy(to, from, kBytes);
@@ -77,7 +79,8 @@ void Fill(const Column& column, const std::array<std::byte, 16>& elements,
                 std::min<uint64_t>(elements.size(), column.row_bytes - at));
 }
 
-// Finds the rows of a call in a cache, and counts them.
+// Looks up the rows of a call in a cache. Counts how many it looked up and how
+// many it found.
 class Cached {
  public:
   explicit Cached(const CacheView& cache) : cache_(cache) {}
@@ -87,7 +90,7 @@ class Cached {
   }
 
   // Returns where a row lies: in the cache, or else at `from`. `i` counts the
-  // ids of the call.
+  // rows that this object looks up, from 0.
   const std::byte* Find(int64_t row, uint64_t i, uint64_t row_bytes,
                         const std::byte* from) {
     std::atomic_ref(cache_.log[(cache_.log_at + i) % cache_.log_size])

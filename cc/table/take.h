@@ -22,7 +22,8 @@ struct Ids {
 struct Request {
   Ids ids;
   Mode mode = Mode::kFill;
-  // One element, repeated. A row has a whole number of elements.
+  // The fill value: one element, repeated. A row has a whole number of
+  // elements.
   std::array<std::byte, 16> fill = {};
   std::byte* output = nullptr;
 };
@@ -36,7 +37,7 @@ struct Request {
 Status TakeRows(const Column& column, const Request& request, uint64_t begin,
                 uint64_t end, const CacheView& cache = {});
 
-// How many ids a thread takes at a time.
+// Returns how many ids a thread takes at a time.
 uint64_t IdsOfChunk(const Column& column);
 
 // Returns the error for an id outside of a table. `id` is the id as text.

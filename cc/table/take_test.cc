@@ -31,7 +31,7 @@ std::vector<std::byte> Numbered(uint64_t row_bytes) {
 template <typename Id>
 std::vector<std::byte> Take(const Column& column, const std::vector<Id>& ids,
                             Mode mode, Status* status) {
-  // A byte more, which must stay.
+  // One byte more than the output needs. It must keep its value.
   std::vector<std::byte> out(ids.size() * column.row_bytes + 1,
                              std::byte{0x5c});
   Request request;
@@ -136,7 +136,8 @@ TEST(WriteTest, RowsOutsideAreRefused) {
   EXPECT_EQ(rows, before);
 }
 
-// The lock keeps the memory until the last reader is gone.
+// Remove returns only after the last reader has given up its lock. So the
+// memory may be freed afterwards.
 TEST(RegistryTest, RemoveWaitsForReaders) {
   Registry& registry = Registry::Get();
   const Registry::Name name = {77, 1};

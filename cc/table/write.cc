@@ -25,13 +25,15 @@ Status Check(const Column& column, std::span<const int64_t> rows,
 Status WriteRows(const Column& column, std::span<const int64_t> rows,
                  std::span<const std::byte> data) {
   CXL_RETURN_IF_ERROR(Check(column, rows, data.size()));
-  // Readers that see a new byte also see the step in `begun`.
+  // The caller has stored the step in `begun`. With this fence, readers that
+  // see a new byte of a row also see this step there.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const std::byte* from = data.data();
   for (int64_t row : rows) {
     auto* to = const_cast<std::byte*>(column.data) + row * column.row_bytes;
-    // This host's cache may have old lines of the row. Other bytes of these
-    // lines belong to rows that another owner has written in an earlier job.
+    // This host's cache may have old lines of the row. Writing back such a line
+    // would also undo writes to neighboring rows, which another owner may have
+    // written in an earlier job.
     column.coherence.AcquirePayload(to, column.row_bytes);
     std::memcpy(to, from, column.row_bytes);
     column.coherence.PublishPayload(to, column.row_bytes);

@@ -12,23 +12,27 @@
 
 namespace jax_cxl::tier {
 
-// A ring whose values the host copies.
+// A ring for a CPU device, with functions that copy values to the store and
+// back.
 //
 // Thread-safe.
 class MemoryRing : public Ring {
  public:
-  // The ring has `rows` blocks on each device of the memory, from `offset` on.
+  // On each device of the memory, the ring has `rows` blocks, which begin at
+  // `offset`.
   MemoryRing(uint32_t number, int32_t device,
              const pool::PersistentMemory& memory, uint64_t offset,
              uint64_t rows);
 
-  // Copies bytes of a value, starting at byte `begin` of the value.
+  // Write copies `from` into a value, and Read copies a part of a value to
+  // `to`. The part starts at byte `begin` of the value.
   Status Write(const Handle& handle, uint64_t begin,
                std::span<const std::byte> from) const;
   Status Read(const Handle& handle, uint64_t begin,
               std::span<std::byte> to) const;
 
-  // Held shared while a program uses the ring.
+  // Programs hold it shared while they use the ring. Registry::Remove holds it
+  // exclusively.
   mutable std::shared_mutex in_use;
   bool closed = false;  // guarded by in_use
 

@@ -62,7 +62,8 @@ class MemoryRingTest : public testing::Test {
 };
 
 TEST_F(MemoryRingTest, KeepsValuesOfAllSizesAtAllPlaces) {
-  // The ring begins again many times.
+  // The values are so large that the ring starts again at its first byte many
+  // times.
   for (int n = 0; n < 20; ++n) {
     const Values first = Filled(n * n * 1000 + n, n);
     const Values second = Filled(kMiB + n, n + 1);

@@ -11,8 +11,8 @@
 
 namespace jax_cxl::tier {
 
-// The rings of this process's CPU devices, by number and by the ordinal of a
-// device in XLA.
+// The rings of this process's CPU devices. The name of a ring is its number and
+// its device's ordinal in XLA.
 //
 // Thread-safe.
 class Registry {
@@ -25,7 +25,7 @@ class Registry {
   // Waits until no program uses the ring. Its memory may be unmapped
   // afterwards.
   void Remove(const Name& name);
-  // Returns null if there is none.
+  // Returns null if no ring has this name.
   std::shared_ptr<MemoryRing> Find(const Name& name) const;
 
  private:

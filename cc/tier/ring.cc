@@ -18,7 +18,8 @@ Result<Handle> Ring::Take(uint64_t bytes) {
     return Error(Code::kResourceExhausted, "a residual has ", bytes,
                  " bytes, but its ring in the store has ", capacity,
                  "; please report this to jax_cxl");
-  // Readers must see the new head before the first byte changes.
+  // A reader that finds a changed byte must also see the new head, so the head
+  // is raised before the caller writes.
   const uint64_t position = head_.fetch_add(taken, std::memory_order_seq_cst);
   return Handle{position, number_, device_};
 }

@@ -9,7 +9,8 @@
 
 namespace jax_cxl::tier {
 
-// A program's reference to a value in a ring: a uint32 array of 4 elements.
+// A program's reference to a value in a ring. In the program it is a uint32
+// array of 4 elements.
 struct Handle {
   uint64_t position = 0;
   uint32_t ring = 0;
@@ -17,8 +18,8 @@ struct Handle {
 };
 static_assert(sizeof(Handle) == 16);
 
-// How the memory of a ring is divided. Its blocks of 1 MiB lie on the devices
-// of a store in turn.
+// How the memory of a ring is divided. It has blocks of 1 MiB, which lie on the
+// devices of a store in turn.
 struct Layout {
   int devices = 1;
   uint64_t rows = 0;  // blocks of each device
@@ -30,9 +31,9 @@ struct Layout {
   }
 };
 
-// Gives out the places of values that one device of a job puts into a store,
-// and gets back later. The values follow each other. After its last byte, the
-// ring continues at its first byte, and new values overwrite the oldest values.
+// One device of a job puts values into a store, and gets them back later. The
+// ring gives out the places of these values, one after another. After its last
+// byte it continues at its first byte, so new values overwrite the oldest ones.
 // Reading a value that was overwritten is an error.
 //
 // Thread-safe.
@@ -45,15 +46,15 @@ class Ring {
 
   const Layout& layout() const { return layout_; }
 
-  // Takes the place of a value. Fails with kResourceExhausted if the value is
-  // larger than the ring.
+  // Reserves the next place for a value of `bytes` bytes, and returns its
+  // handle. Fails with kResourceExhausted if the value is larger than the ring.
   Result<Handle> Take(uint64_t bytes);
-  // Call it before the value is read, and afterwards. Fails with
-  // kResourceExhausted if the value was overwritten, and with kInternal if the
-  // handle is of another ring.
+  // Call it before a value is read, and again afterwards, because the value may
+  // be overwritten in between. Fails with kResourceExhausted if the value was
+  // overwritten, and with kInternal if the handle is of another ring.
   Status Check(const Handle& handle) const;
-  // The error for an overwritten value, if the ring took `since` bytes, counted
-  // from the start of that value.
+  // Returns the error for an overwritten value. `since` is how many bytes the
+  // ring has given out since the start of that value.
   Status OverwrittenError(uint64_t since) const;
 
   // Calls `run(device, offset, begin, size)` for each piece of a value that
@@ -69,7 +70,8 @@ class Ring {
     return OkStatus();
   }
 
-  // The number of bytes that all values so far have taken.
+  // Returns the number of bytes that the ring has given out so far. The next
+  // value begins there, modulo the ring's size.
   uint64_t head() const { return head_.load(std::memory_order_acquire); }
 
  private:

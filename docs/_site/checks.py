@@ -11,12 +11,12 @@ _NOTE = re.compile(r'<span class="filename">Not run')
 
 
 def on_page_content(html: str, page: Any, **_: Any) -> str:
-    """Looks at a page's HTML."""
+    """Warns about faults in a page's HTML, and returns it unchanged."""
     uri = page.file.src_uri
     if uri.startswith("reference/"):
         for name, heading in _HEADING.findall(html):
             if "doc-symbol-module" in heading:
-                # A module and a function have the same name, and the page shows the module.
+                # The page is meant to show the function, but found the module of the same name.
                 _LOG.warning(f"{uri}: {name} is shown as a module, not as a function")
     if _NOTE.search(html):
         _LOG.warning(f"{uri}: a title says that the tests do not run a block: make it a comment")

@@ -17,7 +17,10 @@ _LOG = get_plugin_logger("commands")
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Adds the help texts. A command without a heading is a warning, and so is the opposite."""
+    """Adds the help texts to the page of commands.
+
+    Warns about a command without a heading, and about a heading without a command.
+    """
     if page.file.src_uri != _PAGE:
         return markdown
     headings = _HEADING.findall(markdown)

@@ -8,14 +8,14 @@ from typing import Any
 
 import griffe
 
-# griffe shows a section with this name as a quotation, but a section `Examples:` as code.
+# griffe shows a section `Example:` as a quotation, but a section `Examples:` as code.
 _EXAMPLE = re.compile(r"^(\s*)Example:$", re.MULTILINE)
 
 _PAIRS = "jax_cxl.ops.start_done"
 
 
 class ExamplesAreCode(griffe.Extension):
-    """Gives the section the name that griffe knows."""
+    """Renames sections `Example:` to `Examples:`, which griffe shows as code."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring is not None:
@@ -23,7 +23,7 @@ class ExamplesAreCode(griffe.Extension):
 
 
 class SharedDocumentation(griffe.Extension):
-    """Shows docstrings as the decorator `documented` completes them."""
+    """Shows docstrings in the form to which the decorator `documented` completes them."""
 
     def on_function(self, *, func: griffe.Function, **_: Any) -> None:
         if any(str(each.value).startswith("documented(") for each in func.decorators):
@@ -33,7 +33,10 @@ class SharedDocumentation(griffe.Extension):
 
 
 class ImportPairs(griffe.Extension):
-    """Adds the pairs `x_start`, `x_done`: functions that the module makes when it is imported."""
+    """Adds the functions `x_start` and `x_done`, which are not in the source.
+
+    Their module makes them when it is imported.
+    """
 
     def on_module(self, *, mod: griffe.Module, **_: Any) -> None:
         if mod.path == _PAIRS:
@@ -43,7 +46,7 @@ class ImportPairs(griffe.Extension):
 
 
 def _described(name: str, function: Callable, parent: griffe.Module) -> griffe.Function:
-    """Describes a function as griffe itself does for functions that the source defines."""
+    """Returns what griffe would return for `function` if the function were in the source."""
     signature = inspect.signature(function)
     parameters = (
         griffe.Parameter(

@@ -1,4 +1,6 @@
-"""Draws the XLA operations of the last step in profiles of jax.profiler: docs/profiler.md.
+"""Draws the last step in profiles of jax.profiler, for docs/profiler.md.
+
+The picture shows the XLA operations of each process.
 
 python docs/_site/draw_profile.py FOLDER PICTURE.png
 
@@ -37,7 +39,7 @@ def main(folder: pathlib.Path, picture: pathlib.Path) -> None:
             start, length = (each["ts"] - first) / 1e3, each["dur"] / 1e3
             row = threads.index(each["thread"])
             color = _OURS if _COLLECTIVE.fullmatch(each["name"]) else _OTHERS
-            # The edge keeps even the shortest bar visible.
+            # The bar has an edge, so that even the shortest bar is visible.
             axis.barh(row, length, left=start, height=0.5, color=color, edgecolor=color, lw=2)
             axis.annotate(each["name"], (start, row + 0.3), fontsize=9, rotation=12)
         axis.set_yticks(range(len(threads)), threads)
@@ -50,7 +52,7 @@ def main(folder: pathlib.Path, picture: pathlib.Path) -> None:
 
 
 def _last_step(process: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns the XLA operations of the module that was executed last, in the order of time."""
+    """Returns the XLA operations of the last execution of a module, ordered by their starts."""
     profile = max(process.glob("plugins/profile/*/*.trace.json.gz"))
     events = json.loads(gzip.decompress(profile.read_bytes()))["traceEvents"]
     threads = {

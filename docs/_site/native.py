@@ -1,7 +1,7 @@
-"""mkdocs hook: makes the site from a clone in which nothing has been compiled.
+"""mkdocs hook: lets mkdocs make the site from a clone in which nothing has been compiled.
 
-Other hooks import commands and operations for their help and their signatures. None of these calls
-the native module, so anything can stand in for it.
+Other hooks import commands and operations, to show their help and their signatures. None of these
+hooks calls the native module, so a mock object can take its place.
 """
 
 import pathlib

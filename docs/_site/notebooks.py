@@ -1,4 +1,4 @@
-"""mkdocs hook: shows notebooks as pages, with the outputs that they were saved with."""
+"""mkdocs hook: shows notebooks as pages, with the outputs that are saved in them."""
 
 import json
 import pathlib
@@ -29,7 +29,7 @@ def _cell(cell: dict[str, Any]) -> str:
 
 
 def _joined(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Makes one output of what a cell has written in several parts."""
+    """Joins neighboring outputs that a cell has written to the same stream, such as stdout."""
     joined: list[dict[str, Any]] = []
     for output in outputs:
         if joined and "name" in output and output["name"] == joined[-1].get("name"):

@@ -1,9 +1,10 @@
 """mkdocs hook: adds pages and files from outside of docs/ to the site.
 
-Documents link to each other as files of the repository: README.md to `docs/takeover.md`, a page to
-`../examples/survive.py`. These links work wherever the repository is shown. But without this hook,
-the site would have only what lies in docs/. The hook adds README.md and similar documents as pages.
-It also adds each other file that a page links to. Then it makes the links point to what it added.
+Documents link to each other as files of the repository. For example, README.md links to
+`docs/takeover.md`, and a page links to `../examples/survive.py`. These links work wherever the
+repository is shown. But without this hook, the site would have only the files in docs/. The hook
+adds README.md and similar documents as pages, and each other file that a page links to. Then it
+changes the links, so that they lead to what it has added.
 """
 
 import pathlib
@@ -26,7 +27,7 @@ _DOCUMENTS = {
     "CODE_OF_CONDUCT.md": "code_of_conduct.md",
 }
 _LANGUAGES = {".py": "python", ".sh": "bash", ".cc": "cpp", ".h": "cpp", ".c": "c", ".yaml": "yaml"}
-# The text of a link may wrap over lines, and its target may be in the next line.
+# Matches a link. Its text may wrap over lines, and its target may be in the line after the text.
 _LINK = re.compile(r"(?<!\\)(!?\[(?:[^\]\n]|\n(?!\s*\n))*\]\(\s*)([^()\s]+)(\))")
 _FENCE = re.compile(r"\s*(```|~~~)")
 
@@ -66,7 +67,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def source_of(uri: str) -> str:
-    """Returns the file of the repository that a page shows."""
+    """Returns the path, in the repository, of the file that page `uri` shows."""
     documents = {page: document for document, page in _DOCUMENTS.items()}
     if uri.startswith("notebooks/"):
         return f"docs/{uri.removesuffix('.md')}.ipynb"
@@ -87,14 +88,14 @@ def _site_path(path: str) -> str:
 
 
 def _file(config: Any, path: str) -> File:
-    """Returns a source file as a page, and any other file unchanged."""
+    """Returns the site's file for `path`: a page for source code, otherwise the file itself."""
     language = _LANGUAGES.get(pathlib.PurePath(path).suffix)
     if language is None:
         return File.generated(config, _site_path(path), abs_src_path=str(_ROOT / path))
     text = (_ROOT / path).read_text().rstrip()
     page = f"---\nsearch:\n  exclude: true\n---\n# {path}\n\n````{language}\n{text}\n````\n"
     file = File.generated(config, _site_path(path), content=page)
-    # A page that no menu has.
+    # Tell mkdocs that this page is not in a menu on purpose.
     file.inclusion = file.inclusion.NOT_IN_NAV
     return file
 
@@ -104,7 +105,7 @@ def _is_remote(target: str) -> bool:
 
 
 def _targets(markdown: str) -> Iterator[str]:
-    """Yields the files that a document links to."""
+    """Yields the targets of a document's links to files, without their anchors."""
     found: list[str] = []
 
     def note(text: str) -> str:
@@ -116,7 +117,10 @@ def _targets(markdown: str) -> Iterator[str]:
 
 
 def _outside_of_code(markdown: str, change: Callable[[str], str]) -> str:
-    """Applies `change` to the text between fenced blocks, as a whole: links may wrap over lines."""
+    """Applies `change` to the text outside of fenced blocks.
+
+    `change` gets the text between two blocks as a whole, because a link may wrap over lines.
+    """
     parts: list[str] = []
     text: list[str] = []
     fence = ""

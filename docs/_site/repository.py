@@ -1,7 +1,7 @@
-"""mkdocs hook: sets the site's links to the repository, and the version, from pyproject.toml.
+"""mkdocs hook: takes the site's links to the repository, and the version, from pyproject.toml.
 
-`mkdocs.yml` names no address. When the project moves, `[project.urls]` of pyproject.toml changes
-(RELEASING.md has the command).
+So `mkdocs.yml` names no address. If the project moves to another address, only `[project.urls]` of
+pyproject.toml changes (RELEASING.md has the command).
 """
 
 import pathlib
@@ -14,7 +14,7 @@ _ROOT = pathlib.Path(__file__).parents[2]
 
 
 def on_config(config: Any) -> Any:
-    """Sets the addresses and the version."""
+    """Sets the addresses, and the line with the version, in the configuration of mkdocs."""
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
     urls = project["urls"]
     config.site_url = urls["Documentation"] + "/"
@@ -25,7 +25,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_pre_page(page: Any, config: Any, **_: Any) -> Any:
-    """Makes "edit this page" lead to the file from which the page is made."""
+    """Makes the link "edit this page" lead to the file in the repository that the page shows."""
     uri = page.file.src_uri
     page.edit_url = None
     if not uri.startswith("source/"):

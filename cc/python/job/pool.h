@@ -15,20 +15,24 @@ namespace jax_cxl {
 // has made. SpecOf ignores other entries of the dict.
 pool::PoolSpec SpecOf(const nanobind::dict& place);
 
-// A mapped pool until the runtime takes it over.
+// Holds the mapping of a pool until Release passes it to the runtime. In tests,
+// an interposer emulates a host for each rank. Each of these hosts has a
+// mapping of its own.
 class PyPool {
  public:
   explicit PyPool(std::unique_ptr<pool::Pool> pool);
 
   PyPool(PyPool&&) = default;
 
-  // Returns the pool that this process created or attached to first.
+  // Returns the mapping that this process made first.
   pool::Pool* get() const;
 
-  // Writes the identity of a rank of this process into the pool.
+  // Writes the identity of a rank of this process into the pool. `device_id` is
+  // the rank's JAX device.
   void Register(int rank, int process_index, int device_id);
 
-  // Returns the pool of each host, for the runtime.
+  // Gives up the mappings, one for each emulated host (usually one), and
+  // returns them for the runtime.
   std::vector<comm::Runtime::Host> Release();
 
  private:

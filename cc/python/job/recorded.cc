@@ -52,8 +52,8 @@ nb::list Describe(const std::vector<comm::RecordedOperation>& counted) {
   return operations;
 }
 
-// Returns a dict from the hash of each group that contains `rank` to the ranks
-// of the group.
+// Returns a dict with an entry for each group that contains `rank`: its key is
+// the hash of the group, and its value is the list of the group's ranks.
 nb::dict Groups(const pool::JobRecord& job, int rank) {
   const pool::Doorbells doorbells = job.doorbells();
   const pool::RankPage& page = job.rank_page(rank);
@@ -84,8 +84,8 @@ nb::dict Rank(const pool::JobRecord& job, int rank, size_t calls) {
   entry["boot_id"] = PrintableText(page.info.process.boot_id);
   entry["host"] = PrintableText(page.info.process.host);
   entry["heartbeat"] = doorbells.Read(&page.heartbeat.word);
-  // The rank's host has two clocks. One counts from 1970, the other from the
-  // host's boot.
+  // The time of the rank's last sign of life, by two clocks of its host:
+  // `realtime` counts from 1970, and `steady` counts from the host's boot.
   const pool::ClockReading& sign = recorder.clock.last;
   entry["last_sign_of_life"] = 1e-9 * static_cast<double>(sign.realtime_ns);
   entry["last_sign_of_life_steady"] =

@@ -121,7 +121,8 @@ void BindRuntime(nb::module_& m) {
       },
       "Returns a capsule that holds the runtime, for jax_cxl._cuda.");
 
-  // Both functions join threads that may be inside Python callbacks.
+  // Both functions run without Python's lock, because they join threads that
+  // may need it for a Python callback.
   m.def("stop", &comm::Runtime::Stop,
         "Releases the pool. `reason` is the status or exception with which the "
         "program ends, for the other ranks; empty if there was no error.",

@@ -6,7 +6,8 @@
 #include "cc/python/shared/errors.h"
 #include "cc/table/column.h"
 
-// What the TableColumn classes of both modules report about caches.
+// Functions about caches that the TableColumn classes of jax_cxl._core and
+// jax_cxl._cuda share.
 namespace jax_cxl {
 
 inline void RefreshCaches(const table::Column& column) {
@@ -17,7 +18,8 @@ inline void RefreshCaches(const table::Column& column) {
     }());
 }
 
-// Returns how many rows were looked up in the caches, and how many were found.
+// Returns how many rows were looked up in all caches of the column, and how
+// many of these rows were found.
 inline nanobind::tuple CacheCounts(const table::Column& column) {
   table::Cache::Counts all;
   for (const auto& [device, cache] : column.caches) {

@@ -25,8 +25,8 @@ inline void RaiseIfError(const Status& status) {
   throw nanobind::python_error();
 }
 
-// Returns the tuple from which jax_cxl/_job/ending/program_errors.py makes an
-// exception.
+// Returns the code, the message and the details of an error.
+// jax_cxl/_job/ending/program_errors.py makes an exception from this tuple.
 inline nanobind::object FailureTuple(const Status& status) {
   return nanobind::make_tuple(CodeName(status.code()), status.message(),
                               status.details());
@@ -40,9 +40,10 @@ T ValueOrRaise(Result<T> result) {
 
 }  // namespace jax_cxl
 
-// If a bound function returns a Status or a Result, its Python function raises
-// the error. It does so after its call guards, which may release Python's lock,
-// have ended.
+// If a bound function returns a Status or a Result, nanobind uses these
+// casters, which raise the error in Python. nanobind calls them after the
+// function's call guards have ended, so they hold Python's lock even if a guard
+// had released it.
 namespace nanobind::detail {
 
 template <>

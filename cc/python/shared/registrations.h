@@ -11,8 +11,8 @@
 
 namespace jax_cxl {
 
-// The arguments of jax.ffi.register_ffi_target and register_ffi_type, for any
-// module.
+// Makes the arguments of jax.ffi.register_ffi_target and register_ffi_type. The
+// modules jax_cxl._core and jax_cxl._cuda share this code.
 
 using Handler = XLA_FFI_Error*(XLA_FFI_CallFrame*);
 
@@ -20,8 +20,9 @@ inline nanobind::capsule HandlerCapsule(Handler* handler) {
   return nanobind::capsule(reinterpret_cast<void*>(handler));
 }
 
-// Adds name -> stage -> capsule. `instantiate` is null for targets without
-// state.
+// Adds an entry to `targets` for each name in `executes`. Its value is a dict
+// from the name of a stage to the capsule of the stage's handler. `instantiate`
+// is null for targets without state.
 inline void AddTargets(
     nanobind::dict targets, Handler* instantiate,
     std::initializer_list<std::pair<const char*, Handler*>> executes) {
@@ -34,8 +35,8 @@ inline void AddTargets(
   }
 }
 
-// Returns the type of a call site's state, under the name by which XLA knows
-// the type. Each module has its own type.
+// Returns a dict with one entry: from `name`, by which XLA knows the type of a
+// call site's state, to the type. Each module has a type of its own.
 inline nanobind::dict CallSiteType(const char* name) {
   static auto type_info = xla::ffi::MakeTypeInfo<ffi::CallSite>();
   nanobind::dict type;

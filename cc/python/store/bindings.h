@@ -13,7 +13,7 @@ using Bytes = nanobind::ndarray<uint8_t, nanobind::shape<-1>,
 using ConstBytes = nanobind::ndarray<const uint8_t, nanobind::shape<-1>,
                                      nanobind::c_contig, nanobind::device::cpu>;
 
-// Runs a function without Python's lock.
+// A call guard: the bound function runs without Python's lock.
 using Unlocked = nanobind::call_guard<nanobind::gil_scoped_release>;
 
 // Each function adds a class to the module: PersistentMemory, Sessions,

@@ -32,7 +32,8 @@ T ValueOrRaise(Result<T> result) {
   return *std::move(result);
 }
 
-// A permutation is a ring: every rank receives from its predecessor.
+// Returns the request of rank 0. If the operation is a permutation, it is a
+// ring: every rank receives from its predecessor.
 plan::Request MakeRequest(const std::string& op, int ranks, uint64_t count,
                           uint32_t element_bytes) {
   plan::Request request;

@@ -85,7 +85,8 @@ __device__ __forceinline__ int64_t RowAt(const DeviceTake& take,
   return row;
 }
 
-// Notes in the log that a row was taken, and returns its slot in the cache.
+// Notes in the log that id number `i` takes `row`, and counts the row. Returns
+// the row's slot in the cache, or kOutside.
 __device__ __forceinline__ int64_t LookUp(const CacheView& cache,
                                           const Slice& slice, uint64_t i,
                                           int64_t row, uint32_t* wanted,
@@ -109,8 +110,9 @@ __device__ __forceinline__ void AddCounts(const CacheView& cache,
   if (found != 0) atomicAdd(&cache.counts[1], found);
 }
 
-// Takes rows of a table that never changes, `kRows` rows at once. Each thread
-// moves up to kLoadsAtOnce / kRows vectors of a row at once.
+// Takes rows of a table that never changes. A slice takes `kRows` rows at once.
+// Each of its threads then has loads of up to kLoadsAtOnce / kRows vectors of
+// each of these rows under way.
 template <typename Vector, int kRows, bool kCached>
 __global__ void __launch_bounds__(kThreads)
     TakeConstant(DeviceTake take, uint64_t vectors, uint32_t lanes) {
@@ -163,8 +165,9 @@ __global__ void __launch_bounds__(kThreads)
   if constexpr (kCached) AddCounts(take.cache, wanted, found);
 }
 
-// Copies a row as its owner left it after a step. If the step changes
-// meanwhile, copies the row again.
+// Copies a row in the state in which its owner left it after a step. If the
+// owner begins the next step meanwhile, copies the row again. Sets `stalled`
+// and gives up if this takes too long.
 template <typename Vector>
 __device__ void CopyWhole(const DeviceTake& take, const Slice& slice,
                           uint64_t row, uint64_t vectors, Vector* to) {
@@ -229,9 +232,9 @@ cudaError_t Launch(const DeviceTake& take, cudaStream_t stream) {
         <<<blocks(1, most), kThreads, 0, stream>>>(take, vectors, lanes);
     return cudaGetLastError();
   }
-  // The hardware starts a block when another one ends. Parts of a GPU reach the
-  // link at different rates, so blocks that share the rows evenly would end at
-  // different times.
+  // The grid has many small blocks, and the hardware starts a block when
+  // another one ends. Parts of a GPU reach the link at different rates, so a
+  // few large blocks that share the rows evenly would end at different times.
   const bool is_long = vectors > lanes;
   const bool cached = take.cache.buckets > 0;
   const auto run = is_long
@@ -249,7 +252,7 @@ cudaError_t Launch(const DeviceTake& take, cudaStream_t stream) {
 
 cudaError_t LaunchTake(const DeviceTake& take, cudaStream_t stream) {
   if (take.count == 0) return cudaSuccess;
-  // The addresses of caches are multiples of 256.
+  // A cache does not limit the width, because its address is a multiple of 256.
   const uint64_t all = reinterpret_cast<uintptr_t>(take.data) | take.row_bytes |
                        reinterpret_cast<uintptr_t>(take.output);
   if (all % 16 == 0) return Launch<uint4>(take, stream);

@@ -21,12 +21,13 @@
 #include "cc/testing/cuda/device_world.h"
 #include "cc/testing/world/world.h"
 
-// For tests: two ranks whose calls are counted on the device.
+// For tests: two ranks that number their calls in the device's memory
+// (cc/comm/cuda/counted).
 namespace jax_cxl::comm {
 
 inline constexpr int kRanks = 2;
 
-// Two ranks of this process with a channel, on one GPU or two.
+// Two ranks of this process with a channel between them, on one GPU or two.
 class CountedPair {
  public:
   explicit CountedPair(const DeviceOptions& options)
@@ -76,7 +77,7 @@ class CountedPair {
   cudaStream_t stream(int rank) { return streams_[rank]; }
   CountedChannel& channel(int rank) { return *channels_[rank]; }
 
-  // Enqueues a sum in place.
+  // Enqueues the rank's part of a sum. `data` is the input and the output.
   void Sum(int rank, plan::Op op, DType dtype, void* data, uint64_t count,
            uint32_t divisor, const std::optional<Factor>& factor = {}) {
     Call call = MakeCall(op, rank, dtype, data, count);
@@ -93,7 +94,7 @@ class CountedPair {
     Sum(rank, plan::Op::kAllReduce, DType::kInt32, data, count, divisor);
   }
 
-  // Enqueues a send from rank 0 to rank 1.
+  // Enqueues the rank's part of a send from rank 0 to rank 1.
   void Send(int rank, int32_t* data, uint64_t count) {
     const Call call =
         MakeCall(plan::Op::kBroadcast, rank, DType::kInt32, data, count);

@@ -19,7 +19,8 @@ class DeviceEndpointTest : public testing::Test {
   }
 };
 
-// Returns the call of `rank` in a group of two. The caller sets its buffers.
+// Returns the call by which `rank` sums `count` elements with one other rank.
+// The caller sets the buffers of the call.
 inline Call Sum(int rank, uint64_t count) {
   Call call;
   call.name = "psum";

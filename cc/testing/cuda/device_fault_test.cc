@@ -23,7 +23,8 @@
 namespace jax_cxl::comm {
 namespace {
 
-// Checks the channels like the runtime's watcher. Returns the first error.
+// Checks the channels again and again, like the runtime's watcher. After the
+// first error, ends the waits of all ranks and returns the error.
 Status WatchUntilFailure(DeviceWorld& world) {
   const auto start = Clock::now();
   while (Clock::now() - start < std::chrono::seconds(20)) {
@@ -39,13 +40,14 @@ Status WatchUntilFailure(DeviceWorld& world) {
   return OkStatus();
 }
 
-// Prints the first error and whether rank 0's call, enqueued by a thread,
-// failed. Ends the process.
+// Prints the first error, and whether rank 0's call failed. `enqueued` is the
+// result of the thread that enqueues this call. Ends the process.
 [[noreturn]] void EndWithItsError(DeviceWorld& world,
                                   std::future<Status> enqueued) {
   const Status status = WatchUntilFailure(world);
   OkOrDie(cudaSetDevice(0));
-  // A thread that waits for the result of rank 0 gets an error.
+  // The call has failed if it could not be enqueued, or if a thread that waits
+  // for its result gets an error.
   const bool failed = !enqueued.get().ok() ||
                       cudaStreamSynchronize(world.stream(0)) != cudaSuccess;
   std::cerr << CodeName(status.code()) << " | " << status.message() << " | "
@@ -54,7 +56,7 @@ Status WatchUntilFailure(DeviceWorld& world) {
 }
 
 // Rank 0 sums `count_0` numbers and rank 1 sums `count_1`; 0 means no call.
-// Ends the process with the error.
+// Prints the error and ends the process.
 [[noreturn]] void RunDisagreement(uint64_t count_0, uint64_t count_1,
                                   DeviceOptions options = {}) {
   options.timeout_s = 1;
@@ -68,7 +70,8 @@ Status WatchUntilFailure(DeviceWorld& world) {
     OkOrDie(cudaSetDevice(world->device(rank)));
     std::byte* buffer = nullptr;
     OkOrDie(cudaMalloc(&buffer, 2 * counts[rank] * sizeof(int32_t)));
-    // A queue may be full before it holds the whole call, and may stay full.
+    // Each call is enqueued by a thread of its own: a queue may be full before
+    // it holds the whole call, and may stay full.
     enqueued[rank] = std::async(std::launch::async, [=, count = counts[rank]] {
       Call call = Sum(rank, count);
       call.input = buffer;
@@ -80,7 +83,7 @@ Status WatchUntilFailure(DeviceWorld& world) {
 }
 
 // Each of two ranks broadcasts as the root, so neither waits for the other.
-// Then both sum `count` numbers. Ends the process with the error.
+// Then both sum `count` numbers. Prints the error and ends the process.
 [[noreturn]] void RunTwoRoots(uint64_t count, DeviceOptions options = {}) {
   options.timeout_s = 5;
   auto* world = new DeviceWorld(2, options);
@@ -103,7 +106,8 @@ Status WatchUntilFailure(DeviceWorld& world) {
       return OkStatus();
     });
   }
-  // The devices have to find the mismatch before the hosts compare the calls.
+  // Give the devices time to find the mismatch themselves, before the hosts
+  // compare the calls.
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   EndWithItsError(*world, std::move(enqueued[0]));
 }
@@ -140,7 +144,8 @@ TEST_F(DeviceEndpointTest, MismatchOfCopies) {
               "MISMATCH .*100000 int32.*100001 int32.*call failed");
 }
 
-// The first call gives wrong results, but then the next call fails.
+// In the first call no rank waits, so no rank notices the mismatch, and the
+// results are wrong. The next call fails.
 TEST_F(DeviceEndpointTest, TwoRootsFailInTheNextCall) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   DeviceOptions by_blocks;
@@ -192,7 +197,8 @@ TEST_F(DeviceEndpointTest, LatePeerOfMoreCopiesThanQueuesHold) {
     call.row_operands.scratch = buffers[rank] + kRest;
     OkOrDie(world->endpoint(rank).Enqueue({0, 1}, call, world->stream(rank)));
   }
-  // While the devices wait for their hosts, their memory can be read.
+  // By now the devices wait for their hosts to report the error. Until then,
+  // the devices' memory can be read.
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   std::byte output[2 * kRow] = {};
   cudaStream_t aside = nullptr;

@@ -49,7 +49,8 @@ class Memory {
   uint64_t used_ = 0;
 };
 
-// Word `at` of row `row` of a rank. Nothing else in the pool has this value.
+// Returns the value of word `at` of row `row` of a rank. Nothing else in the
+// pool has this value.
 uint64_t Word(int rank, uint64_t row, uint64_t at) {
   return 0x7ab1e00000000000 | uint64_t(rank) << 40 | row << 20 | at;
 }
@@ -57,9 +58,9 @@ uint64_t Word(int rank, uint64_t row, uint64_t at) {
 class DeviceRowsTest : public DeviceEndpointTest,
                        public testing::WithParamInterface<int> {
  protected:
-  // Number of words in a row. Some rows consist of whole vectors, and the
-  // number of vectors is or is not a power of two. Other rows have 8 or 24
-  // bytes, and several rows share a vector.
+  // The number of 8-byte words in a row. For some values a row consists of
+  // whole 16-byte vectors, whose number may or may not be a power of two. For
+  // others a row has 8 or 24 bytes, so that neighboring rows share a vector.
   uint64_t words() const { return GetParam(); }
 
   std::vector<uint64_t> Table(int rank) const {
@@ -111,7 +112,7 @@ class DeviceRowsTest : public DeviceEndpointTest,
     return output;
   }
 
-  // Words of the tables of all ranks that lie in the pool.
+  // Returns those words of the ranks' tables that are found in the pool.
   std::set<uint64_t> InPool(DeviceWorld& world) const {
     std::set<uint64_t> found;
     const auto* words = reinterpret_cast<const uint64_t*>(world.pool().base());
@@ -125,8 +126,8 @@ class DeviceRowsTest : public DeviceEndpointTest,
   }
 };
 
-// Every third row is published, and only half of these are taken, some of them
-// twice.
+// Every third row is published. The peer takes only half of the published rows,
+// and some of them twice.
 TEST_P(DeviceRowsTest, TakeRowsWritesWhatIsPublished) {
   for (bool started : {false, true}) {
     DeviceWorld world(kRanks, {});
@@ -206,7 +207,8 @@ TEST_P(DeviceRowsTest, RaggedIsOneCall) {
     Call call = RowsCall(rank, plan::Op::kRaggedAllToAll, "ragged_all_to_all");
     call.request.rows.slices = 1;
     const int32_t own = rank, peer = 1 - rank;
-    // By receiver: input offsets, sizes, output offsets, and received sizes.
+    // The table has four lists, each with an entry for each receiver: input
+    // offsets, sizes, output offsets, and received sizes.
     std::vector<int32_t> table(4 * kRanks);
     table[own] = 0, table[peer] = kOwn;
     table[kRanks + own] = kOwn, table[kRanks + peer] = kSent;

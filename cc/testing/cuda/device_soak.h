@@ -41,7 +41,8 @@ class Scratch {
   }
   Scratch(const Scratch&) = delete;
 
-  // Moves the call's buffers to the device, at the same alignment.
+  // Copies the call's buffers to the device, with the same alignment, and makes
+  // the call use the copies.
   void Upload(Call* call, const SoakCall& soak, int self, cudaStream_t stream) {
     auto place = [](void* base, const std::byte* like) {
       return static_cast<std::byte*>(base) +
@@ -57,7 +58,8 @@ class Scratch {
                             cudaMemcpyHostToDevice, stream));
     OkOrDie(cudaMemcpyAsync(output, call->output, output_bytes_,
                             cudaMemcpyHostToDevice, stream));
-    // The device itself fills rows with zeros.
+    // Fill the output with other bytes, because the device itself has to fill
+    // rows with zeros.
     if (call->request.op == plan::Op::kTakeRows)
       OkOrDie(cudaMemsetAsync(output, 0xa5, output_bytes_, stream));
     if (call->rows != nullptr) UploadRows(call, soak, self, stream);
@@ -127,9 +129,9 @@ inline uint64_t RunCall(DeviceWorld& world,
   world.OpenChannels(members);
   for (int32_t rank : members)
     OkOrDie(world.endpoint(rank).Reserve(soak.ForMember(0)->request));
-  // Uploads all buffers before the first call. A copy from memory that is not
-  // pinned may wait for copies of other streams, which may wait for a rank that
-  // this thread serves later.
+  // Upload all buffers before the first call starts. A copy from memory that is
+  // not pinned may wait for copies of other streams. These may wait for a rank
+  // that this thread serves later, which would be a deadlock.
   std::vector<std::unique_ptr<Call>> calls;
   for (size_t self = 0; self < members.size(); ++self) {
     const int rank = members[self];
@@ -164,8 +166,8 @@ inline uint64_t RunCall(DeviceWorld& world,
   return soak.CountWrong();
 }
 
-// Checks the channels like the runtime's watcher, so that a hung call ends the
-// test and is named.
+// Checks the channels like the runtime's watcher, so that a call that hangs
+// ends the test with an error that names the call.
 class Watcher {
  public:
   explicit Watcher(DeviceWorld& world)
@@ -244,8 +246,9 @@ inline void RunSoak(uint64_t seed, const Setting& setting, int calls,
   }
 }
 
-// Runs random calls of all ranks. `under_way` calls are started before the
-// first one is done, so that calls follow each other without a pause.
+// Runs `series` series of random calls of all ranks. In a series, `under_way`
+// calls are started before the first one is done, so that calls follow each
+// other without a pause.
 inline void RunSeries(uint64_t seed, const Setting& setting, int under_way,
                       int series, uint64_t large) {
   Random random(seed);

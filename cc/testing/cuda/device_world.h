@@ -14,9 +14,10 @@
 namespace jax_cxl::comm {
 
 inline int CountDevices() {
-  // Must be set before CUDA starts. Several ranks may share a GPU here. All
-  // ranks share a process. Loading a kernel there may wait for another kernel,
-  // which in turn waits for a rank.
+  // These variables must be set before CUDA starts. Several ranks may share a
+  // GPU here, so they need many queues. All ranks share a process, so kernels
+  // are loaded in advance: to load a kernel later, CUDA may wait for a running
+  // kernel, which waits for another rank.
   for (const char* queues : cuda::kDeviceQueues) setenv(queues, "32", 0);
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   int devices = 0;
@@ -34,8 +35,8 @@ inline void OkOrDie(cudaError_t error) {
 }
 
 // A job whose ranks are all in this process, with rank r on GPU r % count, for
-// tests and benchmarks. Kernels of several ranks run on one GPU at the same
-// time. This works as long as all their blocks fit.
+// tests and benchmarks. If ranks share a GPU, their kernels run on it at the
+// same time. This works as long as the blocks of all these kernels fit.
 class DeviceWorld {
  public:
   DeviceWorld(int size, const DeviceOptions& options, bool direct = true,
@@ -80,8 +81,8 @@ class DeviceWorld {
     return failure_;
   }
 
-  // Opens channels in advance, so that no first call waits for another first
-  // call of the same thread.
+  // Opens channels in advance. Otherwise the first call of one rank would wait
+  // for the first call of another rank, which the same thread makes later.
   void OpenChannels(const std::vector<int32_t>& members) {
     for (int32_t rank : members)
       OkOrDie(endpoints_[rank]->OpenChannel(members));

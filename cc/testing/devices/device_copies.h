@@ -17,7 +17,8 @@ class DeviceCopies {
   explicit DeviceCopies(const Pool& pool)
       : cache_(dynamic_cast<IncoherentCache*>(pool.coherence().cache())) {}
 
-  // From now on, none of the device's writes stays in the cache.
+  // From now on, the device's writes go to the memory, and none stays in the
+  // host's cache.
   void WriteMemory() {
     if (cache_ != nullptr) cache_->DevicesWriteMemory();
   }
@@ -35,7 +36,8 @@ class DeviceCopies {
       std::memcpy(to, from, bytes);
   }
 
-  // Words that another device polls. `kOrder` is a memory order of C++.
+  // StoreWord and LoadWord access words that another device polls. `kOrder` is
+  // a memory order of C++.
   template <int kOrder = __ATOMIC_RELAXED>
   void StoreWord(uint64_t* word, uint64_t value) const {
     if (cache_ == nullptr) {

@@ -33,8 +33,8 @@ using cuda::DeviceControl;
 constexpr uint64_t kKey = 0x6d6f64656c000000;
 constexpr uint64_t kControlBytes = sizeof(DeviceControl);
 constexpr uint32_t kBlocks = 4;
-// The size of the longest calls with flags. Longer calls would only take more
-// time.
+// The size of the longest calls with flags here. Longer calls would take more
+// time and test nothing else.
 constexpr uint64_t kFlaggedBytes = 8 << 10;
 
 // Settings that all ranks of a world share.
@@ -55,8 +55,9 @@ struct Setting {
         threads(static_cast<int>(Pick(random, 1, 3))),
         writes_memory(random() % 3 == 0),
         counted(random() % 3 == 0),
-        // Either flags start again at 0 after some calls, or they have just
-        // started.
+        // Flags are round numbers of 32 bits. In half of the worlds they begin
+        // at 0. In the others they begin near their end, so that they start
+        // again at 0 after some calls.
         first_flagged_round(
             random() % 2 == 0 ? 0 : UINT32_MAX - Pick(random, 2, 12)) {
     slots.num_slots = static_cast<int>(Pick(random, 3, 6));
@@ -71,7 +72,7 @@ struct Setting {
   }
 };
 
-// One call, as all ranks execute it.
+// One call, with the choices that are the same for all ranks.
 struct SharedCall {
   SoakCall call;
   bool by_copies;
@@ -101,8 +102,8 @@ struct SharedCall {
     geometry = last->geometry;
   }
 
-  // Never returns an operation that moves rows, because only executors know the
-  // rows.
+  // Never returns an operation that moves rows: its plan moves all rows, and
+  // only the real executors know which rows to leave out.
   static plan::Op RandomOp(Random& random) {
     while (true) {
       const auto op = static_cast<plan::Op>(Pick(random, 0, plan::kNumOps - 1));
@@ -204,8 +205,7 @@ class ModelRank {
   }
 
   // Executes calls. Enqueues some calls on the relay before the device reaches
-  // them, as a stream does, unless the device writes them down itself. Returns
-  // "" or the problem.
+  // them, as a stream does. Returns the first problem, or "" if there is none.
   std::string Run(std::vector<SharedCall>& calls, uint64_t seed,
                   const std::atomic<bool>& stop) {
     Random random(seed);
@@ -270,13 +270,13 @@ class ModelRank {
     return "";
   }
 
-  // Returns the control block of a rank in this rank's view of the pool.
+  // Returns the control block of `rank`, as this rank's host sees the pool.
   DeviceControl& Control(const ModelRank& rank) {
     return *reinterpret_cast<DeviceControl*>(
         pool_.At(rank.place_.control, kControlBytes));
   }
 
-  // Returns the plan for a call with flags, or null if there is none.
+  // Returns the plan by which the call carries flags, or null if it cannot.
   static std::unique_ptr<cuda::GpuPlan> FlaggedPlan(
       const plan::Request& request) {
     if (!plan::IsFlagged(request, kFlaggedBytes)) return nullptr;
@@ -375,7 +375,8 @@ class ModelRank {
   bool copied_ = false;
 };
 
-// Runs a batch of calls on all ranks. Returns "" or the problem.
+// Runs a batch of calls on all ranks. Returns the first problem, or "" if there
+// is none.
 std::string RunBatch(std::vector<std::unique_ptr<ModelRank>>& ranks,
                      std::vector<SharedCall>& calls, Random& random,
                      double timeout_s) {

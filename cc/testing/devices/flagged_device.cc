@@ -61,7 +61,8 @@ std::string FlaggedDevice::Execute(const ModelCall& call,
           },
           stop))
     return "stopped";
-  // A kernel's store does not overtake the loads before its barrier either.
+  // This store must not overtake the loads of data. In the kernel, a barrier
+  // between them ensures this.
   copies_.StoreWord<__ATOMIC_RELEASE>(
       &mine.released, call.epoch << pool::kValueBits | (round + 1));
   return "";
@@ -98,7 +99,8 @@ void FlaggedDevice::Put(const DeviceStep& step) {
   }
 }
 
-// Reads the data of a member that begin at `at` in its slot.
+// Reads `to.size()` bytes of a member's slot, from byte `at` on. Returns false
+// if `stop` has become true.
 bool FlaggedDevice::Get(int member, uint64_t at, std::span<std::byte> to,
                         const std::atomic<bool>& stop) {
   const uint32_t flag = flagged::FlagOf(call_->base_round);
@@ -148,7 +150,7 @@ uint64_t FlaggedDevice::ReleasedBy(int member) const {
   return word >> pool::kValueBits == call_->epoch ? word & pool::kValueMask : 0;
 }
 
-// Returns a word of a unit in a member's slot.
+// Returns the address of a word of a unit in a member's slot.
 uint64_t* FlaggedDevice::Word(int member, uint64_t unit, int word) const {
   std::byte* slot = call_->members[member]
                         .flagged->vectors[flagged::SlotOf(call_->base_round)];

@@ -20,13 +20,14 @@ namespace jax_cxl::comm {
 // peers.
 class FlaggedDevice {
  public:
-  // All calls before `first_round` count as read by all peers.
+  // All rounds before `first_round` count as read by all peers.
   FlaggedDevice(const pool::DeviceCopies& copies, uint64_t seed,
                 uint64_t first_round)
       : copies_(copies), random_(seed), released_(first_round) {}
 
   // Executes a call. Its `base_round` counts the rounds of the rings for short
-  // messages. Returns "" or the problem. `stop` ends the call.
+  // messages. Returns the problem, or "" if there is none. Gives up when `stop`
+  // becomes true.
   std::string Execute(const ModelCall& call, const std::atomic<bool>& stop);
 
  private:

@@ -225,7 +225,7 @@ void ModelDevice::Release(uint64_t round) {
       }
 }
 
-// The blocks ring in any order.
+// Rings the doorbells of all blocks. The order is random, as in a kernel.
 void ModelDevice::RingAll(uint64_t rounds, bool published) {
   const MemberView& mine = call_->members[call_->self];
   std::vector<uint32_t> indices(call_->num_words);

@@ -39,7 +39,7 @@ struct ModelCall {
 };
 
 // Does what kernels (cc/engine/cuda/slot_call.cuh) and copy engines
-// (copy_engine.cu) do in calls, step by step, with the same words. Both
+// (copy_engine.cu) do in calls, step by step, with the same control words. Both
 // directions run at the same time, in a random order. In a series of the copy
 // engines, one direction may be in the next call while the other one is not.
 class ModelDevice {
@@ -48,7 +48,8 @@ class ModelDevice {
       : copies_(copies), random_(seed) {}
 
   // Executes a series of calls of the copy engines, or one call of a kernel.
-  // Returns "" or the problem. `stop` ends the calls.
+  // Returns the problem, or "" if there is none. Gives up when `stop` becomes
+  // true.
   std::string Execute(std::span<const ModelCall> series,
                       const std::atomic<bool>& stop);
 
@@ -66,7 +67,8 @@ class ModelDevice {
   bool HasPublished(int member, uint64_t round);
   void Release(uint64_t round);
 
-  // Calls use(address in the slot, offset of the step, bytes) for each piece.
+  // Calls use(address in the slot, offset within the step, bytes) for each
+  // piece of the step's data that lies in one slot without a gap.
   template <typename Use>
   void ForSlot(int member, uint64_t round, uint64_t offset, uint64_t bytes,
                const Use& use) const;
@@ -88,8 +90,8 @@ class ModelDevice {
   const pool::DeviceCopies copies_;
   std::mt19937_64 random_;
   const ModelCall* call_ = nullptr;  // of the current step
-  // How many calls of the series, and steps of the next one, each direction
-  // has done.
+  // For each direction: how many calls of the series it has completed, and how
+  // many steps of the call after these.
   size_t sent_calls_ = 0;
   size_t received_calls_ = 0;
   uint32_t sent_ = 0;

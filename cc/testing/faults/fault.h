@@ -12,11 +12,11 @@
 namespace jax_cxl::fault {
 
 enum class Point : uint8_t {
-  // Before the first operation after the rank has recorded that
+  // Before the rank's first operation on the pool after its recorder says that
   kSubmit,  // it has submitted a call,
   kStart,   // all ranks are in the call,
   kFinish,  // the call is done.
-  // In channels:
+  // At operations on the words and data of a channel:
   kStep,  // before a slot or a submission is published or acquired
   kRing,  // before a doorbell, after the data that it announces
   kRung,  // after a doorbell

@@ -24,7 +24,8 @@
 #include "cc/testing/faults/fault_job.h"
 
 // Kills whole jobs at random moments, from before the pool exists to the middle
-// of a collective. Then finds the files and sockets that the jobs leave behind.
+// of a collective. Also finds the files and sockets that these jobs leave
+// behind.
 namespace jax_cxl::comm::faults {
 
 inline const std::string kCyclePrefix = "cycle.";
@@ -119,9 +120,9 @@ inline int CountEntries(const std::string& directory,
 
 inline int OpenDescriptors() { return CountEntries("/proc/self/fd", ""); }
 
-// Counts what pools have left on this machine if their names start with
-// `prefix`. Also counts the descriptors of this process beyond
-// `descriptors_before`.
+// Counts the files and sockets on this machine that belong to pools whose names
+// start with `prefix`. Also looks for child processes, and counts the
+// descriptors that this process has beyond `descriptors_before`.
 inline Leftovers FindLeftovers(const std::string& prefix,
                                int descriptors_before) {
   Leftovers left;

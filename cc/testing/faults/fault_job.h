@@ -53,8 +53,9 @@ struct Case {
   int ranks = 2;
   uint64_t seed = 1;  // of the collectives
   fault::Fault fault;
-  // If set, the fault is a signal from outside, at this time after the start.
-  // The fault's point then has no meaning.
+  // If set, the fault is a signal that the parent process sends, this many
+  // seconds after all ranks have registered. The fault's point then has no
+  // meaning.
   std::optional<double> at_s;
   // If set, a stopped rank continues after this time. Otherwise it stays
   // stopped until all other ranks have ended.
@@ -81,7 +82,7 @@ struct RankResult {
   double ended_at = 0;  // when the last call was done
   std::array<uint64_t, fault::kNumPoints> passes{};
   char message[2000] = {};
-  // Observed by the parent.
+  // The parent process sets the following fields.
   int status = 0;  // from waitpid
   bool hung = false;
 };
@@ -111,7 +112,7 @@ inline std::vector<soak::SoakCall> MakeCalls(const Case& item) {
   return calls;
 }
 
-// The code of one rank, in its process.
+// Makes the calls of one rank, in the rank's process.
 inline void RunRank(const Case& item, int rank, pool::Pool* pool,
                     Shared* shared) {
   RankResult& result = shared->results[rank];
@@ -129,7 +130,7 @@ inline void RunRank(const Case& item, int rank, pool::Pool* pool,
   Completions completions;
   Endpoint endpoint(pool, peers.get(), &completions, options, rank);
   Status status;
-  // First one call alone, then the others at once.
+  // Starts the first call alone, and the other calls together when it is done.
   for (auto [first, last] : {std::pair{0, 1}, std::pair{1, kCalls}}) {
     std::vector<Status> statuses(kCalls);
     Countdown countdown(last - first);
@@ -178,10 +179,12 @@ class Job {
       spec.bytes = pool::MinimumPoolBytes(item_.ranks, 1);
       pool::ApplyChoice(&spec);
       for (int rank = 0; rank < item_.ranks; ++rank) Fork(rank, spec);
-      // Created after the forks, because an incoherent pool has a thread.
+      // The pool is created after the forks, because an incoherent pool has a
+      // thread, and a fork does not copy threads.
       const auto pool = OrDie(pool::Pool::Create(spec, item_.ranks));
       shared_->token = pool->token();
-      // No fault happens before all ranks have the pool.
+      // Keep the pool until all ranks have attached to it. No fault happens
+      // before that.
       while (shared_->registered < item_.ranks && Now() < deadline_)
         sched_yield();
     }
@@ -230,7 +233,9 @@ class Job {
           injector.passes(static_cast<fault::Point>(point));
   }
 
-  // Sends the signals from outside, and waits for all processes.
+  // Waits until all processes have ended. Sends the signals of a fault from
+  // outside, continues or kills a stopped process, and kills processes that
+  // exceed the deadline.
   void Attend() {
     std::optional<double> strike_at;
     bool stopped = false;
@@ -264,7 +269,8 @@ class Job {
       kill(pid, item_.fault.action == fault::Action::kStop ? SIGSTOP : SIGKILL);
   }
 
-  // Returns true if it is time to continue or to end a stopped process.
+  // Returns true if it is time to continue the stopped process, or to kill it
+  // if it is not to be continued.
   bool MayEnd() const {
     if (item_.resume_after_s)
       return Now() > shared_->fault_at + *item_.resume_after_s;

@@ -25,7 +25,8 @@ namespace jax_cxl::comm::faults {
 inline constexpr double kDeadline = 10;
 // The longest time in which a survivor must report a dead peer.
 inline constexpr double kPromptly = 1;
-// How long after its timeout a rank may give up, on a busy machine.
+// The longest time after its timeout in which a rank must give up. It leaves
+// time for a busy machine.
 inline constexpr double kAfterTimeout = 3;
 
 struct Tally {
@@ -211,7 +212,8 @@ inline void RunCase(const Case& item, Tally* tally) {
   Judge(item, result, tally).Run();
 }
 
-// Counts the victim's passes through all points without a fault.
+// Runs the job without a fault, and returns how often the victim passes each
+// point.
 inline std::array<uint64_t, fault::kNumPoints> CountPasses(Case item) {
   item.fault.call = 0;
   item.fault.pass = UINT64_MAX;
@@ -220,14 +222,15 @@ inline std::array<uint64_t, fault::kNumPoints> CountPasses(Case item) {
   return Job(item, kDeadline).Run().ranks[item.fault.rank].passes;
 }
 
-// Which passes of a point the cases cover.
+// Which faults CasesOf lists.
 struct Coverage {
   bool every_pass = false;  // else one random pass
   bool all_actions = false;
   int random_times = 0;  // number of kills and stops at random times
 };
 
-// Returns the cases with one victim in one kind of job.
+// Returns the cases in which rank `victim` has the fault, in jobs of `ranks`
+// ranks that call `op`.
 inline std::vector<Case> CasesOf(plan::Op op, int ranks, int victim,
                                  const Coverage& coverage,
                                  soak::Random& random) {
@@ -246,7 +249,8 @@ inline std::vector<Case> CasesOf(plan::Op op, int ranks, int victim,
     item.fault.point = point;
     item.fault.pass = pass;
     item.fault.action = action;
-    // Deaths have their own limit, kPromptly. No rank has to notice a delay.
+    // In these cases no call may time out: a death must be reported within
+    // kPromptly, and a delay is too short to be noticed.
     if (action == Action::kKill || action == Action::kExit ||
         action == Action::kDelay)
       item.timeout_s = 5;
@@ -259,7 +263,8 @@ inline std::vector<Case> CasesOf(plan::Op op, int ranks, int victim,
   };
   for (int p = 0; p < fault::kNumPoints; ++p) {
     const auto point = static_cast<Point>(p);
-    // How often a rank waits is random.
+    // How often a rank waits differs from run to run, so a late pass may not
+    // occur again.
     const uint64_t count =
         point == Point::kWait ? std::min<uint64_t>(passes[p], 2) : passes[p];
     if (count == 0) continue;

@@ -51,7 +51,7 @@ Case AllReduce(const std::string& fault) {
   return item;
 }
 
-// The sweep is useful only if it notices a hang ...
+// Checks that the sweep notices a hang.
 TEST(FaultTest, SeesAHang) {
   Case item = AllReduce("rank=1,point=start,action=stop");
   item.timeout_s = 1000;
@@ -61,7 +61,8 @@ TEST(FaultTest, SeesAHang) {
   EXPECT_EQ(tally.hangs, 1u);
 }
 
-// ... an error that names the wrong rank or comes late, and a wrong value.
+// Checks that the sweep notices an error that names the wrong rank, an error
+// that comes late, and wrong values.
 TEST(FaultTest, SeesThatTheWrongRankIsNamed) {
   const Case item = AllReduce("rank=1,point=start,action=kill");
   JobResult result = Job(item, kDeadline).Run();
@@ -82,9 +83,9 @@ TEST(FaultTest, SeesThatTheWrongRankIsNamed) {
   EXPECT_EQ(tally.wrong, 3u);
 }
 
-// The fault is in the first call, and that call uses slots. The calls after it
-// are submitted together, and small ones succeed even if a rank that has
-// submitted them dies.
+// The fault is in the first call, which is large enough to use slots. A later
+// call is less suitable: all later calls are submitted together, and small ones
+// succeed even if a rank dies after it has submitted them.
 TEST(FaultTest, SaysWhatTheVictimDidLast) {
   if (pool::Incoherence::FromEnvironment())
     GTEST_SKIP() << "other hosts know only what a killed rank's last heartbeat "
@@ -104,8 +105,8 @@ TEST(FaultCyclesTest, JobsKilledAsAWholeLeaveNothing) {
   for (int cycle = 0; cycle < RandomTestCount(20); ++cycle)
     StartAndCrash(cycle, 2 + cycle % 3,
                   std::chrono::microseconds(soak::Pick(random, 0, 20'000)));
-  // The sweep of another process may have locked a file that it is about to
-  // remove.
+  // Another process may be sweeping at the same time. It may have locked a file
+  // that it is about to remove, so look several times.
   Leftovers left;
   for (int i = 0; i < 1000 && (i == 0 || left.files > 0); ++i) {
     if (i > 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));

@@ -42,8 +42,8 @@ void Corrupt(Point point, uint64_t* word) {
     std::atomic_ref(word[i]).store(Scramble(word[i] + i));
 }
 
-// Returns true for flags of a channel. Other threads of the process ring the
-// other flags.
+// Returns true for flags of a channel. Only these are points for faults,
+// because other threads of the process ring the other flags.
 bool InChannel(Region flag) { return flag >= Region::kDirectoryReady; }
 
 // Returns true if the region carries data of calls.
@@ -53,7 +53,8 @@ bool IsPayload(Region region) {
 
 }  // namespace
 
-// Behaves like the rank's memory without a fault, and observes every operation.
+// Passes every operation on to the rank's memory, and tells the injector when
+// an operation is at a point for faults.
 class Injector::Memory final : public pool::Interposer, public pool::Cache {
  public:
   Memory(const pool::MappedMemory& memory, Injector* injector,
@@ -123,7 +124,8 @@ class Injector::Memory final : public pool::Interposer, public pool::Cache {
     return regions_.Find(static_cast<const std::byte*>(begin) - base_, bytes);
   }
 
-  // Reads what the rank has recorded since the last operation.
+  // Reads what the rank has recorded since its last operation, and passes the
+  // points kSubmit, kStart and kFinish accordingly.
   void ReadRecorder() {
     if (!open_) return;
     std::lock_guard lock(mutex_);
@@ -153,7 +155,7 @@ class Injector::Memory final : public pool::Interposer, public pool::Cache {
     }
   }
 
-  // Only this process writes the word.
+  // Returns the value of a word that only this process writes.
   static uint64_t ValueOf(uint64_t& word) {
     return std::atomic_ref(word).load() & pool::kValueMask;
   }

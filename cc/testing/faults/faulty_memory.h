@@ -25,12 +25,14 @@ class Injector {
   Injector(const Fault& fault, std::function<void()> observer);
   ~Injector();
 
-  // Changes the spec of the rank's pool, before the pool is opened. This object
-  // must outlive the pool.
+  // Changes the spec of the rank's pool, so that all operations on the pool go
+  // through this object. Call it before the pool is opened. This object must
+  // outlive the pool.
   void ApplyTo(pool::PoolSpec* spec);
 
-  // Returns how often the rank has passed a point since the call of its fault.
-  // A fault's `pass` may be any number up to this count.
+  // Returns how often the rank has passed `point` since it submitted the call
+  // of its fault. If the job runs again, the fault's `pass` may be any number
+  // up to this count.
   uint64_t passes(Point point) const;
 
  private:

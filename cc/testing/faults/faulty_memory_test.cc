@@ -102,7 +102,8 @@ TEST_P(FaultyMemoryTest, CorruptsTheDoorbell) {
   EXPECT_EQ(injector_->passes(Point::kRung), 1u);
 }
 
-// Other threads of the process ring these words, so they are not fault points.
+// Other threads of the process ring the heartbeats, so a heartbeat is not a
+// point for faults.
 TEST_P(FaultyMemoryTest, HeartbeatsPassUnharmed) {
   Set("rank=0,call=0,point=ring,action=delay");
   pool_->coherence().StoreFlag(&pool_->rank_page(0)->heartbeat.word, 7);

@@ -17,7 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns a path to an unlinked file that this process has open.
+// Returns a path through which this process can change an unlinked file that it
+// has open. The former name of the file contains `part_of_name`.
 std::string OpenFile(const std::string& part_of_name) {
   for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
     std::error_code error;
@@ -52,8 +53,8 @@ Status Sum(World& world, uint64_t identity, uint64_t count,
   return countdown.Wait();
 }
 
-// The sizes to which the file is cut: nothing, or the ranks' pages and the
-// start of rank 0's arena.
+// The parameter is the size to which the file is cut: 0, or a size that keeps
+// the ranks' pages and the start of rank 0's arena.
 class LostMemoryTest : public testing::TestWithParam<uint64_t> {};
 
 TEST_P(LostMemoryTest, EveryCallEndsWithTheCause) {

@@ -1,5 +1,5 @@
 // Random damage to headers and files. Opening a pool must give an error or a
-// working pool, and never crash. Seeds are fixed, so that a failure repeats:
+// working pool, and never crash. Seeds are fixed, so that a failure repeats.
 // JAX_CXL_TEST_SECONDS=20 runs ten times as many cases.
 #include <gtest/gtest.h>
 
@@ -81,8 +81,8 @@ TEST_F(HeaderFuzzTest, AttachRefusesAnyTruncation) {
   }
 }
 
-// A checksum proves nothing: a header with random fields and a matching
-// checksum must be refused too.
+// A valid checksum does not prove that a header is right. A header with random
+// fields and a matching checksum must be refused too.
 TEST_F(HeaderFuzzTest, FieldsAreCheckedBehindAValidChecksum) {
   const std::vector<ByteRange> extents = {{0, kBytes}, {kBytes, kBytes}};
   const PoolHeader expected = MakeHeader(2, extents, 2 * kBytes, 1, 99);
@@ -90,14 +90,14 @@ TEST_F(HeaderFuzzTest, FieldsAreCheckedBehindAValidChecksum) {
   for (int i = 0; i < RandomTestCount(20000); ++i) {
     PoolHeader header = expected;
     auto* words = reinterpret_cast<uint32_t*>(&header);
-    // Changes fields after magic and version, except the unused word and the
-    // uid.
+    // Changes a field after magic and version. Leaves out the unused word and
+    // the creator's uid, which CheckHeader does not compare.
     uint64_t at = 3 + Below(sizeof(PoolHeader) / 4 - 5);
     if (at == offsetof(PoolHeader, creator_uid) / 4 ||
         at == offsetof(PoolHeader, reserved) / 4) {
       continue;
     }
-    // Any epoch from 1 to 65535 is valid.
+    // Any epoch from 1 to 65535 is valid, so make it 0 or larger than that.
     if (at * 4 / 8 == offsetof(PoolHeader, epoch) / 8) {
       header.epoch = Below(2) ? 0 : 65536 + Below(UINT64_MAX - 65536);
     } else {

@@ -21,7 +21,8 @@
 namespace jax_cxl::comm {
 namespace {
 
-// Three ranks, which the test steps itself. Rank 0 leads.
+// Three ranks without threads: the test itself makes them step. Rank 0 leads,
+// so it announces the calls.
 class HostileMemberTest : public testing::Test {
  protected:
   HostileMemberTest() {
@@ -36,7 +37,8 @@ class HostileMemberTest : public testing::Test {
       ranks_.emplace_back(pool_.get(), peers_.get(), options_, rank);
   }
 
-  // Starts a call of `count` numbers: 8 fit into a submission, 100,000 do not.
+  // Starts a call of `count` numbers. A call of 8 numbers fits into a
+  // submission, and a call of 100,000 does not.
   void StartCall(int rank, uint64_t identity, uint64_t count) {
     auto call = std::make_unique<Call>();
     call->identity = identity;
@@ -59,7 +61,8 @@ class HostileMemberTest : public testing::Test {
                                                  entry.place.control);
   }
 
-  // Returns the submission of `identity`, which lies after the control block.
+  // Returns the submission of call `identity`. Submissions lie after the
+  // control block.
   pool::Submission* SubmissionOf(int rank, uint64_t identity) {
     auto* word = reinterpret_cast<uint64_t*>(BlockOf(rank) + 1);
     while (word[0] >> 48 != pool_->epoch() || word[1] != identity) ++word;
@@ -114,8 +117,9 @@ TEST_F(HostileMemberTest, SubmissionLargerThanItsPlace) {
       << ErrorOf(0);
 }
 
-// An eager call has no plan for slots. If it were executed in slots, it would
-// run past the end of small slots.
+// The leader's announcement is changed to name an eager call, which has no plan
+// for slots. If a rank executed this call in slots, it would write past the end
+// of small slots.
 TEST_F(HostileMemberTest, AnnouncementOfACallThatTakesNoSlot) {
   StartCall(0, 1, 100'000);
   StartCall(1, 1, 100'000);

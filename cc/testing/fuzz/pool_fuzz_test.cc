@@ -55,8 +55,8 @@ std::unique_ptr<pool::Pool> RandomPool(Random& random, int ranks) {
   return pool;
 }
 
-// Runs one job from its start to its end. `period` is the number of steps
-// between two instances of damage; 0: no damage.
+// Runs one job from its start to its end. `period` is the mean number of steps
+// between two instances of damage. 0: no damage.
 void RunWorld(Random& random, uint64_t period, Outcomes* outcomes) {
   const int ranks = static_cast<int>(Pick(random, 2, 4));
   const std::unique_ptr<pool::Pool> pool = RandomPool(random, ranks);
@@ -108,8 +108,8 @@ void RunWorld(Random& random, uint64_t period, Outcomes* outcomes) {
     return false;
   };
   while (busy()) {
-    // Damage ends after a while, so that a job cannot continue forever by
-    // chance.
+    // Damage ends after 20,000 steps. Otherwise it might by chance let the job
+    // make progress forever.
     if (period > 0 && ++steps < 20'000 && random() % period == 0)
       scribbler.Scribble();
     const int rank = static_cast<int>(random() % ranks);
@@ -144,9 +144,10 @@ TEST(PoolFuzzTest, EveryCallEnds) {
   const uint64_t seed = FuzzSeed();
   Outcomes outcomes;
   const Clock::time_point start = Clock::now();
-  // The test continues until some calls have succeeded, and ranks have noticed
-  // damage in several ways. Calls time out in only a few worlds, and with a
-  // slow sanitizer a few worlds already take four seconds.
+  // The test continues until calls have ended with each of these codes, or
+  // until 600 worlds have run. Four seconds may be too short for this: calls
+  // time out in only a few worlds, and with a slow sanitizer only a few worlds
+  // run in four seconds.
   constexpr Code kExpected[] = {Code::kOk, Code::kDataLoss,
                                 Code::kDeadlineExceeded, Code::kMismatch};
   auto all_seen = [&] {

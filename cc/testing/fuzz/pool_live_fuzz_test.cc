@@ -1,6 +1,7 @@
 // Ranks run in their own threads, while another process overwrites words of
-// their pool at any moment, even between a check and the use. Every call must
-// end, and nothing outside the pool and the calls' own buffers may change.
+// their pool at any moment, even after a rank has checked a word and before it
+// uses the word. Every call must end, and nothing outside the pool and the
+// calls' own buffers may change.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -50,7 +51,8 @@ class ScribblingProcess {
   pid_t pid_;
 };
 
-// Runs batches of calls until one fails, at most `batches` of them.
+// Runs up to `batches` batches of calls. Stops after the first batch in which a
+// call fails.
 Status RunWorld(Random& random, int batches) {
   Options options;
   options.slot_bytes = random() % 2 == 0 ? 1024 : 16384;
@@ -59,8 +61,8 @@ Status RunWorld(Random& random, int batches) {
   options.timeout_s = 0.2;
   World world(3, options, 16 << 20);
   const Fence fence(world.pool());
-  // Measured against the duration of a call, these pauses range from rare to
-  // permanent damage.
+  // Pauses in microseconds. With the longest pause few calls meet damage, and
+  // with the shortest one every call does.
   constexpr int kPauses[] = {1000, 100, 10};
   const ScribblingProcess enemy(
       world.pool(), random(), std::chrono::microseconds(kPauses[random() % 3]));

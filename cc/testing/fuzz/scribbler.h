@@ -15,11 +15,11 @@
 #include "cc/pool/layout/recorder_layout.h"
 #include "cc/pool/pool.h"
 
-// Shared by the fuzzers of the running protocol.
+// Code that the fuzzers of the running protocol share.
 namespace jax_cxl::comm {
 
-// Overwrites any word that other ranks read, as a rank with a bug, or a
-// malicious rank, might.
+// Overwrites words of a rank's memory that other ranks read. A malicious rank,
+// or a rank with a bug, might do the same.
 class Scribbler {
  public:
   Scribbler(const pool::Pool& pool, uint64_t seed)
@@ -37,7 +37,7 @@ class Scribbler {
   uint64_t* Somewhere() {
     const int rank = static_cast<int>(Below(pool_.world_size()));
     pool::RankPage* page = pool_.rank_page(rank);
-    // A rank has few groups, so few entries are in use.
+    // A rank has few groups, so only the first few entries are in use.
     pool::ChannelEntry& entry = page->channels[Below(3)];
     switch (Below(9)) {
       case 0:
@@ -63,8 +63,9 @@ class Scribbler {
     return static_cast<uint64_t*>(begin) + Below(bytes / sizeof(uint64_t));
   }
 
-  // Returns a word in the part of the pool that the directory names. Half of
-  // the time, the word is in the counters and first entries of a control block.
+  // Returns a random word among `bytes` bytes at an offset that comes from a
+  // directory entry. Half of the time, the word is among the first 1,024 bytes,
+  // which in a control block are the counters and the first entries.
   uint64_t* InPool(uint64_t offset, uint64_t bytes) {
     if (Below(2) == 0) bytes = std::min<uint64_t>(bytes, 1024);
     std::byte* at = pool_.At(offset / 8 * 8, bytes);
@@ -72,9 +73,9 @@ class Scribbler {
     return WordOf(at, bytes);
   }
 
-  // Returns a doorbell word of this job, or a word after it. Usually it chooses
-  // the latest doorbells: submissions or announcements that have not been read
-  // yet.
+  // Returns a doorbell of this job that has rung, or one of the five words
+  // after it. In three of four cases it is one of the last four doorbells,
+  // because their submissions or announcements may not have been read yet.
   uint64_t* Rung(uint64_t offset, uint64_t bytes) {
     auto* begin = reinterpret_cast<uint64_t*>(pool_.At(offset / 8 * 8, bytes));
     if (begin == nullptr) return InPool(offset, 1024);
@@ -119,8 +120,8 @@ class Scribbler {
   std::vector<uint64_t*> rung_;  // scratch
 };
 
-// Makes the memory just below and above the pool inaccessible, as far as these
-// addresses are free.
+// Makes the memory just below and above the pool inaccessible, if nothing is
+// mapped there. So an access outside of the pool crashes the test.
 class Fence {
  public:
   explicit Fence(const pool::Pool& pool) {
@@ -146,7 +147,8 @@ class Fence {
   void* above_ = MAP_FAILED;
 };
 
-// Returns a new seed, or the seed of --gtest_random_seed, which repeats a run.
+// Returns the seed of --gtest_random_seed, which repeats a run, or a new seed
+// if the flag is not set. Prints the seed.
 inline uint64_t FuzzSeed() {
   uint64_t seed = GTEST_FLAG_GET(random_seed);
   if (seed == 0) seed = 1 + std::random_device()() % 99999;

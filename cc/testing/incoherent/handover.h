@@ -33,7 +33,8 @@ class HandOver {
       page->info.process.pid = 1 + rank;  // makes the rank one of this host
       pool->coherence().PublishPayload(&page->info, sizeof(page->info));
     }
-    // A channel with one slot, so that the emulated cache recognizes its words.
+    // The first directory entry is a channel with one slot. The emulated cache
+    // finds out from such entries what the words in the pool are.
     ChannelEntry& entry = a_->rank_page(0)->channels[0];
     entry.place.control = a_->arena(0, 0).offset;
     entry.place.slot_bytes = kSlotBytes;
@@ -42,7 +43,7 @@ class HandOver {
     entry.place.slots[0] = entry.place.control + kMiB / 2;
     a_->coherence().PublishPayload(&entry.place, sizeof(entry.place));
     to_.Ring(&entry.version, 1);
-    // A channel between devices.
+    // The second entry is a channel between devices.
     ChannelEntry& devices = a_->rank_page(0)->channels[1];
     devices.place.control = a_->arena(0, 0).offset + kMiB;
     a_->coherence().PublishPayload(&devices.place, sizeof(devices.place));
@@ -52,7 +53,7 @@ class HandOver {
       b_->coherence().AcquirePayload(seen, sizeof(*seen));
   }
 
-  // Returns the first problem, or "".
+  // Returns the first problem, or "" if there is none.
   std::string Run(uint64_t rounds) {
     for (uint64_t round = 1; round <= rounds; ++round) {
       for (const Place& place : Places()) {
@@ -74,7 +75,8 @@ class HandOver {
   static constexpr uint32_t kSlotBytes = 8192;
   static constexpr uint16_t kPayloadBytes = 1024;
 
-  // Offsets in the pool.
+  // A place in the pool for a flag and its payload. `flag` and `payload` are
+  // offsets.
   struct Place {
     std::string name;
     uint64_t flag;
@@ -111,7 +113,7 @@ class HandOver {
         {"submission beyond its line", submission, submission + 64,
          kPayloadBytes - 64},
         {"name", name, name + 8, sizeof(CallName) - 8},
-        // The word's 64-byte cache line is not the doorbell's.
+        // This word of a SendLine is not in the cache line of the doorbell.
         {"call word", devices + offsetof(cuda::SendLine, calls[9])},
         {"ended", devices + offsetof(cuda::DeviceControl, ended)},
     };
@@ -134,7 +136,8 @@ class HandOver {
     to_.Ring(Flag(a_, place), round);
   }
 
-  // Receives the payload after the reader has seen the flag.
+  // Receives the payload of a round, whose flag the reader has seen. Returns
+  // the problem, or "" if there is none.
   std::string Receive(const Place& place, uint64_t round) {
     if (place.bytes > 0)
       b_->coherence().AcquirePayload(b_->base() + place.payload, place.bytes);
@@ -147,7 +150,7 @@ class HandOver {
     return "";
   }
 
-  // Checks that the next LoadFlag sees the value of a StoreFlag.
+  // Checks that a LoadFlag right after a StoreFlag sees the stored value.
   std::string OneAfterTheOther(const Place& place, uint64_t round) {
     Send(place, round);
     const uint64_t seen = from_.Read(Flag(b_, place));
@@ -180,8 +183,9 @@ class HandOver {
     return wrong;
   }
 
-  // On a busy machine, both threads may have to wait long for a core. A thread
-  // that has run for a second leaves the other thread its share.
+  // Waits until `ready` returns true, for at most a second of this thread's
+  // processor time. On a busy machine both threads may wait long for a core,
+  // and that time does not count.
   static bool Wait(const std::function<bool()>& ready) {
     const double end = OwnSeconds() + 1;
     while (!ready()) {

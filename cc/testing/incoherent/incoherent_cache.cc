@@ -13,11 +13,11 @@ namespace {
 
 using Operation = Omission::Operation;
 
-// Ranges are split at these boundaries, so that the parts can move in any
-// order.
+// Ranges are split at multiples of this number of bytes, so that their parts
+// can move in any order.
 constexpr uint64_t kPart = 1024;
-// How often the adversary's own thread acts, and on how much of the pool. With
-// these values it reaches every line.
+// How often the adversary's own thread acts, and on how many bytes of the pool.
+// It moves on each time, and so reaches every line.
 constexpr auto kSweepEvery = std::chrono::microseconds(500);
 constexpr uint64_t kSweepBytes = 64 * Shadow::kLine;
 
@@ -123,7 +123,7 @@ void IncoherentCache::DeviceRead(std::byte* to, const std::byte* from,
   const uint64_t begin = shadow_->OffsetOf(from);
   for (uint64_t at = 0; at < bytes;) {
     const uint64_t part = std::min(bytes - at, kPart - (begin + at) % kPart);
-    // Lines that are not in the cache come from memory.
+    // A line may have left the cache, so that the device reads it from memory.
     if (has_adversary_ && random.OneIn(8)) shadow_->Refresh(begin + at, part);
     shadow_->DeviceRead(begin + at, to + at, part);
     Disturb(random);
@@ -192,7 +192,8 @@ uint64_t IncoherentCache::Load(const uint64_t* flag) {
   if (std::exchange(self.fence_due, false)) CompleteFullFence(self);
   Disturb(self.random);
   if (has_adversary_ && self.random.OneIn(8)) {
-    // Without a fence, a later drop of this range may happen before the load.
+    // Without a full fence between them, a drop after this load may happen
+    // before it. So drop a range now that the thread may drop next.
     Range early = PickNoted(self.random, /*flags=*/false);
     if (self.random.OneIn(2)) early = {range.offset, 512, range.region};
     if (early.bytes > 0 && self.dropped_early.size() < 16) {
@@ -200,7 +201,8 @@ uint64_t IncoherentCache::Load(const uint64_t* flag) {
       self.dropped_early.push_back(early);
       std::this_thread::yield();
       HoldUp(self.random);
-      // The load itself fetches the line that was dropped for it.
+      // If the flag's line was dropped before this load, the load itself
+      // fetches the line.
       if (self.fetches) shadow_->Refresh(range.offset, range.bytes);
     }
   }
@@ -284,7 +286,8 @@ void IncoherentCache::EvictAndPrefetch() {
     sweep = RoundDown(sweep, Shadow::kLine);
     Touch(random, sweep, kSweepBytes);
     sweep = (sweep + kSweepBytes) % shadow_->bytes();
-    // No operation stays pending forever.
+    // Sometimes complete the pending operations of a thread, so that none stays
+    // pending forever.
     std::lock_guard threads(threads_mutex_);
     for (auto& thread : threads_) {
       if (!random.OneIn(4)) continue;
@@ -301,8 +304,8 @@ void IncoherentCache::Disturb(Random& random) {
   for (uint64_t left = random() % 4; left > 0; --left) {
     const Range range = PickNoted(random, random.OneIn(4));
     uint64_t at = random() % shadow_->bytes();
-    // Includes one more line at both ends, because processors prefetch
-    // neighbors.
+    // Usually choose a line of the range, or one of the lines before and after
+    // it, because processors prefetch neighbors.
     if (range.bytes > 0 && !random.OneIn(8))
       at = range.offset + random() % (range.bytes + 2 * Shadow::kLine);
     at -= std::min(at, Shadow::kLine);

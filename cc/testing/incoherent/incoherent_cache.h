@@ -25,21 +25,21 @@ namespace jax_cxl::pool {
 //
 // - A stored word stays in the cache until it is written back. A loaded word
 //   keeps its value until its line is dropped.
-// - Write-backs and drops happen at once, or at the next fence, in any order. A
-//   drop that no full fence orders after the load of a flag may happen before
-//   that load.
+// - Write-backs and drops happen at once, or at the next fence, in any order.
+//   If no full fence comes between the load of a flag and a drop, the drop may
+//   happen before the load.
 // - An adversary, random from `seed`, writes back dirty lines and refreshes
 //   clean lines at any time, more often where the protocol is active. It also
 //   delays threads. Sooner or later it reaches every line.
 // - Data written by a device of the host may stay in this cache, or bypass it
-//   and go to the memory. A device may read old data from this cache. A
-//   write-back that no full fence orders after a device's write may happen
-//   before that write.
+//   and go to the memory. A device may read old data from this cache. If no
+//   full fence comes between a device's write and a write-back, the write-back
+//   may happen before the write.
 //
-// An omission makes one operation of the protocol do nothing.
+// An Omission makes one operation of the protocol do nothing.
 //
-// Without the adversary, a line moves only if the protocol moves it. So a
-// protocol that does not move a line hangs.
+// Without the adversary, a line moves only if the protocol moves it. So a rank
+// waits forever for a line that the protocol forgets to move.
 //
 // Thread-safe.
 class IncoherentCache final : public Interposer, public Cache {
@@ -53,7 +53,7 @@ class IncoherentCache final : public Interposer, public Cache {
   Coherence coherence() override {
     return Coherence(CoherenceMode::kFlush, this);
   }
-  // From now on each line has one writer.
+  // Called once the pool is open: from then on each line has one writer.
   void Opened() override { shadow_->Seal(); }
 
   // Copies by a device of this host, to and from the process's view of the
@@ -80,13 +80,14 @@ class IncoherentCache final : public Interposer, public Cache {
     Range range;
     bool drop = false;
   };
-  // splitmix64.
+  // The random number generator splitmix64.
   struct Random {
     uint64_t state;
     uint64_t operator()();
     bool OneIn(uint64_t n) { return (*this)() % n == 0; }
   };
-  // The operations that one thread has started and not fenced.
+  // The write-backs and drops that one thread has started, and that no fence
+  // has completed yet.
   struct Thread {
     std::mutex mutex;  // the adversary completes pending operations
     std::vector<Pending> pending;
@@ -112,7 +113,7 @@ class IncoherentCache final : public Interposer, public Cache {
   void Complete(Thread& thread, bool drops);
   void CompleteFullFence(Thread& thread);
   void Perform(const Pending& pending);
-  // Returns a flag value that ends every wait.
+  // Returns a value so large that it ends every wait for a flag.
   uint64_t Satisfied() const;
 
   // The adversary's actions.
@@ -148,9 +149,9 @@ class IncoherentCache final : public Interposer, public Cache {
   std::thread adversary_;
 };
 
-// Each pool that is opened with the result gets the cache of a new host. The
-// first host's seed is `seed`, and each further host's seed is one larger.
-// `leave_out` is an Omission's name, or "" for none.
+// Makes the interposers of a job. Each pool that is opened with the result gets
+// the cache of a new host. The first host's seed is `seed`, and each further
+// host's seed is one larger. `leave_out` is an Omission's name, or "" for none.
 MakeInterposer IncoherentHosts(uint64_t seed, const std::string& leave_out,
                                bool adversary = true);
 

@@ -1,7 +1,7 @@
 // Sanitizers: address, thread
 
-// Tests the incoherent pool itself: it must be as bad as promised, and no
-// worse.
+// Tests the incoherent pool itself: it must be as incoherent as
+// incoherent_cache.h promises, and not more.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -65,7 +65,8 @@ TEST(IncoherentPoolTest, FlushModeOnOneHost) {
   EXPECT_EQ(hosts.a->epoch(), hosts.b->epoch());
 }
 
-// If an operation is left out, the promise that relies on it breaks.
+// The parameter is an operation that the cache leaves out. HandOver must notice
+// that a promise of Coherence is broken.
 class LeftOutTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(LeftOutTest, HandOverNotices) {
@@ -223,7 +224,7 @@ TEST(IncoherentPoolTest, UnpublishedStoresAreNotSeenAtOnce) {
     unseen += *WordAt(*hosts.b, at + 64 * i) == 0;
   }
   EXPECT_GT(unseen, 50);
-  // But the adversary reaches every line.
+  // But sooner or later the adversary writes back and refreshes every line.
   for (uint64_t i = 0; i < 100; ++i) {
     const uint64_t* word = WordAt(*hosts.b, at + 64 * i);
     while (hosts.b->coherence().LoadFlag(word) == 0)

@@ -11,9 +11,9 @@
 
 namespace jax_cxl::pool {
 
-// Negative controls. The emulated cache of an incoherent pool leaves out one
-// operation. The tests must notice this, as they would if the protocol left the
-// operation out.
+// An operation of the protocol that the emulated cache of an incoherent pool
+// leaves out, as if the protocol did not do it. This is a negative control: the
+// tests must notice the omission.
 struct Omission {
   enum class Operation : uint8_t {
     kWriteBack,    // write-back of a stored payload or flag

@@ -53,8 +53,9 @@ inline constexpr bool IsFlag(Region region) {
   return region >= Region::kRankReady;
 }
 
-// Finds the kind of a range from the contents of the pool. For emulation and
-// diagnosis, not for the protocol. Stateless and thread-safe.
+// Finds out what kind of data a range of the pool holds, from the directory
+// entries in the pool. It is for emulation and diagnosis, not for the protocol.
+// Stateless and thread-safe.
 class RegionMap {
  public:
   // `base` is the address of the pool in this process.
@@ -62,8 +63,8 @@ class RegionMap {
             int world_size)
       : base_(base), extents_(std::move(extents)), world_size_(world_size) {}
 
-  // Returns the kind of data in [offset, offset + bytes), with bytes > 0. The
-  // range is a flag only if it is exactly the flag's word.
+  // Returns the kind of data in [offset, offset + bytes), with bytes > 0.
+  // Returns the kind of a flag only if the range is exactly the flag's word.
   Region Find(uint64_t offset, uint64_t bytes) const;
 
   // Returns the only rank that may write at the offset, or -1 if only the
@@ -71,7 +72,8 @@ class RegionMap {
   int OwnerOf(uint64_t offset) const;
 
  private:
-  // Offsets at which the recorders start and end.
+  // Offsets in the pool: the recorders start at recorders(). They end at
+  // arenas(), where the arenas start.
   uint64_t recorders() const { return RecorderOffset(0, world_size_); }
   uint64_t arenas() const { return ControlBytes(0, world_size_); }
 

@@ -11,7 +11,7 @@
 #include <utility>
 
 // The exchange of lines races with the process's stores by design, as in a real
-// cache. On x86, atomic words make this well-defined where it matters.
+// cache. Words are loaded and stored atomically, which is enough on x86.
 #define JAX_CXL_NOT_SANITIZED __attribute__((no_sanitize("thread")))
 
 namespace jax_cxl::pool {
@@ -36,7 +36,7 @@ uint64_t TornWord(uint64_t k, uint64_t tear) {
   return (k * (2 * tear + 1) + tear / 4) % kWords;
 }
 
-// Longer ranges are not delayed line by line.
+// Ranges of more bytes than this move without delays between their lines.
 constexpr uint64_t kLongRange = 1024;
 
 void HoldUp(uint64_t tear) {
@@ -80,9 +80,9 @@ Shadow::Shadow(std::byte* shared, uint64_t bytes,
       written_by_device_(static_cast<std::atomic<uint64_t>*>(
           std::calloc(bytes / kLine + 1, sizeof(std::atomic<uint64_t>)))) {
   if (written_by_device_ == nullptr) std::abort();
-  // At the start every line is cached, with the oldest possible contents.
-  // Untouched pages of the private copies cost no memory, so zeros are not
-  // copied.
+  // At the start every line is in the cache, with the oldest contents that it
+  // can have. Blocks of zeros are not copied: the private copies are already
+  // zero there, and cost no memory until they are written.
   for (uint64_t at = 0; at < bytes_; at += kBlock) {
     const uint64_t length = std::min(kBlock, bytes_ - at);
     const std::byte* block = shared_ + at;
@@ -105,7 +105,8 @@ void Shadow::ForLines(uint64_t offset, uint64_t bytes, const Move& move) {
   for (uint64_t line = RoundDown(offset, kLine); line < end;) {
     const uint64_t block_end = std::min(end, RoundDown(line, kBlock) + kBlock);
     std::lock_guard lock(locks_[line / kBlock % locks_.size()]);
-    // Only short ranges are delayed: polled words and descriptors.
+    // Only lines of short ranges are delayed. These are polled words and
+    // descriptors.
     for (; line < block_end; line += kLine)
       move(line, NextTear() | (bytes > kLongRange ? 64 : 0));
   }
@@ -125,7 +126,7 @@ JAX_CXL_NOT_SANITIZED void Shadow::DeviceWrite(uint64_t offset,
   for (uint64_t line = offset / kLine; line <= (offset + bytes - 1) / kLine;
        ++line)
     written_by_device_[line] = number;
-  // Writes whole words only, as the exchange of a line does.
+  // Stores whole words, because the exchange of a line moves whole words too.
   for (uint64_t at = offset; at < offset + bytes;) {
     const uint64_t word = RoundDown(at, sizeof(uint64_t));
     const uint64_t end = std::min(offset + bytes, word + sizeof(uint64_t));
@@ -166,8 +167,9 @@ uint64_t Shadow::LastDeviceWrite(uint64_t offset, uint64_t bytes) const {
 void Shadow::Drop(uint64_t offset, uint64_t bytes) {
   ForLines(offset, bytes, [this](uint64_t line, uint64_t tear) {
     if (IsDirty(line)) {
-      // The owner of a flag polls it too, while another of its threads stores
-      // to the flag or to its line. Slots have no flags.
+      // A dirty line of a slot is an error. A dirty line with a flag is not:
+      // one thread of the owner may poll the flag while another thread stores
+      // to the line.
       if (regions_.Find(line, kLine) == Region::kSlot)
         Breach(line, "is invalidated before it was written back");
       WriteBackLine(line, tear);

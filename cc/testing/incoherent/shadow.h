@@ -17,13 +17,14 @@
 
 namespace jax_cxl::pool {
 
-// The contents of one host's cache of a shared memory: a private copy that the
-// process uses, and the state of each line when it was last exchanged with the
-// shared memory. A line is dirty where the two differ.
+// The contents of one host's cache of a shared memory. It consists of a private
+// copy of the memory, which the process uses, and of the state that each line
+// had when it was last exchanged with the shared memory. A line is dirty if the
+// two differ.
 //
-// Lines move as a whole, but word by word: words of 8 bytes stay whole, and
-// larger units may be torn. A store of the process is never lost, even if it
-// races with the exchange of its line.
+// A line moves as a whole, but word by word. So words of 8 bytes stay whole,
+// while another host may see a part of a line old and a part new. A store of
+// the process is never lost, even if it races with the exchange of its line.
 //
 // A violation of the protocol ends the process with a message: two hosts store
 // to one line (the last write-back would undo the other's store), a host stores
@@ -54,8 +55,8 @@ class Shadow {
     return static_cast<const std::byte*>(address) - base_;
   }
 
-  // Call it once the pool has been formatted. After that, each line has one
-  // writer. A rank belongs to this host once this host has written its
+  // Call it once the pool has been formatted. After that, only one host may
+  // write to a line. A rank belongs to this host once this host has written its
   // RankInfo.
   void Seal() { sealed_ = true; }
 
@@ -66,23 +67,25 @@ class Shadow {
   void DeviceWrite(uint64_t offset, const std::byte* from, uint64_t bytes);
   // A device of this host reads the range from the cache.
   void DeviceRead(uint64_t offset, std::byte* to, uint64_t bytes) const;
-  // Counts the writes of devices. A write-back that no fence orders after these
-  // writes may have happened before the last write.
+  // Returns the number of writes by devices so far. A thread notes it at a full
+  // fence. A write-back by this thread may have happened before device writes
+  // that came after its last fence.
   uint64_t device_writes() const { return device_writes_; }
   uint64_t LastDeviceWrite(uint64_t offset, uint64_t bytes) const;
 
-  // Copies the lines that the range touches from the shared memory. Writes
-  // dirty lines back first, as a processor does.
+  // Drops the lines that the range touches, and fetches them from the shared
+  // memory again. Writes dirty lines back first, as a processor does.
   void Drop(uint64_t offset, uint64_t bytes);
 
-  // As above, for lines that are not dirty. A cache may do this at any time.
+  // Copies those lines that the range touches and that are not dirty from the
+  // shared memory. A cache may do this at any time.
   void Refresh(uint64_t offset, uint64_t bytes);
 
  private:
   Shadow(std::byte* shared, uint64_t bytes, std::vector<ByteRange> extents,
          int world_size, std::byte* base, std::byte* exchanged);
 
-  // The following functions require the block's lock.
+  // The caller of these functions holds the lock of the line's block.
   bool IsDirty(uint64_t line) const;
   void WriteBackLine(uint64_t line, uint64_t tear);
   void PullLine(uint64_t line, uint64_t tear);
@@ -99,8 +102,8 @@ class Shadow {
   std::vector<std::atomic<bool>> claimed_;
   std::array<std::mutex, 64> locks_;
   std::atomic<uint64_t> device_writes_{0};
-  // By line: the number of the last device write, or 0. Untouched pages cost no
-  // memory.
+  // For each line: the number of the last device write, or 0. Pages that are
+  // never written cost no memory.
   struct Free {
     void operator()(void* memory) const { std::free(memory); }
   };

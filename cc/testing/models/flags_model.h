@@ -10,13 +10,13 @@
 #include "cc/testing/models/protocol_model_search.h"
 
 // A model of short messages between GPUs (engine/cuda/flagged/flagged.h). It
-// includes words with data and a flag, words that name the call of a rank,
-// words that count released rounds, and the clearing of the slots before flags
-// start again.
+// includes words with data and a flag, words that name the call of a rank, and
+// words that count released rounds. It also includes how ranks clear (wipe)
+// their slots before flags start again.
 //
-// A stored word arrives later, and is never torn. Words may arrive in any
-// order, except that words in the same place arrive in the order of their
-// stores. A reader sees the contents of the pool. The threads of a kernel do
+// A stored word arrives in the pool later, and is never torn. Words may arrive
+// in any order, except that words for the same place arrive in the order of
+// their stores. A reader sees what has arrived. The threads of a kernel do
 // their parts of a call in any order. A rank may die or give up between any two
 // steps, and its stores still arrive. Other ranks know at once who has given up
 // (protocol_model.h models how).
@@ -36,7 +36,8 @@ class Model {
   }
   Model(const Model& other) : Model(other.setup_) {}
 
-  // See model::Explore.
+  // As model::Explore requires: appends all steps from `state` to `moves`, and
+  // returns what is wrong with the state.
   std::string Moves(const State& state, std::vector<Transition>* moves) {
     state_ = &state;
     moves_ = moves;
@@ -65,7 +66,7 @@ class Model {
   }
   static uint8_t Bit(int i) { return static_cast<uint8_t>(1 << i); }
   static uint8_t Words(const FlagsCall& call) { return Bit(call.words) - 1; }
-  // The other ranks whose data `rank` gets, one bit each.
+  // Returns the other ranks whose data `rank` gets, one bit each.
   static uint8_t Sources(const FlagsCall& call, int rank) {
     return call.writers & ~Bit(rank);
   }
@@ -199,7 +200,8 @@ class Model {
       Mine(Add("finds another call")).life = kGaveUp;
   }
 
-  // Checks that all ranks that need the overwritten word have read it.
+  // Called when a word of round `old` is overwritten. Checks that all live
+  // ranks that need the word have read it.
   void Overwrite(int old, const char* what, auto has_read) {
     const FlagsCall* call = old == 0 ? nullptr : rounds_[old - 1];
     for (int m = 0; call != nullptr && m < setup_.ranks; ++m) {
@@ -254,7 +256,7 @@ class Model {
     }
   }
 
-  // Adds events that may happen to a rank at any time.
+  // Adds the failures that a rank may have at any time: it dies or times out.
   void AddFailures() {
     if (me().life != kLive || Done(self_)) return;
     if (state_->crashes < setup_.crashes) {
@@ -269,8 +271,8 @@ class Model {
     }
   }
 
-  // Checks a state in which no rank can do anything more. Stored words may
-  // still arrive.
+  // Called for a state in which no rank can do a step. If no stored word can
+  // still arrive, checks that the rank has ended as it should.
   void CheckEnd() {
     for (int m = 0; m < setup_.ranks; ++m) {
       for (const auto& slot : state_->data[m])

@@ -5,7 +5,8 @@
 #include <string_view>
 #include <vector>
 
-// The size of a model of the flags, the faults that it may have, and its state.
+// The types of flags_model.h: the configuration of a model, the faults that it
+// may have, and its state.
 namespace jax_cxl::comm::flags_model {
 
 inline constexpr int kMaxRanks = 3;

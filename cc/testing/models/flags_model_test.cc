@@ -1,8 +1,8 @@
 // Sanitizers: none. It visits millions of states: minutes with a sanitizer.
 
-// Tries every order of every step of short messages between GPUs, with one rank
-// dying anywhere. No unread word is overwritten, no old word is taken for a new
-// one, and every live rank ends.
+// Tries every order of every step of short messages between GPUs, with a death
+// of one rank at any point. Checks that no unread word is overwritten, that no
+// old word is taken for a new one, and that every live rank ends.
 #include "cc/testing/models/flags_model.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,8 @@ struct Named {
 std::vector<Named> Configurations() {
   Configuration two;
   two.calls.assign(4, AllGather(2, 2));
-  // A rank that gets no data from others must check what they have released.
+  // In a broadcast the root gets no data from others. So it must check what
+  // they have released before it writes a slot again.
   Configuration ahead;
   ahead.calls = {Broadcast(2), Broadcast(1), Broadcast(2), Broadcast(1),
                  AllGather(2, 1)};
@@ -43,9 +44,11 @@ std::vector<Named> Configurations() {
   three.calls.assign(3, Broadcast(1));
   Configuration disagree = two;
   disagree.calls[1].kind = {0, 1};
-  // The flags are 1, 2, 3, then a clearing, then 1, 2. The second word of a
-  // slot is put in the first round, and again in the later round that has the
-  // same flag.
+  // The rounds have the flags 1, 2 and 3. Then the slots are cleared, and the
+  // flags start again with 1 and 2. The second word of a slot is put in the
+  // first round, and not again before the round that has the same flag. If the
+  // slots were not cleared, a reader that finds the old word there would take
+  // it for the new one.
   Configuration wrapping;
   wrapping.flags = 4;
   wrapping.calls = {AllGather(2, 2), AllGather(2, 1), AllGather(2, 1),
@@ -107,7 +110,8 @@ INSTANTIATE_TEST_SUITE_P(Faults, BrokenFlagsTest, testing::ValuesIn(kBroken),
                                   "In" + info.param.configuration;
                          });
 
-// Every fault except the first, which means no fault.
+// Checks that kBroken has every fault except the first one, which means no
+// fault.
 TEST(FlagsFaultsTest, AreAllLookedFor) {
   for (size_t fault = 1; fault < std::size(kFaultNames); ++fault)
     EXPECT_TRUE(std::ranges::any_of(kBroken, [&](const Broken& broken) {

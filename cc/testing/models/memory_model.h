@@ -16,11 +16,11 @@
 // Every rank has one block, and is a member of several groups. It makes the
 // calls of its groups in one order. All calls are eager: a rank submits a call,
 // and has finished the call when it has read the submissions of all members.
-// Unlike in protocol_model.h, stores reach the pool at once, but a reader may
-// see a doorbell long before it reads what follows.
+// Unlike in protocol_model.h, stores reach the pool at once. But a reader may
+// see a doorbell long before it reads the message that the doorbell announces.
 namespace jax_cxl::comm::memory_model {
 
-// What a broken variant of the model leaves out.
+// What is wrong in a broken variant of the model.
 enum class Fault : uint8_t {
   kNone,
   kFinishedWait,  // a rank does not ask what the others have finished
@@ -46,9 +46,11 @@ struct Configuration {
   Fault fault = Fault::kNone;
 };
 
-// What a rank knows of a group.
+// What a rank knows about a group, whether or not the group has memory at the
+// moment.
 struct Channel {
-  // Counts over all calls of the group.
+  // Numbers of calls of the group: submitted, finished, and read from each
+  // member.
   uint8_t sent;
   uint8_t done;
   uint8_t read[kMaxRanks];
@@ -61,7 +63,7 @@ struct Rank {
   uint8_t dead;
   uint8_t call;  // the call that the rank is in
   uint8_t seen;  // member + 1: has seen its doorbell, and not read its message
-  // In the pool:
+  // The words of the rank in the pool:
   uint8_t version;
   uint8_t group;  // + 1, 0: none
   uint8_t first;
@@ -227,7 +229,8 @@ class Model {
     step.Add(r, "sees a doorbell").rank[r].seen = static_cast<uint8_t>(m + 1);
   }
 
-  // A rank that waits must wait for a dead rank, directly or indirectly.
+  // Checks that each rank that has not ended waits for a dead rank, or for a
+  // rank that in turn waits for a dead one.
   void CheckWaits(Step& step) const {
     std::vector<bool> excused(setup_.ranks);
     for (int r = 0; r < setup_.ranks; ++r)

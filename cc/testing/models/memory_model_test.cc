@@ -1,8 +1,9 @@
 // Sanitizers: none. It visits very many states.
 
 // Tries every order of every step of ranks that give the memory of a group to
-// another group, with one rank dying anywhere. No rank reads a message of
-// another group, and every live rank ends or waits for a dead rank.
+// another group, with a death of one rank at any point. Checks that no rank
+// reads a message of another group, and that every live rank ends or waits for
+// a dead rank.
 #include "cc/testing/models/memory_model.h"
 
 #include <gtest/gtest.h>
@@ -19,15 +20,16 @@ namespace {
 using model::ExpectFaultIsFound;
 using model::ExpectRightInEveryOrder;
 
-// Two groups of the same two ranks.
+// Two groups, both of the same two ranks.
 Configuration TwoRanks() {
   return {.groups = {3, 3}, .calls = {0, 1, 1, 0, 0, 1, 0, 0, 1, 1, 0}};
 }
-// Three pairs. A rank is always in a call with one of the others.
+// Three groups: each pair of the three ranks.
 Configuration Pairs() {
   return {.ranks = 3, .groups = {3, 5, 6}, .calls = {0, 1, 2, 0, 2, 1}};
 }
-// Rank 1 waits in the first group while rank 0 uses its memory for the second.
+// Rank 1 waits in the group of ranks 0 and 1, while rank 0 uses its own memory
+// for the group of ranks 0 and 2.
 Configuration Ahead() {
   return {.ranks = 3, .groups = {3, 5}, .calls = {0, 0, 1, 1, 0, 1, 0}};
 }

@@ -23,12 +23,13 @@
 //
 // Memory is not coherent. A payload is the number of its message. A store
 // reaches the pool when it is published, or earlier if its line is evicted. A
-// reader drops the line, and may fetch it again at any time until it has read
-// it. Flags are 8 bytes. Stores and loads of flags go directly to the pool.
+// reader drops the line of a payload before it reads the payload. In between,
+// the cache may fetch the line at any time. Flags are 8 bytes. Stores and loads
+// of flags go directly to the pool.
 //
-// A rank may do any step that it could do next, so the order in the real code
-// is one of many. A rank may die or give up between any two steps. A rank that
-// is done takes no more steps.
+// If a rank can do several steps next, the model tries each of them. The real
+// code does them in one of these orders. A rank may die or give up between any
+// two steps. A rank that is done takes no more steps.
 //
 // The model does not include the opening of channels. Flags of short messages
 // between GPUs have their own model (flags_model.h).
@@ -40,7 +41,7 @@ class Model {
 
   explicit Model(Configuration setup) : setup_(std::move(setup)) {}
 
-  // See Explore.
+  // Start and Moves are what Explore requires.
   void Start(State* state) const {
     if (!setup_.announced) return;
     for (int r = 0; r < setup_.ranks; ++r) {
@@ -82,7 +83,8 @@ class Model {
     Watch(turn, turn.moves() == before);
   }
 
-  // A cache may write back a line at any time.
+  // Adds steps in which the rank's cache writes back a line, which it may do at
+  // any time.
   static void Evict(Turn& turn) {
     const Rank& me = turn.me;
     const auto evict = [&](auto place, int stored) {

@@ -12,7 +12,8 @@
 // and peers.cc.
 namespace jax_cxl::comm::model {
 
-// Returns the members that a rank waits for, and whose life it checks.
+// Returns the members that a rank waits for. It gives up if one of them is
+// dead.
 inline std::vector<int> WaitingFor(const Turn& turn) {
   const Rank& me = turn.me;
   if (me.current == 0) return WaitingForOrder(turn);
@@ -22,8 +23,9 @@ inline std::vector<int> WaitingFor(const Turn& turn) {
   return peer < 0 ? std::vector<int>() : std::vector<int>{peer};
 }
 
-// Notices members that are dead, have left or have given up. `stuck` is true if
-// the rank has looked for what it waits for, and has not found it.
+// Adds the steps in which a rank notices that a member is dead, has left or has
+// given up. `stuck` is true if the rank has looked for what it waits for, and
+// has not found it.
 inline void Watch(Turn& turn, bool stuck) {
   const Rank& me = turn.me;
   const auto left = [&](int m) {
@@ -35,9 +37,10 @@ inline void Watch(Turn& turn, bool stuck) {
     turn.Mine(turn.Add("misses a peer")).life = kGivingUp;
     break;
   }
-  // A rank looks for a message, and then checks whether its sender lives.
-  // Meanwhile the message may have arrived and the sender may have left, so the
-  // rank has to look again.
+  // The real code looks for a message, and then checks whether its sender has
+  // left. After the first look, the message may have arrived, and the sender
+  // may have left. So the rank has to look a second time before it gives up. A
+  // model with this fault does not.
   if (turn.Has(Fault::kSecondLook)) {
     for (int m : members)
       if (stuck && me.suspects != m + 1)
@@ -67,7 +70,7 @@ inline void GiveUp(Turn& turn) {
   if (mine.abort == 3) mine.life = kGaveUp;
 }
 
-// Adds events that may happen to a rank at any time.
+// Adds the failures that a rank may have at any time: it dies or times out.
 inline void AddFailures(Turn& turn) {
   const Rank& me = turn.me;
   if (me.life > kGivingUp || me.done == turn.all_calls()) return;
@@ -83,7 +86,8 @@ inline void AddFailures(Turn& turn) {
   }
 }
 
-// Checks a state in which no rank can do anything more.
+// Called for a state in which no rank can do a step. Checks that the rank has
+// ended as it should.
 inline void CheckEnd(Turn& turn) {
   const Rank& me = turn.me;
   if (me.life == kDead || me.done == turn.all_calls()) return;

@@ -47,7 +47,8 @@ inline void ExchangeSubmissions(Turn& turn) {
   }
 }
 
-// Returns how many announced calls all other members have passed.
+// Returns how many of the announced calls, from the first on, all other members
+// have finished reading.
 inline int LeftBehind(const Turn& turn) {
   const State& state = turn.state;
   int left = 0, rounds = 0;
@@ -101,7 +102,8 @@ inline void Follow(Turn& turn) {
                         ? ready - ring
                         : turn.state.announcement[entry];
   turn.Expect(found, me.ordered + 1, "announcement");
-  // A rank executes a call once it has read all submissions of the call.
+  // A follower executes an announced call only once it has read all submissions
+  // of the call.
   if (me.ordering && me.here[turn.state.order[me.ordered]] != turn.everyone())
     return;
   State& next = turn.Add(me.ordering ? "reads an announcement"

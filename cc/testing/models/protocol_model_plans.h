@@ -10,7 +10,8 @@
 // executor.
 namespace jax_cxl::comm::model {
 
-// The modeled parts of a slot that lie in [at, at + bytes).
+// The modeled parts [first, last) of a slot that contain bytes [at, at +
+// bytes).
 struct Parts {
   int first, last;
 
@@ -23,8 +24,8 @@ struct Parts {
                        1) {}
 };
 
-// Returns the round whose slot the step fills, counted from the start of the
-// job, or -1.
+// Returns the round whose slot the step fills, or -1 if it fills none. Rounds
+// are counted from the start of the job.
 inline int FilledRound(const Turn& turn, const plan::Step& step) {
   switch (step.kind) {
     case plan::StepKind::kPut:
@@ -48,7 +49,7 @@ inline std::vector<int> Sources(const Turn& turn, const plan::Step& step) {
   return sources;
 }
 
-// Returns the peer that the step waits for, or -1.
+// Returns a peer that the step has to wait for, or -1 if the step can run.
 inline int Blocker(const Turn& turn, const plan::Step& step) {
   const Fault fault = step.kind == plan::StepKind::kPut ? Fault::kReleasedWait
                                                         : Fault::kResultWait;
@@ -71,8 +72,8 @@ inline void NextStep(Turn& turn, State* next) {
   turn.Mine(*next).part = 0;
 }
 
-// Stores into this rank's slot, then publishes it. `before` is the number of
-// earlier parts of the step.
+// Stores into this rank's slot. When called again, publishes the slot. `before`
+// is how many parts of the step come before these two.
 inline void Fill(Turn& turn, const plan::Step& step, int before) {
   const int round = FilledRound(turn, step);
   const int entry = round % turn.setup.num_slots;
@@ -91,7 +92,8 @@ inline void Fill(Turn& turn, const plan::Step& step, int before) {
     ++turn.Mine(next).part;
 }
 
-// Acquires the slots of `sources`, then reads them.
+// Acquires the slots of `sources`, one in each call. The last call reads all of
+// them.
 inline void Retrieve(Turn& turn, const plan::Step& step,
                      const std::vector<int>& sources) {
   const size_t part = turn.me.part;

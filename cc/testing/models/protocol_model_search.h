@@ -27,8 +27,8 @@ struct Outcome {
   std::vector<std::string> trace;  // steps that lead to the problem
 };
 
-// Two independent hashes represent a state. Among 10^8 states, two states share
-// both hashes with a probability below 10^-22.
+// Two independent hashes, which represent a state. The probability that two of
+// 10^8 states have the same hashes is below 10^-22.
 struct StateKey {
   uint64_t a = 0, b = 0;
   bool operator==(const StateKey&) const = default;
@@ -49,7 +49,8 @@ struct StateKey {
   }
 };
 
-// The states seen so far, in one table, because there are millions.
+// The set of states seen so far. It is one hash table without nodes, because
+// there are millions of states.
 class SeenStates {
  public:
   // Returns false if the key was there already.
@@ -63,8 +64,8 @@ class SeenStates {
   }
 
  private:
-  // Returns the place of the key, or the free place where it belongs. A key of
-  // zeros marks a free place. No state has that key.
+  // Returns the place of the key, or the free place where it belongs. A free
+  // place holds a key of zeros, which no state has.
   StateKey* Find(const StateKey& key) {
     size_t at = key.a & (keys_.size() - 1);
     while (keys_[at] != key && keys_[at] != StateKey())
@@ -83,8 +84,9 @@ class SeenStates {
 };
 
 // Visits every state that can be reached, or stops at the first wrong state.
-// Every step increments a counter, so no step can repeat forever: a protocol
-// that gets stuck ends in a state without further steps.
+// Every step of a model increments a counter, so no sequence of steps goes on
+// forever. A protocol that gets stuck therefore ends in a state without further
+// steps.
 //
 // `model.Moves(state, &moves)` appends all steps from a state. It returns what
 // is wrong with the state, or "". The search starts from a state of zeros,

@@ -7,7 +7,7 @@
 #include "cc/plan/plan.h"
 #include "cc/testing/models/protocol_model_faults.h"
 
-// The size of a model of the protocol, and its state.
+// The configuration of a model of the protocol, and its state.
 namespace jax_cxl::comm::model {
 
 inline constexpr int kMaxRanks = 3;
@@ -17,7 +17,7 @@ inline constexpr int kMaxSlots = 3;
 inline constexpr int kMaxParts = 3;
 
 struct ModelCall {
-  // By rank. Without steps, the call is eager.
+  // The plan of each rank. If the plans have no steps, the call is eager.
   std::vector<plan::Plan> plans;
 };
 
@@ -26,7 +26,8 @@ struct Configuration {
   std::vector<ModelCall> calls;
   // The order in which each rank starts the calls.
   std::vector<std::vector<int>> orders;
-  // The kind of each rank's call, by call. Empty: all ranks call the same.
+  // kinds[r][c] is the kind of call c on rank r. Ranks with different kinds
+  // disagree about the call. Empty: all ranks agree.
   std::vector<std::vector<int>> kinds;
   // If true, every rank starts inside the first call: all ranks have submitted
   // it, and have read the leader's announcement.
@@ -35,8 +36,8 @@ struct Configuration {
   int reads_per_word = 1;
   int announcement_ring = 1;
   int num_slots = 2;
-  // Parts of a slot that are put one by one, each of kSlotAlignment. 1: a slot
-  // is one unit.
+  // The number of parts of a slot, each of kSlotAlignment bytes, which are put
+  // one by one. 1: a slot is put as a whole.
   int parts = 1;
   int crashes = 1;
   int timeouts = 0;  // ranks that may give up without a known reason
@@ -45,8 +46,10 @@ struct Configuration {
 
 enum Life : uint8_t { kLive, kGivingUp, kGaveUp, kDead };
 
-// All fields are bytes, so that states can be compared and hashed. A rank's
-// stores and flags follow from its counters. The payloads in the pool do not.
+// All fields are bytes, so that states can be compared and hashed. The counters
+// of a rank determine what it has stored and the values of its flags. They do
+// not determine the payloads in the pool, because a store reaches the pool
+// later. So State has the payloads.
 struct Rank {
   uint8_t life;
   uint8_t abort;  // 1 reason stored, 2 published, 3 raised
@@ -80,8 +83,9 @@ struct State {
   uint8_t timeouts;
 };
 
-// A rank has written `count` messages to a ring, counted from 1. Returns the
-// newest message in entry `index`, or 0 if the entry is empty.
+// Returns the newest message in entry `index` of a ring of `ring` entries,
+// after a rank has written messages 1 to `count` to it. Returns 0 if the entry
+// is empty.
 inline int Newest(int count, int index, int ring) {
   const int last = count - 1 - (count - 1 - index) % ring;
   return count <= index ? 0 : last + 1;

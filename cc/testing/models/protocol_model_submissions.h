@@ -9,7 +9,9 @@
 // read. Models submissions.cc.
 namespace jax_cxl::comm::model {
 
-// Returns how many of `writer`'s submissions `reader` says it has read.
+// Returns the word in the pool by which `reader` tells how many submissions of
+// `writer` it has read. The word may be behind, because it is stored only after
+// every `reads_per_word` submissions.
 inline int ReadWord(const Turn& turn, int reader, int writer) {
   const int read = turn.state.rank[reader].read[writer];
   return read - read % turn.setup.reads_per_word;
@@ -30,8 +32,9 @@ inline bool CanWrite(const Turn& turn) {
   return turn.Has(Fault::kSubmissionsReadWait) || RingHolders(turn).empty();
 }
 
-// Takes the next step of publishing a stored submission. Returns the state in
-// which others can see the submission, or null if they cannot see it yet.
+// Adds the next step by which this rank publishes a submission that it has
+// stored. Returns the state after the step if others can then see the
+// submission, and null otherwise.
 inline State* FinishWriting(Turn& turn) {
   const Rank& me = turn.me;
   if (me.sending == 1) {
@@ -57,7 +60,8 @@ inline bool IsHere(Turn& turn, int member, int index) {
   return true;
 }
 
-// Checks what the reader finds in a submission after it has dropped the line.
+// Checks what the reader finds in a submission. It has dropped the line before,
+// unless the model has the fault kSubmissionAcquire.
 inline void CheckSubmission(Turn& turn, int member, int index) {
   const int ring = turn.setup.submission_ring;
   const int found = turn.Has(Fault::kSubmissionAcquire)
@@ -66,8 +70,9 @@ inline void CheckSubmission(Turn& turn, int member, int index) {
   turn.Expect(found, index + 1, "submission");
 }
 
-// Reads the next submission of `member`, if there is one. Returns the state
-// after reading it, or null.
+// Adds the next step by which this rank reads the next submission of `member`,
+// if there is one: it acquires the submission, and then reads it. Returns the
+// state after the submission has been read, and null otherwise.
 inline State* Read(Turn& turn, int member) {
   const int index = turn.me.read[member];
   if (!IsHere(turn, member, index)) return nullptr;

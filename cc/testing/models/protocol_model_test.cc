@@ -1,8 +1,8 @@
 // Sanitizers: none. It visits millions of states: minutes with a sanitizer.
 
-// Tries every order of every step of small groups, with one rank dying
-// anywhere. No unread data are overwritten, no old data are read, and every
-// live rank ends.
+// Tries every order of every step of small groups, with a death of one rank at
+// any point. Checks that no unread data are overwritten, that no old data are
+// read, and that every live rank ends.
 #include "cc/testing/models/protocol_model.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,8 @@ namespace {
 
 using plan::Op;
 
-// Returns one rank's plan. With several parts, the plan has two exchanges.
+// Returns one rank's plan. With several parts, the plan has two exchanges:
+// ranks first reduce data from slots, and then exchange the results.
 plan::Plan PlanFor(int ranks, int rank, Op op, int rounds, int num_slots,
                    int parts) {
   plan::Request request;
@@ -66,13 +67,13 @@ struct Named {
 
 // The rings are small, so that each of them is full in some order of steps.
 std::vector<Named> Configurations() {
-  // A call with more rounds than slots, an eager call, and a third call, in two
-  // orders.
+  // Three calls: one with more rounds than slots, one eager call, and one with
+  // a single round. The two ranks start them in different orders.
   Configuration two;
   two.calls = {InSlots(2, Op::kAllGather, 3, 2), Eager(2),
                InSlots(2, Op::kAllReduce, 1, 2)};
   two.orders = {{0, 1, 2}, {2, 0, 1}};
-  // Here the leader needs nothing from its follower.
+  // Here the leader needs no data from its follower, and may run ahead of it.
   Configuration ahead;
   ahead.calls.assign(3, InSlots(2, Op::kBroadcast, 1, 3));
   ahead.orders = {{0, 1, 2}, {2, 1, 0}};
@@ -84,7 +85,8 @@ std::vector<Named> Configurations() {
   Configuration two_die = three;
   two_die.calls = {InSlots(3, Op::kAllGather, 1, 2)};
   two_die.crashes = 2;
-  // Here ranks read two submissions before they publish how far they have read.
+  // Here ranks publish how far they have read only after every second
+  // submission.
   Configuration lazy;
   lazy.calls.assign(4, Eager(2));
   lazy.orders = {{0, 1, 2, 3}, {1, 0, 3, 2}};
@@ -98,7 +100,7 @@ std::vector<Named> Configurations() {
   Configuration timeout = two;
   timeout.timeouts = 1;
   timeout.crashes = 0;
-  // Here the second calls differ.
+  // Here the ranks disagree about the second call.
   Configuration disagree = two;
   disagree.calls = {Eager(2), InSlots(2, Op::kBroadcast, 1, 2)};
   disagree.calls[1].plans[1] = PlanFor(2, 1, Op::kAllGather, 1, 2, 1);
@@ -106,7 +108,8 @@ std::vector<Named> Configurations() {
   disagree.kinds = {{0, 0}, {0, 1}};
   Configuration eager_disagree = lazy;
   eager_disagree.kinds = {{0, 0, 0, 0}, {0, 1, 0, 0}};
-  // Two exchanges: results are made from data in slots.
+  // Here a call has two exchanges, and the second one moves results that ranks
+  // have made from data in slots.
   Configuration output = three;
   output.announced = true;
   output.parts = 3;
@@ -187,7 +190,8 @@ INSTANTIATE_TEST_SUITE_P(Faults, BrokenModelTest, testing::ValuesIn(kBroken),
                                   "In" + info.param.configuration;
                          });
 
-// Every fault except the first, which means no fault.
+// Checks that kBroken has every fault except the first one, which means no
+// fault.
 TEST(ProtocolFaultsTest, AreAllLookedFor) {
   for (size_t fault = 1; fault < std::size(kFaultNames); ++fault)
     EXPECT_TRUE(std::ranges::any_of(kBroken, [&](const Broken& broken) {

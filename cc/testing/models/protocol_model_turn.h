@@ -42,16 +42,17 @@ class Turn {
   const plan::Plan& PlanOf(int call, int rank) const {
     return setup.calls[call].plans[rank];
   }
-  // Returns true if `member` calls the same collective as this rank.
+  // Returns true if `member` agrees with this rank about what `call` is.
   bool SameCall(int member, int call) const {
     return setup.kinds.empty() ||
            setup.kinds[member][call] == setup.kinds[self][call];
   }
-  // Call it before data of `member` are read in `call`.
+  // Call it before this rank reads data of `member` in `call`.
   void CheckSameCall(int member, int call) {
     if (!SameCall(member, call)) Wrong("reads data of another call");
   }
-  // Either the plans of all ranks have steps, or none has.
+  // Returns true if the call is eager. It is enough to look at one plan: either
+  // the plans of all ranks have steps, or none has.
   bool Eager(int call) const { return setup.calls[call].plans[0].rounds == 0; }
 
   // Adds a possible step. The caller changes the returned state.

@@ -23,11 +23,12 @@
 
 namespace jax_cxl::nccl {
 
-// A device whose calls the CPU engine executes, one after another, on host
-// memory.
+// A model of a GPU for tests of cc/nccl. The CPU engine executes its calls one
+// after another, on host memory.
 class ModelDevice : public Device {
  public:
-  // `host` is what the ranks of this host share in levels, or null.
+  // `host` is the state that the ranks of this host share for collectives in
+  // levels. It is null if there are no levels.
   explicit ModelDevice(Job* job, ModelHost* host = nullptr,
                        const Levels& levels = {})
       : job_(job), levels_(levels) {
@@ -103,7 +104,7 @@ class ModelDevice : public Device {
   uint64_t bytes_between = 0;
 
  private:
-  // Calls that run side by side.
+  // Calls that run at the same time, each with its members.
   using Calls = std::vector<std::pair<std::vector<int32_t>, comm::Call>>;
 
   void PushCollective(std::vector<int32_t> members,

@@ -19,13 +19,13 @@
 
 namespace jax_cxl::nccl {
 
-// What the models of one communicator in one host share.
+// The state that the ModelInners of one communicator share on a host.
 class ModelHost {
  public:
   explicit ModelHost(int size) : size_(size) {}
 
-  // Waits until all ranks have ended the same number of groups, as NCCL does
-  // when it connects GPUs.
+  // Notes that a rank has ended its group number `groups`, and waits until all
+  // ranks have. NCCL may wait like this in ncclGroupEnd, to connect GPUs.
   Status EndGroup(int groups) {
     std::unique_lock lock(mutex_);
     ++ended_[groups];
@@ -40,7 +40,8 @@ class ModelHost {
     ++ended_[groups];
   }
 
-  // Executes operation `number` once all ranks have called it.
+  // Called by each rank for its operation `number`. Waits for all ranks, and
+  // the last one executes the operation.
   Status Run(int number, int rank, const Operation& operation) {
     std::unique_lock lock(mutex_);
     std::vector<Operation>& ranks = operations_[number];
@@ -73,7 +74,7 @@ class ModelHost {
                                      : std::min(left[i], right[i]);
   }
 
-  // Reduces `bytes` bytes of all inputs, starting at `offset`.
+  // Returns the reduction of bytes [offset, offset + bytes) of all inputs.
   std::vector<std::byte> Reduced(const std::vector<Operation>& ranks,
                                  uint64_t offset, uint64_t bytes) const {
     const auto input = [&](int rank) {
@@ -87,7 +88,8 @@ class ModelHost {
     return sum;
   }
 
-  // Reads all inputs before it writes an output.
+  // Reads all inputs before it writes any output, because a rank's output may
+  // be its input.
   void Execute(const std::vector<Operation>& ranks) const {
     const uint64_t bytes = BytesOf(ranks[0]);
     const int root = ranks[0].root;
@@ -123,7 +125,8 @@ class ModelHost {
   std::map<int, std::vector<Operation>> operations_;
 };
 
-// Models a rank of the real NCCL. Its steps run where `push` puts them.
+// Models a rank of the real NCCL. `push` enqueues a step, for example for the
+// thread of a ModelDevice.
 class ModelInner final : public Inner {
  public:
   ModelInner(ModelHost* host, int rank,

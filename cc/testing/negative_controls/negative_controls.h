@@ -45,11 +45,12 @@ inline std::string_view ScenarioName(Scenario scenario) {
 }
 
 // The operations to leave out, and the scenario that catches each. The flushes
-// and fences of a flag only make the flag prompt: without them a rank waits
-// longer, but gets the right result. So only a test of promptness notices that
-// they are left out. The same holds for short messages of devices, in which
-// every word carries a flag. Scenario kNoAdversary notices these: no cache line
-// moves by itself there, so without flushes and fences a rank waits forever.
+// and fences of a flag only make the flag arrive soon. Without them a rank
+// waits longer, but gets the right result, so only a test of how soon flags
+// arrive notices that they are left out. Short messages of devices carry a flag
+// in every word. So their flushes and fences, too, only make them arrive soon.
+// Scenario kNoAdversary notices if one of these is left out: there no cache
+// line moves by itself, and a rank waits forever.
 inline constexpr Control kControls[] = {
     {"slot.write_back", Scenario::kSoak},
     {"slot.store_fence", Scenario::kSoak},
@@ -162,9 +163,9 @@ inline constexpr Control kControls[] = {
 
 namespace negative_controls {
 
-// How long a rank waits. If an operation is left out, it waits `if_left_out`
-// seconds, so that the omission is noticed soon. If nothing is left out, it may
-// have to wait longer for a busy machine.
+// Returns the timeout of a rank's waits. If an operation is left out, this is
+// `if_left_out` seconds, so that the omission is noticed soon. If nothing is
+// left out, it is long, because the machine may be busy.
 inline double Timeout(const Incoherence& incoherence, double if_left_out) {
   return incoherence.leave_out.empty() ? 60 : if_left_out;
 }
@@ -182,8 +183,8 @@ inline std::string RunDevices(const Incoherence& incoherence, double seconds) {
       .first_failure;
 }
 
-// Checks that a failed call of a rank has this code, and `text` in its message.
-// Returns "" or the problem.
+// Checks that the error of a rank's call has the code `code`, and `text` in its
+// message. Returns the problem, or "" if there is none.
 inline std::string ExpectText(const Status& status, Code code,
                               const std::string& text) {
   if (status.code() == code && status.message().find(text) != std::string::npos)
@@ -203,14 +204,17 @@ inline std::unique_ptr<Call> Barrier(uint64_t identity, int ranks, int rank) {
   return call;
 }
 
-// Runs a world whose ranks disagree, or in which one rank gives up.
+// Runs a world in which rank 2 calls another operation than the others
+// (`disagree`) or gives up. Checks the texts that the other ranks get. Returns
+// the problem, or "" if there is none.
 inline std::string TalkOnce(const Incoherence& incoherence, bool disagree) {
   constexpr int kRanks = 3;
   constexpr int kSite = 80;  // more than a cache line
   const std::vector<int32_t> everyone = {0, 1, 2};
   Options options;
   options.timeout_s = Timeout(incoherence, 1);
-  // The countdowns outlive the world, whose destructor finishes all calls.
+  // Declared before the world, so that the countdowns outlive it: the world's
+  // destructor finishes all calls, and each call counts down.
   std::vector<std::unique_ptr<Countdown>> countdowns;
   World world(kRanks, options, 16 << 20, 1, pool::CoherenceMode::kCoherent,
               incoherence);
@@ -245,7 +249,8 @@ inline std::string TalkOnce(const Incoherence& incoherence, bool disagree) {
     std::string wrong =
         disagree ? ExpectText(status, Code::kMismatch, std::string(kSite, 'c'))
                  : ExpectText(status, Code::kDataLoss, reason);
-    // The message also names the first of the other ranks that came.
+    // The message also has the source line of rank 0 or rank 1, whichever
+    // submitted its call first.
     if (wrong.empty() && disagree &&
         !ExpectText(status, Code::kMismatch, std::string(kSite, 'b')).empty())
       wrong = ExpectText(status, Code::kMismatch, std::string(kSite, 'a'));

@@ -1,7 +1,8 @@
-// How quickly the tests notice that an operation of the protocol is left out:
-// negative_controls_benchmark [--seeds=N] [--seconds=T] [--only=MOVE]
-// [--scenario=NAME]. Writes JSON to the standard output and a table in Markdown
-// to the standard error. Exits with 1 if an omission goes unnoticed.
+// Measures how quickly the tests notice that an operation of the protocol is
+// left out. Usage: negative_controls_benchmark [--seeds=N] [--seconds=T]
+// [--only=MOVE] [--scenario=NAME]. Writes JSON to the standard output and a
+// table in Markdown to the standard error. Exits with 1 if an omission goes
+// unnoticed.
 
 #include <algorithm>
 #include <cstdio>

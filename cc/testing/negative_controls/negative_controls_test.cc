@@ -1,7 +1,8 @@
 // Sanitizers: none. It starts a process for each operation that it leaves out.
 
-// Leaves out the operations of the protocol one by one, and expects the tests
-// of this folder to notice. docs/protocol.md has the times that they take.
+// Leaves out the operations of the protocol one by one, and expects that a
+// scenario of negative_controls.h fails. docs/protocol.md has the times that
+// this takes.
 #include "cc/testing/negative_controls/negative_controls.h"
 
 #include <gtest/gtest.h>
@@ -14,8 +15,8 @@ namespace jax_cxl::comm {
 namespace {
 
 constexpr double kSeconds = 5;
-// Catching an omission may take a second seed, and more seeds on a busy
-// machine.
+// How many seeds a test tries. An omission may show only with the second seed,
+// and on a busy machine even later.
 constexpr uint64_t kSeeds = 12;
 
 class ControlTest : public testing::TestWithParam<Control> {};

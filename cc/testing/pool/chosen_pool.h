@@ -10,8 +10,8 @@
 #include "cc/pool/pool.h"
 #include "cc/testing/incoherent/incoherent_cache.h"
 
-// The kind of pool for tests that do not choose one themselves.
-// tests/conftest.py reads the same variables.
+// Environment variables choose the kind of pool for tests that do not choose
+// one themselves. tests/conftest.py reads the same variables.
 //
 //   JAX_CXL_TEST_POOL=incoherent|flush|uncached|coherent (the default)
 //   JAX_CXL_TEST_SEED=N  the random seed of incoherent pools (0)
@@ -24,7 +24,8 @@ struct Incoherence {
   std::string leave_out;
   bool adversary = true;
 
-  // Returns nothing unless JAX_CXL_TEST_POOL is "incoherent".
+  // Returns the incoherence that the variables choose, or nothing unless
+  // JAX_CXL_TEST_POOL is "incoherent".
   static std::optional<Incoherence> FromEnvironment() {
     auto read = [](const char* name) {
       const char* value = std::getenv(name);
@@ -36,14 +37,14 @@ struct Incoherence {
         read("JAX_CXL_TEST_LEAVE_OUT")};
   }
 
-  // Requires a spec of medium Shm.
+  // Makes the pools of `spec` incoherent. Requires a spec of medium Shm.
   void ApplyTo(PoolSpec* spec) const {
     spec->make_interposer = IncoherentHosts(seed, leave_out, adversary);
   }
 };
 
-// Returns the chosen coherence mode. In an incoherent pool the mode has no
-// effect.
+// Returns the coherence mode that JAX_CXL_TEST_POOL chooses. For an incoherent
+// pool returns kCoherent, because the mode has no effect there.
 inline CoherenceMode ChosenCoherence() {
   const char* chosen = std::getenv("JAX_CXL_TEST_POOL");
   if (chosen == nullptr || Incoherence::FromEnvironment())
@@ -54,7 +55,8 @@ inline CoherenceMode ChosenCoherence() {
   std::abort();
 }
 
-// Requires a spec of medium Shm.
+// Changes `spec` to the kind of pool that the variables choose. Requires a spec
+// of medium Shm.
 inline void ApplyChoice(PoolSpec* spec) {
   spec->coherence = ChosenCoherence();
   if (const auto incoherence = Incoherence::FromEnvironment())

@@ -19,10 +19,10 @@
 #include "cc/pool/media/medium.h"
 #include "cc/testing/pool/scratch.h"
 
-// Shared by the tests of dax devices.
+// Code that the tests of dax devices share.
 namespace jax_cxl::pool {
 
-// Describes a pool on devices of this machine.
+// Returns the description of a pool on real dax devices.
 inline PoolSpec DaxSpec(std::vector<std::string> paths) {
   PoolSpec spec;
   spec.medium = &Medium::Dax();
@@ -32,8 +32,8 @@ inline PoolSpec DaxSpec(std::vector<std::string> paths) {
   return spec;
 }
 
-// A machine whose dax devices are regular files. At first all their bytes are
-// 0xee, because a new device contains arbitrary bytes too.
+// A machine whose dax devices are regular files. A new device contains
+// arbitrary bytes, so each file begins with bytes 0xee.
 class FakeDax {
  public:
   FakeDax()
@@ -42,7 +42,8 @@ class FakeDax {
              [this](const struct stat&, const std::string& path)
                  -> Result<dev_t> { return numbers_.at(path); }})) {}
 
-  // Adds a device that sysfs describes under its number.
+  // Adds a device and describes it in the fake sysfs, under the device's
+  // number. Returns its path.
   std::string Add(const std::string& name, uint64_t size,
                   const std::string& align) {
     const std::string path = dir_ / name;
@@ -67,7 +68,7 @@ class FakeDax {
         dir_ / ("sys/dev/char/251:" + std::to_string(minor(numbers_[path]))));
   }
 
-  // Returns the description of a pool on devices of this machine.
+  // Returns the description of a pool on devices of this fake machine.
   PoolSpec Spec(std::vector<std::string> paths) const {
     PoolSpec spec = DaxSpec(std::move(paths));
     spec.medium = medium_.get();

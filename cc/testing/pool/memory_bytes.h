@@ -13,7 +13,7 @@
 #include "cc/base/status.h"
 #include "cc/pool/persistent/persistent_memory.h"
 
-// Shared by the tests of PersistentMemory.
+// Code that the tests of PersistentMemory share.
 namespace jax_cxl::pool {
 
 using Bytes = std::vector<std::byte>;
@@ -32,7 +32,7 @@ inline Result<std::unique_ptr<PersistentMemory>> TryOpen(
   return PersistentMemory::Open(spec, TestSignature(), mode);
 }
 
-// Opens memory, whatever it holds.
+// Opens memory in mode kFormat, which ignores what the paths hold.
 inline std::unique_ptr<PersistentMemory> Open(const PoolSpec& spec) {
   auto memory = TryOpen(spec, OpenMode::kFormat);
   EXPECT_TRUE(memory.ok()) << memory.status().message();

@@ -14,7 +14,7 @@
 #include "cc/pool/pool.h"
 #include "cc/testing/pool/scratch.h"
 
-// Shared by the tests of Pool.
+// Code that the tests of Pool share.
 namespace jax_cxl::pool {
 
 inline constexpr uid_t kNobody = 65534;
@@ -40,7 +40,8 @@ inline void WriteFile(const std::string& path, const std::string& contents) {
   std::filesystem::permissions(path, std::filesystem::perms(0600));
 }
 
-// Returns the code of a Create, and checks that its message contains `word`.
+// Calls Create. Returns the code of its status, and checks that the status
+// message contains `word`.
 inline Code CreateCode(const PoolSpec& spec, const std::string& word = "") {
   const auto pool = Pool::Create(spec, 2);
   EXPECT_NE(pool.status().message().find(word), std::string::npos)

@@ -3,8 +3,9 @@
 
 #include <cstdlib>
 
-// How long tests with random inputs run. JAX_CXL_TEST_SECONDS lengthens all of
-// them: CI runs a short slice with a new seed each time.
+// How long tests with random inputs run. By default this is two seconds, so
+// that CI runs a short slice with a new seed each time. JAX_CXL_TEST_SECONDS
+// makes all of them longer.
 namespace jax_cxl {
 
 inline constexpr double kRandomTestSeconds = 2;
@@ -14,7 +15,8 @@ inline double RandomTestSeconds() {
   return seconds == nullptr ? kRandomTestSeconds : std::atof(seconds);
 }
 
-// Returns `count`, multiplied by how many times longer the test should run.
+// Returns the number of cases for a test that has `count` cases by default. The
+// number grows in proportion to JAX_CXL_TEST_SECONDS.
 inline int RandomTestCount(int count) {
   return static_cast<int>(count * RandomTestSeconds() / kRandomTestSeconds);
 }

@@ -14,7 +14,7 @@
 
 #include "cc/pool/open/unique_fd.h"
 
-// Shared by the tests of pools.
+// Code that the tests of pools share.
 namespace jax_cxl::pool {
 
 inline constexpr uint64_t kMiB = uint64_t{1} << 20;
@@ -23,7 +23,7 @@ inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 class TempDirectory {
  public:
   TempDirectory() {
-    // mkdtemp replaces six letters X.
+    // mkdtemp replaces the last six letters, which must be X.
     std::string pattern =
         std::filesystem::temp_directory_path() / "jax_cxl_pool_";
     pattern.append(6, 'X');

@@ -1,5 +1,5 @@
-// The Python module _testing, which only test builds have: interposers between
-// a process and its pools.
+// The Python module _testing, which only test builds have. It makes
+// interposers, which intercept a process's operations on its pools.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>

@@ -92,8 +92,7 @@ class Machine {
     }
   }
 
-  // Returns the first problem, or nothing if all calls end with the right
-  // outputs.
+  // Returns the first problem, or "" if all calls end with the right outputs.
   std::string Run(std::mt19937& random) {
     std::vector<std::pair<int, uint32_t>> blocks;
     for (size_t rank = 0; rank < ranks_.size(); ++rank)
@@ -153,8 +152,9 @@ class Machine {
     return at / stripes_.unit_bytes % stripes_.num_blocks == block;
   }
 
-  // Calls visit(offset, bytes) for the vectors of slot bytes [at, at + bytes)
-  // that belong to the stripes of a block. The offset is relative to `at`.
+  // Calls visit(offset, bytes) for each vector in bytes [at, at + bytes) of a
+  // slot that belongs to the stripes of the block. `offset` is relative to
+  // `at`.
   template <typename Visit>
   void EachVector(uint32_t block, uint64_t at, uint64_t bytes,
                   const Visit& visit) {
@@ -203,7 +203,8 @@ class Machine {
     return slot.bytes[at];
   }
 
-  // Writes a whole vector, but only the bytes in `values` matter.
+  // Writes a whole vector of a slot, as a thread does. It begins with `values`.
+  // The bytes after these do not matter, and become 0.
   void Write(int rank, uint32_t block, uint64_t round, uint64_t at,
              const Bytes& values) {
     Slot& slot = SlotOf(rank, block, round);
@@ -219,8 +220,8 @@ class Machine {
     ranks_[rank].bytes_published += values.size();
   }
 
-  // Does the next step of a direction. Returns false if the step has to wait,
-  // or if all steps are done.
+  // Does the next step of a block in one direction (kSending or kReceiving).
+  // Returns false if the step has to wait, or if all steps are done.
   bool TryStep(int rank, uint32_t block, int direction) {
     Rank& state = ranks_[rank];
     if (state.call == calls_.size()) return false;
@@ -235,7 +236,8 @@ class Machine {
     return problem_.empty();
   }
 
-  // A kernel ends when all of its blocks are done. Then the next one starts.
+  // If all blocks of the rank's kernel are done, ends its call and starts the
+  // next one.
   void FinishCall(int rank) {
     Rank& state = ranks_[rank];
     while (state.call < calls_.size()) {

@@ -13,7 +13,7 @@
 #include "cc/plan/plan.h"
 #include "cc/testing/verify/verify.h"
 
-// Shared by the tests of cc/plan.
+// Code that the tests of cc/plan share.
 namespace jax_cxl::plan {
 
 inline std::vector<Op> AllOps() {
@@ -22,9 +22,11 @@ inline std::vector<Op> AllOps() {
   return ops;
 }
 
-// Returns the sources of a permute. Patterns: 0 is a ring, 1 is each rank
-// itself, 2 is empty, 3 is a reversal without every third rank (with an odd
-// number of ranks, the middle rank sends to itself).
+// Returns the sources of a permute. With pattern 0 the ranks form a ring, with
+// pattern 1 each rank is its own source, and with pattern 2 no rank has a
+// source. Pattern 3 reverses the order of the ranks, except that every third
+// rank has no source. With an odd number of ranks, the middle rank sends to
+// itself.
 inline std::vector<int32_t> Sources(int num_ranks, int pattern) {
   std::vector<int32_t> sources(num_ranks, -1);
   for (int r = 0; r < num_ranks; ++r) {
@@ -44,8 +46,9 @@ inline Request MakeRequest(Op op, int num_ranks, uint64_t count,
   request.element_bytes = element_bytes;
   request.root = root;
   if (op == Op::kPermute) request.sources = Sources(num_ranks, 0);
-  // Each row has one element, unless that would make too many rows. Each rank
-  // takes the whole table, as it would without cpu::TakenRows.
+  // Each row has one element, unless that would make too many rows. Then one
+  // row has all elements. Each rank takes the rows of all ranks, as it would
+  // without cpu::TakenRows.
   if (MovesRows(op)) {
     const bool few = count < (uint64_t{1} << 31) / num_ranks;
     const uint64_t table = few ? count : 1;
@@ -66,8 +69,8 @@ inline std::string Describe(const Request& request, const Geometry& geometry,
   return text.str();
 }
 
-// Makes and verifies plans for all ranks. Fails the test, and returns nothing,
-// if the plans are wrong.
+// Makes and verifies plans for all ranks. If the plans are wrong, fails the
+// test and returns an empty Traffic.
 inline Traffic ExpectVerified(const Request& request, const Geometry& geometry,
                               const Setting& setting = {}) {
   Result<std::vector<Plan>> plans = MakePlans(request, geometry);
@@ -85,7 +88,8 @@ inline Traffic ExpectVerified(const Request& request, const Geometry& geometry,
   return *std::move(traffic);
 }
 
-// Checks that no device has more than `slack` times its share of the load.
+// Checks that no device has more than `slack` times its even share of the bytes
+// written and read.
 inline void ExpectEvenDevices(const Traffic& traffic, double slack,
                               const std::string& what) {
   PoolBytes sum, most;

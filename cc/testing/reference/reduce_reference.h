@@ -83,8 +83,9 @@ inline double Decode(const NarrowType& type, uint32_t code) {
   return negative ? -value : value;
 }
 
-// Rounds once, to nearest even. Values beyond the largest number become
-// infinity, or NaN in types without infinity.
+// Returns the code of `value` in a narrow type. Rounds once, to nearest even.
+// Values beyond the largest number become infinity, or NaN in types without
+// infinity.
 inline uint32_t Encode(const NarrowType& type, float value) {
   const int m = type.mantissa_bits;
   const uint32_t sign_bit = 1u << (type.exponent_bits + m);
@@ -108,8 +109,8 @@ inline uint32_t Encode(const NarrowType& type, float value) {
   return code == 0 && type.nan_is_minus_zero ? 0 : sign | code;
 }
 
-// `volatile` keeps the compiler from fusing operations, and from using a wider
-// type.
+// Combines two values. `volatile` keeps the compiler from fusing operations,
+// and from computing in a wider type.
 template <typename T>
 T FoldFloat(ReduceOp op, T a, T b) {
   volatile T result;

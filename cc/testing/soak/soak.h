@@ -29,9 +29,10 @@ struct Report {
   std::string first_failure;  // empty if there is none
 };
 
-// A random number of ranks, slots and pool devices, a random coherence mode,
-// and some groups of the ranks, in any order. Half of the worlds have many
-// groups, but memory for only a few groups at a time.
+// A world with a random number of ranks, slots and pool devices, a random
+// coherence mode, and some random groups, whose members are in random order.
+// Half of the worlds have many groups, but memory for only a few groups at a
+// time.
 class RandomWorld {
  public:
   RandomWorld(Random& random, const std::optional<Incoherence>& incoherence,
@@ -54,8 +55,8 @@ class RandomWorld {
     }
   }
 
-  // Runs `count` calls that are all under way at the same time, and returns
-  // them.
+  // Starts `count` calls, each without waiting for the ones before it, and
+  // waits for all of them. `calls` receives the calls.
   Status Run(Random& random, int count, std::vector<SoakCall>* calls) {
     const uint64_t large = 3 * options_.slot_bytes * options_.num_slots;
     calls->clear();
@@ -108,13 +109,14 @@ class RandomWorld {
     return options;
   }
 
-  // Starts the rank's calls in its own order, with its own pauses.
+  // Starts the calls of one rank. Each rank has an order and pauses of its own.
   void StartCalls(Random random, int rank, std::vector<SoakCall>& calls,
                   Countdown* countdown) {
     std::vector<size_t> order(calls.size());
     std::iota(order.begin(), order.end(), 0);
-    // Ranks may wait for each other if they start calls in more groups than
-    // their memory holds, and each rank has its own order.
+    // If memory is scarce, ranks shuffle their calls only within a phase. If a
+    // rank shuffled calls of more groups than its memory holds, ranks with
+    // different orders might wait for each other forever.
     const size_t phase = scarce_ ? kPhase : calls.size();
     if (random() % 2 == 0)
       for (size_t at = 0; at < order.size(); at += phase)
@@ -135,7 +137,8 @@ class RandomWorld {
     }
   }
 
-  // The number of calls in a phase, which are in `kScarceGroups` groups.
+  // The number of calls in a phase. If memory is scarce, the calls of a phase
+  // are in only `kScarceGroups` groups.
   static constexpr size_t kPhase = 20;
   static constexpr size_t kScarceGroups = 3;
 
@@ -158,9 +161,9 @@ class RandomWorld {
   uint64_t identity_ = 0;
 };
 
-// Runs `count` collectives. If `seconds` is not 0, runs as many as this time
-// allows instead, but at least one batch. The same seed gives the same
-// collectives. Stops at the first batch that fails.
+// Runs `count` collectives. If `seconds` is not 0, stops after this time, but
+// not before the first batch is done. The same seed gives the same collectives.
+// Stops at the first batch that fails.
 inline Report Soak(
     uint64_t count, uint64_t seed, double seconds,
     std::optional<Incoherence> incoherence = Incoherence::FromEnvironment(),
@@ -171,7 +174,8 @@ inline Report Soak(
   auto passed = [&] {
     return std::chrono::duration<double>(Clock::now() - start).count();
   };
-  // On a busy machine, making the first world may take all of the time.
+  // Run the first batch in any case: on a busy machine it may take all of the
+  // time to make the first world.
   auto more = [&] {
     const bool in_time =
         seconds <= 0 || report.calls == 0 || passed() < seconds;

@@ -1,6 +1,7 @@
-// Random collectives between threads as ranks, checked against plain loops:
-// soak_benchmark [--count=N] [--seed=S] [--seconds=T]. Writes JSON to the
-// standard output. Exits with 1 if an element is wrong or a call fails.
+// Runs random collectives between threads as ranks, and checks them against
+// plain loops. Usage: soak_benchmark [--count=N] [--seed=S] [--seconds=T].
+// Writes JSON to the standard output. Exits with 1 if an element is wrong or a
+// call fails.
 
 #include <cstdint>
 #include <cstdio>

@@ -68,12 +68,13 @@ class SoakCall {
   const std::vector<int32_t>& members() const { return members_; }
   plan::Op op() const { return request_.op; }
   DType dtype() const { return dtype_; }
-  // take_rows: what a member takes and publishes (nothing: all its rows).
+  // For take_rows: the rows that a member takes, and a mask of the rows that it
+  // publishes. If the mask is empty, it publishes all its rows.
   const std::vector<int32_t>& indices(int self) const { return indices_[self]; }
   const std::vector<uint8_t>& published(int self) const {
     return published_[self];
   }
-  // ragged_all_to_all: a member's table of slices.
+  // For ragged_all_to_all: a member's table of slices.
   std::vector<int64_t> slices(int self) const {
     const auto size = slices_.size() / members_.size();
     const auto begin = slices_.begin() + self * size;
@@ -108,8 +109,8 @@ class SoakCall {
            std::all_of(outputs_.begin(), outputs_.end(), intact);
   }
 
-  // Returns how many elements of all members' results are wrong. Changed bytes
-  // around a result count as one element.
+  // Returns how many elements are wrong in the results of all members. If bytes
+  // around a member's result have changed, they count as one wrong element.
   uint64_t CountWrong() const {
     uint64_t wrong = 0;
     for (size_t r = 0; r < members_.size(); ++r)
@@ -117,7 +118,7 @@ class SoakCall {
     return wrong;
   }
 
-  // As above, for one member.
+  // Returns how many elements are wrong in one member's result.
   uint64_t CountWrong(int self) const {
     uint64_t wrong = 0;
     const size_t element = request_.element_bytes;
@@ -161,9 +162,10 @@ class SoakCall {
       if (random() % 4 == 0) source = -1;
   }
 
-  // Rows have a few elements, or all elements of a block. Every rank takes some
-  // rows, some of them twice, and some outside the table. Half of the calls
-  // publish only the rows that other ranks take.
+  // Chooses the rows of a take_rows. A row has up to 40 elements, or more if
+  // there would be too many rows. Every rank takes some rows, some of them
+  // twice, and some outside the table. Half of the calls publish only the rows
+  // that other ranks take.
   void RandomRows(Random& random) {
     const int64_t n = members_.size();
     constexpr int64_t kMostRows = 10'000;
@@ -187,7 +189,8 @@ class SoakCall {
     }
   }
 
-  // Returns the expected result of member `self`. Untouched bytes are kFill.
+  // Returns the expected result of member `self`. Bytes that the collective
+  // does not write have the value kFill.
   std::vector<std::byte> Expected(int self) const {
     using plan::Op;
     const int n = static_cast<int>(members_.size());
@@ -197,7 +200,8 @@ class SoakCall {
       if (bytes > 0)
         std::memcpy(&want[to], inputs_[from_rank].data() + from, bytes);
     };
-    // Reduces over ranks [first, last), each from byte `from` of its input.
+    // Reduces one block of the inputs of ranks [first, last). In each input,
+    // the block begins at byte `from`.
     auto reduce = [&](int first, int last, size_t from) {
       std::vector<const std::byte*> sources;
       for (int p = first; p < last; ++p)
@@ -276,7 +280,8 @@ class SoakCall {
   plan::Request request_;
   DType dtype_ = DType::kUint8;
   ReduceOp reduce_op_ = ReduceOp::kSum;
-  // take_rows: the rows that each member takes and publishes.
+  // For take_rows: the rows that each member takes, and the masks of the rows
+  // that it publishes.
   std::vector<std::vector<int32_t>> indices_;
   std::vector<std::vector<uint8_t>> published_;
   std::vector<int64_t> slices_;  // ragged_all_to_all: tables of all members

@@ -24,7 +24,8 @@ inline int64_t Pick(Random& random, int64_t low, int64_t high) {
   return low + static_cast<int64_t>(random() % (high - low + 1));
 }
 
-// Bytes with any alignment, between two guards that must not change.
+// A buffer whose bytes begin at a chosen offset, for any alignment. They lie
+// between two guards, which must not change.
 class Buffer {
  public:
   Buffer(size_t bytes, size_t offset)
@@ -62,9 +63,9 @@ void FillModerate(Random& random, std::byte* to, size_t count) {
 }
 
 // Fills the range with elements of random bits. In the wide float types, random
-// bits give numbers of very different magnitudes, whose sum often equals one of
-// them. So for these types, three of four ranges have numbers of similar
-// magnitude instead.
+// bits give numbers of very different magnitudes, and the sum of such numbers
+// is often equal to the largest one. So for these types, three of four calls
+// fill the range with numbers of similar magnitude instead.
 inline void Fill(Random& random, DType dtype, std::byte* to, size_t bytes) {
   if (random() % 4 != 0) {
     if (dtype == DType::kFloat32 || dtype == DType::kComplex64)
@@ -92,7 +93,8 @@ inline std::vector<int64_t> Lengths(Random& random, size_t pieces,
   return lengths;
 }
 
-// Returns offsets of disjoint slices of these lengths in [0, total).
+// Returns random offsets for slices of the given lengths, so that the slices
+// lie in [0, total) and do not overlap.
 inline std::vector<int64_t> Offsets(Random& random,
                                     const std::vector<int64_t>& lengths,
                                     int64_t total) {
@@ -124,7 +126,8 @@ inline std::vector<int64_t> RandomSlices(Random& random, int ranks,
     const std::vector<int64_t> sizes = Lengths(random, entries, rows.table);
     std::vector<int64_t> from = Offsets(random, sizes, rows.table);
     for (size_t k = 0; k < entries; ++k) {
-      // Some rows are sent to several places.
+      // Sometimes let the slice overlap other slices of the sender, so that
+      // some rows are sent to several places.
       if (random() % 8 == 0) from[k] = Pick(random, 0, rows.table - sizes[k]);
       at(sender, 0, k) = from[k];
       at(sender, 1, k) = sizes[k];
@@ -134,7 +137,7 @@ inline std::vector<int64_t> RandomSlices(Random& random, int ranks,
   for (int receiver = 0; receiver < ranks; ++receiver) {
     const int64_t* column = &at(receiver, 3, 0);
     std::vector<int64_t> sizes(column, column + entries);
-    // Not more than the output has room for.
+    // Cut the sizes so that all slices together fit into the output.
     int64_t room = rows.taken;
     for (size_t k = 0; k < entries; ++k) {
       const size_t sender = k / slices, there = receiver * slices + k % slices;

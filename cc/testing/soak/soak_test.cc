@@ -14,7 +14,8 @@
 namespace jax_cxl::comm::soak {
 namespace {
 
-// soak_benchmark --seed=... repeats these collectives, and continues with more.
+// To repeat a run: soak_benchmark --seed=S, where S is the seed printed here.
+// It makes the same collectives, and then continues with more.
 TEST(SoakTest, FreshSeed) {
   std::random_device device;
   const uint64_t seed = (uint64_t{device()} << 32) | device();
@@ -49,7 +50,7 @@ TEST(SoakTest, SeesAWrongByte) {
   SoakCall call(random, {0, 1}, 1, 100);
   while (call.op() != plan::Op::kAllGather)
     call = SoakCall(random, {0, 1}, 1, 100);
-  // No rank has run the call.
+  // No rank has run the call, so its outputs are wrong.
   EXPECT_GT(call.CountWrong(), 0u);
 }
 

@@ -29,10 +29,10 @@ Extents ExpectedOutput(const Request& request, int rank) {
       if (!request.reverse && rank > 0) whole(Value::Fold(0, rank, 0));
       break;
     default: {
-      // The table of operations determines the result.
+      // For the other operations, the table of Traits determines the result.
       const Traits& traits = TraitsOf(request.op);
       if (traits.root == Root::kDestination && rank != request.root) break;
-      // Where the block for this rank starts in an input.
+      // The byte of an input at which the block for this rank starts.
       const uint64_t offset = traits.input == Blocks::kEach ? rank * block : 0;
       if (Reduces(request.op)) {
         whole(Value::Fold(0, n, offset));
@@ -41,7 +41,8 @@ Extents ExpectedOutput(const Request& request, int rank) {
       } else {
         each_rank(offset);
       }
-      // Tables of slices that travel with rows.
+      // If tables of slices travel with the rows, they come after all rows in
+      // the output.
       const uint64_t slices = request.rows.slice_bytes;
       for (int r = 0; r < n; ++r) {
         const uint64_t begin = n * block + r * slices;

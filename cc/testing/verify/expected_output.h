@@ -6,9 +6,9 @@
 
 namespace jax_cxl::plan {
 
-// Returns the output that `rank` must find, according to the table at
-// plan::Request. This is the specification against which the verifier checks
-// plans. No extent covers bytes that the operation leaves untouched.
+// Returns what `rank` must have in its output after the call, according to the
+// table at plan::Request. This is the specification against which the verifier
+// checks plans. No extent covers bytes that the operation leaves untouched.
 Extents ExpectedOutput(const Request& request, int rank);
 
 }  // namespace jax_cxl::plan

@@ -9,9 +9,9 @@
 // Symbolic memory of the verifier. Internal to cc/plan.
 namespace jax_cxl::plan {
 
-// The symbolic content of a byte: zero, or the left fold, in rank order, of
-// byte `offset` of the inputs of ranks [first, last). A fold over one rank is
-// that rank's input.
+// The symbolic content of a byte. It is either zero or a left fold in rank
+// order: the fold combines byte `offset` of the inputs of ranks [first, last).
+// A fold over one rank is a byte of that rank's input.
 struct Value {
   bool zero = false;
   int first = 0;
@@ -34,7 +34,7 @@ struct Value {
   bool operator==(const Value&) const = default;
 };
 
-// Bytes [begin, end) with the contents `value`, `value` plus 1, ...
+// Bytes [begin, end) of a buffer. Byte begin + i has the content value.Plus(i).
 struct Extent {
   uint64_t begin = 0;
   uint64_t end = 0;
@@ -43,9 +43,10 @@ struct Extent {
   bool operator==(const Extent&) const = default;
 };
 
-// A buffer as an ordered list of extents. Extents that continue each other are
-// merged, so two buffers are equal if and only if their extents are equal. No
-// extent covers bytes that were never written.
+// A buffer as an ordered list of extents. Neighboring extents are merged if the
+// second one continues the values of the first one. So two buffers are equal if
+// and only if their extents are equal. No extent covers bytes that were never
+// written.
 class Extents {
  public:
   // Returns false, and writes nothing, if one of the bytes was written before.
@@ -88,7 +89,7 @@ class Extents {
   const std::vector<Extent>& extents() const { return extents_; }
 
  private:
-  // The first extent that begins after `begin`.
+  // Returns the first extent that begins after byte `begin`.
   std::vector<Extent>::iterator After(uint64_t begin) {
     return std::upper_bound(
         extents_.begin(), extents_.end(), begin,

@@ -9,9 +9,9 @@
 
 #include "cc/testing/reference/plans.h"
 
-// Tests what Verify proves, but without Verify. The test moves numbers instead
-// of symbols through several calls in a row. A random choice decides which rank
-// does the next step.
+// Tests the plans' properties that Verify proves, but without Verify. The test
+// executes several calls in a row, and moves numbers instead of symbols. A
+// random choice decides which rank does the next step.
 namespace jax_cxl::plan {
 namespace {
 
@@ -19,7 +19,8 @@ using Words = std::vector<uint32_t>;
 
 constexpr uint32_t kUntouched = 0xdeadbeef;
 
-// Neither commutative nor associative.
+// Stands for a reduction. It is neither commutative nor associative, so a wrong
+// order gives a wrong result.
 uint32_t Combine(uint32_t a, uint32_t b) { return a * 1000003 + b; }
 
 struct Call {

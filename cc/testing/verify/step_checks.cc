@@ -3,7 +3,8 @@
 namespace jax_cxl::plan {
 namespace {
 
-// Returns true if [at, at + bytes) lies within [0, size). Cannot overflow.
+// Returns true if [at, at + bytes) lies within [0, size). The test cannot
+// overflow, whatever the arguments.
 bool Within(uint64_t at, uint64_t bytes, uint64_t size) {
   return bytes <= size && at <= size - bytes;
 }
@@ -14,8 +15,9 @@ Status CheckStep(const Request& request, const Geometry& geometry,
                  uint64_t rounds, int rank, const Step& step) {
   const uint64_t slot = geometry.slot_bytes;
   const uint64_t input = InputBytes(request) + request.rows.slice_bytes;
-  // If the operation moves rows, the steps write the whole table, like an
-  // all_gather. An executor copies only the rows that its rank takes.
+  // If the operation moves rows, the plan is that of an all_gather, so its
+  // steps write the rows of all ranks. An executor copies only the rows that
+  // its rank takes.
   const uint64_t output =
       MovesRows(request.op) ? input * request.num_ranks : OutputBytes(request);
   if (step.round >= rounds || step.to_round >= rounds) {

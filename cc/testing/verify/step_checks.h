@@ -8,8 +8,9 @@
 
 namespace jax_cxl::plan {
 
-// Checks a step of `rank` before it runs, in a plan of `rounds` rounds: it must
-// stay inside the buffers and the rounds of the call. Internal to cc/plan.
+// Checks a step of a plan of `rank` before the step runs. The step must stay
+// inside the buffers, and inside the `rounds` rounds of the call. Internal to
+// cc/plan.
 Status CheckStep(const Request& request, const Geometry& geometry,
                  uint64_t rounds, int rank, const Step& step);
 

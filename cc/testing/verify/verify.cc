@@ -27,8 +27,8 @@
 // Thus the bytes of a slot in a round depend only on the owner's program.
 //
 // Consecutive calls need no proof of their own. Each call starts with all
-// counters at or below its first round, and the steps of a rank that is already
-// in the next call only raise counters.
+// counters at or below its first round. If a rank is already in the next call,
+// its steps only raise counters, and so block no step of this call.
 namespace jax_cxl::plan {
 namespace {
 
@@ -223,8 +223,9 @@ class Verifier {
           value = extent.value;
         }
         if (source == step.first) offset = value.offset;
-        // Partial results are wrong too, because a fold over them rounds more
-        // than once in types that accumulate in a wider type.
+        // Each operand must be the input of its rank, and not a fold over
+        // several inputs. Some types accumulate in a wider type, and a fold
+        // over such partial results would round more than once.
         if (value != Value::Input(source, offset)) {
           return Wrong("operand ", source, " is not the input of that rank at ",
                        offset);
@@ -273,8 +274,8 @@ class Verifier {
     return OkStatus();
   }
 
-  // Returns the extent of `peer`'s slot that starts at byte `at` of the step's
-  // data.
+  // Returns the extent of `peer`'s slot from which the step reads byte `at` of
+  // its data and the bytes after it.
   Result<Extent> ReadSlot(int rank, int peer, const Step& step,
                           uint64_t at) const {
     const uint64_t round = Absolute(step.round);
@@ -334,8 +335,8 @@ class Verifier {
                  "): ", status.message());
   }
 
-  // The ranks [first, last) whose slots a step reads. The range may include the
-  // step's own rank, whose slot it does not read.
+  // Returns the ranks [first, last) whose slots a step reads. The range may
+  // include the step's own rank, whose slot it does not read.
   static std::pair<int, int> Sources(const Step& step) {
     switch (step.kind) {
       case StepKind::kGet:

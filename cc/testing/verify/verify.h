@@ -18,7 +18,8 @@ struct Setting {
   int num_devices = 1;
 };
 
-// Numbers of bytes that the plans of a group move.
+// Numbers of bytes that the plans of a group write to the pool and read from
+// it.
 struct Traffic {
   std::vector<PoolBytes> by_rank;
   std::vector<PoolBytes> by_device;
@@ -31,7 +32,8 @@ Result<std::vector<Plan>> MakePlans(Request request, const Geometry& geometry);
 // interleaving, whatever the slots contained before:
 //  - Each byte of each output is written once, and gets exactly what the
 //    request demands: the right input byte, the left fold of the right input
-//    bytes in rank order, or zero. Bytes that are not defined stay untouched.
+//    bytes in rank order, or zero. Bytes for which the request demands nothing
+//    stay untouched.
 //  - No rank writes a slot before all peers have released its old contents, or
 //    after it has published the round. No rank reads a byte of a slot unless
 //    the owner has put it in that round and published it. No rank reads a round
@@ -39,8 +41,8 @@ Result<std::vector<Plan>> MakePlans(Request request, const Geometry& geometry);
 //  - No step leaves a slot, the input or the output.
 //  - The plans end, and all ranks have released all rounds, so that the next
 //    call starts from the same state.
-// Returns the numbers of bytes moved, or kInternal with the rank and step that
-// are wrong.
+// Returns the numbers of bytes moved. Fails with kInternal, and names the rank
+// and the step, if a plan is wrong.
 Result<Traffic> Verify(const Request& request, const Geometry& geometry,
                        const std::vector<Plan>& plans,
                        const Setting& setting = {});

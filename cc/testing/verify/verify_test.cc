@@ -66,15 +66,16 @@ bool MovesBytes(const Step& step) {
   return step.kind != StepKind::kPublish && step.kind != StepKind::kRelease;
 }
 
-// Applies single-step faults to every step of every rank of every operation. No
-// plan may survive such a fault.
+// Changes one step of one rank's plan in a wrong way, for every step of every
+// rank. Verify must refuse each of the changed plans.
 class Mutations : public testing::TestWithParam<Op> {
  protected:
   Mutations() : request_(MakeRequest(GetParam(), 4, 300, 4, 1)) {
     if (GetParam() == Op::kPermute) request_.sources = {1, 0, -1, 3};
   }
 
-  // Applies `mutate` to each step that it accepts.
+  // Applies `mutate` to each step, in a new copy of the plans. If `mutate`
+  // returns true, it has changed the plan, and Verify must refuse it.
   void ExpectCaught(const std::string& name,
                     const std::function<bool(Plan&, size_t index)>& mutate) {
     for (int slots : {2, 4}) {
@@ -98,7 +99,7 @@ class Mutations : public testing::TestWithParam<Op> {
 
 TEST_P(Mutations, MissingStep) {
   ExpectCaught("drop", [](Plan& plan, size_t i) {
-    // A publish or release may be missing if a later one covers it.
+    // A missing publish or release is not wrong if a later one covers it.
     auto same_kind = [&](const Step& step) {
       return step.kind == plan.steps[i].kind;
     };
@@ -159,7 +160,7 @@ TEST_P(Mutations, WrongSize) {
     ExpectCaught("bytes", [change](Plan& plan, size_t i) {
       Step& step = plan.steps[i];
       if (!MovesBytes(step) || step.bytes == 0) return false;
-      // Putting more than peers read is a waste, but no fault.
+      // To put more bytes than peers read is a waste, but not wrong.
       if (change > 0 &&
           (step.kind == StepKind::kPut || step.kind == StepKind::kPutOutput ||
            step.kind == StepKind::kReduceToSlot)) {
@@ -213,8 +214,8 @@ TEST_P(Mutations, WrongRanks) {
   }
 }
 
-// Publishes before the data are in the slot, or releases before the rank has
-// read them.
+// Moves a publish ahead of the step that writes the slot, or a release ahead of
+// the step that reads it.
 TEST_P(Mutations, EarlyDoorbell) {
   ExpectCaught("early", [](Plan& plan, size_t i) {
     if (i == 0 || MovesBytes(plan.steps[i])) return false;
@@ -238,7 +239,8 @@ INSTANTIATE_TEST_SUITE_P(Ops, Mutations, testing::ValuesIn(AllOps()),
                          });
 
 TEST(VerifyTest, ReportsDeadlock) {
-  // All puts come before all gets, which needs a slot for each round.
+  // The changed plans do all puts before all gets. This works only with a slot
+  // for each of the three rounds.
   const Request request = MakeRequest(Op::kAllGather, 3, 1500, 1);
   Plans plans = GoodPlans(request);
   ASSERT_EQ(plans[0].rounds, 3u);
@@ -267,8 +269,9 @@ TEST(VerifyTest, ReportsSwappedPeers) {
 }
 
 TEST(VerifyTest, ReportsReductionOfPartialResults) {
-  // Rank 1 passes on its prefix, and rank 2 adds its input. The result is right
-  // only in exact arithmetic.
+  // Rank 1 puts the sum of inputs 0 and 1 into its slot, and rank 2 adds its
+  // own input. This is right in exact arithmetic, but with rounding the result
+  // may differ.
   const Request request = MakeRequest(Op::kScan, 3, 10);
   Plans plans = GoodPlans(request);
   Plan& one = plans[1];
@@ -284,8 +287,8 @@ TEST(VerifyTest, ReportsReductionOfPartialResults) {
 }
 
 TEST(VerifyTest, ReportsDataInTheWrongOrder) {
-  // Rank 2 puts the input of rank 1 in place of its own, so the fold over slots
-  // would be 0 1 1.
+  // Rank 2 puts the input of rank 1 in place of its own. So the others would
+  // fold the inputs of ranks 0, 1 and 1.
   const Request request = MakeRequest(Op::kAllReduce, 3, 10);
   Geometry all_read = kTwoSlots;
   all_read.all_read_bytes = 1 << 20;
@@ -342,7 +345,8 @@ TEST(VerifyTest, ReportsWriteAfterPublish) {
 }
 
 TEST(VerifyTest, ReportsLeftovers) {
-  // The root publishes an empty slot. The reader finds an older round in it.
+  // The root publishes a slot into which it has put nothing. Its readers would
+  // find data of an older round.
   const Request request = MakeRequest(Op::kBroadcast, 3, 10);
   Plans plans = GoodPlans(request);
   Erase(plans[0], Find(plans[0], StepKind::kPut));
@@ -382,7 +386,7 @@ TEST(VerifyTest, ReportsBarrierThatDoesNotWait) {
 }
 
 TEST(VerifyTest, CountsBytesByRankAndDevice) {
-  // Slots of rank 0 start on device 0, those of rank 1 on device 1.
+  // Slot 0 of rank 0 lies on device 0, and slot 0 of rank 1 on device 1.
   const Request request = MakeRequest(Op::kAllGather, 2, 700, 1);
   const Plans plans = GoodPlans(request);
   ASSERT_EQ(plans[0].rounds, 2u);
@@ -391,8 +395,8 @@ TEST(VerifyTest, CountsBytesByRankAndDevice) {
   ASSERT_TRUE(traffic.ok());
   EXPECT_EQ(traffic->by_rank[0], (PoolBytes{700, 700}));
   EXPECT_EQ(traffic->by_rank[1], (PoolBytes{700, 700}));
-  // Each rank has a chunk of 384 bytes and one of 316 bytes, on opposite
-  // devices.
+  // Each rank has a chunk of 384 bytes on one device and a chunk of 316 bytes
+  // on the other.
   EXPECT_EQ(traffic->by_device[0], (PoolBytes{700, 700}));
   EXPECT_EQ(traffic->by_device[1], (PoolBytes{700, 700}));
 
@@ -401,7 +405,7 @@ TEST(VerifyTest, CountsBytesByRankAndDevice) {
              GoodPlans(MakeRequest(Op::kBroadcast, 2, 700, 1)),
              {.start_round = 3, .num_devices = 2});
   ASSERT_TRUE(broadcast.ok());
-  // Round 3 is slot 1.
+  // The call starts in round 3, which uses slot 1.
   EXPECT_EQ(broadcast->by_device[1], (PoolBytes{384, 384}));
   EXPECT_EQ(broadcast->by_device[0], (PoolBytes{316, 316}));
 }

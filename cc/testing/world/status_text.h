@@ -7,7 +7,7 @@
 
 namespace jax_cxl::comm {
 
-// Returns a detail of an error, or "" if the error does not have it.
+// Returns the detail `name` of an error, or "" if the error has no such detail.
 inline std::string Detail(const Status& status, const std::string& name) {
   for (const auto& [key, value] : status.details())
     if (key == name) return value;

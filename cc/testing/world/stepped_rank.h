@@ -17,7 +17,8 @@
 
 namespace jax_cxl::comm {
 
-// An Endpoint without threads. The test steps the rank itself.
+// Does the work of an Endpoint, but without threads: the test itself calls
+// Step.
 class SteppedRank {
  public:
   SteppedRank(pool::Pool* pool, Peers* peers, const Options& options, int rank)
@@ -43,7 +44,7 @@ class SteppedRank {
     Check(status);
   }
 
-  // Returns true if anything made progress.
+  // Lets each open channel make progress. Returns true if one of them did.
   bool Step() {
     bool moved = false;
     for (Channel* channel : channels_.open()) {

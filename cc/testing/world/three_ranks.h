@@ -9,7 +9,8 @@
 
 namespace jax_cxl::comm {
 
-// Three ranks, of which rank 0 waits in a psum. Times count from `start_`.
+// A world of three ranks. `call_` is a psum in which rank 0 waits. Tests count
+// times from `start_`.
 class ThreeRanksTest : public testing::Test {
  protected:
   ThreeRanksTest()
@@ -30,7 +31,7 @@ class ThreeRanksTest : public testing::Test {
   }
 
   Peers& peers() { return world_.peers(0); }
-  // Notes in the recorder of a rank that it has started a call.
+  // Writes into the flight recorder of `rank` that it has started `call`.
   void Record(int rank, Call* call) {
     call->submitted = Ticks();
     world_.endpoint(rank).recorder()->Record(call, HashGroup({0, 1, 2}));

@@ -80,7 +80,7 @@ class World {
 
   int size() const { return static_cast<int>(endpoints_.size()); }
   Endpoint& endpoint(int rank) { return *endpoints_[rank]; }
-  // The rank's view of the pool.
+  // Returns the pool as the rank's host sees it.
   pool::Pool& pool(int rank = 0) { return *hosts_[host_of_[rank]].pool; }
   Peers& peers(int rank) { return *hosts_[host_of_[rank]].peers; }
 

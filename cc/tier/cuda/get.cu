@@ -12,7 +12,8 @@ constexpr uint32_t kThreads = 256;
 constexpr uint32_t kBlocksOfProcessor = 4;
 constexpr uint64_t kBlockBytes = Layout::kBlockBytes;
 
-// Positions of values are multiples of 16, so a vector lies in one block.
+// Returns the address of a byte of the ring. The positions of values are
+// multiples of 16, so a vector of 16 bytes always lies in one block.
 __device__ const std::byte* AddressOf(const DeviceGet& get, uint64_t position) {
   const uint64_t devices = get.devices;
   const uint64_t at = position % (get.rows * devices * kBlockBytes);

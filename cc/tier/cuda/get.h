@@ -9,20 +9,21 @@
 
 namespace jax_cxl::tier {
 
-// A tier::Handle, as a GPU sees it.
+// A tier::Handle in the memory of a GPU, with the alignment of a vector.
 struct alignas(16) DeviceHandle {
   uint64_t position = 0;
   uint32_t ring = 0;
   int32_t device = 0;
 };
 
-// What a kernel reports if it could not return a value. It is in memory of the
-// host.
+// An error that a kernel reports if it could not return a value. It is in host
+// memory.
 struct GetError {
   static constexpr uint64_t kOtherRing = ~uint64_t{0};
 
-  // 0 if there is no error. Otherwise kOtherRing, or how many bytes the ring
-  // took, counted from the start of the overwritten value.
+  // 0 if there is no error. kOtherRing if the handle is of another ring.
+  // Otherwise the value was overwritten, and this is how many bytes the ring
+  // has given out since the start of the value.
   uint64_t since = 0;
 };
 
@@ -31,8 +32,8 @@ struct GetError {
 struct DeviceGet {
   static constexpr int kMostDevices = 64;
 
-  // Where the ring begins on each device of the store, and the fields of
-  // tier::Layout.
+  // Where the ring begins on each device of the store. `devices` and `rows` are
+  // the fields of tier::Layout.
   std::array<const std::byte*, kMostDevices> parts = {};
   int devices = 0;
   uint64_t rows = 0;
@@ -40,8 +41,8 @@ struct DeviceGet {
   const DeviceHandle* handle = nullptr;
   // The ring's own handle: its number and device, and its head as the position.
   DeviceHandle own;
-  // A copy of the value at `staged_position`, in the memory of the GPU. Null if
-  // there is no copy.
+  // A copy, in the memory of the GPU, of the value whose position is
+  // `staged_position`. Null if there is no copy.
   const std::byte* staged = nullptr;
   uint64_t staged_position = 0;
 
@@ -54,7 +55,7 @@ struct DeviceGet {
 // become 0xff, which is NaN in all formats of floating point.
 cudaError_t LaunchGet(const DeviceGet& get, cudaStream_t stream);
 
-// Enqueues a store of a handle.
+// Enqueues a kernel that stores `handle` in `*to`.
 cudaError_t LaunchWriteHandle(const DeviceHandle& handle, DeviceHandle* to,
                               cudaStream_t stream);
 
