@@ -116,7 +116,7 @@ class Shape:
 
 def values(rank: int, first: int, count: int) -> np.ndarray:
     """Returns elements [first, first + count) of a rank's input."""
-    # For a gigabyte, copying a table is much faster than computing.
+    # Copying a table is much faster than computing the values, which matters for a gigabyte.
     return np.resize(np.roll(_table(rank), -first), count)
 
 
