@@ -205,8 +205,8 @@ def enough(world: World, runner: Any) -> int:
         seconds = sample(world, runner, calls)
         if seconds * calls >= _SAMPLE_SECONDS:
             break
-        # The time of a single call is mostly dispatch. It tells little about the time of many calls,
-        # so approach the number in steps.
+        # The time of a single call is mostly dispatch, and tells little about that of many calls.
+        # So approach the number in steps.
         calls = min(8 * calls, max(2 * calls, int(_SAMPLE_SECONDS / seconds)), _MAX_CALLS)
     return calls
 
