@@ -31,7 +31,10 @@ class Classifier(nnx.Module):
 
 
 def create(mesh: jax.sharding.Mesh) -> tuple[Classifier, nnx.Optimizer]:
-    """Returns the model and its optimizer. No device holds a whole array that can be divided."""
+    """Returns the model and its optimizer. Arrays that can be divided are divided over the devices.
+
+    No device ever holds such an array as a whole.
+    """
 
     def divided(array: jax.Array) -> jax.NamedSharding:
         divisible = array.ndim > 0 and array.shape[0] % mesh.size == 0
@@ -64,7 +67,10 @@ def train_step(
 
 
 def batch(step: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns points and their classes, the same on all processes, which take their parts."""
+    """Returns all points of a batch and their classes, the same on all processes.
+
+    The caller lets each process use its part of them.
+    """
     x = np.random.default_rng(step).standard_normal((_BATCH, _FEATURES), np.float32)
     return x, 2 * (x[:, 0] * x[:, 1] > 0) + (x[:, 2] > 0).astype(np.int32)
 

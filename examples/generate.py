@@ -44,7 +44,11 @@ def weights() -> Weights:
 
 
 def shares() -> Any:
-    """Returns how the ranks share the weights: columns of first products, rows of second ones."""
+    """Returns the partition of the weights.
+
+    A rank has some columns of the matrices of a layer's first products ("qkv" and "up"), and the
+    rows of the second ones ("out" and "down") that belong to them.
+    """
     columns, rows, whole = jax.P(None, _AXIS), jax.P(_AXIS), jax.P()
     layer = {"qkv": columns, "out": rows, "up": columns, "down": rows}
     layer |= {"attention_norm": whole, "mlp_norm": whole}
@@ -95,7 +99,10 @@ def forward(
 
 
 def prefill(weights: Weights, prompt: jax.Array, positions: int) -> tuple[jax.Array, list[Cache]]:
-    """Calls `forward` for the first positions of new caches with room for `positions`."""
+    """Makes empty caches with room for `positions`, and calls `forward` for the prompt.
+
+    The prompt fills the first positions of the caches.
+    """
     heads = _SIZES.heads // jax.lax.axis_size(_AXIS)
     empty = jnp.zeros((len(prompt), positions, heads, _SIZES.width // _SIZES.heads))
     return forward(weights, [(empty, empty)] * _SIZES.layers, prompt, 0)
@@ -134,7 +141,7 @@ def main(_: list[str]) -> None:
         said.append(np.asarray(following))  # A program that shows text waits for each byte.
     seconds = (time.perf_counter() - start) / (_TOKENS.value - 1)
 
-    # One pass over all bytes finds the same bytes.
+    # Check the bytes: a single pass over the whole text has to find the same bytes.
     text = np.concatenate([prompt, *said], 1)
     again = np.asarray(begin(model, text)[0])
     wrong = np.count_nonzero(again[:, prompt.shape[1] - 1 : -1] != text[:, prompt.shape[1] :])

@@ -67,9 +67,11 @@ def features_of(nodes: np.ndarray) -> np.ndarray:
 
 
 def sample(rng: np.random.Generator, count: int) -> tuple[list[np.ndarray], np.ndarray]:
-    """Returns nodes, some of their neighbors, and some of the neighbors of these; and classes.
+    """Returns three layers of nodes, and the class of each node of the first layer.
 
-    A node has the class of the neighbor to which its first edge leads, which is always sampled.
+    The layers are random nodes, some neighbors of each of them, and some neighbors of each of these
+    neighbors. A node has the class of the neighbor to which its first edge leads. This neighbor is
+    always sampled.
     """
     layers = [rng.integers(0, _NODES.value, count, np.int32)]
     for fanout in _FANOUT:

@@ -47,7 +47,11 @@ def attend(
     cache: list[tuple[jax.Array, jax.Array]],
     start: Any,
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    """Attends from (B, T, D) to a cache and to itself; returns the output, and keys and values."""
+    """Attends from x, (B, T, D), to the positions in `cache` and to x itself.
+
+    Returns:
+      The output, and the keys and values of x.
+    """
     batch, length, width = x.shape
     heads = _SIZES.heads
     qkv = (x @ layer["qkv"]).reshape(batch, length, heads, 3, width // heads)
@@ -62,7 +66,7 @@ def attend(
 
 
 def run(model: Model, tokens: jax.Array, caches: list[Any], start: Any) -> tuple[jax.Array, Any]:
-    """Returns the next token of each sequence, (B,), and keys and values of these tokens."""
+    """Returns the token that follows `tokens`, (B,), and the keys and values of `tokens`."""
     x = transformer.embed(model["outer"], tokens)
     made = []
     for layer, cache in zip(model["layers"], caches, strict=True):
@@ -78,7 +82,7 @@ def run(model: Model, tokens: jax.Array, caches: list[Any], start: Any) -> tuple
 
 @jax.jit
 def prefill(model: Model, prompts: jax.Array) -> dict[str, Any]:
-    """Returns the cache of prompts (B, T), and the first token after each."""
+    """Returns the keys and values of prompts (B, T), and the first token after each prompt."""
     first, made = run(model, prompts, [[] for _ in model["layers"]], 0)
     return {"first": first, "layers": [{"keys": k, "values": v} for k, v in made]}
 

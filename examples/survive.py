@@ -40,7 +40,7 @@ FEATURES, ROWS = 64, 128
 
 
 def batch(position, rank):
-    """Returns the rows of a rank from a position of the data on."""
+    """Returns the rows that a rank trains on in the step at a position of the data."""
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), position), rank)
     x = jax.random.normal(key, (ROWS, FEATURES))
     return x, jnp.sin(x @ jnp.linspace(-1, 1, FEATURES))
@@ -91,7 +91,7 @@ def train(kills):
     step, state = snapshots.restore_latest(like(mesh)) or restore_from_disk()
     print(f"continues from step {step}", flush=True)
     value = jnp.nan
-    # The next kill: a random rank, at one of the next steps.
+    # The next kill hits a random rank at one of the next steps. All ranks draw the same numbers.
     accident = random.Random(kills)
     victim = accident.randrange(jax.process_count())
     moment = step + accident.randrange(1, 20)
@@ -121,7 +121,7 @@ def like(mesh):
 def main(_):
     logging.set_verbosity(logging.WARNING)  # absl's default shows JAX looking for TPUs.
     jax_cxl.initialize()
-    # A restarted rank starts with this count. The other ranks count below.
+    # The launcher tells a restarted rank how many restarts there were. The other ranks count below.
     kills = int(os.environ.get("JAX_CXL_LAUNCH_RESTARTS", "0"))
     while True:
         try:

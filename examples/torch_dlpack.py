@@ -33,7 +33,8 @@ class Average:
     def __call__(self, vector: torch.Tensor) -> torch.Tensor:
         """Returns the mean of `vector`, (N,), over the ranks."""
         own = jax.dlpack.from_dlpack(vector)
-        # The vectors of all ranks, one after the other. Each rank has its own.
+        # The shape of a global array with the vectors of all ranks, one after the other. Each rank
+        # has its own vector on its device.
         shape = (len(own) * jax.device_count(),)
         every = jax.make_array_from_single_device_arrays(shape, self._sharding, [own])
         mean = self._program(every).addressable_data(0)

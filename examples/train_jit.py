@@ -31,11 +31,12 @@ _TENSOR_PARALLEL = flags.DEFINE_integer(
     "tensor_parallel", 1, "Devices that share the products of each layer.", lower_bound=1
 )
 
-# The axis of the mesh that shares the products of a layer.
+# The mesh axis over whose devices the products of a layer are divided.
 MODEL_AXIS = "model"
 
-# Which dimension of each parameter the devices of a tensor-parallel group share. A layer's first
-# products are split by heads or by hidden channels. Its second products sum over these: two sums.
+# The dimension along which the devices of a tensor-parallel group divide each parameter. The first
+# products of a layer ("qkv" and "up") are divided by heads or by hidden channels. The second ones
+# ("out" and "down") sum over heads or channels, so each needs one sum over the group.
 _MODEL_DIMENSION = {"embedding": 0, "qkv": 1, "out": 0, "up": 1, "down": 0}
 
 
@@ -107,9 +108,9 @@ class JitTrainer(Trainer):
         """Returns the sharding of each parameter.
 
         Args:
-          parameters: pytree of arrays; their names are the last keys.
-          stored: whether the shardings are those of the state, or else those of the computation, in
-            which each tensor-parallel group has whole parameters.
+          parameters: pytree of arrays; the name of an array is the last key of its path.
+          stored: True for the shardings of the state. False for those of the computation, in which
+            each tensor-parallel group has whole parameters.
         """
 
         def sharding(path: Any, leaf: Any) -> NamedSharding:

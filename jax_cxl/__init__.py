@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from jax_cxl import _native
 from jax_cxl._job.launched import detect, entry_point, mpi
 
-# A checkout may have no native modules. Then use those of an installed jax_cxl.
+# A checkout may have no native modules. Then Python finds those of an installed jax_cxl.
 __path__ += _native.elsewhere()
 
 # On GPUs streams wait for each other, so two streams must not share a hardware queue. By default a
@@ -72,8 +72,9 @@ if TYPE_CHECKING:
     from jax_cxl.ops.moe.handle import MoeHandle as MoeHandle
     from jax_cxl.ops.moe.placement import expert_placement as expert_placement
 
-# The public names of each module. All other public names are operations, or `lax`. The reductions
-# are here because importing their module takes less time than importing all operations.
+# The public names of each module. All other public names are `lax` and the operations in
+# `jax_cxl.ops`. The reductions are operations too. They are here because importing their module
+# alone takes less time than importing all operations.
 _NAMES = {
     "_commands.launch.run": ("run",),
     "_job.lifecycle": ("OperationStats", "Stats", "initialize", "shutdown", "stats"),
@@ -101,8 +102,9 @@ _MODULES = {name: f"jax_cxl.{module}" for module, names in _NAMES.items() for na
 
 
 def __getattr__(name: str) -> Any:
-    # The launcher imports this package too: it starts without JAX, and a script may set JAX's
-    # environment variables later.
+    # A module is imported when one of its names is first used, because most modules import JAX. So
+    # the launcher, which imports this package too, starts without JAX. And a script may set JAX's
+    # environment variables after `import jax_cxl`.
     if name == _native.MODULE and (problem := _native.problem()):
         raise ImportError(problem)
     if name == "__version__":
@@ -122,7 +124,8 @@ def __getattr__(name: str) -> Any:
 
 
 def _is_operation(name: str) -> bool:
-    # Python asks for a module of the package here before it imports the module.
+    # In `from jax_cxl import errors`, Python looks for the name here before it imports the module
+    # `jax_cxl.errors`. A module is not an operation.
     if importlib.util.find_spec(f"jax_cxl.{name}") is not None:
         return False
     return name in importlib.import_module("jax_cxl.ops").__all__

@@ -12,9 +12,9 @@ Tree = Any
 class Checkpoints:
     """The checkpoints of one run in one folder, which all processes must see.
 
-    Each checkpoint has the training state, the configuration of the run, and its figures until
-    then. Each process writes the shards of its own devices. The shapes of the state do not depend
-    on the number of devices, so a run may resume on fewer or more devices.
+    Each checkpoint has the training state, the configuration of the run, and the figures of the
+    run up to that step. Each process writes the shards of its own devices. The shapes of the state
+    do not depend on the number of devices, so a run may resume on fewer or more devices.
     """
 
     def __init__(self, folder: str, configuration: dict[str, Any]):

@@ -19,13 +19,15 @@ Curve = list[list[float]]
 
 
 class ProgressReport:
-    """A progress bar on a terminal; elsewhere a line per evaluation. Prints nothing if disabled.
+    """Shows a progress bar on a terminal, and elsewhere prints a line for each evaluation.
 
-    A context manager: the bar is drawn inside the `with` statement.
+    It shows nothing if it is disabled. It is a context manager: the bar is drawn inside the `with`
+    statement.
     """
 
     def __init__(self, first_step: int, steps: int, enabled: bool):
-        # The launcher of jax_cxl shows the bar of rank 0 on its terminal.
+        # Under the launcher of jax_cxl, stdout is not a terminal, but the launcher shows the bar of
+        # rank 0 on its own terminal. The variable has the width of the bar.
         columns = os.environ.get("JAX_CXL_LAUNCH_COLUMNS")
         self._console = Console(
             quiet=not enabled,

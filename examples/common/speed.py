@@ -18,10 +18,10 @@ _CALLS = 8  # in a turn
 
 
 def milliseconds(functions: dict[str, Callable[[], Any]]) -> dict[str, dict[str, float]]:
-    """Times functions in turn, with several calls in a turn. The first turn does not count.
+    """Times functions. They take turns, with several calls in a turn. The first turn is left out.
 
-    Functions take turns, so that other work on the machine affects all of them equally. The calls
-    of a turn follow each other without a pause, as in training.
+    Turns let other work on the machine affect all functions equally. The calls of a turn follow
+    each other without a pause, as in training.
 
     Returns:
       Name -> {"median", "min", "max"} of a call.
@@ -89,7 +89,7 @@ def measure(
 
 
 def communication(collectives: Any, dtype: Any) -> Callable[[jax.Array], Any]:
-    """Returns a program that runs only the collectives of the layers in a step.
+    """Returns a program that runs only the collectives that a training step runs for its layers.
 
     Each layer is gathered for the forward pass and, except the last layer, again for the backward
     pass. Its gradients are scattered.

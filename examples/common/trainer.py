@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from common import transformer
 
-# The axis of the mesh that shares the rows of a batch.
+# The mesh axis over whose devices the rows of a batch are divided.
 AXIS = "data"
 
 Tree = Any
@@ -75,11 +75,15 @@ class Trainer(abc.ABC):
         self._dtype = dtype
         self._optimizer = optimizer
         self._mesh = mesh
-        # How many devices have the same parameters. The norm of the gradient counts them once.
+        # How many devices have a copy of the same parameters. The norm of the gradient counts these
+        # parameters once, and not once for each copy.
         self._copies = 1
 
     def compile(self, state: State, tokens: jax.Array, held_out: jax.Array) -> None:
-        """Compiles `step` and `evaluate` for arguments of these shapes, and replaces them."""
+        """Compiles `step` and `evaluate` for arguments of these shapes.
+
+        The compiled programs replace the attributes `step` and `evaluate`.
+        """
         self.step = self.step.lower(state, tokens).compile()
         self.evaluate = self.evaluate.lower(state.parameters, held_out).compile()
 
@@ -108,7 +112,10 @@ class Trainer(abc.ABC):
 
     @abc.abstractmethod
     def _sum(self, x: jax.Array) -> jax.Array:
-        """Adds up what the devices have computed from their parts of arrays."""
+        """Returns the sum of `x` over the devices, if each has computed its own `x` from its rows.
+
+        If arrays are whole (`jax.jit`), `x` is the sum already.
+        """
 
     def _sum_copies(self, gradients: Tree) -> Tree:
         """Adds up the gradients of devices that have the same parameters and different rows."""
@@ -155,8 +162,8 @@ class Trainer(abc.ABC):
         """Scales the gradient down to a global norm of at most 1; also returns the norm before
         scaling.
 
-        If a device sees only its own shards, `optax.clip_by_global_norm` would use the norm of
-        these shards.
+        `optax.clip_by_global_norm` cannot be used, because in some trainers a device sees only its
+        own shards. Optax would then use the norm of these shards.
         """
         squares = jnp.stack([jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(gradients)])
         norm = jnp.sqrt(self._sum(jnp.sum(squares)) / self._copies)

@@ -98,13 +98,14 @@ _PRESETS: dict[str, dict[str, Any]] = {
 }
 
 # JAX hangs if a process with several CPU devices has more than about 32 collective programs in
-# flight, whichever collectives they use. The progress bar moves at each wait.
+# flight, whichever collectives they use. So after this many steps the loop waits for the last one.
+# The progress bar moves at each wait.
 _STEPS_IN_FLIGHT = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """What distinguishes a program.
+    """What distinguishes a training program from the other ones.
 
     Attributes:
       collectives: name of the collectives, for people.
@@ -158,7 +159,7 @@ def connect() -> None:
         by_mpi = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"} & os.environ.keys()
         if "coordinator_address" not in str(error) or by_mpi:
             raise
-        # There is only this process.
+        # No launcher has started this process, so it is the only one.
 
 
 def load_corpus() -> corpus.Corpus:
@@ -180,12 +181,12 @@ def model() -> tuple[transformer.Sizes, jnp.dtype, optax.GradientTransformation]
 
 
 def batch(trainer: Trainer, text: corpus.Corpus, step: int) -> jax.Array:
-    """Returns the rows of a step on the devices."""
+    """Returns the rows of the batch for `step`, spread over the devices."""
     return trainer.put(text.train_batch(_SEED.value, step, _BATCH_SIZE.value, _window()))
 
 
-# Called with the step that has been trained, the state and the batch; returns the state to go on
-# with.
+# A function that is called after each step, with the number of the step, the state after it and its
+# batch. Returns the state with which training continues.
 AfterStep = Callable[[int, State, jax.Array], State]
 
 
@@ -204,7 +205,7 @@ def train(
     }
     checkpoints = None
     if _CHECKPOINT_DIR.value:
-        # Orbax takes seconds to import.
+        # Orbax takes seconds to import, so it is imported only if it is needed.
         checkpoint = importlib.import_module("common.checkpoint")
         checkpoints = checkpoint.Checkpoints(_CHECKPOINT_DIR.value, configuration)
         if (restored := checkpoints.restore(state)) is not None:

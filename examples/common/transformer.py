@@ -60,7 +60,10 @@ def init_layer(key: jax.Array, sizes: Sizes) -> Parameters:
 
 
 def normalize(x: jax.Array, gain: jax.Array) -> jax.Array:
-    """Scales (..., D) to a root mean square of 1 + gain: weight decay then pulls towards 1."""
+    """Scales (..., D) to a root mean square of 1, and then multiplies by 1 + gain, (D,).
+
+    Weight decay pulls `gain` towards 0, and so the factor towards 1.
+    """
     x32 = x.astype(jnp.float32)
     x32 *= jax.lax.rsqrt(jnp.mean(jnp.square(x32), -1, keepdims=True) + 1e-6)
     return x32.astype(x.dtype) * (1 + gain)
@@ -79,7 +82,7 @@ def rotate(x: jax.Array, start: jax.Array | int = 0) -> jax.Array:
 def _attend(layer: Parameters, x: jax.Array, heads: int) -> jax.Array:
     """Causal self-attention, (B, T, D) to (B, T, D)."""
     batch, length, width = x.shape
-    # The columns of a head lie side by side, so that devices that share the columns share heads.
+    # The columns of a head lie side by side, so devices that divide the columns get whole heads.
     qkv = (x @ layer["qkv"]).reshape(batch, length, heads, 3, width // heads)
     queries, keys, values = (qkv[:, :, :, i] for i in range(3))
     queries, keys = rotate(queries), rotate(keys)
@@ -92,7 +95,10 @@ def _attend(layer: Parameters, x: jax.Array, heads: int) -> jax.Array:
 
 
 def embed(outer: Parameters, inputs: jax.Array) -> jax.Array:
-    """Looks up bytes (B, T), int32, as (B, T, D), scaled so that they weigh as much as a layer."""
+    """Returns the embeddings (B, T, D) of bytes (B, T), int32.
+
+    They are scaled so that they weigh as much as the output of a layer.
+    """
     table = outer["embedding"]
     # This is a product because the gradient of indexing would add up most positions in a few rows,
     # one after another.

@@ -26,7 +26,7 @@ class Sizes:
     Attributes:
       axis: the mesh axis of the ranks.
       experts: number of experts of all ranks.
-      capacity: rows of an expert, a multiple of the number of ranks.
+      capacity: how many rows an expert has room for, a multiple of the number of ranks.
     """
 
     axis: str
@@ -35,7 +35,11 @@ class Sizes:
 
 
 def capacity(tokens: int, choices: int, experts: int, ranks: int, factor: float) -> int:
-    """Returns rows for `factor` times an expert's mean share of `tokens` on each rank."""
+    """Returns `Sizes.capacity`: `factor` times the mean number of choices of an expert, rounded up.
+
+    Each of the `ranks` ranks has `tokens` tokens, and each token chooses `choices` of the `experts`
+    experts.
+    """
     return ranks * -int(-factor * tokens * choices // experts)
 
 
@@ -52,7 +56,7 @@ def dispatch(
 
 
 def dense(collectives: Any) -> Callable[..., jax.Array]:
-    """Returns the exchange by two `all_to_all` of `jax.lax` or `jax_cxl`."""
+    """Returns an exchange by two calls of `all_to_all` of `collectives`, `jax.lax` or `jax_cxl`."""
 
     def exchange(x, chosen, weights, experts, sizes):
         ranks = jax.lax.axis_size(sizes.axis)
@@ -108,7 +112,7 @@ def ragged(
     index = jnp.where(place < group_sizes[:, None], starts[:, None] + place, len(rows))
     y = experts(rows.at[index].get(mode="fill", fill_value=0))
     y = jnp.zeros_like(rows).at[index].set(y, mode="drop")
-    # The places on the senders to which the rows return.
+    # Where the rows that come back start on each sender: where the sender took them from.
     sender_offsets = jax_cxl.all_gather(input_offsets, axis).reshape(ranks, ranks, per_rank)
     y = jax_cxl.ragged_all_to_all(
         y,
@@ -148,6 +152,9 @@ def _before(chosen: jax.Array, experts: int) -> jax.Array:
 
 
 def _weighted(y: jax.Array, slot: jax.Array, weights: jax.Array) -> jax.Array:
-    """Sums the rows of each token; slots outside of y count as zeros."""
+    """Returns the weighted sum of the results of each token's choices, (T, D).
+
+    The result of a choice is row `slot` of y, or zeros if the slot is outside of y.
+    """
     found = y.at[slot].get(mode="fill", fill_value=0).reshape(*weights.shape, y.shape[1])
     return jnp.sum(found * weights[..., None], 1, dtype=np.float32).astype(y.dtype)

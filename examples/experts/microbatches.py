@@ -8,8 +8,8 @@ The backward pass goes through this in reverse: the transpose of a combine is a 
 cotangents, and the transpose of a dispatch is a combine with weights 1. JAX's derivative of the
 forward pass would wait for each exchange at once. So the layers have a custom derivative.
 
-The choices and weights of a micro-batch are gathered before its dispatch starts. These short calls
-would wait for a move of rows that is under way.
+The choices and weights of a micro-batch are gathered before its dispatch starts to move rows. If
+the order were the other way round, these short calls would wait for the move.
 """
 
 import dataclasses
@@ -97,7 +97,8 @@ class _Layers:
             dispatch1 = _combine_start(ct_rows1, handle1)
             layer0, ct_rows0, ct_weights0 = pulls0.experts(dispatch1.tie(ct_y0))
             of_matrices.append(layer0 + layer1)
-            # Short calls come between two moves: they would wait for a move that is under way.
+            # The barriers put the short calls between two moves of rows. A short call that comes
+            # while a move is under way would wait for the move.
             ct_tokens1, ct_weights0, ct_weights1 = lax.optimization_barrier(
                 (dispatch1.done(after=(layer0, ct_rows0)), ct_weights0, ct_weights1)
             )
@@ -123,7 +124,7 @@ class _Layers:
 
 @dataclasses.dataclass
 class _Pulls:
-    """The derivatives of the parts of a layer, for one micro-batch."""
+    """The functions by which `jax.vjp` differentiates the parts of a layer, for one micro-batch."""
 
     before: Any
     weights: Any
@@ -188,7 +189,8 @@ def apply(
       before: the part of a layer before its experts.
       experts: the experts of a layer.
       sizes: of one micro-batch.
-      shards: this device's pieces of the layers' vectors, in the dtype of the communication.
+      shards: this device's piece of each layer's parameters outside its experts, which form one
+        vector (fsdp.py), in the dtype of the communication.
       matrices: this device's experts of each layer.
       x: the input, with an even number of rows.
     """

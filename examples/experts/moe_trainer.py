@@ -92,7 +92,7 @@ class MoeTrainer(ShardedTrainer):
         )
 
     def _draw_attention(self, key: jax.Array) -> transformer.Parameters:
-        """Draws what a layer has besides its experts."""
+        """Draws the parameters that a layer has besides its experts."""
         layer = transformer.init_layer(key, self._sizes)
         shape = (self._sizes.width, self._experts)
         router = shape[0] ** -0.5 * jax.random.normal(jax.random.fold_in(key, 0), shape)
@@ -220,13 +220,14 @@ class MoeTrainer(ShardedTrainer):
         return jax.tree_util.tree_map_with_path(moved, state)
 
     def _move_experts(self, vector: jax.Array, order: jax.Array) -> jax.Array:
-        """Takes the experts of this device from the devices that hold them."""
+        """Fetches the experts that `order` gives to this device from the devices that hold them."""
         import jax_cxl
 
         mine = self._experts // self._mesh.size
         first = jax.lax.axis_index(AXIS) * mine
         numbers = jnp.arange(mine) + first
-        # Where this device's experts go. Only experts that leave it are written to the pool.
+        # The new numbers of the experts that are here now. Only experts that leave this device are
+        # written to the pool.
         to = jnp.argsort(order)[numbers]
         leaves = (to < first) | (to >= first + mine)
         table = vector.reshape(mine, -1)
@@ -236,7 +237,11 @@ class MoeTrainer(ShardedTrainer):
 
 @jax.custom_vjp
 def _with_loss(y: jax.Array, loss: jax.Array) -> jax.Array:
-    """Returns y. A program that differentiates a function of y adds `loss` to this function."""
+    """Returns y, but makes the gradient of any function of y include the gradient of `loss`.
+
+    In the backward pass `loss` gets the cotangent 1, as if it were added to the function that is
+    differentiated.
+    """
     return y
 
 

@@ -1,4 +1,4 @@
-"""Moves experts to other devices between steps: equal loads, and few tokens that cross."""
+"""Moves experts between steps, so that devices have equal loads and few tokens change devices."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ class Mover:
             return state
         import jax_cxl
 
-        # The counts are the same on all processes, and so are the places.
+        # The counts are the same on all processes, so all processes choose the same places.
         counts = np.asarray(self._trainer.count(state.parameters, tokens)).swapaxes(0, 1)
         order = np.stack([np.argsort(jax_cxl.expert_placement(layer)) for layer in counts])
         after = np.stack([layer[:, o] for layer, o in zip(counts, order, strict=True)])

@@ -18,9 +18,8 @@ from sharded import fsdp, levels, prefetch
 class ShardedTrainer(Trainer):
     """The base of trainers with explicit collectives, including those of mixtures of experts.
 
-    The programs are calls of `shard_map`; their functions see the parts of one device.
-
-    A subclass draws the first state in `_init`.
+    The programs are calls of `shard_map`. The functions in them see only one device's part of each
+    array. A subclass draws the first state in `_init`.
     """
 
     def __init__(
@@ -30,7 +29,7 @@ class ShardedTrainer(Trainer):
         optimizer: optax.GradientTransformation,
         collectives: fsdp.Collectives,
     ):
-        """Lays out what is outside the layers.
+        """Lays out the parameters outside the layers.
 
         Args:
           sizes: sizes of the model.
@@ -49,7 +48,11 @@ class ShardedTrainer(Trainer):
         return fsdp.Unit(template, self._mesh.size, self._copies)
 
     def _vector(self, *shape: int) -> jax.ShapeDtypeStruct:
-        """Returns the type of the shards of all devices, some of which may have equal shards."""
+        """Returns the type of an array that joins the shards of all devices.
+
+        `copies` devices have equal shards. So the last dimension is `copies` times as long as in
+        `shape`, which counts equal shards once.
+        """
         return jax.ShapeDtypeStruct((*shape[:-1], shape[-1] * self._copies), jnp.float32)
 
     def _define(self, layers: Tree, check_vma: bool) -> tuple[Callable[..., Any], State]:

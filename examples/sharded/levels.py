@@ -23,7 +23,7 @@ class Sharding:
     """
 
     def __init__(self, jax_cxl: ModuleType, shard: str):
-        """Finds out which devices are those of a host: those of a process.
+        """Groups the devices by host. The devices of a host are those of one process.
 
         Args:
           jax_cxl: the module.
@@ -54,5 +54,5 @@ class Sharding:
         return self._cxl.psum(gradients, axis_name, axis_index_groups=self._across)
 
     def stats(self) -> Any:
-        """Returns what went through the pool."""
+        """Returns the counters of what went through the pool."""
         return self._cxl.stats()

@@ -10,7 +10,11 @@ from jax import lax
 
 @dataclasses.dataclass(frozen=True)
 class Started:
-    """The result of a collective that XLA itself overlaps with operations that do not need it."""
+    """Has the methods of `jax_cxl.Future`, for a collective that was called as a whole.
+
+    The methods do nothing, because XLA itself overlaps the collective with operations that do not
+    need its result.
+    """
 
     value: jax.Array
 
@@ -29,7 +33,7 @@ class _Whole(Protocol):
 
 
 class _Halves:
-    """Start functions, made from the collectives of a subclass."""
+    """The base of namespaces that have no start functions: makes these from whole collectives."""
 
     def all_gather_start(self: _Whole, x: jax.Array, axis_name: str, *, tiled: bool) -> Started:
         return Started(self.all_gather(x, axis_name, tiled=tiled))

@@ -59,7 +59,8 @@ class JaxBuffers:
         self.y = fill().block_until_ready()
 
 
-# Returns an operation on a rank's value. The work to prepare it does not count as part of a call.
+# A function that returns an operation on a rank's value. The work to prepare the operation does not
+# count as part of a call.
 Prepare = Callable[[], Callable[[Any], Any]]
 
 
@@ -121,12 +122,13 @@ class JaxRunner:
         return np.asarray(self._buffers.y.addressable_shards[0].data)
 
 
-# The other names in `jax.lax` are not collectives, or do not run everywhere.
+# The operations that `jax.lax` has on all platforms. It also has functions with the names of other
+# operations, but these are not collectives, or do not run everywhere.
 _OF_LAX = ("all_gather", "psum", "psum_scatter", "all_to_all", "ppermute")
 
 
 def _prepare(backend: str, shape: Shape) -> Prepare | None:
-    """Returns a function that prepares an operation of JAX, or None if the backend lacks it."""
+    """Returns a function that prepares the operation of `shape`, or None if `backend` lacks it."""
     name, _, routing = shape.op.name.partition(":")
     ours = backend == "jax_cxl"
     if ours and name in routed.NAMES:
@@ -136,9 +138,11 @@ def _prepare(backend: str, shape: Shape) -> Prepare | None:
         if name == "broadcast":
             return lambda: lambda x: jax.lax.pbroadcast(x, _AXIS, 0)
         if name == "scatter":
-            # The first block that arrives comes from the root.
+            # JAX has no scatter. In an all-to-all, the first block that arrives comes from rank 0,
+            # the root, and is the result.
             return lambda: lambda x: jax.lax.all_to_all(x, _AXIS, 0, 0, tiled=True)[: shape.count]
-        # JAX lacks these two. Users would write these instead, which move more data than necessary.
+        # JAX has no reduce and no gather. Users would write psum and all_gather instead, which move
+        # more data than necessary.
         name = {"reduce": "psum", "gather": "all_gather"}.get(name, name)
     if not ours and name not in _OF_LAX:
         return None
@@ -166,7 +170,7 @@ class MpiRunner:
         ranks, rank, name = shape.ranks, shape.rank, shape.op.name
         world, x = MPI.COMM_WORLD, shape.input()
         self._y = y = np.empty(shape.op.blocks_out(ranks) * shape.count, shape.dtype)
-        # MPI broadcasts in place, and a barrier returns its operand.
+        # MPI broadcasts in place, so the result on the root is x. A barrier returns its operand x.
         in_place = name == "barrier" or (name == "broadcast" and rank == 0)
         self._result = x if in_place else y
         calls: dict[str, Callable[[], Any]] = {
@@ -226,5 +230,5 @@ def calls_on_gpu(name: str, size: int) -> int:
     """Returns enough calls to make the 1.2 ms overhead of a program on two GPUs negligible."""
     steps = ((64 << 10, 1000), (1 << 20, 500), (16 << 20, 200), (128 << 20, 60))
     calls = next((more for largest, more in steps if size <= largest), 24)
-    # Each call over sockets takes ten times as long.
+    # A call over sockets takes ten times as long, so fewer calls are enough.
     return calls // 8 if name == "nccl-socket" else calls

@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report.write_plot(options.plot, options.draw)
         return 0
     os.environ["JAX_PLATFORMS"] = options.platform
-    # JAX is not imported yet, because the launcher forks.
+    # JAX is imported only in the ranks, because the launcher forks, and JAX starts threads.
     if launched() or "OMPI_COMM_WORLD_SIZE" in os.environ or "PMI_SIZE" in os.environ:
         return _run(parser, options, arguments)
     if options.platform == "cuda":
@@ -90,7 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _start_ranks(options: argparse.Namespace, arguments: list[str]) -> int:
     """Runs this command again as several processes."""
     if "mpi" in options.baseline:
-        # Start ranks as the launcher does: one device each, any number, and not bound to a core.
+        # Start ranks as the launcher does: each rank has one device and is not bound to a core, and
+        # there may be more ranks than cores.
         os.environ["JAX_NUM_CPU_DEVICES"] = "1"
         os.environ.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
         os.environ.setdefault("OMPI_MCA_hwloc_base_binding_policy", "none")

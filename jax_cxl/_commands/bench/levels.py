@@ -45,7 +45,7 @@ def rows(
 
     Args:
       ways: takes a collective, the number of ranks and the elements of the operand. Returns a
-        function for each way to run it; one is "flat".
+        function for each way to run the collective. One of the ways has the name "flat".
       names: the collectives.
       sizes: their sizes in bytes.
       seconds: how long to measure for each row.
@@ -79,7 +79,8 @@ def _measure(
         jax.block_until_ready(program(x))
     start = time.perf_counter()
     jax.block_until_ready(programs["flat"](x))
-    # All processes need the same number, because they run the same collectives.
+    # All processes must repeat the programs the same number of times, because they take part in the
+    # same collectives. So all compute the number from the time of the slowest process.
     once = max(world.gather(time.perf_counter() - start))
     times: dict[str, list[float]] = {way: [] for way in programs}
     moved = {}

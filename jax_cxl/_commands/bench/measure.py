@@ -37,10 +37,10 @@ def spread(microseconds: Sequence[float]) -> dict[str, float]:
 
 
 def prepare(world: World, names: Sequence[str], options: argparse.Namespace) -> Iterable[Case]:
-    """Returns the cases of some backends.
+    """Returns the cases to measure, with the runners of the backends in `names`.
 
-    On CPUs each is compiled when it is needed. On GPUs all are compiled before the first one, so
-    that no team compiles while another measures.
+    On CPUs each case is compiled when it is needed. On GPUs this function compiles all cases, so
+    that no team of processes compiles while another team measures.
     """
     cases = (
         _case(world, names, op, size, options)
@@ -102,7 +102,10 @@ def measure_on_device(
 
 @contextlib.contextmanager
 def _turn(world: World, options: argparse.Namespace) -> Iterator[None]:
-    """Holds the turn of this process's team. All ranks of the team enter and leave together."""
+    """Waits for the turn of this process's team, and holds it inside the `with` statement.
+
+    All ranks of the team enter and leave together.
+    """
     with teams.turn(options.turn) if world.rank == 0 else contextlib.nullcontext():
         world.barrier()
         yield
@@ -202,7 +205,8 @@ def enough(world: World, runner: Any) -> int:
         seconds = sample(world, runner, calls)
         if seconds * calls >= _SAMPLE_SECONDS:
             break
-        # A single call is mostly dispatch, so approach the number in steps.
+        # The time of a single call is mostly dispatch, and tells little about that of many calls.
+        # So approach the number in steps.
         calls = min(8 * calls, max(2 * calls, int(_SAMPLE_SECONDS / seconds)), _MAX_CALLS)
     return calls
 

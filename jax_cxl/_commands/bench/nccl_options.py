@@ -22,7 +22,7 @@ _TYPES = {
     "float": "float32",
     "half": "float16",
 }
-# What the programs of nccl-tests take without options.
+# The sizes that the programs of nccl-tests use if they get no options.
 _DEFAULT_BYTES = 32 << 20
 _DEFAULT_STEP = 1 << 20
 _MOST_SIZES = 1000
@@ -78,7 +78,7 @@ def sizes(first: int | None, last: int | None, factor: int | None, step: int | N
       step: how much larger each size is than the previous size.
 
     Raises:
-      ValueError: there is no size between them, or there are too many.
+      ValueError: there is no size between `first` and `last`, or there are too many.
     """
     first = first or _DEFAULT_BYTES
     last = last or max(first, _DEFAULT_BYTES)

@@ -31,8 +31,9 @@ class Op:
       name: name of the function in jax_cxl; a routing may follow a colon.
       blocks_in: number of blocks in a rank's input.
       blocks_out: number of blocks in a rank's output.
-      pool: function (ranks, block elements) -> pairs, for the ranks that move the most data: the
-        least number of blocks to write to the pool, and the least number to read from it.
+      pool: function (ranks, block elements) -> a pair for each of the ranks that move the most
+        data: the least number of blocks that the rank has to write to the pool, and to read from
+        it.
       result: function (ranks, rank, block elements, values) -> expected output, or None if the
         output is not defined on that rank. `values` is a function (rank, first element, elements)
         -> integers.
@@ -116,7 +117,7 @@ class Shape:
 
 def values(rank: int, first: int, count: int) -> np.ndarray:
     """Returns elements [first, first + count) of a rank's input."""
-    # For a gigabyte, copying a table is much faster than computing.
+    # Copying a table is much faster than computing the values, which matters for a gigabyte.
     return np.resize(np.roll(_table(rank), -first), count)
 
 

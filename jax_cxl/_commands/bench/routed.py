@@ -16,7 +16,8 @@ NAMES = ("ragged_all_to_all", "take_rows", "moe_dispatch", "moe_combine")
 ROUTINGS = ("uniform", "skewed", "hot")
 CHOICES = 2
 _EXPERTS_PER_RANK = 4
-# The largest number of elements of a row, and the number of rows from which on rows are this long.
+# A row has at most _WIDTH elements. If a rank would then have fewer than _ROWS rows, the rows are
+# shorter.
 _WIDTH, _ROWS = 1024, 32
 
 
@@ -36,7 +37,7 @@ def choose(routing: str, ranks: int, tokens: int, choices: int, experts: int) ->
     if routing == "skewed":
         often = max(1, round(experts / 5))
         odds[:often], odds[often:] = 0.8 / often, 0.2 / (experts - often)
-    # Without replacement, by Gumbel's trick.
+    # Draw different experts (without replacement), by Gumbel's trick.
     keys = np.log(odds) + rng.gumbel(size=(ranks, tokens, experts))
     if routing == "hot":
         keys[..., 0] = np.inf
@@ -49,7 +50,7 @@ def row_width(count: int) -> int:
 
 
 def rounded(count: int) -> int:
-    """Returns the elements of whole rows in `count` elements."""
+    """Returns `count` elements, rounded down to whole rows."""
     return count - count % row_width(count)
 
 
@@ -68,12 +69,15 @@ class Routing:
     wants: np.ndarray
 
     def assignments(self, rank: int) -> np.ndarray:
-        """Returns the choices of experts of a rank, by expert, numbered over all tokens."""
+        """Returns which choices of all tokens are experts that `rank` holds, ordered by expert.
+
+        A choice is given by its index in the flattened `chosen`.
+        """
         experts = range(rank * _EXPERTS_PER_RANK, (rank + 1) * _EXPERTS_PER_RANK)
         return np.concatenate([np.flatnonzero(self.chosen.ravel() == e) for e in experts])
 
     def arrivals(self, rank: int) -> np.ndarray:
-        """Returns the tokens that go to a rank, numbered over all tokens."""
+        """Returns which tokens go to `rank`, as indices in the flattened `goes`."""
         return np.flatnonzero(self.goes.ravel() == rank)
 
 
@@ -95,9 +99,10 @@ def of(routing: str, ranks: int, tokens: int) -> Routing:
 
 
 def blocks(name: str, routing: str) -> Callable[[int], int]:
-    """Returns a function that maps the number of ranks to the room for rows, in blocks of T rows.
+    """Returns a function from the number of ranks to the size of a rank's buffer of received rows.
 
-    There is room for twice the mean if the routing is uniform, and otherwise for all rows.
+    The size counts blocks of T rows. If the routing is uniform, the buffer has room for twice the
+    mean number of rows, and otherwise for all rows.
     """
     choices = CHOICES if name.startswith("moe") else 1
     return lambda ranks: choices * (min(ranks, 2) if routing == "uniform" else ranks)
