@@ -1,7 +1,8 @@
 """The programs that this process lowers, and the source lines of their collectives.
 
 The handlers number the collectives of a program in the order in which XLA makes their custom calls
-(cc/ffi/call/program_sites.h). So the handlers have to know when XLA has loaded the whole program.
+(cc/ffi/call/program_sites.h). The numbers start again with the next program of the same name. So
+the handlers have to know when XLA has loaded the whole program.
 """
 
 import os

@@ -35,7 +35,7 @@ from jax_cxl._job.meeting import successor_tickets
 from jax_cxl._job.pool import pool_uri, pools
 
 _POLL_SECONDS = 0.002
-# The loss of a rank of this host is noticed sooner.
+# How long `_given_up` looks for lost ranks. The loss of a rank of this host is noticed sooner.
 _GIVEN_UP_SECONDS = 2.0
 
 
@@ -173,7 +173,7 @@ class _Agreement:
             self.running.attempt += 1
 
     def _decision(self) -> tuple[Any, list[int]]:
-        """Returns the decision, None if there is none yet, and the ranks that are still awaited."""
+        """Returns the decision, or None if there is none, and the ranks that are awaited."""
         attempt = self.running.attempt
         # First find the lost ranks, then read: what a rank wrote before it was lost counts.
         left = [rank for rank in self.ranks if not _core.rank_lost(rank)]
@@ -220,7 +220,7 @@ class _Agreement:
         return bool(tickets) and not tickets.items() <= successor_tickets.tickets().items()
 
     def _given_up(self, members: list[int], tickets: dict[str, str]) -> bool:
-        """Returns whether the others have given up this attempt, and removed the pool's name."""
+        """Returns whether the others have given up this attempt and removed the pool's name."""
         later = self.running.attempt + 1
         end = time.monotonic() + _GIVEN_UP_SECONDS
         while time.monotonic() < end:

@@ -27,7 +27,8 @@ def offer() -> None:
     if signal.getsignal(_SIGNAL) is signal.SIG_DFL:
         fd = os.memfd_create(_NAME, os.MFD_CLOEXEC)
         faulthandler.register(_SIGNAL, file=fd, all_threads=True, chain=False)
-        # Without a handler the signal would end the process: `read` waits for this byte.
+        # Without a handler the signal would end this process. So `read` sends the signal only if
+        # the file contains this byte, which shows that there is a handler.
         os.write(fd, b"\n")
 
 

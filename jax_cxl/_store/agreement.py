@@ -74,9 +74,9 @@ def mismatch(
 
     Args:
       processes: indices of the processes of the job.
-      sides: positions of the two that disagree.
+      sides: positions in `processes` of the two that disagree.
       texts: what each of the two has.
-      what: what they do, as a sentence whose subject is the processes.
+      what: how they disagree: the words after "processes A and B" in the message.
     """
     first, other = (processes[side] for side in sides)
     error = errors.MismatchError(

@@ -98,7 +98,7 @@ def check_jax() -> Iterator[Finding]:
 
 
 def check_settings() -> Iterator[Finding]:
-    """Environment variables with names that jax_cxl does not know."""
+    """Environment variables that jax_cxl does not know, or that have no effect here."""
     yield from map(problem, configuration.unknown_variables(os.environ))
     if entry_point.wanted() and not entry_point.is_installed():
         yield problem(entry_point.absent())

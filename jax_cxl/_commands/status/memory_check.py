@@ -15,7 +15,7 @@ _BYTES = 64 * _MIB
 
 
 def check_device(uri: str) -> Iterator[Finding]:
-    """Measures the memory that a pool URI names. Overwrites it, unless a job uses it."""
+    """Measures the memory that a pool URI names. Overwrites the memory, unless a job uses it."""
     spec = pool_uri.parse(uri)
     for path in spec.paths:
         yield from _describe(spec, path)

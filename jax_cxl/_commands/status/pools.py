@@ -1,4 +1,4 @@
-"""Finds pools of this machine: pools of running jobs, which have no name, and files."""
+"""Finds the pools of this machine: those of running jobs, which have no file name, and files."""
 
 import contextlib
 import dataclasses
@@ -72,7 +72,7 @@ def mapped_by(pid: int) -> dict[str, int]:
     except OSError:
         return {}  # It ended, or belongs to another user.
     for line in lines:
-        # 7f10-7f20 rw-s 00200000 00:05 12 /dev/dax0.0
+        # A line is, for example, `7f10-7f20 rw-s 00200000 00:05 12 /dev/dax0.0`.
         fields = line.split(maxsplit=5)
         if len(fields) == 6 and fields[1].startswith("rw-s"):
             offset = int(fields[2], 16)
@@ -100,7 +100,7 @@ def held_by(pid: int) -> list[Found]:
                 pool = Found(name, target, offset)
                 pool.read()  # Raises an error if there is no pool.
                 found[target] = pool
-            # The launcher has a pool open that it has not mapped.
+            # A pool in /dev/shm need not be mapped: the launcher only has the pool's file open.
             elif (target in offsets or target.startswith(_SHM_PREFIX)) and begins_with(
                 path, _core.POOL_MAGIC, offset
             ):
@@ -123,7 +123,7 @@ def _of_process(pid: int) -> list[Found]:
             f"process {pid} belongs to {_owner(f'/proc/{pid}')}: only that user, or root, may look"
             " into its job"
         ) from None
-    # The launcher has no pool, but its ranks have.
+    # If this process is the launcher, the processes that it has started have the pool.
     if pools := of_processes(with_descendants(pid)):
         return pools
     raise ValueError(

@@ -127,7 +127,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _pools(target: str | None, is_store: bool) -> list[pools.Found]:
-    """Returns the pools to read. A process may have tables open and no pool."""
+    """Returns the pools to read: those that `target` names, or all pools of this user.
+
+    `is_store` is whether `target` names stores. Then there may be no pool, because a process may
+    have tables open and no pool.
+    """
     if target is None:
         return pools.of_this_user()
     if not is_store:

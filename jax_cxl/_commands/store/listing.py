@@ -1,4 +1,4 @@
-"""Lists the names of a store: their valid versions, and why other areas have none."""
+"""Lists the names of a store, their valid versions, and why other areas have no valid version."""
 
 import dataclasses
 import datetime
@@ -24,11 +24,11 @@ class Area:
       area: its number, from 0.
       state: "valid", "damaged", "empty", or "being written or torn".
       version: the version, or step; None if there is none.
-      time: when it was complete, in seconds since 1970.
-      processes: how many processes have saved it.
-      bytes: bytes of all arrays.
-      leaves: how many leaves the tree has.
-      why: why it is not valid.
+      time: when the version was complete, in seconds since 1970.
+      processes: how many processes have saved the version.
+      bytes: bytes of all arrays of the version.
+      leaves: how many leaves the version's tree has.
+      why: why the area has no valid version.
     """
 
     area: int

@@ -90,7 +90,7 @@ def join(
         pools.register(pool, pools.local_ranks())
         while True:
             # First read the tickets, then the pool: a process that registered before it was lost
-            # counts.
+            # counts as registered.
             changed = tickets() != decision["tickets"]
             missing = [rank for rank in members if not pool.registered(rank)]
             if not missing or changed:

@@ -15,7 +15,7 @@ from jax_cxl._lowering.primitives import local_lowering
 
 
 def of(dtype: Any, op: Op, reduce_op: ReduceOp = ReduceOp.SUM) -> str:
-    """Returns the dtype in which arrays travel: their own, or one that holds all of its values.
+    """Returns the dtype in which arrays of `dtype` travel: `dtype`, or one that holds its values.
 
     Integers wrap around in the carrier as in their own dtype. Floats round once, when the result is
     converted back.
@@ -36,8 +36,8 @@ def of(dtype: Any, op: Op, reduce_op: ReduceOp = ReduceOp.SUM) -> str:
 def carried(ctx, carrier: str, lower: Callable, *operands: Any) -> Sequence:
     """Lowers a call in a carrier: converts the operands to it, and the result back.
 
-    Only operands with the dtype of the first operand are converted. A call in a carrier is
-    complete: it has no token.
+    Only operands with the dtype of the first operand are converted. A call in a carrier completes
+    at once, so it has no token.
     """
     dtype, carrier_dtype = ctx.avals_in[0].dtype, jnp.dtype(carrier)
     if dtype == carrier_dtype:

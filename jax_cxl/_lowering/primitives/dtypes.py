@@ -23,7 +23,7 @@ def check_dtype(op: str, dtype: Any) -> None:
 
 
 def check_reduction(op: str, reduce_op: ReduceOp, dtype: Any) -> None:
-    """Raises TypeError for a dtype that has no such reduction."""
+    """Raises TypeError if collectives cannot reduce this dtype with `reduce_op`."""
     if reduce_op is ReduceOp.SUM and dtype == np.bool:
         # A sum of bools is not a bool.
         advice = ". Convert them to int32 to count."

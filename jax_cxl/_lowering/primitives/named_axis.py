@@ -127,7 +127,7 @@ def varying(x: Any) -> frozenset:
 
 
 def check_summed(x: Any, axes: Axes) -> None:
-    """Raises NotImplementedError for an array that is unreduced or reduced over an axis."""
+    """Raises NotImplementedError for an array that is unreduced or reduced over one of `axes`."""
     kind = jax.typeof(x).manual_axis_type
     if (kind.unreduced | kind.reduced) & set(axes):
         raise NotImplementedError(

@@ -7,13 +7,15 @@ section of each name (`catalog.py`). Sections take the rest.
 A section begins with the claims of the jobs that wrote to it (`fence.py`), the numbers of the saves
 that they have begun, a word that a process sets before it deletes the section (`catalog.py`), and
 an announcement for each process that can write (`announcements.py`). The rest of the section is
-divided into `keep + 1` equal areas, one for each version kept, and one more. An area begins with a
-record for each process. Rows of blocks follow; `stripes.py` says which blocks a row has.
+divided into `keep + 1` equal areas: one for each version that is kept, and one for the next
+version. An area begins with a record for each process. Rows of blocks follow; `stripes.py` says
+which blocks a row has.
 
 A process writes its blocks, then its record, and at last the first word of the record: the number
 of the save. A version is valid while the records of all its processes have the same number, token
 and tree, and copies of replicated arrays do not differ. So it becomes valid when the last process
-stores its word, and invalid when the first process stores 0 to write another version there.
+stores its word, and invalid when the first process stores 0 to write another version in the same
+area.
 """
 
 import dataclasses
@@ -149,7 +151,7 @@ class Geometry:
 
     @property
     def ending(self) -> int:
-        """Where the word is that marks a section that a process is deleting, or was deleting."""
+        """Where the word is that a process stores before it deletes the section."""
         return self.begun(NUM_CLAIMS)
 
     def announcement(self, writer: int) -> int:

@@ -21,9 +21,10 @@ SETTLE_SECONDS = 0.1
 def read(
     core: _core.PersistentMemory,
 ) -> tuple[dict[int, layout.Superblock], dict[int, str], dict[int, str]]:
-    """Returns superblocks, errors of devices with other data, and why devices count as blank.
+    """Returns dicts by device: superblocks, errors if there is other data, and why it is blank.
 
-    Other processes of the job may write the superblocks of new memory at the same time.
+    Other processes of the job may write the superblocks of new memory at the same time. So if only
+    some devices have one, this reads them again until they no longer change.
     """
     before = None
     while True:
