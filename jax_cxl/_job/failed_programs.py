@@ -107,6 +107,6 @@ def _failed(array: Any) -> bool:
         try:
             if shard.data.is_ready():
                 shard.data.block_until_ready()
-        except RuntimeError:  # The array was deleted just now, or it is an error.
+        except RuntimeError:  # The array was deleted just now, or its value is an error.
             return not array.is_deleted()
     return False

@@ -64,7 +64,7 @@ class Lateness:
 
     @property
     def persistent(self) -> bool:
-        """Whether the rank is late in most stretches, and costs time."""
+        """Whether the rank is late in most stretches, and costs the other ranks much time."""
         return (
             self.calls >= FEWEST_CALLS
             and self.led >= LED

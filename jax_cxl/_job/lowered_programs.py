@@ -15,7 +15,8 @@ import jax
 from jax_cxl import _compat, _core
 
 # XLA's collectives in the programs that this process has compiled. `taken` counts those that run
-# through the pool, by name. `left` counts those that should, but that XLA executes, by reason.
+# through the pool, by name. `left` counts those that were supposed to, but that XLA executes
+# itself, by reason.
 taken: Counter[str] = Counter()
 left: Counter[str] = Counter()
 

@@ -134,7 +134,7 @@ class _Agreement:
 
     running: lifecycle.Runtime
     ranks: list[int]
-    mine: list[int]  # Those of this process.
+    mine: list[int]  # The ranks of this process.
     rejoin: bool
     spec: pool_uri.PoolSpec
     deadline: float
@@ -149,7 +149,7 @@ class _Agreement:
             members, plan = self._wait(self._decision, "called jax_cxl.regroup()")
             place, tickets = plan["place"], plan["tickets"]
             if "error" in place:
-                self.running.attempt += 1  # All processes read the same decision.
+                self.running.attempt += 1  # All do this, because they read the same decision.
                 raise errors.from_code(place["error"], place["message"])
             if not set(self.mine) <= set(members):
                 raise errors.NotInitializedError(

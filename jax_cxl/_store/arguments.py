@@ -12,7 +12,7 @@ def check_layout(where: Any, keep: Any, parity: Any) -> None:
 
 
 def check_where(where: Any) -> None:
-    """Raises TypeError if a place is not a str."""
+    """Raises TypeError if `where` is not a str."""
     if not isinstance(where, str):
         raise TypeError(f"where={where!r} must be a str, for example 'shm:my_run?size=1GiB'")
 

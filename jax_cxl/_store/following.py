@@ -94,7 +94,7 @@ class Wanted:
 
 
 def seconds_of(timeout: float | None) -> float:
-    """Returns a timeout in seconds.
+    """Returns `timeout` in seconds, by default `JAX_CXL_TIMEOUT`.
 
     Raises:
       TypeError, ValueError: the timeout is wrong.

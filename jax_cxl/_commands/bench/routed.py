@@ -146,7 +146,8 @@ def prepare(name: str, routing: str, ranks: int, count: int, axis: str) -> Calla
     JAX must be tracing the program when this is called. For `moe_combine`, `prepare` itself runs
     the dispatch that makes the handle, so the measured calls do not include the dispatch.
     """
-    # Imported here, because the command line imports this module before the launcher forks.
+    # JAX is imported only here, because the command line imports this module before the launcher
+    # forks, and the launcher must not import JAX.
     import jax
     import jax.numpy as jnp
 

@@ -90,7 +90,7 @@ def run(
 
 
 def _wait(processes: list[subprocess.Popen[bytes]]) -> int:
-    """Waits until all processes have ended or one has failed."""
+    """Waits until all processes have ended or one has failed. Returns the largest exit status."""
     while True:
         states = [process.poll() for process in processes]
         if None not in states or any(states):

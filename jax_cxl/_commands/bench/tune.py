@@ -223,7 +223,8 @@ def _levels(values: dict[str, int], options: argparse.Namespace) -> dict:
         *("-m", "jax_cxl._commands.bench.levels", ",".join(_OPERATIONS)),
         *(_LEVELS_SIZES[options.platform], str(options.turns)),
         JAX_PLATFORMS=options.platform,
-        # A process with several GPUs needs this: docs/cuda.md.
+        # A process with several GPUs has to load all kernels before any of them runs
+        # (docs/cuda.md).
         CUDA_MODULE_LOADING="EAGER",
     )
 

@@ -145,7 +145,8 @@ class Source:
     def _take_lines(self) -> list[bytes]:
         """Removes the finished lines from the text, and returns the lines to print.
 
-        A terminal does not get lines that end with a carriage return, because `live` shows them.
+        A terminal does not get the lines that end with a carriage return, because a later state of
+        the same line follows.
         """
         lines = []
         text = bytes(self._text)

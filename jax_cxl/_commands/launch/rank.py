@@ -79,7 +79,7 @@ def _report(reports: socket.socket, error: BaseException) -> None:
     elif isinstance(error, KeyboardInterrupt):
         status = 128 + signal.SIGINT
     if status:
-        with contextlib.suppress(OSError):  # The supervisor is gone.
+        with contextlib.suppress(OSError):  # The supervisor may be gone.
             reports.send(bytes([status]))
 
 

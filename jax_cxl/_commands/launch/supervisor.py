@@ -31,7 +31,8 @@ class Supervisor:
 
     Args:
       job: what to run.
-      launcher: the process id of the parent. The job ends when the parent dies.
+      launcher: the process id of the launcher, the parent of this process. The job ends when the
+        launcher dies.
     """
 
     def __init__(self, job: Job, launcher: int):
@@ -39,7 +40,7 @@ class Supervisor:
         self._launcher = launcher
         self._sinks = output.sinks()
         self._sources: list[output.Source] = []
-        self._ranks: dict[int, int] = {}  # Process id to rank, of those that run.
+        self._ranks: dict[int, int] = {}  # Process id -> rank, of the ranks that run.
         self._coordinator: int | None = None  # Process id.
         # Descriptor -> the socket for reports of a rank (environment.reports), and the rank's
         # process id.
@@ -222,7 +223,8 @@ class Supervisor:
             elif fd in self._reports:
                 self._on_report(fd)
         for source in self._sources:
-            # If nobody reads the output of a rank, the rank gets a broken pipe.
+            # If nobody reads the launcher's output, close the rank's pipe, so that its writes fail
+            # too.
             if source.sink.broken:
                 source.close()
         self._sources = [source for source in self._sources if not source.closed]
@@ -323,7 +325,7 @@ class Supervisor:
         self._end(signal.SIGTERM, f"rank {number} {_how(code)}{others}", spare)
 
     def _end(self, number: signal.Signals, message: str | None, spare: int | None = None) -> None:
-        """Sends all processes but `spare` a signal, and kills the rest after the grace period."""
+        """Sends all processes but `spare` a signal, and kills those left after the grace period."""
         self._ending = True
         self._kill_at = time.monotonic() + self._job.grace
         if message is not None:

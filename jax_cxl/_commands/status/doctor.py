@@ -21,7 +21,7 @@ _DESCRIPTION = """\
 Checks whether this machine can run jax_cxl, and gives advice if it cannot. Ends with the text of a
 bug report: versions, machine, pool, GPUs and settings."""
 
-# The oldest version with which the tests run.
+# The oldest version of JAX with which the tests run.
 _OLDEST_JAX = (0, 10, 2)
 _MIB = 1 << 20
 

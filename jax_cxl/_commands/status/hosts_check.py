@@ -42,7 +42,7 @@ class Arrivals:
 
 @dataclasses.dataclass(frozen=True)
 class Observations:
-    """What two hosts saw of each other's stores. The worse direction counts.
+    """What two hosts saw of each other's stores. Arrivals are those of the worse direction.
 
     Attributes:
       words: how many stores of each kind each host made.
@@ -198,7 +198,7 @@ def _check(spec: pool_uri.PoolSpec, partner: _Partner, first: bool) -> Observati
         partner.say(error=why)
         raise ConnectionError(why) from error
     if first:
-        for index in range(pool.check_words() + 2):  # The doorbells too.
+        for index in range(pool.check_words() + 2):  # Clear the doorbells too.
             pool.store_check_word(index, 0, True)
         partner.say(token=pool.token, arguments=arguments)
     by_gpu, no_gpu = gpu_writer.open_writer(pool)

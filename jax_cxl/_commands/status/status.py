@@ -100,7 +100,7 @@ def main(arguments: Sequence[str]) -> int:
     for pool in found:
         try:
             jobs.append((pool.name, analysis.watch(pool.read)))
-        except (OSError, errors.CxlError) as error:  # It may have ended meanwhile.
+        except (OSError, errors.CxlError) as error:  # The job may have ended.
             print(f"status: {error}", file=sys.stderr)
     of_stores, problems = ([], []) if options.prometheus else tables.read(stores)
     for problem in problems:

@@ -41,7 +41,7 @@ def show(found: Sequence[pools.Found], interval: float) -> int:
                     try:
                         job = analysis.watch(pool.read)
                     except (OSError, errors.CxlError):
-                        continue  # It has ended.
+                        continue  # The job has ended.
                     drawn.append(screen.draw(job, time.time()))
                 if not drawn:
                     return 0

@@ -23,8 +23,8 @@ from jax_cxl._job.pool import pool_uri, pools
 class _Past:
     """Facts about earlier runtimes that the next `initialize` needs. They outlive `shutdown`.
 
-    All attributes except `lost` are equal in all processes that meet, because these processes have
-    called `initialize` and `regroup` the same number of times.
+    `generation`, `starts` and `members` are equal in all processes that meet, because these
+    processes have called `initialize` and `regroup` the same number of times.
 
     Attributes:
       generation: generation of the last runtime; -1 if there was none.

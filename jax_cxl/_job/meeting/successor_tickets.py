@@ -53,7 +53,7 @@ def answer(
     place: dict[str, Any],
     generation: int,
 ) -> None:
-    """Tells these processes which pool to attach to.
+    """Tells the holders of some tickets which pool to attach to.
 
     Args:
       found: all tickets.

@@ -110,7 +110,7 @@ def _reduced(reduce_op, x, d, size):
         return lax.mul(x, lax.full_like(x, size)) if reduce_op is ReduceOp.SUM else x
     wide = dtypes.accumulator(x.dtype)
     if str(wide) in dtypes.PACKED_DTYPES:
-        wide = np.dtype(np.int8)  # XLA has no bitwise reductions of such integers.
+        wide = np.dtype(np.int8)  # XLA has no bitwise reductions of narrower integers.
     if wide == x.dtype:
         return _REDUCE[reduce_op](x, (d,))
     return _REDUCE[reduce_op](x.astype(wide), (d,)).astype(x.dtype)

@@ -46,7 +46,7 @@ def _lower(ctx, *operands, rows):
     call = jax.ffi.ffi_lowering(
         contract.CHECK_SLICES_TARGET,
         operand_output_aliases={i: i for i in range(len(operands))},
-        # XLA removes calls without a side effect whose results have no bytes.
+        # XLA removes a call without a side effect if its results have no bytes.
         has_side_effect=True,
     )
     return call(ctx, *operands, rows=np.asarray(rows, np.int64))

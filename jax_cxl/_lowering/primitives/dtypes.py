@@ -47,7 +47,7 @@ def accumulator(dtype: Any) -> Any:
 
 
 def count_bool(x: Any) -> Any:
-    """Converts bool to int32, so that a sum counts. Returns other dtypes as they are."""
+    """Converts bool to int32, so that a sum counts values. Returns other dtypes as they are."""
     if isinstance(x, (bool, np.bool)):
         return int(x)
     return x.astype(np.int32) if jax.dtypes.result_type(x) == np.bool else x

@@ -43,8 +43,8 @@ RECORDS_BYTES = MAX_PROCESSES * RECORD_BYTES
 ANNOUNCEMENT_BYTES = 512
 REPLICA_SUMS = 16
 
-_ANNOUNCEMENTS = 2 * PAGE_BYTES  # where they begin in a section
-_AREAS = _ANNOUNCEMENTS + MAX_PROCESSES * ANNOUNCEMENT_BYTES  # where they begin
+_ANNOUNCEMENTS = 2 * PAGE_BYTES  # where announcements begin in a section
+_AREAS = _ANNOUNCEMENTS + MAX_PROCESSES * ANNOUNCEMENT_BYTES  # where areas begin
 
 MAGIC = b"JAX_CXLs"
 _VERSION = 5
@@ -83,8 +83,8 @@ class Superblock:
         """Reads the page of a device.
 
         Raises:
-          DamagedError: it is damaged.
-          ValueError: it is not a superblock, or was written by another version.
+          DamagedError: the page is damaged.
+          ValueError: the page is not a superblock, or was written by another version of jax_cxl.
         """
         magic, version, parity, devices, device, block, size = cls._FORMAT.unpack_from(page)
         # Compute the checksum with the right magic, because the magic itself may be damaged.

@@ -74,7 +74,7 @@ class Copy:
 def find(
     reader: Reader, leaf: leaves.Leaf, index: leaves.Index, sharding: jax.sharding.Sharding
 ) -> Copy | None:
-    """Returns a part of an array that a GPU can copy; None if the host has to read it.
+    """Returns a part of an array for a GPU to copy, or None if the host has to read the part.
 
     From each shard that has bytes of the part, a GPU copies the rows with these bytes. A GPU cannot
     mend blocks by parity, so the host reads memory that has parity. A GPU also takes lines from the

@@ -8,7 +8,7 @@ import numpy as np
 from jax_cxl._store.memory import layout
 from jax_cxl._store.reading.restoring import Reader
 
-_ALIGN = 64  # JAX takes arrays in `pinned_host` that begin at such addresses.
+_ALIGN = 64  # In `pinned_host`, JAX takes arrays that begin at multiples of this.
 
 
 @dataclasses.dataclass(frozen=True)

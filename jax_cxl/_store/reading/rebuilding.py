@@ -325,7 +325,7 @@ class Place:
       sharding: its sharding.
       shards: for each device of this process, the index of its part, and the device.
       devices: the devices of this process.
-      of_this_process: whether the array has no other devices.
+      of_this_process: whether all devices of the array belong to this process.
     """
 
     sharding: Any
