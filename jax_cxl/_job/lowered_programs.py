@@ -66,7 +66,8 @@ def _site(ctx: Any) -> str | None:
         if not is_own_file(frame.file_name):
             return f"{_short(frame.file_name)}:{frame.start_line} ({frame.function_name})"
     # Without jit JAX runs each operation at once, inside the user's call, and records no frames.
-    # JAX reuses the program for later calls from other lines.
+    # JAX reuses the program for later calls from other lines, so the line is only that of the first
+    # call.
     for file, line, function in _compat.tracing.running_frames():
         if not is_own_file(file):
             return f"{_short(file)}:{line} ({function}), the first such call without jit"

@@ -65,7 +65,7 @@ def _what_comes(file: IO[bytes], deadline: float) -> bytes:
 
 
 def _file(pid: int) -> str | None:
-    """Returns the path of the file in memory of a process, None if it has none."""
+    """Returns the path of a process's file of stacks in memory, None if it has none."""
     with contextlib.suppress(OSError):
         for file in os.scandir(f"/proc/{pid}/fd"):
             # "/memfd:NAME (deleted)"

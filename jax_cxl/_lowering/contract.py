@@ -40,7 +40,7 @@ TARGETS = (
     *(*TABLE_TARGETS, *RESIDUAL_TARGETS),
 )
 
-# The position of a dtype is its value.
+# The position of a dtype in this tuple is its value in the native enumeration.
 DTYPES = _core.DTYPES
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def check_layout(where: Any, keep: Any, parity: Any) -> None:
-    """Raises an error if an argument of the constructor is wrong."""
+    """Raises an error if `where`, `keep` or `parity` is wrong."""
     check_where(where)
     check_numbers(keep, parity)
 

@@ -53,7 +53,7 @@ class Rank:
         return self.stuck or (calls[-1] if calls else None)
 
     def progress(self) -> tuple[str, str]:
-        """Describes its last call: which call it is, and how long it has been in its stage."""
+        """Describes the rank's last call: which it is, and how long it has been in its stage."""
         call = self.last_call
         if call is None:
             return "none", ""
@@ -206,7 +206,7 @@ def _waits_for(rank: Rank, call: dict[str, Any], started: list[set[tuple[int, in
 
 
 def _ends(ranks: list[Rank]) -> list[Rank]:
-    """Returns the ranks at the ends of all chains of waits."""
+    """Returns the ranks at the ends of all chains of waits: they keep the others waiting."""
     gave_up = {rank.number for rank in ranks if rank.record["gave_up"]}
     all_over = all(rank.over for rank in ranks)
     ends: dict[int, Rank] = {}

@@ -141,7 +141,7 @@ def _pools(target: str | None, is_store: bool) -> list[pools.Found]:
 
 def _as_json(name: str, job: analysis.Job, calls: int) -> dict[str, Any]:
     def call(record: dict[str, Any]) -> dict[str, Any]:
-        # 64-bit numbers as text, because many readers convert JSON numbers to floating point.
+        # Write 64-bit numbers as text, because many readers convert JSON numbers to floating point.
         text = {key: f"{record[key]:#018x}" for key in ("identity", "group")}
         return record | text
 

@@ -55,7 +55,7 @@ class Table:
     readers: tuple[Reader, ...]
 
     def lines(self) -> Iterator[str]:
-        """Yields lines of text."""
+        """Yields the lines that the command prints about the table."""
         rate = sum(reader.rows_per_s for reader in self.readers)
         count = len(self.readers)
         yield (

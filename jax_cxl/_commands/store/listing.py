@@ -18,7 +18,7 @@ from jax_cxl._store.reading.validity import Records
 
 @dataclasses.dataclass(frozen=True)
 class Area:
-    """An area.
+    """An area of a section, which has room for one version.
 
     Attributes:
       area: its number, from 0.
@@ -41,7 +41,7 @@ class Area:
     why: str = ""
 
     def line(self) -> str:
-        """Returns a line of text."""
+        """Returns the line that the command prints about the area."""
         if self.state == "valid" and self.time is not None and self.bytes is not None:
             when = datetime.datetime.fromtimestamp(self.time).astimezone()
             processes = f"{self.processes} {'process' if self.processes == 1 else 'processes'}"

@@ -28,7 +28,7 @@ def of(dtype: Any, op: Op, reduce_op: ReduceOp = ReduceOp.SUM) -> str:
     if name == "float4_e2m1fn":
         return "float32" if op.reduces else "uint8"
     if name == "float8_e8m0fnu" and op.reduces:
-        # This dtype cannot represent zero, so the kernels have no sum for it.
+        # This dtype cannot represent zero, so its sums and products are computed in float32.
         return "float32" if reduce_op in (ReduceOp.SUM, ReduceOp.PROD) else name
     return name
 

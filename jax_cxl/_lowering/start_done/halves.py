@@ -43,7 +43,7 @@ done_p = _compat.tracing.Primitive("done")
 tie_p = _compat.tracing.Primitive("tie")
 start_p.multiple_results = tie_p.multiple_results = True
 
-# Calls that start something -> calls that wait for it.
+# Targets of calls that start something -> targets of calls that wait for it.
 _DONE_TARGETS = {
     contract.START_TARGET: contract.DONE_TARGET,
     contract.START_ROWS_TARGET: contract.DONE_TARGET,

@@ -214,7 +214,7 @@ def check(reader: Reader, copies: Sequence[Copy], made: Sequence[Sequence[jax.Ar
 
 @functools.lru_cache(1024)
 def is_gpu(sharding: jax.sharding.Sharding) -> bool:
-    """Whether a sharding with one device is the memory of a GPU."""
+    """Whether a sharding of one device means the default memory of a GPU."""
     device: Any
     (device,) = sharding.device_set
     if sharding.memory_kind not in (None, device.default_memory().kind):

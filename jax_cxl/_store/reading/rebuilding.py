@@ -154,7 +154,7 @@ class _Building:
 
     @functools.cached_property
     def default_sharding(self) -> jax.sharding.Sharding:
-        """The default device of JAX."""
+        """The default device of JAX, as a sharding."""
         return jax.device_put(np.uint8(0)).sharding
 
 
