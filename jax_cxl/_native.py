@@ -1,8 +1,8 @@
 """Finds the native module.
 
 Python looks for modules in the current folder first. In a checkout, `python -m jax_cxl` and
-`python -m pytest` therefore import the sources of the checkout. The native module may exist in an
-installed jax_cxl only.
+`python -m pytest` therefore import the sources of the checkout. If the native module exists only in
+an installed jax_cxl, it is imported from there.
 """
 
 import importlib.machinery

@@ -1,4 +1,4 @@
-"""Parsers of commands, and types of their arguments. The errors describe a correct text."""
+"""Parsers of commands, and types of their arguments. Error messages say what would be correct."""
 
 import argparse
 import math
@@ -11,7 +11,7 @@ _T = TypeVar("_T")
 
 
 def command(name: str, description: str, **options: Any) -> argparse.ArgumentParser:
-    """Returns a parser for `python -m jax_cxl NAME`, whose texts keep their lines."""
+    """Returns a parser for `python -m jax_cxl NAME`. Its help keeps the texts' line breaks."""
     return argparse.ArgumentParser(
         prog=f"python -m jax_cxl {name}",
         description=description,

@@ -11,12 +11,12 @@ _pxla.batched_device_put  # noqa: B018
 
 
 def like(array: Any, weak_type: bool, committed: bool) -> jax.Array:
-    """Returns an array with the same buffers that is weakly typed, or not committed to its device.
+    """Returns an array that shares the buffers of `array`, and has the following two properties.
 
     Args:
       array: JAX array that does not hold PRNG keys.
-      weak_type: whether JAX promotes it like a Python number.
-      committed: whether JAX keeps it on its devices.
+      weak_type: whether JAX promotes the result like a Python number.
+      committed: whether JAX keeps the result on its devices.
     """
     if (array.weak_type, array.committed) == (weak_type, committed):
         return array
@@ -49,11 +49,11 @@ def put(
     """Puts an array on devices. `jax.device_put` takes five times as long for a small array.
 
     Args:
-      aval: its abstract value.
-      sharding: its sharding.
+      aval: the array's abstract value.
+      sharding: the array's sharding.
       parts: the parts for the devices of this process, in a dtype that JAX has. They must not
         change afterwards, because on CPUs the result may use their memory.
-      devices: these devices.
+      devices: the devices of this process, in the order of `parts`.
       committed: whether JAX keeps the array on its devices.
     """
     return _pxla.batched_device_put(aval, sharding, parts, devices, committed)

@@ -20,9 +20,10 @@ def register_rule(primitive: Any, rule: Callable[..., Any]) -> None:
     Args:
       primitive: the primitive of the equation.
       rule: takes the policy, two lists of bools, and the equation. For each operand, the first list
-        says whether the forward pass lacks it, and the second whether the backward pass has it.
-        Returns the equation of each pass or None, two such lists for the results, and the variables
-        that the forward pass keeps for the backward pass.
+        tells whether the forward pass lacks the operand, and the second list whether the backward
+        pass has it. Returns the equations of the forward and of the backward pass (either may be
+        None), two such lists for the results, and the variables that the forward pass keeps for the
+        backward pass.
     """
     _partial_eval.partial_eval_jaxpr_custom_rules[primitive] = rule
 

@@ -14,7 +14,7 @@ _cache_key.get, _xla_client.Client.deserialize_executable  # noqa: B018
 
 
 def register_compiler_hook(platform: str, hook: Callable[[bytes], bytes | None]) -> None:
-    """Registers a hook for each module that XLA compiles for a platform, after partitioning.
+    """Lets XLA call a hook with each module that it compiles for a platform, after partitioning.
 
     Args:
       platform: "cpu" or "gpu"; its backend must exist.
@@ -62,12 +62,14 @@ def extend_cache_key(part: Callable[[list[int]], str]) -> None:
 def around_loading(
     load: Callable[[bytes, Sequence[int] | None, Callable[[], Any]], Any],
 ) -> None:
-    """Lets `load` load serialized programs, from files or from the persistent compilation cache.
+    """Calls `load` whenever JAX loads a serialized program, in place of JAX's own function.
+
+    The program comes from a file or from the persistent compilation cache.
 
     Args:
-      load: takes the serialized program, the ids of the devices for which it is loaded, and a
-        function that loads it. The ids are in the program's order; they are None if JAX does not
-        give them.
+      load: takes the serialized program, the ids of the devices for which it is loaded, and JAX's
+        own function, bound to these arguments. Returns the loaded program. The ids are in the
+        program's order; they are None if JAX does not give them.
     """
     client: Any = _xla_client.Client
     other = client.deserialize_executable

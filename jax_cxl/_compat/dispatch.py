@@ -52,7 +52,8 @@ def watch_callbacks(notify: Callable[[BaseException], None]) -> None:
 def starts_program_over_processes() -> bool:
     """Returns whether a thread is inside JAX's start of a program over several processes.
 
-    JAX starts programs with host callbacks in Python, and others in native code.
+    JAX starts programs with host callbacks in Python. It starts other programs in native code,
+    where this function does not see them.
     """
     for frame in sys._current_frames().values():
         inner: types.FrameType | None = frame

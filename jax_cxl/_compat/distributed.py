@@ -37,7 +37,7 @@ def post(folder: str, text: str) -> None:
 
 
 def entries(folder: str) -> dict[str, str]:
-    """Returns the values of the keys FOLDER/NAME by their names."""
+    """Returns the values of all keys FOLDER/NAME, by NAME."""
     found = client().key_value_dir_get(f"{folder}/")
     return {key.rpartition("/")[2]: text for key, text in found}
 

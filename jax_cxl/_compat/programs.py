@@ -16,7 +16,7 @@ _xla_client.LoadedExecutable.execute_sharded  # noqa: B018
 
 
 def compile_for_each(text: str, devices: Sequence[jax.Device]) -> Any:
-    """Compiles a program that each of some devices of this process runs for itself.
+    """Compiles a program for some devices of this process, each of which runs it for itself.
 
     With a thousand operands, an equal program of `jax.jit` or `jax.shard_map` takes several times
     as long to compile. For most of that time, no other thread can run Python.
@@ -42,8 +42,8 @@ def run(program: Any, operands: Sequence[jax.Array]) -> Sequence[jax.Array]:
 
     Args:
       program: the program.
-      operands: arrays whose parts are on the devices of the program, in its order. Their sizes in
-        bytes must match the program. Nothing else is checked.
+      operands: arrays whose parts are on the devices of the program, in the order of the program's
+        devices. The sizes of the parts in bytes must match the program. Nothing else is checked.
 
     Returns:
       The result of each device.

@@ -62,7 +62,7 @@ class Config:
 
     def __post_init__(self) -> None:
         seconds = ("timeout", "warn_after", "connect_timeout", "heartbeat_timeout")
-        # A comparison with nan is false.
+        # A comparison with nan is false, so nan is refused too.
         demands = {name: ("greater than 0", getattr(self, name) > 0) for name in seconds} | {
             "log": ("info or warning", self.log in (None, "info", "warning")),
             "slot_bytes": (
@@ -104,7 +104,7 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     settings = {field.name.upper() for field in dataclasses.fields(Config)} | {*_OF_NCCL}
     names = (name for name in vars(variables).values() if isinstance(name, str))
     settings |= {name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)}
-    # Nobody sets the launcher's variables by hand.
+    # Nobody sets the launcher's variables by hand, so do not suggest them.
     by_hand = [name for name in settings if not name.startswith("LAUNCH_")]
     found = []
     for variable in sorted(environment):

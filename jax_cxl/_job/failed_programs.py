@@ -19,7 +19,7 @@ import jax
 
 from jax_cxl import _compat, _core
 
-# Seconds after a failed host callback in which its program fails.
+# After a host callback has failed, its program fails within this many seconds.
 _SOON = 10.0
 _POLL_SECONDS = 0.05
 
@@ -54,8 +54,9 @@ def _tell(reason: str) -> None:
 def _on_callback_failure(error: BaseException) -> None:
     """Finds out whether the program of a host callback runs on several processes.
 
-    If JAX has started the program, a thread waits for its failure. The thread that reads the result
-    may have to wait for a device of this process whose collective waits for the failed one.
+    If JAX has started the program already, a new thread waits until the program fails. The thread
+    that reads the program's result may notice the failure too late: it may first wait for another
+    device of this process, whose collective waits for the device that has failed.
     """
     reason = f"{type(error).__name__}: {error}"
     if _compat.dispatch.starts_program_over_processes():
@@ -72,7 +73,7 @@ def _on_callback_failure(error: BaseException) -> None:
 def _wait(arrays: list[Any], reason: str) -> None:
     for _ in range(int(_SOON / _POLL_SECONDS)):
         # The results may not exist yet, because JAX makes them only after it has started the
-        # program.
+        # program. So look for new arrays each time.
         if _ending.wait(_POLL_SECONDS):
             break
         if _some_failed([*arrays, *_arrays()]):
@@ -88,12 +89,12 @@ def _stop() -> None:
 
 
 def _arrays() -> list[Any]:
-    """Returns the arrays over several processes."""
+    """Returns all arrays that exist and span several processes."""
     return [array for array in jax.live_arrays() if not array.is_fully_addressable]
 
 
 def _some_failed(arrays: Iterable[Any]) -> bool:
-    _looking.now = True  # Errors that this function finds are not new.
+    _looking.now = True  # The errors found here must not start another look.
     try:
         return any(_failed(array) for array in arrays if not array.is_deleted())
     finally:
@@ -106,6 +107,6 @@ def _failed(array: Any) -> bool:
         try:
             if shard.data.is_ready():
                 shard.data.block_until_ready()
-        except RuntimeError:  # The array was deleted just now, or it is an error.
+        except RuntimeError:  # The array was deleted just now, or its value is an error.
             return not array.is_deleted()
     return False

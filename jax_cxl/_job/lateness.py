@@ -64,7 +64,7 @@ class Lateness:
 
     @property
     def persistent(self) -> bool:
-        """Whether the rank is late in most stretches, and costs time."""
+        """Whether the rank is late in most stretches, and costs the other ranks much time."""
         return (
             self.calls >= FEWEST_CALLS
             and self.led >= LED
@@ -145,7 +145,11 @@ def slowest(found: Iterable[Lateness]) -> Lateness | None:
 
 
 def watch(opened_file: tuple[int, int], members: Sequence[int]) -> None:
-    """Starts the thread that warns of late ranks in a pool (`Pool.opened_file`)."""
+    """Starts the thread that warns of late ranks among `members`.
+
+    `opened_file` comes from `Pool.opened_file`: the descriptor of the pool's file, and the offset
+    of the pool in it.
+    """
     global _stopped, _thread
     _stopped = threading.Event()
     fd, offset = opened_file

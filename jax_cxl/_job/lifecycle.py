@@ -209,7 +209,10 @@ def current() -> Runtime | None:
 
 
 def restart(meeting: pools.Meeting, spec: pool_uri.PoolSpec) -> None:
-    """Continues in another pool, in which this process has ranks. The caller holds `lock`."""
+    """Restarts the runtime in the pool of `meeting`, which has ranks of this process.
+
+    The caller holds `lock`.
+    """
     global _running
     assert _running is not None
     tuning, _running = _running.tuning, None
@@ -271,7 +274,7 @@ def _run(
     config: configuration.Config,
     tuning: _core.Tuning,
 ) -> Runtime:
-    """Starts the engine for the ranks of this process that continue."""
+    """Starts the engine for those ranks of this process that are members of `meeting`."""
     devices = jax.devices()
     platform = platforms.of(devices[0])
     local = [rank for rank in pools.local_ranks() if rank in meeting.members]
@@ -312,8 +315,9 @@ def register_handlers(platform: platforms.Platform) -> None:
         return
     _registered.add(platform.name)
     handlers, target = platform.load(), platform.target_name
-    # An import must not do this. If registrations are made before the backend exists, JAX replays
-    # them in an order that fails: types after the handlers that use them.
+    # The import of jax_cxl must not make these registrations. If registrations are made before the
+    # backend exists, JAX replays them in an order that fails: types after the handlers that use
+    # them.
     for name, registration in handlers.type_registrations().items():
         jax.ffi.register_ffi_type(name, registration, platform=target)
     for name, stages in handlers.registrations().items():

@@ -1,7 +1,8 @@
 """The programs that this process lowers, and the source lines of their collectives.
 
 The handlers number the collectives of a program in the order in which XLA makes their custom calls
-(cc/ffi/call/program_sites.h). So the handlers have to know when XLA has loaded the whole program.
+(cc/ffi/call/program_sites.h). The numbers start again with the next program of the same name. So
+the handlers have to know when XLA has loaded the whole program.
 """
 
 import os
@@ -14,7 +15,8 @@ import jax
 from jax_cxl import _compat, _core
 
 # XLA's collectives in the programs that this process has compiled. `taken` counts those that run
-# through the pool, by name. `left` counts those that should, but that XLA executes, by reason.
+# through the pool, by name. `left` counts those that were supposed to, but that XLA executes
+# itself, by reason.
 taken: Counter[str] = Counter()
 left: Counter[str] = Counter()
 
@@ -64,7 +66,8 @@ def _site(ctx: Any) -> str | None:
         if not is_own_file(frame.file_name):
             return f"{_short(frame.file_name)}:{frame.start_line} ({frame.function_name})"
     # Without jit JAX runs each operation at once, inside the user's call, and records no frames.
-    # JAX reuses the program for later calls from other lines.
+    # JAX reuses the program for later calls from other lines, so the line is only that of the first
+    # call.
     for file, line, function in _compat.tracing.running_frames():
         if not is_own_file(file):
             return f"{_short(file)}:{line} ({function}), the first such call without jit"

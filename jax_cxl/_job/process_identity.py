@@ -32,7 +32,7 @@ def on_this_kernel(who: Mapping[str, Any]) -> bool:
 
 
 def pid_means_the_same(who: Mapping[str, Any]) -> bool:
-    """Whether the pid in `who` names the same process here."""
+    """Whether the pid in `who` names the same process in this process's pid namespace."""
     return on_this_kernel(who) and who["pid_namespace"] == pid_namespace()
 
 

@@ -35,7 +35,7 @@ from jax_cxl._job.meeting import successor_tickets
 from jax_cxl._job.pool import pool_uri, pools
 
 _POLL_SECONDS = 0.002
-# The loss of a rank of this host is noticed sooner.
+# How long `_given_up` looks for lost ranks. The loss of a rank of this host is noticed sooner.
 _GIVEN_UP_SECONDS = 2.0
 
 
@@ -134,7 +134,7 @@ class _Agreement:
 
     running: lifecycle.Runtime
     ranks: list[int]
-    mine: list[int]  # Those of this process.
+    mine: list[int]  # The ranks of this process.
     rejoin: bool
     spec: pool_uri.PoolSpec
     deadline: float
@@ -149,7 +149,7 @@ class _Agreement:
             members, plan = self._wait(self._decision, "called jax_cxl.regroup()")
             place, tickets = plan["place"], plan["tickets"]
             if "error" in place:
-                self.running.attempt += 1  # All processes read the same decision.
+                self.running.attempt += 1  # All do this, because they read the same decision.
                 raise errors.from_code(place["error"], place["message"])
             if not set(self.mine) <= set(members):
                 raise errors.NotInitializedError(
@@ -173,7 +173,7 @@ class _Agreement:
             self.running.attempt += 1
 
     def _decision(self) -> tuple[Any, list[int]]:
-        """Returns the decision, None if there is none yet, and the ranks that are still awaited."""
+        """Returns the decision, or None if there is none, and the ranks that are awaited."""
         attempt = self.running.attempt
         # First find the lost ranks, then read: what a rank wrote before it was lost counts.
         left = [rank for rank in self.ranks if not _core.rank_lost(rank)]
@@ -220,7 +220,7 @@ class _Agreement:
         return bool(tickets) and not tickets.items() <= successor_tickets.tickets().items()
 
     def _given_up(self, members: list[int], tickets: dict[str, str]) -> bool:
-        """Returns whether the others have given up this attempt, and removed the pool's name."""
+        """Returns whether the others have given up this attempt and removed the pool's name."""
         later = self.running.attempt + 1
         end = time.monotonic() + _GIVEN_UP_SECONDS
         while time.monotonic() < end:

@@ -13,7 +13,8 @@ import jax
 from jax_cxl import _sizes
 from jax_cxl._job import variables
 
-# A small part of a GPU's memory. In the example of docs/takeover.md, a larger value gains little.
+# The default: a small part of a GPU's memory. In the example of docs/takeover.md, a larger value
+# gains little.
 EARLY_BYTES = 256 << 20
 
 

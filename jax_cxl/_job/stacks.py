@@ -27,7 +27,8 @@ def offer() -> None:
     if signal.getsignal(_SIGNAL) is signal.SIG_DFL:
         fd = os.memfd_create(_NAME, os.MFD_CLOEXEC)
         faulthandler.register(_SIGNAL, file=fd, all_threads=True, chain=False)
-        # Without a handler the signal would end the process: `read` waits for this byte.
+        # Without a handler the signal would end this process. So `read` sends the signal only if
+        # the file contains this byte, which shows that there is a handler.
         os.write(fd, b"\n")
 
 
@@ -64,7 +65,7 @@ def _what_comes(file: IO[bytes], deadline: float) -> bytes:
 
 
 def _file(pid: int) -> str | None:
-    """Returns the path of the file in memory of a process, None if it has none."""
+    """Returns the path of a process's file of stacks in memory, None if it has none."""
     with contextlib.suppress(OSError):
         for file in os.scandir(f"/proc/{pid}/fd"):
             # "/memfd:NAME (deleted)"

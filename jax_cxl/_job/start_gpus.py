@@ -23,8 +23,8 @@ def start(
 ) -> None:
     """Starts this process's GPUs. All processes call it together, after `_core.start`.
 
-    If CUDA of any process cannot register the pool's memory (files of some file systems), all
-    processes move the data through pinned memory of their hosts.
+    If CUDA cannot register the pool's memory in some process (as with files of some file systems),
+    all processes move the data through pinned memory of their hosts.
 
     Args:
       cuda: the module jax_cxl._cuda.

@@ -11,7 +11,7 @@ from jax_cxl import _core, errors
 
 
 def table(tuning: _core.Tuning) -> dict[str, int]:
-    """Returns the values by name."""
+    """Returns the values of a tuning by name."""
     return {field: getattr(tuning, field) for field in _core.TUNING_FIELDS}
 
 

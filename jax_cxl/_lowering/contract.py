@@ -40,7 +40,7 @@ TARGETS = (
     *(*TABLE_TARGETS, *RESIDUAL_TARGETS),
 )
 
-# The position of a dtype is its value.
+# The position of a dtype in this tuple is its value in the native enumeration.
 DTYPES = _core.DTYPES
 
 
@@ -119,7 +119,8 @@ def attributes(
       dtype: index of the element type in `DTYPES`.
       count: elements of one rank's block.
       root: rank in the group, for collectives with a root.
-      sources: for permutations, the rank in the group from which each rank receives, or -1.
+      sources: for permutations, the rank in the group from which each rank receives, or -1 if it
+        receives nothing.
       reverse: for scans, whether they start with the last rank.
       alone: for a start, whether the program computes nothing while the collective runs.
       rows: for `take_rows` and the ragged all-to-all, the numbers of rows of each rank's operand
@@ -153,7 +154,7 @@ def attributes(
 
 
 def row_scratch_bytes(ranks: int, table: int, taken: int, slices: int = 0) -> int:
-    """Returns cuda::RowScratchBytes (cc/engine/cuda/rows.cu) for these numbers of rows."""
+    """Returns what cuda::RowScratchBytes (cc/engine/cuda/rows.cu) returns for these arguments."""
     places = 8 + 4 * (ranks * table + taken)
     published = -(-table // 4) * 4 if slices else 0
     return places + published + 32 * ranks * ranks * slices

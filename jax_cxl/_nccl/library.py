@@ -23,7 +23,8 @@ def path() -> pathlib.Path:
     Raises:
       FileNotFoundError: it has not been built.
     """
-    # In a checkout, an installed jax_cxl may have it.
+    # In a checkout, the package's path may include the folder of an installed jax_cxl, which has
+    # the library.
     found = [pathlib.Path(folder) / "_nccl" / _NAME for folder in jax_cxl.__path__]
     library = next(filter(pathlib.Path.exists, found), None)
     if library is None:

@@ -20,7 +20,7 @@ def processes() -> list[int]:
 
 
 def gather(values: Sequence[int]) -> list[tuple[int, ...]]:
-    """Returns the values of each process of the job, in the order of `processes()`.
+    """Exchanges values. Returns the values of each process, in the order of `processes()`.
 
     Every process calls this function at the same place of its program. There are at most eight
     values, which are unsigned and have 64 bits.
@@ -36,7 +36,7 @@ def gather(values: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def gather_bytes(data: bytes) -> list[bytes]:
-    """Returns the bytes of each process of the job, in the order of `processes()`.
+    """Exchanges bytes. Returns the bytes of each process, in the order of `processes()`.
 
     Every process calls this function at the same place of its program.
     """
@@ -74,9 +74,9 @@ def mismatch(
 
     Args:
       processes: indices of the processes of the job.
-      sides: positions of the two that disagree.
+      sides: positions in `processes` of the two that disagree.
       texts: what each of the two has.
-      what: what they do, as a sentence whose subject is the processes.
+      what: how they disagree: the words after "processes A and B" in the message.
     """
     first, other = (processes[side] for side in sides)
     error = errors.MismatchError(
@@ -119,7 +119,8 @@ def _program(devices: tuple[Any, ...], generation: int) -> tuple[Any, jax.NamedS
 
     Args:
       devices: devices of the job.
-      generation: generation of the job. A program of an older generation must not communicate.
+      generation: generation of the job. It belongs to the key of the cache, because a program of an
+        older generation must not communicate.
     """
     del generation
     ranks = mesh.make_mesh(

@@ -6,13 +6,13 @@ from typing import Any
 
 
 def check_layout(where: Any, keep: Any, parity: Any) -> None:
-    """Raises an error if an argument of the constructor is wrong."""
+    """Raises an error if `where`, `keep` or `parity` is wrong."""
     check_where(where)
     check_numbers(keep, parity)
 
 
 def check_where(where: Any) -> None:
-    """Raises TypeError if a place is not a str."""
+    """Raises TypeError if `where` is not a str."""
     if not isinstance(where, str):
         raise TypeError(f"where={where!r} must be a str, for example 'shm:my_run?size=1GiB'")
 

@@ -53,7 +53,7 @@ class Wanted:
       version: the version; None for the newest.
       newer_than: the version must be newer; None if any will do.
       seconds: how long to wait for it.
-      into: what an earlier read has returned.
+      into: what an earlier read has returned, and this read may use again; None for nothing.
       together: whether all processes of the job read the same version.
     """
 
@@ -73,7 +73,7 @@ class Wanted:
         timeout: float | None,
         into: Version | None,
     ) -> Self:
-        """Checks the arguments of `Store.read`.
+        """Returns what to read, from the arguments of `Store.read`, which this function checks.
 
         Raises:
           TypeError, ValueError: an argument is wrong.
@@ -94,7 +94,7 @@ class Wanted:
 
 
 def seconds_of(timeout: float | None) -> float:
-    """Returns a timeout in seconds.
+    """Returns `timeout` in seconds, by default `JAX_CXL_TIMEOUT`.
 
     Raises:
       TypeError, ValueError: the timeout is wrong.
@@ -125,7 +125,7 @@ def read(devices: Devices, name: str, wanted: Wanted) -> Version:
                         "%s is not used: %s", section.text_of(records[0].version), error
                     )
         if not there or problem is not None:
-            # Newer versions have come in the meantime.
+            # Meanwhile newer versions may have replaced those that were found, so look again.
             section, found = candidates(devices, name, wanted)
     raise problem or errors.StoreError(
         f"{section.text} has lost its last valid version: publish it again"
@@ -209,7 +209,8 @@ def _build(section: Section, records: Records, wanted: Wanted) -> Version:
         tree: Any = _all_leaves(reader, into.tree if into else {})
     else:
         previous = _by_name(into.tree) if into else None
-        # Readers of NumPy arrays leave JAX's devices alone.
+        # If only NumPy arrays are wanted, do not ask for the process index: JAX would make its
+        # devices.
         with_jax = any(hasattr(x, "sharding") for x in wanted.tree.likes)
         own = jax.process_index() if with_jax else 0
         writers = agreement.processes() if wanted.together else [own]
@@ -248,7 +249,7 @@ def _read_together(devices: Devices, name: str, wanted: Wanted) -> Version:
 
 
 def _on_all(writers: Sequence[int], step: Callable[[], Any]) -> Any:
-    """Returns the result of a step, or raises an error on all processes."""
+    """Returns the result of a step. If it fails on one process, all processes raise an error."""
     problem: Exception | None = None
     result = None
     try:

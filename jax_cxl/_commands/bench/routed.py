@@ -146,12 +146,13 @@ def result(name: str, routing: str, ranks: int, rank: int, count: int, values: A
 
 
 def prepare(name: str, routing: str, ranks: int, count: int, axis: str) -> Callable[[Any], Any]:
-    """Returns an operation on a rank's value. It is called while the program is traced.
+    """Returns a function that runs the operation on a rank's value.
 
-    For `moe_combine`, this function makes the handle, so that the measured calls do not include
-    that time.
+    JAX must be tracing the program when this is called. For `moe_combine`, `prepare` itself runs
+    the dispatch that makes the handle, so the measured calls do not include the dispatch.
     """
-    # Imported here, because the command line imports this module before the launcher forks.
+    # JAX is imported only here, because the command line imports this module before the launcher
+    # forks, and the launcher must not import JAX.
     import jax
     import jax.numpy as jnp
 

@@ -90,7 +90,7 @@ def run(
 
 
 def _wait(processes: list[subprocess.Popen[bytes]]) -> int:
-    """Waits until all processes have ended or one has failed."""
+    """Waits until all processes have ended or one has failed. Returns the largest exit status."""
     while True:
         states = [process.poll() for process in processes]
         if None not in states or any(states):
@@ -100,7 +100,7 @@ def _wait(processes: list[subprocess.Popen[bytes]]) -> int:
 
 @contextlib.contextmanager
 def turn(place: str) -> Iterator[None]:
-    """Waits for this team's turn; ends it after the body. One process of the team calls this.
+    """Runs the body of a `with` statement in this team's turn. One process of the team calls it.
 
     Args:
       place: "index:number of teams:file", or "" for a single team. Each turn adds a byte to the

@@ -88,7 +88,8 @@ def _questions(platform: str, ranks: int) -> list[_Question]:
             [{"inline_bytes": most} for most in inline],
             *("psum,all_gather", "2KiB,8KiB,16KiB"),
         ),
-        # Left out for two ranks, because all-reduce then always reads its one peer at once.
+        # This question has to be the last: it is left out for two ranks, because all-reduce then
+        # always reads its one peer at once.
         _Question(
             "all-reduce algorithm",
             [{"all_read_bytes": most} for most in all_read],
@@ -187,8 +188,9 @@ def _answer(
 ) -> tuple[list[float], dict]:
     """Returns each candidate's geometric mean of its times in microseconds, and the machine.
 
-    Only the fastest turn counts. On a shared machine, the medians of a single table differed by
-    half from turn to turn. Two tables differ by less than that.
+    For each operation and size, only the fastest turn counts. On a shared machine, the medians of a
+    single table differed by half from turn to turn, which is more than the difference between two
+    tables.
     """
     best: list[dict[tuple[str, int], float]] = [{} for _ in question.candidates]
     machine: dict = {}
@@ -221,7 +223,8 @@ def _levels(values: dict[str, int], options: argparse.Namespace) -> dict:
         *("-m", "jax_cxl._commands.bench.levels", ",".join(_OPERATIONS)),
         *(_LEVELS_SIZES[options.platform], str(options.turns)),
         JAX_PLATFORMS=options.platform,
-        # A process with several GPUs needs this: docs/cuda.md.
+        # A process with several GPUs has to load all kernels before any of them runs
+        # (docs/cuda.md).
         CUDA_MODULE_LOADING="EAGER",
     )
 
@@ -229,7 +232,7 @@ def _levels(values: dict[str, int], options: argparse.Namespace) -> dict:
 def _run(
     options: argparse.Namespace, values: dict[str, int], *module: str, **environment: str
 ) -> dict:
-    """Runs a module with a tuning table of these values. Returns the results that it writes."""
+    """Runs a module with the tuning table `values`. Returns the results that the module writes."""
     with tempfile.TemporaryDirectory(prefix="jax_cxl_tune_") as folder:
         table, results = (pathlib.Path(folder) / name for name in ("table.json", "results.json"))
         table.write_text(json.dumps({"tuning": values}))
@@ -243,7 +246,7 @@ def _run(
 
 
 def _choose(question: _Question, scores: list[float], best: dict[str, int]) -> dict[str, int]:
-    """Returns the fastest candidate, or the current one if that is about as fast."""
+    """Returns the fastest candidate, or the one in `best` if it is slower by at most `_MARGIN`."""
     fastest = min(scores)
     for candidate, score in zip(question.candidates, scores, strict=True):
         if candidate.items() <= best.items() and score <= fastest * (1 + _MARGIN):

@@ -133,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if status < 0:
         print(f"jax_cxl.launch: the supervisor was killed by signal {-status}", file=sys.stderr)
         status = 128 - status
-    # No process is left unless the supervisor was killed.
+    # The supervisor leaves no processes behind unless it was killed.
     while left := processes.descendants() - strangers:
         processes.send(left, signal.SIGKILL)
         time.sleep(0.02)
@@ -143,8 +143,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _wait(child: int, signals: Sequence[signal.Signals]) -> int:
     """Passes signals on to a child until it ends; returns its exit code.
 
-    The signals stay blocked, and sigwait takes them. With handlers, a signal that comes just before
-    waitpid blocks would not be passed on until the child ends.
+    The signals stay blocked, and sigwait takes them. With handlers and a blocking waitpid, a signal
+    that arrives just before this call of waitpid would be passed on only after the child ends.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     while True:

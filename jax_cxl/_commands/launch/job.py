@@ -68,13 +68,14 @@ class Job(argparse.Namespace):
         environment[variables.COORDINATOR_BIND] = address
         if self.survives:
             # The launcher, and not rank 0, hosts the coordination service. JAX always starts a
-            # service in process 0, even if the processes connect to another one.
+            # service in process 0, even if the processes connect to another one. Port 0 gives that
+            # unused service any free port.
             environment[variables.COORDINATOR_BIND] = "127.0.0.1:0"
             environment[variables.GO_ON] = variables.RESTART if self.restart_lost else "1"
         if self.replace_collectives and base.get(variables.REPLACE_COLLECTIVES) != variables.STRICT:
             environment[variables.REPLACE_COLLECTIVES] = "1"
-        # Keep the user's choice (several ranks may share a GPU), but not an outer launcher's
-        # choice.
+        # Keep the GPUs that the user chose (several ranks may share one), but not those that an
+        # outer launcher chose.
         if variables.LOCAL_DEVICES not in base or variables.RANK in base:
             count = self.devices_per_process or 1
             gpus = range(rank * count, (rank + 1) * count)
@@ -82,8 +83,8 @@ class Job(argparse.Namespace):
         if self.devices_per_process is not None:
             # This variable takes precedence over XLA_FLAGS, which a script may assign.
             environment[variables.CPU_DEVICES] = str(self.devices_per_process)
-        # gRPC uses proxies for loopback too. Exclude it only if a proxy is set, because JAX warns
-        # about every variable with _proxy in its name.
+        # gRPC uses proxies for loopback too. Exclude loopback only if a proxy is set, because JAX
+        # warns about every variable with _proxy in its name.
         if any(base.get(name) for name in ("grpc_proxy", "https_proxy", "http_proxy")):
             # gRPC reads no_proxy only if no_grpc_proxy is unset.
             name = "no_grpc_proxy" if base.get("no_grpc_proxy") else "no_proxy"

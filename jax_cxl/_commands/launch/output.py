@@ -8,7 +8,7 @@ _MAX_LINE = 8 << 20  # A rank that never ends its line must not exhaust the memo
 _HIGH_WATER = 1 << 20
 # poll() promises that this many bytes can be written to a pipe without blocking.
 _WRITE = 4096
-# A carriage return at the end waits: a newline may follow.
+# A carriage return at the end of the text is no line end yet, because a newline may follow.
 _LINE_END = re.compile(rb"\r\n|\n|\r(?=.)", re.DOTALL)
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 # All escape sequences except colors. They move the cursor or erase text, even text of other ranks.
@@ -18,7 +18,7 @@ _COLORS = (36, 33, 32, 35, 34, 31)
 
 
 class Sink:
-    """An output stream. Bytes wait in it until the reader takes them.
+    """An output stream of the launcher. It keeps bytes until the stream's reader takes them.
 
     Args:
       fd: the file descriptor to write to; it stays open.
@@ -35,7 +35,7 @@ class Sink:
 
     @property
     def pending(self) -> bool:
-        """Whether bytes wait."""
+        """Whether bytes wait to be written."""
         return bool(self._pending)
 
     @property
@@ -61,8 +61,8 @@ class Sink:
         """Shows `text` as the unfinished last line of a terminal.
 
         Args:
-          owner: the owner of the text. The latest text is shown. When it is removed, an earlier
-            text appears again.
+          owner: the owner of the text. If several owners have a text, the latest text is shown.
+            When that is removed, the one before it appears again.
           text: the text. An empty text removes the owner's text.
         """
         if text == self._unfinished.get(owner, b""):
@@ -115,7 +115,8 @@ class Source:
         if not data:
             self.close()
             return
-        # The old text has no line end, so a line end can only be in the new bytes.
+        # The text of earlier reads contains no line end, except perhaps a carriage return at its
+        # end. So search only if there is one, or if the new bytes contain a line end.
         search = b"\n" in data or b"\r" in data or self._text.endswith(b"\r")
         self._text += data
         lines = self._take_lines() if search else []
@@ -142,7 +143,11 @@ class Source:
             self.sink.line(self._prefix + last + b"\n")
 
     def _take_lines(self) -> list[bytes]:
-        """Removes the finished lines from the text, and returns the lines to print."""
+        """Removes the finished lines from the text, and returns the lines to print.
+
+        A terminal does not get the lines that end with a carriage return, because a later state of
+        the same line follows.
+        """
         lines = []
         text = bytes(self._text)
         end = 0
@@ -168,7 +173,7 @@ class Source:
 
 
 def sinks() -> tuple[Sink, Sink]:
-    """Returns the sinks of the two streams: the same sink twice if both are the same terminal."""
+    """Returns the sinks of stdout and stderr: one sink twice if both are the same terminal."""
     # A terminal that cannot erase a line is treated like a file.
     capable = os.environ.get("TERM", "dumb") != "dumb"
     first, second = (Sink(fd, capable and os.isatty(fd)) for fd in (1, 2))

@@ -72,13 +72,14 @@ def _report(reports: socket.socket, error: BaseException) -> None:
     """Tells the supervisor the exit status of this process, unless it is 0."""
     status = 1
     if isinstance(error, SystemExit):
-        # The interpreter does the same: None means status 0. It prints a text, with status 1.
+        # This follows the interpreter: None means status 0, and an integer is the status. The
+        # interpreter prints any other object, and ends with status 1.
         code = error.code
         status = 0 if code is None else code & 0xFF if isinstance(code, int) else 1
     elif isinstance(error, KeyboardInterrupt):
         status = 128 + signal.SIGINT
     if status:
-        with contextlib.suppress(OSError):  # The supervisor is gone.
+        with contextlib.suppress(OSError):  # The supervisor may be gone.
             reports.send(bytes([status]))
 
 

@@ -76,7 +76,7 @@ def run(
         command += ["--devices-per-process", str(devices_per_process)]
         command += ["--replace-collectives"] * replace_collectives
         command += ["-m", "jax_cxl._commands.launch.run", name]
-        # The processes can import what this process can import.
+        # Let the processes import what this process can import.
         paths = {"PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
         status, last = _follow(command, os.environ | paths | dict(environment or {}))
         if status:

@@ -31,7 +31,8 @@ class Supervisor:
 
     Args:
       job: what to run.
-      launcher: the process id of the parent. The job ends when the parent dies.
+      launcher: the process id of the launcher, the parent of this process. The job ends when the
+        launcher dies.
     """
 
     def __init__(self, job: Job, launcher: int):
@@ -39,7 +40,7 @@ class Supervisor:
         self._launcher = launcher
         self._sinks = output.sinks()
         self._sources: list[output.Source] = []
-        self._ranks: dict[int, int] = {}  # Process id to rank, of those that run.
+        self._ranks: dict[int, int] = {}  # Process id -> rank, of the ranks that run.
         self._coordinator: int | None = None  # Process id.
         # Descriptor -> the socket for reports of a rank (environment.reports), and the rank's
         # process id.
@@ -56,7 +57,8 @@ class Supervisor:
         self._ending = False
         self._ended: set[int] = set()  # Process ids of the ranks that this process has ended.
         self._kill_at = math.inf
-        # Process id of a rank that fails while the others continue -> its status, when to kill it.
+        # Process id of a rank that fails while the others continue -> its status, and when to kill
+        # it.
         self._failing: dict[int, tuple[int, float]] = {}
         self._childless = False
         self._pool = post_mortem.HeldPool()
@@ -221,7 +223,8 @@ class Supervisor:
             elif fd in self._reports:
                 self._on_report(fd)
         for source in self._sources:
-            # If nobody reads the output of a rank, the rank gets a broken pipe.
+            # If nobody reads the launcher's output, close the rank's pipe, so that its writes fail
+            # too.
             if source.sink.broken:
                 source.close()
         self._sources = [source for source in self._sources if not source.closed]
@@ -276,7 +279,7 @@ class Supervisor:
             # End the service after the ranks, because JAX aborts ranks whose service has ended.
             processes.send({self._coordinator}, signal.SIGKILL)
         if not self._ranks and not self._ending:
-            # Processes that the ranks have started in the background end with them.
+            # All ranks have ended, so end the processes that they started in the background.
             self._end(signal.SIGTERM, None)
 
     def _on_report(self, fd: int) -> None:
@@ -316,13 +319,13 @@ class Supervisor:
             self._on_failure(number, code)
 
     def _on_failure(self, number: int, code: int, spare: int | None = None) -> None:
-        """Ends the job after the failure of a rank. The process `spare` gets no signal."""
+        """Ends the job after a rank failed. `spare` gets no signal: it ends by itself."""
         self._status = 128 - code if code < 0 else code
         others = "; ending the others" if self._ranks.keys() - {spare} else ""
         self._end(signal.SIGTERM, f"rank {number} {_how(code)}{others}", spare)
 
     def _end(self, number: signal.Signals, message: str | None, spare: int | None = None) -> None:
-        """Asks all processes to end. After the grace period they are killed."""
+        """Sends all processes but `spare` a signal, and kills those left after the grace period."""
         self._ending = True
         self._kill_at = time.monotonic() + self._job.grace
         if message is not None:

@@ -26,8 +26,9 @@ class Rank:
       state: "running", "stopped", "gone", "ended" (the launcher ended it), or "unknown" (a process
         of another host that had no heartbeat while this process watched).
       stuck: its oldest call that failed or has not finished; None if there is none.
-      waits_for: the ranks that this call is known to wait for.
-      silent: seconds since its last known heartbeat. Clocks of different hosts are never compared.
+      waits_for: the ranks that the call `stuck` is known to wait for.
+      silent: seconds from its last known heartbeat to the latest heartbeat of any rank on its host.
+        Clocks of different hosts are never compared.
       late: how late it joined calls, if it shares calls with other ranks.
     """
 
@@ -52,7 +53,7 @@ class Rank:
         return self.stuck or (calls[-1] if calls else None)
 
     def progress(self) -> tuple[str, str]:
-        """Describes its last call: which call it is, and how long it has been in its stage."""
+        """Describes the rank's last call: which it is, and how long it has been in its stage."""
         call = self.last_call
         if call is None:
             return "none", ""
@@ -66,7 +67,8 @@ class Rank:
     def seconds_since(self, moment: float) -> float:
         """Returns how long ago a moment in this rank's record was.
 
-        The clock of the rank's host has measured both the moment and the last heartbeat.
+        Adds the time from the moment to the rank's last heartbeat, both by the clock of the rank's
+        host, and the time since that heartbeat. So clocks of different hosts are not compared.
         """
         passed = self.silent
         if process_identity.on_this_kernel(self.record):
@@ -101,7 +103,11 @@ class Job:
 
 
 def watch(copy: Callable[[], "_core.JobRecord"]) -> Job:
-    """Reads a job, which may run on several hosts; `copy` copies the pool."""
+    """Reads a job, which may run on several hosts.
+
+    `copy` returns a copy of the pool. If there are ranks on other hosts, it is called twice, so
+    that the number of heartbeats in between shows which of them are alive.
+    """
     first = copy()
     records = [first.rank(rank, 0) for rank in range(first.world_size)]
     others = [record for record in records if not process_identity.on_this_kernel(record)]
@@ -127,7 +133,7 @@ def read(
     Args:
       job_record: the copy.
       calls: how many of the last calls of each rank to read.
-      beaten: number of heartbeats of ranks on other hosts in `_WATCH_SECONDS`.
+      beaten: for each rank on another host, its number of heartbeats within `_WATCH_SECONDS`.
       ended: processes that the launcher has ended, by their process ids.
     """
     records = [job_record.rank(rank, calls) for rank in range(job_record.world_size)]
@@ -157,13 +163,14 @@ def _measure_silence(ranks: list[Rank], beaten: Mapping[int, int] | None) -> Non
         rank.silent = latest[rank.record["boot_id"]] - rank.record["last_sign_of_life_steady"]
         if beaten and rank.state == "unknown" and beaten.get(rank.number, 0) > 0:
             rank.state = "running"
-        # If no rank has a heartbeat, the job is over, and its pool no longer changes.
+        # If no rank on another host had a heartbeat, the job is over and its pool no longer
+        # changes. Then the missing heartbeats of a single rank mean nothing.
         if beaten and any(beaten.values()) and beaten.get(rank.number) == 0:
             rank.silent = max(rank.silent, _WATCH_SECONDS)
 
 
 def analyze(ranks: list[Rank], beaten: Mapping[int, int] | None = None) -> Job:
-    """Finds the ranks that each rank waits for, and the ranks at the end of these chains."""
+    """Finds which ranks each rank waits for, and the ranks at the ends of these chains of waits."""
     _measure_silence(ranks, beaten)
     for rank in ranks:
         # A rank is stuck in its first call that failed or did not finish.
@@ -199,7 +206,7 @@ def _waits_for(rank: Rank, call: dict[str, Any], started: list[set[tuple[int, in
 
 
 def _ends(ranks: list[Rank]) -> list[Rank]:
-    """Returns the ranks at the ends of all chains of waits."""
+    """Returns the ranks at the ends of all chains of waits: they keep the others waiting."""
     gave_up = {rank.number for rank in ranks if rank.record["gave_up"]}
     all_over = all(rank.over for rank in ranks)
     ends: dict[int, Rank] = {}
@@ -216,8 +223,8 @@ def _ends(ranks: list[Rank]) -> list[Rank]:
                     ends[number] = other
                 else:
                     chain.append(other)
-    # A rank that gave up has an error about another rank. That rank may have ended without an
-    # error.
+    # A rank that gave up has an error about another rank. That other rank may have ended without an
+    # error of its own. It is then an end, too.
     for rank in ranks:
         if gave_up and rank.number not in gave_up and rank.state == "gone" and rank.stuck:
             ends[rank.number] = rank
@@ -257,6 +264,6 @@ def sentences(job: Job) -> list[str]:
 
 
 def verdicts(job: Job) -> list[str]:
-    """Returns a sentence for each culprit, or late rank of a healthy job."""
+    """Returns a sentence for each culprit, and one for each late rank of a healthy job."""
     lines = [f"culprit: {why}" for why in job.culprits.values()]
     return lines + [f"the others wait: {why}" for why in job.late.values()]

@@ -21,7 +21,7 @@ _DESCRIPTION = """\
 Checks whether this machine can run jax_cxl, and gives advice if it cannot. Ends with the text of a
 bug report: versions, machine, pool, GPUs and settings."""
 
-# The oldest version with which the tests run.
+# The oldest version of JAX with which the tests run.
 _OLDEST_JAX = (0, 10, 2)
 _MIB = 1 << 20
 
@@ -98,7 +98,7 @@ def check_jax() -> Iterator[Finding]:
 
 
 def check_settings() -> Iterator[Finding]:
-    """Environment variables with names that jax_cxl does not know."""
+    """Environment variables that jax_cxl does not know, or that have no effect here."""
     yield from map(problem, configuration.unknown_variables(os.environ))
     if entry_point.wanted() and not entry_point.is_installed():
         yield problem(entry_point.absent())

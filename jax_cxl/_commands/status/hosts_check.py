@@ -30,9 +30,9 @@ class Arrivals:
     """How many stores, one to each word, arrived at the other host.
 
     Attributes:
-      plain: how many stores without a write-back arrived at loads that drop nothing.
-      dropped: how many stores without a write-back arrived at loads that first drop the line.
-      flushed: how many stores with a write-back arrived at loads that first drop the line.
+      plain: how many stores without a write-back arrived, although the loads dropped no cache line.
+      dropped: how many stores without a write-back arrived, if each load dropped its line first.
+      flushed: how many stores with a write-back arrived, if each load dropped its line first.
     """
 
     plain: int
@@ -42,13 +42,13 @@ class Arrivals:
 
 @dataclasses.dataclass(frozen=True)
 class Observations:
-    """What two hosts saw of each other's stores. The worse direction counts.
+    """What two hosts saw of each other's stores. Arrivals are those of the worse direction.
 
     Attributes:
       words: how many stores of each kind each host made.
       processors: arrivals of stores by the processors.
-      gpus: arrivals of GPU writes, by one GPU of each host that has any; or why there were no
-        writes.
+      gpus: arrivals of writes by one GPU of each host that has GPUs, or a text that tells why no
+        GPU wrote.
       round_trip_ns: median time of a doorbell to the other host and back.
       kernels: how many kernels took part.
     """
@@ -110,7 +110,7 @@ def _of_gpus(writes: Arrivals | str, words: int) -> Finding:
 
 
 def check_between_hosts(uri: str, address: str) -> Iterator[Finding]:
-    """Runs the check with the process on the other host that has the same URI.
+    """Runs the check together with a process on another host, which got the same URI.
 
     Args:
       uri: the pool's URI.
@@ -141,8 +141,8 @@ def _connect(host: str, port: int) -> socket.socket:
     while True:
         try:
             connection = socket.create_connection((host, port), timeout=_ANSWER_SECONDS)
-            # Linux may choose the same port for this end of the connection. Then the process talks
-            # to itself.
+            # If no process of this host listens on the port yet, Linux may choose the same port for
+            # this end of the connection. Then the process talks to itself.
             if connection.getsockname() != connection.getpeername():
                 return connection
             # Close the connection at once, so that the port is free for the server.
@@ -198,7 +198,7 @@ def _check(spec: pool_uri.PoolSpec, partner: _Partner, first: bool) -> Observati
         partner.say(error=why)
         raise ConnectionError(why) from error
     if first:
-        for index in range(pool.check_words() + 2):  # The doorbells too.
+        for index in range(pool.check_words() + 2):  # Clear the doorbells too.
             pool.store_check_word(index, 0, True)
         partner.say(token=pool.token, arguments=arguments)
     by_gpu, no_gpu = gpu_writer.open_writer(pool)
@@ -240,7 +240,7 @@ def exchange(
       The arrivals for each kind of writer that a host has. They are the same on both hosts.
     """
     found = {}
-    # The values differ, so that no old value is accepted.
+    # Each step writes a new value, so that no value of an earlier step counts as an arrival.
     value = 10
     for kind, writer in writers.items():
         seen = []
@@ -258,7 +258,7 @@ def exchange(
 def _write_words(
     pool: "_core.Pool", partner: _Partner, write: gpu_writer.Writer, value: int
 ) -> dict[str, int]:
-    """Writes each word, first without a write-back. Returns how many writes arrived, by kind."""
+    """Writes each word without a write-back, then with one. Returns the fields of `Arrivals`."""
     for index in range(pool.check_words()):
         partner.hear()  # The other host now has the word in its cache.
         write(index, value, False)
@@ -270,7 +270,7 @@ def _write_words(
 
 
 def _watch_words(pool: "_core.Pool", partner: _Partner, value: int) -> dict[str, int]:
-    """Looks for the writes of the other host; returns how many arrived, by kind."""
+    """Looks for the writes of the other host; returns the fields of `Arrivals`."""
     seen = {"plain": 0, "dropped": 0, "flushed": 0}
 
     def arrives(index: int, value: int, drop: bool) -> bool:

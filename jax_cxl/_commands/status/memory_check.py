@@ -15,7 +15,7 @@ _BYTES = 64 * _MIB
 
 
 def check_device(uri: str) -> Iterator[Finding]:
-    """Measures the memory that a pool URI names. Overwrites it, unless a job uses it."""
+    """Measures the memory that a pool URI names. Overwrites the memory, unless a job uses it."""
     spec = pool_uri.parse(uri)
     for path in spec.paths:
         yield from _describe(spec, path)
@@ -58,7 +58,10 @@ def _describe(spec: pool_uri.PoolSpec, path: str) -> Iterator[Finding]:
 
 
 def arguments(spec: pool_uri.PoolSpec) -> dict[str, Any]:
-    """Returns the argument of `_core.Pool.create` for `doctor`'s pool, which keeps jobs out."""
+    """Returns the argument of `_core.Pool.create` for `doctor`'s own pool.
+
+    While that pool exists, no job can use its memory.
+    """
     fields = spec.sized(1).for_core() | {"coherence": "flush", "world_size": 1}
     if spec.medium.in_dev_shm:
         fields["paths"] = spec.paths or (f"doctor.{time.time_ns()}",)

@@ -1,4 +1,4 @@
-"""Finds pools of this machine: pools of running jobs, which have no name, and files."""
+"""Finds the pools of this machine: pools of running jobs, which have no name, and pool files."""
 
 import contextlib
 import dataclasses
@@ -70,9 +70,9 @@ def mapped_by(pid: int) -> dict[str, int]:
     try:
         lines = pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines()
     except OSError:
-        return {}  # It ended, or belongs to another user.
+        return {}  # The process ended, or belongs to another user.
     for line in lines:
-        # 7f10-7f20 rw-s 00200000 00:05 12 /dev/dax0.0
+        # A line is, for example, `7f10-7f20 rw-s 00200000 00:05 12 /dev/dax0.0`.
         fields = line.split(maxsplit=5)
         if len(fields) == 6 and fields[1].startswith("rw-s"):
             offset = int(fields[2], 16)
@@ -85,12 +85,12 @@ def held_by(pid: int) -> list[Found]:
     try:
         entries = sorted(os.listdir(f"/proc/{pid}/fd"), key=int)
     except OSError:
-        return []  # It ended, or belongs to another user.
+        return []  # The process ended, or belongs to another user.
     offsets = mapped_by(pid)
     found: dict[str, Found] = {}
     for entry in entries:
         path = f"/proc/{pid}/fd/{entry}"
-        with contextlib.suppress(OSError, errors.CxlError):  # It was closed meanwhile.
+        with contextlib.suppress(OSError, errors.CxlError):  # The file was closed meanwhile.
             target = os.readlink(path)
             offset = offsets.get(target, 0)
             if target in found:
@@ -100,7 +100,7 @@ def held_by(pid: int) -> list[Found]:
                 pool = Found(name, target, offset)
                 pool.read()  # Raises an error if there is no pool.
                 found[target] = pool
-            # The launcher has a pool open that it has not mapped.
+            # A pool in /dev/shm need not be mapped: the launcher only has the pool's file open.
             elif (target in offsets or target.startswith(_SHM_PREFIX)) and begins_with(
                 path, _core.POOL_MAGIC, offset
             ):
@@ -123,7 +123,7 @@ def _of_process(pid: int) -> list[Found]:
             f"process {pid} belongs to {_owner(f'/proc/{pid}')}: only that user, or root, may look"
             " into its job"
         ) from None
-    # The launcher has no pool, but its ranks have.
+    # If this process is the launcher, the processes that it has started have the pool.
     if pools := of_processes(with_descendants(pid)):
         return pools
     raise ValueError(
@@ -146,7 +146,7 @@ def _owner(path: str) -> str:
     try:
         uid = os.stat(path).st_uid
     except OSError:
-        return "another user"  # It went away meanwhile.
+        return "another user"  # The file is gone by now.
     try:
         return f"user {pwd.getpwuid(uid).pw_name}"
     except KeyError:
@@ -164,7 +164,7 @@ def of_this_user() -> list[Found]:
     found = list(running.values())
     names = {pool.name for pool in found}
     for path in sorted(glob.glob(_SHM_PREFIX + "*")):
-        with contextlib.suppress(OSError):  # It went away meanwhile.
+        with contextlib.suppress(OSError):  # The file is gone by now.
             ours = os.stat(path).st_uid == os.getuid()
             if path not in names and ours and begins_with(path, _core.POOL_MAGIC, 0):
                 found.append(Found(path, path))

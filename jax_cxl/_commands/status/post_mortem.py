@@ -1,4 +1,4 @@
-"""Reads the last calls of a job's ranks, and removes their files, after they have ended."""
+"""Reads the last calls of ranks that have ended, and removes the files that they left."""
 
 import contextlib
 import os
@@ -39,7 +39,7 @@ class HeldPool:
         """Prints to stderr which rank waited for which.
 
         Args:
-          path: where to write the recorders, if anywhere.
+          path: the file to which to write a copy of the ranks' recorders, or None.
           ended: process ids of the ranks that the launcher has ended.
         """
         if self._fd is None:

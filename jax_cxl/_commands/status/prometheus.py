@@ -26,7 +26,7 @@ _METRICS = (
 
 
 def text(jobs: Sequence[tuple[str, analysis.Job]]) -> str:
-    """Returns the counters of all ranks of these jobs. Each job comes with its pool's name."""
+    """Returns the counters of all ranks. `jobs` has the name of each job's pool, and the job."""
     lines: list[str] = []
     for name, field, meaning in _METRICS:
         metric = f"jax_cxl_{name}"

@@ -100,7 +100,7 @@ def main(arguments: Sequence[str]) -> int:
     for pool in found:
         try:
             jobs.append((pool.name, analysis.watch(pool.read)))
-        except (OSError, errors.CxlError) as error:  # It may have ended meanwhile.
+        except (OSError, errors.CxlError) as error:  # The job may have ended.
             print(f"status: {error}", file=sys.stderr)
     of_stores, problems = ([], []) if options.prometheus else tables.read(stores)
     for problem in problems:
@@ -127,7 +127,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _pools(target: str | None, is_store: bool) -> list[pools.Found]:
-    """Returns the pools to read. A process may have tables open and no pool."""
+    """Returns the pools to read: those that `target` names, or all pools of this user.
+
+    `is_store` is whether `target` names stores. Then there may be no pool, because a process may
+    have tables open and no pool.
+    """
     if target is None:
         return pools.of_this_user()
     if not is_store:
@@ -137,7 +141,7 @@ def _pools(target: str | None, is_store: bool) -> list[pools.Found]:
 
 def _as_json(name: str, job: analysis.Job, calls: int) -> dict[str, Any]:
     def call(record: dict[str, Any]) -> dict[str, Any]:
-        # 64-bit numbers as text, because many readers convert JSON numbers to floating point.
+        # Write 64-bit numbers as text, because many readers convert JSON numbers to floating point.
         text = {key: f"{record[key]:#018x}" for key in ("identity", "group")}
         return record | text
 

@@ -13,11 +13,12 @@ from jax_cxl._commands.status import pools
 from jax_cxl._job.pool import pool_uri
 from jax_cxl._store.memory import layout
 
-if TYPE_CHECKING:  # It imports JAX, which takes long.
+if TYPE_CHECKING:  # The module imports JAX, which takes long.
     from jax_cxl._store.memory import catalog
     from jax_cxl._store.memory.devices import Devices
 
-# Readers publish their counts with each heartbeat, five times a second.
+# For how long rows are counted. Readers publish their counts with each heartbeat, five times a
+# second.
 _WATCH_SECONDS = 1.0
 _SHM = "/dev/shm/jax_cxl_store."  # files of stores at shm:NAME
 
@@ -54,7 +55,7 @@ class Table:
     readers: tuple[Reader, ...]
 
     def lines(self) -> Iterator[str]:
-        """Yields lines of text."""
+        """Yields the lines that the command prints about the table."""
         rate = sum(reader.rows_per_s for reader in self.readers)
         count = len(self.readers)
         yield (
@@ -116,7 +117,7 @@ def read(stores: Sequence[str]) -> tuple[list[Table], list[str]]:
         try:
             devices = opening.open_devices(where, None, existing=True)
             entries = catalog.entries(devices)
-        except (errors.CxlError, ValueError, OSError) as error:  # It may have ended meanwhile.
+        except (errors.CxlError, ValueError, OSError) as error:  # The store may be gone.
             problems.append(str(error))
             continue
         found += [(devices, entry) for entry in entries if not entry.keep]

@@ -133,7 +133,8 @@ def _bars(
     }
     begin = call["submitted"]
     yield bar(call["name"], "call", begin, end) | {"args": arguments}
-    # A call without a start is an eager call, or still waits.
+    # A call without a start is an eager call, or still waits. In both cases all of its time is a
+    # wait.
     started = min(max(call["started"], begin), end) if call["started"] else end
     for name, since, until in (("waiting", begin, started), ("working", started, end)):
         if until > since:

@@ -19,7 +19,7 @@ _COLORS = {"gone": "red", "stopped": "yellow"}
 
 
 def show(found: Sequence[pools.Found], interval: float) -> int:
-    """Draws the jobs until the user interrupts it or they have ended.
+    """Draws the jobs until all of them have ended, or the user interrupts the command.
 
     Args:
       found: the pools of the jobs.
@@ -41,7 +41,7 @@ def show(found: Sequence[pools.Found], interval: float) -> int:
                     try:
                         job = analysis.watch(pool.read)
                     except (OSError, errors.CxlError):
-                        continue  # It has ended.
+                        continue  # The job has ended.
                     drawn.append(screen.draw(job, time.time()))
                 if not drawn:
                     return 0
@@ -85,7 +85,7 @@ class Screen:
         record = rank.record
         moved = float(sum(each["bytes"] for each in record["operations"]))
         spent = sum(e["seconds_waited"] + e["seconds_worked"] for e in record["operations"])
-        # A call that is under way has not been counted.
+        # The statistics lack the calls that are under way, so add the time of these calls so far.
         unfinished = (call for call in record["calls"] if not call["finished"])
         spent += sum(rank.seconds_since(call["submitted"]) for call in unfinished)
         before = self._before.get(record["rank"])
@@ -106,8 +106,8 @@ def script_of(rank: analysis.Rank) -> str:
             words = file.read().decode(errors="replace").split("\0")[:-1]
     except OSError:
         return ""
-    # python -m jax_cxl._commands.launch.rank PARENT FD BOARD KIND NAME ..., or
-    # python [-X ...] NAME ...
+    # Under the launcher, the command line is `python -m jax_cxl._commands.launch.rank PARENT FD
+    # BOARD KIND NAME ...`, otherwise `python [-X ...] NAME ...`.
     if "jax_cxl._commands.launch.rank" in words:
         words = words[words.index("jax_cxl._commands.launch.rank") + 5 :]
     else:

@@ -294,7 +294,7 @@ def _open(where: str) -> Devices:
 
 
 def _section(devices: Devices, name: str | None) -> Section:
-    """Returns the section of a name. The default is the store's only name."""
+    """Returns the section of `name`. If `name` is None, the store must have a single name."""
     found = listing.sections(devices)
     names = [section.entry.name for section in found]
     if name is None and len(found) != 1:
@@ -306,7 +306,7 @@ def _section(devices: Devices, name: str | None) -> Section:
 
 
 def _of_version(section: Section, version: int | None) -> Records:
-    """Returns the records of a version. The default is the newest version."""
+    """Returns the records of a valid version: of `version`, or of the newest if that is None."""
     found = validity.all_valid(section)
     for records in found:
         if version in (None, records[0].version):
@@ -317,7 +317,7 @@ def _of_version(section: Section, version: int | None) -> Records:
 
 
 def _files(path: pathlib.Path) -> Any:
-    """Returns the module for this kind of file or folder."""
+    """Returns the module that writes and reads files or folders with the suffix of `path`."""
     return safetensors_files if path.suffix == ".safetensors" else orbax_files
 
 
@@ -338,7 +338,7 @@ def _contents(where: str) -> str:
 
 
 def _refuse_if_in_use(where: str) -> None:
-    """Raises an error if a process has one of the files open as memory."""
+    """Raises an error if a process uses one of the store's files as memory."""
     spec = opening.spec_of(where)
     for path in filter(os.path.exists, () if spec.medium.is_device else spec.paths):
         with open(path, "r+b") as file:

@@ -1,4 +1,4 @@
-"""Lists the names of a store: their valid versions, and why other areas have none."""
+"""Lists the names of a store, their valid versions, and why other areas have no valid version."""
 
 import dataclasses
 import datetime
@@ -18,17 +18,17 @@ from jax_cxl._store.reading.validity import Records
 
 @dataclasses.dataclass(frozen=True)
 class Area:
-    """An area.
+    """An area of a section, which has room for one version.
 
     Attributes:
       area: its number, from 0.
       state: "valid", "damaged", "empty", or "being written or torn".
       version: the version, or step; None if there is none.
-      time: when it was complete, in seconds since 1970.
-      processes: how many processes have saved it.
-      bytes: bytes of all arrays.
-      leaves: how many leaves the tree has.
-      why: why it is not valid.
+      time: when the version was complete, in seconds since 1970.
+      processes: how many processes have saved the version.
+      bytes: bytes of all arrays of the version.
+      leaves: how many leaves the version's tree has.
+      why: why the area has no valid version.
     """
 
     area: int
@@ -41,7 +41,7 @@ class Area:
     why: str = ""
 
     def line(self) -> str:
-        """Returns a line of text."""
+        """Returns the line that the command prints about the area."""
         if self.state == "valid" and self.time is not None and self.bytes is not None:
             when = datetime.datetime.fromtimestamp(self.time).astimezone()
             processes = f"{self.processes} {'process' if self.processes == 1 else 'processes'}"

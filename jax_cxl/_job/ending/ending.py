@@ -30,7 +30,8 @@ def finish_programs() -> None:
 
     JAX starts programs asynchronously, so Python may reach its end while they run. This function
     runs an empty program on each device and on all devices. XLA executes the programs that a thread
-    starts on the same devices in order, so the earlier programs have finished when this one has.
+    starts on the same devices in order, so the earlier programs have finished when the empty
+    program has.
     """
     devices = jax.local_devices()
     groups = [[device] for device in devices] + [devices] * (len(devices) > 1)
@@ -41,7 +42,7 @@ def finish_programs() -> None:
 
 
 def _run_on(devices: Sequence[Any]) -> jax.Array:
-    """Starts a program without communication. Compiling it takes most of the time."""
+    """Starts an empty program on these devices. Most of the time goes into compiling it."""
     mesh = jax.sharding.Mesh(devices, ("devices",))
     return jax.jit(lambda: 0, out_shardings=jax.NamedSharding(mesh, jax.P()))()
 
@@ -70,6 +71,6 @@ def _ends(rank: int) -> bool:
 
 
 def leave_jax() -> None:
-    """Leaves the coordination service without the lost processes."""
+    """Leaves the coordination service without waiting for the lost processes."""
     if not launch_environment.launched() and _compat.distributed.client() is not None:
         _compat.distributed.leave_without_barrier()

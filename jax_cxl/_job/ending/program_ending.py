@@ -12,8 +12,8 @@ def watch() -> None:
     """Records calls of `sys.exit` from now on, so that `reason` knows their status."""
     _core.watch_exit()
     if sys.version_info < (3, 12):
-        # In Python 3.11 `sys.exit` makes no SystemExit object unless somebody catches it. This one
-        # does, so that its status can be read.
+        # In Python 3.11 `sys.exit` makes no SystemExit object unless somebody catches it. The
+        # function below always makes one, so that its status can be read.
         @functools.wraps(sys.exit)
         def leave(status: object = None, /) -> NoReturn:
             raise SystemExit(status)
@@ -33,7 +33,8 @@ def reason() -> str:
     code = _core.uncaught_exit()
     if code is None:
         return ""
-    # The interpreter does the same: an integer is the status. It prints others, with status 1.
+    # This follows the interpreter: an integer is the status. The interpreter prints any other
+    # object, and ends with status 1.
     if not isinstance(code, int):
         return f"status 1: {code}"
     return f"status {code & 0xFF}" if code & 0xFF else ""

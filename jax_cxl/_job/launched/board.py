@@ -1,8 +1,8 @@
 """The state of each rank before there is a pool: a byte for each rank, in shared memory.
 
-JAX connects processes by a call that aborts the process if another process does not join. So a rank
-first checks here that all ranks are there. A restarted rank checks here that there are ranks that
-it can join.
+JAX connects processes by a call that aborts its own process if another process does not join. So a
+rank first checks here that all ranks are there. A restarted rank checks here that there are ranks
+that it can join.
 """
 
 import mmap
@@ -34,14 +34,18 @@ class Board:
             self._memory[rank] = CONNECTS
 
     def note_end(self, rank: int, status: int) -> None:
-        """Notes that a rank has ended. A rank that failed after it connected may be restarted."""
+        """Notes that a rank has ended.
+
+        The state stays CONNECTS if the rank failed after it had begun to connect, because the
+        launcher may restart it.
+        """
         if self._memory[rank] == RUNS:
             self._memory[rank] = ENDED
         elif status == 0:
             self._memory[rank] = FINISHED
 
     def ranks(self, state: int) -> list[int]:
-        """Returns the ranks in a state."""
+        """Returns the ranks that are in `state`."""
         return [rank for rank, found in enumerate(bytes(self._memory)) if found == state]
 
     def close(self) -> None:

@@ -53,7 +53,7 @@ class _Finder(abc.MetaPathFinder):
 
 
 def _register() -> None:
-    """Defines the cluster environments, first in JAX's list."""
+    """Defines the cluster environments, and puts them first in JAX's list."""
     from jax._src.clusters.cluster import ClusterEnv
 
     class LaunchCluster(ClusterEnv):

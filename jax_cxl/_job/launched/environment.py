@@ -26,7 +26,7 @@ POOL = struct.Struct("<BQ")
 # is not initialized, the processes do not know of each other.
 _PROCESS_COUNTS = (variables.SIZE, "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
-# Seconds that a rank waits for the coordination service before JAX waits.
+# How many seconds a rank waits for the coordination service before it lets JAX wait instead.
 _COORDINATOR_SECONDS = 10
 
 
@@ -121,5 +121,5 @@ def announce_pool(fd: int, offset: int) -> None:
     because this process may have ended when the launcher reads the report.
     """
     if reports is not None:
-        with contextlib.suppress(OSError):  # The supervisor is gone.
+        with contextlib.suppress(OSError):  # The supervisor may be gone.
             socket.send_fds(reports, [POOL.pack(0, offset)], [fd])

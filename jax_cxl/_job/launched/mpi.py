@@ -35,7 +35,8 @@ def clusters(base: Any) -> list[Any]:
     """Returns the cluster environments.
 
     Args:
-      base: JAX's `ClusterEnv`. JAX keeps a list of its subclasses.
+      base: JAX's `ClusterEnv`. JAX keeps a list of its subclasses, so the definition of a class
+        adds it to the list.
     """
 
     class OpenMpiCluster(base):

@@ -47,7 +47,10 @@ _ends: str | None = None  # How this program ends, once it no longer waits for a
 
 
 def _pauses() -> Iterator[float]:
-    """Yields the seconds until the next look. The others usually come within milliseconds."""
+    """Yields how many seconds to wait before each further look.
+
+    The first waits are short, because the other processes usually come within milliseconds.
+    """
     return itertools.chain((0.001, 0.002, 0.004, 0.008, 0.016), itertools.repeat(_LONGEST_PAUSE))
 
 
@@ -124,11 +127,11 @@ def give_up(reason: str) -> None:
 
 
 def wait_for(look: Callable[[], _T | None], timeout: float, problem: Callable[[], str] | str) -> _T:
-    """Waits until `look` returns something, and returns it.
+    """Calls `look` until it returns something other than None, and returns that.
 
     Raises:
       NotInitializedError: another process has ended or failed, or this program ends (`give_up`).
-        After `timeout` seconds, the error is `problem`.
+        After `timeout` seconds, the text of the error is `problem`.
     """
     deadline = time.monotonic() + timeout
     pauses = _pauses()
@@ -157,7 +160,7 @@ def wait_for_value(key: str, problem: str) -> str:
 
 
 def exchange(folder: str, value: str, processes: Sequence[int], what: str) -> list[str]:
-    """Publishes a value, waits until all these processes have done so, and returns their values.
+    """Publishes a value, waits until all of `processes` have done so, and returns their values.
 
     Args:
       folder: prefix of the keys, used for this exchange only.
@@ -196,7 +199,8 @@ def telling_failures(begins: bool = False) -> Any:
     """Tells the other processes of an exception in the body of the `with` statement.
 
     Args:
-      begins: whether the process has not called `begin` yet, so that it has to count the attempt.
+      begins: whether the process has not called `begin` yet, so that this function has to count the
+        attempt.
     """
     global _attempt
     try:

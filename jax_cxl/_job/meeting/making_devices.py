@@ -24,7 +24,7 @@ def announce(replaces: bool) -> None:
 
 
 def announcements() -> dict[int, bool]:
-    """Returns the announcement of each process that has begun to make its devices."""
+    """Returns whether each process that has begun to make its devices replaces collectives."""
     entries = _compat.distributed.entries(_FOLDER)
     return {int(process): value == "1" for process, value in entries.items()}
 

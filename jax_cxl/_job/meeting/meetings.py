@@ -23,8 +23,8 @@ from jax_cxl._job.pool import pool_uri, pools
 class _Past:
     """Facts about earlier runtimes that the next `initialize` needs. They outlive `shutdown`.
 
-    All attributes except `lost` are equal in all processes that meet, because these processes have
-    called `initialize` and `regroup` the same number of times.
+    `generation`, `starts` and `members` are equal in all processes that meet, because these
+    processes have called `initialize` and `regroup` the same number of times.
 
     Attributes:
       generation: generation of the last runtime; -1 if there was none.
@@ -45,7 +45,11 @@ _past = _Past()
 
 
 def begin() -> None:
-    """Counts an attempt to start, even if it fails: all processes begin the same attempts."""
+    """Counts an attempt to start.
+
+    An attempt that fails counts too. So the count is equal in all processes, because all of them
+    begin the same attempts.
+    """
     _past.starts += 1
 
 
@@ -85,7 +89,8 @@ def come_together(
     everyone = range(len(devices))
     members = everyone if _past.members is None else _past.members
     processes = sorted({devices[rank].process_index for rank in members})
-    # Successors of lost processes may be among the others. They count meetings from 0.
+    # Successors of lost processes may be among the others. They count meetings from 0, so they
+    # cannot know `key`, and all processes meet by tickets instead.
     by_tickets = launch_environment.restarts_lost() and _past.members is None
     if len(processes) > 1:
         connection.check_open_files(len(processes))

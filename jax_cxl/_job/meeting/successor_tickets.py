@@ -53,7 +53,7 @@ def answer(
     place: dict[str, Any],
     generation: int,
 ) -> None:
-    """Tells these processes which pool to attach to.
+    """Tells the holders of some tickets which pool to attach to.
 
     Args:
       found: all tickets.
@@ -90,7 +90,7 @@ def join(
         pools.register(pool, pools.local_ranks())
         while True:
             # First read the tickets, then the pool: a process that registered before it was lost
-            # counts.
+            # counts as registered.
             changed = tickets() != decision["tickets"]
             missing = [rank for rank in members if not pool.registered(rank)]
             if not missing or changed:

@@ -29,8 +29,8 @@ def collective(
     """Lowers a collective over mesh axes, in levels if `levels` is True or if that is faster.
 
     Between CPU devices a collective in levels is one call (cc/comm/level_calls.h). Between GPUs it
-    is a composition (compose.py). Its start (`x_start`) returns a complete result, because a future
-    can hold only a single call.
+    is a composition (compose.py). The start of a composition (`x_start`) returns a complete result,
+    because a future can hold only a single call.
 
     Args:
       ctx: context of the lowering rule.
@@ -51,7 +51,7 @@ def collective(
     one_call = _is_one_call(ctx)
     movable = one_call or moves(aval_in.dtype)
     # Between GPUs a start in levels waits for the whole collective, so a program has to ask for
-    # that. And XLA does not move all dtypes.
+    # levels. And XLA does not move all dtypes between GPUs.
     if levels is None and (len(ctx.avals_out) > 1 or not movable):
         levels = False
     ranks = rank_groups.of_groups(ctx, name, axes, groups)
@@ -116,12 +116,12 @@ def _compose(
     return local_lowering.local(inner, body, x)
 
 
-# The step between processes of a collective of GPUs in levels.
+# The primitive of the step between processes, for collectives in levels between GPUs.
 _step_p = _compat.tracing.Primitive("level")
 
 
 class _Across(NamedTuple):
-    """Runs or starts the steps between processes: collectives of groups of ranks."""
+    """Runs or starts the steps between processes, each a collective in the groups `ranks`."""
 
     ranks: tuple[tuple[int, ...], ...]
     name: str
@@ -161,7 +161,7 @@ def _lower_step(ctx, x, *, op, ranks, **params):
         x,
         op=op,
         ranks=np.array(ranks),
-        # While this step runs, only steps of other chunks run.
+        # While this step runs, the program computes nothing else: only steps of other chunks run.
         alone=True,
         operand_blocks=0 if op.operand_blocks else None,
         result_blocks=0 if op.result_blocks else None,

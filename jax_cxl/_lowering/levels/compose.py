@@ -35,7 +35,7 @@ class _Steps(NamedTuple):
 
     Attributes:
       before: function that takes the operand and runs the step before the step across.
-      root: the root of the step across.
+      root: the root of the step across, if that is a broadcast.
       after: function that takes the result of the step across and runs the step after it.
       arrange: function of (result of `after`, shape of the operand) that returns the result of the
         collective. It only moves elements within a rank.
@@ -65,7 +65,7 @@ class Levels(NamedTuple):
     across: Any
 
     def run(self, op: Op, x: Any, root: int, chunks: int) -> Any:
-        """Runs a collective. If the collective has blocks, the first dimension counts them."""
+        """Runs a collective. If its operand or result has blocks, dimension 0 counts them."""
         steps = self._steps(op, root)
         if self.split.processes == 1:
             y = _of_one_process(op, steps.before(x))
@@ -81,7 +81,7 @@ class Levels(NamedTuple):
         return y.reshape(*y.shape[:-1], *block)
 
     def _overlapped(self, op: Op, steps: _Steps, pieces: list[Any]) -> list[Any]:
-        """Runs a collective of each piece. Other steps run during the step across of a piece."""
+        """Runs the collective for each piece. The step across of a piece overlaps other steps."""
         started: list[Any] = []
         for piece in pieces:
             # Without the tie, XLA may run the `before` steps of all pieces ahead of the first
@@ -90,7 +90,7 @@ class Levels(NamedTuple):
             started.append(self.across.start(op, steps.before(x), steps.root))
         results: list[Any] = []
         for step in started:
-            # A wait comes after all starts, and after the steps of the previous piece.
+            # Each wait (`done`) comes after all starts, and after the steps of the previous piece.
             y = step.done(after=(started[-1].token, results[-1:]))
             results.append(steps.after(y))
         # No wait depends on these moves, so XLA makes them while it joins the pieces.
@@ -109,7 +109,8 @@ class Levels(NamedTuple):
         if op is Op.ALL_GATHER:
             return _Steps(after=inside.all_gather, arrange=lambda y, shape: self._by_rank(y))
         if op is Op.ALL_TO_ALL:
-            # (place of the source, process of the target) -> (process, place) of the source
+            # Before the step across, the first dimensions of the blocks are (process of the target,
+            # place of the source). After it, they are (process, place) of the source.
             return _Steps(
                 before=lambda x: inside.all_to_all(self._by_place(x)).swapaxes(0, 1),
                 arrange=lambda y, shape: self._by_rank(y.swapaxes(0, 1)),
@@ -117,7 +118,7 @@ class Levels(NamedTuple):
         raise NotImplementedError(f"{op} has no levels")
 
     def _in_parts(self, take_part: Callable[[Any], Any], root: int) -> _Steps:
-        """Gives each rank of a process a part of x, and gathers the parts after the step across."""
+        """Returns steps that give each rank of a process a part of x, and then gather them."""
         places = self.split.per_process
 
         def before(x):
@@ -149,7 +150,7 @@ def _of_one_process(op: Op, x: Any) -> Any:
 
 
 def _reordered(x: Any, order: np.ndarray) -> Any:
-    """Returns the rows of x in another order."""
+    """Returns the rows of x in the order `order`."""
     n = len(order)
     # If the order is a transposition, write it as one: XLA copies that faster than single rows.
     for rows in (r for r in range(1, n) if n % r == 0):

@@ -32,12 +32,15 @@ def make(
 ) -> Any:
     """Makes the primitive of a collective, with all rules except its transpose.
 
-    Over an axis of vmap it does not check the dtype of a reduction: the public function has to.
+    Over an axis of vmap, the primitive does not check the dtype of a reduction, so the public
+    function has to check it.
 
-    Its parameters are `axes`, and the following if the collective needs them. `groups`, `levels`,
-    `root`, `sources`, `reverse` and `reduce_op` are those of `choose.collective`. The collective
-    removes the dimension `operand_blocks`, which counts ranks, and then inserts the dimension
-    `result_blocks` of `size` ranks. Its result is `invariant` if it does not vary over `axes`.
+    The primitive has the parameter `axes`, and those of the following that the collective needs.
+    `groups`, `levels`, `root`, `sources`, `reverse` and `reduce_op` are those of
+    `choose.collective`. `operand_blocks` is the dimension of the operand that counts ranks. The
+    collective removes it, and then inserts the dimension `result_blocks`, which counts `size`
+    ranks. `invariant` is whether the result is equal on all ranks, so that it does not vary over
+    `axes`.
 
     Args:
       name: name of the public function, for messages.
@@ -45,8 +48,8 @@ def make(
       reduce_op: reduction, if the collective has one that is not a parameter.
       primitive_name: name in jaxprs, by default `name`.
       over_vmapped: called as (x, d, **params) if `axes` is an axis of vmap. Dimension d of x has
-        the values of all ranks. Returns the result and its batch dimension. By default `op`
-        decides.
+        the values of all ranks. Returns the result and its batch dimension. None takes the function
+        of `op` in `_MOVES`.
     """
     primitive: Any = _compat.tracing.Primitive(primitive_name or name)
 
@@ -107,7 +110,7 @@ def _reduced(reduce_op, x, d, size):
         return lax.mul(x, lax.full_like(x, size)) if reduce_op is ReduceOp.SUM else x
     wide = dtypes.accumulator(x.dtype)
     if str(wide) in dtypes.PACKED_DTYPES:
-        wide = np.dtype(np.int8)  # XLA has no bitwise reductions of such integers.
+        wide = np.dtype(np.int8)  # XLA has no bitwise reductions of narrower integers.
     if wide == x.dtype:
         return _REDUCE[reduce_op](x, (d,))
     return _REDUCE[reduce_op](x.astype(wide), (d,)).astype(x.dtype)
@@ -133,7 +136,7 @@ def _permute(x, d, *, sources, **_):
     return jnp.where(receives, jnp.take(x, np.maximum(index, 0), d), jnp.zeros_like(x)), d
 
 
-# Collectives over an axis of vmap that only move elements.
+# The functions that compute collectives over an axis of vmap, if these only move elements.
 _MOVES: dict[Op, Callable] = {
     Op.ALL_GATHER: _gather,
     Op.GATHER: _gather,

@@ -35,7 +35,7 @@ def of(groups: np.ndarray, process_of: Mapping[int, int]) -> Split | None:
     """Returns how groups of ranks are spread over processes.
 
     Returns None if the processes have different numbers of ranks of a group, if every process has
-    only one, or if two groups are spread over processes in different ways.
+    only one rank of a group, or if two groups are spread over processes in different ways.
 
     Args:
       groups: ranks, a group in each row.
@@ -49,7 +49,11 @@ def of(groups: np.ndarray, process_of: Mapping[int, int]) -> Split | None:
 
 
 def _grid(processes: list[int]) -> tuple[tuple[int, ...], ...] | None:
-    """Returns the places in a group of the ranks of each process, in the order of the group."""
+    """Returns a row for each process: the places of its ranks in a group, in increasing order.
+
+    `processes` has the process of each rank of the group. Returns None if the rows have different
+    lengths, or only one place each.
+    """
     places: dict[int, list[int]] = {}
     for place, process in enumerate(processes):
         places.setdefault(process, []).append(place)

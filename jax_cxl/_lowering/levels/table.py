@@ -8,15 +8,16 @@ from jax_cxl._lowering.levels.split import Split
 
 # The collectives that have levels.
 OPS = (Op.ALL_REDUCE, Op.REDUCE_SCATTER, Op.ALL_GATHER, Op.ALL_TO_ALL, Op.BROADCAST)
-# Smaller groups of CPU devices run in levels only if a program asks for it.
+# Smaller groups of CPU devices run in levels only if a program asks for levels.
 LEAST_CPU_RANKS = 8
-# For the tuning table: no size is large enough.
+# This value in the tuning table means that no size is large enough for levels.
 NEVER = 1 << 62
 # The fewest bytes of a chunk, for a collective between GPUs that is composed of steps. What counts
 # is the larger of the two buffers of the chunk's step through the pool. docs/levels.md explains why
 # this is a constant.
 CHUNK_BYTES = 4 << 20
-# More chunks would shorten only the steps of the first and the last chunk, which nothing hides.
+# More chunks would shorten only the steps of the first and the last chunk, which do not overlap
+# with other steps.
 MOST_CHUNKS = 8
 
 
@@ -60,7 +61,8 @@ def limits(
       op: the collective.
       flat: bytes -> time as one call.
       in_levels: bytes -> time in levels, for the same sizes.
-      margin: by how much levels have to be faster, at this size and all larger ones.
+      margin: one call has to take longer than levels by this fraction of the time in levels, at the
+        limit and at all larger sizes.
       on_gpus: whether the devices are GPUs.
     """
     limit = NEVER

@@ -15,7 +15,7 @@ from jax_cxl._lowering.primitives import local_lowering
 
 
 def of(dtype: Any, op: Op, reduce_op: ReduceOp = ReduceOp.SUM) -> str:
-    """Returns the dtype in which arrays travel: their own, or one that holds all of its values.
+    """Returns the dtype in which arrays of `dtype` travel: `dtype`, or one that holds its values.
 
     Integers wrap around in the carrier as in their own dtype. Floats round once, when the result is
     converted back.
@@ -28,7 +28,7 @@ def of(dtype: Any, op: Op, reduce_op: ReduceOp = ReduceOp.SUM) -> str:
     if name == "float4_e2m1fn":
         return "float32" if op.reduces else "uint8"
     if name == "float8_e8m0fnu" and op.reduces:
-        # This dtype cannot represent zero, so the kernels have no sum for it.
+        # This dtype cannot represent zero, so its sums and products are computed in float32.
         return "float32" if reduce_op in (ReduceOp.SUM, ReduceOp.PROD) else name
     return name
 
@@ -36,8 +36,8 @@ def of(dtype: Any, op: Op, reduce_op: ReduceOp = ReduceOp.SUM) -> str:
 def carried(ctx, carrier: str, lower: Callable, *operands: Any) -> Sequence:
     """Lowers a call in a carrier: converts the operands to it, and the result back.
 
-    Only operands with the dtype of the first operand are converted. A call in a carrier is
-    complete: it has no token.
+    Only operands with the dtype of the first operand are converted. A call in a carrier completes
+    at once, so it has no token.
     """
     dtype, carrier_dtype = ctx.avals_in[0].dtype, jnp.dtype(carrier)
     if dtype == carrier_dtype:

@@ -17,13 +17,14 @@ from jax_cxl import _compat
 from jax_cxl._job import lifecycle, platforms
 from jax_cxl._lowering import contract
 
-# Takes tables of shape (..., ranks, 4, entries), and any values, and returns all of them.
+# Takes tables of shape (..., ranks, 4, entries) and any other arrays, and returns all of them
+# unchanged.
 _check_slices_p = _compat.tracing.Primitive("check_slices")
 _check_slices_p.multiple_results = True
 
 
 def checked(tables: Any, *values: Any, rows: int, into: int, elements: int) -> list[Any]:
-    """Returns the tables of all ranks of a group, and values, unchanged.
+    """Checks the tables of all ranks of a group. Returns the tables and `values`, unchanged.
 
     If the tables are wrong, the program fails at run time. The check runs only if a result is used.
 
@@ -45,7 +46,7 @@ def _lower(ctx, *operands, rows):
     call = jax.ffi.ffi_lowering(
         contract.CHECK_SLICES_TARGET,
         operand_output_aliases={i: i for i in range(len(operands))},
-        # XLA removes calls without a side effect whose results have no bytes.
+        # XLA removes a call without a side effect if its results have no bytes.
         has_side_effect=True,
     )
     return call(ctx, *operands, rows=np.asarray(rows, np.int64))

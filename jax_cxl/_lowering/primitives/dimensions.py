@@ -22,7 +22,7 @@ def check(op: str, argument: str, value: int, ndim: int) -> int:
 def check_divided(op: str, argument: str, value: int, x: Any, size: int, *, tiled: bool) -> int:
     """Checks a dimension of x that is divided among `size` ranks, and returns it as `check` does.
 
-    Without `tiled` each rank gets one element.
+    Without `tiled` each rank gets one element, so the dimension must have `size` elements.
     """
     dim = check(op, argument, value, np.ndim(x))
     length = np.shape(x)[dim]

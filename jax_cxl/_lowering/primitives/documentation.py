@@ -55,7 +55,7 @@ def documented(text: str | None = None, **words: str) -> Callable[[_Function], _
             fields = {"name": function.__name__, **words}
             filled = {field: word.format(**fields) for field, word in fields.items()}
             own = text.format(**filled)
-        if own is not None:  # `python -OO` has removed it.
+        if own is not None:  # `python -OO` removes docstrings.
             function.__doc__ = _complete(inspect.cleandoc(own), inspect.signature(function))
         return function
 

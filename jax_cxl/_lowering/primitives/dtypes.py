@@ -23,7 +23,7 @@ def check_dtype(op: str, dtype: Any) -> None:
 
 
 def check_reduction(op: str, reduce_op: ReduceOp, dtype: Any) -> None:
-    """Raises TypeError for a dtype that has no such reduction."""
+    """Raises TypeError if collectives cannot reduce this dtype with `reduce_op`."""
     if reduce_op is ReduceOp.SUM and dtype == np.bool:
         # A sum of bools is not a bool.
         advice = ". Convert them to int32 to count."
@@ -47,7 +47,7 @@ def accumulator(dtype: Any) -> Any:
 
 
 def count_bool(x: Any) -> Any:
-    """Converts bool to int32, so that a sum counts. Returns other dtypes as they are."""
+    """Converts bool to int32, so that a sum counts values. Returns other dtypes as they are."""
     if isinstance(x, (bool, np.bool)):
         return int(x)
     return x.astype(np.int32) if jax.dtypes.result_type(x) == np.bool else x

@@ -10,8 +10,8 @@ from jax.interpreters import mlir
 def fence(ctx, avals, *values: Any) -> Sequence:
     """Returns the values unchanged, and keeps XLA from fusing operations across this point.
 
-    On GPUs XLA fuses a custom call with a slice before it, or with an update after it. It would
-    then execute a call with side effects twice.
+    On GPUs XLA fuses a custom call with a slice before it, or with an update after it. Then XLA
+    would execute a call with side effects twice.
     """
     if not values:
         return values

@@ -1,9 +1,9 @@
 """Axis names, axis index groups and varying types.
 
 The named axis of a collective is either a manual axis of the mesh (inside `jax.shard_map`) or an
-axis of `jax.vmap(..., axis_name=...)`. Only collectives over manual axes reach the pool: the
-batching rules replace an axis of `jax.vmap`. Varying types (`check_vma=True`) contain manual axes
-only.
+axis of `jax.vmap(..., axis_name=...)`. Only collectives over manual axes reach the pool. Over an
+axis of `jax.vmap`, the batching rules replace the collective by operations on one device. Varying
+types (`check_vma=True`) contain manual axes only.
 """
 
 from collections.abc import Hashable, Sequence
@@ -127,7 +127,7 @@ def varying(x: Any) -> frozenset:
 
 
 def check_summed(x: Any, axes: Axes) -> None:
-    """Raises NotImplementedError for an array that is unreduced or reduced over an axis."""
+    """Raises NotImplementedError for an array that is unreduced or reduced over one of `axes`."""
     kind = jax.typeof(x).manual_axis_type
     if (kind.unreduced | kind.reduced) & set(axes):
         raise NotImplementedError(
@@ -160,7 +160,8 @@ def bind_reduction(primitive: Any, x: Any, axes: Axes, groups: Groups, levels: b
         return primitive.bind(
             vary(x, axes), axes=axes, groups=groups, invariant=False, levels=levels
         )
-    # Axes of vmap have no varying type, and their transpose differs from that of mesh axes.
+    # Axes of vmap have no varying type, and their transpose differs from that of mesh axes. So bind
+    # the primitive separately for each of the two kinds.
     mesh_axes = manual(axes)
     vmap_axes = tuple(axis for axis in axes if axis not in mesh_axes)
     if vmap_axes:

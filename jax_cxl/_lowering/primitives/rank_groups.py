@@ -65,7 +65,7 @@ def of_groups(ctx: Any, name: str, axes: named_axis.Axes, groups: named_axis.Gro
 
 
 def processes(ctx: Any) -> dict[int, int]:
-    """Returns the process of each rank of the mesh, for a collective between ranks."""
+    """Returns the process of each rank of the mesh. Call it after `of_groups` has found groups."""
     rank_of_device = lifecycle.ensure_started().rank_of_device
     mesh = ctx.module_context.axis_context.mesh
     return {rank_of_device[device.id]: device.process_index for device in mesh.devices.flat}

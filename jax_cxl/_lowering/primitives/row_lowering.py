@@ -45,7 +45,7 @@ def ragged_all_to_all(
       axes: axis names over which it runs.
       groups: axis index groups, or None for one group along `axes`.
       elements: number of exchanges in a batch, which share one call.
-      alone: function that does the same for a group of one rank.
+      alone: function that computes the result in a group of one rank.
     """
     avals: Any = ctx.avals_in
     rows, into, entries = avals
@@ -98,7 +98,7 @@ def take_rows(
       *published: at most one boolean vector: which rows of `table` other ranks may take.
       axes: axis names over which it runs.
       groups: axis index groups, or None for one group along `axes`.
-      alone: function that does the same for a group of one rank.
+      alone: function that computes the result in a group of one rank.
     """
     table_aval: Any = ctx.avals_in[0]
     aval_out: Any = ctx.avals_out[0]

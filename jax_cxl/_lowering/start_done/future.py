@@ -45,11 +45,12 @@ class Future:
     def tie(self, h: Any) -> Any:
         """Returns h unchanged. Uses of the returned arrays come after the start of the collective.
 
-        Use the returned arrays only: XLA copies arrays of h that are used elsewhere too.
+        Use the returned arrays only: if an array of h is used elsewhere too, XLA copies it.
 
         Args:
           h: pytree of arrays. It must not contain the operand or the result of the collective. XLA
-            copies an argument of the program that is not donated, so tie small or computed values.
+            also copies an array of h that is an argument of the program and is not donated, so tie
+            small or computed values.
 
         Returns:
           A pytree like h.

@@ -43,7 +43,7 @@ done_p = _compat.tracing.Primitive("done")
 tie_p = _compat.tracing.Primitive("tie")
 start_p.multiple_results = tie_p.multiple_results = True
 
-# Calls that start something -> calls that wait for it.
+# Targets of calls that start something -> targets of calls that wait for it.
 _DONE_TARGETS = {
     contract.START_TARGET: contract.DONE_TARGET,
     contract.START_ROWS_TARGET: contract.DONE_TARGET,
@@ -52,7 +52,10 @@ _DONE_TARGETS = {
 
 
 def startable(equation: Any) -> bool:
-    """Returns whether an equation is a collective that does not write to an operand."""
+    """Returns whether an equation can be started: as a collective, or as a read of table rows.
+
+    A collective that writes to an operand cannot be started.
+    """
     primitive = equation.primitive
     return (
         primitive in lowering.RULES
@@ -93,7 +96,8 @@ def _start_abstract_eval(*xs, collective, **params):
 
 def _lower_start(ctx, *xs, collective, **params):
     y, *token = lowering.RULES[collective](ctx, *xs, **params)
-    # A collective that is complete at once has no token.
+    # A collective that is complete at once has no token. A constant takes the place of the token,
+    # so that `_check_complete` recognizes this case.
     return [y, *(token or [mlir.ir_constant(np.zeros(1, np.uint32))])]
 
 
@@ -135,8 +139,8 @@ def _lower_done(ctx, *values, operands):
     if start is None:
         _check_complete(token)
         return [y]
-    # Take the memory that the collective itself uses: the operands of its start, because the xs
-    # here may be slices of other arrays, and its scratch memory, which follows its result.
+    # Take the memory that the collective itself uses. It consists of the operands of the start (the
+    # xs here may be slices of other arrays), and of the scratch memory, which follows the result.
     scratch = list(start.results)[1:-1]
     of_operands, of_results = (
         list(map(_layout, start.attributes[f"{side}_layouts"])) for side in ("operand", "result")

@@ -30,8 +30,8 @@ def start(
       **kwargs: further arguments.
 
     Returns:
-      The collectives under way; other values that the rest of the function needs; and the rest, a
-      function of the results of the collectives and of these values.
+      The collectives under way; other values that the rest of the function needs; and the rest
+      itself. The rest takes the results of the collectives and these other values.
     """
     leaves, structure = jax.tree.flatten((args, kwargs))
     traced = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.core.Tracer)]

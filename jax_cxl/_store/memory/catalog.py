@@ -2,8 +2,8 @@
 
 An entry never changes while its name exists. To delete a name, a process first stores a word in its
 section, and then looks for leases and claims. A process that leases or claims a section does so
-first, and then looks for this word. So one of them sees the other, and a refused deletion hides the
-name from nobody.
+first, and then looks for this word. So at least one of the two sees the other. The entry is removed
+only after that, so a refused deletion hides the name from nobody.
 """
 
 import dataclasses
@@ -76,7 +76,7 @@ class Entry:
 
 
 def check_name(name: object) -> str:
-    """Returns a name.
+    """Checks a name, and returns it.
 
     Raises:
       TypeError: it is not a str.
@@ -90,11 +90,11 @@ def check_name(name: object) -> str:
 
 
 def check_new_name(name: object) -> str:
-    """Returns a name for data.
+    """Checks a name for data, and returns it.
 
     Raises:
-      TypeError, ValueError: as for `check_name`, or the name begins like a name of residuals. Any
-        process deletes residuals that nobody uses.
+      TypeError, ValueError: as for `check_name`, or the name begins with `RESIDUALS`. Data must not
+        have such a name, because any process deletes residuals that nobody uses.
     """
     name = check_name(name)
     if name.startswith(RESIDUALS):
@@ -103,7 +103,7 @@ def check_new_name(name: object) -> str:
 
 
 def entries(devices: Devices) -> list[Entry]:
-    """Returns the entries of all names, by name."""
+    """Returns the entries of all names, sorted by name."""
     found = [entry for entry in _newest(devices).values() if entry.name]
     return sorted(found, key=lambda entry: entry.name)
 
@@ -126,12 +126,16 @@ def has(devices: Devices, entry: Entry) -> bool:
 
 
 def stays(devices: Devices, entry: Entry) -> bool:
-    """Returns whether a section that this process has leased or claimed is not being deleted."""
+    """Returns whether a section stays: it exists, and no process is deleting it.
+
+    This process must have leased or claimed the section.
+    """
     ending = geometry_of(devices, entry).ending
     if not any(devices.load_word(device, ending) for device in devices.mirrors):
         return is_current(devices, entry)
     with locked(devices):
-        # The process that was about to delete it has been refused, or was killed.
+        # No process deletes the section while this process has the lock. So if the entry is still
+        # there, its deletion was refused, or the process that began the deletion was killed.
         current = is_current(devices, entry)
         if current:
             _store_ending(devices, entry, 0)
@@ -165,8 +169,8 @@ def create(devices: Devices, name: str, keep: int, size: int | None) -> Entry:
 
     Raises:
       PoolTooSmallError: not enough memory is left.
-      StoreError: there are too many names, or the name is a table and must have versions, or the
-        reverse.
+      StoreError: there are too many names, or the name is a table but must have versions, or it has
+        versions but must be a table.
     """
     with locked(devices):
         slots = _newest(devices)
@@ -267,7 +271,7 @@ def locked(devices: Devices) -> Iterator[None]:
     """Holds the lock for rare changes, such as those of the catalog."""
     sessions = devices.sessions
     try:
-        # Ctrl-C may be raised when this call returns.
+        # This call is inside the `try` because Ctrl-C may raise an exception when it returns.
         sessions.lock(_LOCK_SECONDS)
         yield
     finally:
@@ -311,7 +315,7 @@ def _gaps(devices: Devices) -> list[tuple[int, int]]:
 
 
 def _place(devices: Devices, name: str, size: int | None) -> tuple[int, int]:
-    """Returns where a section of a size fits: the smallest gap that is large enough.
+    """Returns where a section of `size` bytes fits: in the smallest gap that is large enough.
 
     If `size` is None, the section takes the largest gap.
     """

@@ -19,7 +19,7 @@ from jax_cxl._store.memory import layout
 
 @dataclasses.dataclass
 class Devices:
-    """Mapped memory.
+    """The mapped memory of a store.
 
     With parity, one of its paths may be lost, even while it is in use. Reads of a lost device give
     zeros, which no checksum fits, and writes to it do nothing.
@@ -56,7 +56,7 @@ class Devices:
         return self._sessions
 
     def _new_sessions(self) -> _core.Sessions:
-        # This process takes a slot with its first lease or claim.
+        # This process takes a slot in the table of sessions with its first lease or claim.
         return _core.Sessions(self.core, self.mirrors, layout.SESSIONS_OFFSET)
 
     @property
@@ -94,7 +94,10 @@ class Devices:
 
     @property
     def copies(self) -> Any:
-        """The object that copies from this process's GPUs. The first use takes long."""
+        """The object that copies from this process's GPUs.
+
+        The first use takes long, because it registers the memory with CUDA.
+        """
         with self._creating_copies:
             if self._copies is None:
                 ordinals = [platforms.CUDA.ordinal(device) for device in jax.local_devices()]
@@ -164,7 +167,7 @@ class Devices:
             self._try(device, functools.partial(self.core.check_intact, device))
 
     def _try(self, device: int, access: Callable[[], None]) -> bool:
-        """Returns whether a device could be accessed. If not, the device counts as lost."""
+        """Calls `access`. Returns whether that succeeded. If not, the device counts as lost."""
         if device in self.lost:
             return False
         try:

@@ -7,13 +7,15 @@ section of each name (`catalog.py`). Sections take the rest.
 A section begins with the claims of the jobs that wrote to it (`fence.py`), the numbers of the saves
 that they have begun, a word that a process sets before it deletes the section (`catalog.py`), and
 an announcement for each process that can write (`announcements.py`). The rest of the section is
-divided into `keep + 1` equal areas, one for each version kept, and one more. An area begins with a
-record for each process. Rows of blocks follow; `stripes.py` says which blocks a row has.
+divided into `keep + 1` equal areas: one for each version that is kept, and one for the next
+version. An area begins with a record for each process. Rows of blocks follow; `stripes.py` says
+which blocks a row has.
 
 A process writes its blocks, then its record, and at last the first word of the record: the number
 of the save. A version is valid while the records of all its processes have the same number, token
 and tree, and copies of replicated arrays do not differ. So it becomes valid when the last process
-stores its word, and invalid when the first process stores 0 to write another version there.
+stores its word, and invalid when the first process stores 0 to write another version in the same
+area.
 """
 
 import dataclasses
@@ -41,8 +43,8 @@ RECORDS_BYTES = MAX_PROCESSES * RECORD_BYTES
 ANNOUNCEMENT_BYTES = 512
 REPLICA_SUMS = 16
 
-_ANNOUNCEMENTS = 2 * PAGE_BYTES  # where they begin in a section
-_AREAS = _ANNOUNCEMENTS + MAX_PROCESSES * ANNOUNCEMENT_BYTES  # where they begin
+_ANNOUNCEMENTS = 2 * PAGE_BYTES  # where announcements begin in a section
+_AREAS = _ANNOUNCEMENTS + MAX_PROCESSES * ANNOUNCEMENT_BYTES  # where areas begin
 
 MAGIC = b"JAX_CXLs"
 _VERSION = 5
@@ -81,8 +83,8 @@ class Superblock:
         """Reads the page of a device.
 
         Raises:
-          DamagedError: it is damaged.
-          ValueError: it is not a superblock, or was written by another version.
+          DamagedError: the page is damaged.
+          ValueError: the page is not a superblock, or was written by another version of jax_cxl.
         """
         magic, version, parity, devices, device, block, size = cls._FORMAT.unpack_from(page)
         # Compute the checksum with the right magic, because the magic itself may be damaged.
@@ -149,7 +151,7 @@ class Geometry:
 
     @property
     def ending(self) -> int:
-        """Where the word is that marks a section that a process is deleting, or was deleting."""
+        """Where the word is that a process stores before it deletes the section."""
         return self.begun(NUM_CLAIMS)
 
     def announcement(self, writer: int) -> int:

@@ -19,12 +19,13 @@ class Record:
       time: when the part was complete, in seconds since 1970.
       writers: how many processes wrote the version.
       writer: which of them wrote this part.
-      first_row: the first of its rows.
-      data_blocks: how many blocks of data it wrote.
+      first_row: the first row of this part's blocks.
+      data_blocks: how many blocks of data this part has.
       table_checksum: checksum of the table of the checksums of these blocks. The table lies in the
         blocks after the data.
-      directory_bytes: size of the directory, in the blocks after the table; 0 unless writer is 0.
-      directory_checksum: its checksum.
+      directory_bytes: size of the directory, which is in the blocks after the table; 0 unless
+        `writer` is 0.
+      directory_checksum: checksum of the directory.
       tree: checksum of the structure of the directory, the same in the records of all processes.
       replicas: sums of the checksums of replicated arrays (`replicas.py`).
     """

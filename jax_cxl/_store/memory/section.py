@@ -97,9 +97,9 @@ class Section:
     def record(self, number: int, writer: int) -> Record | None:
         """Returns the record of a writer in the area of a save; None if there is none.
 
-        Each mirror has the record. With parity, one device may have no record or a damaged one, in
-        addition to the devices that are known to be lost. A path that was missing for a time has an
-        older record.
+        Each mirror has a copy of the record. The newest copy counts, because a path that was
+        missing for a time has an older record. With parity, one device may have no copy or a
+        damaged one, in addition to the devices that are known to be lost.
         """
         found = self._records(number, writer)
         newest = max(filter(None, found.values()), key=lambda record: record.number, default=None)
@@ -108,7 +108,7 @@ class Section:
         return newest if missing <= self.geometry.parity else None
 
     def newest_record(self, number: int, writer: int) -> Record | None:
-        """Returns a record, even if a save was stopped before all devices had it."""
+        """Returns the newest copy of a record, even if a save ended before all devices had it."""
         found = filter(None, self._records(number, writer).values())
         return max(found, key=lambda record: record.number, default=None)
 
@@ -119,7 +119,7 @@ class Section:
         return Record.from_bytes(data) if data else None
 
     def words(self, number: int) -> np.ndarray:
-        """Returns the first words of all records in the area of a save: a row for each device."""
+        """Returns the first word of each record in the area of a save: a row for each device."""
         begin = self.geometry.record(number, 0)
         return np.stack(
             [

@@ -22,7 +22,7 @@ class Stripes:
       section: the memory of the name.
       number: number of the save.
       writer: position of the process among those that save.
-      first_row: the first of its rows.
+      first_row: the row of the area in which its blocks begin.
       num_blocks: how many blocks it has.
     """
 
@@ -86,7 +86,7 @@ class Stripes:
         return out
 
     def read_checked(self, block: int, expected: int, out: np.ndarray) -> None:
-        """Copies a block that has the expected checksum into private memory.
+        """Copies a block into `out`, and checks that it has the expected checksum.
 
         Raises:
           StoreError: the checksum differs, and parity cannot restore the block.
@@ -96,7 +96,7 @@ class Stripes:
         self._check(block, expected, out)
 
     def read_all_checked(self, blocks: range, expected: np.ndarray, out: np.ndarray) -> None:
-        """Copies blocks that follow each other and have the expected checksums.
+        """Copies consecutive blocks into `out`, and checks that they have the expected checksums.
 
         Raises:
           StoreError: as for `read_checked`.
@@ -136,7 +136,7 @@ class Stripes:
         """Returns `size` bytes from the start of a block, if they have the expected checksum.
 
         Raises:
-          StoreError: the checksum differs, no matter which one device parity replaces.
+          StoreError: the checksum differs, whichever device is replaced by parity.
         """
         count = layout.blocks(size)
         lost: list[int | None] = [None]

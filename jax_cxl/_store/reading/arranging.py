@@ -17,10 +17,11 @@ from jax_cxl._store.trees import leaves
 class Run:
     """Consecutive elements of a saved shard.
 
-    If the memory has several devices, there is a piece for each device, with a block of each row.
+    If the memory has several devices, there is a piece for each device. It contains the device's
+    block of each row.
 
     Attributes:
-      pieces: how many pieces have the elements.
+      pieces: how many pieces contain the elements.
       count: how many elements there are.
       exact: whether the pieces contain no other elements.
     """
@@ -75,9 +76,9 @@ def arrange(
 
     Args:
       plan: how to put the part together.
-      places: for each run the device of the first block of its first row, and how many elements
-        come before its elements. The places are not part of the plan, so that arrays of the same
-        shapes share a program.
+      places: for each run the device of the first block of its first row, and how many elements of
+        the pieces come before the elements of the run. The places are not part of the plan, so that
+        arrays of the same shapes share a program.
       pieces: the pieces, arrays of one dimension.
     """
     rest, rest_places = iter(pieces), iter(places)

@@ -52,8 +52,8 @@ def blocks(reader: restoring.Reader, share: int = 0, shares: int = 1) -> Iterato
 
     Args:
       reader: reader of the snapshot.
-      share: number of the part of the rows to read.
-      shares: number of parts. All blocks of a row are in the same part.
+      share: which part of the rows to read, from 0.
+      shares: into how many parts the rows are divided. All blocks of a row are in the same part.
 
     Raises:
       StoreError: a table is damaged, so that its blocks cannot be checked.

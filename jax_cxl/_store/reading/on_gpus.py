@@ -18,7 +18,7 @@ from jax_cxl._store.trees import leaves
 
 _LEAST_BYTES = layout.BLOCK_BYTES  # The host reads and checks smaller parts as fast.
 # How many bytes of parts are copied at a time, unless one part has more. The GPU holds the pieces
-# of two such groups in addition to the arrays that they become.
+# of two groups of this size, in addition to the arrays that are made of the pieces.
 _GROUP_BYTES = 1 << 30
 
 
@@ -29,10 +29,10 @@ class Copy:
     Attributes:
       reader: the version.
       pieces: what is copied.
-      plan: how the GPU puts the part together; None if the piece is the part.
+      plan: how the GPU puts the part together; None if its only piece is the part.
       places: argument of `arranging.arrange`.
       dtype: the dtype.
-      sharding: the GPU.
+      sharding: the GPU, as a sharding of one device.
       made: the part, after `run`.
     """
 
@@ -74,7 +74,7 @@ class Copy:
 def find(
     reader: Reader, leaf: leaves.Leaf, index: leaves.Index, sharding: jax.sharding.Sharding
 ) -> Copy | None:
-    """Returns a part of an array that a GPU can copy; None if the host has to read it.
+    """Returns a part of an array for a GPU to copy, or None if the host has to read the part.
 
     From each shard that has bytes of the part, a GPU copies the rows with these bytes. A GPU cannot
     mend blocks by parity, so the host reads memory that has parity. A GPU also takes lines from the
@@ -139,8 +139,8 @@ def _can_copy(reader: Reader, leaf: leaves.Leaf, shape: tuple[int, ...], dtype: 
 def run(copies: Sequence[Copy]) -> None:
     """Copies all parts, checks the copies, and sets `made` of each.
 
-    Blocks that a piece shares with others are checked in the memory, after the copy. So this raises
-    an error if they changed before the copy.
+    A block that is only partly in a piece is checked in the memory, after the copy. So a change of
+    such a block before the copy raises an error, too.
 
     Raises:
       StoreError: a block is damaged.
@@ -214,7 +214,7 @@ def check(reader: Reader, copies: Sequence[Copy], made: Sequence[Sequence[jax.Ar
 
 @functools.lru_cache(1024)
 def is_gpu(sharding: jax.sharding.Sharding) -> bool:
-    """Whether a sharding with one device is the memory of a GPU."""
+    """Whether a sharding of one device means the default memory of a GPU."""
     device: Any
     (device,) = sharding.device_set
     if sharding.memory_kind not in (None, device.default_memory().kind):

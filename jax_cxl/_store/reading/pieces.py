@@ -8,7 +8,7 @@ import numpy as np
 from jax_cxl._store.memory import layout
 from jax_cxl._store.reading.restoring import Reader
 
-_ALIGN = 64  # JAX takes arrays in `pinned_host` that begin at such addresses.
+_ALIGN = 64  # In `pinned_host`, JAX takes arrays that begin at multiples of this.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Piece:
       writer: the writer whose blocks contain the elements.
       at: device of the memory, and offset.
       shape: their shape.
-      whole: the blocks that are entirely in the piece. Each has a row with its number, and its
-        offset in the piece in bytes.
+      whole: an array with a row for each block that is entirely in the piece: the number of the
+        block, and its offset in the piece in bytes.
       edges: blocks of which the piece contains only a part.
     """
 
@@ -41,7 +41,7 @@ def find(
     Args:
       reader: the version.
       writer: the writer.
-      start, end: the range, of the bytes in the writer's blocks.
+      start, end: the range, counted in bytes of the writer's blocks.
       dtype: dtype of the elements.
     """
     several = reader.stripes[writer].section.geometry.num_devices > 1
@@ -51,7 +51,7 @@ def find(
 def _together(
     reader: Reader, writer: int, start: int, end: int, itemsize: int
 ) -> tuple[list[Piece], tuple[int, int]]:
-    """Returns the piece in memory of one device, and its place."""
+    """Does what `find` does, if the memory has one device."""
     size = layout.BLOCK_BYTES
     begin = start // _ALIGN * _ALIGN
     block, inside = divmod(begin, size)
@@ -70,7 +70,7 @@ def _together(
 def _striped(
     reader: Reader, writer: int, start: int, end: int, itemsize: int
 ) -> tuple[list[Piece], tuple[int, int]]:
-    """Returns the pieces in memory of several devices, and their place. They have whole rows."""
+    """Does what `find` does, if the memory has several devices. The pieces have whole rows."""
     size = layout.BLOCK_BYTES
     own = reader.stripes[writer]
     count = own.section.geometry.num_devices

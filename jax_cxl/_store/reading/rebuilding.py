@@ -31,7 +31,7 @@ class Wanted:
 
 @collector.paused()
 def wanted(like: Any) -> Wanted:
-    """Splits a tree.
+    """Splits a tree into its leaves.
 
     Raises:
       TypeError: a leaf cannot be in a snapshot.
@@ -52,19 +52,19 @@ def rebuild(
     own: int,
     previous: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Returns the tree, with the saved leaves of the same names.
+    """Returns a tree like `of`, with the saved leaves of the same names.
 
     Args:
       of: the tree to build.
       reader: the snapshot.
       writers: indices of the processes that restore.
       own: index of this process.
-      previous: leaves of the version that the reader knows, by name. They are used again if they
-        have not changed.
+      previous: leaves that were read from an earlier version, by name. A leaf that has not changed
+        since then is used again.
 
     Raises:
-      StoreError: a leaf is missing in the version, or has another shape or dtype, or the
-        processes that saved have different values.
+      StoreError: a leaf is missing in the version, or has another shape or dtype, or the processes
+        that saved it had different values.
     """
     saved = by_names(of.names, reader.leaves)
     building = _Building()
@@ -81,7 +81,8 @@ def rebuild(
 def by_names(asked: Sequence[str], saved: dict[str, leaves.Leaf]) -> list[leaves.Leaf]:
     """Returns the leaves of the requested names.
 
-    Leaves that came from orbax have names with other brackets, `['mu']` for `.mu`.
+    Leaves that came from orbax have names with other brackets, such as `['mu']` for `.mu`. They are
+    found nevertheless.
     """
     if all(name in saved for name in asked):
         return [saved[name] for name in asked]
@@ -137,7 +138,7 @@ class _Building:
         aval = self._avals.get(form)
         if aval is not None and not any(isinstance(part, on_gpus.Copy) for part in parts):
             return _compat.arrays.put(aval, to.sharding, parts, to.devices, committed)
-        # JAX checks the first array of each form.
+        # JAX makes and checks the first array of each form. Later arrays skip the checks.
         arrays = [
             part.made if isinstance(part, on_gpus.Copy) else _on_device(part, where)
             for part, (_, where) in zip(parts, to.shards, strict=True)
@@ -153,7 +154,7 @@ class _Building:
 
     @functools.cached_property
     def default_sharding(self) -> jax.sharding.Sharding:
-        """The default device of JAX."""
+        """The default device of JAX, as a sharding."""
         return jax.device_put(np.uint8(0)).sharding
 
 
@@ -171,7 +172,7 @@ class _Source:
       leaf: the leaf.
       writers: indices of the processes that restore.
       own: index of this process.
-      previous: the leaf of the version that the reader knows, if there is one.
+      previous: the leaf as it was read from an earlier version, or None.
     """
 
     reader: Reader
@@ -234,7 +235,7 @@ class _Source:
         return bool(fits and weak and self.reader.is_unchanged(self.leaf))
 
     def _into(self, index: leaves.Index) -> np.ndarray | None:
-        """Returns the previous part of a NumPy array, if it may be written to."""
+        """Returns the previous leaf, if it is a NumPy array into which the part can be read."""
         have = self.previous
         whole = index == tuple((0, n) for n in self.leaf.shape)
         if not isinstance(have, np.ndarray) or not whole or have.shape != self.leaf.shape:
@@ -277,7 +278,7 @@ def _restored(like: Any, leaf: leaves.Leaf, source: _Source, building: _Building
 
 
 def _key_data(leaf: leaves.Leaf, like: Any) -> Any:
-    """Returns shape and dtype of the data of keys."""
+    """Returns shape and dtype of the integers that make up the keys of `like`."""
     impl = str(jax.random.key_impl(like)) if isinstance(like, jax.Array) else None
     expected = jax.random.key(0, impl=leaf.key).dtype
     if like.dtype != expected or impl not in (None, leaf.key):
@@ -307,7 +308,7 @@ def check_fits(leaf: leaves.Leaf, like: Any) -> None:
 
 
 def _on_devices(like: Any, leaf: leaves.Leaf, source: _Source, building: _Building) -> Any:
-    """Reads the parts of an array. Returns a function that returns the array."""
+    """Reads the parts of an array. Returns a function that makes the array from them."""
     sharding: Any = getattr(like, "sharding", None)
     weak_type = bool(getattr(like, "weak_type", False))
     committed = sharding is not None and bool(getattr(like, "committed", True))
@@ -324,7 +325,7 @@ class Place:
       sharding: its sharding.
       shards: for each device of this process, the index of its part, and the device.
       devices: the devices of this process.
-      of_this_process: whether the array has no other devices.
+      of_this_process: whether all devices of the array belong to this process.
     """
 
     sharding: Any

@@ -60,8 +60,8 @@ def repair(
         wrote, lost = _repair_section(section, share, shares, gather)
         written += wrote
         hopeless += lost
-    # Write the blocks first, then the records, the catalog, and at last the superblock, so that an
-    # interrupted repair starts again.
+    # Write the blocks first, then the records, the catalog, and at last the superblock, so that a
+    # repair that was interrupted can be started again: until then the device is blank.
     if share == 0:
         catalog.copy_to(devices, devices.blank)
         superblocks.write(devices.core, devices.parity, devices.blank)
@@ -73,10 +73,10 @@ def repair(
 def _repair_section(
     section: Section, share: int, shares: int, gather: Gather
 ) -> tuple[int, list[str]]:
-    """Returns how many blocks and records were written, and the versions that stay damaged."""
+    """Repairs a section. Returns how many blocks and records it wrote, and what stays damaged."""
     found = validity.all_valid(section)
     if share == 0:
-        # A device that was missing for a time may have records of older versions.
+        # A device that was missing for a time may have records of older versions, so erase them.
         for device in section.devices.blank:
             for area in range(section.geometry.areas):
                 section.erase_records(device, area)
@@ -103,7 +103,7 @@ def _repair_section(
 
 
 def _mend(section: Section, records: list[Record], share: int, shares: int) -> tuple[int, bool]:
-    """Returns how many blocks were written, and whether the others are intact."""
+    """Repairs a version. Returns how many blocks were written, and whether the rest is intact."""
     written, complete = 0, True
     try:
         reader = restoring.Reader(section, records)
