@@ -166,7 +166,7 @@ def message_of(code: str, message: str) -> str:
 
 
 def code_of(error: BaseException) -> str | None:
-    """Returns the code for which `from_code` makes this kind of exception, None if none."""
+    """Returns the code for which `from_code` makes this kind of exception, or None."""
     return next((code for code, kind in BY_CODE.items() if type(error) is kind), None)
 
 

@@ -64,11 +64,11 @@ def take(column: Column, ids: Any, mode: Mode, fill_value: Any = None) -> Any:
 
 
 def checked_ids(column: Column, ids: Any) -> Any:
-    """Returns ids as int32 or int64, which name the same rows.
+    """Checks ids, and returns them as int32 or int64.
 
     Raises:
       TypeError: they are not integers, or JAX lacks the dtype of the rows.
-      ValueError: there are more rows than ids of this program can name.
+      ValueError: the table needs 64-bit ids, which JAX does not have in this program.
     """
     x64 = jax.dtypes.canonicalize_dtype(np.int64) == np.int64
     if not x64 and column.rows > np.iinfo(np.int32).max:
@@ -88,7 +88,7 @@ def _default_fill(dtype: np.dtype) -> Any:
     return int(limits.min if jnp.issubdtype(dtype, np.signedinteger) else limits.max)
 
 
-# Operand: ids of any shape, int32 or int64. The result has a row for each.
+# Operand: ids of any shape, int32 or int64. The result has a row for each id.
 table_take_p = _compat.tracing.Primitive("table_take")
 
 
@@ -104,8 +104,8 @@ def _lower(ctx, ids, *, column, mode, fill, dtype):
     column.use(platform)
     ctx.module_context.add_keepalive(column)
     starts = len(ctx.avals_out) > 1
-    # Start nothing in advance if the rows have no bytes, or in mode ERROR: there the call waits for
-    # the GPU.
+    # Start nothing in advance if the rows have no bytes. In mode ERROR neither, because then the
+    # call waits for the GPU.
     aside = starts and mode is not Mode.ERROR and ctx.avals_out[0].size > 0
     if aside:
         (ids,) = local_lowering.fence(ctx, ctx.avals_in, ids)

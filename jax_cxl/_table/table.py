@@ -51,8 +51,8 @@ class Table(Taking, Training):
           store: a `jax_cxl.Store`, or its URI. The store has one path.
           name: 1 to 128 printable bytes.
           rows: the rows: an array of shape (R, ...); an iterator of such arrays, which follow each
-            other; or the path of a .npy or .safetensors file. Elements have any dtype of whole or
-            half bytes. An element of half a byte takes one.
+            other; or the path of a .npy or .safetensors file. An element of any dtype has whole
+            bytes or half a byte. Half a byte takes a whole byte of the table.
           shape: shape of all rows, which an iterator needs.
           dtype: their dtype. An iterator needs it, and so does a .npy file of a dtype that NumPy
             lacks.

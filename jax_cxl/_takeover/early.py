@@ -20,7 +20,8 @@ class Early:
         self._module = module
         self._found: dict[int, list[graph.Collective]] = collections.defaultdict(list)
         self._estimates = costs.Costs(module)
-        # For each computation, by its id: the most bytes that it uses, in XLA's order and now.
+        # For each computation, by its id: the most bytes that it uses, first in XLA's order, and
+        # then in the new order.
         self._peaks: dict[int, tuple[int, int]] = {}
 
     def add(self, computation: Computation, start: Instruction, opcode: str, ranks: int) -> None:

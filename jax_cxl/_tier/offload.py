@@ -88,7 +88,7 @@ def offload(tree: Any, store: Store, name: str) -> Any:
     Args:
       tree: tree of JAX arrays.
       store: the store.
-      name: a name in it. The last two trees under a name stay.
+      name: a name in it. The store keeps the last two trees under each name.
 
     Returns:
       The tree, with an `OffloadedArray` in place of each array, for `fetch`. `store.view`

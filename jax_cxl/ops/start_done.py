@@ -79,7 +79,7 @@ def _pair(
     """Makes the start and the done of an operation.
 
     Args:
-      operation: the function of both halves.
+      operation: the operation that is split in halves.
       halves: function of the same arguments that starts its collectives on a GPU, and returns what
         `split_function.start` returns. By default it starts all collectives that do not depend on
         another collective.
@@ -137,5 +137,5 @@ reduce_start, reduce_done = _pair(reduce)
 scatter_start, scatter_done = _pair(scatter)
 take_rows_start, take_rows_done = _pair(take_rows)
 
-# ops/__init__.py does the same.
+# Set in this way for the reason that public.py gives.
 globals()["__all__"] = [name for name in list(globals()) if name.endswith(("_start", "_done"))]

@@ -14,7 +14,7 @@ Groups = list[list[int]]
 
 
 def decode(instruction: Message) -> Groups:
-    """Returns the groups of a collective, in its own ids. An empty list means one group of all."""
+    """Returns the groups of a collective, in the ids that it uses; [] means one group of all."""
     if instruction.has(_MESH_AXES):
         return _of_mesh_axes(Message(instruction.blob(_MESH_AXES)))
     if instruction.has(_IOTA):

@@ -225,7 +225,7 @@ class Module:
         return [tuple(entry.integers(1)) for entry in entries]
 
     def forget_donations(self, arguments: set[int]) -> None:
-        """Gives results memory of their own in place of the memory of these arguments."""
+        """Makes results that would use the memory of these arguments use other memory."""
         aliases = Message(self._proto.blob(_ALIASES))
         entries = aliases.messages(1)
         aliases.clear(1)
@@ -313,7 +313,8 @@ class Module:
 
         Args:
           instruction: the instruction.
-          skip: returns whether to skip the frames of a file, and to look at their callers.
+          skip: takes the name of a file, and returns whether to use the caller of its frames
+            instead.
         """
         metadata = Message(instruction.proto.blob(Instruction.METADATA))
         files, functions, locations, frames = self._stack_frames

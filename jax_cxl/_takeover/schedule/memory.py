@@ -32,7 +32,10 @@ def tuple_of(computation: Computation, instruction: Instruction) -> Instruction:
 
 
 def source(computation: Computation, number: int) -> Instruction:
-    """Returns the part that an instruction takes from a tuple built here, else the instruction."""
+    """Returns the instruction that computed an element of a tuple, if this computation builds it.
+
+    Returns any other instruction itself.
+    """
     instruction = computation.instruction(number)
     while instruction.opcode == "get-tuple-element":
         whole = tuple_of(computation, instruction)
@@ -54,8 +57,9 @@ class Memory:
       operands: the operands of each instruction.
       owners: for each instruction, the instructions whose memory its result may share.
       writers: instructions that may write into the memory of an operand.
-      joined: instructions whose result may share memory with another result: an instruction writes
-        into it, or it is a result of the computation, which may have the memory of an argument.
+      joined: instructions whose result may share memory with another result. Either an instruction
+        writes into this memory, or the result is a result of the computation, which may be in the
+        memory of an argument.
     """
 
     def __init__(

@@ -116,8 +116,8 @@ class Clock:
     def blocked(self, position: int) -> float:
         """Returns the time from which an instruction can run without waiting for a collective.
 
-        Returns 0 if it waits for no collective, or if the instruction and those that it needs
-        cannot be deferred.
+        Returns 0 if it waits for no collective, or if the instruction, or one that it needs, cannot
+        be deferred.
         """
         until = 0.0
         seen, stack = set(), [position]
