@@ -1,4 +1,4 @@
-"""The processes of a job read a version together, and then go on from it."""
+"""The processes of a job restore a version together. Their later saves continue from it."""
 
 import logging
 from collections.abc import Callable

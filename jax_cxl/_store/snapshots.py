@@ -14,7 +14,7 @@ from jax_cxl._store.reading.restoring import Reader
 from jax_cxl._store.trees import flatten, sizes
 from jax_cxl._store.writing.publisher import Publisher
 
-NAME = "snapshots"  # of the section that has all of the memory
+NAME = "snapshots"  # name of the section, which has all of the memory
 
 
 class Snapshots:
@@ -103,10 +103,10 @@ class Snapshots:
         trees that were given to `save`, and only the last tree if the last `save` has returned. It
         also waits until all processes have called it, and compares what they save.
 
-        Arrays may be donated to the next program. On CPUs `save` returns when their values have
-        been computed. Until they have been saved, a program to which they are donated gets other
-        memory for its results. On GPUs `save` copies the arrays within the GPU's memory, and
-        returns before their values have been computed.
+        Once `save` has returned, the arrays may be donated to a program. On CPUs `save` waits until
+        their values have been computed. If a program gets a donated array that has not been saved
+        yet, XLA gives the program other memory for its results. On GPUs `save` copies the arrays
+        within the GPU's memory, and returns before their values have been computed.
 
         Args:
           step: a number, which `latest` returns later. It is at least 0, and greater than the step
@@ -215,9 +215,9 @@ class Snapshots:
     def repair(self) -> int:
         """Restores lost paths and damaged blocks from parity.
 
-        Call it after a lost path has been replaced by an empty file or device, or removed. Once it
-        has returned, the memory can lose another path. The processes of the job share the work.
-        Nothing is written if nothing is damaged.
+        Call it after a lost path has been replaced by an empty file or device. A file that was
+        removed is created again. After the repair, the memory can lose another path. The processes
+        of the job share the work. Nothing is written if nothing is damaged.
 
         Returns:
           How many blocks and records were written, by all processes.

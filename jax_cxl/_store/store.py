@@ -54,8 +54,8 @@ class Store:
 
         Args:
           where: URI of the memory, as for `Snapshots`. `size` is the size of each path.
-          parity: 1 spreads each version so that any one path may be lost. By default the parity of
-            the memory, or 0 if the memory is new.
+          parity: 1 adds parity, so that each version survives the loss of any one path. By default
+            the parity of the memory, or 0 if the memory is new.
 
         Raises:
           PoolError: the memory cannot be opened.
@@ -109,7 +109,7 @@ class Store:
           The version.
 
         Raises:
-          StoreError: another living job publishes the name; the message says which. Or the name
+          StoreError: another living job publishes the name; the message says which job. Or the name
             has another `keep`, or readers keep all memory of the name busy for `JAX_CXL_TIMEOUT`.
           PoolTooSmallError: the store has no room for the name, or the tree is larger than the
             trees for which the name was made. The message contains the size that is needed.

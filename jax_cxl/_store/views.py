@@ -89,7 +89,8 @@ class _Held:
 
     def __init__(self, section: Section, records: Records, lease: _core.Lease):
         self._section = section
-        # Keep the sessions of this process: after a fork, the child has sessions of its own.
+        # Keep the sessions to which the lease belongs. In a forked child, `devices.sessions` are
+        # other sessions.
         self._sessions, self._lease = section.devices.sessions, lease
         weakref.finalize(self, self._sessions.remove_lease, lease).atexit = False
         self.reader = Reader(section, records)
@@ -225,7 +226,7 @@ def _like(held: _Held, like: Any, leaf: leaves.Leaf) -> Any:
     sharding = getattr(like, "sharding", None)
     device = next(iter(sharding.device_set)) if sharding is not None else jax.local_devices()[0]
     if device.platform == "cpu":
-        # XLA uses memory with this alignment as it is.
+        # Arrays in the store are aligned, so XLA uses their memory without a copy.
         return jax.device_put(held.array(leaf), device, may_alias=True)
     held.registered()
     return jax.dlpack.from_dlpack(held.dlpack(leaf, gpu=platforms.CUDA.ordinal(device)))

@@ -111,7 +111,7 @@ def _new_section(
 
 
 def _remove_incomplete(devices: Devices, name: str) -> None:
-    """Removes a table whose creator ended in the middle."""
+    """Removes a table whose creator ended before the table was complete."""
     if name == snapshots.NAME:
         raise ValueError(f"name={name!r} is the name of snapshots: choose another name")
     section = Section.find(devices, name)

@@ -97,7 +97,10 @@ def _abstract_eval(ids, *, column, mode, fill, dtype):
 
 
 def _lower(ctx, ids, *, column, mode, fill, dtype):
-    """Lowers a take, or a start of it, as `lowering.between` does."""
+    """Lowers a take. If the context has a second result, a token, the call may only start the take.
+
+    `lowering.between` does the same for collectives.
+    """
     on_gpus = "cuda" in ctx.module_context.platforms
     platform = platforms.CUDA if on_gpus else platforms.CPU
     lifecycle.register_handlers(platform)
@@ -113,7 +116,7 @@ def _lower(ctx, ids, *, column, mode, fill, dtype):
         ctx = ctx.replace(avals_out=ctx.avals_out[:1])
     call = jax.ffi.ffi_lowering(
         contract.START_TABLE_TARGET if aside else contract.TABLE_TARGET,
-        # `done` asks for these layouts too.
+        # `done` uses the layouts of the start, so they are set explicitly.
         operand_layouts=[lowering.layout(aval.ndim, None) for aval in ctx.avals_in],
         result_layouts=[lowering.layout(aval.ndim, None) for aval in ctx.avals_out],
         # Without a side effect XLA could merge two equal starts, each of which has a `done`.

@@ -53,7 +53,7 @@ class Builder:
         return value if value.shape == shape else self.emit("bitcast", shape, [value])
 
     def concatenate(self, values: list[Value]) -> Value:
-        """Returns values concatenated along the first dimension, which is their outermost."""
+        """Returns values concatenated along the first dimension, the outermost in memory."""
         first = values[0].shape
         rows = sum(value.shape.dimensions[0] for value in values)
         joined = self.emit(

@@ -29,8 +29,8 @@ def keep(module: Module) -> None:
     lost = _lost(module)
     for _, instruction, wanted in lost:
         module.entry.set_shape(instruction.id, wanted)
-    # The instruction that computes a result names no memory space. Since JAX 0.11 XLA fails if
-    # that result has the memory of an argument whose space is named.
+    # The instruction that computes a result names no memory space. Since JAX 0.11 XLA fails if that
+    # result has the memory of an argument whose space is named. So it gets other memory.
     module.forget_donations({each.parameter for what, each, _ in lost if what == "argument"})
 
 

@@ -79,6 +79,9 @@ def code() -> str:
 
 
 def _strictness(text: str) -> tuple[str, str] | None:
-    """Finds the hook's error in the text of XLA's error, which contains a traceback."""
+    """Finds the hook's error of strict mode in the text of XLA's error, which has a traceback.
+
+    Returns its code and its text, or None.
+    """
     found = re.search(re.escape(hook.STRICT) + ".*", text)
     return ("INVALID_ARGUMENT", found[0]) if found else None

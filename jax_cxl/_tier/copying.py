@@ -41,7 +41,7 @@ def may_copy(sharding: jax.sharding.Sharding) -> bool:
 
 
 def find(reader: Reader, spec: Spec) -> Source | None:
-    """Returns an array of a version; None if the host has to read it, or to assemble it."""
+    """Finds how GPUs copy an array of a version; None if the host has to read or assemble it."""
     # Versions of the same form are in a few areas, at the same places in each area. So the result
     # is the same for all such versions in an area.
     key = reader.stripes[0].offset(0), spec

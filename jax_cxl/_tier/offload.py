@@ -91,8 +91,8 @@ def offload(tree: Any, store: Store, name: str) -> Any:
       name: a name in it. The store keeps the last two trees under each name.
 
     Returns:
-      The tree, with an `OffloadedArray` in place of each array, for `fetch`. `store.view`
-      returns arrays over the memory instead, without a copy.
+      The tree, with an `OffloadedArray` in place of each array. `fetch` brings the arrays back.
+      `store.view` returns arrays over the memory of the store instead, without a copy.
 
     Raises:
       PoolTooSmallError, StoreError, MismatchError: as for `Store.publish`.

@@ -364,8 +364,8 @@ def pooled(
     """Returns an optimizer whose state lives in a store.
 
     Devices hold the state of a few parameters at a time. The store holds the parameters and the
-    state of each step, without a call that saves them. After a failure `restore_latest` returns the
-    newest whole step, in a job of any number of processes. A failure loses at most one step.
+    state of each step, so the program need not save them. After a failure `restore_latest` returns
+    the newest whole step, in a job of any number of processes. A failure loses at most one step.
 
     The results are bitwise those of `optimizer`, if its update and the addition of the updates run
     in a compiled function of their own. docs/offload.md says which optimizers can be separated.
@@ -374,7 +374,7 @@ def pooled(
       optimizer: an optax optimizer, or any object with `init(params)` and
         `update(grads, state, params)`.
       store: the store. For the name it needs three times the memory of the parameters and the
-        state: for two steps, and one more.
+        state: for the last two steps, and for the step that is being written.
       name: the name in the store, which no other living job may use.
       master: dtype of the parameters in the store, for example float32. The optimizer sees these;
         the devices have them rounded to their own dtype. By default the dtype of the parameters.

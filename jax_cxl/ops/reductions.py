@@ -26,8 +26,8 @@ def psum(
     the same bits; float16, bfloat16 and float8 accumulate in float32 and round once. In levels
     (docs/levels.md), each process first adds the values of its own ranks, and the sums of the
     processes are then added in the same way. A leaf that is not traced (a Python number, a NumPy
-    array) is assumed to be equal on all ranks, and is multiplied by the size of the group: `psum(1,
-    "i")` is the size of the axis.
+    array) is assumed to be equal on all ranks, and is multiplied by the size of the group. So
+    `psum(1, "i")` is the size of the axis.
 
     Args:
       x: array, or pytree of arrays, of any dtype; bool counts as int32.

@@ -89,8 +89,8 @@ def _pair(
 
     @functools.wraps(operation)
     def start(*args, **kwargs):
-        # On CPUs a future holds the result itself. The default backend at tracing time decides
-        # this.
+        # On CPUs a future holds the result itself. What counts is the default backend at the time
+        # of tracing.
         if jax.default_backend() == "cpu":
             return Future(operation(*args, **kwargs), name)
         return futures.of(name, *halves(*args, **kwargs))

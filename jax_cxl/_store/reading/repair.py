@@ -39,7 +39,8 @@ def repair(
       sections: the sections of all names.
       share: position of this process among those that repair.
       shares: how many processes repair.
-      gather: returns the values of all processes, after all processes have called it.
+      gather: takes numbers of this process, waits until all processes have called it, and returns
+        the numbers of all.
 
     Raises:
       StoreError: the memory has no parity, and no superblock was damaged. (A damaged superblock can
@@ -82,7 +83,8 @@ def _repair_section(
     """
     found = validity.all_valid(section)
     if share == 0:
-        # A device that was missing for a time may have records of older versions.
+        # A device that was missing for a time may have records of older versions. They must not be
+        # taken for records of the present versions.
         for device in section.devices.blank:
             for area in range(section.geometry.areas):
                 section.erase_records(device, area)

@@ -254,7 +254,7 @@ class Reader:
         here: tuple[slice, ...],
         into: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Returns the bytes of a shard; if `here` is not empty, only those inside of it."""
+        """Returns the bytes of a shard. If `here` is given, bytes outside of it are undefined."""
         known = into is not None and self._changed is not None
         parts = self.parts_of_shard(leaf, number)
         # In a tree of many leaves, most are as small as this.

@@ -17,7 +17,7 @@ def version(section: Section, number: int) -> Records | None:
 
 
 def complete(section: Section, number: int) -> Records | None:
-    """Returns the records of a save if all processes have written to it, else None."""
+    """Returns the records of a save if all processes have written their parts, else None."""
     first = section.record(number, 0)
     if first is None or first.number != number or not 1 <= first.writers <= layout.MAX_PROCESSES:
         return None

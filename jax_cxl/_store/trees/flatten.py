@@ -148,7 +148,8 @@ def _describe(
 
 
 def _is_empty(x: Any) -> bool:
-    # States of optimizers contain nodes without leaves. Keep them for orbax checkpoints.
+    # States of optimizers contain nodes without leaves. Keep them like leaves, so that an orbax
+    # checkpoint that is made from the snapshot has them too.
     if x is None:
         return True
     if not isinstance(x, tuple | list | dict) or x:

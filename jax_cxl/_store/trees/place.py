@@ -100,7 +100,10 @@ _Share = tuple[int, int, int, int, int]  # the fields `shard` to `end` of a `Par
 def _shares(
     shards: tuple[Shard, ...], itemsize: int, whole: bool
 ) -> tuple[tuple[_Share, ...], ...]:
-    """Returns which bytes each holder of each shard writes, or may write if shards stay whole."""
+    """Returns, for each shard, the bytes that each of its holders writes.
+
+    If shards stay whole, each holder has all bytes of the shard: `place` chooses one holder.
+    """
     found = []
     for number, shard in enumerate(shards):
         size = math.prod(shard.shape) * itemsize

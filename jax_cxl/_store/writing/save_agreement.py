@@ -34,7 +34,8 @@ class SaveAgreement:
         self.token, self.writers, self.own = token, writers, own
         self._section = section
         self._attempt = 0
-        # What the processes agreed on when their descriptions last differed.
+        # From the last time that the descriptions of the processes differed: the checksums of these
+        # descriptions, and the description that was agreed on.
         self._merged: tuple[list[int], Description] | None = None
 
     def meet(self) -> None:

@@ -305,7 +305,7 @@ class Selection:
         self._joiner: joining.Joiner | None = None  # of arrays that were chosen twice
 
     def hold(self, arrays: Mapping[int, Any], copy: bool, owned: bool = False) -> Batch:
-        """Returns a batch of some leaves, and keeps their bytes as they are until it was written.
+        """Returns a batch of some leaves. It keeps their bytes as they are until they are written.
 
         Args:
           arrays: the leaves, by their numbers.

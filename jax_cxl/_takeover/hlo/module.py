@@ -109,7 +109,7 @@ class Computation:
         return self._instructions[number]
 
     def position(self, instruction: Instruction) -> int:
-        """Returns the position of an instruction that XLA gave."""
+        """Returns the position of one of the instructions that XLA gave."""
         return self._position[instruction.id]
 
     def with_any(self, texts: "tuple[bytes, ...]") -> Iterator[Instruction]:

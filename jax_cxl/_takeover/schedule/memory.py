@@ -24,7 +24,7 @@ VIEWS = ("bitcast", "get-tuple-element", "tuple", "opt-barrier")
 
 
 def tuple_of(computation: Computation, instruction: Instruction) -> Instruction:
-    """Returns the instruction, behind any barriers, that made the tuple of a get-tuple-element."""
+    """Returns the instruction that made the tuple of a get-tuple-element. Skips barriers."""
     whole = computation.instruction(instruction.operands[0])
     while whole.opcode == "opt-barrier":
         whole = computation.instruction(whole.operands[0])
@@ -32,9 +32,10 @@ def tuple_of(computation: Computation, instruction: Instruction) -> Instruction:
 
 
 def source(computation: Computation, number: int) -> Instruction:
-    """Returns the instruction that computed an element of a tuple, if this computation builds it.
+    """Returns the instruction that computed the array of an instruction.
 
-    Returns any other instruction itself.
+    This is another instruction if the given one takes an element of a tuple that the computation
+    builds. Otherwise it is the given instruction.
     """
     instruction = computation.instruction(number)
     while instruction.opcode == "get-tuple-element":

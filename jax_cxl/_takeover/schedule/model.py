@@ -27,7 +27,7 @@ class Node:
         parts); by default all of `reads`. For another instruction, the instructions whose memory
         holds its result.
       inside: bytes used by the computations that it calls, while they run.
-      grown: how many of these bytes they would not use in XLA's order.
+      grown: how many bytes less these computations would use in XLA's order.
       reads: the instructions in `before` whose results it reads or names, None for all of them.
     """
 

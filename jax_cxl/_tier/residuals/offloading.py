@@ -120,7 +120,7 @@ class _Offloaded:
       f: the function.
       store: the store.
       shardings: shardings of the values, by name.
-      calls: how many calls lie between a forward and a backward pass.
+      calls: as for `offload_residuals`.
     """
 
     f: Callable[..., Any]

@@ -106,7 +106,7 @@ def _prepare(platform: platforms.Platform, ctx, value: Value) -> None:
 
 
 def _check_one_device(ctx, value: Value) -> None:
-    """Checks that each device runs the call with a part of its own."""
+    """Checks that each device runs the call with its own part of the value."""
     context = ctx.module_context.axis_context
     manual = getattr(context, "manual_axes", None)
     if manual is None:

@@ -14,8 +14,8 @@ from jax_cxl._job import platforms
 from jax_cxl._store.memory import catalog, layout
 from jax_cxl._store.memory.devices import Devices
 
-# Programs name a ring by its number. All processes of a job count alike, so that they compile the
-# same programs.
+# Programs name a ring by its number. All processes of a job number their rings in the same order,
+# so that they compile the same programs.
 _numbers = itertools.count()
 
 

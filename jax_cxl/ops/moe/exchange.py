@@ -35,12 +35,13 @@ def take_sums(partial: Any, handle: MoeHandle) -> Any:
     return take_rows(partial, handle.back.ravel(), handle.axes, published=handle.returned)
 
 
-# Functions with custom derivatives. Integers have no cotangents.
+# Functions with custom derivatives. The arrays of a handle are integers, so they have no
+# cotangents.
 
 
 @jax.custom_vjp
 def fetch(x: Any, handle: MoeHandle) -> Any:
-    """`take_tokens` with its transpose."""
+    """`take_tokens`, with `deliver` as its transpose."""
     return take_tokens(x, handle)
 
 

@@ -51,7 +51,7 @@ def route(
         place = _own(_count_before(chosen), chosen)
         kept = mine & (place < capacity)
         chosen &= kept[:, None]
-        first = jnp.arange(per_rank, dtype=np.int32) * capacity  # row of each expert
+        first = jnp.arange(per_rank, dtype=np.int32) * capacity  # first row of each expert
     else:
         # A token cannot have more rows here than it has choices, so one row for each assignment is
         # enough.
@@ -96,7 +96,8 @@ def route(
 
 def _way_back(position, tokens, choices, fetched, axes, ranks):
     """Tells each token's owner where the token is fetched; returns `MoeHandle.back`."""
-    # Sent by owner of the tokens, and received by rank that fetches them.
+    # The parts that a rank sends are in the order of the tokens' owners. The parts that it receives
+    # are in the order of the ranks that fetch the tokens.
     table = all_to_all(position.reshape(ranks, -1), axes, 0, 0, tiled=True)
     numbers = jnp.arange(ranks, dtype=np.int32)[:, None] * fetched + table
     per_token = table.shape[1] // max(tokens, 1)
@@ -121,7 +122,7 @@ def _histogram(experts, num_experts):
 
 
 def _count_before(flags):
-    """Returns how many entries above each entry are true."""
+    """Returns, for each entry, how many of the entries before it are true."""
     return jnp.cumsum(flags, 0, dtype=np.int32) - flags
 
 
