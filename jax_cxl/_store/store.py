@@ -129,7 +129,7 @@ class Store:
             raise
 
     def flush(self, name: str, timeout: float | None = None) -> None:
-        """Waits until the last version of a name that this job has published is complete.
+        """Waits until the last version that this job has published under a name is complete.
 
         Args:
           name: the name.

@@ -88,8 +88,8 @@ class Taking(OpenTable):
         program computes with those of this batch. `jax_cxl.Future` says how to put the start before
         a computation and the wait after it. Errors and derivatives are those of `take`.
 
-        On CPUs the two halves change nothing: `take` never blocks XLA, and only operations that use
-        its result wait for it. On GPUs a kernel on a stream of its own fetches the rows. The
+        On CPUs an early start changes nothing: `take` never blocks XLA, and only operations that
+        use its result wait for it. On GPUs a kernel on a stream of its own fetches the rows. The
         program waits for the rows at once in mode "error", under `jax.vmap`, and outside of
         `jax.jit`.
 

@@ -68,7 +68,7 @@ class Early:
             self._arrange(number, limit)
 
     def _arrange(self, number: int, limit: int) -> None:
-        """Moves the starts in a computation, and before that in the computations that it calls."""
+        """Moves the starts in the computations that a computation calls, then its own starts."""
         if number in self._peaks:
             return
         computation = self._module.computation(number)

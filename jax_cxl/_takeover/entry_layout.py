@@ -35,7 +35,7 @@ def keep(module: Module) -> None:
 
 
 def _lost(module: Module) -> list[tuple[str, Instruction, bytes]]:
-    """Returns arguments and the result that the entry computation describes differently.
+    """Returns the arguments and the result for which the module and its entry computation differ.
 
     Returns:
       For each of them, "argument" or "result", the instruction of the entry computation as XLA gave

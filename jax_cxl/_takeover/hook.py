@@ -34,8 +34,8 @@ class Decisions:
     """The decisions about one program, for `jax_cxl.explain`.
 
     Attributes:
-      left: why a collective stays with XLA although it was a candidate for the pool, by the name of
-        its instruction.
+      left: for each collective that was a candidate for the pool but stays with XLA, the reason, by
+        the name of its instruction.
       in_levels: the names of the instructions of collectives that were taken over and run in levels
         (docs/levels.md).
     """

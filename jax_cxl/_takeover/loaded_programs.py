@@ -18,7 +18,7 @@ _OURS = b"jax_cxl_"
 
 @functools.cache
 def install() -> None:
-    """Prepares the process for each program with collectives of jax_cxl that it loads."""
+    """Makes jax_cxl start before this process loads a program with collectives of jax_cxl."""
     _compat.compilation.around_loading(_load)
 
 

@@ -58,7 +58,7 @@ class _Version:
 
     @functools.cached_property
     def reader(self) -> Reader:
-        """The version, once it is whole."""
+        """A reader of the version. Waits until the version is whole."""
         self.store.flush(self.name)
         section = Section.find(self.store._devices, self.name)
         for records in validity.all_valid(section) if section is not None else []:

@@ -165,7 +165,7 @@ class Plan:
         return self._begin(wanted, [self.state[n] for n in self.shared], params)
 
     def cast(self, group: Group, stored: Sequence[Any]) -> list[Any]:
-        """Returns the parameters of a group on the devices, from those in the store."""
+        """Returns the parameters of a group for the devices, cast from those in the store."""
         specs = [self.params[n] for n in group.params]
         if not specs:
             return []

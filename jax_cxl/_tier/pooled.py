@@ -378,10 +378,10 @@ def pooled(
       name: the name in the store, which no other living job may use.
       master: dtype of the parameters in the store, for example float32. The optimizer sees these;
         the devices have them rounded to their own dtype. By default the dtype of the parameters.
-      sharding: returns the sharding of an array in the store, a parameter or a leaf of the state,
-        from its shape, dtype and default sharding; None keeps the default, the sharding of its
-        parameter. For replicated parameters, it can return a sharding by which each device writes a
-        part of their state.
+      sharding: function that returns the sharding of an array in the store (a parameter or a leaf
+        of the state). It takes the array's shape, dtype and default sharding, which is the sharding
+        of the parameter. If it returns None, the default stays. For replicated parameters, it can
+        return a sharding by which each device writes a part of their state.
       group_bytes: how many bytes of each device's arrays in the store are updated together. Devices
         need six times this memory. A parameter is never divided.
       donate: whether `step` takes the memory of the parameters and gradients.

@@ -143,8 +143,8 @@ class _Dependencies:
     def of_output(self, operand: Operand) -> frozenset[int]:
         """Returns what a value depends on.
 
-        A scalar that can be computed first is added to `scalars`, and depends on nothing, because
-        each part gets it as an input.
+        If the value is a scalar that can be computed first, it is added to `scalars`. It then
+        counts as independent, because each part gets it as an input.
         """
         if isinstance(operand, Constant):
             return frozenset()

@@ -20,7 +20,7 @@ from jax_cxl._store.memory.section import Section
 from jax_cxl._store.trees import collector, leaves, place
 
 _RUN = 4  # Blocks that a thread reads at a time.
-_KEPT_BLOCKS = 16  # Cached blocks: a block with parts of several leaves is read once.
+_KEPT_BLOCKS = 16  # Cached, so that a block with parts of several leaves is read once.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -425,7 +425,7 @@ def _all_blocks_of(part: place.Part) -> range:
 
 
 def _blocks_of(part: place.Part, base: int, starts: np.ndarray, length: int) -> np.ndarray:
-    """Returns the blocks that hold those bytes of a part that lie in some runs of bytes.
+    """Returns the blocks with bytes of a part, counting only the bytes that lie in some runs.
 
     Args:
       part: the part.

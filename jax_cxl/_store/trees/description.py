@@ -73,7 +73,7 @@ def merge(told: Sequence[Sequence[Leaf]], writers: tuple[int, ...], whole: bool)
     Args:
       told: for each process, the leaves and their Python values, as it describes them.
       writers: indices of the processes.
-      whole: as in the description.
+      whole: as in `Description`.
 
     Raises:
       MismatchError: the processes have different trees.

@@ -64,7 +64,7 @@ class Sums:
 
 
 def differing(records: Sequence[Record]) -> list[int]:
-    """Returns the columns whose copies differ, from the records of all processes."""
+    """Returns the columns with copies that differ, according to the records of all processes."""
     columns = zip(*(record.replicas for record in records), strict=True)
     return [number for number, column in enumerate(columns) if sum(column) & _WORD]
 

@@ -32,7 +32,7 @@ def write_data(own: stripes.Stripes, batches: Iterable[Any], table: np.ndarray) 
 
     Args:
       own: blocks of this process.
-      batches: the parts that it writes, in order (`saving.Batch`).
+      batches: the parts that this process writes, in order (`saving.Batch`).
       table: array for the checksum of each block of data.
     """
     rows = own.section.geometry.blocks_per_row

@@ -141,7 +141,7 @@ class Publisher:
         return stream
 
     def _fail(self, error: Exception) -> None:
-        """Gives up a save because of an error of the program, which the caller raises."""
+        """Gives up a save because of an error in the program. The caller raises the error."""
         if self._saving is not None:
             self._saving.exception()
             self._saving = None

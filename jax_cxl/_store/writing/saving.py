@@ -165,7 +165,7 @@ class Save:
             complete()
 
     def _announce(self, record: Record | None) -> None:
-        """Writes the record on all devices, its first word last. None clears the first word.
+        """Writes the record on all devices, its first word last. For None, clears the first word.
 
         Other processes look at the first device, unless it is lost. So the first device is written
         last: when they find the record there and go on, this process has written all copies.

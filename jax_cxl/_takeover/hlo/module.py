@@ -225,7 +225,7 @@ class Module:
         return [tuple(entry.integers(1)) for entry in entries]
 
     def forget_donations(self, arguments: set[int]) -> None:
-        """Makes results that would use the memory of these arguments use other memory."""
+        """Gives other memory to the results that would reuse the memory of these arguments."""
         aliases = Message(self._proto.blob(_ALIASES))
         entries = aliases.messages(1)
         aliases.clear(1)

@@ -124,7 +124,7 @@ class Graph:
         return self._instructions[i].opcode in VIEWS and i not in self._kept
 
     def _stay_readable(self, pair: Pair) -> None:
-        """Keeps writes that may overwrite a collective's operand behind the collective's done."""
+        """Makes writes that may overwrite a collective's operand wait for the collective's done."""
         read = self._memory.read(pair.start)
         self._keep(pair.done, read)
         if not all(map(self._memory.is_own, read)):
@@ -140,7 +140,7 @@ class Graph:
                         break
 
     def _keep(self, reader: int, read: set[int]) -> None:
-        """Keeps writes that may overwrite a reader's input behind the reader, as in XLA's order."""
+        """Makes writes that may overwrite a reader's input wait for the reader, as in XLA's order."""
         for writer in self._memory.writers:
             if writer > reader and not read.isdisjoint(self._memory.read(writer)):
                 self._before[writer].append(reader)

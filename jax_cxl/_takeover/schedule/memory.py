@@ -59,7 +59,7 @@ class Memory:
       owners: for each instruction, the instructions whose memory its result may share.
       writers: instructions that may write into the memory of an operand.
       joined: instructions whose result may share memory with another result. Either an instruction
-        writes into this memory, or the result is a result of the computation, which may be in the
+        writes into this memory, or the computation returns this result, which may then be in the
         memory of an argument.
     """
 

@@ -55,7 +55,7 @@ class Sizes:
         self.parts = [self._find(i) for i in range(len(memory.instructions))]
 
     def shared(self, i: int) -> tuple[Name, ...]:
-        """Returns the owner of the memory of an instruction's result that is not a view."""
+        """Returns the owner of the memory of the result of an instruction that is not a view."""
         return self._shared.get(i, ())
 
     def named(self, i: int) -> tuple[Name, ...]:

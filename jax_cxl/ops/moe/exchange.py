@@ -6,8 +6,8 @@
                deliver  the token's owner takes these sums of all ranks, and adds them up
 
 `fetch` and `deliver` are each other's transposes, and so are `expand` and `add` with weights 1.
-Both moves only pull: a rank publishes its rows once, and every rank takes what it needs. So no
-gradient needs a scatter over the rows of all ranks.
+`fetch` and `deliver` only pull: a rank publishes its rows once, and every rank takes what it needs.
+So no gradient needs a scatter over the rows of all ranks.
 """
 
 import functools
