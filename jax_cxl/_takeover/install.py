@@ -55,8 +55,8 @@ def _cache_key(devices: list[int]) -> str:
     if wanted is None:
         return survey.cache_key()
     key = f"{code()} {wanted} {devices}{survey.cache_key()}"
-    # The hook does not change a program whose devices it does not want. The key of such a program
-    # has no ranks, so it need not wait for the job to start.
+    # The hook changes only programs for whose devices `World.wants` is true. The key of any other
+    # program has no ranks, so such a program need not wait for the job to start.
     if not start.devices()._replace(local=wanted.local).wants([devices]):
         return key
     world = start.world(wanted)

@@ -25,7 +25,9 @@ _SMALL = 1024  # The most elements of a leaf that stays in the devices' memory.
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Parameters and leaves of the state that depend on each other, and on nothing else.
+    """Parameters and leaves of the state that depend on each other.
+
+    Apart from these they depend only on shared leaves and scalars.
 
     Attributes:
       params: numbers of the parameters, in order.

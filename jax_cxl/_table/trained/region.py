@@ -173,7 +173,7 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """The entry of the journal: a step that is complete in the journal.
+    """The entry of the journal. It says that the journal has all new rows of a step.
 
     Attributes:
       step: its number.

@@ -140,7 +140,7 @@ class Graph:
                         break
 
     def _keep(self, reader: int, read: set[int]) -> None:
-        """Makes writes that may overwrite a reader's input wait for the reader, as in XLA's order."""
+        """Makes later writes that may overwrite a reader's input wait for the reader."""
         for writer in self._memory.writers:
             if writer > reader and not read.isdisjoint(self._memory.read(writer)):
                 self._before[writer].append(reader)

@@ -32,10 +32,9 @@ def tuple_of(computation: Computation, instruction: Instruction) -> Instruction:
 
 
 def source(computation: Computation, number: int) -> Instruction:
-    """Returns the instruction that computed the array of an instruction.
+    """Follows get-tuple-elements from an instruction to the one that computed the array.
 
-    This is another instruction if the given one takes an element of a tuple that the computation
-    builds. Otherwise it is the given instruction.
+    Returns the get-tuple-element itself if this computation does not build its tuple.
     """
     instruction = computation.instruction(number)
     while instruction.opcode == "get-tuple-element":
