@@ -18,7 +18,7 @@ def printable(text: str) -> str:
 
 
 def numbered(noun: str, numbers: Sequence[int]) -> str:
-    """Returns "rank 3" or "ranks 3, 4". Names the first 16 of more numbers."""
+    """Returns "rank 3" or "ranks 3, 4". Names only the first 16 numbers."""
     plural = {"process": "processes", "rank": "ranks"}[noun]
     few = ", ".join(map(str, numbers[:16])) + (", ..." if len(numbers) > 16 else "")
     return f"{noun if len(numbers) == 1 else plural} {few}"

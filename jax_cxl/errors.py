@@ -23,7 +23,7 @@ class CxlError(RuntimeError):
 
 
 class NotInitializedError(CxlError):
-    """Something was used too early, too late, or after an error ended it."""
+    """Something was used before it was started, after it was closed, or after an error ended it."""
 
 
 class PoolError(CxlError):
@@ -58,7 +58,7 @@ class StoreError(PoolError):
     """A version is missing, damaged or does not fit, or its place holds something else."""
 
     def __init__(self, message: str) -> None:
-        # Names of leaves come from the memory.
+        # The message may contain names from the memory, which may be damaged.
         super().__init__(_text.printable(message))
 
 
@@ -150,7 +150,7 @@ _REPORT = (
     ". This looks like a fault of jax_cxl: please report it, with the end of the output of"
     " python -m jax_cxl doctor"
 )
-# The end of the message for a lost rank, unless it says what to do.
+# The end of the message for a lost rank, unless the message already says what to do.
 _CONTINUE = (
     ". The output of the lost rank may have the reason. jax_cxl.regroup() continues without it"
 )
@@ -166,7 +166,7 @@ def message_of(code: str, message: str) -> str:
 
 
 def code_of(error: BaseException) -> str | None:
-    """Returns the code for which `from_code` makes this kind of exception, None if none."""
+    """Returns the code for which `from_code` makes this kind of exception, or None."""
     return next((code for code, kind in BY_CODE.items() if type(error) is kind), None)
 
 

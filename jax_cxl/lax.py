@@ -5,7 +5,7 @@
     lax.psum(x, "i")  # jax_cxl.psum
     lax.scan(f, init, xs)  # jax.lax.scan
 
-Only collectives that `jax.lax` has differ: `lax.broadcast`, `lax.reduce`, `lax.gather`,
+Only the collectives differ from `jax.lax`. `lax.broadcast`, `lax.reduce`, `lax.gather`,
 `lax.scatter` and `lax.scan` are JAX's operations on one array, as always.
 """
 

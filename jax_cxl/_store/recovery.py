@@ -1,4 +1,4 @@
-"""The processes of a job read a version together, and then go on from it."""
+"""The processes of a job restore a version together. Their later saves continue from it."""
 
 import logging
 from collections.abc import Callable
@@ -17,12 +17,12 @@ Result = TypeVar("Result")
 def restore(publisher: Publisher, records: Records, read: Callable[[Reader], Result]) -> Result:
     """Reads a version on all processes, or raises on all. All processes call it.
 
-    The version stays until the next two versions are valid.
+    The version is not overwritten until the next two versions are valid.
 
     Args:
       publisher: the publisher of the name, after `agree`.
       records: the records of the version.
-      read: returns what this process needs from the version.
+      read: takes a reader of the version, and returns what this process needs from it.
 
     Raises:
       StoreError: the version is damaged, or does not fit, on one of the processes.
@@ -35,7 +35,8 @@ def restore(publisher: Publisher, records: Records, read: Callable[[Reader], Res
         result.append(read(Reader(publisher.section, records)))
     except Exception as error:
         problem = error
-    # `restore_newest` continues after a damaged version, but not after other errors.
+    # 1 stands for a StoreError, after which `restore_newest` tries an older version. 2 stands for
+    # any other error, after which it does not.
     kind = 0 if problem is None else 2 - isinstance(problem, errors.StoreError)
     kinds = [kind for (kind,) in agreement.gather([kind])]
     if any(kinds):

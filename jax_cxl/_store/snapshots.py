@@ -14,7 +14,7 @@ from jax_cxl._store.reading.restoring import Reader
 from jax_cxl._store.trees import flatten, sizes
 from jax_cxl._store.writing.publisher import Publisher
 
-NAME = "snapshots"  # of the section that has all of the memory
+NAME = "snapshots"  # name of the section, which has all of the memory
 
 
 class Snapshots:
@@ -23,7 +23,7 @@ class Snapshots:
     `save` writes a tree of arrays while the program runs. After a failure `restore` reads it back,
     on any number of processes, with any sharding. Nothing is read from a disk.
 
-    The last `keep` snapshots are kept. The previous snapshot stays valid while one is saved.
+    The last `keep` snapshots are kept. The newest snapshot stays valid while the next one is saved.
     Each process writes the shards of its own devices. Replicated arrays are stored once, and their
     devices share the work. A snapshot becomes valid for all processes at one instant, when the last
     process has written its part. All data are checked by checksums before they are used.
@@ -42,8 +42,8 @@ class Snapshots:
             it outlives processes but not the machine. `size` is the size of each path;
             `bytes_needed` returns how large it must be. Several paths share the load.
           keep: how many snapshots stay, at least 2. Each snapshot takes its own memory.
-          parity: 1 spreads each snapshot so that any one path may be lost. This takes the space of
-            one path.
+          parity: 1 adds parity, so that each snapshot survives the loss of any one path. The parity
+            takes as much space as one path.
 
         Raises:
           PoolError: the memory cannot be opened.
@@ -100,20 +100,20 @@ class Snapshots:
         """Saves a tree while the program continues.
 
         It first waits until the previous save is valid. So a failure loses at most the last two
-        trees that were given to `save`, and only the last tree if that `save` has returned. It also
-        waits until all processes have called it, and compares what they save.
+        trees that were given to `save`, and only the last tree if the last `save` has returned. It
+        also waits until all processes have called it, and compares what they save.
 
-        Arrays may be donated to the next program. On CPUs `save` returns when their values have
-        been computed. Until they have been saved, a program to which they are donated gets other
-        memory for its results. On GPUs `save` copies the arrays within the GPU's memory, and
-        returns before their values have been computed.
+        Once `save` has returned, the arrays may be donated to a program. On CPUs `save` waits until
+        their values have been computed. If a program gets a donated array that has not been saved
+        yet, XLA gives the program other memory for its results. On GPUs `save` copies the arrays
+        within the GPU's memory, and returns before their values have been computed.
 
         Args:
           step: a number, which `latest` returns later. It is at least 0, and greater than the step
             of the previous save, unless `latest` or `restore` has been called since.
           tree: JAX or NumPy arrays, bool, int, float, str, None. Each process saves its own NumPy
-            arrays, and its own arrays on devices of one process. Everything else must be the same
-            on all processes.
+            arrays, and its own arrays whose devices all belong to it. Everything else must be the
+            same on all processes.
           copy: False leaves out the copy within a GPU's memory. Then JAX raises an error if the
             arrays are donated before `wait` has returned.
 
@@ -122,7 +122,8 @@ class Snapshots:
             names the first leaf that differs.
           PoolTooSmallError: the memory is too small. The message contains the size that is needed.
           StoreError: another process cannot save. Or another job has begun to save to the same
-            place, or a file was deleted or replaced: then this job saves no more.
+            place, or a file was deleted or replaced: in these two cases, all later saves of this
+            job fail too.
           PeerLostError, CollectiveTimeoutError, PoolError: as for `wait` on the previous save, or
             because another process does not save.
           TypeError, ValueError: a leaf or an argument is wrong.
@@ -214,9 +215,9 @@ class Snapshots:
     def repair(self) -> int:
         """Restores lost paths and damaged blocks from parity.
 
-        Call it after a lost path has been replaced by an empty file or device, or removed. Once it
-        has returned, the memory can lose another path. The processes of the job share the work.
-        Nothing is written if nothing is damaged.
+        Call it after a lost path has been replaced by an empty file or device. A file that was
+        removed is created again. After the repair, the memory can lose another path. The processes
+        of the job share the work. Nothing is written if nothing is damaged.
 
         Returns:
           How many blocks and records were written, by all processes.
@@ -230,7 +231,7 @@ class Snapshots:
         problem: Exception | None = None
         old = publisher.section
         try:
-            # The lost path may be another file by now.
+            # The lost path may be a new file by now, so open the memory again.
             publisher.section = _open(
                 self._where, old.geometry.keep, old.geometry.parity, repair=True
             )
@@ -267,7 +268,7 @@ def _rebuild(wanted: rebuilding.Wanted) -> Callable[[Reader], Any]:
 
 
 def _step(step: Any) -> int:
-    """Refuses None. As the version in a store, None stands for the next number."""
+    """Returns the step. Refuses None, which in a store stands for the next version."""
     if step is None:
         raise TypeError("step=None must be an int, not NoneType")
     number: int = step
@@ -275,7 +276,7 @@ def _step(step: Any) -> int:
 
 
 def _advice(section: Section | None) -> Callable[[int], str]:
-    """Returns a function that says in messages how large the memory must be."""
+    """Returns a function that says, for a needed size, how large the memory must be."""
     if section is None:
         return str
     per_path = opening.spec_of(section.devices.where).devices_per_path

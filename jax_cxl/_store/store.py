@@ -43,7 +43,7 @@ class Store:
 
     One job publishes a name. Any process of any job reads it, at any time, with any sharding,
     without a common job, without JAX's distributed runtime, and even after the publisher has ended.
-    A reader sees whole versions only, and neither waits for the other.
+    A reader sees whole versions only. Reader and publisher do not wait for each other.
 
     Each name has memory for `keep` versions and one more. A version that is being read is not
     overwritten. All data are checked by checksums before they are used. docs/store.md says more.
@@ -54,8 +54,8 @@ class Store:
 
         Args:
           where: URI of the memory, as for `Snapshots`. `size` is the size of each path.
-          parity: 1 spreads each version so that any one path may be lost. By default the parity of
-            the memory, or 0 if the memory is new.
+          parity: 1 adds parity, so that each version survives the loss of any one path. By default
+            the parity of the memory, or 0 if the memory is new.
 
         Raises:
           PoolError: the memory cannot be opened.
@@ -93,13 +93,13 @@ class Store:
         All processes of the job call it at the same place of the program. It first waits until the
         previous version of the name is complete. It returns as soon as the arrays may be donated,
         as `Snapshots.save` does. Each process writes the shards of its own devices. Replicated
-        arrays are written once. Blocks of a MiB that this job has written before with the same
-        content are not written again.
+        arrays are written once. A block of 1 MiB that this job has already written with the same
+        content is not written again.
 
         Args:
           name: 1 to 128 printable bytes.
           tree: as for `Snapshots.save`.
-          version: a number greater than the last version. By default it is greater by one,
+          version: a number greater than the last version. The default is the last version plus one,
             or 0 for the first version.
           keep: how many versions are kept, at least 2 (the default). It is fixed when the name is
             new.
@@ -109,7 +109,7 @@ class Store:
           The version.
 
         Raises:
-          StoreError: another living job publishes the name; the message says which. Or the name
+          StoreError: another living job publishes the name; the message says which job. Or the name
             has another `keep`, or readers keep all memory of the name busy for `JAX_CXL_TIMEOUT`.
           PoolTooSmallError: the store has no room for the name, or the tree is larger than the
             trees for which the name was made. The message contains the size that is needed.
@@ -129,7 +129,7 @@ class Store:
             raise
 
     def flush(self, name: str, timeout: float | None = None) -> None:
-        """Waits until the last version of a name that this job has published is complete.
+        """Waits until the last version that this job has published under a name is complete.
 
         Args:
           name: the name.
@@ -203,8 +203,8 @@ class Store:
 
         Args:
           name: the name.
-          like: as for `read`. A JAX array on a GPU is in its `pinned_host` memory. Each array
-            must have been published as one shard: by one device, or replicated.
+          like: as for `read`. A JAX array that `like` puts on a GPU is in its `pinned_host` memory.
+            Each array must have been published as one shard: by one device, or replicated.
           version: the version, by default the newest.
 
         Returns:
@@ -228,8 +228,8 @@ class Store:
     def delete(self, name: str) -> None:
         """Deletes a name with all its versions, and frees its memory.
 
-        One process calls it. If this job has published the name, all of its processes do, at the
-        same place of the program.
+        One process calls it. If this job has published the name, all of its processes call it, at
+        the same place of the program.
 
         Raises:
           StoreError: there is no such name, another process reads it, or another living job
@@ -283,11 +283,12 @@ class Store:
 
         Args:
           name: the name.
-          describe: returns the tree for the processes that publish. A new name is made for this
-            tree.
+          describe: takes the indices of the processes that publish, and returns the tree. A new
+            name gets memory for this tree.
           keep: as for `publish`.
-          more_blocks: blocks that each version may take besides the tree.
-          again: whether to begin as a new job does, because a process may be new.
+          more_blocks: how many blocks each version of a new name may take besides the tree.
+          again: whether to make a new publisher, as a new job does, because a process may have been
+            replaced.
         """
         self._devices.check_opener()
         if again and (old := self._publishers.pop(name, None)) is not None:
@@ -327,7 +328,7 @@ class Store:
                 kept = entry.keep
             geometry = catalog.geometry_for(self._devices, kept)
             needed = sizes.section_bytes(flat.description, flat.values, geometry)
-            # With other shardings, each process may need one more block.
+            # If a later tree has other shardings, each process may need one more block.
             more += len(writers) if len(writers) > 1 else 0
             needed += more * geometry.areas * layout.BLOCK_BYTES
         except Exception as error:
@@ -363,7 +364,7 @@ class Store:
 
 
 def _advice(section: Section) -> Callable[[int], str]:
-    """Returns a function that says in messages how large the name must be."""
+    """Returns a function that says, for a needed size, that the name has too little memory."""
     has = section.entry.end - section.entry.start
     return lambda needed: (
         f"it needs {needed} bytes of each path, and the name was made with {has}; delete the name,"

@@ -67,7 +67,7 @@ class View:
         return self._held.dlpack(self._held.leaf(path), gpu=None)
 
     def close(self) -> None:
-        """Gives up the version as soon as the last of its arrays is gone."""
+        """Closes the view. The version may be overwritten once the last of its arrays is gone."""
         self._held, self.tree = None, None
 
 
@@ -89,7 +89,8 @@ class _Held:
 
     def __init__(self, section: Section, records: Records, lease: _core.Lease):
         self._section = section
-        # Keep the sessions of this process: after a fork, the child has sessions of its own.
+        # Keep the sessions to which the lease belongs. In a forked child, `devices.sessions` are
+        # other sessions.
         self._sessions, self._lease = section.devices.sessions, lease
         weakref.finalize(self, self._sessions.remove_lease, lease).atexit = False
         self.reader = Reader(section, records)
@@ -112,7 +113,7 @@ class _Held:
         return None
 
     def check(self) -> None:
-        """Checks that the lease held all the time."""
+        """Checks that the lease has protected the version without interruption."""
         if not self._sessions.holds(self._lease):
             raise errors.StoreError(
                 f"{self.what} may have been overwritten, because this process was stopped for a"
@@ -155,7 +156,11 @@ class _Held:
         _ = self._section.devices.copies
 
     def _find(self, leaf: leaves.Leaf) -> tuple[int, int, int]:
-        """Returns device, offset and size of an array that lies in one piece; checks its data."""
+        """Checks the data of an array, and returns its device, its offset and its size.
+
+        Raises:
+          StoreError: the array is damaged, or does not lie in one piece.
+        """
         parts = self.reader.parts(leaf)
         size = leaf.stored_bytes
         if leaf.local or len(parts) != 1 or len(leaf.shards) != 1:
@@ -175,7 +180,7 @@ class _Held:
             )
         with self._lock:
             if leaf.name not in self._checked:
-                # This also makes the data of other hosts visible to this host.
+                # This also makes data that other hosts have written visible to this host.
                 self.reader.check_blocks(part.writer, range(first, last + 1))
                 self._checked.add(leaf.name)
         device, offset = own.place(first)
@@ -221,7 +226,7 @@ def _like(held: _Held, like: Any, leaf: leaves.Leaf) -> Any:
     sharding = getattr(like, "sharding", None)
     device = next(iter(sharding.device_set)) if sharding is not None else jax.local_devices()[0]
     if device.platform == "cpu":
-        # XLA uses memory with this alignment as it is.
+        # Arrays in the store are aligned, so XLA uses their memory without a copy.
         return jax.device_put(held.array(leaf), device, may_alias=True)
     held.registered()
     return jax.dlpack.from_dlpack(held.dlpack(leaf, gpu=platforms.CUDA.ordinal(device)))

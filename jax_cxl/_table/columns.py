@@ -38,7 +38,7 @@ class TableStats:
 
 
 class Column:
-    """Rows of a table, as a program names them.
+    """An array of a table, with an entry for each row, from which programs take rows.
 
     Columns of one table with the same number are equal, even if the table was opened twice.
     A compiled program keeps its columns alive, and with them the memory that they read.
@@ -69,7 +69,8 @@ class Column:
           shape: shape of all rows.
           dtype: their dtype.
           keeps: an object that keeps the rows as they are, and that lives as long as this column.
-          words: address of the words of a trained table, and how many rows share a word.
+          words: address of the words of a trained table (`trained/region.py`), and how many rows
+            share a word.
           cache_rows: how many rows a cache has, on each device that takes rows; 0: no cache.
         """
         self.identity, self.number = name
@@ -111,7 +112,7 @@ class Column:
             raise errors.StoreError("the table was closed: open it again")
 
     def read(self, ids: np.ndarray) -> np.ndarray:
-        """Returns the rows whose numbers are in an int64 vector, while nobody changes them."""
+        """Returns the rows whose numbers are in an int64 vector. Nobody may change them then."""
         self.check_open()
         assert self.native is not None
         out = np.empty(len(ids) * self.row_bytes, np.uint8)
@@ -119,7 +120,7 @@ class Column:
         return out.view(self.dtype).reshape(len(ids), *self.row_shape)
 
     def write(self, ids: np.ndarray, data: np.ndarray) -> None:
-        """Overwrites rows with bytes. Before, the caller has written which step begins."""
+        """Overwrites rows with bytes. The caller must call `Region.begin` for the rows before."""
         self.check_open()
         assert self.native is not None
         self.native.write(ids, data)
@@ -180,5 +181,5 @@ class Column:
 
 
 def identity_of(identity: int) -> int:
-    """Returns the identity of an entry of the catalog as an attribute of a call."""
+    """Returns the bits of an identity in the catalog that fit into a signed attribute of a call."""
     return identity & ((1 << _IDENTITY_BITS) - 1)

@@ -70,10 +70,12 @@ def _new_section(
     values: Sequence[Any],
     more_bytes: int,
 ) -> Iterator[Section]:
-    """Makes the section of a table, which this process has claimed while it writes.
+    """Makes the section of a table, and claims it while the caller writes the table.
+
+    If the table is not complete afterwards, the section is removed.
 
     Raises:
-      StoreError: the name has been taken.
+      StoreError: the name exists already.
       PoolTooSmallError: there is no room for it.
     """
     geometry = catalog.geometry_for(devices, 0)
@@ -81,10 +83,12 @@ def _new_section(
     _remove_incomplete(devices, name)
     section = Section(devices, catalog.create(devices, name, 0, size), "version")
     sessions = devices.sessions
-    # Another process may take the table for an incomplete one, and try to remove it.
+    # Another process may take the table for one whose creator has ended, and try to remove it. The
+    # lease prevents this.
     lease = sessions.add_lease(catalog.lease_of(section.entry, NUMBER))
     try:
-        # Another process may have been faster, with another size, or may have removed it.
+        # Another process may have been faster and made a section of another size, or it may have
+        # removed the section.
         has = section.entry.end - section.entry.start
         if has < size or not catalog.stays(devices, section.entry):
             raise errors.StoreError(
@@ -107,7 +111,7 @@ def _new_section(
 
 
 def _remove_incomplete(devices: Devices, name: str) -> None:
-    """Removes a table whose creator ended in the middle."""
+    """Removes a table whose creator ended before the table was complete."""
     if name == snapshots.NAME:
         raise ValueError(f"name={name!r} is the name of snapshots: choose another name")
     section = Section.find(devices, name)
@@ -141,7 +145,7 @@ def _save(
 
 
 class _Stream:
-    """The bytes of a source, read one after another. Its end is checked with its last byte."""
+    """The bytes of a source, read in order. After the last byte, the source must end."""
 
     def __init__(self, source: Source):
         self._pieces = source.bytes()

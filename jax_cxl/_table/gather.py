@@ -64,11 +64,11 @@ def take(column: Column, ids: Any, mode: Mode, fill_value: Any = None) -> Any:
 
 
 def checked_ids(column: Column, ids: Any) -> Any:
-    """Returns ids as int32 or int64, which name the same rows.
+    """Checks ids, and returns them as int32 or int64.
 
     Raises:
       TypeError: they are not integers, or JAX lacks the dtype of the rows.
-      ValueError: there are more rows than ids of this program can name.
+      ValueError: the table needs 64-bit ids, which JAX does not have in this program.
     """
     x64 = jax.dtypes.canonicalize_dtype(np.int64) == np.int64
     if not x64 and column.rows > np.iinfo(np.int32).max:
@@ -88,7 +88,7 @@ def _default_fill(dtype: np.dtype) -> Any:
     return int(limits.min if jnp.issubdtype(dtype, np.signedinteger) else limits.max)
 
 
-# Operand: ids of any shape, int32 or int64. The result has a row for each.
+# Operand: ids of any shape, int32 or int64. The result has a row for each id.
 table_take_p = _compat.tracing.Primitive("table_take")
 
 
@@ -97,15 +97,18 @@ def _abstract_eval(ids, *, column, mode, fill, dtype):
 
 
 def _lower(ctx, ids, *, column, mode, fill, dtype):
-    """Lowers a take, or a start of it, as `lowering.between` does."""
+    """Lowers a take. If the context has a second result, a token, the call may only start the take.
+
+    `lowering.between` does the same for collectives.
+    """
     on_gpus = "cuda" in ctx.module_context.platforms
     platform = platforms.CUDA if on_gpus else platforms.CPU
     lifecycle.register_handlers(platform)
     column.use(platform)
     ctx.module_context.add_keepalive(column)
     starts = len(ctx.avals_out) > 1
-    # Start nothing in advance if the rows have no bytes, or in mode ERROR: there the call waits for
-    # the GPU.
+    # Start nothing in advance if the rows have no bytes. In mode ERROR neither, because then the
+    # call waits for the GPU.
     aside = starts and mode is not Mode.ERROR and ctx.avals_out[0].size > 0
     if aside:
         (ids,) = local_lowering.fence(ctx, ctx.avals_in, ids)
@@ -113,7 +116,7 @@ def _lower(ctx, ids, *, column, mode, fill, dtype):
         ctx = ctx.replace(avals_out=ctx.avals_out[:1])
     call = jax.ffi.ffi_lowering(
         contract.START_TABLE_TARGET if aside else contract.TABLE_TARGET,
-        # `done` asks for these layouts too.
+        # `done` uses the layouts of the start, so they are set explicitly.
         operand_layouts=[lowering.layout(aval.ndim, None) for aval in ctx.avals_in],
         result_layouts=[lowering.layout(aval.ndim, None) for aval in ctx.avals_out],
         # Without a side effect XLA could merge two equal starts, each of which has a `done`.

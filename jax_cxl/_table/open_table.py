@@ -64,8 +64,8 @@ class OpenTable:
     def stats(self) -> TableStats:
         """Returns how many rows this process has taken so far, and how often a cache had them.
 
-        If the table is open several times in this process, programs use the caches of the last one
-        that was opened.
+        If the table is open several times in this process, programs use the caches of the `Table`
+        that was opened last.
 
         Raises:
           StoreError: the table was closed.

@@ -30,7 +30,7 @@ _SAFETENSORS = {
 
 @dataclasses.dataclass
 class Source:
-    """Rows.
+    """Rows from which a table is made.
 
     Attributes:
       shape: shape of all rows together.
@@ -92,7 +92,7 @@ def of(rows: Any, shape: Any = None, dtype: Any = None, tensor: str | None = Non
 
 
 def of_state(name: str, given: Any, rows: Source) -> Source:
-    """Returns an array of a trained table's state, which has an entry for each row.
+    """Returns the source of an array of a trained table's state: an entry for each row.
 
     Raises:
       TypeError, ValueError: the array does not fit the rows.

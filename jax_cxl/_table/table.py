@@ -51,8 +51,8 @@ class Table(Taking, Training):
           store: a `jax_cxl.Store`, or its URI. The store has one path.
           name: 1 to 128 printable bytes.
           rows: the rows: an array of shape (R, ...); an iterator of such arrays, which follow each
-            other; or the path of a .npy or .safetensors file. Elements have any dtype of whole or
-            half bytes. An element of half a byte takes one.
+            other; or the path of a .npy or .safetensors file. The dtype may be any whose elements
+            have whole bytes or 4 bits. An element of 4 bits takes a whole byte.
           shape: shape of all rows, which an iterator needs.
           dtype: their dtype. An iterator needs it, and so does a .npy file of a dtype that NumPy
             lacks.
@@ -60,7 +60,7 @@ class Table(Taking, Training):
           scales: array of shape (R,) or (R, ..., G), by which the rows are multiplied when they are
             taken. The last dimension of rows is divided into G equal blocks, each of which has a
             scale. For example rows in float8_e4m3fn with scales in float32.
-          trained: whether the rows change, by `add` and `update`. Then they have no checksums.
+          trained: whether the rows change, by `add` and `update`. Such rows have no checksums.
           state: for trained tables: arrays beside the rows, by name, such as the moments of an
             optimizer. Each has shape (R, ...), and is given as `rows` is. A `jax.ShapeDtypeStruct`
             stands for zeros.

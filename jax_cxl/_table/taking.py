@@ -32,8 +32,8 @@ class Taking(OpenTable):
           ids: integers of any shape and integer dtype.
           mode: what a row outside of the table becomes. "fill": `fill_value`; ids from -R to -1
             count from the end. "clip": the first or the last row. "error": the call fails, and the
-            error names the id; ids from -R to -1 count from the end. On GPUs the program then waits
-            for the call.
+            error names the id; ids from -R to -1 count from the end. In this mode, a program on
+            GPUs waits for the call.
           fill_value: a number; by default that of `jnp.take`: NaN, the least number of a signed
             dtype, the greatest of an unsigned one, or True.
           dtype: dtype of the result, by default that of the table, or float32 if it has scales.
@@ -88,8 +88,8 @@ class Taking(OpenTable):
         program computes with those of this batch. `jax_cxl.Future` says how to put the start before
         a computation and the wait after it. Errors and derivatives are those of `take`.
 
-        On CPUs the two halves change nothing: `take` never blocks XLA, and only operations that use
-        its result wait for it. On GPUs a kernel on a stream of its own fetches the rows. The
+        On CPUs an early start changes nothing: `take` never blocks XLA, and only operations that
+        use its result wait for it. On GPUs a kernel on a stream of its own fetches the rows. The
         program waits for the rows at once in mode "error", under `jax.vmap`, and outside of
         `jax.jit`.
 

@@ -26,9 +26,10 @@ class Training(OpenTable):
 
         All processes of the job call it at the same place of the program, outside of `jax.jit`. It
         waits for the arguments. Updates of one row are summed first, in the order of processes and
-        positions, and then added to the row: as `rows + jnp.zeros_like(rows).at[ids].add(updates)`
-        does on one device, with the same bits. When it returns, all processes of all jobs take the
-        new rows. A row that is taken meanwhile includes all of the step or nothing of it.
+        positions, and then added to the row. The result has the same bits as on one device with
+        `rows + jnp.zeros_like(rows).at[ids].add(updates)`. When `add` returns, all processes of all
+        jobs take the new rows. A row that is taken meanwhile includes all of the step or nothing of
+        it.
 
         Args:
           ids: integers of any shape. Ids from -R to -1 count from the end; other ids outside of the
@@ -87,7 +88,7 @@ class Training(OpenTable):
         return self._memory.applied if self._memory else 0
 
     def wait(self, step: int, timeout: float | None = None) -> int:
-        """Waits until a trained table has had a step; returns the number of its last step.
+        """Waits until a trained table has reached a step; returns the number of its last step.
 
         Args:
           step: the number.
@@ -151,7 +152,7 @@ def _add(rows: Any, sums: Any, state: dict[str, Any]) -> tuple[Any, dict[str, An
 
 
 def _compiled(rule: Any, *arguments: Any) -> Any:
-    """Computes a rule for a number of rows that is a power of two."""
+    """Computes a rule. Pads the rows to a power of two, so that JAX compiles few programs."""
     count = len(arguments[0])
     more = (1 << (count - 1).bit_length()) - count
     padded = jax.tree.map(

@@ -53,7 +53,7 @@ class Builder:
         return value if value.shape == shape else self.emit("bitcast", shape, [value])
 
     def concatenate(self, values: list[Value]) -> Value:
-        """Returns values concatenated along the first dimension, which is their outermost."""
+        """Returns values concatenated along the first dimension, the outermost in memory."""
         first = values[0].shape
         rows = sum(value.shape.dimensions[0] for value in values)
         joined = self.emit(
@@ -90,7 +90,8 @@ class Builder:
           results: the shapes of its results.
           operands: its operands.
           config: its attributes.
-          aliases: the operand whose memory the first result has.
+          aliases: number of the operand whose memory the first result takes; None if it has its
+            own.
           side_effect: whether XLA must not merge it with an equal call.
         """
         first, *others = results
@@ -118,14 +119,14 @@ class Builder:
         return self._append(opcode, shape.encode(), operands, shape)
 
     def finish(self, results: list[Value]) -> None:
-        """Replaces the old instruction with the new ones. The values are its result."""
+        """Replaces the old instruction with the new ones. `results` become its result."""
         if self._old.is_tuple:
             parts = [result.shape for result in results]
             self._append("tuple", shapes.tuple_of(parts), results, parts[0])
         self._replace()
 
     def _replace(self) -> None:
-        """Replaces the old instruction with the new ones. The last of them gets its id."""
+        """Replaces the old instruction with the new ones. The last new one gets the old id."""
         last = self._new[-1].proto
         last.set(Instruction.ID, self._old.id).set(Instruction.NAME, self._old.name)
         self._computation.replace(self._old, self._new)

@@ -20,7 +20,8 @@ class Early:
         self._module = module
         self._found: dict[int, list[graph.Collective]] = collections.defaultdict(list)
         self._estimates = costs.Costs(module)
-        # For each computation, by its id: the most bytes that it uses, in XLA's order and now.
+        # For each computation, by its id: the most bytes that it uses, first in XLA's order, and
+        # then in the new order.
         self._peaks: dict[int, tuple[int, int]] = {}
 
     def add(self, computation: Computation, start: Instruction, opcode: str, ranks: int) -> None:
@@ -67,7 +68,7 @@ class Early:
             self._arrange(number, limit)
 
     def _arrange(self, number: int, limit: int) -> None:
-        """Moves the starts in a computation, and before that in the computations that it calls."""
+        """Moves the starts in the computations that a computation calls, then its own starts."""
         if number in self._peaks:
             return
         computation = self._module.computation(number)

@@ -1,9 +1,9 @@
 """Keeps the memory spaces of a program's arguments and results.
 
 When a hook returns a module, XLA takes the layouts of its arguments and results from the module's
-entry computation. Before XLA schedules a module for CPUs, only the module itself shows which of
-them lie in host memory. Without this code, XLA would lose that information and return arrays in the
-memory of the device.
+entry computation. Before XLA schedules a module for CPUs, the entry computation does not show which
+arguments and results are in host memory. Only the module itself does. Without this code, XLA would
+lose that information and return arrays in the memory of the device.
 """
 
 from jax_cxl._takeover.hlo import shape as shapes
@@ -14,7 +14,7 @@ from jax_cxl._takeover.hlo.wire import Message
 def obstacle(module: Module) -> str:
     """Returns a description of what XLA would lose even after `keep`, "" if it loses nothing."""
     for what, instruction, wanted in _lost(module):
-        # A scheduled module has its final memory spaces.
+        # `keep` corrects memory spaces only, and only before the module is scheduled.
         kept = not module.is_scheduled and _in_device_memory(
             instruction.proto.blob(Instruction.SHAPE)
         ) == _in_device_memory(wanted)
@@ -29,17 +29,17 @@ def keep(module: Module) -> None:
     lost = _lost(module)
     for _, instruction, wanted in lost:
         module.entry.set_shape(instruction.id, wanted)
-    # The instruction that computes a result names no memory space. Since JAX 0.11 XLA fails if
-    # that result has the memory of an argument whose space is named.
+    # The instruction that computes a result names no memory space. Since JAX 0.11 XLA fails if that
+    # result has the memory of an argument whose space is named. So it gets other memory.
     module.forget_donations({each.parameter for what, each, _ in lost if what == "argument"})
 
 
 def _lost(module: Module) -> list[tuple[str, Instruction, bytes]]:
-    """Returns arguments and the result that the entry computation describes differently.
+    """Returns the arguments and the result for which the module and its entry computation differ.
 
     Returns:
-      "argument" or "result", the instruction of the entry computation as XLA gave it, and the
-      serialized ShapeProto that the module has for it.
+      For each of them, "argument" or "result", the instruction of the entry computation as XLA gave
+      it, and the serialized ShapeProto that the module has for it.
     """
     arguments, result = module.program_shape
     found = [

@@ -51,7 +51,7 @@ class Found(NamedTuple):
 
 
 def collectives(module: Module) -> list[Found]:
-    """Returns the collectives of a module, in order, one for each instruction that executes any."""
+    """Returns the collectives of a module in order, one for each instruction that executes some."""
     found: dict[tuple[int, int], Found] = {}
     for computation, instruction in module.with_any(TEXTS):
         if instruction.opcode.removesuffix("-start") in OPS:

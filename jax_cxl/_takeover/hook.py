@@ -34,9 +34,10 @@ class Decisions:
     """The decisions about one program, for `jax_cxl.explain`.
 
     Attributes:
-      left: why a collective stays with XLA although it was a candidate for the pool, by the name of
-        its instruction.
-      in_levels: the names of those that were taken over and run in levels.
+      left: for each collective that was a candidate for the pool but stays with XLA, the reason, by
+        the name of its instruction.
+      in_levels: the names of the instructions of collectives that were taken over and run in levels
+        (docs/levels.md).
     """
 
     left: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -72,14 +73,16 @@ def transform(
     obstacle = entry_layout.obstacle(module)
     early = None
     if module.is_scheduled and early_bytes is not None:
-        # Modules for CPUs are not scheduled yet: their programs start sooner without this import.
+        # Modules for CPUs are not scheduled yet, so they do not need this import. Programs start
+        # sooner without it.
         from jax_cxl._takeover.early import Early
 
         early = Early(module)
     for found in find.collectives(module):
         taken += _exchange(module, found, world(), strict, decisions, early, obstacle)
-    # JAX 0.10.2 drops the donation of arguments when a hook changes a module, so a module in which
-    # nothing was taken over stays as it is: ranks match its calls by their order.
+    # JAX 0.10.2 drops the donation of arguments when a hook changes a module. So a module in which
+    # nothing was taken over stays as it is. Its calls get no numbers, and ranks match them by their
+    # order instead.
     if taken == 0:
         return None
     if early is not None:

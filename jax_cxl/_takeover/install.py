@@ -18,7 +18,8 @@ _installed = False
 
 
 def install() -> None:
-    """Installs the hook once, for programs of the default backend. This makes the backend."""
+    """Installs the hook once, for programs of the default backend. This makes the backend if JAX
+    has not made it yet."""
     global _installed
     platform = jax.devices()[0].platform
     with _lock:
@@ -44,16 +45,18 @@ def _on_module(data: bytes) -> bytes | None:
 
 
 def _cache_key(devices: list[int]) -> str:
-    """Returns an addition to a key of JAX's persistent cache: everything that affects the program.
+    """Returns an addition to a key of JAX's persistent cache: what the hook's changes depend on.
 
     Args:
-      devices: ids of the program's devices, in its order. The changed program has their ranks.
+      devices: ids of the program's devices, in its order. The changed program contains the ranks of
+        these devices.
     """
     wanted = setting.current()
     if wanted is None:
         return survey.cache_key()
     key = f"{code()} {wanted} {devices}{survey.cache_key()}"
-    # The hook leaves other programs as they are. They do not wait for the job to start.
+    # The hook changes only programs for whose devices `World.wants` is true. The key of any other
+    # program has no ranks, so such a program need not wait for the job to start.
     if not start.devices()._replace(local=wanted.local).wants([devices]):
         return key
     world = start.world(wanted)
@@ -64,8 +67,9 @@ def _cache_key(devices: list[int]) -> str:
 def code() -> str:
     """Returns a digest of the code that changes programs.
 
-    Otherwise a process that compiles with one version of this code could order collectives
-    differently from a process that finds the program, made by another version, in its cache.
+    It is a part of the cache key. Otherwise a process that compiles with one version of this code
+    could order collectives differently from a process that finds the program, made by another
+    version, in its cache.
     """
     folder, digest = pathlib.Path(__file__).parents[1], hashlib.sha256()
     for name in ("_lowering", "_takeover"):
@@ -75,6 +79,9 @@ def code() -> str:
 
 
 def _strictness(text: str) -> tuple[str, str] | None:
-    """Finds the hook's error in the text of XLA's error, which contains a traceback."""
+    """Finds the hook's error of strict mode in the text of XLA's error, which has a traceback.
+
+    Returns its code and its text, or None.
+    """
     found = re.search(re.escape(hook.STRICT) + ".*", text)
     return ("INVALID_ARGUMENT", found[0]) if found else None

@@ -18,7 +18,7 @@ _OURS = b"jax_cxl_"
 
 @functools.cache
 def install() -> None:
-    """Prepares the process for each program with collectives of jax_cxl that it loads."""
+    """Makes jax_cxl start before this process loads a program with collectives of jax_cxl."""
     _compat.compilation.around_loading(_load)
 
 
@@ -26,7 +26,7 @@ def _load(serialized: bytes, devices: Sequence[int] | None, load: Callable[[], A
     """Loads a program. Starts jax_cxl before that if the program calls collectives of jax_cxl."""
     if _OURS not in serialized:
         return load()
-    # A process that loads no such program does not need these.
+    # A process that loads no such program does not need these modules.
     from jax_cxl import _core
     from jax_cxl._takeover import start
 
@@ -78,8 +78,8 @@ def _check(data: bytes, devices: Sequence[int] | None, running: Any) -> set[str]
 def _integers(config: str, name: str) -> list[int]:
     """Returns an attribute that is an integer or an array, in any of the forms that MLIR writes.
 
-    `0 : i32`, `array<i32: 0, 1>`, `dense<[0, 1]> : tensor<2xi32>`, `dense<0> : ...` and, for long
-    arrays, `dense<"0x0000000001000000"> : ...`.
+    The forms are `0 : i32`, `array<i32: 0, 1>`, `dense<[0, 1]> : tensor<2xi32>`, `dense<0> : ...`
+    and, for long arrays, `dense<"0x0000000001000000"> : ...`.
     """
     found = re.search(rf"\b{name} = (?:array<i32(?:: )?|dense<)?([^>:]*)", config)
     if found is None:

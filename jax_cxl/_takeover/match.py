@@ -27,7 +27,8 @@ _LOGICAL = {
     "and": ReduceOp.AND,
     "minimum": ReduceOp.AND,
 }
-# If one of these has a channel, its groups consist of partitions.
+# If one of these collectives has a channel, its groups consist of partitions. The groups of another
+# collective with a channel consist of replicas, each with all of its partitions.
 _BETWEEN_PARTITIONS = {
     *("all-to-all", "collective-broadcast", "collective-permute", "ragged-all-to-all"),
 }

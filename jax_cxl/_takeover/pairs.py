@@ -62,7 +62,8 @@ class PairBuilder(Builder):
 
         If memory is short, rematerialization would give the done another copy of the operand, and
         would reuse the operand's memory while the collective still reads it. But it never
-        recomputes an instruction that is a control predecessor of an instruction that has run.
+        recomputes an instruction that is a control predecessor of an instruction that has run. So
+        the instruction that computes the operand becomes a control predecessor of the call.
         """
         made = memory.source(self._computation, operand.id)
         while made.opcode in memory.VIEWS and made.operands:
@@ -77,7 +78,7 @@ class PairBuilder(Builder):
         done = Builder(self._computation, self._done)
         waited = []
         for operand, element in self._started:
-            # The last of these instructions has the id of the old start.
+            # Read the id only now: `_replace` has given the id of the old start to one of these.
             result = Value(element.id, element.shapes[0])
             both = [operand, result]
             waited.append(

@@ -40,7 +40,7 @@ def initialize() -> None:
         _apply_variables()
     except ValueError as error:
         # JAX logs what an entry point raises, and continues. Then this process would not replace
-        # the collectives that the others replace.
+        # the collectives that the others replace. So each compilation raises the error again.
         _compat.compilation.before_compilation(functools.partial(_raise, str(error)))
         raise
 

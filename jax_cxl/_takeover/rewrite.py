@@ -52,7 +52,7 @@ class _Context:
             raise NotTakenError(f"device {error.args[0]} is not one of the ranks") from None
 
     def call(self, value: Value, result: Shape, count: int) -> Value:
-        """Replaces a collective whose blocks have `count` elements and are contiguous."""
+        """Appends a call that executes the collective on contiguous blocks of `count` elements."""
         dtype = value.shape.dtype
         num_bytes = max(value.shape.size, result.size) * np.dtype(dtype).itemsize
         grid = self._grid(num_bytes)
@@ -138,7 +138,7 @@ def _one(context: _Context, operand: Value, result: Shape) -> Value:
     if dimension is not None and (op.operand_blocks or op.result_blocks):
         operand_shape = operand_shape.with_outermost(dimension)
         result_shape = result_shape.with_outermost(dimension)
-    # Operand and result have the dimensions in the same order, so that blocks are equal.
+    # Operand and result get the same order of dimensions, so that a block looks alike in both.
     order = (result_shape if op is Op.REDUCE_SCATTER else operand_shape).minor_to_major
     operand_shape = operand_shape._replace(minor_to_major=order)
     result_shape = result_shape._replace(minor_to_major=order)
@@ -153,7 +153,7 @@ def _one(context: _Context, operand: Value, result: Shape) -> Value:
 
 
 def _exchange(context: _Context, operands: list[Value]) -> list[Value]:
-    """Replaces an all-to-all whose operands and result parts are each one rank's block."""
+    """Replaces an all-to-all that has an operand, and a part of the result, for each rank."""
     builder = context.builder
     shape, n = operands[0].shape, len(operands)
     carrier = _carrier(shape.dtype, context.collective)
@@ -187,7 +187,7 @@ def _ragged(context: _Context, operands: list[Value]) -> Value:
     rows = builder.copy(rows, rows.shape._replace(minor_to_major=default))
     output = builder.copy(output, output.shape._replace(minor_to_major=default))
     counts = (rows.shape.dimensions[0], output.shape.dimensions[0], columns[0].shape.size // n)
-    # The batch has one element.
+    # The last of `rows` is the number of elements of the batch.
     config = context.attributes(rows.shape.dtype, rows.shape.size, rows=(*counts, 1))
     results = [output.shape]
     if context.world.gpus:

@@ -43,7 +43,7 @@ def begin() -> None:
             thread = threading.Thread(target=_run, name="jax_cxl-start", daemon=True)
             atexit.register(_end, thread)
             thread.start()
-            _thread = thread  # Only now: others wait for its outcome.
+            _thread = thread  # Last, because others wait for its outcome if it is set.
 
 
 def _run() -> None:
@@ -59,8 +59,10 @@ def _run() -> None:
 
 
 def _end(thread: threading.Thread) -> None:
-    """Waits, at exit, for the start to finish, because other processes may need this one to
-    start."""
+    """Waits, at exit, until the start has finished.
+
+    Other processes cannot start without this process.
+    """
     _ends.set()
     if reason := program_ending.reason():
         arrival.give_up(reason)

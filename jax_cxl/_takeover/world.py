@@ -15,7 +15,7 @@ class World(NamedTuple):
       generation: how many times the job has continued after an error.
       local: whether groups within one process are taken over too.
       levels: whether collectives run in levels where their groups allow it; None leaves it to the
-        table.
+        tuning table.
       gpus: whether the devices are GPUs, whose calls may need scratch memory.
     """
 

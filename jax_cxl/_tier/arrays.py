@@ -20,7 +20,7 @@ class Spec:
       shape: its shape.
       dtype: its dtype.
       sharding: its sharding.
-      committed: whether JAX keeps it on its devices.
+      committed: whether JAX has to keep it on these devices.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Spec:
 
     @property
     def stored_struct(self) -> jax.ShapeDtypeStruct:
-        """A description of the array in the store, which for typed keys holds their key data."""
+        """A description of the array in the store. For typed keys, the store has the key data."""
         struct = self.struct
         return flatten.data_of_keys(struct)[1] if leaves.is_key(struct) else struct
 

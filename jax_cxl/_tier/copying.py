@@ -1,6 +1,7 @@
 """Copies arrays of a store to GPUs by compiled programs, so that Python makes few calls.
 
-Checksums are compared after the copies are in use, so programs must not donate the copies.
+The checksums of copies are compared while programs use the copies already. So programs must not
+donate the copies.
 """
 
 import dataclasses
@@ -40,8 +41,9 @@ def may_copy(sharding: jax.sharding.Sharding) -> bool:
 
 
 def find(reader: Reader, spec: Spec) -> Source | None:
-    """Returns an array of a version; None if the host has to read it, or to assemble it."""
-    # Versions of the same form lie in a few areas, at the same places in each area.
+    """Finds how GPUs copy an array of a version; None if the host has to read or assemble it."""
+    # Versions of the same form are in a few areas, at the same places in each area. So the result
+    # is the same for all such versions in an area.
     key = reader.stripes[0].offset(0), spec
     if key not in reader.found:
         reader.found[key] = _find(reader, spec)

@@ -1,7 +1,7 @@
 """Finds which outputs of a function depend on which inputs, and computes some outputs only.
 
 JAX traces the function once. The result is a list of equations, from which `slice_of` takes those
-that some outputs need. So a piece computes exactly what the whole function computes.
+that some outputs need. So a slice computes these outputs exactly as the whole function does.
 """
 
 import dataclasses

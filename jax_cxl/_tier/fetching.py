@@ -14,7 +14,7 @@ from jax_cxl._store.reading.restoring import Reader
 from jax_cxl._tier import copying
 from jax_cxl._tier.arrays import Spec
 
-_AHEAD = 2  # Groups that the host reads, or that GPUs have not checked, beside one in use.
+_AHEAD = 2  # Most groups that are being read, and most that are being checked.
 _THREADS = 2
 
 

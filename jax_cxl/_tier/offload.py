@@ -58,7 +58,7 @@ class _Version:
 
     @functools.cached_property
     def reader(self) -> Reader:
-        """The version, once it is whole."""
+        """A reader of the version. Waits until the version is whole."""
         self.store.flush(self.name)
         section = Section.find(self.store._devices, self.name)
         for records in validity.all_valid(section) if section is not None else []:
@@ -88,11 +88,11 @@ def offload(tree: Any, store: Store, name: str) -> Any:
     Args:
       tree: tree of JAX arrays.
       store: the store.
-      name: a name in it. The last two trees under a name stay.
+      name: a name in it. The store keeps the last two trees under each name.
 
     Returns:
-      The tree, with an `OffloadedArray` in place of each array, for `fetch`. `store.view`
-      returns arrays over the memory instead, without a copy.
+      The tree, with an `OffloadedArray` in place of each array. `fetch` brings the arrays back.
+      `store.view` returns arrays over the memory of the store instead, without a copy.
 
     Raises:
       PoolTooSmallError, StoreError, MismatchError: as for `Store.publish`.

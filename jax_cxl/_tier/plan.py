@@ -132,9 +132,9 @@ class Plan:
             for number, (name, x) in enumerate(arrays.named("state", state))
         ]
         self.groups = self._grouped()
-        # GPUs check what they fetch while programs use it.
+        # GPUs check what they fetch while programs use it, so these programs must not overwrite it.
         self._donates_fetched = not copying.may_copy(self.stored[0].sharding)
-        self._compilations: dict[Any, Any] = {}  # by what decides about them
+        self._compilations: dict[Any, Any] = {}  # by everything that they depend on
         self._made_programs: dict[Any, _Program] = {}
         self._described: dict[tuple[int, ...], Description] = {}
 
@@ -165,7 +165,7 @@ class Plan:
         return self._begin(wanted, [self.state[n] for n in self.shared], params)
 
     def cast(self, group: Group, stored: Sequence[Any]) -> list[Any]:
-        """Returns the parameters of a group on the devices, from those in the store."""
+        """Returns the parameters of a group for the devices, cast from those in the store."""
         specs = [self.params[n] for n in group.params]
         if not specs:
             return []
@@ -174,14 +174,14 @@ class Plan:
         return found
 
     def scalars(self, params: Sequence[Any], grads: Sequence[Any], shared: Sequence[Any]) -> Any:
-        """Returns, by variable, the scalars that are computed first."""
+        """Computes the scalars that several groups need. Returns their values, by variable."""
         scalars = self._separation.scalars
         if not scalars:
             return {}
 
         def make() -> _Program:
             part = dataflow.slice_of(self._separation.update, scalars)
-            # Parameters and gradients are needed later.
+            # Parameters and gradients are needed later, so their memory must not be reused.
             return self._program(part, [], donate=False)
 
         made = self._made("scalars", make)
@@ -253,7 +253,7 @@ class Plan:
         Args:
           part: the slice.
           specs: its first outputs; the others are scalars.
-          casts: its last outputs: copies of the first ones, for the devices.
+          casts: additional outputs: copies of the first outputs, cast to the dtypes on the devices.
           donate: whether it may reuse memory of its inputs.
         """
         donated = tuple(
@@ -282,7 +282,7 @@ class Plan:
         scalars: Any,
         stored: dict[int, Any] | None = None,
     ) -> Callable[[int], Any]:
-        """Returns a function that returns the value of a variable."""
+        """Returns a function that returns the value of a variable of the update."""
         count = len(self.params)
         of_state = state | dict(zip(self.shared, shared, strict=True))
 
@@ -314,7 +314,10 @@ class Plan:
         specs: Sequence[Spec | None],
         donated: tuple[int, ...] = (),
     ) -> Any:
-        """Returns a compiled function of donated and of other arguments, made once for a key."""
+        """Returns a compiled function of two lists: donated arguments, and the other arguments.
+
+        The function is compiled once for each key.
+        """
         if (key, donated) not in self._compilations:
 
             def program(given: list[Any], kept: list[Any]) -> list[Any]:
@@ -441,7 +444,7 @@ def _cast(specs: Sequence[Spec]) -> Callable[..., list[Any]]:
 
 
 def _and_cast(update: Callable[..., list[Any]], specs: Sequence[Spec]) -> Callable[..., list[Any]]:
-    """Returns a function that also returns the parameters for the devices."""
+    """Returns an update that also returns the new parameters, cast to the dtypes on the devices."""
 
     def run(*values: Any) -> list[Any]:
         new = update(*values)

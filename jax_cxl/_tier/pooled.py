@@ -21,8 +21,9 @@ from jax_cxl._tier import fetching
 from jax_cxl._tier.plan import STEP, Options, Plan
 
 _GROUP_BYTES = 64 << 20
-# A generation may take this many blocks more than the first job needs: a job with more processes
-# has more tables, and more blocks that are only partly full.
+# A generation is the state after one step. It may take this many blocks more than the first job
+# needs, because a later job with more processes has more tables, and more blocks that are only
+# partly full.
 _MORE_BLOCKS = 8
 
 
@@ -91,8 +92,8 @@ class Pooled:
         """Updates parameters.
 
         The state of each group of parameters comes from the store, and the new state of previous
-        groups goes back at the same time. The previous state stays whole until the new state is.
-        This function returns when the last update has been started, and the last groups are
+        groups goes back at the same time. The previous state stays whole until the new state is
+        whole. This function returns when the last update has been started, and the last groups are
         written while the program continues.
 
         Args:
@@ -216,7 +217,8 @@ class Pooled:
 
     def _plan_of(self, params: Any, grads: Any = None) -> Plan:
         structure = jax.tree.structure(params)
-        # Programs of an earlier generation of the job must not communicate.
+        # Programs that were compiled in an earlier generation of the job must not communicate. So a
+        # new generation makes a new plan.
         generation = getattr(lifecycle.current(), "generation", 0)
         forms = generation, *(_form(x) for x in jax.tree.leaves(params))
         dtypes = None
@@ -253,8 +255,8 @@ class Pooled:
         Args:
           plan: the plan.
           step: its step.
-          groups: yields the new leaves of each group in the store, from a function that opens the
-            previous generation.
+          groups: takes a function that opens the previous generation, and yields the new leaves of
+            each group in the store.
           shared: returns the new leaves that stay on the devices.
           number: number of the previous generation.
         """
@@ -362,8 +364,8 @@ def pooled(
     """Returns an optimizer whose state lives in a store.
 
     Devices hold the state of a few parameters at a time. The store holds the parameters and the
-    state of each step, without a call that saves them. After a failure `restore_latest` returns the
-    newest whole step, in a job of any number of processes. A failure loses at most one step.
+    state of each step, so the program need not save them. After a failure `restore_latest` returns
+    the newest whole step, in a job of any number of processes. A failure loses at most one step.
 
     The results are bitwise those of `optimizer`, if its update and the addition of the updates run
     in a compiled function of their own. docs/offload.md says which optimizers can be separated.
@@ -372,15 +374,16 @@ def pooled(
       optimizer: an optax optimizer, or any object with `init(params)` and
         `update(grads, state, params)`.
       store: the store. For the name it needs three times the memory of the parameters and the
-        state: for two steps, and one more.
+        state: for the last two steps, and for the step that is being written.
       name: the name in the store, which no other living job may use.
       master: dtype of the parameters in the store, for example float32. The optimizer sees these;
         the devices have them rounded to their own dtype. By default the dtype of the parameters.
-      sharding: returns the sharding of an array in the store, a parameter or a leaf of the state,
-        from its shape, dtype and default sharding; None keeps the default, the sharding of its
-        parameter. So each device can write a part of the state of replicated parameters.
-      group_bytes: how many bytes in the store, of each device, are updated together. Devices need
-        six times this memory. A parameter is never divided.
+      sharding: function that returns the sharding of an array in the store (a parameter or a leaf
+        of the state). It takes the array's shape, dtype and default sharding, which is the sharding
+        of the parameter. If it returns None, the default stays. For replicated parameters, it can
+        return a sharding by which each device writes a part of their state.
+      group_bytes: how many bytes of each device's arrays in the store are updated together. Devices
+        need six times this memory. A parameter is never divided.
       donate: whether `step` takes the memory of the parameters and gradients.
 
     Returns:

@@ -5,10 +5,10 @@ part must have them. There are two kinds: small leaves of the state that depend 
 such as the count of steps, and scalars that depend only on the contents of the devices' memory,
 such as the norm of all gradients. The scalars are computed first, by a program of their own.
 
-A part has exactly the operations of the whole update. XLA also has to compile them in the same way.
-If a scalar has one use, XLA multiplies by its reciprocal instead of dividing by it. In the whole
-update a scalar has a use for each parameter. So the program of a part also returns its scalars,
-which is another use.
+A part has exactly the operations of the whole update. For results with the same bits, XLA also has
+to compile them in the same way. If a scalar has one use, XLA multiplies by its reciprocal instead
+of dividing by it. In the whole update a scalar has a use for each parameter. So the program of a
+part also returns its scalars, which is another use.
 """
 
 import collections
@@ -20,12 +20,14 @@ from typing import Any
 from jax_cxl._tier import dataflow
 from jax_cxl._tier.dataflow import Constant, Dataflow, Operand
 
-_SMALL = 1024  # Elements of a leaf that stays in the devices' memory.
+_SMALL = 1024  # The most elements of a leaf that stays in the devices' memory.
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Parameters and leaves of the state that depend on each other, and on nothing else.
+    """Parameters and leaves of the state that depend on each other.
+
+    Apart from these they depend only on shared leaves and scalars.
 
     Attributes:
       params: numbers of the parameters, in order.
@@ -141,7 +143,11 @@ class _Dependencies:
                 self._of[result], self._resident[result] = nodes, resident
 
     def of_output(self, operand: Operand) -> frozenset[int]:
-        """Returns what a value depends on, besides scalars that are computed first."""
+        """Returns what a value depends on.
+
+        If the value is a scalar that can be computed first, it is added to `scalars`. It then
+        counts as independent, because each part gets it as an input.
+        """
         if isinstance(operand, Constant):
             return frozenset()
         nodes = self._of[operand]

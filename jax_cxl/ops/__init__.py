@@ -15,7 +15,8 @@ def __getattr__(name: str) -> Any:
     if name.startswith("_") and name != "__all__":
         raise AttributeError(f"module 'jax_cxl.ops' has no attribute {name!r}")
     public = importlib.import_module("jax_cxl.ops.public")
-    # Some functions are named like their modules. The import has set these names to the modules.
+    # Some functions are named like their modules. The import has set these names to the modules, so
+    # set them to the functions.
     globals()["__all__"] = public.__all__
     globals().update({each: getattr(public, each) for each in public.__all__})
     if name not in globals():

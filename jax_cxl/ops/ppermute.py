@@ -106,7 +106,7 @@ def sources_of(name: str, axes: named_axis.Axes, perm: Any) -> tuple[int, ...]:
     return tuple(source_of.get(r, -1) for r in range(size))
 
 
-# Its parameter `sources` is what `sources_of` returns.
+# The parameter `sources` of this primitive is what `sources_of` returns.
 ppermute_p = primitive.make("ppermute", Op.PERMUTE)
 
 

@@ -26,9 +26,10 @@ def psum_scatter(
 ) -> Any:
     """Sums x over all ranks along a named axis, and gives each rank a part of the sum.
 
-    Drop-in for `jax.lax.psum_scatter`; differentiates to `all_gather`. The sum adds the
-    ranks' values in rank order; float16, bfloat16 and float8 accumulate in float32 and
-    round once. In levels, the sums of the processes are added in the same way.
+    Drop-in for `jax.lax.psum_scatter`; differentiates to `all_gather`. The sum adds the ranks'
+    values in rank order; float16, bfloat16 and float8 accumulate in float32 and round once. In
+    levels (docs/levels.md), each process first adds the values of its own ranks. The sums of the
+    processes are then added in the same way.
 
     Args:
       scatter_dimension: dimension of x that is divided among the ranks.

@@ -42,8 +42,8 @@ def ragged_all_to_all(
 
     Args:
       operand: array of shape (N, ...) of any dtype: the rows to send.
-      output: array of shape (M, ...) with the dtype and the other dimensions of operand. Rows that
-        do not arrive keep its values.
+      output: array of shape (M, ...) with the dtype and the other dimensions of operand. Rows of
+        the result that receive nothing keep the values of output.
       input_offsets: index of the first row, in operand, of each slice that this rank sends.
       send_sizes: number of rows of each slice that this rank sends.
       output_offsets: index of the first row, in the *receiver's* output, of each slice that this
@@ -108,7 +108,7 @@ def ragged_all_to_all(
 
 # `table` has the rows input_offsets, send_sizes, output_offsets and recv_sizes. In a batch of
 # `elements` exchanges, operand and output contain the rows of all elements, one element after
-# another. In the table, each entry then becomes several: one for each element. They count rows
+# another. In the table, each entry then becomes several: one for each element. Offsets count rows
 # within their element (cc/plan/slices.h).
 ragged_all_to_all_p = _compat.tracing.Primitive("ragged_all_to_all")
 
@@ -140,7 +140,7 @@ def _exchange(operand, output, table, elements):
     sender = jnp.repeat(jnp.arange(n, dtype=table.dtype), slices)[None, :, None]
     row = jnp.arange(into, dtype=table.dtype)[None, None]
     hits = (to <= row) & (row < to + size)
-    # At most one slice reaches a row.
+    # At most one slice reaches a row, so the maximum is the entry of this slice.
     source, index = (jnp.max(jnp.where(hits, v, -1), axis=1) for v in (sender, first + row - to))
     received = operand[jnp.maximum(source, 0), jnp.maximum(index, 0)]
     arrives = (index >= 0).reshape(n, into, *[1] * (output.ndim - 2))

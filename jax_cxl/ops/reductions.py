@@ -23,9 +23,10 @@ def psum(
     """Sums x over all ranks along a named axis.
 
     Drop-in for `jax.lax.psum`. The sum adds the ranks' values in rank order, so that all ranks get
-    the same bits; float16, bfloat16 and float8 accumulate in float32 and round once. In levels, the
-    sums of the processes are added in the same way. A leaf that is not traced (a Python number, a
-    NumPy array) is assumed to be equal on all ranks, and is multiplied by the size of the group:
+    the same bits; float16, bfloat16 and float8 accumulate in float32 and round once. In levels
+    (docs/levels.md), each process first adds the values of its own ranks, and the sums of the
+    processes are then added in the same way. A leaf that is not traced (a Python number, a NumPy
+    array) is assumed to be equal on all ranks, and is multiplied by the size of the group. So
     `psum(1, "i")` is the size of the axis.
 
     Args:

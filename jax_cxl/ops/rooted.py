@@ -111,8 +111,8 @@ def gather(
 
     Args:
       axis: dimension of the result along which the values lie.
-      tiled: False inserts a new dimension `axis` of the axis's size; True concatenates
-        along the existing one.
+      tiled: if False, the result has a new dimension `axis` with the size of the named axis. If
+        True, the values are concatenated along the existing dimension `axis`.
 
     Returns:
       Arrays of x's dtype, with the shape that `all_gather` gives: the gathered values on the
@@ -188,7 +188,7 @@ def scatter(
 
 broadcast_p = primitive.make("broadcast", Op.BROADCAST)
 scatter_p = primitive.make("scatter", Op.SCATTER, primitive_name="scatter_from_root")
-# The results of these are undefined on all ranks except the root.
+# The results of these two primitives are undefined on all ranks except the root.
 reduce_p = primitive.make("reduce", Op.REDUCE, primitive_name="reduce_to_root")
 gather_p = primitive.make("gather", Op.GATHER, primitive_name="gather_to_root")
 

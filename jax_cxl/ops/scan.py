@@ -109,7 +109,7 @@ def _make_primitive(name: str, *, exclusive: bool) -> Any:
 
     def over_vmapped(x, d, *, reduce_op, reverse):
         y = _cumulate(x, d, reduce_op, reverse)
-        # The value of the first rank of an exclusive scan is undefined here.
+        # In an exclusive scan, the first rank's value is undefined here: `_fill_first` sets it.
         return (jnp.roll(y, -1 if reverse else 1, d) if exclusive else y), d
 
     op = Op.EXSCAN if exclusive else Op.SCAN

@@ -67,8 +67,8 @@ def precv(
 ) -> Any:
     """Receives the values that a `psend` with the same pairs has sent.
 
-    Drop-in for `jax.lax.precv` that works on every platform. It takes tokens of `psend` only,
-    because the token matches a receive with its send: `jax.lax.create_token` does not work.
+    Drop-in for `jax.lax.precv` that works on every platform. The token must come from `psend`,
+    because it matches the receive with its send. A token of `jax.lax.create_token` does not work.
 
     Args:
       token: the token that `psend` returned for the array.

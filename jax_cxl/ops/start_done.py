@@ -79,7 +79,7 @@ def _pair(
     """Makes the start and the done of an operation.
 
     Args:
-      operation: the function of both halves.
+      operation: the operation that is split in halves.
       halves: function of the same arguments that starts its collectives on a GPU, and returns what
         `split_function.start` returns. By default it starts all collectives that do not depend on
         another collective.
@@ -89,8 +89,8 @@ def _pair(
 
     @functools.wraps(operation)
     def start(*args, **kwargs):
-        # On CPUs a future holds the result itself. The default backend at tracing time decides
-        # this.
+        # On CPUs a future holds the result itself. What counts is the default backend at the time
+        # of tracing.
         if jax.default_backend() == "cpu":
             return Future(operation(*args, **kwargs), name)
         return futures.of(name, *halves(*args, **kwargs))
@@ -137,5 +137,5 @@ reduce_start, reduce_done = _pair(reduce)
 scatter_start, scatter_done = _pair(scatter)
 take_rows_start, take_rows_done = _pair(take_rows)
 
-# ops/__init__.py does the same.
+# Set in this way for the reason that public.py gives.
 globals()["__all__"] = [name for name in list(globals()) if name.endswith(("_start", "_done"))]

@@ -115,7 +115,7 @@ def take_alone(table, indices, *_):
 
 
 def _abstract_eval(table, indices, *published, axes, groups, size):
-    _check_rows(table, indices, size)  # Under jax.vmap they are those of all elements.
+    _check_rows(table, indices, size)  # Under jax.vmap, of all elements together.
     shape = (*indices.shape, *table.shape[1:])
     return named_axis.abstract_result("take_rows", table, axes, shape=shape)
 
@@ -161,7 +161,7 @@ def _batch(axis_data, operands, dims, *, axes, groups, size):
     bind = {"axes": axes, "groups": groups, "size": size}
     if all(d is None for d in dims):
         return _bind(*operands, **bind), None
-    if all(d is None for d in dims[1:]):  # longer rows
+    if all(d is None for d in dims[1:]):  # Only the table is batched, so its rows get longer.
         rows = jnp.moveaxis(operands[0], dims[0], 1)
         return _bind(rows, *operands[1:], **bind), 1
     # One table with the rows of all elements of the batch.

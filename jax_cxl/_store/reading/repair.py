@@ -20,7 +20,7 @@ class Repaired:
 
     Attributes:
       written: how many blocks, records and superblocks this process has written.
-      damaged: the versions that are too damaged for parity, in words.
+      damaged: the names of the versions with damage that parity cannot repair, for messages.
     """
 
     written: int
@@ -37,12 +37,14 @@ def repair(
     Args:
       devices: the memory, opened for a repair. It has no blank devices afterwards.
       sections: the sections of all names.
-      share: number of this process.
-      shares: how many processes take part.
-      gather: returns the values of all processes, after all processes have called it.
+      share: position of this process among those that repair.
+      shares: how many processes repair.
+      gather: takes numbers of this process, waits until all processes have called it, and returns
+        the numbers of all.
 
     Raises:
-      StoreError: the memory has no parity.
+      StoreError: the memory has no parity, and no superblock was damaged. (A damaged superblock can
+        be repaired without parity, from its other copy.)
     """
     damaged = superblocks.damaged(devices) if share == 0 else []
     for device in sorted({device for device, _ in damaged}):
@@ -60,8 +62,9 @@ def repair(
         wrote, lost = _repair_section(section, share, shares, gather)
         written += wrote
         hopeless += lost
-    # Write the blocks first, then the records, the catalog, and at last the superblock, so that a
-    # repair that was interrupted can be started again: until then the device is blank.
+    # A device counts as blank as long as it has no superblock. So write the blocks first, then the
+    # records and the catalog, and the superblock last. After an interruption, the next repair then
+    # starts over.
     if share == 0:
         catalog.copy_to(devices, devices.blank)
         superblocks.write(devices.core, devices.parity, devices.blank)
@@ -73,10 +76,15 @@ def repair(
 def _repair_section(
     section: Section, share: int, shares: int, gather: Gather
 ) -> tuple[int, list[str]]:
-    """Repairs a section. Returns how many blocks and records it wrote, and what stays damaged."""
+    """Repairs the valid versions of one name.
+
+    Returns how many blocks and records this process has written, and the names of the versions that
+    stay damaged.
+    """
     found = validity.all_valid(section)
     if share == 0:
-        # A device that was missing for a time may have records of older versions, so erase them.
+        # A device that was missing for a time may have records of older versions. They must not be
+        # taken for records of the present versions.
         for device in section.devices.blank:
             for area in range(section.geometry.areas):
                 section.erase_records(device, area)
@@ -103,7 +111,10 @@ def _repair_section(
 
 
 def _mend(section: Section, records: list[Record], share: int, shares: int) -> tuple[int, bool]:
-    """Repairs a version. Returns how many blocks were written, and whether the rest is intact."""
+    """Repairs this process's share of the blocks of a version.
+
+    Returns how many blocks it has written, and whether all blocks of its share are intact now.
+    """
     written, complete = 0, True
     try:
         reader = restoring.Reader(section, records)

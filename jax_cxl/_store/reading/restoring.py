@@ -20,16 +20,16 @@ from jax_cxl._store.memory.section import Section
 from jax_cxl._store.trees import collector, leaves, place
 
 _RUN = 4  # Blocks that a thread reads at a time.
-_KEPT_BLOCKS = 16  # Cached blocks: a block with parts of several leaves is read once.
+_KEPT_BLOCKS = 16  # Cached, so that a block with parts of several leaves is read once.
 
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-    """What a reader knows about the version that it has read before.
+    """What a process keeps of a version that it has read, to find out what a later one changes.
 
     Attributes:
-      tree: checksum of the structure of that version's tree.
-      tables: the checksums of the blocks of each writer.
+      tree: checksum of the structure of the version's tree.
+      tables: for each writer, the checksums of its blocks.
     """
 
     tree: int
@@ -41,12 +41,12 @@ class Reader:
 
     Attributes:
       leaves: leaves of the tree, by name.
-      writers: indices of the processes that saved it.
+      writers: indices of the processes that saved the version.
       records: records of these processes.
       stripes: the blocks of these processes.
       directory: the bytes of the version's directory.
-      found: a cache for callers, of what they find in versions of this form. The readers that
-        `follow` returns share it.
+      found: a cache for callers, for what they derive from the structure of the version. The
+        readers that `follow` returns share it.
     """
 
     @collector.paused()
@@ -56,7 +56,8 @@ class Reader:
         Args:
           section: the section of the name.
           records: the records of the version.
-          known: another version, whose arrays the caller has.
+          known: an earlier version, whose arrays the caller still has. Then `is_unchanged` and
+            `read` know which blocks have changed since.
 
         Raises:
           StoreError: the directory is damaged.
@@ -113,7 +114,10 @@ class Reader:
             self._changed = [a != b for a, b in zip(now, known.tables, strict=True)]
 
     def follow(self, records: list[Record]) -> "Reader":
-        """Returns a reader of another version. Quick if that version has the same arrays."""
+        """Returns a reader of another version of this name.
+
+        If that version has the same leaves in the same places, its directory is not read.
+        """
         forms = [
             [(r.tree, r.first_row, r.data_blocks, len(each)) for r in each]
             for each in (records, self.records)
@@ -130,7 +134,7 @@ class Reader:
         return other
 
     def check_all(self, writer: int) -> None:
-        """Checks all data of a writer.
+        """Checks all data that one process has written.
 
         Raises:
           StoreError: a block is damaged, and parity cannot replace it.
@@ -145,19 +149,19 @@ class Reader:
             pass  # Raises the error of a thread.
 
     def known(self) -> Known:
-        """Returns what a reader of a later version needs to know about this version."""
+        """Returns what the reader of a later version needs, to read only what has changed."""
         tables = tuple(self.table(record.writer) for record in self.records)
         return Known(self.records[0].tree, tables)
 
     def is_unchanged(self, leaf: leaves.Leaf) -> bool:
-        """Returns whether the caller has this array already."""
+        """Returns whether an array is the same as in the version that the caller knows."""
         return self._changed is not None and not any(
             self._changed[part.writer][np.asarray(_all_blocks_of(part))].any()
             for part in self.parts(leaf)
         )
 
     def parts(self, leaf: leaves.Leaf) -> list[place.Part]:
-        """Returns where the bytes of an array are, by its shards."""
+        """Returns where the bytes of an array are: the parts of its shards, shard by shard."""
         shards = range(len(leaf.shards))
         return [part for shard in shards for part in self.parts_of_shard(leaf, shard)]
 
@@ -173,8 +177,8 @@ class Reader:
         Args:
           leaf: the array.
           index: start and end of the part along each dimension.
-          into: this part as it was in the version that the caller knows. If the part is a shard,
-            only what has changed is read, into the same memory.
+          into: the same part in the version that the caller knows. If the part is a whole shard,
+            only the blocks that have changed are read, into this memory. Otherwise it is not used.
 
         Raises:
           StoreError: bytes of the part are damaged.
@@ -195,7 +199,7 @@ class Reader:
         return out
 
     def read_local(self, leaf: leaves.Leaf, index: leaves.Index, writer: int) -> np.ndarray:
-        """Returns a part of a local array, as one of the saving processes had it.
+        """Returns a part of a local array (`Leaf.local`), as one of the saving processes had it.
 
         Raises:
           StoreError: as for `read`.
@@ -230,7 +234,7 @@ class Reader:
         return sum(leaf.stored_bytes for leaf in self.leaves.values() if leaf.dtype)
 
     def check_blocks(self, writer: int, blocks: Iterable[int]) -> None:
-        """Checks blocks in place, and makes them visible to this host.
+        """Checks blocks that a view uses in place, and makes them visible to this host.
 
         Raises:
           StoreError: a block is damaged. Parity cannot help, because this function writes nothing.
@@ -250,10 +254,11 @@ class Reader:
         here: tuple[slice, ...],
         into: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Returns the bytes of a shard. Bytes outside of `here` are undefined."""
+        """Returns the bytes of a shard. If `here` is given, bytes outside of it are undefined."""
         known = into is not None and self._changed is not None
         parts = self.parts_of_shard(leaf, number)
-        if not known and parts and parts[-1].end <= layout.BLOCK_BYTES:  # As most of many leaves.
+        # In a tree of many leaves, most are as small as this.
+        if not known and parts and parts[-1].end <= layout.BLOCK_BYTES:
             return self._read_small(parts)
         shard = leaf.shards[number]
         size = math.prod(shard.shape) * leaf.itemsize
@@ -275,7 +280,7 @@ class Reader:
         return out
 
     def _read_small(self, parts: list[place.Part]) -> np.ndarray:
-        """Returns the bytes of a shard of at most one block, in the shortest way."""
+        """Returns the bytes of a shard of at most one block, with as little work as possible."""
         found = []
         for part in parts:
             block, at = divmod(part.offset, layout.BLOCK_BYTES)
@@ -287,7 +292,14 @@ class Reader:
         return found[0].copy() if len(found) == 1 else np.concatenate(found)
 
     def _copy(self, out: np.ndarray, part: place.Part, base: int, blocks: range) -> None:
-        """Copies the bytes of a part that lie in consecutive blocks."""
+        """Copies the bytes of a part that lie in consecutive blocks into a shard.
+
+        Args:
+          out: the bytes of the shard.
+          part: the part.
+          base: what to add to a position in the shard to get the position in the writer's blocks.
+          blocks: numbers of the blocks.
+        """
         size = layout.BLOCK_BYTES
         begin = blocks.start * size - base
         if begin < part.start or part.end < begin + size:
@@ -305,7 +317,7 @@ class Reader:
             self.stripes[part.writer].read_all_checked(blocks, expected, to)
 
     def _shared_block(self, writer: int, block: int) -> np.ndarray:
-        """Returns a block that contains bytes of several parts."""
+        """Returns a block that may contain bytes of several parts, if possible from the cache."""
         with self._lock:
             if (writer, block) in self._blocks:
                 return self._blocks[writer, block]
@@ -335,7 +347,9 @@ class Reader:
 def overlaps(
     leaf: leaves.Leaf, index: leaves.Index
 ) -> list[tuple[int, leaves.Shard, leaves.Index]]:
-    """Returns the shards that overlap a part of an array: number, shard, and the common part.
+    """Returns the shards that overlap a part of an array.
+
+    An entry is the number of a shard, the shard, and its overlap with the part.
 
     Raises:
       StoreError: the shards do not cover the part.
@@ -357,12 +371,12 @@ def overlaps(
 
 
 def relative(part: leaves.Index, to: leaves.Index) -> leaves.Index:
-    """Returns a part of an array relative to the start of a larger part."""
+    """Returns the index of `part` relative to the start of a larger part, `to`."""
     return tuple((a - c, b - c) for (a, b), (c, _) in zip(part, to, strict=True))
 
 
 def _together(blocks: np.ndarray | range) -> Iterator[range]:
-    """Yields runs of blocks that follow each other, of at most `_RUN` blocks."""
+    """Splits ascending block numbers into runs of consecutive numbers, of at most `_RUN` each."""
     runs: Iterable[Any] = [blocks]
     if isinstance(blocks, np.ndarray):
         runs = np.split(blocks, np.flatnonzero(np.diff(blocks) != 1) + 1)
@@ -388,7 +402,7 @@ def _aligned(size: int) -> np.ndarray:
 
 
 def _runs(shape: tuple[int, ...], itemsize: int, here: tuple[slice, ...]) -> tuple[np.ndarray, int]:
-    """Returns where the runs of bytes of a part of an array begin, and the length of a run."""
+    """Returns where the contiguous runs of bytes of a part of an array begin, and their length."""
     length, dim = itemsize, len(shape)
     while dim > 0:
         dim -= 1
@@ -411,7 +425,14 @@ def _all_blocks_of(part: place.Part) -> range:
 
 
 def _blocks_of(part: place.Part, base: int, starts: np.ndarray, length: int) -> np.ndarray:
-    """Returns the blocks that hold the bytes of a part in these runs."""
+    """Returns the blocks with bytes of a part, counting only the bytes that lie in some runs.
+
+    Args:
+      part: the part.
+      base: as for `Reader._copy`.
+      starts: where the runs begin in the shard.
+      length: length of each run.
+    """
     begins = np.maximum(starts, part.start) + base
     ends = np.minimum(starts + length, part.end) + base
     some = begins < ends

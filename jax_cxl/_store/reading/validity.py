@@ -17,7 +17,7 @@ def version(section: Section, number: int) -> Records | None:
 
 
 def complete(section: Section, number: int) -> Records | None:
-    """Returns the records of a save if all processes have written to it, else None."""
+    """Returns the records of a save if all processes have written their parts, else None."""
     first = section.record(number, 0)
     if first is None or first.number != number or not 1 <= first.writers <= layout.MAX_PROCESSES:
         return None
@@ -37,8 +37,9 @@ def all_valid(section: Section, last: int | None = None) -> list[Records]:
         firsts = [section.record(area, 0) for area in range(section.geometry.areas)]
         recent = [r.number for r in firsts if r and (last is None or r.number <= last)]
         found = [records for number in recent if (records := version(section, number))]
-        # If nothing was found, a publisher may have completed a version in an area that was already
-        # read, and may have begun the next one in the area of the newest version. Then look again.
+        # The areas are read one after the other. Meanwhile a publisher may complete a version in an
+        # area that was already read, and then begin the next one in the area of the version that
+        # was the newest. So if nothing was found, look again, until no record has changed.
         if found or firsts == seen:
             return sorted(found, key=lambda records: -records[0].number)
         seen = firsts

@@ -71,9 +71,9 @@ def merge(told: Sequence[Sequence[Leaf]], writers: tuple[int, ...], whole: bool)
     array as an array of its own, and the other processes do not.
 
     Args:
-      told: the leaves, with Python values, as each process describes them.
+      told: for each process, the leaves and their Python values, as it describes them.
       writers: indices of the processes.
-      whole: as in the description.
+      whole: as in `Description`.
 
     Raises:
       MismatchError: the processes have different trees.
@@ -89,8 +89,10 @@ def merge(told: Sequence[Sequence[Leaf]], writers: tuple[int, ...], whole: bool)
 
 
 def _in_one_process(row: Sequence[Leaf | None]) -> Leaf | None:
-    """Returns the array that `row` describes if its devices all belong to one process, else
-    None."""
+    """Returns the array that `row` describes, or None if its devices are not all in one process.
+
+    `row` has the description of one leaf by each process.
+    """
     leaf = next((leaf for leaf in row if leaf is not None and not leaf.local), None)
     if leaf is None or len({w for shard in leaf.shards for w in shard.writers}) != 1:
         return None

@@ -12,7 +12,7 @@ from jax_cxl._job import platforms
 from jax_cxl._store.trees import leaves
 from jax_cxl._store.trees.description import Description
 
-# Subclasses would come back as these types, so they are refused.
+# Subclasses of these types are refused, because a restore would return the plain types.
 VALUES = (bool, int, float, str, type(None))
 _OF_NUMPY = (np.ndarray, np.memmap)
 
@@ -40,8 +40,8 @@ class _Known:
       structure: its structure.
       writers: indices of the processes that save.
       description: the description of its leaves.
-      positions: the position of each leaf among the leaves that JAX knows; None for a node without
-        leaves.
+      positions: the position of each leaf among those that `jax.tree.flatten` returns; None for a
+        node without leaves.
       others: numbers of the leaves that are not JAX arrays, or are typed keys.
     """
 
@@ -56,7 +56,7 @@ class Flattener:
     """Splits trees into leaves. It is quick if a tree has the form of the previous tree."""
 
     def __init__(self, *, whole: bool) -> None:
-        """Splits trees; `whole` says whether shards stay whole (`place.py`)."""
+        """Makes a flattener; `whole` says whether shards stay whole (`place.py`)."""
         self._whole = whole
         self._last: _Known | None = None
         self._forms: Any = None  # of the last tree
@@ -78,8 +78,8 @@ class Flattener:
             *(structure, writers, forms),
         ):
             known = self._last = self._describe(tree, found, structure, writers)
-        # The forms of one program's results are always the same objects, so comparing them is
-        # quick.
+        # JAX gives all results of one program the same objects as avals and shardings. So comparing
+        # the forms is quick: it compares pointers.
         self._forms = forms
         arrays = [None if position is None else found[position] for position in known.positions]
         values = []
@@ -104,7 +104,7 @@ class Flattener:
 
 
 def _forms(found: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Returns what the descriptions of the leaves depend on."""
+    """Returns what the descriptions of the leaves depend on: their types, shapes and shardings."""
     arrays = {kind for kind in set(map(type, found)) if leaves.is_array_type(kind)}
     return (
         [x.aval if type(x) in arrays else _form(x) for x in found],
@@ -148,7 +148,8 @@ def _describe(
 
 
 def _is_empty(x: Any) -> bool:
-    # States of optimizers contain nodes without leaves. Keep them for orbax checkpoints.
+    # States of optimizers contain nodes without leaves. Keep them like leaves, so that an orbax
+    # checkpoint that is made from the snapshot has them too.
     if x is None:
         return True
     if not isinstance(x, tuple | list | dict) or x:

@@ -46,8 +46,8 @@ class Leaf(NamedTuple):
       shards: parts of the array, which cover it without overlap.
       key: the PRNG implementation if the leaf is the data of typed keys; else "".
       weak_type: whether JAX promotes the array like a Python number.
-      local: whether each process has an array of its own, of this shape. Then the first dimension
-        of the shards counts the processes.
+      local: whether each process has an array of its own, of this shape. Then the shards have an
+        additional first dimension, whose index is the position of the process.
       value: the Python value.
     """
 
@@ -79,7 +79,10 @@ def dtype_of(name: str) -> np.dtype:
 
 @functools.cache
 def is_supported(dtype: np.dtype) -> bool:
-    """Whether a snapshot can hold this dtype. The name of the dtype must define it completely."""
+    """Whether a snapshot can hold this dtype.
+
+    The name of the dtype must define it completely, because only the name is stored.
+    """
     if dtype.hasobject or dtype.kind in "mMSU" or dtype.type is np.void:
         return False
     try:
@@ -161,7 +164,7 @@ def encode(structure: str, values: Sequence[Any]) -> bytes:
     """Returns the directory of a snapshot.
 
     Args:
-      structure: all but the Python values.
+      structure: the rest of the directory, as `structure` returns it.
       values: the Python values, in the order of the leaves.
     """
     return zlib.compress(f"[{structure},{values_text(values)}]".encode(), 1)

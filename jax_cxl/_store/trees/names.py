@@ -8,10 +8,13 @@ _FLAT = re.compile(r"\[<flat index (\d+)>\]")
 
 
 def parse(name: str) -> tuple[str | int, ...]:
-    """Returns the keys of a path: a number for a position in a sequence, and text for others.
+    """Returns the keys of a leaf's path.
+
+    Positions in sequences, and keys of dicts that are ints, are numbers. All other keys become
+    text.
 
     Args:
-      name: name of a leaf. Keys of dicts are text or numbers. Other keys become their text.
+      name: name of the leaf.
     """
     keys: list[str | int] = []
     at = 0

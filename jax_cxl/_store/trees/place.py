@@ -1,9 +1,9 @@
-"""Decides where each byte of a tree goes: a pure function, the same on all processes.
+"""Decides where each byte of a tree goes, by a pure function, so that all processes agree.
 
 If several devices hold a shard, they share its bytes, so that each byte is written once and all
-processes share the work. If others view the tree in the memory, shards stay whole instead: one
-device writes each shard. The parts of a process follow each other in its blocks. Each part starts
-at a multiple of 64 bytes.
+processes share the work. If other jobs may view arrays in the memory, shards stay whole instead:
+one device writes each shard. The parts of a process follow each other in its blocks. Each part
+starts at a multiple of 64 bytes.
 """
 
 import dataclasses
@@ -24,11 +24,11 @@ class Part(NamedTuple):
     Attributes:
       leaf: number of the leaf.
       shard: number of its shard.
-      holder: number of the holder of the shard that writes them.
-      writer: the process of this holder.
+      holder: which of the devices that hold the shard writes the bytes.
+      writer: the process of this device.
       start: first byte, in the shard's bytes in row-major order.
       end: byte after the last byte.
-      offset: where they begin in the writer's blocks, in bytes.
+      offset: where the bytes begin in the writer's blocks, in bytes.
     """
 
     leaf: int
@@ -59,7 +59,7 @@ class Placement:
         return layout.blocks(self.data_bytes[writer])
 
     def rows(self, writer: int, directory_bytes: int) -> int:
-        """Returns how many rows a writer takes, with the directory of writer 0."""
+        """Returns how many rows a writer takes. Those of writer 0 include the directory."""
         data = self.data_blocks(writer)
         total = data + layout.table_blocks(data)
         if writer == 0:
@@ -85,7 +85,7 @@ def place(leaves: Sequence[Leaf], num_writers: int, blocks_per_row: int, whole: 
             continue
         for shares in _shares(leaf.shards, leaf.itemsize, whole):
             if whole and shares:
-                # Only the process that has the fewest bytes so far writes the shard.
+                # The process that has the fewest bytes so far writes the shard.
                 shares = (min(shares, key=lambda share: ends[share[2]]),)
             for shard, holder, writer, start, end in shares:
                 parts.append(Part(number, shard, holder, writer, start, end, ends[writer]))
@@ -93,14 +93,17 @@ def place(leaves: Sequence[Leaf], num_writers: int, blocks_per_row: int, whole: 
     return Placement(tuple(parts), tuple(ends), blocks_per_row)
 
 
-_Share = tuple[int, int, int, int, int]  # the fields of a part from `shard` to `end`
+_Share = tuple[int, int, int, int, int]  # the fields `shard` to `end` of a `Part`
 
 
 @functools.lru_cache(1024)
 def _shares(
     shards: tuple[Shard, ...], itemsize: int, whole: bool
 ) -> tuple[tuple[_Share, ...], ...]:
-    """Returns which bytes each holder of each shard writes, or may write if shards stay whole."""
+    """Returns, for each shard, the bytes that each of its holders writes.
+
+    If shards stay whole, each holder has all bytes of the shard: `place` chooses one holder.
+    """
     found = []
     for number, shard in enumerate(shards):
         size = math.prod(shard.shape) * itemsize

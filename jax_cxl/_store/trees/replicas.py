@@ -2,8 +2,8 @@
 
 Each process multiplies the checksum of each of its copies by a factor, adds up the products, and
 writes the sums into its record. The factors of the copies of a shard add up to 0. So the sums of
-all processes add up to 0 if the copies are the same. If they differ, the probability of 0 is
-2**-64. No process waits.
+all processes add up to 0 if the copies are the same. If the copies differ, the total is 0 with a
+probability of 2**-64. No process waits for another process.
 """
 
 import struct
@@ -24,8 +24,8 @@ class Copy(NamedTuple):
       leaf: number of the leaf.
       shard: number of its shard.
       holder: number of the device among those that hold the shard.
-      column: the sum to which it belongs. Leaves that follow each other share a sum if there are
-        more leaves than sums.
+      column: number of the sum to which its checksum contributes. Neighboring leaves share a sum if
+        there are more leaves than sums.
       factor: what to multiply its checksum by.
     """
 
@@ -64,13 +64,13 @@ class Sums:
 
 
 def differing(records: Sequence[Record]) -> list[int]:
-    """Returns the columns whose copies differ, from the records of all processes."""
+    """Returns the columns with copies that differ, according to the records of all processes."""
     columns = zip(*(record.replicas for record in records), strict=True)
     return [number for number, column in enumerate(columns) if sum(column) & _WORD]
 
 
 def names(leaves: Sequence[Leaf], columns: Sequence[int]) -> list[str]:
-    """Returns the names of the leaves of columns."""
+    """Returns the names of the leaves whose copies contribute to these columns."""
     return [leaves[n].name for n, column in _columns(leaves).items() if column in columns]
 
 

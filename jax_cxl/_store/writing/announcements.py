@@ -1,4 +1,4 @@
-"""What each process announces in the memory before it saves, so that all save the same, or none.
+"""What each process announces in the memory before a save: all save the same tree, or none saves.
 
 A process writes its announcement, and then waits for those of the others. Until then it writes
 nothing else. A process that cannot save announces why, so that no other process waits for it.

@@ -18,7 +18,8 @@ from jax_cxl._store.writing.shard_bytes import DeviceBytes, HostBytes
 
 # Bytes that are copied and checked together. Python spends about 0.5 ms on a chunk.
 _CHUNK_BYTES = 256 << 20
-# If the host has to write lines back or to check blocks, a thread publishes this many at a time.
+# Blocks that a thread publishes at a time if the host has to write back cache lines or to compute
+# checksums.
 _HOST_BLOCKS = 16
 # Each GPU has several chunks under way, so that its copy engine never waits for Python.
 _CHUNKS_UNDER_WAY = 2
@@ -27,11 +28,11 @@ Part = tuple[place.Part, HostBytes | DeviceBytes]
 
 
 def write_data(own: stripes.Stripes, batches: Iterable[Any], table: np.ndarray) -> None:
-    """Writes blocks of data, and their checksums into a table.
+    """Writes the blocks of data of this process, and puts their checksums into a table.
 
     Args:
       own: blocks of this process.
-      batches: the parts that it writes, in order (`saving.Batch`).
+      batches: the parts that this process writes, in order (`saving.Batch`).
       table: array for the checksum of each block of data.
     """
     rows = own.section.geometry.blocks_per_row
@@ -45,12 +46,15 @@ def write_data(own: stripes.Stripes, batches: Iterable[Any], table: np.ndarray) 
         finished.append(
             _threads().submit(_finish, own, table, pieces, copies, room, finished.append)
         )
-    for future in finished:  # A future may add more, before it is done.
+    for future in finished:  # A future may add others to the list before it is done.
         future.result()
 
 
 def _begin(own: stripes.Stripes, pieces: Sequence["_Piece"]) -> list[int]:
-    """Writes the bytes of pieces, or starts copies; returns the numbers of the copies."""
+    """Writes pieces that are in the host's memory, and starts copies of those on GPUs.
+
+    Returns the numbers of the copies.
+    """
     by_gpu: dict[int, list[tuple[int, int, int]]] = {}
     for piece in pieces:
         if isinstance(piece.held, DeviceBytes):
@@ -66,7 +70,7 @@ def _begin(own: stripes.Stripes, pieces: Sequence["_Piece"]) -> list[int]:
 
 @dataclasses.dataclass(frozen=True)
 class _Piece:
-    """Bytes that lie together on a device of the memory.
+    """Bytes that are contiguous on one device of the memory.
 
     Attributes:
       start: their position among the bytes of this process.
@@ -81,12 +85,12 @@ class _Piece:
     first: int = 0
 
     def address(self) -> int:
-        """Waits until the values have been computed; returns their address on a GPU."""
+        """Waits until the array has been computed; returns the address of the bytes on a GPU."""
         assert isinstance(self.held, DeviceBytes)
         return self.held.address() + self.first
 
     def copy(self, own: stripes.Stripes) -> tuple[int, int, int]:
-        """Returns what a GPU copies: an address, the address of the target, and the bytes."""
+        """Returns what a GPU copies: source address, target address, and number of bytes."""
         block, inside = divmod(self.start, layout.BLOCK_BYTES)
         device, offset = own.place(block)
         target = own.section.devices.core.address(device, offset + inside)
@@ -109,9 +113,10 @@ class _Piece:
 def _pieces(
     own: stripes.Stripes, of_batches: Iterable[Sequence[Part]], chunk_bytes: int, total: int
 ) -> Iterator[list[_Piece]]:
-    """Yields all bytes of this process in pieces, in order: those of each batch together.
+    """Yields a list of pieces for each batch.
 
-    The pieces of a row that a batch does not fill come with the next batch.
+    In all, the pieces contain all bytes of this process, in order. If a batch ends within a row,
+    the pieces of this row come with the next batch.
     """
     geometry = own.section.geometry
     together = chunk_bytes if geometry.num_devices == 1 else layout.BLOCK_BYTES
@@ -134,10 +139,11 @@ def _pieces(
 
 
 def _chunks(of_batches: Iterable[list[_Piece]], chunk_bytes: int) -> Iterator[list[_Piece]]:
-    """Yields the pieces of each chunk: whole rows.
+    """Yields the pieces of each chunk. A chunk consists of whole rows.
 
-    The chunks of a batch come from all GPUs in turn, so that all copy at once, although the
-    shards of an array lie one after the other.
+    The shards of an array lie one after the other. So in the order of the bytes, one GPU would copy
+    after the other. Therefore the chunks of a batch come from all GPUs in turn, and all copy at
+    once.
     """
     for pieces in of_batches:
         by_gpu: dict[int | None, list[list[_Piece]]] = {}
@@ -154,7 +160,7 @@ def _gpu_of(pieces: Sequence[_Piece]) -> int | None:
 
 
 def _cut(start: int, end: int, unit: int, also: int) -> Iterator[tuple[int, int]]:
-    """Cuts a range at the multiples of a unit, and also at one more place."""
+    """Cuts a range at the multiples of `unit`, and at the position `also`."""
     while start < end:
         after = min(end, (start // unit + 1) * unit)
         if start < also < after:
@@ -174,7 +180,7 @@ def _finish(
     """Waits for the copies of whole rows of blocks, computes checksums, and publishes the blocks.
 
     This function empties `pieces`, so that the arrays live only until they have been copied. `add`
-    takes work for other threads.
+    takes the futures of work that it gives to other threads.
     """
     blocks = range(pieces[0].start // layout.BLOCK_BYTES, layout.blocks(pieces[-1].end))
     try:
@@ -193,7 +199,7 @@ def _finish(
 
 
 def _publish(own: stripes.Stripes, table: np.ndarray, blocks: range, on_host: set[int]) -> None:
-    """Publishes blocks, and computes the checksums of those that no GPU has computed."""
+    """Publishes blocks, and computes the checksums of those in `on_host`."""
     for device, offset, count in own.runs(blocks):
         own.section.devices.publish_device_writes(device, offset, count * layout.BLOCK_BYTES)
     for block in blocks:
@@ -206,7 +212,8 @@ def _checksums_on_gpus(
 ) -> set[int]:
     """Lets GPUs compute the checksums of blocks that lie in one array; returns the other blocks.
 
-    A restore compares them with what the copies wrote. So it also finds errors of the copies.
+    The GPUs read the arrays, not the copies. A restore compares these checksums with the copies, so
+    it also finds errors in copying.
     """
     found: dict[int, tuple[list[int], list[int]]] = {}
     for piece in pieces:
@@ -240,7 +247,7 @@ def _view(own: stripes.Stripes, block: int) -> np.ndarray:
 
 @functools.cache
 def _threads() -> concurrent.futures.ThreadPoolExecutor:
-    # These threads wait for copies. In memory without coherence each thread also writes lines back,
-    # a few GB/s.
+    # These threads wait for copies. In memory without coherence each thread also writes cache lines
+    # back, at a few GB/s.
     count = max(2, min(12, (os.cpu_count() or 1) * 3 // 4))
     return concurrent.futures.ThreadPoolExecutor(count, "jax_cxl store")

@@ -3,14 +3,15 @@
 Before its first save, a job claims the section of the name: it takes the next incarnation, and
 writes a claim into the page of claims, on each device. Its processes read this page before each
 write. They stop with an error as soon as the page contains the claim of a later incarnation. A
-claim does not overwrite the claims of the last incarnations, so that a job that wakes up late does
-not hide its successor.
+claim does not overwrite the claims of the last incarnations. So the late claim of a job that was
+stopped does not hide the claim of the job's successor.
 
 A process may be stopped between this check and its write. Such a write comes late, and nothing can
 prevent it: memory that hosts share has no atomic operations between hosts. So a job leaves one area
-unused, because its predecessor may still be writing to it. Before a job changes anything in the
-area of a save, it records in the memory that it has begun this save. No save uses the area of the
-newest valid version. A late write can damage neither this version nor any later version.
+unused, because its predecessor may still be writing to it. It knows which area this is, because
+each job records that it begins a save before it changes anything in the area of this save. Besides,
+no save uses the area of the newest valid version. So a late write can damage neither this version
+nor any later version.
 """
 
 import contextlib
@@ -28,16 +29,16 @@ from jax_cxl._store.memory.record import Record
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import validity
 
-_NOTHING = (1 << 32) - 1  # No area is retired.
+_NOTHING = (1 << 32) - 1  # The job uses all areas.
 _SPARED = 16  # A new claim does not overwrite this many of the last claims.
 
 
 class OvertakenError(errors.StoreError):
-    """Another job has begun to save under the same name, so this job saves no more."""
+    """Another job has begun to save under the same name, so this job can no longer save."""
 
 
 class DeletedError(OvertakenError):
-    """The name was deleted, so this job saves no more."""
+    """The name was deleted, so this job can no longer save."""
 
 
 class OwnedError(errors.StoreError):
@@ -51,9 +52,9 @@ class Claim:
     Attributes:
       incarnation: a number that grows by one from job to job, from 1 on.
       token: token of the job.
-      first: number of its first save. 0: this is the entry that the job writes before it looks at
-        what its predecessor has written. It writes a second entry afterwards.
-      retired: the area that the job does not use.
+      first: number of the job's first save. It is 0 in the entry that the job writes before it
+        looks at what its predecessor has written. Afterwards the job writes a second entry.
+      retired: the area that the job does not use, or `_NOTHING`.
       slot: position of the entry in the page.
       session: slot of the session of the process that made the claim.
       identity: identity of this session.
@@ -94,11 +95,11 @@ class Claim:
 
     @property
     def _released(self) -> Self:
-        """The entry as it is once the process that made it saves no more."""
+        """The entry as `release` leaves it: without a session, so that another job may follow."""
         return dataclasses.replace(self, session=0, identity=0)
 
     def release(self, section: Section) -> None:
-        """Announces that the job saves no more, if no other job has claimed the section."""
+        """Announces that the job has stopped saving, unless another job has claimed the section."""
         offset = section.geometry.claims + self.slot * layout.CLAIM_BYTES
         with contextlib.suppress(OvertakenError):
             for device in section.devices.usable:
@@ -107,7 +108,7 @@ class Claim:
         section.claim = None
 
     def begin(self, section: Section, number: int) -> None:
-        """Writes down which save the job may begin, before anything in that save's area changes."""
+        """Records that the job may begin a save, before anything in that save's area changes."""
         for device in section.geometry.mirrors:
             section.store_word(device, section.geometry.begun(self.slot), number)
 
@@ -117,12 +118,12 @@ class Claim:
             section.store_word(device, section.geometry.begun(self.slot) + 8, number)
 
     def chosen(self, section: Section) -> int:
-        """Returns the last save that the first process has chosen, 0 if there is none."""
+        """Returns the number of the last save that was chosen with `choose`, 0 if there is none."""
         offset = section.geometry.begun(self.slot) + 8
         return max(section.devices.load_word(d, offset) for d in section.geometry.mirrors)
 
     def check(self, section: Section, device: int) -> None:
-        """Checks that no other job has claimed the memory since this job did.
+        """Checks that no other job has claimed the section since this job did.
 
         Raises:
           OvertakenError: another job has claimed it, or the name was deleted.
@@ -141,7 +142,7 @@ class Claim:
             if entry.tobytes() == self.to_bytes():
                 return
         found = _claims(page)
-        own = self, self._released  # the process that made it may have closed the store since
+        own = self, self._released  # The process that made the claim may have released it.
         for claim in found:
             if claim.incarnation > self.incarnation or (
                 claim.incarnation == self.incarnation and claim.first and claim not in own
@@ -151,7 +152,8 @@ class Claim:
                     " saves no more. What the other job saves is intact. End one of the"
                     " jobs, or give each job a place of its own"
                 )
-        if not set(own) & set(found):  # damaged, or a job of long ago woke up and overwrote it
+        # If the claim is gone, it was damaged, or a much older job woke up and overwrote it.
+        if not set(own) & set(found):
             self.write(section, [device])
 
 
@@ -161,9 +163,12 @@ def newest(section: Section) -> int:
 
 
 def owner(section: Section) -> str | None:
-    """Returns which process made the last claim, None if that process has ended."""
+    """Returns which process made the last claim, in words.
+
+    Returns None if that process has ended or has released its claim, or if it is this process.
+    """
     if not catalog.has(section.devices, section.entry):
-        return None  # The memory may be that of another name.
+        return None  # The memory may belong to another name now.
     # A job writes two claims. The complete one has `first` > 0.
     claims = _all_claims(section)
     last = max(claims, key=lambda claim: (claim.incarnation, claim.first), default=None)
@@ -196,15 +201,16 @@ def take(section: Section, expected: int, token: int, last: int, base: int) -> C
         intent.write(section, section.devices.usable)
         if not catalog.stays(section.devices, section.entry):
             raise _deleted(section)
-        # From now on no other job begins a write. So look at what they have written now, not
-        # earlier.
+        # From now on no other job begins a write, because each looks for later claims first. So
+        # what the other jobs have written is final: look at it now, not earlier.
         others = [other for other in _all_claims(section) if other.token != token]
         alone = validity.last_number(section) <= last
         if alone and all(other.incarnation <= expected for other in others):
             complete = [other for other in others if other.first]
             previous = max(complete, key=lambda other: other.incarnation, default=None)
             begun = _begun(section, previous)
-            # If the previous job has begun nothing, leave out the same area as that job.
+            # If the previous job has begun nothing, leave out the same area as that job, because
+            # the job before it may still be writing there.
             retired = begun % section.geometry.areas if begun else _retired_by(previous)
             first = _first(section, retired, max(last, begun), base)
             slot = _free_slot([*before, intent], token)
@@ -220,10 +226,10 @@ def take(section: Section, expected: int, token: int, last: int, base: int) -> C
 
 
 def take_alone(section: Section) -> None:
-    """Claims the section of a table, which has one area, if no other living process has it.
+    """Claims the section of a table, which has one area, if no other living process has a claim.
 
     Raises:
-      OwnedError: another process has it.
+      OwnedError: another living process has a claim.
       OvertakenError: the table was deleted.
     """
     with catalog.locked(section.devices):
@@ -249,7 +255,7 @@ def delete(section: Section) -> None:
     """Deletes a name that no other living process publishes or reads.
 
     Raises:
-      StoreError: a process does.
+      StoreError: another living process publishes or reads it.
     """
 
     def refused() -> str | None:
@@ -292,7 +298,8 @@ def next_number(
         claim.begin(section, number)
         for device in section.geometry.mirrors:
             section.store_word(device, section.geometry.record(number, 0), 0)
-        # No process begins to read the old version from now on.
+        # From now on no process begins to read the old version. But one may have begun after the
+        # first check, so check again.
         if not _is_read(section, number):
             claim.choose(section, number)
             return old, number
@@ -304,7 +311,10 @@ def _is_read(section: Section, number: int) -> bool:
 
 
 def _begun(section: Section, previous: Claim | None) -> int:
-    """Returns the last save that a job has begun, to which it may still be writing; 0: none."""
+    """Returns the number of the last save that a job has begun; 0: none.
+
+    The job may still be writing to the area of this save.
+    """
     if previous is None:
         return 0
     offset = section.geometry.begun(previous.slot)

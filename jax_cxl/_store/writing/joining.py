@@ -1,9 +1,10 @@
 """Programs that join many small arrays on CPUs.
 
 A snapshot needs the bytes of each array on each device. Getting a device's array from JAX, and
-NumPy's view of it, takes about 5 us if the array is on one device. If it is on several, it takes
-three times as long for each of them. A program that joins a thousand arrays takes about 1 us for
-each array. The arrays may be donated afterwards, like those that any other program has read.
+NumPy's view of it, takes about 5 us if the array is on one device. If the array is on several
+devices, this takes three times as long for each device. A program that joins a thousand arrays
+takes about 1 us for each array. The arrays may be donated afterwards, like those that any other
+program has read.
 """
 
 import concurrent.futures
@@ -32,9 +33,10 @@ class Group:
 
     Attributes:
       leaves: numbers of their leaves.
-      layouts: the layout that the program expects, by leaf, for each array that may have another
-        layout.
-      parts: for each device, the number of each array's shard and its bytes.
+      layouts: the layout that the program expects, by number of the leaf. Arrays that can have only
+        one layout are left out.
+      parts: for each device, and for each array in order, the number of the array's shard on this
+        device, and its size in bytes.
       program: the program.
     """
 
@@ -58,7 +60,7 @@ class Group:
         return _compat.programs.run(self.program, [arrays[leaf] for leaf in self.leaves])
 
     def split(self, joined: Sequence[jax.Array], views: list[Any]) -> None:
-        """Waits for the joined arrays, and puts views of the shards into a list, by number."""
+        """Waits for the joined arrays; puts views of the shards into a list, at their numbers."""
         for array, parts in zip(joined, self.parts, strict=True):
             data, end = np.asarray(array), 0
             for number, size in parts:
@@ -67,18 +69,18 @@ class Group:
 
 
 class Joiner:
-    """Joins the small arrays of trees with one description."""
+    """Joins the small arrays of trees that have the same description."""
 
     def __init__(self, arrays: Mapping[int, Any], shards: Sequence[tuple[int, int]]):
         """Begins to compile the programs.
 
         Args:
           arrays: arrays of one of these trees, by the numbers of their leaves.
-          shards: the leaf and the position of the device of each shard that is needed.
+          shards: for each shard that is needed, its leaf and the position of its device.
         """
         self._groups: concurrent.futures.Future[list[Group]] | None = None
         if platforms.only_cpus():
-            # The arrays themselves must not be kept.
+            # Keep only what describes the arrays. The arrays would take memory.
             forms = {
                 leaf: (x.sharding, x.aval) for leaf, x in arrays.items() if hasattr(x, "sharding")
             }
@@ -89,7 +91,7 @@ class Joiner:
 
         Args:
           arrays: arrays, by the numbers of their leaves.
-          views: list for views of the shards, in their order.
+          views: list for views of the shards, in the order of `shards`.
 
         Returns:
           How many arrays have been joined.
@@ -142,7 +144,8 @@ def _on_devices(
 ) -> tuple[tuple[jax.Device, ...], int]:
     """Returns the devices of this process, in the order of JAX, and the bytes on each of them."""
     devices = tuple(sharding.addressable_devices_indices_map(shape))
-    # Elements of less than a byte take other bytes in XLA than in NumPy.
+    # Arrays whose elements are smaller than a byte are not joined, because XLA and NumPy store them
+    # differently.
     item_bytes = dtype.itemsize if jax.dtypes.itemsize_bits(dtype) >= 8 else 0
     return devices, math.prod(sharding.shard_shape(shape)) * item_bytes
 

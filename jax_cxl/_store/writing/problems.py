@@ -7,7 +7,7 @@ from jax_cxl import errors
 from jax_cxl._store import agreement
 from jax_cxl._store.writing import fence
 
-# Errors after which a publisher ends. It has to end on all processes.
+# Errors that end a publisher. All processes raise the same kind, so that the publisher ends on all.
 _KINDS = {kind.__name__: kind for kind in (fence.OvertakenError, fence.DeletedError)}
 
 
@@ -40,7 +40,13 @@ def in_words(problem: BaseException | None) -> str:
 def raise_disagreement(
     texts: Sequence[bytes], writers: Sequence[int], problem: Exception | None
 ) -> None:
-    """Raises the error that is due if a process cannot go on, or if the processes disagree."""
+    """Raises the error of a process that cannot go on, or else an error about a disagreement.
+
+    Args:
+      texts: for each process, its operation, its memory and its problem, as JSON.
+      writers: indices of the processes.
+      problem: the problem of this process.
+    """
     told = [json.loads(text) for text in texts]
     if problem is not None:
         raise problem

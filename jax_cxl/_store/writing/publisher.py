@@ -31,7 +31,7 @@ R = TypeVar("R")
 def _one_thread(
     method: Callable[Concatenate["Publisher", P], R],
 ) -> Callable[Concatenate["Publisher", P], R]:
-    """Lets one thread at a time call these methods of a publisher."""
+    """Makes a method of a publisher wait until no other thread is in such a method."""
 
     @functools.wraps(method)
     def call(self: "Publisher", *args: P.args, **kwargs: P.kwargs) -> R:
@@ -57,15 +57,15 @@ class Publisher:
         shared: bool,
         advice: Callable[[int], str],
     ):
-        """Saves to a section.
+        """Makes a publisher for a section.
 
         Args:
-          section: the section.
+          section: the section; None if it could not be opened.
           problem: why it could not be opened.
-          shared: whether other jobs read the versions. If so, it is an error if another living job
-            saves under the name, and shards stay whole, so that others can view them. If not, this
-            job takes the place of the other job.
-          advice: returns, for messages, what to do if a tree needs a number of bytes.
+          shared: whether other jobs read the versions. If so, shards stay whole, so that other jobs
+            can view them, and it is an error if another living job saves under the name. If not,
+            this job takes the place of a job that saves under the name.
+          advice: takes the bytes that a tree needs, and returns what to do, for messages.
         """
         self._section, self._problem = section, problem
         self._shared, self._advice = shared, advice
@@ -73,17 +73,18 @@ class Publisher:
         self._closed = False
         self._threads = concurrent.futures.ThreadPoolExecutor(1, "jax_cxl store")
         self._flattener = flatten.Flattener(whole=shared)
-        # For the last tree: its description, the description of this process, and what it writes.
+        # For the last tree: the description that all processes agreed on, the description of this
+        # process, and what this process writes.
         self._selection: tuple[Description, Description, saving.Selection] | None = None
         self._saving: concurrent.futures.Future[None] | None = None
         self._agreement: SaveAgreement | None = None
         self._version = -1  # the last one
-        self._overtaken: fence.OvertakenError | None = None  # why this job saves no more
+        self._overtaken: fence.OvertakenError | None = None  # why this job can no longer save
         self.last = 0
         self._agreed = 0  # value of `last` when the processes agreed
         self._incarnation = 0  # last claim of the section when the processes agreed
         self._own_claim: fence.Claim | None = None  # the last one that this process has written
-        self._base = 0  # number of the version from which they have continued; 0: none
+        self._base = 0  # number of the version from which the job continues; 0: none
         self._newest = 0  # number of the newest valid version; 0: none
 
     @property
@@ -106,8 +107,7 @@ class Publisher:
         def flat(writers: tuple[int, ...]) -> flatten.Flat:
             arguments.check_bool("copy", copy)
             made = self._flattener.flatten(tree, writers)
-            # Next, the other processes hear that this process can save. So its arrays must be
-            # usable.
+            # After this, the process announces that it can save. So its arrays must be usable.
             flatten.wait_for_values(made)
             return made
 
@@ -125,8 +125,8 @@ class Publisher:
 
         Args:
           version: as for `save`.
-          describe: returns the tree for the processes that save, with descriptions of its arrays
-            (`jax.ShapeDtypeStruct` with shardings) in their places.
+          describe: takes the indices of the processes that save, and returns the tree. Each array
+            is replaced by its description, a `jax.ShapeDtypeStruct` with a sharding.
         """
         made: list[streaming.Stream] = []
 
@@ -141,7 +141,7 @@ class Publisher:
         return stream
 
     def _fail(self, error: Exception) -> None:
-        """Gives up a save because of an error of the program, which the caller raises."""
+        """Gives up a save because of an error in the program. The caller raises the error."""
         if self._saving is not None:
             self._saving.exception()
             self._saving = None
@@ -154,7 +154,7 @@ class Publisher:
         describe: Callable[[tuple[int, ...]], flatten.Flat],
         batches_of: Callable[[flatten.Flat, saving.Selection], Iterable[saving.Batch]],
     ) -> int:
-        """Saves a tree whose arrays `batches_of` returns, perhaps later."""
+        """Saves the tree of `describe`. The iterable of `batches_of` may yield its arrays later."""
         if self._section is not None:
             self._section.devices.check_opener()
         if self._closed:
@@ -248,7 +248,7 @@ class Publisher:
         Afterwards no process writes until it calls `save` again.
 
         Args:
-          operation: what this process does, in which all processes must agree.
+          operation: what this process does. It must be the same on all processes.
           problem: why this process cannot do it.
         """
         if operation != "save":
@@ -325,13 +325,16 @@ class Publisher:
         self._base = number
 
     def replace_agreement(self, together: SaveAgreement) -> None:
-        """Goes on with what the processes have agreed on, in memory that was opened again."""
+        """Keeps what the processes have agreed on, after the section was opened again."""
         self._agreement = SaveAgreement(
             self.section, together.token, together.writers, together.own
         )
 
     def _begin(self) -> tuple[Any, int]:
-        """Returns the record of this process in the area of the next save, and its number."""
+        """Begins the next save.
+
+        Returns the record that this process had in the area of this save, and the save's number.
+        """
         section = self.section
         base = self._base if self.last == self._agreed else 0
         end = time.monotonic() + configuration.from_environment().timeout
@@ -390,7 +393,8 @@ class Publisher:
 
     def _give_up(self, together: SaveAgreement, error: BaseException) -> None:
         """Tells the others why this process cannot save. All agree again before the next save."""
-        # A job that could not claim a name may publish it when the other job has ended.
+        # Keep the error only if this job has claimed the name. A job that could not claim a shared
+        # name may publish it once the other job has ended.
         if isinstance(error, fence.OvertakenError) and (self.section.claim or not self._shared):
             self._overtaken = error
         together.fail(error)
@@ -402,7 +406,7 @@ class Publisher:
 
         Args:
           flat: the tree, as this process describes it.
-          description: as the processes have agreed on it.
+          description: the description that the processes have agreed on.
           own: position of this process among those that save.
         """
         last = self._selection

@@ -34,7 +34,8 @@ class SaveAgreement:
         self.token, self.writers, self.own = token, writers, own
         self._section = section
         self._attempt = 0
-        # What the processes agreed on when their descriptions last differed.
+        # From the last time that the descriptions of the processes differed: the checksums of these
+        # descriptions, and the description that was agreed on.
         self._merged: tuple[list[int], Description] | None = None
 
     def meet(self) -> None:
@@ -50,7 +51,8 @@ class SaveAgreement:
         told = {self.own}
 
         def missing() -> list[int]:
-            # A process may be replacing its announcement.
+            # Remember who has announced itself. A process may be replacing its announcement, and
+            # then it cannot be read.
             told.update(writer for writer in self._others() if self._of(writer))
             return [self.writers[writer] for writer in self._others() if writer not in told]
 
@@ -63,7 +65,7 @@ class SaveAgreement:
             ) from error
 
     def agree(self, flat: flatten.Flat, step: int) -> Description:
-        """Waits until all processes save a tree; returns the description of the tree.
+        """Waits until all processes have announced their trees; returns the common description.
 
         Args:
           flat: the tree of this process.
@@ -108,14 +110,14 @@ class SaveAgreement:
 
     def fail(self, error: BaseException) -> None:
         """Tells the other processes that this process cannot save."""
-        # The memory may be the reason.
+        # If the memory is the reason, the announcement may fail too.
         with contextlib.suppress(errors.PoolError, errors.StoreError, ValueError):
             if len(self.writers) > 1:
                 text = f"{type(error).__name__}: {error}"
                 self._announce(0, 0, problem=text)
 
     def wait(self, missing: Callable[[], Sequence[int]], timeout: float | None, what: str) -> None:
-        """Waits until no process is missing.
+        """Waits until `missing` returns no process.
 
         Args:
           missing: returns the processes that have not done something yet.
@@ -166,7 +168,7 @@ class SaveAgreement:
         for writer in self._others():
             found = None if writer in told else self._of(writer)
             if found and found.attempt == self._attempt and not found.problem:
-                # Keep it, because the process may replace it.
+                # Keep the announcement, because the process may overwrite it.
                 told[writer] = found
             if writer not in told:
                 missing.append(self.writers[writer])

@@ -32,7 +32,7 @@ class Bytes(Protocol):
     """The bytes of a part, in this host's memory or from a file."""
 
     def read(self, start: int, end: int) -> np.ndarray:
-        """Returns some of the bytes. Calls are in the order of the bytes."""
+        """Returns some of the bytes. Each call begins where the previous one ended."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +40,9 @@ class Batch:
     """Arrays that are written together.
 
     Attributes:
-      parts: the parts of the arrays that this process writes, each with its bytes, in order. They
-        are iterated over only once, unless some may be in the memory of GPUs. Then they are a list.
+      parts: the parts of the arrays that this process writes, each with its bytes, in order. If
+        some may be in the memory of GPUs, this is a list. Otherwise it may be an iterator, which
+        yields them only once.
       copies: copies of replicated arrays, each with the source of its checksum.
     """
 
@@ -63,7 +64,8 @@ class Save:
       writer: position of this process among those that save.
       batches: the arrays, in the order of the leaves. The iterator may wait for arrays.
       on_device: whether parts may be in the memory of GPUs.
-      old: the record of this process that was in the area, None if there was none.
+      old: on the first process, the record that it had in the area of this save until it erased the
+        record. None if there was none, and on the other processes, whose records are still there.
     """
 
     section: Section
@@ -140,7 +142,7 @@ class Save:
 
         for part, shard in itertools.chain.from_iterable(batch.parts for batch in batches):
             assert not isinstance(shard, DeviceBytes)
-            # Parts begin at multiples of 64 bytes.
+            # Parts begin at multiples of 64 bytes, so there may be a gap before this part.
             gap = part.offset - (number * layout.BLOCK_BYTES + filled)
             block[filled : filled + gap] = 0
             filled += gap
@@ -163,7 +165,7 @@ class Save:
             complete()
 
     def _announce(self, record: Record | None) -> None:
-        """Writes the record on all devices, its first word last. None clears the first word.
+        """Writes the record on all devices, its first word last. For None, clears the first word.
 
         Other processes look at the first device, unless it is lost. So the first device is written
         last: when they find the record there and go on, this process has written all copies.
@@ -178,7 +180,9 @@ class Save:
     def _known_blocks(self) -> np.ndarray:
         """Returns the checksums of the blocks that are in the area, if this job has written them.
 
-        A job that was lost may have changed blocks afterwards.
+        Otherwise it returns nothing, because a job that was lost may have changed blocks after it
+        wrote its record. It also returns nothing if the blocks of this process now begin in another
+        row.
         """
         old = self.old
         if old is None and self.writer:
@@ -230,7 +234,7 @@ class _Output:
         self._count(block)
 
     def skip(self, count: int) -> None:
-        """Skips some blocks that have been written already."""
+        """Adds blocks that have been written already to the parity, but does not write them."""
         if self._parity is None:  # There is nothing to compute from them.
             self._next += count
             return
@@ -246,7 +250,7 @@ class _Output:
             self._end_row()
 
     def append(self, data: np.ndarray) -> None:
-        """Writes data in blocks of their own; zeros fill the last one."""
+        """Writes data, from the start of the next block on. Zeros fill the last block."""
         data = data.view(np.uint8)
         for start in range(0, len(data), layout.BLOCK_BYTES):
             block = np.zeros(layout.BLOCK_BYTES, np.uint8)
@@ -267,11 +271,11 @@ class _Output:
         self._changed = False
 
 
-_ITSELF = -1  # The position of an array that is its only part in this process.
+_ITSELF = -1  # Stands for the array itself in place of its part on a device.
 
 
 class Selection:
-    """The parts that a process writes of all trees with one description.
+    """What a process writes of a tree. It is the same for all trees with one description.
 
     Attributes:
       on_device: whether arrays may be in the memory of GPUs.
@@ -297,11 +301,11 @@ class Selection:
             position = _position(flat.arrays[what.leaf], index[leaf.local :], what.holder)
             into: Any = self._parts if isinstance(what, place.Part) else self._copies
             into.setdefault(what.leaf, []).append((what, position))
-        self._chosen: _Chosen | None = None  # the last one
+        self._chosen: _Chosen | None = None  # by the last call of `hold`
         self._joiner: joining.Joiner | None = None  # of arrays that were chosen twice
 
     def hold(self, arrays: Mapping[int, Any], copy: bool, owned: bool = False) -> Batch:
-        """Holds the bytes of some leaves.
+        """Returns a batch of some leaves. It keeps their bytes as they are until they are written.
 
         Args:
           arrays: the leaves, by their numbers.
@@ -324,7 +328,8 @@ class Selection:
         if is_known and self._joiner is None:
             # This is the second save of arrays like these, so more will follow.
             self._joiner = joining.Joiner(arrays, self._chosen.shards)
-        # The thread that writes the parts makes their objects, because there may be many.
+        # These are generators, so that the thread that writes the parts makes their objects. There
+        # may be many.
         return Batch(
             ((part, HostBytes(views[shard], part.start, part.end)) for part, shard in parts),
             ((of, HostBytes(views[shard], 0, views[shard].nbytes)) for of, shard in copies),
@@ -361,7 +366,8 @@ class _Chosen:
 
     Attributes:
       leaves: numbers of the leaves.
-      shards: the arrays of this process's devices: numbers of the leaf and of the device.
+      shards: the arrays of single devices from which this process writes. Each is given by the
+        number of the leaf and the position of the device.
       parts: the parts, each with the number of its shard.
       copies: copies of replicated arrays, each with the number of its shard.
     """
@@ -373,17 +379,17 @@ class _Chosen:
 
 
 def _shard(arrays: Mapping[int, Any], leaf: int, position: int) -> Any:
-    """Returns the array of a device."""
+    """Returns the part of an array that a device of this process has, as an array."""
     array = arrays[leaf]
     return array if position == _ITSELF else _compat.arrays.of_devices(array)[position]
 
 
 def _position(array: Any, index: leaves.Index, holder: int) -> int:
-    """Returns which of this process's devices is the holder of a shard, in the order of JAX."""
+    """Returns the position, in JAX's order, of a device of this process that holds a shard."""
     if not hasattr(array, "sharding"):
         return _ITSELF
     holding, positions, itself = _holders(array.sharding, array.shape)
-    # On CPUs, NumPy can view such an array directly, without the array of the device.
+    # NumPy can view an array on one CPU device directly, without the array of the device.
     return _ITSELF if itself and not is_on_gpu(array) else positions[holding[index][holder]]
 
 
@@ -391,7 +397,7 @@ def _position(array: Any, index: leaves.Index, holder: int) -> int:
 def _holders(
     sharding: jax.sharding.Sharding, shape: tuple[int, ...]
 ) -> tuple[dict[leaves.Index, list[jax.Device]], dict[jax.Device, int], bool]:
-    """Returns the devices that hold each shard, in the order of the holders.
+    """Returns, for each shard, the devices that hold it, in the order of `Shard.writers`.
 
     Also returns the position of each device of this process among the arrays of its devices, and
     whether the whole array is on one device of this process.

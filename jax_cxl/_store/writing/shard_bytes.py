@@ -48,7 +48,7 @@ class DeviceBytes:
     """
 
     def __init__(self, array: jax.Array, start: int = 0, view: Any = None):
-        """Holds the bytes of an array on one GPU, in row-major order, from a byte on.
+        """Holds the bytes of an array on one GPU, in row-major order, from `start` on.
 
         Args:
           array: the array. Its values need not have been computed.
@@ -98,8 +98,8 @@ def hold(ranges: Sequence[Range], copy: bool, owned: bool = False) -> list[HostB
         the byte after the last one. The values need not have been computed.
       copy: whether to take a copy of what is in a GPU's memory. Otherwise a program to which the
         array is donated fails while the object in the result lives.
-      owned: whether nobody else has the arrays, so that nobody donates them. If others have them
-        and no copy is taken, this function waits for values on GPUs.
+      owned: whether only the caller has the arrays, so that nobody donates them. If this is False
+        and no copy is taken, this function waits until values on GPUs have been computed.
     """
     held: list[HostBytes | DeviceBytes | None] = []
     to_copy: dict[Any, list[int]] = {}
@@ -112,7 +112,7 @@ def hold(ranges: Sequence[Range], copy: bool, owned: bool = False) -> list[HostB
             held.append(None)
         else:
             held.append(DeviceBytes(array, start, None if owned else array.__dlpack__()))
-    # One program for each GPU: a program for each array would take longer to start than the copies.
+    # One program for each GPU: to start a program for each array would take longer than to copy.
     for numbers in to_copy.values():
         chosen = [ranges[number] for number in numbers]
         copies = _copied(
@@ -125,9 +125,9 @@ def hold(ranges: Sequence[Range], copy: bool, owned: bool = False) -> list[HostB
 
 
 def hold_sums(arrays: Sequence[jax.Array]) -> list[HostBytes | DeviceSum]:
-    """Holds what the checksums of arrays are computed from. The arrays may be donated afterwards.
+    """Returns objects that return the checksums of arrays later, even if the arrays are donated.
 
-    Arrays on devices of one kind have the same checksum if they have the same bytes.
+    If the devices of two arrays are of the same kind, arrays with equal bytes have equal checksums.
 
     Args:
       arrays: JAX arrays, each on one device.
@@ -184,7 +184,8 @@ def is_on_gpu(array: Any) -> bool:
     """Whether a JAX array, or what describes one, is in the memory of GPUs."""
     if platforms.only_cpus() or not hasattr(array, "sharding"):
         return False
-    # Elements of less than a byte are packed on the GPU, and take a byte each on the host.
+    # Elements of less than a byte are packed on the GPU, and take a byte each on the host. Such an
+    # array is read by JAX instead, which unpacks it.
     return _is_gpu_memory(array.sharding) and jax.dtypes.itemsize_bits(array.dtype) >= 8
 
 

@@ -35,8 +35,9 @@ class Stream:
         """Writes the next leaves. Waits while earlier leaves still wait to be written.
 
         Args:
-          arrays: arrays by the numbers of their leaves, which follow the earlier leaves. Their
-            values need not have been computed. Nobody may donate them afterwards.
+          arrays: arrays by the numbers of their leaves. The first number follows the last one of
+            the previous call. The values need not have been computed. Nobody may donate them
+            afterwards.
 
         Raises:
           Exception: the error that has stopped the thread that saves.

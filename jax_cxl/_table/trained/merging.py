@@ -5,7 +5,8 @@ import numpy as np
 
 from jax_cxl._table import sources
 
-# The first updates of all rows are summed together, up to this many a row; the rest row by row.
+# The first updates of each row, up to this many, are added for all rows at once. The other updates
+# are added row by row.
 _LEVELS = 64
 
 
@@ -34,7 +35,7 @@ def local(x: object) -> np.ndarray:
 
 
 def named(ids: np.ndarray, rows: int) -> np.ndarray:
-    """Returns ids as int64: negative ids count from the end, and -1 is outside of the table."""
+    """Returns ids as int64, from 0 to rows - 1; -1 stands for ids outside of the table."""
     wide = np.where(ids > np.iinfo(np.int64).max, -1, ids) if ids.dtype == np.uint64 else ids
     wide = wide.astype(np.int64)
     wide = np.where((wide < 0) & (ids.dtype != np.uint64), wide + rows, wide)
@@ -42,7 +43,7 @@ def named(ids: np.ndarray, rows: int) -> np.ndarray:
 
 
 def merge(ids: np.ndarray, updates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns different ids, ascending, and the sum of the updates of each.
+    """Returns the distinct ids, ascending, and the sum of the updates of each id.
 
     The updates of an id are added to zero one after another, as XLA's scatter does on CPUs. Narrow
     floats are summed in float32.

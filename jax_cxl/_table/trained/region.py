@@ -29,10 +29,11 @@ from jax_cxl._store.trees import leaves
 from jax_cxl._table.sources import Source
 
 _PARTS = 1024
-# Owners may be on hosts whose caches are not coherent. So no two of them write to a cache line.
+# Two owners of rows (`steps.py`) may be on hosts whose caches are not coherent. So they must not
+# write to the same cache line.
 _LINE = 64
 WORDS_BYTES = 128
-_FINISHED = 64  # the word `finished`, after the word `begun`
+_FINISHED = 64  # offset of the word `finished`; the word `begun` is at 0
 _COMMITTED, _APPLIED, _ENTRY = 0, 128, 256
 _ENTRY_BYTES = 64
 
@@ -172,12 +173,12 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """The entry of the journal: a step that is complete in the journal.
+    """The entry of the journal. It says that the journal has all new rows of a step.
 
     Attributes:
       step: its number.
       count: how many rows it changes.
-      owners: how many processes have written them.
+      owners: how many processes have written these rows.
       ids: checksum of the numbers of these rows.
     """
 
@@ -217,7 +218,7 @@ class Region:
         """Finds the memory.
 
         Raises:
-          StoreError: it leaves the section.
+          StoreError: the plan needs more memory than the section has.
         """
         if start + plan.bytes > section.geometry.end:
             raise errors.StoreError(

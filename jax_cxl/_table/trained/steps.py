@@ -1,7 +1,7 @@
 """Steps that change the rows of a table, taken by all processes of a job together.
 
 Each row has an owner: the parts of the rows are divided among the processes of the job. A step is
-written in four moves. Before each next move, all processes wait for each other:
+written in four moves. Between two moves, all processes wait for each other:
 
 1. Each owner computes its new rows, and writes them into the journal.
 2. The first process commits the step: it writes the journal's entry, and then the step's number.

@@ -14,7 +14,7 @@ Groups = list[list[int]]
 
 
 def decode(instruction: Message) -> Groups:
-    """Returns the groups of a collective, in its own ids. An empty list means one group of all."""
+    """Returns the groups of a collective, in the ids that it uses; [] means one group of all."""
     if instruction.has(_MESH_AXES):
         return _of_mesh_axes(Message(instruction.blob(_MESH_AXES)))
     if instruction.has(_IOTA):
@@ -69,7 +69,7 @@ def _of_mesh_axes(proto: Message) -> Groups:
 
 
 def _part(axis: Message, sizes: list[int]) -> tuple[int, int]:
-    """Returns how many parts lie before the named part of an axis, and its size."""
+    """Returns the sizes of an axis before its named part (1 for a whole axis), and of the part."""
     if not axis.has(2):
         return 1, sizes[axis.get(1)]
     part = Message(axis.blob(2))

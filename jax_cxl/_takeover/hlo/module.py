@@ -109,7 +109,7 @@ class Computation:
         return self._instructions[number]
 
     def position(self, instruction: Instruction) -> int:
-        """Returns the position of an instruction that XLA gave."""
+        """Returns the position of one of the instructions that XLA gave."""
         return self._position[instruction.id]
 
     def with_any(self, texts: "tuple[bytes, ...]") -> Iterator[Instruction]:
@@ -225,7 +225,7 @@ class Module:
         return [tuple(entry.integers(1)) for entry in entries]
 
     def forget_donations(self, arguments: set[int]) -> None:
-        """Gives results memory of their own in place of the memory of these arguments."""
+        """Gives other memory to the results that would reuse the memory of these arguments."""
         aliases = Message(self._proto.blob(_ALIASES))
         entries = aliases.messages(1)
         aliases.clear(1)
@@ -313,7 +313,8 @@ class Module:
 
         Args:
           instruction: the instruction.
-          skip: returns whether to skip the frames of a file, and to look at their callers.
+          skip: takes the name of a file, and returns whether to use the caller of its frames
+            instead.
         """
         metadata = Message(instruction.proto.blob(Instruction.METADATA))
         files, functions, locations, frames = self._stack_frames

@@ -91,7 +91,10 @@ class Costs:
         return _LAUNCH + max(products, sum(map(size, arrays)) / _BYTES)
 
     def products(self, computation: Computation, instruction: Instruction) -> float:
-        """Returns how long its matrix products take: the instruction, or those fused into it."""
+        """Returns how long a matrix product takes, or for a fusion, the products in it.
+
+        Returns 0 for all other instructions.
+        """
         if instruction.opcode != "fusion":
             return _dot(computation, instruction)
         return sum(map(self._in_fusion, instruction.proto.integers(Instruction.CALLED)))

@@ -124,13 +124,13 @@ class Graph:
         return self._instructions[i].opcode in VIEWS and i not in self._kept
 
     def _stay_readable(self, pair: Pair) -> None:
-        """Keeps writes that may overwrite a collective's operand behind the collective's done."""
+        """Makes writes that may overwrite a collective's operand wait for the collective's done."""
         read = self._memory.read(pair.start)
         self._keep(pair.done, read)
         if not all(map(self._memory.is_own, read)):
             # Unknown instructions may share this memory. So the done must come no later than in
-            # XLA's order. It stays before the next instruction that does not move, and before the
-            # instructions between the two that may be put off.
+            # XLA's order: before the next instruction that does not move, and before each
+            # deferrable instruction between the done and that one.
             moving = {i for p in self.pairs if p.movable for i in (p.start, p.done)}
             for i in range(pair.done + 1, len(self._instructions)):
                 given = self._instructions[i].opcode in ("parameter", "constant")
@@ -140,7 +140,7 @@ class Graph:
                         break
 
     def _keep(self, reader: int, read: set[int]) -> None:
-        """Keeps writes that may overwrite a reader's input behind the reader, as in XLA's order."""
+        """Makes later writes that may overwrite a reader's input wait for the reader."""
         for writer in self._memory.writers:
             if writer > reader and not read.isdisjoint(self._memory.read(writer)):
                 self._before[writer].append(reader)

@@ -24,7 +24,7 @@ VIEWS = ("bitcast", "get-tuple-element", "tuple", "opt-barrier")
 
 
 def tuple_of(computation: Computation, instruction: Instruction) -> Instruction:
-    """Returns the instruction, behind any barriers, that made the tuple of a get-tuple-element."""
+    """Returns the instruction that made the tuple of a get-tuple-element. Skips barriers."""
     whole = computation.instruction(instruction.operands[0])
     while whole.opcode == "opt-barrier":
         whole = computation.instruction(whole.operands[0])
@@ -32,7 +32,10 @@ def tuple_of(computation: Computation, instruction: Instruction) -> Instruction:
 
 
 def source(computation: Computation, number: int) -> Instruction:
-    """Returns the part that an instruction takes from a tuple built here, else the instruction."""
+    """Follows get-tuple-elements from an instruction to the one that computed the array.
+
+    Returns the get-tuple-element itself if this computation does not build its tuple.
+    """
     instruction = computation.instruction(number)
     while instruction.opcode == "get-tuple-element":
         whole = tuple_of(computation, instruction)
@@ -54,8 +57,9 @@ class Memory:
       operands: the operands of each instruction.
       owners: for each instruction, the instructions whose memory its result may share.
       writers: instructions that may write into the memory of an operand.
-      joined: instructions whose result may share memory with another result: an instruction writes
-        into it, or it is a result of the computation, which may have the memory of an argument.
+      joined: instructions whose result may share memory with another result. Either an instruction
+        writes into this memory, or the computation returns this result, which may then be in the
+        memory of an argument.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ class Node:
         parts); by default all of `reads`. For another instruction, the instructions whose memory
         holds its result.
       inside: bytes used by the computations that it calls, while they run.
-      grown: how many of these bytes they would not use in XLA's order.
+      grown: how many bytes less these computations would use in XLA's order.
       reads: the instructions in `before` whose results it reads or names, None for all of them.
     """
 
@@ -116,8 +116,8 @@ class Clock:
     def blocked(self, position: int) -> float:
         """Returns the time from which an instruction can run without waiting for a collective.
 
-        Returns 0 if it waits for no collective, or if the instruction and those that it needs
-        cannot be deferred.
+        Returns 0 if it waits for no collective, or if the instruction, or one that it needs, cannot
+        be deferred.
         """
         until = 0.0
         seen, stack = set(), [position]

@@ -14,7 +14,7 @@ from jax_cxl._takeover.schedule.memory import VIEWS, Memory, tuple_of
 # An instruction by its position in XLA's order, and a part of its result, None for all.
 Name = tuple[int, int | None]
 
-# A part of the result of these may have the memory of an operand of the same size.
+# A part of the result of these instructions may have the memory of an operand of the same size.
 _IN_PLACE = {
     *("fusion", "dynamic-update-slice", "scatter", "set-dimension-size", "ragged-all-to-all"),
     "async-update",
@@ -33,7 +33,7 @@ class Sizes:
 
         Args:
           memory: the computation, and which of its results share memory.
-          starts: the start of each done of the pool.
+          starts: for each done of a collective of the pool, its start.
         """
         self._memory, self._starts = memory, starts
         self._dones = {start: done for done, start in starts.items()}
@@ -50,12 +50,12 @@ class Sizes:
         for part, i in outputs:
             if part in donated or computation is not module.entry:
                 self._counted.update(self.named(i))
-        # For instructions that write in place, whose memory their results have.
+        # For instructions that write in place: the owners of the memory that their results have.
         self._shared: dict[int, tuple[Name, ...]] = {}
         self.parts = [self._find(i) for i in range(len(memory.instructions))]
 
     def shared(self, i: int) -> tuple[Name, ...]:
-        """Returns the owner of the memory of an instruction's result that is not a view."""
+        """Returns the owner of the memory of the result of an instruction that is not a view."""
         return self._shared.get(i, ())
 
     def named(self, i: int) -> tuple[Name, ...]:
@@ -84,7 +84,7 @@ class Sizes:
                 return self.named(memory.operands[carried][index])
         if opcode in VIEWS:
             return self.named(whole)
-        # Tuples in tuples have no parts here.
+        # The result of a start may contain tuples. Their parts are not told apart here.
         return ((self._starts.get(whole, whole), None if opcode.endswith("-start") else index),)
 
     def _find(self, i: int) -> tuple[int, ...]:
@@ -120,7 +120,7 @@ class Sizes:
         own: list[int] = []
         shared: list[Name] = []
         if instruction.opcode.endswith("-start") and sizes[0] == sum(n for n, _ in given):
-            # The first part of its result is its operands.
+            # The first part of the start's result consists of its operands.
             shared += [name for _, operand in given for name in self.named(operand)]
             own.append(0)
             called = instruction.proto.integers(Instruction.CALLED)

@@ -28,7 +28,7 @@ def used(nodes: Sequence[Node], pairs: Sequence[Pair], positions: Sequence[int])
         node = nodes[position]
         below = frozenset().union(*(owners[b] for b in _reads(node)))
         if position in starts:
-            # The done reads what the start reads.
+            # What the start reads stays in use until the done.
             below = below.union(*(owners[b] for b in _reads(nodes[starts[position]])))
         named = frozenset().union(*(_named(owners, name) for name in node.names))
         if node.view and not node.names:
@@ -64,7 +64,7 @@ def _named(owners: dict[int, frozenset[_Owner]], name: tuple[int, int | None]) -
 
 
 class Usage:
-    """Bytes in use at each place of XLA's order, while another order grows."""
+    """Bytes in use at each place of XLA's order, while another order is built."""
 
     def __init__(self, nodes: Sequence[Node], pairs: Sequence[Pair], limit: int) -> None:
         self._nodes = nodes

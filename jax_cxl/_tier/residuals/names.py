@@ -25,8 +25,8 @@ def replace(jaxpr: Any, replaced: Callable[[Any, str], Any]) -> Any:
 
     Args:
       jaxpr: the jaxpr.
-      replaced: returns an equation for an equation and its name. It is called in the order of
-        `named`.
+      replaced: takes an equation that names a value, and the name, and returns the new equation. It
+        is called in the order in which `named` yields.
     """
 
     def of(x: Any) -> Any:

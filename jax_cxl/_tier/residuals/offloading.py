@@ -34,7 +34,7 @@ def offload_residuals(
     keeps the inputs of all layers on the device.
 
     The memory is taken when a program is lowered, for each device of this process, and is given
-    back when `f` and its programs are gone. It is not data of the store that others could read.
+    back when `f` and its programs are gone. Other users of the store cannot read it.
 
     Args:
       f: a function of trees of arrays, such as the body of a `jax.lax.scan`. It names values by
@@ -44,7 +44,8 @@ def offload_residuals(
         `jax.shard_map`, a dict with the sharding of each. The mesh of each sharding contains all
         devices of the program.
       calls: how many calls of `f` lie between the first call in a forward pass and the end of its
-        backward pass: the number of layers. The store has room for the values of these calls.
+        backward pass. This is usually the number of layers. The store has room for the values of
+        these calls.
       policy: as for `jax.checkpoint`: which other values stay on the device.
       prevent_cse: as for `jax.checkpoint`. Within `jax.lax.scan` False is as good, and faster.
       static_argnums: as for `jax.checkpoint`.
@@ -119,7 +120,7 @@ class _Offloaded:
       f: the function.
       store: the store.
       shardings: shardings of the values, by name.
-      calls: how many calls lie between a forward and a backward pass.
+      calls: as for `offload_residuals`.
     """
 
     f: Callable[..., Any]

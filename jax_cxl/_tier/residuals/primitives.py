@@ -55,7 +55,7 @@ get_p = core.Primitive("get_residual")
 
 
 def _split(saveable, unknown, _, eqn):
-    """Splits an equation of `offload_p` into what both passes do with it."""
+    """Splits an equation of `offload_p` into an equation for each of the two passes."""
     if unknown[0]:
         return None, eqn, [True], [True], []
     (x,), (out,), value = eqn.invars, eqn.outvars, eqn.params["value"]
@@ -106,7 +106,7 @@ def _prepare(platform: platforms.Platform, ctx, value: Value) -> None:
 
 
 def _check_one_device(ctx, value: Value) -> None:
-    """Checks that each device runs the call with a part of its own."""
+    """Checks that each device runs the call with its own part of the value."""
     context = ctx.module_context.axis_context
     manual = getattr(context, "manual_axes", None)
     if manual is None:
@@ -123,7 +123,7 @@ def _check_one_device(ctx, value: Value) -> None:
 
 
 def _lower_sharded(ctx, operand, *, value, primitive, **params):
-    """Lowers a call as a call on each device."""
+    """Lowers `put_p` or `get_p` of a sharded value as a call on each device."""
     sharding = value.sharding
     parts = jax.P(sharding.mesh.axis_names)
     local = dataclasses.replace(value, sharding=None)

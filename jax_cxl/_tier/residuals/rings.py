@@ -14,8 +14,8 @@ from jax_cxl._job import platforms
 from jax_cxl._store.memory import catalog, layout
 from jax_cxl._store.memory.devices import Devices
 
-# Programs name a ring by its number. All processes of a job count alike, so that they compile the
-# same programs.
+# Programs name a ring by its number. All processes of a job number their rings in the same order,
+# so that they compile the same programs.
 _numbers = itertools.count()
 
 
@@ -78,7 +78,7 @@ class Ring:
         return natives
 
     def _native(self, platform: platforms.Platform, ordinal: int, offset: int) -> Any:
-        """Makes the ring of a device. It begins at an offset on each path."""
+        """Makes the ring of a device. It begins at `offset` on each path."""
         core = self._devices.core
         own: dict[str, int] = {"ring": self.number, "device": ordinal, "rows": self._rows}
         if platform is platforms.CPU:
@@ -88,7 +88,7 @@ class Ring:
         return platform.load().ResidualRing(addresses=addresses, **own)
 
     def _section(self, count: int) -> tuple[catalog.Entry, _core.Lease]:
-        """Makes a section for the rings of some devices, which this process leases."""
+        """Makes a section for the rings of `count` devices, and leases it."""
         _delete_abandoned(self._devices)
         geometry = catalog.geometry_for(self._devices, 0)
         size = geometry.bytes_for(self._rows * count)

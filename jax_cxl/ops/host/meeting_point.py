@@ -10,7 +10,7 @@ import jax
 from jax_cxl import _core, errors
 from jax_cxl._job import configuration, lifecycle
 
-# The first and the longest pause between two looks, in seconds.
+# The first and the longest pause between two checks, in seconds.
 _PAUSES = (0.001, 0.02)
 
 

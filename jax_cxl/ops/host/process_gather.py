@@ -32,8 +32,8 @@ def process_gather(x: Any, *, root: int = 0, timeout: float | None = None) -> li
     """Gathers host data of all processes in one process, outside of compiled programs.
 
     All processes have to call it, in the same order. Shapes and dtypes may differ between
-    processes. Only the root holds the data of the others, unlike after
-    `jax.experimental.multihost_utils.process_allgather`.
+    processes. Only the root gets the data of the others. (With
+    `jax.experimental.multihost_utils.process_allgather` all processes get all data.)
 
     Args:
       x: pytree of arrays and numbers, of any numeric dtype of JAX or NumPy. JAX arrays have to be

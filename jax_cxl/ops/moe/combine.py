@@ -57,7 +57,7 @@ def moe_combine(y: Any, weights: Any, handle: MoeHandle) -> Any:
 
 
 def moe_combine_halves(y: Any, weights: Any, handle: MoeHandle) -> tuple[list, Any, Callable]:
-    """Starts `moe_combine` on a GPU; returns the same values as `split_function.start`."""
+    """Starts `moe_combine` on a GPU. Returns three values, as `split_function.start` does."""
     partial = _add(y, weights, handle)
     if not handle.axes:
         return [], exchange.deliver(partial, handle), lambda _, others: others

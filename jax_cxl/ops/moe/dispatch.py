@@ -93,7 +93,7 @@ def moe_dispatch(
 def moe_dispatch_halves(
     x, experts, axis_name=None, *, num_experts=None, capacity=None, max_rows=None, float8_block=None
 ) -> tuple[list, Any, Callable]:
-    """Starts `moe_dispatch` on a GPU; returns the same values as `split_function.start`."""
+    """Starts `moe_dispatch` on a GPU. Returns three values, as `split_function.start` does."""
     x, handle = _route(x, experts, axis_name, num_experts, capacity, max_rows, float8_block)
     if float8_block is not None or not handle.axes:
         rows = _send(x, handle, float8_block)

@@ -6,8 +6,8 @@
                deliver  the token's owner takes these sums of all ranks, and adds them up
 
 `fetch` and `deliver` are each other's transposes, and so are `expand` and `add` with weights 1.
-Both moves only pull: a rank publishes its rows once, and every rank takes what it needs. So no
-gradient needs a scatter over the rows of all ranks.
+`fetch` and `deliver` only pull: a rank publishes its rows once, and every rank takes what it needs.
+So no gradient needs a scatter over the rows of all ranks.
 """
 
 import functools
@@ -35,12 +35,13 @@ def take_sums(partial: Any, handle: MoeHandle) -> Any:
     return take_rows(partial, handle.back.ravel(), handle.axes, published=handle.returned)
 
 
-# Functions with custom derivatives. Integers have no cotangents.
+# Functions with custom derivatives. The arrays of a handle are integers, so they have no
+# cotangents.
 
 
 @jax.custom_vjp
 def fetch(x: Any, handle: MoeHandle) -> Any:
-    """`take_tokens` with its transpose."""
+    """`take_tokens`, with `deliver` as its transpose."""
     return take_tokens(x, handle)
 
 

@@ -33,8 +33,8 @@ class MoeHandle:
     dropped: Any
     assignment: Any
     fetch: Any  # (fetched,): the token of each row that this rank fetches, -1 for none.
-    expand: Any  # (rows,): where each row was fetched, -1 for none; None if row for row.
-    rows_of: Any  # (fetched, k): the rows of each fetched row, -1 for none; None if row for row.
+    expand: Any  # (rows,): the fetched row of each row, -1 for none; None: the same row.
+    rows_of: Any  # (fetched, k): the rows of each fetched row, -1 for none; None: the same.
     back: Any  # (T, slots): the rows, among those that all ranks fetch, of each token; -1: none.
     wanted: Any  # (T,): whether another rank may fetch this token.
     returned: Any  # (fetched,): whether the token of each fetched row is another rank's.

@@ -24,8 +24,8 @@ def expert_placement(counts: Any, *, slack: float = 0.05) -> np.ndarray:
     Args:
       counts: (ranks, experts), how many times tokens of each rank chose each expert:
         `MoeHandle.counts` of all ranks, best summed over several steps.
-      slack: the largest load may exceed the best value found by this fraction, if fewer rows then
-        cross between ranks.
+      slack: by which fraction the largest load may exceed the smallest value that was found for it,
+        if fewer rows then cross between ranks.
 
     Returns:
       (experts,), integers: the new number of each expert. The expert with the new number p lives on
@@ -69,8 +69,8 @@ def expert_placement(counts: Any, *, slack: float = 0.05) -> np.ndarray:
 def _solve(counts: np.ndarray, slack: float) -> np.ndarray:
     """Returns the rank of each expert.
 
-    The variables of the program are, at e * ranks + r, whether expert e is on rank r, and the
-    largest load.
+    The variables of the integer program are, at e * ranks + r, 1 if expert e is on rank r, else 0.
+    The last variable is the largest load.
     """
     try:
         from scipy import optimize, sparse  # type: ignore[import-untyped]

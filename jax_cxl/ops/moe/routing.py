@@ -39,9 +39,10 @@ def route(
     per_rank = num_experts // ranks
     everyone = all_gather(experts, axes, tiled=True)  # (ranks * T, k)
 
-    # Each of the following arrays has an entry, or a row, for each assignment (handle.py). They
-    # tell which of this rank's experts it chooses, whether it chooses any of them, whether it finds
-    # room, its place among the assignments of its expert, and its row on this rank, -1 for none.
+    # Each of the following arrays has an entry, or a row, for each assignment (handle.py).
+    # `chosen`: which of this rank's experts the assignment chooses. `mine`: whether it chooses any
+    # of them. `kept`: whether it finds room. `place`: its place among the assignments of its
+    # expert. `row`: its row on this rank, -1 for none.
     local = everyone.ravel() - me * per_rank
     chosen = local[:, None] == jnp.arange(per_rank, dtype=np.int32)
     mine = chosen.any(1)
@@ -50,9 +51,10 @@ def route(
         place = _own(_count_before(chosen), chosen)
         kept = mine & (place < capacity)
         chosen &= kept[:, None]
-        first = jnp.arange(per_rank, dtype=np.int32) * capacity  # row of each expert
+        first = jnp.arange(per_rank, dtype=np.int32) * capacity  # first row of each expert
     else:
-        # A token cannot have more rows here than it has choices.
+        # A token cannot have more rows here than it has choices, so one row for each assignment is
+        # enough.
         rows = everyone.size if max_rows is None else max_rows
         kept = mine & (_count_before(mine) < rows)
         chosen &= kept[:, None]
@@ -93,8 +95,9 @@ def route(
 
 
 def _way_back(position, tokens, choices, fetched, axes, ranks):
-    """Tells each token's owner where the token is fetched. Returns this rank's answers."""
-    # By owner of the tokens -> by rank that fetches them.
+    """Tells each token's owner where the token is fetched; returns `MoeHandle.back`."""
+    # The parts that a rank sends are in the order of the tokens' owners. The parts that it receives
+    # are in the order of the ranks that fetch the tokens.
     table = all_to_all(position.reshape(ranks, -1), axes, 0, 0, tiled=True)
     numbers = jnp.arange(ranks, dtype=np.int32)[:, None] * fetched + table
     per_token = table.shape[1] // max(tokens, 1)
@@ -119,7 +122,7 @@ def _histogram(experts, num_experts):
 
 
 def _count_before(flags):
-    """Returns how many entries above each entry are true."""
+    """Returns, for each entry, how many of the entries before it are true."""
     return jnp.cumsum(flags, 0, dtype=np.int32) - flags
 
 
