@@ -11,7 +11,7 @@ twine its description.
 The tag manylinux_2_28 needs a C library and a compiler as old as the tag, such as those of
 AlmaLinux 8. On other systems `--zig` compiles with Zig's clang, which has the symbols of that C
 library. Zig's clang cannot compile CUDA, because CUDA's headers refuse Zig's C++ library.
-`--platform` asks for another tag, for wheels that only try out a release.
+`--platform` chooses a different tag, for wheels that are built only to try out a release.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory() as name:
         work = pathlib.Path(name)
         tools = _tools(work / "tools")
-        # Nothing is downloaded but packages: the interpreters have to be on PATH.
+        # uv downloads packages but no Python interpreters: these have to be on PATH.
         environment = os.environ | {"UV_PYTHON_DOWNLOADS": "never"}
         if options.zig:
             environment["CXX"] = str(_zig(work, tools))
@@ -85,7 +85,7 @@ def _tools(folder: pathlib.Path) -> pathlib.Path:
 def _zig(folder: pathlib.Path, tools: pathlib.Path) -> pathlib.Path:
     """Writes the program that CMake uses as the compiler."""
     compiler = folder / "zig-c++"
-    # nanobind uses stderr but does not include its header, and neither does Zig's C++ library.
+    # nanobind uses stderr without including stdio.h, and Zig's C++ library does not include it.
     options = "-target x86_64-linux-gnu.2.28 -include stdio.h"
     compiler.write_text(f'#!/bin/sh\nexec {tools}/python -m ziglang c++ {options} "$@"\n')
     compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
@@ -129,7 +129,7 @@ def _wheel(
 def _repaired(
     tools: pathlib.Path, wheel: pathlib.Path, options: argparse.Namespace
 ) -> pathlib.Path:
-    """Gives a wheel the tag `options.platform`. Auditwheel must agree that it runs there."""
+    """Tags a wheel with `options.platform`. Fails if auditwheel finds that it cannot run there."""
     environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"}
     with tempfile.TemporaryDirectory() as folder:
         command = [tools / "auditwheel", "repair", "--plat", options.platform, "-w", folder, wheel]
@@ -224,7 +224,7 @@ def _record(files: Mapping[str, bytes], info: str) -> bytes:
 
 
 def _check(tools: pathlib.Path, built: list[pathlib.Path]) -> int:
-    """Prints the files with their sizes, and runs the checks."""
+    """Prints each file's size, and runs the checks; returns 0 only if all checks pass."""
     commands = [[tools / "twine", "check", "--strict", *built]]
     for path in built:
         print(f"{path.stat().st_size / 1e6:6.2f} MB  {path.name}")
@@ -235,14 +235,14 @@ def _check(tools: pathlib.Path, built: list[pathlib.Path]) -> int:
 
 
 def _check_names(wheel: pathlib.Path) -> None:
-    """Refuses modules that only one version of Python loads. abi3audit accepts these."""
+    """Refuses a wheel with modules that only one version of Python loads: abi3audit accepts it."""
     with zipfile.ZipFile(wheel) as archive:
         if names := [each for each in archive.namelist() if ".cpython-" in each]:
             raise SystemExit(f"{wheel.name} has {names}, which do not use the stable ABI")
 
 
 def _check_compiler(cuda: str) -> None:
-    """Refuses an nvcc whose version differs from the one in the name of the wheel."""
+    """Ends the program if nvcc is not of the version `cuda`, which the wheel's name contains."""
     command = ["nvcc", "--version"]
     found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     if f"release {cuda}." not in found:

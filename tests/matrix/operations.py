@@ -82,7 +82,7 @@ def _by_group(oracle: Callable[[Array], Array]) -> Callable[[Array], Array]:
 
 
 def _mean(x: Array) -> Array:
-    # JAX divides, because it decides on the dtype.
+    # JAX does the division, because JAX's rules decide on the dtype of the result.
     return np.asarray(jnp.asarray(reference.fold(x)) / len(x))
 
 
@@ -125,7 +125,8 @@ def _scanned(op: str, *, exclusive: bool = False, reverse: bool = False) -> Call
     return oracle
 
 
-# Rank r sends (r + peer) % 3 rows to each peer: TABLES[r] has the columns of the function.
+# Rank r sends (r + peer) % 3 rows to each peer. TABLES[r] has the four arguments by which rank r
+# tells ragged_all_to_all so.
 _SIZES = np.add.outer(np.arange(RANKS), np.arange(RANKS)) % 3
 _INTO = int(_SIZES.sum(0).max()) + 1
 

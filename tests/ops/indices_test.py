@@ -22,10 +22,10 @@ ROWS = (1, 3, 4, 32, 64, 75)
 
 
 def extremes(dtype: Any, bound: int) -> np.ndarray:
-    """Returns numbers of a dtype at the ends of its range, at 0 and at `bound`."""
+    """Returns numbers of a dtype at the ends of its range, around 0 and around +-`bound`."""
     info = ml_dtypes.iinfo(dtype)
     near = (-(bound + 1), -bound, -2, -1, 0, 1, 2, bound - 1, bound, bound + 1)
-    # Their low 32 bits, or all bits of narrower dtypes, name rows of the table.
+    # A conversion that kept only the low bits of these numbers would make them name rows.
     wrapped = [k * 2**bits + d for bits in (8, 16, 32, 40, 63) for k in (-1, 1) for d in (-1, 0, 1)]
     ends = (int(info.min), int(info.min) + 1, int(info.max) - 1, int(info.max))
     numbers = [n for n in (*near, *wrapped, *ends) if info.min <= n <= info.max]
@@ -54,7 +54,7 @@ class IndicesTest(parameterized.TestCase):
                 self.assertEqual(x.dtype, dtype)
                 y = index_arrays.below(x, rows)
                 harness.check_equal(np.asarray(y), np.array(expected, np.int32))
-        # Even if JAX has no 64-bit types, NumPy's constants keep their values.
+        # Constants of NumPy keep their values, even if JAX has no 64-bit types.
         harness.check_equal(
             np.asarray(index_arrays.below(numbers, rows)), np.array(expected, np.int32)
         )

@@ -21,7 +21,7 @@ class MeetingPointTest(parameterized.TestCase):
         self.core.rank_lost.return_value = self.core.rank_left.return_value = False
 
     def wait(self, *late, timeout=0.02):
-        """Waits while processes are late: those of each argument in turn, then the last ones."""
+        """Waits until no process is late. Each look finds the next of `late`, then its last one."""
         answers = iter(late)
         meeting_point.wait("barrier 'b'", lambda: next(answers, late[-1]), RANKS, timeout)
 

@@ -1,4 +1,4 @@
-"""A rank of the launcher does not call `initialize`; a program uses jax_cxl after `shutdown`."""
+"""Jobs in which only some ranks call `initialize`, or ranks use jax_cxl after `shutdown`."""
 
 import job
 from absl.testing import absltest, parameterized
