@@ -41,7 +41,7 @@ _FOR_GPUS = ("jax_cxl/_cuda.", "jax_cxl/_nccl/libnccl.so")
 
 
 def main(arguments: list[str]) -> int:
-    """Builds and checks; returns 1 if a check fails."""
+    """Builds the files of a release and checks them; returns 0 only if all checks pass."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("dist"))
     parser.add_argument("--pythons", nargs="*", default=_PYTHONS, help="versions to build with")
@@ -76,14 +76,14 @@ def main(arguments: list[str]) -> int:
 
 
 def _tools(folder: pathlib.Path) -> pathlib.Path:
-    """Makes an environment with the programs that build and check; returns their folder."""
+    """Makes a virtual environment with the programs in `_TOOLS`; returns the programs' folder."""
     venv.create(folder, with_pip=True)
     subprocess.run([folder / "bin/python", "-m", "pip", "install", "-q", *_TOOLS], check=True)
     return folder / "bin"
 
 
 def _zig(folder: pathlib.Path, tools: pathlib.Path) -> pathlib.Path:
-    """Writes the program that CMake uses as the compiler."""
+    """Writes a script that runs Zig's clang, for CMake to use as the compiler; returns its path."""
     compiler = folder / "zig-c++"
     # nanobind uses stderr without including stdio.h, and Zig's C++ library does not include it.
     options = "-target x86_64-linux-gnu.2.28 -include stdio.h"
@@ -184,7 +184,7 @@ def gpu_wheel(both: pathlib.Path, folder: pathlib.Path, cuda: str) -> pathlib.Pa
 
 
 def cpu_wheel(both: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
-    """Makes the wheel for CPUs from a wheel that has all modules, which saves compiling it.
+    """Makes the wheel for CPUs from a wheel that has all modules, without compiling it again.
 
     Args:
       both: a wheel of jax_cxl that was built with CUDA.

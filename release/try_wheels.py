@@ -94,7 +94,7 @@ def _with_gpu_wheels(dist: pathlib.Path, python: str, interpreter: pathlib.Path)
     ran = ""
     for wheel in sorted(dist.glob("jax_cxl_cuda*.whl")):
         if f"-{tag}-" in wheel.name:
-            # Leaves out the packages of CUDA, which only a machine with GPUs needs.
+            # `--no-deps` leaves out the packages of CUDA, which only a machine with GPUs needs.
             command = ["uv", "pip", "install", "-q", "--python", interpreter, "--no-deps", wheel]
             subprocess.run(command, check=True)
             ended = subprocess.run([interpreter, "-c", "import jax_cxl._cuda"])

@@ -35,7 +35,7 @@ def lower(function, *arguments, check_vma=True):
 class OnGpuTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        # The name of the backend decides how start and done are traced.
+        # JAX's default backend decides how start and done are traced.
         self.enterContext(mock.patch("jax.default_backend", lambda: "gpu"))
 
     @parameterized.product(name=tuple(ARGUMENTS), check_vma=(False, True))

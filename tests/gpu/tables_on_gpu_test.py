@@ -1,6 +1,6 @@
 """Starts and awaits rows of tables, traced as for GPUs. Nothing here needs a GPU.
 
-The lowering for CUDA shows the calls, and the rules for CPUs give the values.
+The lowering for CUDA shows the calls. The values come from runs on CPU devices.
 benchmarks/tables/check.py runs on GPUs.
 """
 
@@ -29,7 +29,7 @@ _ROWS = 300
 class TablesOnGpuTest(StoreCase):
     def setUp(self):
         super().setUp()
-        # The name of the backend decides how a start is traced.
+        # JAX's default backend decides how a start is traced.
         self.enterContext(mock.patch("jax.default_backend", lambda: "gpu"))
 
     def lower(self, function, *arguments):

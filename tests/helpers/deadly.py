@@ -11,7 +11,7 @@ import numpy as np
 
 
 class DeadlyMemory:
-    """A native object that writes to memory. It kills the process in one of its writes."""
+    """Wraps a native object that writes to memory, and kills the process in one of the writes."""
 
     def __init__(self, core: Any, deaths: "Deaths"):
         """Wraps `core`, which has `write(..., data)` and perhaps `store_word`."""

@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-# A thread of NumPy would not exist in the forked ranks.
+# NumPy must not start threads before the forks: they would not exist in the forked ranks.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from jax_cxl import launch
@@ -42,7 +42,7 @@ def import_modules(names: str) -> None:
     gc.disable()
     for name in names.split(","):
         importlib.import_module(name)
-    # JAX imports this when it lowers its first program.
+    # JAX imports this module only when it lowers its first program, which would be in each fork.
     with contextlib.suppress(ImportError):
         importlib.import_module("jaxlib.mlir.dialects.mhlo")
     gc.freeze()

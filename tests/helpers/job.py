@@ -30,7 +30,7 @@ _MODULES = ("jax.numpy", "jax.sharding", "absl.app", "jax_cxl.lax")
 
 
 def quick_environment() -> dict[str, str]:
-    """Returns the environment of jobs whose programs compile as quick_compilation.py says."""
+    """Returns the environment of jobs whose programs compile quickly (quick_compilation.py)."""
     return os.environ | _ON_CPUS | quick_compilation.ENVIRONMENT
 
 

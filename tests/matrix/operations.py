@@ -18,7 +18,7 @@ from matrix import reference
 
 Array = np.ndarray
 RANKS = reference.RANKS
-# The groups of four ranks, [[0, 2], [3, 1]].
+# With four ranks, the groups are [[0, 2], [3, 1]].
 GROUPS = [list(range(0, RANKS, 2)), list(range(RANKS - 1, 0, -2))]
 PERM = [(0, 1), (3, 2), (1, 3)] if RANKS > 3 else [(0, 1)]
 SHUFFLE = [(r - 1) % RANKS for r in range(RANKS)]

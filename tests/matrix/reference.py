@@ -10,7 +10,7 @@ import numpy as np
 from jax_cxl._lowering.contract import DTYPES
 from jax_cxl._lowering.primitives import dtypes
 
-# Four by default. If the ranks are GPUs, the number of GPUs.
+# The number of ranks: four by default. If the ranks are GPUs, the variable has their number.
 RANKS = int(os.environ.get("MATRIX_RANKS", "4"))
 DTYPES = (*DTYPES, *dtypes.PACKED_DTYPES)
 

@@ -17,7 +17,8 @@ from jax_cxl._lowering.primitives import indices as index_arrays
 N = harness.RANKS
 NARROW = (ml_dtypes.int2, ml_dtypes.uint2, ml_dtypes.int4, ml_dtypes.uint4, np.int8, np.uint8)
 WIDE = (np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64)
-# Rows of a rank. The tables are smaller, as large, and larger than the range of narrow dtypes.
+# Numbers of rows of a rank. The tables have fewer rows than a narrow dtype has values, as many, or
+# more.
 ROWS = (1, 3, 4, 32, 64, 75)
 
 
@@ -138,7 +139,7 @@ class IndicesTest(parameterized.TestCase):
 
     @parameterized.parameters(*NARROW, *WIDE)
     def test_ragged_all_to_all(self, dtype):
-        # Each rank sends a row to each rank. The numbers fit into all dtypes.
+        # Ranks 0 and 1 send a row to each rank. So all numbers in the table fit into all dtypes.
         operand, output = harness.values(2, 3), harness.values(N, 3)
         table = np.zeros((N, 4, N), int)
         table[:, 0] = np.arange(N) % 2

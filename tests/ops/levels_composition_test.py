@@ -145,7 +145,7 @@ class CompositionTest(parameterized.TestCase):
             with self.subTest(name):
                 self.check_same(outs[name], expect(name, inputs[kind], groups, per_process))
 
-    # Each mesh with three dtypes, and each dtype with four meshes or more.
+    # Each mesh comes with three dtypes, and each dtype with four meshes or more.
     @parameterized.parameters(
         (case, dtype)
         for m, case in enumerate(MESHES)

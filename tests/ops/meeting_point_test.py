@@ -1,4 +1,4 @@
-"""Waits for other processes, with their answers made up."""
+"""Tests of the waits for other processes. The answers of these processes are made up."""
 
 import math
 import os

@@ -187,7 +187,7 @@ class RaggedAllToAllTest(parameterized.TestCase):
         y = harness.run(batched, (operand, output, table), check_vma=check_vma)
         harness.check_equal(y, expected)
 
-        # Only some operands are batched.
+        # Only the table is batched.
         y = harness.run(
             lambda a: jax.vmap(lambda t: exchange((a[0], a[1], t)))(a[2]),
             (operand[:, 0], output[..., 0], table),

@@ -1,4 +1,7 @@
-"""The description of a tree, on which processes agree (tests/store/layout_test.py: damage)."""
+"""The description of a tree, on which processes agree.
+
+tests/store/layout_test.py tests damaged descriptions.
+"""
 
 from absl.testing import absltest, parameterized
 

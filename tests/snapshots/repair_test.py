@@ -244,14 +244,14 @@ class LostPathTest(parameterized.TestCase):
             self.assertEqual(snapshots._publisher.section.devices.load_word(lost, 0), 0)
             self.assertLen(logs.output, 1, "said once")
             self.assertIn(name, logs.output[0])
-            # A later job reports it too, and creates nothing.
+            # A later job reports the lost path too, and creates no file in its place.
             with self.assertLogs("jax_cxl", "WARNING") as logs:
                 later = place.open(parity=1)
             self.assertIn(str(place.paths[lost]), logs.output[0])
             places.assert_same(self, (3, trees[3]), later.restore_latest(trees[0]))
             self.assertEqual(place.paths[lost].exists(), how == "cut")
             del later
-            # The running job mends it, and then another path may be lost.
+            # The running job repairs the lost path, and then another path may be lost.
             snapshots.repair()
             snapshots.save(4, trees[4])
             snapshots.wait()

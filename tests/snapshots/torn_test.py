@@ -80,7 +80,8 @@ class TornTest(parameterized.TestCase):
                     # A restore does not even try the unfinished snapshot.
                     with self.assertNoLogs("jax_cxl"):
                         found = again.restore_latest(trees[0])
-                    # The last word of the save is on the first device.
+                    # The word that completes a save is on the first device. Only a few writes may
+                    # follow it.
                     complete = found[0] == 4
                     self.assertIn(found[0], (3, 4))
                     self.assertLessEqual(complete, stop > writes - 2 * paths, f"stop {stop}")

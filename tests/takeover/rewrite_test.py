@@ -251,7 +251,8 @@ class PairsTest(parameterized.TestCase):
         check_pairs(self, rewritten(body, strict=True), starts)
 
     def test_xla_computes_no_operand_anew(self):
-        # Otherwise the done would get a different copy of the operand than its start.
+        # If XLA computed the operand a second time, the done would get a different copy of it than
+        # its start.
         body = """ENTRY main { p = f32[8]{0} parameter(0)
         n = f32[2,4]{1,0} negate(q)
         b = f32[8]{0} bitcast(n)

@@ -72,7 +72,7 @@ class EndingTest(parameterized.TestCase):
     def test_launcher_gets(self, number, status):
         with self.start("wait") as running:
             self.wait_until_running(running)
-            # The file has no name by now, so that no ending can leave it behind.
+            # The pool's file has no name by now, so that no ending can leave it behind.
             self.check_gone()
             running.send_signal(number)
             running.communicate(timeout=120)

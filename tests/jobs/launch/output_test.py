@@ -13,7 +13,7 @@ from jax_cxl._commands.launch import output
 
 
 class OutputTest(LaunchTestCase):
-    """Lines of several ranks in one place."""
+    """The lines of several ranks in the launcher's output."""
 
     def test_long_lines_stay_whole_and_on_their_stream(self):
         expected = [

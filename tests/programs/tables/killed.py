@@ -91,7 +91,8 @@ def _write() -> None:
 
 
 def _let_die(table: jax_cxl.Table, rng: random.Random) -> None:
-    # A step writes a journal, words, and rows of each part.
+    # The process dies in one of its next 1,499 writes. A step makes many writes: of a journal, of
+    # words, and of the rows of each part.
     deaths = deadly.Deaths(rng.randrange(1, 1500), lambda: deadly.say(died="in a step"))
     devices = table._memory.section.devices
     devices.core = deadly.DeadlyMemory(devices.core, deaths)
