@@ -85,7 +85,8 @@ def _tools(folder: pathlib.Path) -> pathlib.Path:
 def _zig(folder: pathlib.Path, tools: pathlib.Path) -> pathlib.Path:
     """Writes a script that runs Zig's clang, for CMake to use as the compiler; returns its path."""
     compiler = folder / "zig-c++"
-    # nanobind uses stderr without including stdio.h, and Zig's C++ library does not include it.
+    # nanobind uses stderr without including stdio.h, and Zig's C++ library does not include it. So
+    # the compiler has to.
     options = "-target x86_64-linux-gnu.2.28 -include stdio.h"
     compiler.write_text(f'#!/bin/sh\nexec {tools}/python -m ziglang c++ {options} "$@"\n')
     compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
@@ -235,7 +236,7 @@ def _check(tools: pathlib.Path, built: list[pathlib.Path]) -> int:
 
 
 def _check_names(wheel: pathlib.Path) -> None:
-    """Refuses a wheel with modules that only one version of Python loads: abi3audit accepts it."""
+    """Refuses a wheel with modules that only one version of Python loads. abi3audit does not."""
     with zipfile.ZipFile(wheel) as archive:
         if names := [each for each in archive.namelist() if ".cpython-" in each]:
             raise SystemExit(f"{wheel.name} has {names}, which do not use the stable ABI")

@@ -103,7 +103,7 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Takes over the count of any worker of pytest-xdist, because each collects all tests."""
+    """Takes over the count of a pytest-xdist worker. All have the same: each collects all tests."""
     node.config.stash[_LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
 
 
@@ -124,5 +124,5 @@ def pytest_terminal_summary(
 
 
 def pytest_collection_finish() -> None:
-    """Hides imported objects from the garbage collector: it saves a twelfth of the tests' time."""
+    """Hides imported objects from the garbage collector, to save a twelfth of the tests' time."""
     gc.freeze()

@@ -42,7 +42,7 @@ def all_cells() -> Iterator[Cell]:
     """Yields every operation x dtype x transformation.
 
     Each cell of float32 comes twice, with and without check_vma. Each cell of another dtype comes
-    once; from one to the next, check_vma alternates.
+    once: every other one has check_vma.
     """
     product = itertools.product(
         enumerate(OPERATIONS), enumerate(reference.DTYPES), enumerate(TRANSFORMATIONS)

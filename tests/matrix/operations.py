@@ -125,8 +125,8 @@ def _scanned(op: str, *, exclusive: bool = False, reverse: bool = False) -> Call
     return oracle
 
 
-# Rank r sends (r + peer) % 3 rows to each peer. TABLES[r] has the four arguments by which rank r
-# tells ragged_all_to_all so.
+# Rank r sends (r + peer) % 3 rows to each peer. TABLES[r] has the four arguments of
+# ragged_all_to_all that describe these rows.
 _SIZES = np.add.outer(np.arange(RANKS), np.arange(RANKS)) % 3
 _INTO = int(_SIZES.sum(0).max()) + 1
 

@@ -1,6 +1,6 @@
 """moe_dispatch and moe_combine of all ranks in NumPy.
 
-An assignment is one of the k choices of an expert that each token makes.
+An assignment is a token together with one of the k experts that it chooses.
 """
 
 import dataclasses

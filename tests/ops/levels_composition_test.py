@@ -42,8 +42,8 @@ MESHES: tuple[tuple[tuple[int, ...], tuple[str, ...], int], ...] = (
     ((2, 2, 2), ("gpu", "core"), 4),  # One process: nothing goes through the pool.
     ((8,), ("host",), 4),
 )
-# (As in MESHES, dtype, bytes of a chunk.) In the last line but one, two of three axes run between
-# the processes. In the last line, two of three axes run inside them.
+# Each line has a case as in MESHES, a dtype, and the bytes of a chunk. In the next to last line,
+# two of three axes run between the processes. In the last line, two of three axes run inside them.
 CHUNKED = (
     (MESHES[0], "float32", 150),
     (MESHES[1], "bfloat16", 150),

@@ -21,7 +21,11 @@ class MeetingPointTest(parameterized.TestCase):
         self.core.rank_lost.return_value = self.core.rank_left.return_value = False
 
     def wait(self, *late, timeout=0.02):
-        """Waits until no process is late. Each look finds the next of `late`, then its last one."""
+        """Waits until no process is late.
+
+        Each time the wait asks which processes are late, it gets the next argument of `late`. After
+        the last argument, it gets that one again.
+        """
         answers = iter(late)
         meeting_point.wait("barrier 'b'", lambda: next(answers, late[-1]), RANKS, timeout)
 

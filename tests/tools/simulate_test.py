@@ -54,7 +54,7 @@ class CommandLineTest(parameterized.TestCase):
         # long as the cards are fast enough.
         half = seconds("--tier-write=10", "--tier-read=10", "--cards=12")
         self.assertBetween(half / seconds("--cards=12"), 1.9, 2.1)
-        # The store's traffic of three GPUs, 45 GB/s, is all that two cards of 22.5 GB/s can read.
+        # The store's traffic of three GPUs, 45 GB/s, takes all of the two cards' 22.5 GB/s each.
         code, _, err = _run("--op=all_gather", "--cards=2", "--tier-read=15")
         self.assertEqual(code, 2)
         self.assertIn("22.5 GB/s of a card's reads", err)

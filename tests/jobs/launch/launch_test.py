@@ -108,7 +108,7 @@ class ScriptTest(LaunchTestCase):
         ranks = [json.loads(line) for line in stdout.splitlines()]
         self.assertEqual([shown["leads_group"] for shown in ranks], [True, True])
         # Ranks may share a core, and the kernel lets a thread yield only to threads of its own
-        # session.
+        # session. So all ranks must be in one session.
         self.assertLen({shown["session"] for shown in ranks}, 1)
         self.assertNotEqual(ranks[0]["session"], os.getsid(0))
 

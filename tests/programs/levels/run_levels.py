@@ -117,7 +117,7 @@ def cells(part: int) -> Iterator[Cell]:
     The selection has every operation and every transformation.
 
     Args:
-      part: the half: 0 or 1, modulo 2.
+      part: number of the half; it only counts whether this is even or odd.
     """
     for (o, name), (d, dtype), (t, how) in itertools.product(
         enumerate(OPERATIONS), enumerate(DTYPES), enumerate(TRANSFORMATIONS)
