@@ -24,7 +24,7 @@ def current(root: pathlib.Path) -> tuple[str, str]:
 
 
 def set_addresses(root: pathlib.Path, source: str, docs: str) -> list[str]:
-    """Replaces both addresses.
+    """Replaces the addresses of the repository and of the documentation site in all `FILES`.
 
     Args:
       root: the folder of the repository.
@@ -45,7 +45,8 @@ def set_addresses(root: pathlib.Path, source: str, docs: str) -> list[str]:
     changed = []
     for name in FILES:
         before = (root / name).read_text()
-        # The address of the site may begin with the address of the repository.
+        # The old address of the site may begin with the old address of the repository, so the text
+        # is split at the former before the latter is replaced.
         parts = before.split(old_docs)
         after = docs.join(part.replace(old_source, source) for part in parts)
         if after != before:

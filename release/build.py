@@ -11,7 +11,7 @@ twine its description.
 The tag manylinux_2_28 needs a C library and a compiler as old as the tag, such as those of
 AlmaLinux 8. On other systems `--zig` compiles with Zig's clang, which has the symbols of that C
 library. Zig's clang cannot compile CUDA, because CUDA's headers refuse Zig's C++ library.
-`--platform` asks for another tag, for wheels that only try out a release.
+`--platform` chooses a different tag, for wheels that are built only to try out a release.
 """
 
 import argparse
@@ -41,7 +41,7 @@ _FOR_GPUS = ("jax_cxl/_cuda.", "jax_cxl/_nccl/libnccl.so")
 
 
 def main(arguments: list[str]) -> int:
-    """Builds and checks; returns 1 if a check fails."""
+    """Builds the files of a release and checks them; returns 0 only if all checks pass."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("dist"))
     parser.add_argument("--pythons", nargs="*", default=_PYTHONS, help="versions to build with")
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory() as name:
         work = pathlib.Path(name)
         tools = _tools(work / "tools")
-        # Nothing is downloaded but packages: the interpreters have to be on PATH.
+        # uv downloads packages but no Python interpreters: these have to be on PATH.
         environment = os.environ | {"UV_PYTHON_DOWNLOADS": "never"}
         if options.zig:
             environment["CXX"] = str(_zig(work, tools))
@@ -76,16 +76,17 @@ def main(arguments: list[str]) -> int:
 
 
 def _tools(folder: pathlib.Path) -> pathlib.Path:
-    """Makes an environment with the programs that build and check; returns their folder."""
+    """Makes a virtual environment with the programs in `_TOOLS`; returns the programs' folder."""
     venv.create(folder, with_pip=True)
     subprocess.run([folder / "bin/python", "-m", "pip", "install", "-q", *_TOOLS], check=True)
     return folder / "bin"
 
 
 def _zig(folder: pathlib.Path, tools: pathlib.Path) -> pathlib.Path:
-    """Writes the program that CMake uses as the compiler."""
+    """Writes a script that runs Zig's clang, for CMake to use as the compiler; returns its path."""
     compiler = folder / "zig-c++"
-    # nanobind uses stderr but does not include its header, and neither does Zig's C++ library.
+    # nanobind uses stderr without including stdio.h, and Zig's C++ library does not include it. So
+    # the compiler has to.
     options = "-target x86_64-linux-gnu.2.28 -include stdio.h"
     compiler.write_text(f'#!/bin/sh\nexec {tools}/python -m ziglang c++ {options} "$@"\n')
     compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
@@ -129,7 +130,7 @@ def _wheel(
 def _repaired(
     tools: pathlib.Path, wheel: pathlib.Path, options: argparse.Namespace
 ) -> pathlib.Path:
-    """Gives a wheel the tag `options.platform`. Auditwheel must agree that it runs there."""
+    """Tags a wheel with `options.platform`. Fails if auditwheel finds that it cannot run there."""
     environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"}
     with tempfile.TemporaryDirectory() as folder:
         command = [tools / "auditwheel", "repair", "--plat", options.platform, "-w", folder, wheel]
@@ -184,7 +185,7 @@ def gpu_wheel(both: pathlib.Path, folder: pathlib.Path, cuda: str) -> pathlib.Pa
 
 
 def cpu_wheel(both: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
-    """Makes the wheel for CPUs from a wheel that has all modules, which saves compiling it.
+    """Makes the wheel for CPUs from a wheel that has all modules, without compiling it again.
 
     Args:
       both: a wheel of jax_cxl that was built with CUDA.
@@ -224,7 +225,7 @@ def _record(files: Mapping[str, bytes], info: str) -> bytes:
 
 
 def _check(tools: pathlib.Path, built: list[pathlib.Path]) -> int:
-    """Prints the files with their sizes, and runs the checks."""
+    """Prints each file's size, and runs the checks; returns 0 only if all checks pass."""
     commands = [[tools / "twine", "check", "--strict", *built]]
     for path in built:
         print(f"{path.stat().st_size / 1e6:6.2f} MB  {path.name}")
@@ -235,14 +236,14 @@ def _check(tools: pathlib.Path, built: list[pathlib.Path]) -> int:
 
 
 def _check_names(wheel: pathlib.Path) -> None:
-    """Refuses modules that only one version of Python loads. abi3audit accepts these."""
+    """Refuses a wheel with modules that only one version of Python loads. abi3audit does not."""
     with zipfile.ZipFile(wheel) as archive:
         if names := [each for each in archive.namelist() if ".cpython-" in each]:
             raise SystemExit(f"{wheel.name} has {names}, which do not use the stable ABI")
 
 
 def _check_compiler(cuda: str) -> None:
-    """Refuses an nvcc whose version differs from the one in the name of the wheel."""
+    """Ends the program if nvcc is not of the version `cuda`, which the wheel's name contains."""
     command = ["nvcc", "--version"]
     found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     if f"release {cuda}." not in found:

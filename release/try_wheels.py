@@ -2,10 +2,11 @@
 
     python release/try_wheels.py dist
 
-There is an environment without a compiler for each version of Python and of JAX, including the
-newest JAX. The matching wheel is installed there. The tests run from a copy of the folder tests/,
-so that they import the installed package. If there is a wheel for GPUs, it is then installed too,
-and its module is imported. The table goes to docs/start/compatibility.md.
+The program makes an environment without a compiler for each pair of versions of Python and JAX in
+`_VERSIONS`, including the newest JAX, and installs the matching wheel there. The tests run from a
+copy of the folder tests/, so that they import the installed package. If there is a wheel for GPUs,
+it is then installed too, and its module is imported. The results are written to a table in
+docs/start/compatibility.md.
 """
 
 import argparse
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _try(dist: pathlib.Path, python: str, jax: str, tests: Sequence[str]) -> str:
-    """Returns the row of a table for one environment."""
+    """Tests the wheel with these versions of Python and JAX; returns its row of the table."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         interpreter = folder / "venv/bin/python"
@@ -93,7 +94,7 @@ def _with_gpu_wheels(dist: pathlib.Path, python: str, interpreter: pathlib.Path)
     ran = ""
     for wheel in sorted(dist.glob("jax_cxl_cuda*.whl")):
         if f"-{tag}-" in wheel.name:
-            # Leaves out the packages of CUDA, which only a machine with GPUs needs.
+            # `--no-deps` leaves out the packages of CUDA, which only a machine with GPUs needs.
             command = ["uv", "pip", "install", "-q", "--python", interpreter, "--no-deps", wheel]
             subprocess.run(command, check=True)
             ended = subprocess.run([interpreter, "-c", "import jax_cxl._cuda"])

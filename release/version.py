@@ -19,7 +19,7 @@ _UNRELEASED = "## [Unreleased]\n"
 
 
 def make(root: pathlib.Path, version: str, date: str) -> None:
-    """Makes a version in a clone without changes.
+    """Makes a version in a clone that has no uncommitted changes.
 
     Args:
       root: the folder of the repository.
@@ -57,7 +57,7 @@ def make(root: pathlib.Path, version: str, date: str) -> None:
 
 
 def _key(version: str) -> tuple[int, ...] | None:
-    """Returns a value that orders versions; a candidate comes before its version."""
+    """Returns a key that sorts versions, 0.2.0rc1 before 0.2.0; None if `version` is malformed."""
     match = _VERSION.fullmatch(version)
     if match is None:
         return None

@@ -1,9 +1,10 @@
 """Set-up of all tests: eight CPU devices, each of which is a rank, and their pool.
 
-`JAX_CXL_TEST_POOL=incoherent`, `flush` or `uncached` runs the tests, and the jobs that they start,
-on such a pool. `JAX_CXL_TEST_SEED` is the seed of an incoherent pool. The C++ tests read the same
-two variables (cc/testing/pool/chosen_pool.h). Incoherent pools need the module `_testing` in
-tests/interpose, which the build of the C++ tests makes (CONTRIBUTING.md).
+With `JAX_CXL_TEST_POOL=incoherent`, `flush` or `uncached`, the tests and the jobs that they start
+use a pool of this kind. `JAX_CXL_TEST_SEED` seeds the random moves of cache lines in an incoherent
+pool. The C++ tests read the same two variables (cc/testing/pool/chosen_pool.h). Incoherent pools
+need the module `_testing` in tests/interpose, which the build of the C++ tests makes
+(CONTRIBUTING.md).
 """
 
 import collections
@@ -26,7 +27,7 @@ _POOLS = {
 }
 # Tests that JAX_CXL_TEST_POOL does not affect:
 _WITHOUT_THE_CHOSEN_POOL = [
-    # These name their pool.
+    # These choose their pools themselves.
     "jobs/failures/deaths_test.py",
     "jobs/failures/ending_test.py",
     "jobs/incoherent_test.py",
@@ -48,12 +49,12 @@ _WITHOUT_THE_CHOSEN_POOL = [
     "gpu/cuda_test.py",
 ]
 
-# This uses JAX's configuration, because processes that tests start would inherit XLA_FLAGS.
+# XLA_FLAGS could set the number of devices too, but processes that tests start would inherit it.
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 
-# Most of the time goes into compiling the code around the collectives, here and in the jobs that
-# tests start.
+# Tests spend most of their time on compiling the code around the collectives, here and in the jobs
+# that they start. Without most optimizations XLA compiles it faster.
 jax.config.update("jax_disable_most_optimizations", True)
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
@@ -102,7 +103,7 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Takes the count of one worker of pytest-xdist. Each worker collects all tests."""
+    """Takes over the count of a pytest-xdist worker. All have the same: each collects all tests."""
     node.config.stash[_LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
 
 
@@ -123,5 +124,5 @@ def pytest_terminal_summary(
 
 
 def pytest_collection_finish() -> None:
-    """Hides imported objects from the garbage collector, which saves a twelfth of the time."""
+    """Hides imported objects from the garbage collector, to save a twelfth of the tests' time."""
     gc.freeze()

@@ -1,9 +1,10 @@
 """Checks the code that XLA's compiler for GPUs makes of start, tie and done. Needs no GPU.
 
-XLA rewrites programs in ways that a lowering does not show: it copies what loops carry, and joins
-calls with slices of their operands. Neither rewrite may touch the result between start and done.
+XLA rewrites programs in ways that a lowering does not show. For example, it copies the values that
+a loop carries, and fuses calls with the slices that produce their operands. No such rewrite may
+touch the result of a start before its done.
 
-The tests need this compiler: see CONTRIBUTING.md.
+The tests need XLA's compiler for GPUs: see CONTRIBUTING.md.
 """
 
 import collections
@@ -40,7 +41,7 @@ class Instruction(NamedTuple):
 
 
 def computations(text: str) -> list[dict[str, Instruction]]:
-    """Returns the module's computations: name -> instruction, in the order of execution."""
+    """Returns a dict for each computation of a module: name -> instruction, in execution order."""
     found: list[dict[str, Instruction]] = []
     for line in text.splitlines():
         if line.endswith("{") and "->" in line:
@@ -53,7 +54,10 @@ def computations(text: str) -> list[dict[str, Instruction]]:
 
 
 def memory(computation: dict[str, Instruction], name: str) -> tuple[str, str]:
-    """Returns the instruction that allocated a value's memory, and the index among its results."""
+    """Returns the name of the instruction that allocated the memory of the value `name`.
+
+    The second result tells which of the instruction's results has this memory, "" if there is one.
+    """
     index = ""
     while (instruction := computation[name]).opcode in ("bitcast", "get-tuple-element"):
         if instruction.opcode == "get-tuple-element":
@@ -84,7 +88,7 @@ class CompiledForGpusTest(parameterized.TestCase):
         cls.temporary = found["temporary"]
 
     def calls(self, program):
-        """Yields each computation that calls jax_cxl, with the names of these calls by target."""
+        """Yields each computation with calls of jax_cxl, and their names: target -> names."""
         for computation in self.modules[program]:
             names = collections.defaultdict(list)
             for name, instruction in computation.items():
@@ -93,8 +97,9 @@ class CompiledForGpusTest(parameterized.TestCase):
             if names:
                 yield computation, names
 
-    # Each of two layers of experts gathers its parameters and scatters their gradients. For each of
-    # two micro-batches, it moves rows twice forward and twice backward.
+    # The number counts the pairs of start and done. In layers_of_experts, each of 2 layers gathers
+    # its parameters and scatters their gradients (2). For each of two micro-batches, a layer moves
+    # rows twice forward and twice backward (8).
     @parameterized.parameters(
         ("straight", 1),
         ("loop", 1),
@@ -130,8 +135,9 @@ class CompiledForGpusTest(parameterized.TestCase):
             total += len(dones)
         self.assertEqual(total, expected)
 
-    # The first gather of a stack can hide only behind the preparation of the loop. The first
-    # cotangents that go to experts can hide only behind the start of others.
+    # The number counts the collectives without a matrix product between start and done. The first
+    # gather of a stack of layers can overlap only with the preparation of the loop. The first
+    # cotangents that go to experts can overlap only with the start of another collective.
     @parameterized.parameters(
         ("straight", 0),
         ("loop", 0),
@@ -157,8 +163,9 @@ class CompiledForGpusTest(parameterized.TestCase):
                     bare.append(f"{start} ... {done}")
         self.assertLen(bare, without_products)
 
-    # While a chunk moves through the pool, later chunks run their steps before the pool, and
-    # earlier chunks run their steps after it, if the operation has these steps.
+    # The list has a number for each chunk: how many steps of other chunks run inside the processes
+    # while this chunk moves through the pool. Later chunks run their steps that come before the
+    # pool, and earlier chunks run those that come after it, if the operation has such steps.
     @parameterized.parameters(
         ("psum", [3, 3, 3, 3]),
         ("psum_scatter", [3, 2, 1, 0]),
@@ -182,8 +189,8 @@ class CompiledForGpusTest(parameterized.TestCase):
         ((_, names),) = self.calls("levels_started")
         self.assertEqual({target: len(calls) for target, calls in names.items()}, {"collective": 1})
 
-    # The limits are multiples of the larger of operand and result. docs/levels.md lists what the
-    # memory holds.
+    # Each limit is a multiple of the size of the operand or of the result, whichever is larger.
+    # docs/levels.md lists what the temporary memory holds.
     @parameterized.parameters(
         ("psum", 1.5),
         ("psum_scatter", 1.5),

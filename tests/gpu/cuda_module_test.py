@@ -8,7 +8,8 @@ from absl.testing import absltest
 
 import jax_cxl  # noqa: F401  An installed package may have the module.
 
-# If another module has a class of the same name, nanobind only warns and leaves the class out.
+# If two modules define classes of the same name, nanobind only warns, and the module that is
+# imported second lacks its class.
 _PROGRAM = """
 import jax_cxl._core, jax_cxl._cuda
 from jax_cxl._job import platforms

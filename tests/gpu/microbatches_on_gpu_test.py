@@ -1,6 +1,6 @@
-"""Traces microbatches.py of examples/experts for GPUs: values on CPU devices, order of calls.
+"""Traces examples/experts/microbatches.py as for GPUs: its values, and the order of its calls.
 
-Nothing here needs a GPU (start_done_on_gpu_test.py).
+Nothing here needs a GPU: start_done_on_gpu_test.py explains why.
 """
 
 import pathlib
@@ -45,7 +45,7 @@ class MicrobatchesTest(absltest.TestCase):
 
     @pytest.mark.long
     def test_same_steps(self):
-        """The parameters are those of steps without micro-batches."""
+        """Steps with micro-batches give the same parameters as steps without."""
         states = []
         for in_halves in (False, True):
             each = trainer(in_halves)
@@ -65,7 +65,7 @@ class MicrobatchesTest(absltest.TestCase):
         self.assertLess(actual[0][2][0], actual[0][0][0])
 
     def test_order_of_calls(self):
-        """Computation is tied between start and done of each move of rows."""
+        """A computation is tied between the start and the done of all but four collectives."""
         each = trainer(True)
         tokens = each.put(batch(2 * jax.device_count()))
         state = each.init(0)
@@ -87,8 +87,8 @@ class MicrobatchesTest(absltest.TestCase):
             end = order.index(("done", result))
             between = [name for name, _ in order[begin + 1 : end]]
             beside_nothing += "tie" not in between
-        # Nothing runs beside the first gather, the last combine, the first transpose, and the last
-        # sum.
+        # Four collectives have nothing to overlap with: the first gather, the last combine, its
+        # transpose, which comes first in the backward pass, and the last sum of gradients.
         self.assertLessEqual(beside_nothing, 4)
 
     def test_odd_number_of_sequences(self):

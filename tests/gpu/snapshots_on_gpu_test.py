@@ -68,7 +68,8 @@ class SnapshotsOnGpuTest(parameterized.TestCase):
         with jax_cxl.Snapshots(self.where()) as snapshots:
             x = jax.device_put(np.arange(1 << 24, dtype=np.float32), _gpus()[0])
             snapshots.save(1, {"x": x}, copy=False)
-            # XLA refuses this unless the copy to the memory has already ended.
+            # XLA refuses the donation while x is being copied to the pool. If the copy has already
+            # ended, the call succeeds.
             with contextlib.suppress(ValueError, jax.errors.JaxRuntimeError):
                 add(x).block_until_ready()
             snapshots.wait()

@@ -1,7 +1,8 @@
 """Start and done as they are traced for GPUs, lowered for CUDA or run on CPU devices.
 
-Nothing here needs a GPU: the lowering for CUDA shows the calls and how they depend on each other,
-and the rules for CPUs, which are trivial, give the values. tests/gpu/cuda_test.py runs on GPUs.
+Nothing here needs a GPU. The lowering for CUDA shows the calls and how they depend on each other.
+To check the values, the programs run on CPU devices, where the lowering rules of start and done
+are trivial. tests/gpu/cuda_test.py runs on GPUs.
 """
 
 import re
@@ -20,7 +21,7 @@ from jax_cxl import ops
 
 
 def lower(function, *arguments, check_vma=True):
-    """Returns the program for CUDA of a function of each rank's values."""
+    """Lowers a function of each rank's values for CUDA; returns the program's text."""
     program = jax.shard_map(
         function,
         mesh=harness.mesh(),
@@ -34,7 +35,7 @@ def lower(function, *arguments, check_vma=True):
 class OnGpuTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        # The name of the backend decides how start and done are traced.
+        # JAX's default backend decides how start and done are traced.
         self.enterContext(mock.patch("jax.default_backend", lambda: "gpu"))
 
     @parameterized.product(name=tuple(ARGUMENTS), check_vma=(False, True))
@@ -103,8 +104,8 @@ class OnGpuTest(parameterized.TestCase):
         )
         self.assertEqual((name, tie, done), ("start_rows", "tie", "done"))
         self.assertIn("has_side_effect = true", rest)
-        # A start returns a result, scratch memory and a token. The done keeps the first two alive,
-        # and all operands.
+        # A start returns a result, scratch memory and a token. The result, the scratch memory and
+        # all operands of the start are operands of the done, which keeps them alive.
         self.assertIn(f"{started}#0", kept)
         self.assertIn(f"{started}#1", kept)
         self.assertLen(kept, 4 + published + 1)
@@ -114,7 +115,7 @@ class OnGpuTest(parameterized.TestCase):
     )
     @pytest.mark.sample(8)
     def test_experts(self, limit, num_experts, check_vma):
-        """Both moves of rows are started, and nothing else is."""
+        """Only the two moves of rows are started; the other collectives are blocking calls."""
         ranks, tokens = harness.RANKS, 6
         experts = np.random.default_rng(0).integers(-1, num_experts, (ranks, tokens, 2))
         weights = harness.values(tokens, 2)
@@ -152,7 +153,8 @@ class OnGpuTest(parameterized.TestCase):
             [name for name in names if name != "collective"],
             ["start_rows", "tie", "done", "start_rows", "tie", "done"],
         )
-        # The choices, the places and the weights each travel before the rows that they concern.
+        # Blocking collectives move the choices and the places before the rows of the dispatch, and
+        # the weights before the rows of the combine.
         self.assertEqual(names[:3], ["collective", "collective", "start_rows"])
         self.assertEqual(names.count("collective"), 3)
 
@@ -249,7 +251,8 @@ class OnGpuTest(parameterized.TestCase):
         started, tie, done = calls(lower(program, *x, check_vma=check_vma))
         self.assertEqual([started[0], tie[0], done[0]], ["start", "tie", "done"])
         self.assertEqual(tie[2][0], f"{started[1]}#1")
-        # The operands of done are the same x, then y of the start, then the value of `after`.
+        # The operands of the done are the start's operand, the start's result, and the value of
+        # `after`.
         self.assertEqual(done[2][:2], [started[2][0], f"{started[1]}#0"])
         self.assertLen(done[2], 3)
         self.assertIn("operand_index = 1", done[3])
@@ -329,7 +332,8 @@ class OnGpuTest(parameterized.TestCase):
         text = program.trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
         self.assertEqual(calls(text), [])
 
-        # The operand is packed in a wider type and has to be unpacked, so the call runs at once.
+        # int4 is packed in a wider type, and the result has to be unpacked, so the start makes one
+        # blocking call.
         text = lower(lambda v: ops.ppermute_start(v, "i", [(0, 1)]).done(), arguments[1])
         self.assertEqual([call[0] for call in calls(text)], ["collective"])
 

@@ -1,6 +1,6 @@
 """Starts and awaits rows of tables, traced as for GPUs. Nothing here needs a GPU.
 
-The lowering for CUDA shows the calls, and the rules for CPUs give the values.
+The lowering for CUDA shows the calls. The values come from runs on CPU devices.
 benchmarks/tables/check.py runs on GPUs.
 """
 
@@ -29,11 +29,11 @@ _ROWS = 300
 class TablesOnGpuTest(StoreCase):
     def setUp(self):
         super().setUp()
-        # The name of the backend decides how a start is traced.
+        # JAX's default backend decides how a start is traced.
         self.enterContext(mock.patch("jax.default_backend", lambda: "gpu"))
 
     def lower(self, function, *arguments):
-        """Returns the names of the calls in the program for CUDA."""
+        """Lowers a function for CUDA; returns the names of its calls of jax_cxl."""
         with (
             mock.patch.object(Column, "use", lambda self, platform: None),
             mock.patch.object(lifecycle, "register_handlers", lambda platform: None),
@@ -45,7 +45,7 @@ class TablesOnGpuTest(StoreCase):
     @parameterized.product(dtype=("float32", "float8_e4m3fn", "int4"), mode=("fill", "clip"))
     @pytest.mark.sample(3)
     def test_same_as_the_whole(self, dtype, mode):
-        # XLA does not slice int4 within a byte on GPUs.
+        # On GPUs XLA cannot slice int4 within a byte, so a row of int4 fills whole bytes.
         rows = random_rows((_ROWS, 4 if dtype == "int4" else 3), dtype)
         table = self.create(rows)
         ids = np.random.default_rng(0).integers(-400, 400, (4, 5))

@@ -11,10 +11,10 @@ import numpy as np
 
 
 class DeadlyMemory:
-    """A native object that writes to memory. It kills the process in one of its writes."""
+    """Wraps a native object that writes to memory, and kills the process in one of the writes."""
 
     def __init__(self, core: Any, deaths: "Deaths"):
-        """Wraps an object that has `write(..., data)`, and perhaps `store_word`."""
+        """Wraps `core`, which has `write(..., data)` and perhaps `store_word`."""
         self._core, self._deaths = core, deaths
 
     def __getattr__(self, name: str) -> Any:
@@ -48,7 +48,7 @@ class Deaths:
     """Counts writes until the death of the process."""
 
     def __init__(self, writes: int, before: Callable[[], None] = lambda: None):
-        """Chooses write number `writes` for the death, which comes after a call of `before`."""
+        """Lets the process die in write number `writes`, after a call of `before`."""
         self._left, self._before = writes, before
 
     def is_now(self) -> bool:
@@ -63,12 +63,12 @@ class Deaths:
 
 
 def die_after(seconds: float) -> None:
-    """Lets the process die at a later time."""
+    """Sets a timer whose signal kills this process."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
 
 
 def say(**what: object) -> None:
-    """Prints a line of JSON in one piece. `print` would let other threads print before its end."""
+    """Prints a line of JSON in a single write, so that other threads cannot print in its middle."""
     sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()

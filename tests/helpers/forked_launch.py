@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-# A thread of NumPy would not exist in the forked ranks.
+# NumPy must not start threads before the forks: they would not exist in the forked ranks.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from jax_cxl import launch
@@ -35,13 +35,14 @@ _RANK = [sys.executable, "-m", rank.__name__]
 def import_modules(names: str) -> None:
     """Imports modules for all forks. Commas separate the names.
 
-    The objects that they make stay until the end. If the garbage collector of a fork looked at
-    these objects, it would take a seventh of the fork's time, and copy the pages.
+    The objects of the modules live until the end, so they are hidden from the garbage collector. If
+    the collector of a fork looked at them, it would take a seventh of the fork's time, and the
+    kernel would copy their pages.
     """
     gc.disable()
     for name in names.split(","):
         importlib.import_module(name)
-    # JAX imports this when it lowers its first program.
+    # JAX imports this module only when it lowers its first program, which would be in each fork.
     with contextlib.suppress(ImportError):
         importlib.import_module("jaxlib.mlir.dialects.mhlo")
     gc.freeze()
@@ -49,7 +50,7 @@ def import_modules(names: str) -> None:
 
 
 def fork() -> int:
-    """Forks. JAX warns about its threads, but it has none before its first use."""
+    """Forks without JAX's warning about its threads: before its first use JAX has none."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return os.fork()
@@ -66,7 +67,7 @@ class _Forked:
 
 
 def _start(command: Sequence[str], **options: Any) -> Any:
-    """Forks if a rank is to be started; starts other programs as `subprocess.Popen` does."""
+    """Takes the place of `subprocess.Popen`: forks for a rank, starts other programs as usual."""
     if list(command[:3]) != _RANK:
         return subprocess.Popen(command, **options)
     pipes = [
@@ -86,7 +87,7 @@ def _start(command: Sequence[str], **options: Any) -> Any:
 def _become(
     command: Sequence[str], pipes: Sequence[tuple[int, int] | None], options: Mapping[str, Any]
 ) -> None:
-    """Runs a rank in this process, which is the supervisor's copy."""
+    """Turns this process, a fork of the supervisor, into a rank, and runs it."""
     os.setpgid(0, options["process_group"])
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
@@ -133,7 +134,7 @@ def _run_and_exit(run: Callable[[], int | None]) -> NoReturn:
 
 
 def _configure() -> None:
-    """Applies the rank's variables, because JAX has already read the supervisor's."""
+    """Sets JAX's options by the rank's variables, because JAX has already read the supervisor's."""
     import jax
 
     for variable, value in os.environ.items():

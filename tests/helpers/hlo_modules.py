@@ -1,4 +1,4 @@
-"""Modules with collectives in XLA's own text, before and after the hook."""
+"""HLO modules with collectives in XLA's own text, before and after jax_cxl's hook."""
 
 import re
 
@@ -25,12 +25,12 @@ add {
 
 
 def serialized(text):
-    """Returns the serialized module of a text."""
+    """Parses the text of a module; returns the serialized module."""
     return _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
 
 
 def module(body, devices=(0, 1, 2, 3), header="HloModule m, is_scheduled=true"):
-    """Returns the serialized module of a text, whose partitions run on these devices."""
+    """Returns a serialized module with this body, whose partitions run on these devices."""
     data = serialized(header + ADD + body)
     assignment = Message().add(1, 1).add(2, len(devices))
     for device in devices:
@@ -44,7 +44,7 @@ def text(data):
 
 
 def rewritten(body, devices=(0, 1, 2, 3), world=WORLD, **options):
-    """Returns the text of the module after the hook, or None if the hook left it alone."""
+    """Runs the hook on a module with this body; returns its new text, None if left unchanged."""
     after = hook.transform(module(body, devices), lambda: world, **options)
     return None if after is None else text(after)
 
@@ -57,7 +57,7 @@ def all_reduce(groups, extra="channel_id=1, use_global_device_ids=true"):
 
 
 def check_pairs(test, after, starts):
-    """Checks that starts come before the work and dones after it, with nothing else around."""
+    """Checks that a module consists of `starts` starts, a `negate`, and as many dones."""
     entry = after[after.index("ENTRY") :]
     targets = re.findall(r'custom_call_target="(jax_cxl_\w+)"| negate\(', entry)
     test.assertEqual(targets, ["jax_cxl_start"] * starts + [""] + ["jax_cxl_done"] * starts)

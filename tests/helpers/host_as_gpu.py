@@ -1,4 +1,4 @@
-"""The host in place of GPUs, for tests of what the store does with arrays on GPUs."""
+"""Lets the host play the GPUs, for tests of what the store does with arrays on GPUs."""
 
 import contextlib
 import ctypes
@@ -14,7 +14,7 @@ from jax_cxl._store.writing import saving, shard_bytes
 
 
 class Copies:
-    """Makes one copy at a time, and only when somebody waits for it, as late as a GPU may."""
+    """Makes copies as late as a GPU may: only when somebody waits, in the order of their starts."""
 
     def __init__(self):
         self._started = {}

@@ -25,7 +25,7 @@ def once(
     before: Callable[[], object] = lambda: None,
     after: Callable[[], object] = lambda: None,
 ) -> Iterator[None]:
-    """Does something else before or after the next call of a function."""
+    """Patches `where.name`: its next call also calls `before` first, and `after` last."""
     old = getattr(where, name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -44,7 +44,7 @@ def once(
 
 
 def in_thread(act: Callable[[], Any]) -> Callable[[], Any]:
-    """Starts a function in a thread. Returns a function that waits for its result or error."""
+    """Calls `act` in a thread. Returns a function that waits for its result or exception."""
     done: list[Any] = []
 
     def run() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import launch_server
 import quick_compilation
 
-# Seconds within which errors come and processes are gone, on a machine that is not busy. CI allows
-# more.
+# Within these seconds, errors must surface and processes must be gone. The default is for a machine
+# that is not busy; CI allows more.
 SOON = float(os.environ.get("JAX_CXL_TEST_SOON", "1"))
 
 # How long each random test of jobs runs. C++ tests read the same variable.
@@ -25,12 +25,12 @@ INTERPOSE = pathlib.Path(__file__).parents[1] / "interpose"
 
 _ON_CPUS = {"JAX_PLATFORMS": "cpu"}
 
-# Modules that programs of tests/programs import.
+# Modules that programs of tests/programs import. A launch server imports them before it forks.
 _MODULES = ("jax.numpy", "jax.sharding", "absl.app", "jax_cxl.lax")
 
 
 def quick_environment() -> dict[str, str]:
-    """Returns the environment of jobs whose programs compile as quick_compilation.py says."""
+    """Returns the environment of jobs whose programs compile quickly (quick_compilation.py)."""
     return os.environ | _ON_CPUS | quick_compilation.ENVIRONMENT
 
 
@@ -94,7 +94,8 @@ def _job(
       environment: environment variables besides those of this process.
       launcher: further options of the launcher.
       modules: further modules that the program imports and that take long to import.
-      quick: whether the programs compile as quick_compilation.py says; otherwise as for users.
+      quick: whether the programs compile quickly (quick_compilation.py); otherwise they compile as
+        for users.
     """
     command = [
         *("-n", str(processes), "--devices-per-process", str(devices_per_process)),
@@ -140,9 +141,10 @@ def _to_the_end(
 
 
 def _server_for(modules: tuple[str, ...], environment: Mapping[str, str]) -> launch_server.Server:
-    """Returns the server for jobs that import these modules, with these settings."""
+    """Returns the server for jobs that import these modules, with the settings of `environment`."""
     global _server, _servers_settings
-    # Python and JAX read these variables when they start, so jobs of a server share their values.
+    # Python and JAX read variables when they start, so all jobs of a server have the same values.
+    # Only the variables of pytest, and those of jax_cxl except JAX_CXL_TEST_*, may differ.
     settings = (
         modules,
         {

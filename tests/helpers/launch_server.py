@@ -84,7 +84,8 @@ class Launcher:
         """Waits until all processes that write to the output have ended, and returns the output.
 
         Raises:
-          subprocess.TimeoutExpired: they have not ended in time. Another call waits again.
+          subprocess.TimeoutExpired: the processes have not ended in time. The caller may call this
+            again.
         """
         if not self._rest:
             readers = concurrent.futures.ThreadPoolExecutor(2)
@@ -139,7 +140,7 @@ def _receive(answers: socket.socket) -> int:
 
 def _serve(requests: socket.socket) -> None:
     """Forks for each request, until the test process closes its end of the socket."""
-    # The kernel removes ended children.
+    # With SIGCHLD ignored, the kernel reaps ended children.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         request, files, _, _ = socket.recv_fds(requests, _MOST_BYTES, 3)
@@ -163,7 +164,7 @@ def _watch(request: Any, stdout: int, stderr: int, answers_file: int) -> None:
         _launch(request, stdout, stderr)
     os.close(stdout)
     os.close(stderr)
-    # The test process may have ended.
+    # If the test process has ended, nobody receives the answers.
     with contextlib.suppress(OSError):
         _send(answers, launcher)
         _send(answers, os.waitpid(launcher, 0)[1])
@@ -172,7 +173,7 @@ def _watch(request: Any, stdout: int, stderr: int, answers_file: int) -> None:
 
 
 def _launch(request: Any, stdout: int, stderr: int) -> None:
-    """Runs the launcher in this process, and ends it."""
+    """Runs the launcher in this process, and then ends the process."""
     arguments, folder, environment = request
     for file, target in ((stdout, 1), (stderr, 2)):
         os.dup2(file, target)

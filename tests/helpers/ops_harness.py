@@ -70,7 +70,7 @@ def uneven_values(*shape: int, dtype: Any = np.float32, ranks: int = RANKS) -> n
 
 
 def fold(x: np.ndarray, function: Callable = np.add) -> np.ndarray:
-    """Reduces the first dimension from left to right, short floats in float32."""
+    """Reduces the first dimension from left to right; short floats accumulate in float32."""
     short = jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4
     total = x[0].astype(np.float32) if short else x[0].copy()
     for part in x[1:]:
@@ -79,7 +79,7 @@ def fold(x: np.ndarray, function: Callable = np.add) -> np.ndarray:
 
 
 def by_group(oracle: Callable, groups: Any = GROUPS) -> Callable:
-    """Returns the oracle of a collective with axis_index_groups."""
+    """Returns an oracle that applies `oracle` to each group, as axis_index_groups does."""
 
     def grouped(x):
         results: list[Any] = [None] * len(x)
@@ -103,7 +103,10 @@ def check_equal(actual: Any, expected: Any) -> None:
 
 
 def check_linear(function: Callable, oracle: Callable, *shape: int, check_vma: bool) -> None:
-    """Checks a linear collective whose result varies: values, derivatives and batching."""
+    """Checks a linear collective whose result may differ from rank to rank.
+
+    Compares values, derivatives and batching with the oracle.
+    """
     cases: list[tuple[Callable, np.ndarray, np.ndarray]] = []
 
     def check(transformed, x, expected):
@@ -114,7 +117,7 @@ def check_linear(function: Callable, oracle: Callable, *shape: int, check_vma: b
     check(function, x, y)
     check(lambda v: jax.jvp(function, (v,), (2 * v,))[1], x, 2 * y)
 
-    # Compute the transpose from the matrix of the oracle.
+    # The oracle is linear: its results for a basis are its matrix, which gives the transpose.
     basis = np.eye(x.size, dtype=np.float32).reshape(x.size, *x.shape)
     matrix = np.stack([oracle(e).ravel() for e in basis], axis=1)
     expected = (matrix.T @ y.ravel()).reshape(x.shape)

@@ -10,7 +10,11 @@ ROWS, INTO, BATCH = 40, 50, 3
 
 
 def oracle(operand, output, table):
-    """Returns the results of all ranks; table has the shape (ranks, 4, ranks * slices)."""
+    """Returns the results of all ranks.
+
+    `table` has the shape (ranks, 4, ranks * slices). For each rank it has the four arguments
+    input_offsets, send_sizes, output_offsets and recv_sizes of the exchange.
+    """
     n = len(operand)
     slices = table.shape[2] // n
     result = output.copy()
@@ -22,7 +26,7 @@ def oracle(operand, output, table):
 
 
 def tables(rng, ranks=harness.RANKS, slices=2, rows=ROWS, into=INTO, dtype=np.int32):
-    """Slices of random sizes, some empty, in random places."""
+    """Returns the table of slices of random sizes, some of them empty, in random places."""
     entries = ranks * slices
     size = rng.integers(0, rows // entries + 1, (ranks, entries))
     size[rng.random(size.shape) < 0.2] = 0
@@ -45,7 +49,7 @@ def tables(rng, ranks=harness.RANKS, slices=2, rows=ROWS, into=INTO, dtype=np.in
 
 
 def routed(rng, kind, slices, rows):
-    """Slices of tokens that a router has sent, with room for all of them at each rank."""
+    """Returns the table of slices as a router makes them: on each side they leave no gaps."""
     ranks, entries = harness.RANKS, harness.RANKS * slices
     size = rng.multinomial(rows, [1 / entries] * entries, ranks)
     if kind == "all to one":

@@ -91,7 +91,8 @@ class BenchTest(parameterized.TestCase):
         self.assertEqual(list(time), ["min", "median", "max"])
         self.assertBetween(time["median"], time["min"], time["max"])
         self.assertGreater(time["min"], 0)
-        # Times of about a microsecond are rounded to a nanosecond.
+        # Times are rounded to a nanosecond. If a time is about a microsecond, its rounding changes
+        # the rate noticeably.
         rate = row["bytes"] / time["median"] / 1e3
         self.assertAlmostEqual(row["algbw_gbps"], rate, delta=2e-3 * rate + 1e-6)
         factor = float(ops.OPS[row["op"]].bus_factor(2))
@@ -138,7 +139,8 @@ class BenchTest(parameterized.TestCase):
         self.assertEqual(run.returncode, 0, run.stderr)
         rows = [line.split() for line in run.stdout.splitlines() if "bfloat16" in line]
         self.assertEqual([row[4] for row in rows], ["broadcast", "reduce", "gather", "scatter"])
-        # The bytes are cut to whole blocks: one of 50 elements, or three of 16.
+        # The 100 bytes are cut to whole blocks of bfloat16: one block of 50 elements for broadcast
+        # and reduce, three blocks of 16 elements for gather and scatter.
         self.assertEqual(
             [(row[0], row[1]) for row in rows], [("100", "50")] * 2 + [("96", "16")] * 2
         )
@@ -333,7 +335,8 @@ class BoundTest(absltest.TestCase):
             name: ops.Shape(op, 4, 0, 4, dtype).bound_seconds(write=1.0, read=2.0)
             for name, op in ops.OPS.items()
         }
-        # The bytes written, plus the bytes read at twice the rate, as in plan::LowerBound.
+        # The bytes written, plus half of the bytes read, because reading is twice as fast here
+        # (plan::LowerBound).
         self.assertEqual(seconds["all_gather"], 16 + 48 / 2)
         self.assertEqual(seconds["psum"], 16 + 24 / 2)
         self.assertEqual(seconds["psum_scatter"], 48 + 48 / 2)
@@ -342,7 +345,8 @@ class BoundTest(absltest.TestCase):
         self.assertEqual(seconds["gather"], 48 / 2)
         self.assertEqual(seconds["pscan"], 16 + 32 / 2)
         self.assertEqual(seconds["barrier"], 0)
-        # Four rows on each rank: rank 3 sends its own, and rank 0 gets those of three ranks.
+        # Each rank has four rows of 4 bytes, all for rank 0. Rank 3 only writes its own rows, which
+        # takes 16 s. Rank 0 has more work: it reads the rows of three ranks.
         self.assertEqual(seconds["ragged_all_to_all:hot"], 48 / 2)
 
     def test_sums_of_the_most_ranks_are_exact_in_every_dtype(self):
@@ -352,7 +356,7 @@ class BoundTest(absltest.TestCase):
 
 class CheckRegressionTest(parameterized.TestCase):
     def check(self, medians, *options, wrong=0):
-        """Compares a file of two results, 10 us and 20 us, with a file of other medians."""
+        """Compares a file of two results, 10 us and 20 us, with a file of these `medians`."""
         with tempfile.TemporaryDirectory() as folder:
             paths = [str(pathlib.Path(folder) / name) for name in ("old.json", "new.json")]
             for path, times, bad in ((paths[0], (10, 20), 0), (paths[1], medians, wrong)):

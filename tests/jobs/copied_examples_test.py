@@ -54,7 +54,7 @@ class CopiedExamplesTest(absltest.TestCase):
             self.assertIn("continues from step 0", steps(6, "pool"))
             through_pool = steps(9, "pool")
             self.assertIn("continues from step 6", through_pool)
-            # Go on with another number of ranks, after the memory of the pool is lost.
+            # The pool's memory is lost, and three ranks instead of two continue from the disk.
             from_disk = steps(9, "new", ranks=3)
             self.assertIn("continues from step 8", from_disk)
             self.assertAlmostEqual(*_losses(through_pool), *_losses(from_disk), delta=1e-5)

@@ -19,7 +19,8 @@ _STEPS = 50
 _CHECKPOINT_STEP = 30
 _TIMEOUT_SECONDS = 240
 
-# Four devices cannot share 6 or 5 sequences evenly. Rows are added, and those must not count.
+# Four devices cannot share evenly the 6 sequences of a batch or the 5 of an evaluation. The example
+# adds rows of padding, which must not count in the losses.
 _FLAGS = (
     *(f"--steps={_STEPS}", "--learning_rate=0.01", "--batch_size=6", "--sequence_length=48"),
     *("--layers=2", "--width=32", "--heads=2", "--evaluate_every=10", "--evaluate_size=5"),
@@ -36,7 +37,7 @@ _FIGURES = {
     *("collectives", "processes", "devices", "device_kind", "versions"),
 }
 
-# Only train_transformer.py reports these.
+# train_transformer.py reports these figures, train_jit.py does not.
 _FIGURES_OF_COLLECTIVES = {
     *("bytes_through_pool", "communication_seconds", "pool_figures", "prefetch", "shard"),
 }
@@ -128,7 +129,7 @@ class ExampleTest(parameterized.TestCase):
         return json.loads(figures.read_text())
 
     def checkpoints(self):
-        """Returns a copy of the reference's checkpoints, as if it had stopped at the first one."""
+        """Returns a copy of the reference's checkpoints, as if its run had stopped at the first."""
         copy = self.folder / self.id()
         shutil.copytree(self.folder / "checkpoints", copy)
         shutil.rmtree(copy / str(_STEPS))
@@ -200,7 +201,8 @@ class ExampleTest(parameterized.TestCase):
             figures["heldout_nats_per_byte"], self.reference["heldout_nats_per_byte"], rtol=1e-4
         )
         if collectives == "cxl":
-            # Twice a step, a rank gathers all parameters: it writes its own and reads the others.
+            # Twice in each step, a rank gathers all parameters, which have 4 bytes each: it writes
+            # its own part and reads the parts of the others.
             gathered = 2 * _STEPS * 4 * figures["parameters"]
             self.assertGreaterEqual(figures["bytes_through_pool"], gathered)
             self.assertGreater(figures["communication_seconds"], 0)
@@ -242,8 +244,8 @@ class ExampleTest(parameterized.TestCase):
     @pytest.mark.long
     def test_gradients_equal_those_of_lax_in_a_model_of_useful_width(self):
         # The model is wide enough for XLA's faster matrix products. jaxlib 0.10.2 fuses them with
-        # the code that assembles the gradient. When the pool consumed the result, some norms were
-        # zeros.
+        # the code that assembles the gradient. When a collective of the pool consumed the result
+        # of such a fusion, some norms were wrongly zero.
         wide = ("--layers=1", "--width=128", "--heads=4", "--sequence_length=256", "--steps=5")
         norms = [
             self.train(f"--collectives={collectives}", *wide, devices=2, optimized=True)[

@@ -46,7 +46,7 @@ class BetweenProcessesTest(parameterized.TestCase):
 
 
 class ArgumentsTest(parameterized.TestCase):
-    """In one process."""
+    """Checks arguments, in one process."""
 
     def test_one_process(self):
         self.assertIsNone(jax_cxl.barrier(name="alone", timeout=1))
@@ -129,7 +129,7 @@ class ReplaceAlikeTest(absltest.TestCase):
         said = re.findall(r"after (\d+) s: (.*)", ended.stdout)
         self.assertLen(said, 2, ended.stderr)
         for seconds, message in said:
-            # Gloo gives up after 30 s.
+            # If jax_cxl did not notice the mismatch, Gloo would give up only after 30 s.
             self.assertLess(int(seconds), 10)
             self.assertRegex(message, "_COLLECTIVES is set in process 0 and not in process 1")
 

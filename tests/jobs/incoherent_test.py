@@ -1,6 +1,6 @@
 """Collectives through JAX on an emulated pool without coherence. Seeds are printed.
 
-`JAX_CXL_TEST_POOL=incoherent python -m pytest` runs the other tests that way (conftest.py).
+`JAX_CXL_TEST_POOL=incoherent python -m pytest` runs the other tests on such a pool (conftest.py).
 """
 
 import secrets

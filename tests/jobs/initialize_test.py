@@ -47,7 +47,8 @@ class UsablePoolTest(InitializeTestCase):
         "shm:{name}?size=16MiB&coherence=uncached",
         "file:{folder}/pool?size=16MiB",
         "file:{folder}/a,{folder}/b?size=16MiB&devices=2",
-        # An offset above 4 GiB: offsets have 64 bits, and are relative. The file is sparse.
+        # The pool lies beyond 4 GiB in a sparse file: offsets in a file have 64 bits, and offsets
+        # in a pool are relative to its beginning.
         "file:{folder}/far?size=16MiB&offset=5GiB",
     )
     def test_communicates(self, uri):
@@ -76,7 +77,8 @@ class UsablePoolTest(InitializeTestCase):
         self.assertTrue((y == np.roll(x, count)).all())
 
     def test_existing_pool_file_is_used_in_place_and_kept(self):
-        # The file is full of another job's words. None of them may satisfy a wait of this job.
+        # The file is full of words by which the ranks of an earlier job waited for each other. None
+        # of these words may satisfy a wait of this job.
         path = self.folder / "pool"
         jax_cxl.initialize(f"file:{path}?size=16MiB")
         jax_cxl.shutdown()
@@ -200,7 +202,7 @@ class SeveralProcessesTest(InitializeTestCase):
             devices_per_process=2,
         )
         self.assertNotEqual(done.returncode, 0)
-        # The first failure ends the other processes, so some of them may not have printed theirs.
+        # The first failure ends the other processes, some of them before they print their own.
         self.assertIn("PoolNotFoundError", done.stderr)
         self.assertIn(f"{self.folder}/no", done.stderr)
 

@@ -12,7 +12,7 @@ from absl.testing import absltest
 
 _STEPS = 4
 _PROCESSES, _DEVICES = 2, 2
-# Two sequences for each of four devices. Widths that two and four devices share equally.
+# Each of four devices gets two sequences. Two or four devices can share the widths equally.
 _FLAGS = (
     *(f"--steps={_STEPS}", "--learning_rate=0.01", "--batch_size=8", "--sequence_length=16"),
     *("--layers=1", "--width=32", "--heads=2", "--evaluate_every=4", "--evaluate_size=4"),
@@ -44,8 +44,9 @@ class JitExampleTest(absltest.TestCase):
         self.assertLen(curves["train_loss"], _STEPS)
         return curves, re.findall(r"process \d: (.*)", done.stdout)
 
-    # Sums of two values do not depend on their order; sums over four devices do. Quick compilation
-    # rounds in another way.
+    # The tolerance is 0 where all sums are over two devices, because the order of two addends does
+    # not matter. It matters in sums over four devices. Where there is a tolerance, the programs
+    # compile quickly, which also changes the rounding.
     def test_same_losses_through_the_pool_fsdp(self):
         self.check_losses(1, 1e-5)
 
@@ -56,8 +57,8 @@ class JitExampleTest(absltest.TestCase):
     def check_losses(self, tensor_parallel, tolerance):
         flag = f"--tensor_parallel={tensor_parallel}"
         quick = tolerance > 0
-        # Each process compiles the program, so one process takes half of the time. But it adds in
-        # another order.
+        # Each process compiles the program, so a run in one process takes half of the time. But it
+        # adds in another order, which is fine only with a tolerance.
         processes = _PROCESSES if tolerance == 0 else 1
         own, lines = self.train(flag, replace=False, quick=quick, processes=processes)
         self.assertEqual(lines, ["0 taken, 0 left, 0 calls"] * processes)
@@ -69,7 +70,7 @@ class JitExampleTest(absltest.TestCase):
             taken, left, calls = map(int, re.findall(r"\d+", line))
             self.assertGreater(taken, 0, line)
             self.assertEqual(left, 0, line)
-            # Each collective of the step is executed once by each rank in each step.
+            # A step has several collectives, and each rank executes each of them in each step.
             self.assertGreater(calls, _STEPS * _DEVICES, line)
         self.assertLess(own["train_loss"][-1], own["train_loss"][0])
 

@@ -19,7 +19,7 @@ _FLAGS = (
 
 
 def _train(exchange, folder, *flags, processes=1):
-    """Trains on two devices. Each process compiles the step."""
+    """Trains on two devices. Each process compiles the step, so one process is fastest."""
     path, corpus = (pathlib.Path(folder) / name for name in (f"{exchange}.json", "corpus.txt"))
     corpus.write_text(
         "".join(f"{i} squared is {i * i}, cubed it is {i**3}.\n" for i in range(1000))
@@ -38,7 +38,7 @@ def _train(exchange, folder, *flags, processes=1):
 
 @functools.cache
 def _dispatch():
-    """Trains with dispatch and combine, with room for everything."""
+    """Trains with dispatch and combine, and with room for all tokens."""
     with tempfile.TemporaryDirectory() as folder:
         return _train("dispatch", folder)
 
@@ -66,7 +66,7 @@ class MoeExampleTest(absltest.TestCase):
 
     @pytest.mark.long
     def test_experts_move_between_steps(self):
-        """The losses stay the same, and fewer tokens cross than without moves."""
+        """Moves of experts keep the losses, and change how many tokens go to another rank."""
         with tempfile.TemporaryDirectory() as folder:
             moved = _train("dispatch", folder, "--place_every=2", processes=2)
         still = _dispatch()
@@ -75,7 +75,7 @@ class MoeExampleTest(absltest.TestCase):
         places = moved["placements"]
         self.assertEqual([place["step"] for place in places], [2, 4, 6])
         self.assertLess(places[0]["largest_load_after"], places[0]["largest_load_before"] + 0.05)
-        # Later counts are those of the next batch, so the first move changes most.
+        # Later moves start from the places of the previous move, so the first move changes most.
         self.assertNotEqual(places[0]["crossing_after"], places[0]["crossing_before"])
 
     def test_moves_need_the_pool(self):

@@ -49,7 +49,8 @@ class MoeTest(absltest.TestCase):
         for row in rows:
             self.assertEqual(row["wrong"], 0, row)
         written = {(row["routing"], row["way"]): sum(row["bytes_written"]) for row in rows}
-        # With two ranks, the other rank wants 11 of 14 tokens. Without sharing, it gets 14 rows.
+        # With two ranks, 11 of 14 tokens choose an expert of the other rank. `dispatch` sends each
+        # of them once. `ragged` sends a row for each choice of such an expert, which makes 14 rows.
         share = written["uniform", "dispatch"] / written["uniform", "ragged"]
         self.assertLess(share, 0.9)
         self.assertEqual(written["uniform", "dense-lax"], 0)

@@ -10,7 +10,7 @@ _KILLS = str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "tier"
 
 
 class PooledTest(parameterized.TestCase):
-    # A death of a process, or of a job, takes some seconds.
+    # Each death, of a process or of the whole job, takes some seconds, so there are only a few.
     @parameterized.parameters(
         (f"--kills={max(2, int(job.SECONDS / 2))}", "--seed=3"),
         ("--kills=2", "--whole"),

@@ -1,4 +1,4 @@
-"""The collectives in two halves."""
+"""Collectives in two halves: the start, and the done that returns the result."""
 
 import inspect
 import tempfile

@@ -40,7 +40,7 @@ class TablesTest(parameterized.TestCase):
             self.assertEqual(losses, _losses(example, *arguments, without))
 
     def test_kills(self):
-        # A kill takes seconds.
+        # Each kill takes seconds, so there are only a few.
         kills = max(1, int(job.SECONDS / 2))
         done = job.run(str(_KILLS), f"--kills={kills}", "--readers=1", "--seed=3", processes=1)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

@@ -41,7 +41,8 @@ class LoadedProgramsTest(parameterized.TestCase):
 
     def test_programs_of_an_earlier_job_come_first(self):
         folder = self.enterContext(tempfile.TemporaryDirectory())
-        # Three rounds make one, one and two calls. `save` and `cached` make one call before them.
+        # Each of three rounds runs three programs, with one, one and two calls. `save` and `cached`
+        # make one more call before the rounds.
         out = self.load("save", folder)
         self.assertEqual(out.count("right: 13 calls"), 2, out)
         out = self.load("load", folder)
@@ -74,11 +75,11 @@ class EarlyEndTest(parameterized.TestCase):
     )
     @pytest.mark.sample(4)
     def test_the_program_ends_while_jax_cxl_starts(self, stage, ending, status):
-        # This uses new interpreters, because forks end differently.
+        # This uses new interpreters, because forks do not end as interpreters do.
         done = job.run("takeover/ends_early.py", stage, ending, environment=REPLACED, forked=False)
         self.assertEqual(done.returncode, status, done.stderr)
         self.assertEqual(done.stdout.count("2 devices"), 2)
-        # JAX logs that the launcher ends the other rank.
+        # These are the lines of the ranks, without JAX's message that the launcher ends a rank.
         lines = [
             line
             for line in done.stderr.splitlines()

@@ -17,7 +17,8 @@ from jax import lax
 
 import jax_cxl
 
-# Linear functions of float32[4, 3] to the same shape, and their matrices over the ranks.
+# Linear functions from float32[4, 3] to the same shape. The matrix maps the values of all ranks to
+# their results.
 OPERATIONS = {
     "psum": (lambda v: jax_cxl.psum(v, "i"), np.ones((4, 4))),
     "pmean": (lambda v: jax_cxl.pmean(v, "i"), np.full((4, 4), 0.25)),
@@ -44,7 +45,7 @@ def apply(matrix, x):
 
 
 def varying(v):
-    """Casts a value that stopped varying, because loops and branches need a single type."""
+    """Returns `v`, cast to vary over "i" if it does not: loops and branches need a single type."""
     missing = {"i"} - jax.typeof(v).manual_axis_type.varying
     return lax.pcast(v, tuple(missing), to="varying") if missing else v
 
@@ -79,7 +80,7 @@ class TransformationsTest(parameterized.TestCase):
         self.check(in_scan, x, np.stack([x, 2 * apply(matrix, x)], 1), check_vma)
 
         def in_cond(v, wanted):
-            # The same branch on all ranks.
+            # All ranks take the same branch.
             return lax.cond(lax.axis_size("i") == wanted, step, lambda u: u, v)
 
         self.check(lambda v: in_cond(v, 4), x, apply(matrix, x), check_vma)
@@ -117,7 +118,8 @@ class TransformationsTest(parameterized.TestCase):
         expected = harness.run(pulled, x, check_vma=check_vma)
         self.check(transposed, x, expected, check_vma)
 
-        # The same in a loop, where residuals are stacked.
+        # A loop, which stacks the residuals of its iterations, has the derivatives of its steps one
+        # after the other.
         def step(c):
             out = operation(c)
             return (varying(out) if check_vma else out) * 0.5
@@ -131,7 +133,8 @@ class TransformationsTest(parameterized.TestCase):
 
     @parameterized.parameters(False, True)
     def test_custom_vjp(self, check_vma):
-        # Megatron's pair: the identity forward and a sum backward, and the reverse.
+        # Megatron's pair of functions: `enter` is the identity forward and a sum backward, `leave`
+        # is a sum forward and the identity backward.
         @jax.custom_vjp
         def enter(v):
             return v
@@ -227,7 +230,7 @@ class CompilationTest(parameterized.TestCase):
             y = np.asarray(compiled(x))
             harness.check_equal(y.reshape(4, -1), np.stack([harness.fold(x.reshape(4, -1))] * 4))
         self.assertEqual(jax_cxl.stats().calls - before, 2 * harness.RANKS)
-        # One lowering serves both.
+        # A lowering can be compiled more than once.
         lowered = step.lower(x)
         first, second = lowered.compile(), lowered.compile()
         harness.check_equal(np.asarray(first(x)), np.asarray(second(x)))

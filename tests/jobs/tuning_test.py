@@ -78,7 +78,8 @@ class TuneTest(parameterized.TestCase):
             tune._Question("slots", [{"num_slots": 4}, {"num_slots": 6}], "psum", "1KiB"),
             tune._Question("copies", [{"past_caches_bytes": 2}], "psum", "1KiB"),
         ]
-        # Each candidate is one job. The second one is twice as fast, unless something disturbs it.
+        # Each candidate runs as one job in each turn. The second candidate, with 6 slots, is twice
+        # as fast as the first, but something disturbs its first job.
         seen = []
 
         def bench(question, values, options):

@@ -39,9 +39,10 @@ class Cell:
 
 
 def all_cells() -> Iterator[Cell]:
-    """Every operation x dtype x transformation.
+    """Yields every operation x dtype x transformation.
 
-    Cells of float32 come with and without check_vma; those of other dtypes alternate.
+    Each cell of float32 comes twice, with and without check_vma. Each cell of another dtype comes
+    once: every other one has check_vma.
     """
     product = itertools.product(
         enumerate(OPERATIONS), enumerate(reference.DTYPES), enumerate(TRANSFORMATIONS)
@@ -53,9 +54,13 @@ def all_cells() -> Iterator[Cell]:
 
 
 def some_cells(sixths: Sequence[int]) -> Iterator[Cell]:
-    """Yields some parts of a selection of cells, which has six parts, numbered from 0. Together the
-    six parts contain each pair of operation and transformation, of operation and dtype, and of
-    dtype and transformation.
+    """Yields some of the six parts of a selection of cells.
+
+    Together the six parts contain each pair of operation and transformation, of operation and
+    dtype, and of dtype and transformation.
+
+    Args:
+      sixths: numbers of the parts, from 0 to 5.
     """
     for cell in all_cells():
         o = OPERATIONS.index(cell.operation)
@@ -124,7 +129,8 @@ def _compiles_quickly(cell: Cell) -> bool:
 def _run_batch(cells: list[Cell], check_vma: bool, options: dict[str, Any]) -> dict[int, str]:
     """Runs all cells in one program.
 
-    If XLA refuses that program, it runs a program for each operation, and then one for each cell.
+    If XLA refuses that program, this runs a program for each operation. If XLA refuses such a
+    program too, this runs a program for each of its cells.
     """
 
     def place(cell: Cell) -> tuple[str, tuple[int, ...]]:

@@ -54,7 +54,7 @@ class _Notes:
         return self.texts.setdefault(text, len(self.texts) + 1)
 
     def mark(self, records: Iterable[Record]) -> str:
-        """Returns a cell of a table: a check, numbers of notes, or both."""
+        """Returns the text of a table's cell: a check mark, numbers of notes, or both."""
         marks = set()
         for record in records:
             right = record["result"] == cells.OK

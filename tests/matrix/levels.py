@@ -19,8 +19,8 @@ class Model:
 
     Args:
       processes: the process of each rank of the group.
-      in_levels: whether the ranks of a process are combined first; otherwise all are, in rank
-        order.
+      in_levels: whether the values of each process are combined first; otherwise the values of all
+        ranks are combined in rank order.
     """
 
     def __init__(self, processes: Sequence[int], in_levels: bool) -> None:
@@ -52,23 +52,23 @@ class Model:
         return np.stack([self.fold(x, "or")] * len(x))
 
     def psum_scatter(self, x: Array) -> Array:
-        """Tiled, along dimension 0."""
+        """Models a tiled psum_scatter along dimension 0."""
         return np.stack(np.split(self.fold(x), len(x)))
 
     def all_gather(self, x: Array) -> Array:
-        """Tiled, along dimension 0."""
+        """Models a tiled all_gather along dimension 0."""
         return np.stack([np.concatenate(x)] * len(x))
 
     def all_to_all(self, x: Array) -> Array:
-        """Tiled, divides dimension 0 and concatenates dimension 0."""
+        """Models a tiled all_to_all that divides and concatenates dimension 0."""
         return x.reshape(len(x), len(x), -1, *x.shape[2:]).swapaxes(0, 1).reshape(x.shape)
 
     def broadcast(self, x: Array) -> Array:
-        """From the second-to-last rank."""
+        """Models a broadcast from the second-to-last rank."""
         return np.stack([x[-2]] * len(x))
 
     def reduce(self, x: Array) -> Array:
-        """To the second-to-last rank. Collectives without levels add in rank order."""
+        """Models a reduce to the second-to-last rank, in rank order: it has no levels."""
         y = np.zeros_like(x)
         y[-2] = reference.fold(x)
         return y

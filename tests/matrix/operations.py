@@ -18,7 +18,7 @@ from matrix import reference
 
 Array = np.ndarray
 RANKS = reference.RANKS
-# The groups of four ranks, [[0, 2], [3, 1]].
+# With four ranks, the groups are [[0, 2], [3, 1]].
 GROUPS = [list(range(0, RANKS, 2)), list(range(RANKS - 1, 0, -2))]
 PERM = [(0, 1), (3, 2), (1, 3)] if RANKS > 3 else [(0, 1)]
 SHUFFLE = [(r - 1) % RANKS for r in range(RANKS)]
@@ -82,7 +82,7 @@ def _by_group(oracle: Callable[[Array], Array]) -> Callable[[Array], Array]:
 
 
 def _mean(x: Array) -> Array:
-    # JAX divides, because it decides on the dtype.
+    # JAX does the division, because JAX's rules decide on the dtype of the result.
     return np.asarray(jnp.asarray(reference.fold(x)) / len(x))
 
 
@@ -125,7 +125,8 @@ def _scanned(op: str, *, exclusive: bool = False, reverse: bool = False) -> Call
     return oracle
 
 
-# Rank r sends (r + peer) % 3 rows to each peer: TABLES[r] has the columns of the function.
+# Rank r sends (r + peer) % 3 rows to each peer. TABLES[r] has the four arguments of
+# ragged_all_to_all that describe these rows.
 _SIZES = np.add.outer(np.arange(RANKS), np.arange(RANKS)) % 3
 _INTO = int(_SIZES.sum(0).max()) + 1
 

@@ -43,12 +43,12 @@ class Collective:
 def random_collective(
     rng: np.random.Generator, dtypes: Sequence[str] = reference.DTYPES
 ) -> Collective:
-    """Returns a collective random in operation, dtype, shape, axes, groups and arguments."""
+    """Returns a collective with a random operation, dtype, shape, axes, groups and arguments."""
     axes = _AXES[rng.integers(len(_AXES))]
     operation = _OPERATIONS[rng.integers(len(_OPERATIONS))]
     if operation is _ppermute:
-        # Versions of JAX differ if axes are not in the mesh's order: see
-        # tests/ops/exchange_test.py.
+        # Versions of JAX disagree on ppermute over axes that are not in the mesh's order: see
+        # tests/ops/as_jax_lax_test.py.
         axes = tuple(sorted(axes, key=list(MESH).index))
     flat = np.arange(RANKS).reshape(tuple(MESH.values()))
     order = [list(MESH).index(axis) for axis in axes]
@@ -90,7 +90,7 @@ def random_collective(
 def _by_group(
     function: Callable[[Array], Sequence[Array]], rows: Array
 ) -> Callable[[Array], Array]:
-    """Returns `function` of each group's values, for the values of all ranks."""
+    """Returns a function of the values of all ranks that applies `function` to each group."""
 
     def of_all(x: Array) -> Array:
         results: list[Any] = [None] * RANKS

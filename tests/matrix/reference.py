@@ -10,7 +10,7 @@ import numpy as np
 from jax_cxl._lowering.contract import DTYPES
 from jax_cxl._lowering.primitives import dtypes
 
-# Four by default. If the ranks are GPUs, the number of GPUs.
+# The number of ranks: four by default. If the ranks are GPUs, the variable has their number.
 RANKS = int(os.environ.get("MATRIX_RANKS", "4"))
 DTYPES = (*DTYPES, *dtypes.PACKED_DTYPES)
 
@@ -32,7 +32,7 @@ def values(name: str, shape: tuple[int, ...], seed: int, *, exact: bool = False)
       name: dtype.
       shape: shape of one rank's value.
       seed: seed of the values.
-      exact: whether any order of additions, however rounded, gives the same sums.
+      exact: whether sums of the values are the same in any order of additions, with any rounding.
     """
     dtype = dtype_of(name)
     rng = np.random.default_rng([seed, DTYPES.index(name), *shape])
@@ -64,7 +64,7 @@ def _wrap(wide: np.ndarray, dtype: np.dtype) -> np.ndarray:
 def _times(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if not np.iscomplexobj(a):
         return a * b
-    # NumPy's complex product fuses multiplications and additions on some processors.
+    # NumPy's complex product fuses multiplications and additions on some processors. This does not.
     out = np.empty_like(a)
     out.real = a.real * b.real - a.imag * b.imag
     out.imag = a.real * b.imag + a.imag * b.real
@@ -82,7 +82,7 @@ _FUNCTIONS = {
 
 
 def fold(x: np.ndarray, op: str = "sum") -> np.ndarray:
-    """Reduces the first dimension from left to right; sums of bool count in int32."""
+    """Reduces the first dimension from left to right; a sum of bools is their count, an int32."""
     dtype = x.dtype
     if dtype.name == "bool" and op == "sum":
         dtype = np.dtype(np.int32)
@@ -124,12 +124,13 @@ def count_wrong(actual: np.ndarray, expected: np.ndarray) -> int:
     if actual.dtype != expected.dtype or actual.shape != expected.shape:
         return max(actual.size, 1)
     if actual.dtype.name in dtypes.PACKED_DTYPES:
-        # The unused bits of a byte mean nothing.
+        # The unused bits of an element's byte mean nothing, so this compares the values.
         return int((actual.astype(np.float32) != expected.astype(np.float32)).sum())
     shape = (actual.size, actual.dtype.itemsize)
     a, b = (np.ascontiguousarray(v).view(np.uint8).reshape(shape) for v in (actual, expected))
     if actual.dtype.name == "float8_e8m0fnu":
-        # This dtype has no zero. In place of a zero, NumPy and XLA have the least value or NaN.
+        # This dtype has no zero. In place of a zero, NumPy and XLA have the least value (bits 0) or
+        # NaN (255), so these two count as equal.
         a, b = (np.where(v == 255, 0, v) for v in (a, b))
     return int((a != b).any(axis=1).sum())
 

@@ -1,8 +1,8 @@
 """The transformations of the matrix: the computation of a rank, and its expected result.
 
-Each has two sides. `apply` runs in a rank's program. It gets two values of the rank, x and x2, and
-the values of all ranks for computations over an axis of vmap. `expect` computes the results of all
-ranks from the oracle.
+Each transformation has two sides. `apply` runs in a rank's program. It gets two values of the rank,
+x and x2, and the values of all ranks for computations over an axis of vmap. `expect` computes the
+results of all ranks from the oracle.
 """
 
 import dataclasses
@@ -56,12 +56,13 @@ class Transformation:
 
 
 def transpose(operation: Operation, ct: Array, like: Array, check_vma: bool) -> Array:
-    """Returns the transposed operation on the cotangents of all ranks."""
+    """Applies the transposed operation to `ct`, the cotangents of all ranks."""
     if operation.invariant and check_vma:
         if operation.name.startswith("all_gather"):  # Each rank takes its own part.
             return np.stack([ct[r].take(r, axis=1) for r in range(RANKS)])
         return _divide(ct, operation.divisor)
-    # All linear operations copy or add: element i contributes to k if matrix[k][i].
+    # All linear operations only copy and add: element i of the operand contributes to element k of
+    # the result if matrix[k][i].
     size = like.size
     basis = np.eye(size, dtype=np.float64).reshape(size, *like.shape)
     matrix = np.stack([operation.oracle(e).reshape(-1) for e in basis], axis=1) != 0
@@ -108,7 +109,7 @@ def _checkpoint(call: Callable, v: Values) -> Any:
 
 
 def _vjp_of_checkpoint(call: Callable, v: Values) -> Any:
-    # Saves nothing and uses the result twice, so that the collective runs again.
+    # The policy saves nothing for the backward pass, which may have to run the collective again.
     run = jax.checkpoint(_over(call), policy=jax.checkpoint_policies.nothing_saveable)
     return _vjp(lambda u, _: run(u), v)
 

@@ -24,7 +24,7 @@ LIMITS = (
 
 
 def choices(kind, num_experts, k, tokens=TOKENS, ranks=RANKS):
-    """Experts of all ranks' tokens, (ranks, tokens, k)."""
+    """Returns the experts that the tokens of all ranks choose, (ranks, tokens, k)."""
     rng = np.random.default_rng(len(kind) + num_experts + k)
     shape = (ranks, tokens, k)
     experts = rng.integers(0, num_experts, shape)
@@ -42,12 +42,12 @@ def choices(kind, num_experts, k, tokens=TOKENS, ranks=RANKS):
 
 
 def power_of_two_weights(shape):
-    """Weights whose products with small integers are exact."""
+    """Returns weights whose products with small integers are exact."""
     return np.exp2(np.random.default_rng(5).integers(-3, 2, shape)).astype(np.float32)
 
 
 def layer(a, *, num_experts, scale=True, **options):
-    """Dispatch, an expert that multiplies by its number + 1, and combine."""
+    """Dispatches rows, lets each expert multiply them by its number + 1, and combines them."""
     x, experts, weights = a
     rows, handle = jax_cxl.moe_dispatch(x, experts, "i", num_experts=num_experts, **options)
     flat = rows.reshape(-1, x.shape[1])
@@ -84,7 +84,7 @@ class HandleTest(absltest.TestCase):
 
 
 class ExchangeTest(parameterized.TestCase):
-    # benchmarks/fuzz/fuzz_moe.py tries other pairs.
+    # Each line has (num_experts, k) and a limit. benchmarks/fuzz/fuzz_moe.py tries other pairs.
     @parameterized.parameters(
         ((4, 1), LIMITS[0]),
         ((4, 1), LIMITS[1]),
@@ -131,7 +131,7 @@ class ExchangeTest(parameterized.TestCase):
     )
     @pytest.mark.sample(3)
     def test_dtypes_and_rounding(self, dtype, k):
-        """Values whose sums depend on order and rounding: each rank's sum is rounded once."""
+        """Adds values whose sums depend on order and rounding: each rank's sum is rounded once."""
         experts = choices("no duplicates", 8, k)
         floating = jnp.issubdtype(dtype, np.floating)
         x = harness.uneven_values(TOKENS, WIDTH) if floating else harness.values(TOKENS, WIDTH)
@@ -151,7 +151,10 @@ class ExchangeTest(parameterized.TestCase):
     @parameterized.product(limit=LIMITS[:3], experts_and_k=((4, 2), (8, 3)))
     @pytest.mark.sample(3)
     def test_handle_again(self, limit, experts_and_k):
-        """Other values of the same tokens go the same way, and sums with weights 1 come back."""
+        """With the same handle, other values of the tokens go to the same rows.
+
+        Without weights, combine adds the rows as they are.
+        """
         num_experts, k = experts_and_k
         experts = choices("duplicates", num_experts, k)
         x, others = harness.values(TOKENS, WIDTH), harness.values(TOKENS, 3) + 1
@@ -193,7 +196,7 @@ class ExchangeTest(parameterized.TestCase):
         harness.check_equal(rows, oracle.dispatch(oracle.float8(x, block), routed))
         harness.check_equal(gradient, np.full(x.shape, 2, dtype))
 
-    # Each pair of values.
+    # Each pair of values of two of the three parameters occurs.
     @parameterized.parameters(
         (LIMITS[i], experts_and_k, (i + k) % 2 == 0)
         for i in range(3)
@@ -201,7 +204,7 @@ class ExchangeTest(parameterized.TestCase):
     )
     @pytest.mark.sample(3)
     def test_gradients(self, limit, experts_and_k, check_vma):
-        """Against a dense reference, in which every expert sees every token."""
+        """Compares gradients with those of a dense reference: every expert sees every token."""
         num_experts, k = experts_and_k
         experts = choices("duplicates", num_experts, k)
         x, weights = harness.values(TOKENS, WIDTH), power_of_two_weights(experts.shape)
@@ -260,7 +263,7 @@ class ExchangeTest(parameterized.TestCase):
             self.assertEqual(z.shape, (RANKS, 0, WIDTH))
 
     def test_transformations(self):
-        """Start and done, several micro-batches at once, a loop over them, and several axes."""
+        """Runs several micro-batches by start and done, under vmap, and in a loop."""
         experts = np.stack([choices(kind, 8, 2) for kind in ("duplicates", "no expert")], 1)
         x, weights = harness.values(2, TOKENS, WIDTH), power_of_two_weights(experts.shape)
 

@@ -1,4 +1,7 @@
-"""moe_dispatch and moe_combine of all ranks in NumPy, assignment by assignment."""
+"""moe_dispatch and moe_combine of all ranks in NumPy.
+
+An assignment is a token together with one of the k experts that it chooses.
+"""
 
 import dataclasses
 from typing import Any
@@ -14,9 +17,9 @@ class Routed:
     Attributes:
       row: (ranks, T, k): the row at the expert's rank, -1 if dropped or if there is no expert.
       rank: (ranks, T, k): the expert's rank, -1 if there is no expert.
-      sizes: (ranks, experts of a rank).
-      dropped: (ranks,).
-      rows: rows of a rank.
+      sizes: (ranks, experts of a rank): how many rows each expert gets.
+      dropped: (ranks,): how many assignments each rank drops.
+      rows: number of rows of a rank.
       sums_first: whether a rank adds up the rows of a token before it sends them back. A rank with
         one expert does not: there a token has several rows only if it chose the expert twice.
     """

@@ -11,14 +11,17 @@ import jax_cxl
 
 
 def load_and_crossing(counts, rank_of):
-    """The largest number of rows at a rank, and the rows that come from other ranks."""
+    """Returns the largest number of rows at a rank, and how many rows come from other ranks."""
     load = np.bincount(rank_of, counts.sum(0), len(counts)).max()
     return load, counts.sum() - counts[rank_of, np.arange(len(rank_of))].sum()
 
 
 def best(counts, slack):
-    """The least possible value of the largest load, and the fewest rows that cross with that
-    load."""
+    """Returns the smallest possible value of the largest load.
+
+    Also returns the fewest rows that come from other ranks if the largest load exceeds its smallest
+    value by the share `slack` at most.
+    """
     ranks, experts = counts.shape
     holders = np.repeat(np.arange(ranks), experts // ranks)
     every = [np.array(p) for p in set(itertools.permutations(holders))]

@@ -54,7 +54,7 @@ class OrderOfAxesTest(parameterized.TestCase):
             mock.patch.object(_compat.tracing, "sorts_axes_of_ppermute", return_value=False),
         ):
             found = self.run_over(("j", "i"), jax_cxl)
-        # Rank (i, j) is 2 j + i in this order, and its value is 4 i + j.
+        # In this order, the device at (i, j) of the mesh is rank 2 j + i. Its value is 4 i + j.
         np.testing.assert_array_equal(found, [7, 4, 5, 6, 0, 1, 2, 3])
 
     def test_newer_versions_refuse_another_order_by_default(self):

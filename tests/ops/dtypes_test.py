@@ -21,7 +21,10 @@ def dtype_of(name):
 
 
 def every_value(name, ranks=harness.RANKS):
-    """Each bit pattern of the narrow types at least once, in a different order on each rank."""
+    """Returns 256 values for each rank, of types of 8 bits or less in all bit patterns.
+
+    Each rank has these patterns in a different order.
+    """
     dtype = dtype_of(name)
     if name == "bool":
         return np.random.default_rng(0).integers(0, 2, (ranks, 256)).astype(bool)
@@ -41,7 +44,7 @@ def every_value(name, ranks=harness.RANKS):
 
 
 def finite_sum(x):
-    """The sum in rank order: floats shorter than float32 in float32, integers wrapping."""
+    """Returns the sum in rank order. Short floats accumulate in float32, integers wrap around."""
     if jnp.issubdtype(x.dtype, jnp.integer) and x.dtype.name in PACKED:
         total = x.astype(np.int32).sum(0)
         bits = int(x.dtype.name[-1])
@@ -76,7 +79,8 @@ class DtypesTest(parameterized.TestCase):
         zeros = np.zeros_like(x[0])
         harness.check_equal(permuted, np.stack([zeros, x[0], x[3], zeros]))
         harness.check_equal(sent, np.stack([x[3]] * n))
-        # The zeros on other ranks come from a selection, in which XLA makes all NaNs the same NaN.
+        # On ranks other than the root, `gather` selects zeros in place of the result. In such a
+        # selection XLA makes all NaNs the same NaN, so this compares values and not bits.
         self.assertEqual(collected.dtype, x.dtype)
         as_complex = collected[1].astype(np.complex64)
         np.testing.assert_array_equal(as_complex, x.astype(np.complex64))
@@ -85,7 +89,7 @@ class DtypesTest(parameterized.TestCase):
     @parameterized.parameters(*(name for name in DTYPES if name != "bool"))
     def test_sums(self, name):
         x = every_value(name)
-        # NaN has many patterns, but this tests the arithmetic only.
+        # A NaN may have any of many bit patterns. This tests only arithmetic, so NaN is left out.
         if jnp.issubdtype(x.dtype, jnp.floating):
             x = np.where(np.isfinite(x.astype(np.float32)), x, np.ones_like(x))
         expected = finite_sum(x)

@@ -42,8 +42,8 @@ MESHES: tuple[tuple[tuple[int, ...], tuple[str, ...], int], ...] = (
     ((2, 2, 2), ("gpu", "core"), 4),  # One process: nothing goes through the pool.
     ((8,), ("host",), 4),
 )
-# Some have short chunks, some LONG_CHUNK. In the last two, two of three axes run between the
-# processes, or inside them.
+# Each line has a case as in MESHES, a dtype, and the bytes of a chunk. In the next to last line,
+# two of three axes run between the processes. In the last line, two of three axes run inside them.
 CHUNKED = (
     (MESHES[0], "float32", 150),
     (MESHES[1], "bfloat16", 150),
@@ -100,7 +100,7 @@ def groups_of(mesh: Any, axes: tuple[str, ...]) -> np.ndarray:
 
 
 def expect(model: str, x: np.ndarray, groups: np.ndarray, per_process: int) -> np.ndarray:
-    """Returns the results of all devices, from the model's method of this name."""
+    """Returns the results of all devices, according to the method `model` of `Model`."""
     results: list[Any] = [None] * len(x)
     for group in groups:
         of_group = Model(group // per_process, in_levels=True)
@@ -145,7 +145,7 @@ class CompositionTest(parameterized.TestCase):
             with self.subTest(name):
                 self.check_same(outs[name], expect(name, inputs[kind], groups, per_process))
 
-    # Each mesh with three dtypes, and each dtype with four meshes or more.
+    # Each mesh comes with three dtypes, and each dtype with four meshes or more.
     @parameterized.parameters(
         (case, dtype)
         for m, case in enumerate(MESHES)
@@ -238,7 +238,8 @@ class CompositionTest(parameterized.TestCase):
         )
         x = jax.ShapeDtypeStruct((DEVICES, num_bytes // 4), np.float32)
         text = program.lower(x).as_text()
-        # If XLA runs a collective, it is a step inside a process.
+        # Without levels, there is a single call of jax_cxl. A collective of XLA can only be a step
+        # inside a process.
         self.assertEqual("stablehlo.all_" in text, in_levels)
 
     def test_what_xla_does_not_move_is_one_call(self):
@@ -313,7 +314,8 @@ class CompositionTest(parameterized.TestCase):
     def test_axis_index_groups(self, chunk_bytes, shape):
         self.enter_context(mock.patch.object(table, "CHUNK_BYTES", chunk_bytes))
         self.devices_per_process(4)
-        # The sum of the second group begins with the second process, which appears first.
+        # The second group names a device of the second process first, so its sum begins with the
+        # devices of that process.
         groups = [[0, 4, 1, 5], [7, 2, 6, 3]]
         x = values("float32", *shape)
         outs = harness.run(

@@ -23,7 +23,7 @@ class LevelsTableTest(parameterized.TestCase):
         (spread(2, 4), False, 100, True),
         (spread(2, 4), False, 99, False),
         (spread(4, 2), False, 100, True),
-        # Fewer than eight ranks.
+        # On CPUs, fewer than eight ranks do not run in levels.
         (spread(2, 3), False, 100, False),
         (spread(2, 2), True, 50, True),
         (spread(2, 2), True, 49, False),

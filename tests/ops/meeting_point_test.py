@@ -1,4 +1,4 @@
-"""Waits for other processes, with their answers made up."""
+"""Tests of the waits for other processes. The answers of these processes are made up."""
 
 import math
 import os
@@ -21,7 +21,11 @@ class MeetingPointTest(parameterized.TestCase):
         self.core.rank_lost.return_value = self.core.rank_left.return_value = False
 
     def wait(self, *late, timeout=0.02):
-        """Waits while processes are late: those of each argument in turn, then the last ones."""
+        """Waits until no process is late.
+
+        Each time the wait asks which processes are late, it gets the next argument of `late`. After
+        the last argument, it gets that one again.
+        """
         answers = iter(late)
         meeting_point.wait("barrier 'b'", lambda: next(answers, late[-1]), RANKS, timeout)
 

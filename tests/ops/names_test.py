@@ -53,7 +53,7 @@ class NamesTest(absltest.TestCase):
         pages = (_ROOT / "docs" / "reference").glob("*.md")
         text = "".join(page.read_text() for page in pages)
         listed = re.findall(r"^::: jax_cxl\.(?:ops\.\w+\.)?(\w+)$", text, re.MULTILINE)
-        # start_done.md names the pairs by a pattern.
+        # Starts and dones are not listed one by one: start_done.md names them by a pattern.
         names = {
             name for name in jax_cxl.__all__ if not name.endswith(("Error", "_start", "_done"))
         }

@@ -34,7 +34,7 @@ class PsumScatterTest(parameterized.TestCase):
     @parameterized.product(dim=(0, 1), tiled=(False, True), check_vma=(False, True))
     @pytest.mark.sample(3)
     def test_transformations(self, dim, tiled, check_vma):
-        # Covers vmap with the batch dimension behind the scattered one, untiled.
+        # This covers untiled calls under vmap whose batch dimension is behind the scattered one.
         harness.check_linear(
             lambda v: jax_cxl.psum_scatter(v, "i", scatter_dimension=dim, tiled=tiled),
             oracle(dim, tiled),

@@ -35,7 +35,8 @@ class PsumTest(parameterized.TestCase):
         harness.check_equal(y, oracle(x.astype(np.int32)))
 
     def test_without_check_vma(self):
-        # Without check_vma psum is its own transpose, and its result has no special type.
+        # Without check_vma, psum is its own transpose, and types do not tell that all ranks have
+        # the same result. So check_linear applies.
         harness.check_linear(lambda v: jax_cxl.psum(v, "i"), oracle, 2, 3, check_vma=False)
 
     def test_gradient_with_check_vma_needs_no_communication(self):

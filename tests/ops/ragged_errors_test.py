@@ -11,7 +11,7 @@ import jax_cxl
 
 
 def gradient(arguments):
-    """The gradient with respect to the output, which only needs the places of the rows."""
+    """Returns the gradient with respect to the output, which needs only the places of the rows."""
     operand, output, table = arguments
     return jax.grad(lambda v: exchange((operand, v, table)).sum())(output)
 
@@ -21,7 +21,7 @@ def scanned(arguments):
 
 
 class WrongSlicesTest(parameterized.TestCase):
-    """Each of them ends the job: all ranks raise the same error."""
+    """Each wrong slice ends the job: all ranks raise the same error."""
 
     def tearDown(self):
         super().tearDown()

@@ -63,7 +63,7 @@ class RaggedAllToAllTest(parameterized.TestCase):
 
     @parameterized.product(
         kind=("random", "all to one", "empty ranks", "nothing", "one row"),
-        # Some fit into a submission, some take many rounds.
+        # The smallest fits into a submission, the largest takes many rounds.
         size=((5, 8), (200, 40), (3000, 700)),
     )
     @pytest.mark.sample(4)
@@ -187,7 +187,7 @@ class RaggedAllToAllTest(parameterized.TestCase):
         y = harness.run(batched, (operand, output, table), check_vma=check_vma)
         harness.check_equal(y, expected)
 
-        # Only some operands are batched.
+        # Only the table is batched.
         y = harness.run(
             lambda a: jax.vmap(lambda t: exchange((a[0], a[1], t)))(a[2]),
             (operand[:, 0], output[..., 0], table),

@@ -1,4 +1,4 @@
-"""jax_cxl.ragged_all_to_all where no rank is on the other side."""
+"""jax_cxl.ragged_all_to_all where a rank exchanges nothing with other ranks."""
 
 import jax
 import jax.numpy as jnp

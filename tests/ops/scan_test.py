@@ -18,7 +18,7 @@ BITWISE = {"and": np.bitwise_and, "or": np.bitwise_or}
 
 
 def oracle(x, op="sum", reverse=False, exclusive=False, first=0):
-    """The scan of the ranks' values, folded in rank order."""
+    """Returns the scan of the ranks' values, folded in rank order."""
     results = []
     for rank in range(len(x)):
         begin, end = (rank + exclusive, len(x)) if reverse else (0, rank + 1 - exclusive)

@@ -15,7 +15,7 @@ ROWS, TAKEN = 23, 31
 
 
 def oracle(table, indices):
-    """What all ranks take; table has the shape (ranks, rows, ...)."""
+    """Returns what all ranks take; table has the shape (ranks, rows, ...)."""
     whole = table.reshape(-1, *table.shape[2:])
     result = np.zeros((*indices.shape, *table.shape[2:]), table.dtype)
     inside = (indices >= 0) & (indices < len(whole))
@@ -24,7 +24,7 @@ def oracle(table, indices):
 
 
 def wanted(indices, rows):
-    """Which rows of each rank another rank takes."""
+    """Returns a mask of each rank's rows, True for rows that another rank takes."""
     ranks = len(indices)
     masks = np.zeros((ranks, rows), bool)
     for reader, taken in enumerate(indices):
@@ -35,7 +35,7 @@ def wanted(indices, rows):
 
 
 def draw(rng, kind, ranks=harness.RANKS, rows=ROWS, taken=TAKEN):
-    """Indices of all ranks."""
+    """Returns the indices that all ranks take, (ranks, taken)."""
     if kind == "random":
         return rng.integers(0, ranks * rows, (ranks, taken)).astype(np.int32)
     if kind == "out of range":

@@ -22,8 +22,9 @@ def _bits(function, start):
 
 
 def _cases(rng: np.random.Generator):
-    """Returns name, function, its values and what NumPy makes of them."""
-    # Columns in which all, no and some rows are true; the last row decides about some columns.
+    """Yields (name, function, its argument, NumPy's result)."""
+    # There are columns in which all, no and some rows are true. In columns 2 to 9, the last row
+    # decides on the result of `all` or of `any`.
     truth = np.where(rng.integers(0, 3, COLUMNS) == 0, True, rng.integers(0, 2, (ROWS, COLUMNS)))
     truth = truth.astype(bool)
     truth[:, 0], truth[:, 1] = True, False

@@ -35,7 +35,7 @@ def main(signal):
     def compute(x):
         if first and warm is not None:
             wait_until(lambda: jax_cxl.stats().calls > warm.calls)
-            # The time of a call is added when the call ends.
+            # The time of a call is added when the call ends. If it is missing, the call still runs.
             if jax_cxl.stats().seconds == warm.seconds:
                 print("process 0 computes while its collective is under way", flush=True)
             open(signal, "w").close()
@@ -44,8 +44,8 @@ def main(signal):
     def body(x):
         future = jax_cxl.psum_start(x, "i")
         meanwhile = jax.pure_callback(compute, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
-        # XLA runs a handful of operations one after the other. If there are more, it starts each of
-        # them once its operands are there.
+        # If a program has only a handful of operations, XLA runs them one after the other. These
+        # operations make it longer, so that XLA starts each one once its operands are there.
         more = sum(jnp.sort(x * (k + 1)) for k in range(12))
         return jax_cxl.psum_done(future) + meanwhile + 0 * more
 

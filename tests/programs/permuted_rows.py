@@ -1,8 +1,9 @@
-"""Permutations wait for no rank to which they are not connected.
+"""In a permutation, a rank waits for no rank with which it exchanges nothing.
 
-The processes form two rows of a mesh. Row 1 starts only after row 0 has all its results. Then
-processes without a part in a permutation finish before the others start. All results are compared
-with NumPy. A permutation that waited for more ranks would end in a timeout.
+The processes form two rows of a mesh. In the first permutations, row 1 starts only after row 0 has
+all its results. In the next one, processes 2 and 3 exchange nothing with the others, and finish
+before the others start. All results are compared with NumPy. A permutation that waited for more
+ranks would end in a timeout.
 
 Runs under `python -m jax_cxl.launch -n 4`.
 """

@@ -52,7 +52,7 @@ def like(mesh, version):
 
 
 def check(found, version):
-    """Raises AssertionError if a bit of this process's part is not that of the version."""
+    """Raises AssertionError if this process's part of `found` differs from `version` in any bit."""
     assert found["step"] == version
     np.testing.assert_array_equal(found["host"], np.arange(5) * version)
     for name, x in _values(version).items():

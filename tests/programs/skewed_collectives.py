@@ -31,7 +31,7 @@ _INNER_SIZE = 37
 def _delayed(x, spins):
     """Returns x after `spins` iterations of a loop that XLA cannot drop."""
     turned = lax.fori_loop(0, spins, lambda i, y: y + 1, spins)
-    # Exact: 0 times a finite number.
+    # This adds exactly 0, because `turned` is finite.
     return x + (0 * turned).astype(x.dtype)
 
 
@@ -85,7 +85,7 @@ def main(_) -> None:
     def put(x):
         return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
 
-    # These are the same on every process, because the seed is.
+    # All processes draw the same numbers, because they have the same seed.
     rng = np.random.default_rng(_SEED.value)
     for run in range(_RUNS.value):
         # Small integers: sums are exact in any order, so NumPy's is the one right answer.

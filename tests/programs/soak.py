@@ -115,8 +115,8 @@ def _resident_mib() -> int:
 
 
 def main(_) -> None:
-    # Slots are small: there are many groups, each with its own rings, and large arrays have to take
-    # many rounds. GPUs need 8 KiB of a slot for each rank.
+    # Slots are small for two reasons: there are many groups, each with its own rings, and large
+    # arrays have to take many rounds. On GPUs, a slot needs 8 KiB for each rank.
     os.environ.setdefault("JAX_CXL_SLOT_BYTES", str(max(16384, 8192 * reference.RANKS)))
     jax.config.update("jax_enable_x64", True)
     jax_cxl.initialize()
@@ -148,7 +148,7 @@ def main(_) -> None:
         "ranks": jax.device_count(),
         "wrong_elements": wrong,
         "seconds": round(time.monotonic() - start, 1),
-        # After the tenth program, in the middle and at the end.
+        # Resident memory after the tenth program, in the middle of the run, and at its end.
         "resident_mib": [
             resident_mib[min(9, programs - 1)],
             resident_mib[programs // 2],

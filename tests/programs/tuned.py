@@ -1,4 +1,4 @@
-"""Checks collectives under JAX_CXL_TUNING; an argument is a table for all but the first process."""
+"""Checks collectives under JAX_CXL_TUNING. An argument is the table of processes other than 0."""
 
 import os
 import sys

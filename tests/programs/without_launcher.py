@@ -1,6 +1,6 @@
 """A process of a job without the launcher: communicates, then fails or ends as --how says.
 
-In between it waits for its standard input to end.
+After it has communicated, it waits for its standard input to end.
 """
 
 import os

@@ -245,7 +245,7 @@ class CommandTest(parameterized.TestCase):
     def test_format(self):
         with places.place(_tree(0), paths=2) as place:
             self.assertRegex(self.done("format", place.where), "parity=0, 2 x")
-            # The store holds nothing yet.
+            # A store that holds nothing may be formatted again.
             self.done("format", place.where, "--parity=1")
             self.done("format", place.where)
             _save(place, 1)

@@ -31,7 +31,11 @@ def _save_two(place, **options):
 
 
 def _bytes_of(place, step, count, seed):
-    """Returns the first byte, the last byte and random bytes of each kind of part that is used."""
+    """Returns (kind, device, offset) of bytes that the snapshot of `step` uses.
+
+    For each kind of part, these are the first and the last byte of a part, and `count` random
+    bytes.
+    """
     rng = np.random.default_rng(seed)
     by_kind = collections.defaultdict(list)
     for kind, device, offset, size in places.used(place, step):

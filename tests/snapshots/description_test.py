@@ -1,4 +1,7 @@
-"""The description of a tree, on which processes agree (tests/store/layout_test.py: damage)."""
+"""The description of a tree, on which processes agree.
+
+tests/store/layout_test.py tests damaged descriptions.
+"""
 
 from absl.testing import absltest, parameterized
 
@@ -42,7 +45,10 @@ class MergedTest(parameterized.TestCase):
         self.assertEqual(found.num_values, 2)
 
     def in_process(self, owner):
-        """Returns an array on two devices of a process, as each process describes it."""
+        """Returns what each process says about an array on two devices of process `owner`.
+
+        The second result is the merged description.
+        """
         shards = tuple(Shard(shard.index, (owner,)) for shard in HALVES)
         seen = Leaf("['a']", "float32", (4,), shards)
         own = seen._replace(local=True, shards=leaves.of_each_process(shards, 2))

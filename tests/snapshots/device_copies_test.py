@@ -40,7 +40,7 @@ class FormatTest(absltest.TestCase):
 
 
 class _OnGpu(shard_bytes.DeviceBytes):
-    """The bytes of an array, each of which has a number of its own."""
+    """The bytes of an array on a GPU, represented by the number of each byte."""
 
     def __init__(self, ordinal, numbers):
         self.ordinal, self.numbers = ordinal, numbers
@@ -56,7 +56,10 @@ _ALIGN, _BLOCK = 64, 256  # A block of the memory has a MiB.
 
 @st.composite
 def _batches(draw):
-    """Returns batches of arrays as a process writes them, and the number of each byte."""
+    """Returns batches of arrays as a process writes them.
+
+    The second result is the number that each byte of the memory must get, 0 between the arrays.
+    """
     number, offset, numbers = 1, 0, [np.zeros(0, int)]
     batches = []
     sizes = st.integers(1, 200) | st.integers(1, 5000) | st.integers(1, 12).map(_BLOCK.__mul__)
@@ -129,7 +132,7 @@ class DeviceCopiesTest(parameterized.TestCase):
                 again = place.open(parity=parity)
                 places.assert_same(self, (2, _tree(2)), again.restore_latest(_tree(0)))
         self.assertGreater(copies.most_under_way, 0)
-        # "large" has 19 blocks, some of which lie in two parts.
+        # "large" has 19 blocks. GPUs check only those that lie in a single part.
         self.assertGreater(copies.checked, 3 * 12)
 
     def test_a_wrong_copy_is_found(self):
@@ -158,7 +161,7 @@ class DeviceCopiesTest(parameterized.TestCase):
                 snapshots.save(1, _tree(1))
                 snapshots.wait()
             places.assert_same(self, _tree(1), snapshots.restore(1, _tree(0)))
-        # Two of the 20 chunks are under way at a time. At most some ends of parts come with them.
+        # At a time, two of the 20 chunks are under way. Any further copies are ends of parts.
         self.assertBetween(copies.most_under_way, 2, 6)
 
     def test_all_gpus_copy_at_once(self):

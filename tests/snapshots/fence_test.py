@@ -18,7 +18,7 @@ def _tree(step: int):
 
 
 class _StopsInside:
-    """A mapping that runs a function inside a write, or before a word is stored."""
+    """A mapping that calls `meanwhile` in write number `stop`: in its middle, or before a word."""
 
     def __init__(self, core, stop, meanwhile):
         self._core = core
@@ -47,7 +47,7 @@ class _StopsInside:
 
 
 def _stopped(snapshots, stop: int, meanwhile) -> _StopsInside:
-    """Lets a job stop in a write, and go on when `meanwhile` has returned."""
+    """Lets a job stop in write number `stop`, and go on when `meanwhile` has returned."""
     devices = snapshots._publisher.section.devices
     devices.core = _StopsInside(devices.core, stop, meanwhile)
     return devices.core
@@ -104,8 +104,8 @@ class FenceTest(parameterized.TestCase):
 
         old.latest()
         core = _stopped(old, stop, go_on)
-        # If only the last word of the old job's save was missing, that save succeeds and the next
-        # one fails.
+        # Usually the first save fails. If it lacked only its last word when the job stopped, it
+        # succeeds, and the second save fails.
         with self.assertRaisesRegex(jax_cxl.StoreError, "another job"):
             _save(old, 2)
             _save(old, 3)
@@ -128,7 +128,7 @@ class FenceTest(parameterized.TestCase):
             self.assertNewest(place, 2)
 
     def test_stop_before_the_first_save(self):
-        """A job that has looked, but not yet saved, does not take the place from its successor."""
+        """A job that looked for snapshots, but has not saved, cannot save after its successor."""
         with places.place(_tree(0)) as place:
             _save(place.open(), 0, 1)
             old, new = place.open(), place.open()

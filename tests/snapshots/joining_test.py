@@ -1,4 +1,4 @@
-"""Programs join small arrays from the third save of a tree on."""
+"""From the third save of a tree on, compiled programs join its small arrays into larger ones."""
 
 import jax
 import jax.numpy as jnp

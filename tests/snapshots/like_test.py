@@ -98,7 +98,7 @@ class LikeTest(parameterized.TestCase):
 
 
 class CopiesTest(parameterized.TestCase):
-    """Copies of replicated arrays that differ make a snapshot invalid."""
+    """A snapshot is invalid if the copies of a replicated array differ."""
 
     def _copies(self, spec, values):
         mesh = jax.make_mesh((4, 2), ("x", "y"), (jax.sharding.AxisType.Auto,) * 2)

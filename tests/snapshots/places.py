@@ -41,7 +41,7 @@ class Place:
         return [data[:start] + bytes(len(data[start:end])) + data[end:] for data in found]
 
     def flip(self, device: int, offset: int, mask: int = 0xFF) -> None:
-        """Changes a byte. Twice with the same mask changes nothing."""
+        """Flips the bits `mask` of a byte. A second call with the same mask flips them back."""
         with open(self.paths[device], "r+b") as file:
             file.seek(offset)
             (byte,) = file.read(1)
@@ -49,7 +49,7 @@ class Place:
             file.write(bytes([byte ^ mask]))
 
     def lose(self, device: int) -> None:
-        """Puts an empty device in place of one."""
+        """Replaces a device by an empty one."""
         self.paths[device].unlink()
         self.paths[device].touch(mode=0o600)
 

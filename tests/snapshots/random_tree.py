@@ -86,7 +86,7 @@ def tree(rng: np.random.Generator):
     leaves = {name: on_devices(name, shape()) for name in kinds}
     return {
         **leaves,
-        # Several blocks of data, whose shards begin anywhere in them.
+        # These arrays fill several blocks of data. Their shards begin anywhere in the blocks.
         "large": [on_devices(kinds[0], (48, 5003)), on_devices("float32", (301, 24, 24))],
         "scalar": on_devices("bfloat16", ()),
         "none of it": on_devices("float32", (24, 0, 8)),
@@ -95,7 +95,7 @@ def tree(rng: np.random.Generator):
         "generic": [np.float64(rng.random()), np.int16(-3), np.bool_(True)],
         "child": Child(on_devices("int32", (24, 3)), None),
         "a ]['\" name": [True, False, 0, -(1 << 70), 1.5, float("nan"), -float("inf"), "", "x]'Ä"],
-        # Keys of dicts must have an order.
+        # JAX sorts the keys of a dict, so they must have an order.
         "nothing": {7: None, 3: 1},
     }
 

@@ -46,7 +46,7 @@ class TooSmallTest(parameterized.TestCase):
                     with self.assertRaisesRegex(errors.PoolTooSmallError, f"size={needed}"):
                         snapshots.save(0, tree)
                     continue
-                # Each area has room for the tree.
+                # The saves use all of the keep + 1 areas of the memory. Each has room for the tree.
                 for step in range(keep + 1):
                     snapshots.save(step, tree)
                 snapshots.wait()

@@ -174,7 +174,7 @@ class RepairTest(parameterized.TestCase):
 
     @parameterized.parameters(2, 3)
     def test_processes_share_the_work(self, processes):
-        """Threads play the processes, with a mapping each."""
+        """Threads play the processes. Each thread has its own mapping of the memory."""
         with places.place(self.trees[0], paths=3, parity=1) as place:
             _save(place, 0, 1)
             place.lose(1)
@@ -219,7 +219,7 @@ class RepairTest(parameterized.TestCase):
 class LostPathTest(parameterized.TestCase):
     """A path that is lost while a job runs."""
 
-    # Each pair of values.
+    # Each pair of values of two of the three parameters occurs.
     @parameterized.parameters((2, 0, "cut"), (2, 1, "deleted"), (3, 0, "deleted"), (3, 1, "cut"))
     @pytest.mark.sample(3)
     def test_a_job_goes_on(self, paths, lost, how):
@@ -244,14 +244,14 @@ class LostPathTest(parameterized.TestCase):
             self.assertEqual(snapshots._publisher.section.devices.load_word(lost, 0), 0)
             self.assertLen(logs.output, 1, "said once")
             self.assertIn(name, logs.output[0])
-            # A later job reports it too, and creates nothing.
+            # A later job reports the lost path too, and creates no file in its place.
             with self.assertLogs("jax_cxl", "WARNING") as logs:
                 later = place.open(parity=1)
             self.assertIn(str(place.paths[lost]), logs.output[0])
             places.assert_same(self, (3, trees[3]), later.restore_latest(trees[0]))
             self.assertEqual(place.paths[lost].exists(), how == "cut")
             del later
-            # The running job mends it, and then another path may be lost.
+            # The running job repairs the lost path, and then another path may be lost.
             snapshots.repair()
             snapshots.save(4, trees[4])
             snapshots.wait()
@@ -314,7 +314,7 @@ class _Writes:
 
 
 class _Gather:
-    """What agreement.gather does, between threads."""
+    """Does between threads what agreement.gather does between processes."""
 
     def __init__(self, processes):
         self._barrier = threading.Barrier(processes, timeout=60)

@@ -15,7 +15,7 @@ from absl.testing import absltest, parameterized
 import jax_cxl
 from jax_cxl._store.reading import validity
 
-# 10_000 takes about ten times as long.
+# How many saves a test makes. With 10_000 it takes about ten times as long.
 _SAVES = int(os.environ.get("JAX_CXL_TEST_SAVES", "1000"))
 
 
@@ -96,7 +96,7 @@ class RoundTripTest(parameterized.TestCase):
             snapshots = place.open()
             for number in range(8):
                 snapshots.save(number, state)
-                # The thread copies while the program writes into the donated arrays.
+                # The thread that saves `state` may still copy it while `step` overwrites it.
                 for _ in range(3):
                     given, state = state, step(state)
                 self.assertTrue(given.is_deleted(), "nothing is donated")
@@ -117,7 +117,7 @@ class RoundTripTest(parameterized.TestCase):
 
     def test_many_saves_take_no_more_memory_files_or_descriptors(self):
         tree = {"w": np.zeros(1000, np.float32), "step": 0}
-        # Threads of earlier tests may still be ending.
+        # Threads of earlier tests may still be ending, so they do not count.
         earlier = set(threading.enumerate())
         with places.place(tree) as place:
             snapshots = place.open()

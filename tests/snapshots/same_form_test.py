@@ -1,4 +1,7 @@
-"""Trees with the form of the previous tree are saved quickly, and trees that only look like it."""
+"""Saves of trees that have the form of the previous tree, or that only seem to have it.
+
+The saves of trees with the same form are quicker.
+"""
 
 import itertools
 
@@ -111,7 +114,8 @@ class DonatedTest(absltest.TestCase):
         with places.place(state) as place, place.open() as snapshots:
             for number in range(6):
                 snapshots.save(number, state)
-                # On CPUs the first step copies arrays that are still being saved.
+                # On CPUs, arrays that are still being saved cannot be overwritten: the first step
+                # copies them.
                 for _ in range(3):
                     given, state = jax.tree.leaves(state), [steps(part) for part in state]
                 self.assertTrue(all(x.is_deleted() for x in given), "nothing is donated")

@@ -34,7 +34,7 @@ class Case(parameterized.TestCase):
         return jax_cxl.Snapshots(f"file:{self.folder}/{folder}x?size=48MiB", **options)
 
     def all_raise(self, function, *kinds):
-        """Asserts that the processes raise these errors, (class, text) of each."""
+        """Asserts that process i raises an error of the class and text kinds[i]."""
         for found, (kind, text) in zip(self.processes.run(function), kinds, strict=True):
             self.assertIs(type(found), kind, repr(found))
             self.assertRegex(str(found), text)
@@ -75,7 +75,10 @@ class SnapshotsTest(Case):
             self.assertEqual((found["array"].dtype, *found.values()), (np.int16, own, own))
 
     def differ(self, here, there, text, first=(), who=2):
-        """One process differs from the others: all raise, and nothing has changed."""
+        """Asserts that all processes raise if process `who` calls `there` and others call `here`.
+
+        Also asserts that the newest snapshot is still the one that was saved before.
+        """
 
         def run(own):
             with self.opened(own) as snapshots:

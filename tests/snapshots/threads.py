@@ -20,7 +20,7 @@ class Processes:
     """What the threads exchange.
 
     Attributes:
-      lost: the processes that have ended, whose ranks are their indices.
+      lost: the ranks of the processes that have ended. A process has one rank, its index.
     """
 
     def __init__(self, count: int):

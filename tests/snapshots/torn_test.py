@@ -12,7 +12,7 @@ class _StoppedError(Exception):
 
 
 class _StopsAfter:
-    """A mapping that stops before a write."""
+    """A mapping that makes `writes` writes, and raises an error at the next one."""
 
     def __init__(self, core, writes):
         self._core = core
@@ -41,7 +41,7 @@ def _tree(step):
 
 
 def _stop_save(snapshots, writes: int, step: int, wait: bool = True) -> int:
-    """Starts a save that stops before a write; returns how many were left."""
+    """Starts a save that may make `writes` writes; returns how many of these it did not make."""
     own = snapshots._publisher.section.devices
     proxy = _StopsAfter(own.core, writes)
     object.__setattr__(own, "core", proxy)
@@ -80,7 +80,8 @@ class TornTest(parameterized.TestCase):
                     # A restore does not even try the unfinished snapshot.
                     with self.assertNoLogs("jax_cxl"):
                         found = again.restore_latest(trees[0])
-                    # The last word of the save is on the first device.
+                    # The word that completes a save is on the first device. Only a few writes may
+                    # follow it.
                     complete = found[0] == 4
                     self.assertIn(found[0], (3, 4))
                     self.assertLessEqual(complete, stop > writes - 2 * paths, f"stop {stop}")
@@ -103,7 +104,7 @@ class TornTest(parameterized.TestCase):
                 with self.assertRaises(_StoppedError):
                     # The job claims the memory, and begins the save, with its first ten writes.
                     _stop_save(snapshots, 12, 1, wait)
-                    # Without a wait, the next save reports it.
+                    # Without a wait, the next save raises the error.
                     snapshots.save(2, _tree(2))
                 with self.assertRaises(_StoppedError):
                     snapshots.wait()

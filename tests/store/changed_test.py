@@ -30,7 +30,7 @@ class ChangedTest(harness.StoreTest):
                 devices.core.blocks = 0
                 store.publish("a", self.arrays, version=version)
                 store.flush("a")
-                # Only the two blocks of the layer, the table and the directory are written.
+                # Only four blocks are written: the two of array l1, the table and the directory.
                 self.assertEqual(devices.core.blocks, 4)
                 for name, array in store.read("a").tree.items():
                     np.testing.assert_array_equal(array, self.arrays[name])
@@ -99,7 +99,7 @@ class ChangedTest(harness.StoreTest):
             for name, array in second.tree.items():
                 np.testing.assert_array_equal(array, changed[name])
                 self.assertEqual(array is first.tree[name], name != "l0")
-            # Another structure has to be read as a whole.
+            # A tree with another structure has to be read as a whole.
             store.publish("b", {"l0": tree["l0"]})
             store.flush("b")
             other = store.read("b", {"l0": tree["l0"]}, into=second)

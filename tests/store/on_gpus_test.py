@@ -44,7 +44,8 @@ class OnGpusTest(parameterized.TestCase):
     def publish(self, version: int) -> dict[str, np.ndarray]:
         rng = np.random.default_rng(version)
         tree = {
-            # Two arrays that share a block, an array of whole blocks, and one that is too small.
+            # Two arrays that share a block, an array of whole blocks, and one that is too small for
+            # a copy by the GPU.
             "a": rng.standard_normal((3, 250_000), np.float32),
             "b": rng.integers(0, 9, (5 * _MIB // 8,), np.int64).astype(np.int32),
             "c": rng.integers(0, 255, (4 * _MIB,), np.uint8),
@@ -121,7 +122,7 @@ class OnGpusTest(parameterized.TestCase):
         np.testing.assert_array_equal(np.asarray(got["c"]), first["c"])
 
     @parameterized.parameters(
-        # Saved with one mesh of four devices, read with another.
+        # Mesh and spec with which a tree is saved, and those with which it is read.
         ((4,), P("x"), (1,), P()),
         ((4,), P("x"), (2,), P("x")),
         ((2,), P("x"), (4,), P("x")),

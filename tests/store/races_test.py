@@ -112,7 +112,7 @@ class RacesTest(harness.StoreTest):
             stopped.close()
         publish(stopped, "a", X)
         deleting, other = self.open(), self.open()
-        # To the store, the publisher's heartbeat has stopped.
+        # This makes the store believe that the publisher's heartbeat has stopped.
         with mock.patch.object(fence, "owner", lambda section: None):
             deleting.delete("a")
         publish(other, "b", X)

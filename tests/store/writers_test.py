@@ -34,7 +34,7 @@ class WritersTest(harness.StoreTest):
             self.assertRegex(second, f"cannot be deleted: process {os.getpid()}")
             self.assert_tree(store.read("a", harness.tree(0)).tree, 1)
             self.publish(store, "a", 2)
-            # The other process has ended.
+            # The process that published "b" has ended, so this process may publish it.
             store.publish("b", {"x": 3})
             store.flush("b")
             self.assertEqual(store.read("b").tree, {"x": 3})

@@ -1,4 +1,4 @@
-"""The bytes that a scheduled module uses, by which early starts are bounded."""
+"""The bytes of memory that a scheduled module uses. A limit on them bounds early starts."""
 
 import gc
 import pathlib
@@ -21,7 +21,7 @@ from fuzz.early import check
 
 WORLD = World({0: 0, 1: 1}, {0: 0, 1: 1}, gpus=True)
 MIB = 1 << 20
-# A MiB.
+# An array of 1 MiB.
 A = "f32[512,512]{1,0}"
 PRODUCT = "lhs_contracting_dims={1}, rhs_contracting_dims={0}"
 
@@ -184,7 +184,8 @@ LOOP = """same { c0 = (A, A) parameter(0)
   ROOT c1 = (A, A) tuple(m, x) }
 ENTRY"""
 
-# A product hides the gather behind it, in a loop and outside.
+# If the gather starts early, a product of the layer hides it. There is a layer in a loop, and a
+# gather outside.
 LAYER = """q = f32[256,512]{1,0} slice(x), slice={[0:256],[0:512]}
   h = A dot(x, x), PRODUCT
   k = A dot(h, h), PRODUCT
@@ -213,7 +214,7 @@ ENTRY main {{ p = A parameter(0)
 
 
 class BoundTest(parameterized.TestCase):
-    # A start costs 1 MiB in the loop, and 1.5 MiB in its caller.
+    # An early start takes 1 MiB more memory in the loop, and 1.5 MiB more in the loop's caller.
     @parameterized.parameters((0.5, 0), (1.5, 1), (2.25, 1), (3, 2))
     def test_loops_and_their_caller_share_the_bytes(self, mib, moved):
         limit = int(mib * MIB)

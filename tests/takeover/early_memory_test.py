@@ -1,8 +1,9 @@
 """Random scheduled modules whose collectives start early, executed with XLA's rules of memory.
 
-The interpreter writes in place where XLA does: an update writes into its operand, and an output may
-have the memory of an argument. A collective reads its operand anywhere between start and done, and
-its result is undefined until the done. Every allowed order has to give the results of XLA's order.
+The interpreter in this file, `execute`, writes in place where XLA does: an update writes into its
+operand, and an output may have the memory of an argument. A collective reads its operand anywhere
+between start and done, and its result is undefined until the done. Every allowed order has to give
+the results of XLA's order.
 """
 
 import random
@@ -18,8 +19,8 @@ from jax_cxl._takeover.hlo.module import Module
 from jax_cxl._takeover.schedule import costs, graph, memory, order
 
 SHAPE, ARGUMENTS = "f32[4]{0}", 3
-# Seconds of an instruction and of a collective. Instructions that wait for a collective are put off
-# only if other instructions fill the time.
+# (seconds of an instruction, seconds of a collective). Their ratio matters: instructions that wait
+# for a collective are put off only if other instructions fill the time.
 COSTS = (4e-6, 30e-6), (1e-3, 30e-6), (2e-4, 30e-6), (1e-3, 3e-3), (4e-6, 3e-3)
 
 
@@ -36,9 +37,9 @@ class Program:
         self._lines = [f"p{i} = {SHAPE} parameter({i})" for i in range(ARGUMENTS)]
         self._lines.append("zero = s32[] constant(0)")
         self._values = [f"p{i}" for i in range(ARGUMENTS)]
-        # The memory of each value.
+        # Value -> the value that first had its memory.
         self._memory = {name: name for name in self._values}
-        # The number of the last line that reads the contents of a memory.
+        # Memory -> the number of the last line that reads its contents.
         self._read = dict.fromkeys(self._values, 0)
         self._started = []
         for i in range(40):
@@ -51,7 +52,7 @@ class Program:
         # A new value may have the memory of an argument that nobody reads after the value is made.
         self.donated = {}
         for output in outputs:
-            # The result of a collective is written from its start on.
+            # The result of a collective is written from its start on, so its line is the start.
             writer = self._memory[output].removeprefix("d")
             made = next(n for n, line in enumerate(self._lines) if line.startswith(f"{writer} "))
             free = [
@@ -99,7 +100,7 @@ class Program:
             return
         self._lines.append(f"part{i} = f32[1]{{0}} slice({y}), slice={{[1:2]}}")
         self._lines.append(f"up{i} = {SHAPE} dynamic-update-slice({x}, part{i}, zero)")
-        # The old contents are no longer read.
+        # This overwrites the memory, so later lines must not read values that were there.
         self._values = [v for v in self._values if self._memory[v] != memory] + [f"up{i}"]
         self._memory[f"up{i}"] = memory
 
@@ -123,7 +124,7 @@ class Program:
 
 
 def execute(instructions, donated, late):
-    """Returns the outputs.
+    """Executes instructions, and returns the outputs.
 
     Args:
       instructions: (name, opcode, operands, index) in the order of execution.
@@ -202,7 +203,7 @@ def listed(computation, sequence):
 
 
 def differs(seed):
-    """Returns whether the results of early starts differ, and how many starts moved."""
+    """Returns whether early starts change the results, and how many starts moved."""
     program = Program(seed)
     donated = program.donated
     launch, call = COSTS[seed % len(COSTS)]
@@ -218,7 +219,7 @@ def differs(seed):
 class MemoryTest(parameterized.TestCase):
     def test_results_are_those_of_xlas_order(self):
         moved = 0
-        # In the last two, an output that is put off overwrites what a collective reads.
+        # With the last two seeds, an output that is put off could overwrite a collective's operand.
         for seed in [*range(300), 1145, 2158]:
             wrong, starts = differs(seed)
             self.assertFalse(wrong, f"seed {seed}")

@@ -134,8 +134,8 @@ def layers(count, prefetched):
 
     Args:
       count: number of layers.
-      prefetched: whether the start of a gather comes before the previous layer; otherwise it comes
-        after it.
+      prefetched: whether the gather for a layer starts before the previous layer; otherwise it
+        starts after that layer.
     """
     nodes, pairs = [Node(movable=True)], []
     for _ in range(count):
@@ -170,7 +170,8 @@ class TimeTest(absltest.TestCase):
         self.assertIsNone(order.early(nodes, pairs, 100 * MIB))
 
     def test_an_urgent_collective_overtakes_another(self):
-        # Both could start at once. XLA first starts the collective whose result the end needs.
+        # Both collectives could start at once. XLA first starts the one whose result only the last
+        # instruction needs.
         nodes = [Node(), Node((0,)), Node((0,)), Node((2,), view=True), Node((3,), 1e-3)]
         nodes += [Node((1,), view=True), Node((4, 5), 1e-3)]
         pairs = [Pair(1, 5, 1e-3), Pair(2, 3, 1e-3)]
@@ -178,7 +179,8 @@ class TimeTest(absltest.TestCase):
         self.assertAlmostEqual(order.early(nodes, pairs, 0).seconds, 3e-3)
 
     def test_a_light_instruction_does_not_make_others_wait(self):
-        # The end needs a norm of a sum that is not there yet.
+        # A light instruction, such as the norm of a sum, waits for the collective. Only the last
+        # instruction needs it, so a long instruction can run first.
         nodes = [Node(), Node((0,)), Node((1,), view=True)]
         nodes += [Node((2,), 1e-6, deferrable=True), Node((0,), 3e-3), Node((3, 4), 1e-6)]
         pairs = [Pair(1, 2, 1e-3)]

@@ -19,7 +19,7 @@ from jax_cxl._takeover.schedule import costs
 
 
 def mesh_axes(sizes, axes, order=(), iota=None):
-    """The newest notation of groups: axes, or parts of axes, of a mesh."""
+    """Returns groups in their newest notation: as axes, or parts of axes, of a mesh."""
     mesh = Message()
     for size in sizes:
         mesh.add(1, Message().add(1, "axis").add(2, size))
@@ -104,7 +104,7 @@ class GroupsTest(parameterized.TestCase):
             ("all-reduce", [[0, 1]], {}, [[5, 2], [4, 1], [3, 0]]),
             ("all-reduce", [[0, 1]], channel, [[5, 4, 3, 2, 1, 0]]),
             ("all-to-all", [[2, 0]], channel, [[3, 5], [0, 2]]),
-            # Without groups, all devices form one group, in each of the modes.
+            # Without groups, all devices that a mode can combine form one group.
             ("all-reduce", [], all_ids, [[5, 4, 3, 2, 1, 0]]),
             ("all-to-all", [], channel, [[5, 4, 3], [2, 1, 0]]),
         ):
@@ -134,7 +134,7 @@ class WireTest(parameterized.TestCase):
             message = Message(data)
         except wire.MalformedError:
             return
-        # Numbers may be encoded in more bytes than they need. Their values stay.
+        # `data` may encode numbers in more bytes than they need, so only their values must stay.
         self.assertEqual(list(Message(message.encode()).items()), list(message.items()))
 
     def test_shapes(self):
@@ -161,8 +161,8 @@ class WireTest(parameterized.TestCase):
         stacked = shape.Shape("int8", (2, 3, 5), (0, 2, 1)).stacked(4)
         self.assertEqual(stacked, shape.Shape("int8", (4, 2, 3, 5), (1, 3, 2, 0)))
 
-    # Fields of LayoutProto: tiles, memory space, types of indices and pointers, element size,
-    # physical shape, dynamic metadata, splits.
+    # Numbers of fields of LayoutProto: tiles, memory space, types of indices and pointers, element
+    # size, physical shape, dynamic metadata, splits.
     @parameterized.parameters(6, 8, 9, 10, 11, 12, 15, 17)
     def test_layouts_that_are_irregular(self, field):
         plain = shape.Shape("int8", (3,), (0,)).encode()

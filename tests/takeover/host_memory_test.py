@@ -39,7 +39,7 @@ def to_host(x):
 
 
 def offloaded(x):
-    """Its backward pass reads activations that lie in host memory."""
+    """A function whose backward pass reads activations that are in host memory."""
     policy = jax.checkpoint_policies.save_and_offload_only_these_names(
         names_which_can_be_saved=[],
         names_which_can_be_offloaded=["a"],
@@ -64,7 +64,7 @@ def computed_on_host(x):
 
 
 def looped(x):
-    """A loop carries an argument that lies in host memory."""
+    """A function whose loop carries an argument that is in host memory."""
 
     def body(_, carry):
         kept, total = carry
@@ -131,7 +131,7 @@ class MemoryTest(parameterized.TestCase):
     @parameterized.parameters(*CASES)
     def test_same_values_in_the_same_memory(self, name):
         function, where, options = CASES[name]
-        # Another function for each compilation, so that none comes from JAX's caches.
+        # Each compilation gets a function of its own, so that no program comes from JAX's caches.
         expected = jax.jit(lambda x: function(x), **options)(put(where))
         before = jax_cxl.stats()
         with jax_cxl.replace_collectives(local=True, strict=True):
@@ -146,13 +146,16 @@ class MemoryTest(parameterized.TestCase):
 
 
 def array(order, memory_space):
-    """Returns the ShapeProto of float32[2, 3]."""
+    """Returns the ShapeProto of float32[2, 3] with this order of dimensions and memory space."""
     layout = Message().set_integers(1, order).set(8, memory_space)
     return Message().set(2, 11).set_integers(3, [2, 3]).set(5, layout)
 
 
 def module(arguments, result, argument=None, opcode="add"):
-    """Returns a module whose entry computation has its argument and result on the device."""
+    """Returns a module whose program has the shapes `arguments` and `result`.
+
+    Its entry computation has the result in the device's memory, and the argument too by default.
+    """
     plain = array([1, 0], 0) if argument is None else argument
     parameter = Message().set(1, "x").set(2, "parameter").set(3, plain).set(9, 0).set(35, 1)
     entry = Message().add(2, parameter).set(5, 7).set(6, 1)

@@ -25,7 +25,7 @@ replace = functools.partial(jax_cxl.replace_collectives, local=True, strict=True
 GROUPS = harness.GROUPS
 PERM = [(0, 1), (1, 2), (3, 0)]
 
-# What each does to float32[4, 8] on each rank.
+# Functions that call jax.lax on the float32[4, 8] of each rank.
 CALLS = {
     "psum": lambda v: lax.psum(v, "i"),
     "psum_imported_before": lambda v: psum_imported_before(v, "i"),
@@ -51,7 +51,7 @@ CALLS = {
 
 
 def text(function, x, *, check_vma=True, on=None):
-    """Returns the module that XLA made of a function of each rank's value."""
+    """Compiles a function of each rank's value; returns the text of XLA's module."""
     return harness.program(function, check_vma=check_vma, on=on).lower(x).compile().as_text()
 
 
@@ -123,7 +123,7 @@ class CallsTest(parameterized.TestCase):
             jax.vmap(lambda v: lax.psum(v, "i"), in_axes=1, out_axes=1),
             jax.vmap(lambda v: lax.psum(v, "b"), axis_name="b"),
         ):
-            # With check_vma jax.lax does not sum over both kinds of axes at once.
+            # With check_vma jax.lax does not sum over an axis of a mesh and one of vmap at once.
             expected = harness.run(function, x, check_vma=False)
             with replace():
                 harness.check_equal(harness.run(function, x, check_vma=False), expected)
@@ -222,7 +222,7 @@ class ThirdPartyTest(parameterized.TestCase):
     """Libraries that do not know jax_cxl."""
 
     def compare(self, function, arguments, in_specs, out_specs):
-        """Runs a training step with and without the pool."""
+        """Runs a training step with and without the pool, and compares the results."""
         program = jax.jit(
             jax.shard_map(
                 function,

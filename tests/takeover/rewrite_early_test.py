@@ -10,7 +10,10 @@ from jax_cxl._takeover import hook
 
 
 def layer(before, after, more=""):
-    """Two products; the second one needs a gathered matrix, whose start is late."""
+    """Returns the text of two products and a gather, which starts only after the first product.
+
+    The second product needs the gathered matrix.
+    """
     return f"""{before} {{
     {after}
     q = f32[1024,2048]{{1,0}} copy(p)
@@ -77,7 +80,8 @@ class EarlyTest(parameterized.TestCase):
         self.assertEqual(early, ["q", "h", "start", "done", "y"])
 
     def test_a_start_stays_where_memory_ends(self):
-        # The gathered matrix takes 16 MiB, and the first product needs the most memory.
+        # The memory is fullest at the first product. An early start adds the gathered matrix there,
+        # which takes 16 MiB.
         body = MAIN.replace("dot(x, x)", "dot(k, l)").replace(
             "h =", "k = f32[2048,2048]{1,0} copy(x)\nl = f32[2048,2048]{1,0} copy(x)\nh ="
         )
@@ -113,7 +117,7 @@ class EarlyTest(parameterized.TestCase):
 
     @parameterized.parameters(
         ("negate(a)", True),
-        # Processes may differ in names and source lines.
+        # Processes may differ in names and source lines, so these must not matter.
         ('negate(a), metadata={op_name="scatter" source_file="custom-call.py"}', True),
         ("fusion(a), kind=kLoop, calls=inner", False),
         ("fusion(a), kind=kLoop, calls=harmless", True),

@@ -11,7 +11,10 @@ from jax_cxl._takeover.world import World
 
 
 def fused(wrapped, call, after=""):
-    """An all-reduce that XLA has put into a fusion, as it does between GPUs of one process."""
+    """Returns a module in which XLA has put an all-reduce into a fusion.
+
+    XLA does so between GPUs of one process.
+    """
     return f"""kernel {{ {wrapped} }}
     ENTRY main {{ p = f32[8]{{0}} parameter(0)
     q = f32[4]{{0}} parameter(1)
@@ -66,8 +69,8 @@ class FusionTest(parameterized.TestCase):
             rewritten(body, strict=True)
 
     def test_calls_beside_a_fusion_are_numbered(self):
-        # Collectives are in the program's order, although the text has a fusion's computation
-        # before its caller.
+        # Collectives are numbered in the order in which the program runs them, although the text
+        # has a fusion's computation before its caller.
         body = fused(SUM, PLAIN).replace(
             "negate(q)",
             "all-reduce(q), replica_groups={{0,2},{1,3}},"

@@ -18,7 +18,7 @@ from jax_cxl._takeover.world import World
 class GroupsTest(parameterized.TestCase):
     @parameterized.parameters(
         ("{{0,2},{1,3}}", (0, 1, 2, 3), "3, 1, 2, 0"),
-        # Positions in the device assignment, not device ids.
+        # The numbers in groups are positions in the device assignment, not device ids.
         ("{{0,1},{2,3}}", (0, 2, 1, 3), "3, 1, 2, 0"),
         ("{{0,1,2,3}}", (3, 2, 1, 0), "0, 1, 2, 3"),
         ("{}", (0, 1, 2, 3), "3, 2, 1, 0"),
@@ -96,9 +96,9 @@ class CallTest(parameterized.TestCase):
     @parameterized.parameters(
         ("{}", True, "0, 1, 2, 3"),
         ("{}", False, ""),
-        # By the table, there are too few ranks.
+        # Here the table decides, and four ranks are too few for levels.
         ("{}", None, ""),
-        # Groups lie within a process, or have one device of each process.
+        # These groups lie within a process, or have one device of each process: no levels.
         ("{{0,1},{2,3}}", True, ""),
         ("{{0,2},{1,3}}", True, ""),
     )
@@ -138,8 +138,8 @@ class CallTest(parameterized.TestCase):
         after = rewritten(body, world=world, strict=True)
         self.assertIn("rows = array<i64: 5, 7, 2, 1>", after)
         self.assertIn("s32[4,8]{1,0} concatenate", after)
-        # This holds the target of each of 4 x 5 and 7 rows, 5 marks in words of 4, and 2 slices for
-        # each pair of ranks.
+        # The scratch memory holds a target for each of 4 x 5 rows and of 7 rows, 5 marks (rounded
+        # up to words of 4), and 2 slices for each pair of ranks.
         scratch = 8 + 4 * (4 * 5 + 7) + 8 + 32 * 4 * 4 * 2
         self.assertEqual(re.findall(r"u8\[(\d+)\]", after), [str(scratch)] * gpus)
 
@@ -251,7 +251,8 @@ class PairsTest(parameterized.TestCase):
         check_pairs(self, rewritten(body, strict=True), starts)
 
     def test_xla_computes_no_operand_anew(self):
-        # Otherwise the done would get a different copy of the operand than its start.
+        # If XLA computed the operand a second time, the done would get a different copy of it than
+        # its start.
         body = """ENTRY main { p = f32[8]{0} parameter(0)
         n = f32[2,4]{1,0} negate(q)
         b = f32[8]{0} bitcast(n)

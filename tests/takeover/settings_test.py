@@ -35,7 +35,7 @@ class EarlyBytesTest(parameterized.TestCase):
 
 class JobTest(parameterized.TestCase):
     @parameterized.parameters(
-        # JAX logs what an entry point raises, and goes on.
+        # An entry point of JAX raises this error, so JAX logs it and goes on.
         ("loud", "ValueError: JAX_CXL_EARLY_BYTES='loud': it must be a size"),
         ("off", "JAX_CXL_EARLY_BYTES is off here and 268435456 on process 0. Set the same value"),
     )

@@ -18,7 +18,7 @@ from jax_cxl._store.writing import saving
 from jax_cxl._tier import copying
 
 _MIB = 1 << 20
-# A layer of `_params` has 8,580 bytes of state with two moments, so that each layer is a group.
+# In float32, a layer of `_params` and its two moments have 50,700 bytes, so each layer is a group.
 _GROUP_BYTES = 60_000
 
 _OPTIMIZERS = {
@@ -154,7 +154,7 @@ class PooledTest(_Test):
         optimizer = self.pooled(_OPTIMIZERS[name], store, master=master)
         params = _params(dtype)
         losses, params, state = _train(optimizer, params, optimizer.init(params), 3)
-        # Another job goes on.
+        # Another job continues from the store.
         optimizer.wait()
         store.close()
         del optimizer, store
@@ -185,7 +185,7 @@ class PooledTest(_Test):
         self.assertEqual(params["layers"][0]["w"].sharding, replicated)
         moments = store.read("state").tree["state/0/mu/layers/1/w"]
         self.assertEqual(moments.shape, (64, 65))
-        # The same on one device.
+        # A job with one device continues.
         one = self.pooled(_OPTIMIZERS["adamw"], store, master=jnp.float32)
         restored, state = one.restore_latest(_params(jnp.bfloat16))
         more, params, _ = _train(one, restored, state, 2)
@@ -288,8 +288,8 @@ class PooledTest(_Test):
         for a, b in zip(params, plain, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5)
         optimizer.wait()
-        # With one path, copies of two moments of two arrays start in three steps. With several
-        # paths, the host reads.
+        # With one path, GPUs copy two moments of two arrays in each of three steps, 12 in all. With
+        # several paths, the host reads the pool.
         count = sum(len(call.args[0]) for call in started.call_args_list)
         self.assertEqual(count, 12 if paths == 1 else 0)
         self.assertGreater(copies.checked, 0)

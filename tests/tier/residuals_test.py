@@ -87,7 +87,7 @@ class ResidualsTest(parameterized.TestCase):
             v.aval for e in jax.make_jaxpr(compute)(*_arrays()).eqns[0].params["jaxpr"].eqns
             if e.primitive.name == "scan" for v in e.outvars
         ]  # fmt: skip
-        # The first pass keeps handles only.
+        # The forward pass keeps only handles of the residuals.
         self.assertIn((_LAYERS, 1, 4), [aval.shape for aval in kept])
         self.assertNotIn((_LAYERS, 16, _WIDTH), [aval.shape for aval in kept])
 
@@ -175,7 +175,8 @@ class ResidualsTest(parameterized.TestCase):
         with self.assertRaisesRegex(NotImplementedError, "only first derivatives"):
             jax.grad(lambda x: jnp.sum(first(weights, x)))(x)
 
-    # With `inside` and without `check_vma`, JAX does not add up gradients of replicated weights.
+    # The fourth pair is missing: with `inside` and without `check_vma`, JAX does not add up the
+    # gradients of replicated weights.
     @parameterized.parameters((False, False), (False, True), (True, True))
     @_eight_devices
     @pytest.mark.sample(2)

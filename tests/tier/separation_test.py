@@ -1,4 +1,4 @@
-"""Which optimizers can be separated, and into what."""
+"""Which optimizers can be separated into parts that update few parameters, and into which parts."""
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +59,8 @@ class SeparationTest(parameterized.TestCase):
 
     def test_what_depends_on_all_stays_together(self):
         self.assertLen(_separated(optax.MultiSteps(optax.sgd(1e-3), 2)).parts, 1)
-        # The norm of masters cannot be computed first: they are in the store.
+        # If masters are in the store (`resident=False`), their norm cannot be computed before the
+        # parts run.
         norm = optax.GradientTransformation(
             lambda params: optax.EmptyState(),
             lambda grads, state, params: (

@@ -18,7 +18,7 @@ from jax_cxl._commands.status import doctor
 
 
 def _refused(*arguments: str) -> str:
-    """Returns the message of a command that refuses its arguments."""
+    """Runs a command, and returns the message with which it refuses its arguments."""
     command, *rest = arguments
     main = importlib.import_module(command_line.COMMANDS[command][0]).main
     stderr = io.StringIO()

@@ -18,7 +18,7 @@ _FUSION = "loop_dynamic_update_slice_fusion"
 
 
 def _profile(planes):
-    """A profile of {plane: {line: [(name, start, duration)]}}, in nanoseconds."""
+    """Returns a profile of {plane: {line: [(name, start, duration)]}}, in nanoseconds."""
     text = ""
     for plane, lines in planes.items():
         names = sorted({name for events in lines.values() for name, _, _ in events})
@@ -58,7 +58,7 @@ class OfCallsTest(parameterized.TestCase):
         ([Event(_FUSION, 0, 1)], "jax_cxl", "0 kernels of jax_cxl for 2 calls.*1 x loop_dyn"),
         ([Event(_OURS, 0, 1)] * 3, "jax_cxl", "3 kernels of jax_cxl for 2 calls"),
         ([Event(_NCCL, 0, 1)], "nccl-socket", "1 kernels of nccl-socket.*1 x ncclDevKernel"),
-        # The host does most of the work of this call.
+        # The GPU runs only the waiting kernel of such a call: the host does most of its work.
         ([Event(_WAIT, 0, 1)] * 2, "jax_cxl", "0 kernels of jax_cxl"),
     )
     def test_says_what_there_is_instead(self, events, backend, message):

@@ -208,9 +208,9 @@ def test_environment(monkeypatch, tmp_path):
         "CUDA_MODULE_LOADING": "LAZY",
         "JAX_CXL_NCCL_LIBRARY": "/wheel/libnccl.so.2",
     }
-    # A launcher in a launcher does not name the library twice.
     assert library.environment("all", {})["CUDA_MODULE_LOADING"] == "EAGER"
     assert "CUDA_MODULE_LOADING" not in library.environment("all", {}, one_gpu=True)
+    # A launcher in a launcher does not name the library twice.
     twice = library.environment("all", library.environment("all", {}))
     assert twice["LD_PRELOAD"] == f"{tmp_path}/libnccl.so.2"
 

@@ -163,14 +163,14 @@ class CheckoutTest(absltest.TestCase):
             if path.suffix == ".so" or path.name == "__pycache__":
                 continue
             (self.checkout / "jax_cxl" / path.name).symlink_to(path)
-        # The package's own file shows where it is.
+        # These files find their folder by their own path, so they are copies and not links.
         for name in ("__init__.py", "_native.py"):
             (self.checkout / "jax_cxl" / name).unlink()
             (self.checkout / "jax_cxl" / name).write_bytes((_PACKAGE / name).read_bytes())
 
     def run_there(self, *path: pathlib.Path) -> subprocess.CompletedProcess[str]:
-        """Runs Python in the checkout. Elsewhere, only `path` may supply native modules."""
-        # -S: without the finder of an editable install; -E: without Bazel's folders.
+        """Runs Python in the checkout, with `path` as the only other source of native modules."""
+        # -S leaves out the finder of an editable install, -E the folders that Bazel adds.
         program = (
             f"import sys; sys.path += {[str(p) for p in (*path, self.site_without_jax_cxl())]};"
             " import jax_cxl; from jax_cxl import _core; print(_core.__file__)"
@@ -234,7 +234,7 @@ class WheelTest(absltest.TestCase):
             names = archive.namelist()
             (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
             description = archive.read(metadata).decode()
-        # Package indexes do not have the files of the repository.
+        # Package indexes do not have the files of the repository, so links must be whole addresses.
         links = re.findall(r"\]\(([^)]*)\)", description)
         self.assertEmpty([link for link in links if not link.startswith("http")])
         self.assertIn("## Numbers", description)

@@ -9,7 +9,8 @@ from absl.testing import absltest
 from jax_cxl._commands.bench import results_file
 
 _ROOT = pathlib.Path(__file__).parents[2]
-# Limit for all files together. A new file replaces an older file about the same question.
+# The most lines of all files together. To stay below the limit, a new file replaces an older file
+# about the same question.
 _MOST_LINES = 6_200
 _RESULTS = sorted((_ROOT / "benchmarks" / "results").rglob("*.json"))
 

@@ -117,7 +117,8 @@ class LevelsTest(parameterized.TestCase):
         composed.run(Op[op.upper()], jnp.zeros((4, 8)), 0, chunks)
         self.assertEqual(clocks.inside, each.overlapped)
 
-    # Each buffer of the step through the pool, or the larger one, has two chunks.
+    # With this size, the operand and the result of the step through the pool, or the larger of the
+    # two, have two chunks.
     @parameterized.parameters(("all_reduce", 2), ("all_gather", 2), ("all_gather", 4))
     def test_chunks_are_those_that_jax_cxl_makes(self, op, hosts):
         setting = self._setting(hosts=hosts)
@@ -179,11 +180,13 @@ class LevelsTest(parameterized.TestCase):
 
     @pytest.mark.long
     def test_document_says_what_the_model_says_of_levels(self):
-        # Rows of 32 hosts take most of the time: `python benchmarks/simulate.py --write docs`.
+        # This leaves out the rows of 32 hosts, which would take most of the time. The command
+        # `python benchmarks/simulate.py --write docs` writes all rows.
         document = pathlib.Path(__file__).parents[2] / "docs" / "performance.md"
         documented = document.read_text().splitlines()
         for line in report_levels.levels_section(hosts=(2, 8)).splitlines():
-            # The tables of the document have an extra column or extra rows.
+            # The tables of the document have an extra column or extra rows, so this compares only
+            # the beginnings of lines.
             start = line.removesuffix("|")
             self.assertTrue(any(known.startswith(start) for known in documented), line)
 

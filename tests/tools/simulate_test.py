@@ -50,10 +50,11 @@ class CommandLineTest(parameterized.TestCase):
             self.assertEqual(code, 0)
             return json.loads(out)["seconds"]
 
-        # At half of the GPU's rates it takes twice the time, as long as the cards are fast enough.
+        # The store's traffic takes half of the GPU's rates. So the call takes twice the time, as
+        # long as the cards are fast enough.
         half = seconds("--tier-write=10", "--tier-read=10", "--cards=12")
         self.assertBetween(half / seconds("--cards=12"), 1.9, 2.1)
-        # Three GPUs read 45 GB/s from two cards of 22.5 GB/s.
+        # The store's traffic of three GPUs, 45 GB/s, takes all of the two cards' 22.5 GB/s each.
         code, _, err = _run("--op=all_gather", "--cards=2", "--tier-read=15")
         self.assertEqual(code, 2)
         self.assertIn("22.5 GB/s of a card's reads", err)
@@ -192,8 +193,8 @@ class StudyTest(parameterized.TestCase):
         for size in study.ALL_SIZES:
             self.assertFalse(study.over_infiniband(op, size, setting).forbidden)
 
-    # In `even`, no card is ever busier than another. Compared with that, this is the most that
-    # meeting on cards costs.
+    # Ranks that meet on a card cost time. `even` is the speed without this cost, as if no card were
+    # ever busier than another. The test limits the cost.
     @parameterized.product(op=model.OPS, hosts=(5, 7, 8, 9, 10, 11))
     def test_cards_that_do_not_divide_the_hosts_cost_little(self, op, hosts):
         setting = model.Setting(hosts=hosts)
@@ -201,8 +202,8 @@ class StudyTest(parameterized.TestCase):
             over = study.over_infiniband(op, size, setting)
             self.assertGreater(over.ours, 0.94 * over.even, over)
 
-    # Even and odd ranks take turns to put the inputs of all_reduce. When all put them at once, the
-    # result was 0.83, although the links allow 0.94.
+    # Even and odd ranks take turns to put the inputs of all_reduce. When all ranks put them at the
+    # same time, `ours` was 0.83, although the links allow 0.94.
     @parameterized.parameters(8, 12)
     def test_all_reduce_keeps_the_cards_busy(self, hosts):
         setting = model.Setting(hosts=hosts)
@@ -252,7 +253,7 @@ class StudyTest(parameterized.TestCase):
         setting = model.Setting(hosts=32, slot_bytes=128 * c.KIB)
         size = 256 * c.MIB
         exact = model.ours(op, size, setting, exact=True).seconds
-        # Ranks of an all_to_all drift apart for longer than the sample.
+        # Ranks of an all_to_all drift apart for longer than the sample, so it is less exact.
         delta = 0.2 if op == "all_to_all" else 0.05
         self.assertAlmostEqual(model.ours(op, size, setting).seconds / exact, 1, delta=delta)
 

@@ -85,7 +85,7 @@ class LatenessTest(parameterized.TestCase):
         for _ in range(200):
             delays.append([chance.expovariate(1000) for _ in range(4)])
             delays[-1][2] += 0.005
-            # The other calls of a step follow at once.
+            # The other calls of a step follow at once, with much shorter delays.
             delays += [[chance.expovariate(1e5) for _ in range(4)]] * (calls_of_a_step - 1)
         job = _job(delays)
         self.assertEqual([rank.late.persistent for rank in job.ranks], [False, False, True, False])
@@ -93,7 +93,7 @@ class LatenessTest(parameterized.TestCase):
 
     @parameterized.product(ranks=(2, 4), kind=("even", "heavy", "rare"))
     def test_equal_ranks_are_not(self, ranks, kind):
-        """No false alarm in 1,000 runs, for any distribution of the delays."""
+        """In 1,000 runs there is no false alarm, whatever the distribution of the delays."""
         draw = {
             "even": lambda chance: chance.uniform(0.0, 0.02),
             "heavy": lambda chance: 1e-3 * chance.paretovariate(1.1),

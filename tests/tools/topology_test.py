@@ -52,7 +52,7 @@ class TopologyTest(parameterized.TestCase):
         switch = "pci0000:10/0000:10:01.0/0000:11:00.0"
         self.add_pci(f"{switch}/0000:12:00.0/0000:13:00.0", _GPU, 0)
         self.add_pci(f"{switch}/0000:12:01.0/0000:14:00.0", _CXL, 0, vendor="0x1b00")
-        # A GPU on socket 1, and a link on another host bridge of it.
+        # A GPU on socket 1, and a link on another host bridge of the same socket.
         self.add_pci("pci0000:80/0000:80:01.0/0000:81:00.0", _GPU, 1)
         self.add_pci("pci0000:90/0000:90:01.0/0000:91:00.0", _CXL, 1, vendor="0x1b00")
         # `doctor` ignores a display of another maker, and a network adapter of the GPU's maker.

@@ -36,7 +36,7 @@ class UnknownVariablesTest(parameterized.TestCase):
         documents = [_ROOT / "CONTRIBUTING.md", *(_ROOT / "docs").rglob("*.md")]
         named = set()
         for document in documents:
-            # This leaves out options of CMake, and macros.
+            # The pattern leaves out options of CMake, and macros.
             named |= set(re.findall(r"(?<![-.\w])JAX_CXL_[A-Z_]+\b", document.read_text()))
         self.assertGreater(len(named), 20)
         self.assertEmpty(configuration.unknown_variables(dict.fromkeys(named, "1")))
@@ -84,7 +84,7 @@ class LogTest(absltest.TestCase):
             with mock.patch.object(own, "emit") as emit:
                 log.info("alone")
                 self.assertEqual(emit.call_count, 1)
-                # absl does this when it is imported.
+                # When absl is imported, it adds a handler like this one.
                 root.addHandler(other := logging.NullHandler())
                 with mock.patch.object(other, "handle") as handle:
                     log.info("with another")

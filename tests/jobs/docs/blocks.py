@@ -89,7 +89,7 @@ def of(page: pathlib.Path) -> list[Block]:
 
 
 def indented(page: pathlib.Path) -> list[int]:
-    """Returns the lines of indented code. Without a fence, nothing tells whether to run it."""
+    """Returns the line numbers of indented code, which has no title to tell whether it is run."""
     found, fenced, blank, item = [], False, True, False
     for number, line in enumerate(page.read_text().splitlines(), 1):
         if _FENCE.match(line):

@@ -17,7 +17,7 @@ except ImportError:
 
 _NOTEBOOKS = pathlib.Path(__file__).parents[3] / "docs/notebooks"
 
-# Compiles sooner.
+# XLA compiles faster without most optimizations.
 _QUICK = {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 
 

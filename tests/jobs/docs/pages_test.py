@@ -23,14 +23,16 @@ _NAMED = [
     ("_" + re.sub(r"\W", "_", str(page.relative_to(_ROOT).with_suffix(""))), page)
     for page in _PAGES
 ]
-# Their commands start Slurm, or do what the examples and other pages do.
+# Only long tests run these pages: their commands start Slurm, or repeat what examples and other
+# pages do.
 _LONG = {
     *("_docs_running_on_slurm", "_docs_offload", "_docs_tables", "_docs_store", "_docs_profiler"),
     *("_docs_tutorial_data_parallel", "_docs_tutorial_fsdp", "_docs_tutorial_tensor_parallel"),
     *("_docs_moe", "_docs_snapshots", "_docs_levels"),
     *("_docs_coming_from_jit", "_docs_coming_from_mpi4jax", "_docs_coming_from_nccl"),
 }
-# The commands' `python`: it has a launcher whose ranks start faster (forked_launch.py).
+# Commands of a page run this script as `python`. It replaces the launcher by one whose ranks start
+# faster (forked_launch.py).
 _PYTHON = f"""\
 #!/bin/bash
 if [[ $1 == -m && $2 == jax_cxl.launch ]]; then
@@ -98,7 +100,7 @@ class PagesTest(parameterized.TestCase):
             **{name: value for name, value in os.environ.items() if not name.startswith("JAX")},
             "PATH": f"{folder}/bin:{os.environ['PATH']}",
             "JAX_PLATFORMS": "cpu",
-            # Compiles sooner.
+            # XLA compiles faster without most optimizations.
             "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         }
         result = subprocess.run(
@@ -115,7 +117,10 @@ class PagesTest(parameterized.TestCase):
         return result.stdout
 
     def _check_output(self, block, output):
-        """Each line must be there, in any order, because ranks write at once. `...` is any text."""
+        """Checks that `output` has each line of the block, where `...` stands for any text.
+
+        The lines may be in any order, because ranks write at the same time.
+        """
         lines = [" ".join(line.split()) for line in output.splitlines()]
         for expected in filter(None, block.text.splitlines()):
             parts = " ".join(expected.split()).split("...")

@@ -9,7 +9,7 @@ from absl.testing import absltest
 _ROOT = pathlib.Path(__file__).parents[3]
 _JAX = pathlib.Path(jax.__file__).parent / "_src"
 _PAGE = _ROOT / "docs" / "troubleshooting.md"
-# Parts that a message fills in, and places where its source may end a literal.
+# Splits a quoted message at the parts that the program fills in, and where a literal may end.
 _FILLED_IN = re.compile(r"\.\.\.|\d+|[()]|\brank\b|\bby signal\b|\bValueError:|, ")
 
 
@@ -30,7 +30,7 @@ def _sources() -> str:
 
 
 def _quoted(page: str) -> list[str]:
-    """Returns what the first column of the tables quotes."""
+    """Returns the texts in quotation marks in the first column of the page's tables."""
     rows = [line for line in page.splitlines() if line.startswith("| ")]
     return [text for row in rows for text in re.findall(r'"([^"]+)"', row.split(" | ")[0])]
 

@@ -68,7 +68,7 @@ class ArrivalTest(parameterized.TestCase):
             self.assertEqual(stdout, "initialized\n", self._stderr.read())
         else:
             self.assertRegex(stdout, f"^caught {says}", self._stderr.read())
-            # JAX's coordination service would find out only after 100 s.
+            # JAX's coordination service would report the absence only after 100 s.
             self.assertLess(time.monotonic() - began, 80)
 
 

@@ -1,4 +1,4 @@
-"""However a job ends, its pool is gone and its peers get an error."""
+"""However a job ends, its pool is removed; peers of a rank that leaves early get an error."""
 
 import fcntl
 import io
@@ -26,7 +26,8 @@ _POOL = {
     "coherence": "coherent",
     "world_size": 1,
 }
-# This runs in a new interpreter. In a fork, locks of this process's threads might be held.
+# This runs in a new interpreter. A fork could wait forever for a lock that a thread of this process
+# holds.
 _CREATE_AND_DIE = f"""
 import os, signal, sys
 from jax_cxl import _core
@@ -54,7 +55,8 @@ class EndingTest(parameterized.TestCase):
     def check_gone(self) -> None:
         self.assertEmpty(job.pool_files(self._name))
 
-    # A rank that regroups creates a pool, whose name stays until the others have come.
+    # "kill_a_creator" kills a rank as if it died in a regroup. There a rank creates a pool, whose
+    # name stays until the other ranks have opened it.
     @parameterized.parameters(
         ("normal", 0), ("exception", 1), ("kill_one", 137), ("kill_a_creator", 137)
     )
@@ -70,7 +72,7 @@ class EndingTest(parameterized.TestCase):
     def test_launcher_gets(self, number, status):
         with self.start("wait") as running:
             self.wait_until_running(running)
-            # The file has no name by now, so that no ending can leave it behind.
+            # The pool's file has no name by now, so that no ending can leave it behind.
             self.check_gone()
             running.send_signal(number)
             running.communicate(timeout=120)
@@ -114,7 +116,11 @@ class SweepTest(absltest.TestCase):
         self.fail("nothing was left")
 
     def assert_sweep_leaves(self, name: str, left: list[str]) -> None:
-        """Sweeps until only `left` is left. A job of another test may be removing a leftover."""
+        """Sweeps until only the files `left` remain.
+
+        A single sweep is not always enough: it skips a leftover that a job of another test is
+        removing.
+        """
         end = time.monotonic() + 10
         while job.pool_files(name) != left and time.monotonic() < end:
             _core.sweep_leftovers()
@@ -123,7 +129,7 @@ class SweepTest(absltest.TestCase):
     def test_leftover_of_a_dead_job_goes_and_a_locked_one_stays(self):
         name = f"sweep-{uuid.uuid4().hex[:8]}"
         leftover = f"/dev/shm/jax_cxl.{name}.dead"
-        # A pool that exists and still has its name, as between creation and unlink.
+        # The pool of a living job, which still has its name, as between creation and unlink.
         living = _create(f"{name}.living")
         with open(leftover, "x") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # A job that starts meanwhile must not remove it.

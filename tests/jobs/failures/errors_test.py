@@ -21,7 +21,7 @@ _JAX = jax.errors.JaxRuntimeError
 
 
 def error_of(text: str) -> BaseException:
-    """Returns the exception for an XLA error of this text."""
+    """Raises XLA's exception with this text; returns what arrives in an `except` clause."""
     try:
         raise _JAX(text)
     except RuntimeError as error:
@@ -34,11 +34,11 @@ def caught_by(job_output: str) -> list[dict]:
 
 
 class ClassTest(parameterized.TestCase):
-    """Tests without a runtime, with a source of failures of their own."""
+    """Tests the classes of errors. A made-up source of failures takes the runtime's place."""
 
     def setUp(self):
         super().setUp()
-        jax_cxl.initialize()  # Installs it.
+        jax_cxl.initialize()  # Installs the translation of XLA's errors.
         known = list(program_errors._sources)
         self.addCleanup(setattr, program_errors, "_sources", known)
         details = [

@@ -11,14 +11,14 @@ _PROGRAM = job.PROGRAMS / "failures/mismatch.py"
 
 
 def site(function: str) -> str:
-    """Returns the line of the program on which a function calls its collective."""
+    """Returns a pattern for the line of mismatch.py on which `function` calls its collective."""
     lines = _PROGRAM.read_text().splitlines()
     (number,) = (i for i, line in enumerate(lines, 1) if line.endswith(f"  # {function}"))
     return rf"mismatch\.py:{number} \({function}\)"
 
 
 def run(case: str, processes: int, **options) -> dict[int, dict]:
-    """Returns the exception that each process caught."""
+    """Runs a case of mismatch.py; returns the exception that each process caught, by rank."""
     done = job.run(
         "failures/mismatch.py", f"--case={case}", processes=processes, timeout=60, **options
     )
@@ -27,8 +27,8 @@ def run(case: str, processes: int, **options) -> dict[int, dict]:
     return {each["rank"]: each for each in caught}
 
 
-# The case of the program; then, for rank 0 and another rank, their functions and the expected texts
-# about their calls.
+# Each line has the name of a case of mismatch.py, the functions that rank 0 and another rank call,
+# and what the error must say about the call of rank 0 and about that of the other rank.
 CASES = (
     ("without_jit", "psum", "pmax", "all_reduce sum", "all_reduce max"),
     ("dtype", "psum", "psum", "4 float32", "4 int32"),
@@ -40,7 +40,8 @@ CASES = (
     ("branch", "psum", "pmax", "all_reduce sum", "all_reduce max"),
     ("number_then_another", "psum", "pmax", "all_reduce sum", "all_reduce max"),
 )
-# These differ in one field of the call's descriptor. Tests in C++ compare each field.
+# In each of these cases, the two calls differ in one field of their descriptors. Tests in C++ cover
+# every field.
 FIELDS = (
     ("operation", "psum", "all_gather", "psum: all_reduce", "all_gather: all_gather"),
     ("reduction", "psum", "pmax", "all_reduce sum", "all_reduce max"),

@@ -1,4 +1,4 @@
-"""A rank of the launcher does not call `initialize`; a program uses jax_cxl after `shutdown`."""
+"""Jobs in which only some ranks call `initialize`, or ranks use jax_cxl after `shutdown`."""
 
 import job
 from absl.testing import absltest, parameterized
@@ -17,7 +17,7 @@ class PartlyInitializedTest(parameterized.TestCase):
         ended = self.run_job("alone")
         self.assertIn("[0] caught rank 1 ended without calling jax_cxl.initialize()", ended.stdout)
         self.assertEqual(ended.returncode, 3)
-        # A warning tells the other rank that it is alone.
+        # Rank 1 runs a job of its own, and a warning tells it that it is alone.
         self.assertIn("[1] total 0.0", ended.stdout)
         self.assertIn(
             "[1] jax_cxl: warning: this is one of several processes (JAX_CXL_LAUNCH_SIZE=2)",

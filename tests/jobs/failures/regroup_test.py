@@ -15,7 +15,7 @@ import jax_cxl
 
 
 def sums_of(lines: str, process: int) -> list[list[int]]:
-    """Returns the ranks in each sum that a process of programs/regroup/regroup.py got."""
+    """Returns the ranks in each sum that `process` of programs/regroup/regroup.py printed."""
     found = re.findall(rf"^\[{process}\] sum \d+ of \[([\d, ]+)\]$", lines, re.MULTILINE)
     return [[int(rank) for rank in ranks.split(", ")] for ranks in found]
 
@@ -125,8 +125,8 @@ class SeveralProcessesTest(parameterized.TestCase):
         )
         ranks = [rank for process in left for rank in (2 * process, 2 * process + 1)]
         for process in left:
-            # One sum came after it regrouped. Two came after it initialized, from the old program
-            # and a new one.
+            # The process printed one sum after its regroup. It printed two sums after it had
+            # initialized again: of the old program and of a new one.
             self.assertEqual(sums_of(said, process)[-3:], [ranks] * 3, said)
             self.assertIn(f"[{process}] sum {sum(ranks)} of {ranks}", said)
             self.assertIn(f"[{process}] done", said)
@@ -158,8 +158,9 @@ class SeveralProcessesTest(parameterized.TestCase):
         )
         self.assertNotEqual(done.returncode, 0)
         for process, other in ((0, 2), (2, 0)):
-            # The other survivor may have ended by then, with this same error. Or this process shut
-            # down before it learned of the loss, and process 1 is now missing.
+            # This process may learn of the loss before it shuts down. By then the other survivor
+            # may have ended too, with the same error. Or this process shuts down first, and then
+            # process 1 does not come to the next start of jax_cxl.
             lost = f"(rank 1 was|ranks {min(1, other)}, {max(1, other)} were) lost"
             self.assertRegex(
                 done.stderr,

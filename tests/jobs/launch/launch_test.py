@@ -107,7 +107,8 @@ class ScriptTest(LaunchTestCase):
         _, stdout, _ = self.launch("--no-prefix", "show.py")
         ranks = [json.loads(line) for line in stdout.splitlines()]
         self.assertEqual([shown["leads_group"] for shown in ranks], [True, True])
-        # If ranks share a core, a thread yields only to threads of its own session.
+        # Ranks may share a core, and the kernel lets a thread yield only to threads of its own
+        # session. So all ranks must be in one session.
         self.assertLen({shown["session"] for shown in ranks}, 1)
         self.assertNotEqual(ranks[0]["session"], os.getsid(0))
 
@@ -155,7 +156,7 @@ class DistributedTest(LaunchTestCase):
 
     @parameterized.named_parameters(
         ("plain", {}),
-        # The launcher takes precedence over all of these.
+        # The launcher takes precedence over all of these variables.
         (
             "in_slurm_and_open_mpi_behind_a_proxy_and_an_old_coordinator",
             {
@@ -174,14 +175,16 @@ class DistributedTest(LaunchTestCase):
             "-n", "2", "--devices-per-process", "2", "distributed.py", extra=extra
         )
         self.assertEqual(status, 0, stderr)
-        # Gloo's threads print too, even into each other's lines. The script prints after them.
+        # Gloo's threads print too, even into each other's lines. The script prints after them, so
+        # its lines are whole.
         self.assertCountEqual(
             [line for line in stdout.splitlines() if "process" in line],
             [f"[{r}] process {r} of 2, 2 of 4 devices, sum 6" for r in range(2)],
         )
 
     @parameterized.named_parameters(
-        # Each rank publishes its part of the sum, 1,024 float32.
+        # The last number is the bytes through the pool. Each rank publishes its part of the sum,
+        # 1,024 float32.
         ("strictly", ["--replace-collectives"], "strict", "strict", 4096),
         ("against_the_variable", ["--replace-collectives"], "0", "1", 4096),
         ("not_replaced", [], "", "", 0),
@@ -216,7 +219,8 @@ class DistributedTest(LaunchTestCase):
         )
         self.assertEqual(shown.stdout, "jax_cxl\n")
 
-    # An error and an exit run JAX's shutdown, which waits for the others.
+    # If rank 1 raises an error or calls sys.exit, it runs JAX's shutdown, which waits for the other
+    # ranks. os._exit does not run it.
     @parameterized.parameters(("raise", 1), ("exit", 5), ("_exit", 5))
     @pytest.mark.sample(3)
     def test_a_failing_rank_ends_one_that_swallows_sigterm(self, how, expected):
@@ -239,7 +243,7 @@ class DistributedTest(LaunchTestCase):
             self.assertIn("connected", launcher.stdout.readline())
             supervisor = child_of(launcher.pid)
             if victim == "supervisor":
-                # A stopped launcher cannot clean up, so the kernel alone has to.
+                # A stopped launcher cannot clean up, so the kernel alone has to end the ranks.
                 launcher.send_signal(signal.SIGSTOP)
                 os.kill(supervisor, signal.SIGKILL)
             else:
@@ -337,7 +341,8 @@ class EndTest(LaunchTestCase):
             launcher.communicate(timeout=30)
         self.assertEqual(launcher.returncode, 130)
 
-    # A launcher that used a handler and waitpid missed a signal within 500 to 3,500 rounds.
+    # There are 8,000 rounds. A launcher that used a signal handler and waitpid missed a signal
+    # within 500 to 3,500 rounds.
     @pytest.mark.long
     def test_no_signal_is_missed(self):
         command = [sys.executable, str(PROGRAMS / "two_signals.py"), "8000"]

@@ -35,7 +35,7 @@ _HYDRA = {
     "MPI_LOCALRANKID": "3",
     "MPI_LOCALNRANKS": "4",
 }
-# Inside an allocation, the launcher that started the process wins.
+# Slurm's variables inside an allocation. Those of the MPI launcher that started the process win.
 _SLURM = {
     "SLURM_JOB_ID": "4242",
     "SLURM_STEP_NODELIST": "node[7-8]",
@@ -88,7 +88,8 @@ class VariablesTest(parameterized.TestCase):
             mock.patch.dict(os.environ, _HYDRA | {"PMI_FD": str(theirs.fileno())}),
         ):
             address = cluster.get_coordinator_address(None, None)
-        # This process has made the pair of sockets, as the proxy does.
+        # The port comes from the process id of Hydra's proxy: the process that made the sockets of
+        # PMI_FD, or without PMI_FD the parent. The test process plays this proxy in both calls.
         with (
             mock.patch.object(os, "getppid", return_value=os.getpid()),
             mock.patch.dict(os.environ, _HYDRA),
@@ -102,8 +103,8 @@ class VariablesTest(parameterized.TestCase):
 
 class UnchangedTest(absltest.TestCase):
     def test_a_program_that_does_not_import_jax_cxl(self):
-        # Open MPI 4 sets these variables, and JAX knows them. JAX derives a port from the number of
-        # the job.
+        # JAX itself knows these variables of Open MPI 4, and derives a port from the job's number.
+        # The number is this process's id, so that tests use different ports.
         program = pathlib.Path(__file__).parent / "programs/jitted_sum.py"
         variables = {
             "OMPI_MCA_orte_hnp_uri": f"{os.getpid() << 16}.0;tcp://127.0.0.1:34911",
@@ -133,7 +134,7 @@ class UnchangedTest(absltest.TestCase):
 
 @absltest.skipIf(mpi_libraries.MISSING, mpi_libraries.MISSING)
 class LaunchersTest(parameterized.TestCase):
-    """The real programs."""
+    """Tests with the real launchers."""
 
     @parameterized.parameters(
         ("openmpi", ("mpirun", "--oversubscribe", "--bind-to", "none")),

@@ -13,7 +13,7 @@ from jax_cxl._commands.launch import output
 
 
 class OutputTest(LaunchTestCase):
-    """Lines of several ranks in one place."""
+    """The lines of several ranks in the launcher's output."""
 
     def test_long_lines_stay_whole_and_on_their_stream(self):
         expected = [
@@ -50,7 +50,7 @@ class OutputTest(LaunchTestCase):
     def test_progress_on_a_terminal_stays_one_line(self):
         shown = self._on_terminal("progress.py", extra={"TERM": "xterm", "NO_COLOR": "1"})
         erase = "\r\x1b[K"
-        # The line in between takes the bar away, and the bar comes back below it.
+        # The line "a line" replaces the progress bar, and the bar comes back below this line.
         self.assertIn(f"{erase}[0] step 0{erase}[0] step 1{erase}", shown)
         self.assertIn(f"{erase}[0] a line\r\n[0] step 1{erase}", shown)
         # What a terminal shows in the end: each line from its last erasure on.
@@ -67,7 +67,8 @@ class OutputTest(LaunchTestCase):
 
     @parameterized.parameters(("xterm", 75), ("dumb", "no"))
     def test_rank_0_knows_the_width_of_its_line(self, term, columns):
-        # The launcher does not pass on the value that an outer launcher has set.
+        # JAX_CXL_LAUNCH_COLUMNS has the value of an outer launcher, which the launcher under test
+        # must not pass on.
         extra = {"TERM": term, "NO_COLOR": "1", "JAX_CXL_LAUNCH_COLUMNS": "9"}
         shown = self._on_terminal("-n", "2", "columns.py", extra=extra)
         # An unfinished line may be shown first, and be erased when the whole line comes.
@@ -107,7 +108,7 @@ class OutputTest(LaunchTestCase):
 
 
 class SourceTest(parameterized.TestCase):
-    """Cutting a stream into lines, wherever the pipe cuts it."""
+    """A stream is cut into lines correctly, wherever the pipe splits it."""
 
     @parameterized.product(
         piece=(1, 2, 3, 1000),
@@ -139,7 +140,8 @@ class SourceTest(parameterized.TestCase):
             self.assertEqual(result.read(), expected)
 
     @parameterized.parameters(
-        # As rich writes a bar: the cursor is hidden, each state erases the line, and colors stay.
+        # The input is a progress bar of the library rich, which hides the cursor, and erases the
+        # line before each state. On a terminal, only its colors stay.
         (True, b"> \x1b[36m1/2\x1b[0m\n> a line\n> 2/2\n"),
         (
             False,

@@ -54,7 +54,7 @@ class AddressesTest(_CopyTest):
             self.assertNotIn(old[0], text, name)
             self.assertIn(source, text, name)
         self.assertIn(f"git clone {source}", (self.copy / "README.md").read_text())
-        # And back again.
+        # Setting the old addresses restores the files.
         addresses.set_addresses(self.copy, *old)
         for name in addresses.FILES:
             self.assertEqual((self.copy / name).read_text(), (_ROOT / name).read_text())

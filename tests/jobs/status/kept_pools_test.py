@@ -40,7 +40,8 @@ class KeptPoolTest(parameterized.TestCase):
         for process in processes:
             self.addCleanup(process.kill)
             self.assertEqual(process.stdout.readline(), "ready\n")
-        # The lock stands for a process that uses the pool. Other jobs remove unlocked pools.
+        # Jobs of other tests remove pools that no process has locked. This lock keeps the pool, as
+        # if a process still used it.
         path = pathlib.Path("/dev/shm", f"jax_cxl.{name}")
         self._file = path.open("rb")
         self.addCleanup(self._file.close)
@@ -75,7 +76,7 @@ class KeptPoolTest(parameterized.TestCase):
 
 
 class FilePoolTest(parameterized.TestCase):
-    """Pools in files. Only the mappings of the job's processes show where they are."""
+    """Pools in files, which `status` finds only by the memory mappings of the job's processes."""
 
     @parameterized.parameters(("", False), ("&offset=2MiB", True))
     @pytest.mark.sample(2)

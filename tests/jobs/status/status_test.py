@@ -186,7 +186,7 @@ class StatusTest(parameterized.TestCase):
 
 
 class LateRankTest(parameterized.TestCase):
-    """The warning of the job itself."""
+    """The job itself warns of a rank that is late again and again."""
 
     @parameterized.parameters(("last", True), ("each", False))
     def test_a_late_rank_is_named_once(self, who, is_named):

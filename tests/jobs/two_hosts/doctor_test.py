@@ -1,4 +1,4 @@
-"""`doctor --device`, on one host and between two, and CXL memory that the kernel took."""
+"""`doctor --device`, on one host and between two, and CXL memory that the kernel uses itself."""
 
 import concurrent.futures
 import ctypes

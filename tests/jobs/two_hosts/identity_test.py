@@ -27,7 +27,7 @@ class IdentityTest(absltest.TestCase):
 
 @absltest.skipIf(two_kernels.missing(), two_kernels.missing())
 class EqualNamesTest(absltest.TestCase):
-    """Both processes have pid 1 on a host of the same name."""
+    """Both processes have pid 1, and their hosts have the same name."""
 
     def setUp(self):
         super().setUp()

@@ -1,6 +1,6 @@
 """A host callback raises on some devices, before a collective of the same program.
 
-Usage: callback_raises.py DEVICES..., the indices of these devices
+Usage: callback_raises.py INDEX..., with the indices of the devices on which it raises
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Communicates once, and then ends, or waits for its end, as --how says."""
+"""Communicates once, and then ends, or waits to be ended, as --how says."""
 
 import os
 import signal
@@ -56,7 +56,7 @@ def main(_) -> None:
     total = sum_of_ranks.compile_sum()
     n = jax.device_count()
     assert total() == n * (n - 1) // 2
-    # The launcher's output may lag behind, so this flushes: the test has to know that the job runs.
+    # The test waits for this line, so it must not stay in a buffer.
     print("communicated", flush=True)
     if _HOW.value == "exception" and jax.process_index() == 1:
         raise RuntimeError("on purpose")
@@ -74,7 +74,7 @@ def main(_) -> None:
         except jax_cxl.errors.CxlError as error:
             seconds = time.monotonic() - start
             print(f"after {seconds:.3f} s: {type(error).__name__}: {error}", flush=True)
-            # jax.distributed would wait for the lost process at exit.
+            # At a normal exit, jax.distributed would wait for the lost process.
             os._exit(7)
     if _HOW.value in ("kill_one", "kill_a_creator", "wait"):
         time.sleep(600)

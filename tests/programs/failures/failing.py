@@ -1,6 +1,6 @@
-"""Fails in a collective because rank 1 ends, and prints the error of the others.
+"""Lets rank 1 end before a collective, and prints the errors of the other ranks.
 
---surface chooses where the error surfaces.
+--surface chooses the call of JAX that raises the error.
 """
 
 import json
@@ -65,7 +65,7 @@ def main(_) -> None:
                 }
             )
     print("caught " + json.dumps(caught), flush=True)
-    # jax.distributed would wait for the lost process at exit.
+    # At a normal exit, jax.distributed would wait for the lost process.
     os._exit(0)
 
 

@@ -1,7 +1,7 @@
 """Causes a fault in a job of two ranks. Prints the error of each rank, and when it came.
 
-benchmarks/gpu/faults.py runs it on CPUs and on GPUs, and compares. Times are those of the
-machine's monotonic clock, which both processes share.
+benchmarks/gpu/faults.py runs it on CPUs and on GPUs, and compares the errors. Times are those of
+the machine's monotonic clock, which both processes share.
 """
 
 import contextlib
@@ -65,8 +65,8 @@ _ALONE = {
     "exits": _exits,
     "os._exit": _exits_at_once,
 }
-# Programs in which the two ranks disagree. The last program of a rank shows the error if the rank
-# had nothing to wait for.
+# Programs in which the two ranks disagree. In the first cases, a rank may have nothing to wait for.
+# So these end with a psum, which then raises the error.
 _PSUM, _PMAX = mismatch.PSUM, mismatch.PMAX
 _DISAGREE = {
     name: ([*mismatch.CASES[name][0], _PSUM], [*mismatch.CASES[name][1], _PSUM])
@@ -82,7 +82,7 @@ _SIZES = flags.DEFINE_list("sizes", ["1024", "262144"], "at random: numbers that
 
 
 class Report(threading.Thread):
-    """Records when jax_cxl publishes the error. A GPU stops and raises some time later."""
+    """Records when jax_cxl reports an error of a GPU. JAX raises it some time later."""
 
     def __init__(self):
         super().__init__(daemon=True)

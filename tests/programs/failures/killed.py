@@ -31,7 +31,7 @@ def say(text: str) -> None:
 
 
 def die_later() -> None:
-    """Lets the kernel end this process at a random instant."""
+    """Sets a timer by which the kernel ends this process."""
     print(f"dies at {time.monotonic() + _AFTER.value:.6f}", flush=True)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, max(_AFTER.value, 1e-6))
@@ -43,7 +43,7 @@ def victim_dies_later() -> None:
 
 
 def check_sum(devices, scale: int) -> None:
-    """Compiles a program of some collectives that was not compiled before, and runs it."""
+    """Compiles a program that was not compiled before, runs its collectives, and checks them."""
     mesh = jax.sharding.Mesh(np.asarray(devices), ("i",))
     ranks = [jax.devices().index(device) for device in devices]
 
@@ -141,7 +141,8 @@ def main(_) -> None:
     try:
         jax_cxl.initialize(_POOL.value)
     except jax_cxl.NotInitializedError as error:
-        # The first successor died after the others had finished their computation.
+        # The first successor died after the others had finished their computation, so there is
+        # nothing left to do.
         if life == 2 and "the job is over" in str(error):
             say("done")
             return

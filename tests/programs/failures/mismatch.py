@@ -68,7 +68,7 @@ def flat(v):
 
 
 def branches_of_levels(v):
-    """One program, in which the first device of a process chooses levels."""
+    """One program, in which only rank 0 chooses levels."""
     chosen = (jax.lax.axis_index("i") == 0) & (v.sum() > 0)
     return jax.lax.cond(chosen, in_levels, flat, v)
 
@@ -86,7 +86,7 @@ def loops(v):
 
 
 class Program:
-    """Runs a function on each of the first ranks; on all, by default."""
+    """Runs a function on each of the first `ranks` ranks, by default on all."""
 
     def __init__(self, function, x=X, ranks=None):
         self._function, self._x, self._ranks = function, x, ranks
@@ -127,7 +127,8 @@ class Pause:
 
 
 PSUM, PMAX = Program(psum), Program(pmax)
-# The programs of rank 0, one after another, and those of all others.
+# Each case has two lists: the programs that rank 0 runs one after another, and those that every
+# other rank runs.
 CASES = {
     "operation": ([PSUM], [Program(all_gather)]),
     "reduction": ([PSUM], [PMAX]),
@@ -137,7 +138,7 @@ CASES = {
     "root": ([Program(from_0)], [Program(from_1)]),
     "permutation": ([Program(forward)], [Program(backward)]),
     "eager": ([PSUM], [Program(psum, np.ones(1 << 16, np.float32))]),
-    # With several devices in a process.
+    # The three cases of levels need several devices in a process.
     "levels": ([Program(in_levels)], [Program(flat)]),
     "levels_of_one_element": ([Program(flat, X[:1])], [Program(in_levels, X[:1])]),
     "levels_branch": ([Program(branches_of_levels)], [Program(branches_of_levels)]),
@@ -148,7 +149,7 @@ CASES = {
     "number": ([PSUM] * 3, [PSUM] * 2),
     "number_then_another": ([PSUM, PSUM, PMAX], [PSUM, PMAX]),
     "loop": ([Program(loops)], [Program(loops)]),
-    # This is no mismatch: one rank is late, or calls from another line.
+    # These two cases are no mismatch: one rank is late, or calls from another line.
     "late": ([PSUM, PMAX], [PSUM, Pause(), PMAX]),
     "line": ([PSUM, PMAX], [Program(also_psum), PMAX]),
 }
@@ -172,8 +173,8 @@ def main(_) -> None:
     print("caught " + json.dumps({**caught, "rank": rank, "at": [start, time.time()]}), flush=True)
     if not caught:
         return  # Ends normally: the others learn from that.
-    # jax.distributed would wait for the others at exit. The pause lets them find the mismatch
-    # before this process ends.
+    # At a normal exit, jax.distributed would wait for the others, so this process ends at once. The
+    # pause lets the others find the mismatch first.
     time.sleep(1)
     os._exit(0)
 

@@ -38,7 +38,7 @@ WIDTH, LAYERS, ROWS = 512, 4, 64
 EXPERT_LAYERS = 2
 CHUNKS = 4
 AXIS = fsdp.AXIS
-# XLA merges smaller collectives of these kinds.
+# Kinds of collectives that XLA merges, up to a size that an option sets.
 MERGED = "all_gather", "all_reduce", "reduce_scatter"
 
 
@@ -106,7 +106,7 @@ def train(weights, x, y):
 
 
 def trained(mesh):
-    """Yields the text of `train` with its collectives taken over, then also started early."""
+    """Yields the compiled text of `train` twice: with collectives taken over, then also early."""
     world = World({0: 0, 1: 1}, {0: 0, 1: 1}, gpus=True)
     allowed = [None, 64 << 20]
 
@@ -137,8 +137,9 @@ def trained(mesh):
 def in_levels(platform):
     """Yields collectives in levels, of two processes with two GPUs each.
 
-    Yields the name, the text, and the memory besides operand and result. The memory is a multiple
-    of the larger of the two, or None for collectives that a program starts.
+    Yields the name, the text, and the memory besides operand and result. The memory is given in
+    multiples of the operand or the result, whichever is larger. It is None for collectives that a
+    program starts.
     """
     devices = np.array(absent_gpus.devices(processes=2, gpus=2))
     mesh = jax.sharding.Mesh(devices.reshape(2, 2), ("host", "gpu"))
@@ -160,9 +161,10 @@ def in_levels(platform):
         ):
             return jax.jit(program).lower(*arguments).compile()
 
-    # `multiple` is the size of the operand divided by that of the larger buffer of the step through
-    # the pool. In a sum or a broadcast, each rank of a process moves half of the operand. An
-    # all-gather brings the parts of two processes.
+    # `multiple` is the size of the operand divided by the size of the larger buffer of the step
+    # through the pool. In this step of a sum or a broadcast, each of the two ranks of a process
+    # moves half of the operand. In this step of an all-gather, a rank gets the parts of two
+    # processes, twice its operand.
     for run, multiple, options in (
         (jax_cxl.psum, 2, {}),
         (jax_cxl.psum_scatter, 2, {"tiled": True}),

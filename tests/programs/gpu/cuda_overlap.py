@@ -1,8 +1,9 @@
 """Measures how much of a collective on GPUs runs beside matrix products of the same program.
 
-Prints one JSON object: milliseconds of the products alone, of the collective alone, of both one
-after the other and of both with start, tie and done; and how much of the shorter one was hidden.
-Ends with status 1 if a result differs from that of the blocking collective.
+Prints one JSON object with four times in milliseconds: of the products alone, of the collective
+alone, of both one after the other, and of both with start, tie and done. The object also tells how
+much of the shorter of the two was hidden behind the other. Ends with status 1 if a result differs
+from that of the blocking collective.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Checks large collectives, blocking and started, whose operands every rank can compute.
 
 Prints one JSON object: the number of wrong elements of each operation, over all ranks. Ends with
-status 1 if there are any.
+status 1 if any element is wrong.
 """
 
 import json
@@ -69,7 +69,7 @@ def operations(ranks, count):
         *("scatter", count),
         *(lambda x: jax_cxl.scatter(x, "i", root=1, tiled=True), of_root(mine)),
     )
-    # What ranks other than the root get is not defined.
+    # gather and reduce define only the result of the root, rank 0. `check` ignores other results.
     yield (
         *("gather", len(part)),
         *(lambda x: jax_cxl.gather(x, "i", root=0, tiled=True), gathered),

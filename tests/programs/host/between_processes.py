@@ -59,7 +59,7 @@ def lost(me):
         jax_cxl.barrier(name="alone")
     except jax_cxl.PeerLostError as error:
         print(f"lost {error.rank}: {error}", flush=True)
-        # At the end JAX would wait 100 s for the lost process.
+        # At a normal exit, JAX would wait 100 s for the lost process.
         os._exit(0)
 
 

@@ -60,7 +60,7 @@ def main(_) -> None:
     # A device sends one message, of half its array, to the device in the other process.
     if found["all_to_all", True] != (per_process * size // 2, per_process):
         raise SystemExit(f"all_to_all in levels: {found['all_to_all', True]}")
-    # Flat, it sends seven of its eight blocks through the pool.
+    # Without levels, a device sends seven of its eight blocks through the pool.
     if found["all_to_all", False][0] != per_process * size // 8 * 7:
         raise SystemExit(f"all_to_all flat: {found['all_to_all', False]}")
     print("traffic right", flush=True)

@@ -46,8 +46,8 @@ def _broadcast(x: Any, axis_name: Any, **options: Any) -> Any:
     return jax_cxl.broadcast(x, axis_name, root=lax.axis_size(axis_name) - 2, **options)
 
 
-# Name -> the call, the model of its transpose under check_vma ("" if it has none), whether
-# operands have ODD rows.
+# Name -> (the call, what `expect` makes of its transpose under check_vma, whether operands have ODD
+# rows). The transpose is "" if there is none.
 OPERATIONS: dict[str, tuple[Callable, str, bool]] = {
     "psum": (jax_cxl.psum, "copy", True),
     "pmean": (jax_cxl.pmean, "divide", True),
@@ -112,9 +112,12 @@ class Cell:
 
 
 def cells(part: int) -> Iterator[Cell]:
-    """Returns all cells, or a part of them.
+    """Yields all cells with --all. Otherwise yields a half of a selection of cells.
 
-    Together, the parts have every operation and every transformation.
+    The selection has every operation and every transformation.
+
+    Args:
+      part: number of the half; it only counts whether this is even or odd.
     """
     for (o, name), (d, dtype), (t, how) in itertools.product(
         enumerate(OPERATIONS), enumerate(DTYPES), enumerate(TRANSFORMATIONS)
@@ -215,7 +218,7 @@ def refuses(mesh: Any, axes: tuple[str, ...]) -> None:
 
 
 def main(_) -> None:
-    # Each subset of the axes has groups of its own, and each group has slots.
+    # Slots are small, because each subset of the axes has its own groups, and each group its slots.
     os.environ.setdefault("JAX_CXL_SLOT_BYTES", "16384")
     table.CHUNK_BYTES = _CHUNK_BYTES.value
     jax_cxl.initialize()

@@ -22,7 +22,7 @@ import jax_cxl
 
 ELEMENTS = 1 << 20
 AXES = ("host", "gpu")
-# The function, and the bytes that a process of four devices sends for an operand of one byte.
+# The function, and the bytes that a process of four devices sends for one byte on each device.
 OPERATIONS = {
     "psum": (lambda v: lax.psum(v, AXES), 1.0),
     "psum_scatter": (lambda v: lax.psum_scatter(v, AXES, tiled=True), 0.5),
@@ -70,7 +70,8 @@ def _row(values: np.ndarray, index: Any) -> np.ndarray:
 def main(_) -> None:
     jax_cxl.initialize()
     mesh = jax_cxl.make_mesh((2, 4), AXES)
-    # By the table, the second array is too small. Four devices cannot share the third one evenly.
+    # The tuning table makes the second array too small for levels. Four devices cannot share the
+    # third one evenly, and yet it runs in levels.
     for count, in_levels in ((ELEMENTS, True), (1 << 10, False), (ELEMENTS + 2, True)):
         check(mesh, "psum", count, in_levels, None)
     check(mesh, "psum", ELEMENTS, False, levels=False)

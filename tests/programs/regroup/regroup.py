@@ -50,7 +50,7 @@ def die():
 
 
 def die_at(moment):
-    """Makes this process die in its next regroup."""
+    """Makes this process die in its next regroup, at the step that `moment` names."""
     holder, name = {
         "join": (_core, "join_attempt"),
         "joined": (_core, "joined_attempt"),

@@ -42,7 +42,7 @@ def say(program, devices) -> None:
 
 
 def lose(program, victim: int) -> None:
-    """Waits until the victim is gone."""
+    """Kills this process if it is the victim; otherwise waits until the victim is gone."""
     if jax.process_index() == victim:
         os.kill(os.getpid(), signal.SIGKILL)
     try:

@@ -1,4 +1,4 @@
-"""Gives up a rank that lives, but does not regroup."""
+"""Two ranks regroup without the third one, which lives but does not call `regroup`."""
 
 import pathlib
 import time

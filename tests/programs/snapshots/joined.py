@@ -1,6 +1,7 @@
 """Saves a tree of small arrays several times, and checks each snapshot.
 
-Runs under `jax_cxl.launch`. Programs join the arrays from the third save on.
+Runs under `jax_cxl.launch`. From the third save on, compiled programs join the arrays into larger
+ones before they are saved.
 """
 
 import jax

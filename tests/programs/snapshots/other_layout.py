@@ -28,7 +28,7 @@ def main(_):
     with jax_cxl.Snapshots(_WHERE.value, parity=_PARITY.value) as snapshots:
         if step > 1:
             assert snapshots.latest() == step - 1, snapshots.latest()
-            # Other shardings than those of the snapshot.
+            # The arrays get other shardings than those with which they were saved.
             found = snapshots.restore(step - 1, resharded_trees.like(mesh, step))
             resharded_trees.check(found, step - 1)
         snapshots.save(step, resharded_trees.tree(mesh, step))

@@ -1,7 +1,7 @@
 """Trees of every kind, as programs have them, each with a name.
 
 The values are the same in all jobs, so that a job with another number of processes and devices can
-check what it restores. Leaves of `OWN` differ from process to process.
+check what it restores. Only the trees of `own` differ from process to process.
 """
 
 import collections
@@ -37,7 +37,7 @@ class Registered:
 
 
 def _unpinned(device):
-    """Returns the kind of memory besides pinned memory: GPUs have no `unpinned_host`."""
+    """Returns a kind of memory that is not pinned: on GPUs "device", as they have no other."""
     kinds = {memory.kind for memory in device.addressable_memories()}
     return "unpinned_host" if "unpinned_host" in kinds else "device"
 
@@ -182,7 +182,7 @@ def own(on: Devices) -> dict[str, Any]:
 
 
 def disagreeing(on: Devices) -> dict[str, Any]:
-    """Returns trees that differ on the last process in more than the values of its own arrays."""
+    """Returns trees that differ on the last process in what all processes have to agree on."""
     odd = on.rank == on.processes - 1
     w, square = on.sharded("d"), values(shape=(24, 24))
     return {

@@ -37,7 +37,7 @@ def raises(kinds, text, function, *arguments):
 
 
 def check_disagreements(snapshots, on, step):
-    """Saves trees that must be refused on all processes; the save after each of them works."""
+    """Saves trees that all processes must refuse. A good tree can be saved afterwards."""
     odd = on.rank == on.processes - 1
     good = {"w": on.sharded("d"), "n": on.rank * 0}
 
@@ -62,7 +62,7 @@ def check_disagreements(snapshots, on, step):
     assert snapshots.latest() == (step - 1 or None)
     save(good)
     tree_table.assert_same(good, snapshots.restore(step, good))
-    # The same step again cannot be told apart from the first.
+    # A save needs a greater step than the last one: two saves of a step could not be told apart.
     snapshots.save(step + 1, good)
     raises(ValueError, "greater than", save, good, step + 1)
     raises(jax_cxl.MismatchError, "restore(", snapshots.restore, step + odd, good)

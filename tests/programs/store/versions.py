@@ -1,7 +1,7 @@
 """One job of a test of the store: it publishes versions, or reads what another job publishes.
 
-Runs under `jax_cxl.launch`. Readers read the last version that is published, `--last`, and all
-newer versions that they meet on the way, with shardings that change from version to version.
+Runs under `jax_cxl.launch`. A reader reads one newer version after another until it has read
+version `--last`; it may skip versions. The shardings change from version to version.
 """
 
 import pathlib

@@ -67,7 +67,8 @@ def _write() -> None:
     table = jax_cxl.Table.open(_WHERE.value, "table", timeout=100)
     take = jax.jit(table.take)
     everything = np.arange(ROWS, dtype=np.int32)
-    # This completes a step of an earlier job, or finds that the step has not begun.
+    # An earlier job may have died in a step. This empty step completes it, or finds that it has not
+    # begun.
     table.add(np.empty(0, np.int32), np.empty((0, WIDTH), np.int32))
     step = int(take(everything[:1])[0, 0])
     counts = Counts()
@@ -90,7 +91,8 @@ def _write() -> None:
 
 
 def _let_die(table: jax_cxl.Table, rng: random.Random) -> None:
-    # A step writes a journal, words, and rows of each part.
+    # The process dies in one of its next 1,499 writes. A step makes many writes: of a journal, of
+    # words, and of the rows of each part.
     deaths = deadly.Deaths(rng.randrange(1, 1500), lambda: deadly.say(died="in a step"))
     devices = table._memory.section.devices
     devices.core = deadly.DeadlyMemory(devices.core, deaths)
@@ -101,7 +103,8 @@ def _let_die(table: jax_cxl.Table, rng: random.Random) -> None:
 def _read() -> None:
     table = jax_cxl.Table.open(_WHERE.value, "table", timeout=100)
     if _BREAK.value:
-        # A table without words, over the same memory.
+        # This makes a table over the same memory that does not look at the words, so that its takes
+        # do not notice when rows change.
         rows = table._columns["rows"]
         rows.native = None
         rows.__init__(

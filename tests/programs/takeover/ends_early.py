@@ -2,8 +2,8 @@
 
     ends_early.py STAGE ENDING
 
-STAGE is the function of jax_cxl's start that is made to take a second, in native code. ENDING is
-how the program ends once each process has reached it.
+STAGE is a function that jax_cxl calls when it starts. Here it first waits a second in native code.
+ENDING is how each process ends once it has reached STAGE.
 """
 
 import contextlib

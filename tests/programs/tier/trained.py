@@ -37,7 +37,7 @@ def tell_of_death(when: str) -> None:
 
 
 def loss_and_gradients(shards, step):
-    """Each process computes all gradients, and keeps its rows."""
+    """Returns the loss, and this rank's rows of the gradients. Each rank computes all rows."""
     x = jax.random.normal(jax.random.fold_in(jax.random.key(0), step), (16, _FEATURES))
     whole = [jax_cxl.all_gather(w, "rank", tiled=True) for w in shards]
 

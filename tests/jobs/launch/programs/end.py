@@ -1,6 +1,7 @@
 """Ends rank 1 as the command line says, while the other ranks sleep.
 
-An argument is an exit status, or minus the number of a signal, or "raise".
+The first argument is an exit status, or minus the number of a signal, or "raise". With "stubborn",
+the other ranks ignore SIGTERM.
 """
 
 import os

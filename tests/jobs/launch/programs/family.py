@@ -1,4 +1,4 @@
-"""Starts processes that a launcher can lose, prints their ids, and sleeps unless told to end."""
+"""Starts processes that a launcher could lose, prints "ready", and sleeps unless told to end."""
 
 import os
 import signal
@@ -15,7 +15,8 @@ time.sleep(600)
 """
 
 rank = os.environ["JAX_CXL_LAUNCH_RANK"]
-# A child in the rank's group, and one in a session of its own: killpg does not reach it.
+# One child is in the rank's process group. The other one has a session of its own, so killpg does
+# not reach it.
 for new_session in (False, True):
     child = subprocess.Popen(
         [sys.executable, "-c", STUBBORN],

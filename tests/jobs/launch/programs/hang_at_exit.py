@@ -1,6 +1,6 @@
 """Rank 1 fails and hangs while it exits. Rank 0 ends normally once rank 1 is gone.
 
-The argument is the path of a file that does not exist yet.
+The argument is the path of a file that does not exist yet. Rank 1 writes its process id there.
 """
 
 import atexit
