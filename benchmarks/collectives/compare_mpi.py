@@ -2,9 +2,9 @@
 
     python benchmarks/collectives/compare_mpi.py build/dev/bench_engine_benchmark --json mpi.json
 
-Builds mpi_collectives.c with each installed compiler (Debian's Open MPI and MPICH). Runs the
-engine's benchmark and each MPI library alternately, `--turns` times, and prints medians. In each
-turn every program takes `--repeats` samples of every operation and size.
+Builds mpi_collectives.c with the compiler of each installed MPI library (Debian's Open MPI and
+MPICH). Runs the engine's benchmark and each MPI library alternately, `--turns` times, and prints
+medians. In each turn every program takes `--repeats` samples of every operation and size.
 """
 
 import argparse
