@@ -94,7 +94,7 @@ def _same(old: Module, new: Module) -> list[str]:
 
 
 def _misplaced(computation: Computation) -> list[str]:
-    """Returns errors for instructions that come before their operands, and for starts without a done."""
+    """Returns errors for instructions before their operands, and for starts without a done."""
     errors, seen = [], set()
     started: dict[str, str] = {}
     for i in computation.instructions.values():
