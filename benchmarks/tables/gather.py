@@ -4,7 +4,7 @@
 
 On GPUs the other ways are a plain CUDA kernel that gathers rows of the same pinned memory (it needs
 nvcc), a plain copy of as many bytes, and NumPy on the host with `device_put`. All ways run with one
-GPU, and with 2, 4 and 8 GPUs at once if there are so many. On CPUs the other ways are `np.take`
+GPU, and with 2, 4 and 8 GPUs at once if the machine has them. On CPUs the other ways are `np.take`
 into a fresh array, and `jnp.take` of a resident array, for which the machine needs twice the memory
 of the table.
 
