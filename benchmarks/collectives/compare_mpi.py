@@ -23,7 +23,8 @@ from collections.abc import Sequence
 from jax_cxl._commands.bench import results_file
 
 _SOURCE = pathlib.Path(__file__).parent / "mpi_collectives.c"
-# name: compiler, launcher. Ranks are not bound to cores, as under `python -m jax_cxl.launch`.
+# For each MPI library: its compiler, and its launcher. The launchers do not bind ranks to cores,
+# and neither does `python -m jax_cxl.launch`.
 _MPIS = {
     "openmpi": (
         "mpicc.openmpi",

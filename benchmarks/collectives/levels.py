@@ -29,7 +29,7 @@ _WAYS = ("flat", "levels", "table", "copies", "lax")
 
 
 def _copies(x: Any) -> Any:
-    """Reads and writes the bytes of x by a plain copy, without the pool."""
+    """Moves the bytes of x by plain copies between the devices of a process, without the pool."""
     return jax_cxl.all_to_all(x, levels.AXES[1], 0, 0, tiled=True, levels=True)
 
 

@@ -17,7 +17,7 @@ Oracle = Callable[[list[np.ndarray]], list[np.ndarray]]
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A collective, or something that each device does alone.
+    """A collective, or an operation that each device does alone.
 
     Attributes:
       text: a description.

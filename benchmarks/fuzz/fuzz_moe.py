@@ -155,7 +155,7 @@ def _program(sizes: Sizes, mesh: Any) -> Any:
     def several(*arguments):
         return jax.lax.map(lambda a: layer(*a), arguments)
 
-    # The values of each rank lie along the second dimension.
+    # The second dimension is divided among the ranks.
     split = jax.P(None, "i")
     return jax.jit(
         jax.shard_map(several, mesh=mesh, in_specs=split, out_specs=split, check_vma=False)

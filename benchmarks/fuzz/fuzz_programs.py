@@ -70,7 +70,8 @@ def main() -> int:
     # pool. And large arrays should take several rounds.
     os.environ.setdefault("JAX_CXL_SLOT_BYTES", "4096")
     jax.config.update("jax_enable_x64", True)
-    # Most of the time goes into compiling what surrounds the collectives.
+    # Fewer optimizations save time, because most of the time goes into compiling what surrounds the
+    # collectives.
     jax.config.update("jax_disable_most_optimizations", True)
     jax_cxl.initialize()
     if options.break_groups:

@@ -25,7 +25,7 @@ def running_total(d: Draw) -> Apply | None:
 
 
 def product(d: Draw) -> Apply | None:
-    """A product of whole numbers from -1 to 1, or of numbers near 1."""
+    """Multiplies elements along some dimensions. They are -1, 0 and 1, or numbers near 1."""
     axes = some_axes(d)
     if d.x.dtype.kind == "c" and d.exact:
         return None
@@ -81,7 +81,7 @@ def add(d: Draw) -> Apply:
 
 
 def scan(d: Draw) -> Apply | None:
-    """Adds up the rows and the sum of each row, one row at a time: a collective in a loop."""
+    """Adds each row and the sum of its elements to a carry. The sum is a collective in a loop."""
     if not values.can_sum(d.x.dtype, 2 * d.x.size // d.shape[0] + 4) or d.x.ndim < 2:
         return None
     step = functools.partial(_step, d)

@@ -9,7 +9,7 @@ from typing import Any
 from gpu.measurements import SMALL
 from gpu.process import Record, StageError, Suite
 
-# XLA's collectives between GPUs have no int4.
+# Not int4, because XLA's collectives between GPUs do not support it.
 _LEVELS_DTYPES = "float32,bfloat16,int32,float16,complex64,float8_e5m2"
 
 

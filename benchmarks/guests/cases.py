@@ -13,7 +13,7 @@ _MODES = ("flush", "uncached", "coherent")
 
 
 def boot(session: Session) -> bool:
-    """Boots both guests; returns whether they run."""
+    """Boots both guests, as the first case; returns whether they run."""
     with session.case("boot of two kernels that share one device") as details:
         details.append(session.boot())
     return session.rows[-1].passed

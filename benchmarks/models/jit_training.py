@@ -54,7 +54,7 @@ from jax_cxl._commands.bench import report, results_file
 from jax_cxl._commands.bench.world import CopyBound, World
 from jax_cxl._takeover import hook
 
-# Layers, width of a layer, rows a device.
+# Sizes of data_parallel: layers, width of a layer, rows on each device.
 _DENSE = {"cpu": (4, 256, 64), "gpu": (8, 4096, 4096)}
 
 

@@ -28,7 +28,7 @@ _TIMED = (4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20)
 
 
 class Rank:
-    """One rank's part of the checks. `wrong` counts values that differ from NumPy's."""
+    """One rank's part of the checks. `wrong` counts results that are not as expected."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
@@ -89,7 +89,7 @@ def check_reductions(this: Rank) -> None:
 
 
 def check_premultiplied(this: Rank) -> None:
-    """Checks sums to which each rank applies a factor of its own, directly and in a graph."""
+    """Checks premultiplied sums, directly and in a graph. Each rank has a factor of its own."""
     make = dist._make_nccl_premul_sum
     # Not bfloat16: PyTorch passes a factor for bfloat16 as float32, and NCCL reads only two of its
     # bytes.

@@ -3,8 +3,8 @@
     python benchmarks/snapshots/snapshot_kills.py --kills 1000 --json FILE
 
 tests/programs/snapshots/killed.py trains on `--processes` processes. They are killed one at a time,
-half of them in the middle of a save, and a successor restores the snapshot together with the
-survivors. With `--whole` the whole job, including its launcher, is killed each time and started
+half of them in the middle of a save. After each death a successor and the survivors restore the
+last snapshot. With `--whole` the whole job, including its launcher, is killed each time and started
 again. A job is right if its losses are those of an undisturbed job to the last bit, and if it lost
 at most one step for which `save` had returned. The exit status is 1 if a job is not right.
 """

@@ -40,7 +40,7 @@ _ROOT = pathlib.Path(__file__).parents[2]
 
 
 def main() -> int:
-    """Runs the mutants; returns 1 if one that is not equivalent survives."""
+    """Runs the mutants; returns 1 if one survives that nobody has judged to be equivalent."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -3,11 +3,11 @@
     python benchmarks/tier/kills.py --kills=300
 
 tests/programs/tier/trained.py trains on `--processes` processes. They are killed one at a time,
-half of them in the middle of an update, and a successor restores the state with the survivors. With
-`--whole` the whole job, including its launcher, is killed each time, and started again on fewer or
-more processes. The jobs never save explicitly. A job is right if all losses that it prints are
-those of an undisturbed job of one process, to the last bit. It may also lose at most one step for
-which `step` had returned. The exit status is 1 if a job is not right.
+half of them in the middle of an update. After each death a successor and the survivors restore the
+state. With `--whole` the whole job, including its launcher, is killed each time, and started again
+on fewer or more processes. The jobs never save explicitly. A job is right if all losses that it
+prints are those of an undisturbed job of one process, to the last bit. It may also lose at most one
+step for which `step` had returned. The exit status is 1 if a job is not right.
 """
 
 import argparse

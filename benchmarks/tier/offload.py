@@ -141,7 +141,7 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
         stats = device.memory_stats() or {}
         if "peak_bytes_in_use" in stats:
             row["peak, GiB"] = round(stats["peak_bytes_in_use"] / 2**30, 2)
-        # Measure the parts of a step by themselves.
+        # Measure the gradients and the update of a step separately.
         parts = []
         for _ in range(3):
             began = time.monotonic()

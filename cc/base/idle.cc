@@ -49,8 +49,8 @@ nanoseconds UsedByOthers() {
   return Read(CLOCK_PROCESS_CPUTIME_ID) - used;
 }
 
-// Returns field 3 of /proc/self/task/THREAD/stat, or 'X' if the thread has
-// ended.
+// Returns the state of a thread, which is field 3 of
+// /proc/self/task/THREAD/stat, or 'X' if the thread has ended.
 char StateOf(int tasks, const char* thread) {
   const std::string path = std::string(thread) + "/stat";
   const int file = openat(tasks, path.c_str(), O_RDONLY | O_CLOEXEC);

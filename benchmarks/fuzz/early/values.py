@@ -165,7 +165,7 @@ class Values:
 
 
 def is_paired(i: Instruction) -> bool:
-    """Whether the result of an instruction is (operands, result, ...)."""
+    """Whether an instruction is a start whose result is (operands, result, ...)."""
     if i.opcode == "all-reduce-start":  # In newer versions of XLA.
         return isinstance(i.shape[0], list)
     return i.opcode.endswith("-start") and i.opcode not in _OTHER_STARTS

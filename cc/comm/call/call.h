@@ -48,7 +48,7 @@ struct RowOperands {
   void* scratch = nullptr;  // cuda::RowScratchBytes
 };
 
-// A collective call that a rank has started.
+// A collective call that one rank has started.
 struct Call {
   // All ranks use the same identity for one call (see cc/ffi/call/call_site.h).
   // Two calls of a group may have the same identity only if one of them has
@@ -112,7 +112,7 @@ struct Version {
 Status Disagreement(const Group& group, Version first, Version second,
                     uint64_t identity);
 
-// Returns the status of a call that had not finished at the end of the job.
+// Returns the error status of a call that had not finished when the job ended.
 Status WasShutDown();
 
 pool::CallDescriptor Describe(const Call& call);
