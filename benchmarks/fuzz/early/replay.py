@@ -48,8 +48,8 @@ class Replay:
         done = i.target == DONE or i.opcode.endswith("-done")
         read = [v for operand in i.operands for v in self._values.of(operand)]
         if i.opcode.endswith("-done"):
-            # A done also has the operands of its start among its own. It does not read them again,
-            # so they may be overwritten by now.
+            # The operand of a done is the tuple that its start returns, which also has the start's
+            # operands. The done does not read these again, so they may be overwritten by now.
             read = [v for v in read if v in self._flying]
         for value in read:
             if value in self._flying and done:
