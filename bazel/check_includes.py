@@ -2,9 +2,10 @@
 
     python bazel/check_includes.py
 
-Bazel finds a wrong include when it compiles the file. This script checks all files in a second. It
-also finds an include of a folder that only another folder's `deps` name, and a folder without
-rules.
+Bazel finds an include of a folder that the BUILD.bazel does not name, but only when it compiles the
+file. This script checks all files in a second. It also finds two things that Bazel accepts: an
+include of a folder that only the `deps` of a dependency name, and a folder of C++ files without a
+BUILD.bazel.
 """
 
 import ast
@@ -20,7 +21,7 @@ _OF_TESTS = ("_test.cc", "_benchmark.cc")
 
 
 def _rule(build: pathlib.Path) -> dict[str, set[str]]:
-    """Returns the folders that each list of the file's rule names: deps, test_deps, headers."""
+    """Returns the folders that `deps`, `test_deps` and `headers` name in the file `build`."""
     named: dict[str, set[str]] = {}
     for call in ast.walk(ast.parse(build.read_text())):
         if not isinstance(call, ast.Call):
@@ -38,7 +39,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def _wrong(build: pathlib.Path) -> Iterator[str]:
-    """Yields a line for each include of a folder that the rule does not name."""
+    """Yields an error for each include of a folder that the BUILD.bazel `build` does not name."""
     named = _rule(build)
     own = build.parent.relative_to(_ROOT).as_posix()
     library = {own} | named.get("deps", set()) | named.get("headers", set())
@@ -52,7 +53,7 @@ def _wrong(build: pathlib.Path) -> Iterator[str]:
 
 
 def main() -> int:
-    """Prints what is wrong. Returns 1 if anything is."""
+    """Prints all errors. Returns 1 if there are any."""
     wrong = [line for build in sorted(_ROOT.glob("cc/**/BUILD.bazel")) for line in _wrong(build)]
     folders = {file.parent for file in _ROOT.glob("cc/**/*") if file.suffix in _SOURCES}
     for folder in sorted(folders):

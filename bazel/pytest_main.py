@@ -15,7 +15,8 @@ def main() -> int:
     if pattern:
         arguments += ["-k", pattern]
     code = pytest.main(arguments)
-    # A filter may match no test of this program. Without a filter, no test is an error.
+    # With --test_filter, it is no error if none of this program's tests match. Without a filter, a
+    # program that has no tests is an error.
     return 0 if pattern and code == pytest.ExitCode.NO_TESTS_COLLECTED else int(code)
 
 

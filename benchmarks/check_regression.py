@@ -60,7 +60,7 @@ def _read(path: pathlib.Path) -> dict[tuple, dict]:
 def _compare(
     baseline: dict[tuple, dict], new: dict[tuple, dict], keys: list[tuple], tolerance: float
 ) -> int:
-    """Prints a line for each key; returns how many results are slower or wrong."""
+    """Prints both times of each result in `keys`; returns how many results are slower or wrong."""
     print(_ROW.format(*_KEY, "baseline us", "new us", "ratio", "").rstrip())
     failures = 0
     for key in keys:

@@ -1,4 +1,4 @@
-"""Models a collective on a machine that you describe, and writes the study in docs/performance.md.
+"""Models a collective on a machine that you describe. Also writes the study in docs/performance.md.
 
 python benchmarks/simulate.py --hosts 12 --cards 6 --op all_reduce --bytes 64MiB
 """

@@ -1,7 +1,7 @@
 """Makes every Python under `bazel test` import Bazel's jax_cxl.
 
-An editable install puts a finder before sys.path. Without this file, tests would import its
-jax_cxl.
+An editable install adds an import hook that Python asks before sys.path. Without this file, tests
+would import jax_cxl from the checkout that was installed.
 """
 
 import sys

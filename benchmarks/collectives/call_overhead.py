@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def _measure(world: World, name: str, size: int, repeats: int) -> list[dict]:
-    """Returns the rows of the collective and of the empty call."""
+    """Returns a row of results for the collective `name`, and one for the empty call."""
     op = OPS[name]
     # Integers, because any bits that an empty call leaves in its result are a valid integer.
     dtype = np.dtype("int32")

@@ -2,9 +2,9 @@
 
     python benchmarks/collectives/compare_mpi.py build/dev/bench_engine_benchmark --json mpi.json
 
-Builds mpi_collectives.c with each installed compiler (Debian's Open MPI and MPICH). Runs the
-engine's benchmark and each MPI library alternately, `--turns` times, and prints medians. In each
-turn every program takes `--repeats` samples of every operation and size.
+Builds mpi_collectives.c with the compiler of each installed MPI library (Debian's Open MPI and
+MPICH). Runs the engine's benchmark and each MPI library alternately, `--turns` times, and prints
+medians. In each turn every program takes `--repeats` samples of every operation and size.
 """
 
 import argparse
@@ -23,7 +23,8 @@ from collections.abc import Sequence
 from jax_cxl._commands.bench import results_file
 
 _SOURCE = pathlib.Path(__file__).parent / "mpi_collectives.c"
-# name: compiler, launcher. Ranks are not bound to cores, as under `python -m jax_cxl.launch`.
+# For each MPI library: its compiler, and its launcher. The launchers do not bind ranks to cores,
+# and neither does `python -m jax_cxl.launch`.
 _MPIS = {
     "openmpi": (
         "mpicc.openmpi",

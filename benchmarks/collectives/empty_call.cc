@@ -1,4 +1,4 @@
-// Custom calls without transport: their time is what XLA itself needs for a
+// Custom calls that move no data: their time is what XLA itself needs for a
 // call. benchmarks/collectives/empty_call.py compiles and registers them.
 
 #include <fcntl.h>
@@ -33,8 +33,9 @@ void MeetOthers() {
 
 }  // namespace
 
-// Sets the file in which the waiting calls of all ranks meet. A new file
-// contains zeros. Returns false if the file cannot be mapped.
+// Maps the file in which the ranks count their calls, and makes it if needed.
+// All calls of jax_cxl_benchmark_wait then meet in this file. A new file starts
+// with counts of zero. Returns false if the file cannot be mapped.
 extern "C" bool jax_cxl_benchmark_meet(const char* path, int rank, int size) {
   const int file = open(path, O_RDWR | O_CREAT, 0600);
   const off_t bytes = static_cast<off_t>(sizeof(Count)) * size;

@@ -1,4 +1,4 @@
-"""Registers custom calls without transport, for any operands, results and attributes."""
+"""Registers custom calls that move no data. They accept any operands, results and attributes."""
 
 import ctypes
 import os
@@ -26,8 +26,8 @@ def register_waiting(*targets: str, path: str, rank: int, size: int) -> None:
 
     Args:
       targets: names of custom calls.
-      path: a file that does not exist yet, or that another rank has just made. Delete it once all
-        ranks have returned.
+      path: the file in which ranks count their calls. It must not exist before the first rank calls
+        this function. Delete it once all ranks have returned.
       rank: rank of this process.
       size: number of ranks.
 

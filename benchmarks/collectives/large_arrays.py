@@ -27,7 +27,7 @@ _PERIOD = 251  # A prime, so that chunks of a power of two bytes differ.
 
 
 def pattern(row, column, rank):
-    """Returns the byte of a rank at a position, for NumPy or JAX arrays."""
+    """Returns the byte at (row, column) in a rank's array. Takes NumPy or JAX arrays."""
     return (row * 7 + column) % _PERIOD + rank
 
 
@@ -36,7 +36,8 @@ def main(_):
     ranks = jax.device_count()
     rows = int(_GIGABYTES.value * 2**30) // _COLUMNS
     mesh = jax_cxl.make_mesh((ranks,), ("i",), axis_types=(AxisType.Auto,))
-    # Each entry: the operation, and the ranks whose arrays add up to a given rank's result.
+    # For each name: the operation, and a function that maps a rank to the ranks whose arrays add up
+    # to its result.
     operations = {
         "psum": (lambda v: jax_cxl.psum(v, "i"), lambda rank: range(ranks)),
         "broadcast": (
@@ -67,7 +68,8 @@ def main(_):
         y = jax.block_until_ready(program(operation, jax.P("i"))(x))
         seconds = time.perf_counter() - start
         x.delete()
-        # One rank per process. Delete all references to the result before the next operation.
+        # A process has one rank, so this loop runs once. After it, `del` drops all references to
+        # the result, so that its memory is free for the next operation.
         for shard in y.addressable_shards:
             rank, got, wrong = (shard.index[0].start or 0) // rows, np.asarray(shard.data), 0
             for row in range(rows):

@@ -1,4 +1,4 @@
-"""Times collectives over all devices in levels, as one call, and as the table chooses.
+"""Times collectives over all devices: in levels, as one call, and as the tuning table chooses.
 
     python -m jax_cxl.launch -n 2 --devices-per-process 4
         benchmarks/collectives/levels.py --json FILE.json
@@ -7,8 +7,9 @@
 
 `bytes` counts the bytes that a process writes to the pool in one collective, from
 `jax_cxl.stats()`. The way `copies` is a bound for collectives whose operand and result have the
-same size: the devices of a process read and write the same number of bytes, by plain copies between
-their buffers. The way `lax` is the collective of `jax.lax` over the same axes, by Gloo or NCCL.
+same size: the devices of a process read and write as many bytes as the collective, but by plain
+copies between their buffers. The way `lax` is the collective of `jax.lax` over the same axes, by
+Gloo or NCCL.
 """
 
 import argparse
@@ -28,12 +29,12 @@ _WAYS = ("flat", "levels", "table", "copies", "lax")
 
 
 def _copies(x: Any) -> Any:
-    """Reads and writes the bytes of x by a plain copy, without the pool."""
+    """Moves the bytes of x by plain copies between the devices of a process, without the pool."""
     return jax_cxl.all_to_all(x, levels.AXES[1], 0, 0, tiled=True, levels=True)
 
 
 def _ways(name: str, ranks: int, n: int) -> dict[str, Callable]:
-    """Returns all ways to run a collective."""
+    """Returns the ways to run the collective `name` on `n` elements, by their names."""
     found = levels.flat_and_levels(name, ranks, n)
     found["table"] = levels.collective(jax_cxl, name, ranks)
     # jax.lax.broadcast is not a collective.

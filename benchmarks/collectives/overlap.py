@@ -4,14 +4,14 @@
         benchmarks/collectives/overlap.py --json overlap.json
 
 One jitted program starts a collective of 64 MiB, multiplies matrices and waits for the collective.
-This program takes turns with the collective alone and the products alone. The products take as long
-as the collective, which is the hardest case.
+The script also times the collective alone and the products alone, in turn with this program. The
+products take as long as the collective, which is the hardest case to overlap.
 
 A collective needs a core for its copies, and the products need another one. By default rank 0
 multiplies in one thread on the first core, and the threads of all ranks that copy share the second
 core. The collective alone is measured on the same cores. With --everywhere all ranks multiply and
-use all cores. With two ranks on two cores, no core is then free. Both together take at best the sum
-of their times.
+use all cores. With two ranks on two cores, no core is then free for the copies. So the program
+takes at best as long as the collective alone plus the products alone.
 """
 
 import argparse
@@ -38,7 +38,8 @@ from jax_cxl._commands.bench.world import World
 
 _ELEMENTS = (64 << 20) // 4
 _MATRIX = 128  # The matrices stay in a core's own cache.
-# XLA executes programs of up to eight steps one step after another, and waits for each.
+# XLA executes programs of up to eight steps one step after another, and waits for each. So this
+# program has more steps than that.
 _LOOPS = 16
 _OPS = {
     "psum": jax_cxl.psum_start,
@@ -111,7 +112,12 @@ class Case:
         return jax.jit(mapped, donate_argnums=(1, 2), keep_unused=True)
 
     def seconds(self, collective: bool, products: int) -> float:
-        """Returns the time of the slowest rank. This rank computes `products` products."""
+        """Runs a program, with the collective or without; returns the time of the slowest rank.
+
+        Args:
+          collective: whether the program contains the collective.
+          products: how many products this rank computes in each of its loops.
+        """
         count = self._place(np.array([products], np.int32))
         program = self._both if collective else self._compute
         self._world.barrier()

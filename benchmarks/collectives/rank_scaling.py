@@ -4,8 +4,8 @@
 
 Runs the engine's benchmark and `python -m jax_cxl bench` alternately with each number of ranks.
 Prints medians over all turns, and the ratio of the time with the most ranks to the time with the
-fewest. It also prints the time to hand a core from one process to another: with two ranks on a
-core, each call does this at least once on every core.
+fewest. It also prints the time to hand a core from one process to another. If two ranks share a
+core, each call hands every core over at least once.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _change_of_process() -> float:
-    """Returns how many microseconds a yielding process takes to hand its core to another one."""
+    """Returns the microseconds that sched_yield takes to hand a core to another process."""
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})
     child = os.fork()

@@ -2,9 +2,9 @@
 
     python -m jax_cxl.launch -n 2 benchmarks/collectives/rows.py --json=rows.json
 
-Every rank has T tokens, each for a random rank, and room for 1.25 T. Checks the results against
-NumPy first. `lax_padded` is jax.lax's dense all_to_all, padded to that capacity. On GPUs it is
-NCCL's.
+Every rank has T tokens, sends each token to a random rank, and has room for 1.25 T tokens that it
+receives. The script checks the results against NumPy first. `lax_padded` is jax.lax's dense
+all_to_all (NCCL's on GPUs), padded to this room.
 
 `time_us` is the time of a program with one call. It includes JAX's own time to start a program, to
 allocate the result, and, for a ragged exchange, to fill its output with zeros. `in_program_us` is
@@ -32,18 +32,24 @@ CAPACITY = 1.25
 
 
 def route(rng, ranks, tokens):
-    """Returns, for each rank, how many of its tokens go to each rank."""
+    """Returns random counts: element [i, j] is how many of rank i's tokens go to rank j."""
     draws = rng.integers(0, ranks, (ranks, tokens))
     return np.stack([np.bincount(draw, minlength=ranks) for draw in draws])
 
 
 def room(tokens):
-    """Returns how many rows a rank's result has."""
+    """Returns how many rows the result of a rank has, if each rank has `tokens` tokens."""
     return int(CAPACITY * tokens)
 
 
 def plan(counts, tokens):
-    """Returns indices, masks and tables of all ranks; tokens lie in the order of their ranks."""
+    """Returns the arguments of all ranks for the counts of `route`.
+
+    The tokens of a rank are sorted by the rank that they go to.
+
+    Returns:
+      The indices and masks for take_rows, and the tables for ragged_all_to_all.
+    """
     ranks = len(counts)
     first = np.cumsum(counts, 1) - counts
     into = room(tokens)
@@ -101,7 +107,7 @@ def main():
         def many(x, *others):
             def step(carry, _):
                 x, output = carry
-                # The input of a call comes from the same barrier as the previous result, so XLA
+                # The barrier makes the input of each call depend on the previous result, so XLA
                 # cannot move the call out of the loop.
                 return jax.lax.optimization_barrier((x, body(x, *others, output))), None
 

@@ -2,9 +2,10 @@
 
     python benchmarks/failures/kill_sweep.py --count 500 --json FILE
 
-A job of three or four processes (tests/programs/failures/killed.py) loses one while it compiles,
-shuts down and initializes again, regroups, or starts as a successor. In jobs of the stage `none` no
-process dies. These jobs show that any number of jobs can follow each other. A job is right if
+Each job has three or four processes (tests/programs/failures/killed.py). One of them dies in one of
+these stages: while it compiles, while it shuts down and initializes again, while it regroups, or
+while it starts as the successor of a lost process. In jobs of the stage `none` no process dies.
+These jobs show that any number of jobs can follow each other. A job is right if
 
 * every survivor gets an error that names a lost rank,
 * every survivor then continues with right values, except in the stage `shutdown`,
@@ -145,7 +146,7 @@ def _named(rank: int, victim: int) -> str:
 
 
 def _times(stdout: str, victim: int) -> list[float]:
-    """Returns the seconds from the last death of the victim to each error that names it."""
+    """Returns the seconds from the victim's last death to each error that names the victim."""
     deaths = re.findall(r"dies at ([0-9.]+)", stdout)
     errors = re.findall(
         rf"(?:lost|caught .*) rank {victim}\b.* at ([0-9.]+)$", stdout, re.MULTILINE
@@ -153,7 +154,7 @@ def _times(stdout: str, victim: int) -> list[float]:
     if not deaths:
         return []
     after = (float(instant) - float(deaths[-1]) for instant in errors)
-    # Negative times belong to earlier deaths: of the successor, or while the others regrouped.
+    # An error with a negative time came before the last death, so it reports an earlier one.
     return [seconds for seconds in after if seconds > 0]
 
 

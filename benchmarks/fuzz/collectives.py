@@ -11,13 +11,13 @@ import numpy as np
 import jax_cxl
 from fuzz import values
 
-# Maps the values of a group's members, in their order, to the members' results.
+# Maps the values of the members of one group to their results, both in the order of the members.
 Oracle = Callable[[list[np.ndarray]], list[np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A collective, or something that each device does alone.
+    """A collective, or an operation that each device does alone.
 
     Attributes:
       text: a description.
@@ -57,13 +57,13 @@ class _Draw:
 def random_step(
     rng: np.random.Generator, x: np.ndarray, axes: tuple[str, ...], rows: np.ndarray, module: Any
 ) -> Step | None:
-    """Returns a random step, or None if the value does not allow the step that was drawn.
+    """Returns a random step, or None if the step that was drawn does not work on values like `x`.
 
     Args:
       rng: the generator of random numbers.
-      x: an example: the values of all devices.
-      axes: the axes over which it communicates.
-      rows: the groups.
+      x: example values of all devices, stacked along the first dimension.
+      axes: the axes of the mesh over which the step communicates.
+      rows: a row for each group of devices, with the positions of its members in `x`.
       module: jax.lax or jax_cxl.
     """
     name = axes if len(axes) > 1 else axes[0]
@@ -182,7 +182,8 @@ def _sum_in_a_loop(d: _Draw):
             carry = values.fold(carry + d.module.psum(row, d.axes), True)
             return carry, carry
 
-        # The carry varies over all axes, as the rows do.
+        # shard_map requires that the carry varies over the same axes as the rows, so it is made
+        # from x.
         return jax.lax.scan(body, values.fold(x[0] * 0, True), values.fold(x, True))[1]
 
     def oracle(xs):

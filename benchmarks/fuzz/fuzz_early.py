@@ -2,11 +2,12 @@
 
     PYTHONPATH=$JAX_CXL_GPU_COMPILER python benchmarks/fuzz/fuzz_early.py --count 100
 
-Each seed determines a program over 2 to 8 GPUs of 1 to 4 processes, and time estimates. XLA's
-compiler schedules it, and the hook makes its collectives start early, within a random number of
-bytes. An independent check compares the new order with XLA's order: operands and control
-dependencies come first, no memory is overwritten before its last read, the memory in use grows by
-no more than allowed, and a process with other names and numbers gets the same order.
+Each seed determines a program over 2 to 8 GPUs of 1 to 4 processes, and the time estimates that the
+scheduler uses. XLA's compiler schedules the program, and jax_cxl's hook then makes its collectives
+start early. The memory in use may grow by a random number of bytes. An independent check compares
+the new order with XLA's order: operands and control dependencies come first, no memory is
+overwritten before its last read, the memory in use grows by no more than allowed, and a process
+whose module has other names and numbers gets the same order.
 
 `--controls` also makes deliberate mistakes with each program, which the check has to find. The exit
 status is 1 if an order is wrong.
@@ -79,7 +80,7 @@ def main() -> int:
 
 
 def _run(seeds: range, controls: bool, assigned: bool) -> dict[str, Any]:
-    """Runs the programs in another process, because XLA's compiler may crash it."""
+    """Runs the programs in a worker process, as XLA's compiler may crash. Returns a summary."""
     start, orders = time.monotonic(), hashlib.sha256()
     counts: collections.Counter[str] = collections.Counter(dict.fromkeys(_VERDICTS, 0))
     most, buffers, following = 0, 0, seeds.start
@@ -142,7 +143,7 @@ def _work(seeds: range, controls: bool, assigned: bool) -> None:
 
 
 def _found(seed: int, controls: bool, assigned: bool) -> dict[str, Any]:
-    """Returns the check's findings on a program."""
+    """Checks the program of a seed; returns what the worker reports about it."""
     verdict, result, text, found_mistakes = _check(seed, controls, assigned)
     counts = {
         "collectives": len(result.collectives) // 2,
@@ -164,7 +165,12 @@ def _found(seed: int, controls: bool, assigned: bool) -> dict[str, Any]:
 
 
 def _check(seed: int, controls: bool, assigned: bool) -> tuple[str, check.Result, str, list[str]]:
-    """Returns the verdict on a program, the check's result, the program, and the mistakes found."""
+    """Checks the program of a seed.
+
+    Returns:
+      The verdict, the result of the check, the program's text, and which deliberate mistakes the
+      check found.
+    """
     rng = np.random.default_rng(seed)
     processes = int(rng.integers(1, 5))
     devices = absent_gpus.devices(processes, max(2, 8 // processes) if processes < 3 else 2)
@@ -209,7 +215,11 @@ def _check(seed: int, controls: bool, assigned: bool) -> tuple[str, check.Result
 def _compare(
     data: bytes, there: bytes, names: dict[str, str], world: World, limit: int
 ) -> tuple[check.Result, bool]:
-    """Checks the order of a module, and that a process with other names gets the same order."""
+    """Checks the new order of the module `data`, and that the process `there` gets the same.
+
+    Returns:
+      The result of the check, and whether the order has changed.
+    """
     before = compiled.taken_over(data, world, None)
     try:
         after, other = (compiled.taken_over(d, world, limit) for d in (data, there))
@@ -222,7 +232,10 @@ def _compare(
 
 
 def _random_costs(rng: np.random.Generator) -> contextlib.AbstractContextManager:
-    """Random time estimates: they must not matter. With real ones, short programs change little."""
+    """Gives the scheduler random time estimates. Every order must be right, whatever they are.
+
+    With real estimates, short programs change little.
+    """
     return mock.patch.multiple(
         costs,
         _LAUNCH=float(rng.choice((4e-6, 2e-4, 1e-3))),

@@ -3,16 +3,18 @@
     python -m jax_cxl.launch -n 2 --devices-per-process 2 benchmarks/fuzz/fuzz_moe.py --cases 1000
 
 A seed determines the sizes of one program, and a few hundred random routings. The program takes one
-routing after another, because compilation takes most of the time. Routings are uniform, to one
-expert, to two experts, with choices of no expert, with a rank whose tokens all choose none, or with
-the same expert twice. The rows are bounded by capacity, by `max_rows` or by neither, and are
-float32, bfloat16 or float8 with scales. An expert multiplies each feature by a power of two.
+routing after another, because compilation takes most of the time. There are six kinds of routings:
+uniform, to one expert, to two experts, with choices of no expert, with a rank whose tokens all
+choose none, or with tokens that choose the same expert twice. The number of rows is limited by
+capacity, by `max_rows` or not at all. Rows are float32, bfloat16 or float8 with scales. An expert
+multiplies each feature by a power of two.
 
 Rows, sizes of groups, dropped assignments and weighted sums have to be right in every bit. Half of
 the programs have tokens whose sums depend on the order of additions. The gradients with respect to
 tokens, weights and experts are compared with those of a dense mixture, in which every expert sees
-every token. They have to agree in every bit, or, for the sums of such tokens, up to rounding. On
-another number of devices, a seed gives another program. The exit status is 1 if a result was wrong.
+every token. They have to agree in every bit. If the order of additions matters, gradients of
+weights and experts only have to agree up to rounding. A seed gives another program if the number of
+devices is another one. The exit status is 1 if a result was wrong.
 """
 
 import argparse
@@ -37,7 +39,7 @@ _NAMES = (
     *("rows", "group sizes", "dropped", "sums"),
     *("gradients of tokens", "gradients of weights", "gradients of experts"),
 )
-# These are sums of products of tokens, so rounding depends on the order.
+# These gradients are sums of products of tokens, so rounding depends on the order of additions.
 _ROUNDED = ("gradients of weights", "gradients of experts")
 
 
@@ -106,7 +108,7 @@ class Sizes:
 
 
 def _choices(rng: np.random.Generator, sizes: Sizes) -> np.ndarray:
-    """Returns random choices, (ranks, tokens, k), int32."""
+    """Returns a random routing: the experts that each token chooses, (ranks, tokens, k), int32."""
     experts, shape = sizes.experts, (sizes.ranks, sizes.tokens, sizes.choices)
     kind = rng.integers(0, 6)
     found = rng.integers(0, experts, shape)
@@ -125,7 +127,7 @@ def _choices(rng: np.random.Generator, sizes: Sizes) -> np.ndarray:
 
 
 def _program(sizes: Sizes, mesh: Any) -> Any:
-    """Returns the compiled layer, which takes many routings one after another."""
+    """Returns the jitted layer. It takes many routings at once, and runs them one after another."""
     sent = {"float8_block": sizes.block} if sizes.block else {}
 
     def dispatch(x, chosen, **sent):
@@ -153,7 +155,7 @@ def _program(sizes: Sizes, mesh: Any) -> Any:
     def several(*arguments):
         return jax.lax.map(lambda a: layer(*a), arguments)
 
-    # The values of each rank lie along the second dimension.
+    # The second dimension is divided among the ranks.
     split = jax.P(None, "i")
     return jax.jit(
         jax.shard_map(several, mesh=mesh, in_specs=split, out_specs=split, check_vma=False)
@@ -188,14 +190,14 @@ def _check(seed: int, routings: int, spoil: bool) -> list[str]:
 
 
 def _put(mesh: Any, a: np.ndarray) -> Any:
-    """Spreads (routings, ranks, tokens, ...) over the ranks."""
+    """Returns `a`, of shape (routings, ranks, tokens, ...), sharded over the ranks."""
     a = a.reshape(len(a), -1, *a.shape[3:])
     sharding = jax.NamedSharding(mesh, jax.P(None, "i"))
     return jax.make_array_from_callback(a.shape, sharding, lambda index: a[index])
 
 
 def _agrees(result: Any, expected: np.ndarray, rounded: bool) -> bool:
-    """Whether the parts on this process are right; zeros may have either sign."""
+    """Whether this process's shards of `result` are right. 0 and -0 count as equal."""
     expected = expected.reshape(result.shape)
     for shard in result.addressable_shards:
         found, wanted = np.asarray(shard.data), expected[shard.index]
@@ -230,7 +232,7 @@ def _expected(x, chosen, weights, experts, target, sizes: Sizes) -> list[np.ndar
 def _dense_gradients(x, chosen, kept, weights, factors, target) -> tuple[np.ndarray, ...]:
     """Returns the gradients of a mixture in which every expert sees every token.
 
-    The function is the sum over tokens t, experts e and features d of
+    The function that is differentiated is the sum over tokens t, experts e and features d of
     gate[t, e] * factors[e, d] * x[t, d] * target[t, d], where the gate is the sum of the weights of
     the token's kept choices of the expert.
     """

@@ -4,11 +4,11 @@
         benchmarks/fuzz/fuzz_programs.py --count 100
 
 Each seed determines a program over a random mesh. The program uses whole arrays under `jax.jit`, or
-`jax.shard_map`, fully or partially manual. It runs under `jax_cxl.replace_collectives` and without,
-several times, and its results are compared with NumPy's. Values are mostly whole numbers, whose
-sums are the same in any order, so results have to be right in every bit. On another number of
-devices, a seed gives another program. A program that takes longer than its limit ends the job, with
-its seed.
+`jax.shard_map`, fully or partially manual. It runs several times with `jax_cxl.replace_collectives`
+and several times without, and its results are compared with NumPy's. Values are mostly whole
+numbers, whose sums are the same in any order, so results have to be right in every bit. A seed
+gives another program if the number of devices is another one. If a program takes longer than
+`--limit`, the job prints its seed and ends.
 
 `--break-groups` is a negative control: the takeover ignores the order of a mesh's devices, and the
 comparison has to find this. The exit status is 1 if the takeover gave a wrong result, 3 after a
@@ -25,7 +25,7 @@ import sys
 import time
 from typing import Any
 
-# XLA warns of each sharding that it cannot reach directly.
+# Hides warnings: XLA prints one for each change of sharding that it cannot make directly.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import jax
@@ -66,10 +66,12 @@ def main() -> int:
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="file for the summary")
     options = parser.parse_args()
     load = os.getloadavg()[0]
-    # Each order of devices makes new groups, which stay; and large arrays take several rounds.
+    # Small slots, for two reasons. Each order of devices makes new groups, whose rings stay in the
+    # pool. And large arrays should take several rounds.
     os.environ.setdefault("JAX_CXL_SLOT_BYTES", "4096")
     jax.config.update("jax_enable_x64", True)
-    # Most of the time goes into compiling what surrounds the collectives.
+    # Fewer optimizations save time, because most of the time goes into compiling what surrounds the
+    # collectives.
     jax.config.update("jax_disable_most_optimizations", True)
     jax_cxl.initialize()
     if options.break_groups:
@@ -120,7 +122,11 @@ def _program(seed: int) -> Program:
 
 
 def _check(program: Program, seed: int, numpy_alone: bool) -> dict[str, int]:
-    """Runs a program with the takeover and without; returns how many elements are wrong here."""
+    """Runs a program with the takeover and without.
+
+    Returns:
+      Counts, such as how many elements on this process's devices are wrong in either case.
+    """
     found = {"taken": 0, "left": 0, "with": 0, "without": 0, "differ": 0}
     here = [d for d in program.mesh.mesh.devices.flat if d.process_index == jax.process_index()]
     if not here:
@@ -164,13 +170,13 @@ def _wrong_alone(program: Program, arguments: list) -> int:
 
 
 def _outputs(program: Program, arguments: list, seed: int, never_xla: bool = False) -> list | None:
-    """Returns the outputs of all runs, None if the program cannot be compiled.
+    """Returns the outputs of all runs, or None if the program does not compile or must not run.
 
     Args:
       program: the program.
       arguments: arguments of each run.
       seed: seed of the program.
-      never_xla: do not run a program that has collectives of XLA.
+      never_xla: do not run the program if collectives of XLA remain in it.
     """
     try:
         compiled = program.function.lower(*program.place(arguments[0])).compile()
@@ -200,7 +206,7 @@ def _verdict(found: dict[str, int]) -> str:
 
 
 def _break_groups() -> None:
-    """Makes the takeover ignore which device executes which part of a module."""
+    """Makes the takeover assume that devices execute a module's parts in the order of their ids."""
     assignment = Module.device_assignment.func
 
     def in_order(module: Module) -> Any:

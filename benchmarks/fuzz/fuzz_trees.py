@@ -2,15 +2,15 @@
 
     python -m jax_cxl.launch -n 2 --devices-per-process 2 benchmarks/fuzz/fuzz_trees.py --cases 2000
 
-A tree has arrays on all devices, on some of them, and on devices of one process, replicated arrays,
-keys, NumPy arrays and Python values, in random containers. In some cases a random process has a
-different tree: it has one leaf more or less, or differs in order, dtype, shape, sharding, value,
-step or type.
+A tree has leaves of many kinds in random containers: arrays on all devices, on some of them or on
+devices of one process, replicated arrays, random keys, NumPy arrays and Python values. In some
+cases a random process has a different tree: it has one leaf more or less, or differs in order,
+dtype, shape, sharding, value, step or type.
 
 A case is right if each process gets back what it saved, to the bit. It is also right if the trees
-disagree and all processes get an error. The next save has to work. The exit status is 1 if a case
-was wrong.
-`--break` is the negative control: it changes a bit of a restored array.
+disagree and all processes get an error. After such an error, the next save has to work. The exit
+status is 1 if a case was wrong. `--break` is the negative control: it changes a bit of a restored
+array.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def main() -> int:
 
 
 def _token() -> int:
-    """Returns a number that all processes of the job share, and that no other job has."""
+    """Returns a number that is the same on all processes of the job, and that no other job has."""
     from jax.experimental import multihost_utils
 
     return int(multihost_utils.broadcast_one_to_all(np.int32(time.time_ns() % (1 << 30))))
@@ -80,7 +80,8 @@ class _Case:
 
     Attributes:
       leaves: name, kind, dtype, shape and seed of each leaf, as this process has them.
-      disagreement: what differs, and on which process; None if nothing does.
+      disagreement: what differs on one process, and the number of this process; None if all
+        processes have the same tree.
     """
 
     def __init__(self, on: tree_table.Devices, seed: int):
@@ -121,7 +122,17 @@ class _Case:
         return leaves
 
     def run(self, snapshots: jax_cxl.Snapshots, step: int, spoil: bool) -> str:
-        """Saves and restores the tree. Returns what was wrong, or else "" or "refused"."""
+        """Saves and restores the tree.
+
+        Args:
+          snapshots: where to save it.
+          step: the step to save it under.
+          spoil: change a bit of what was restored (negative control).
+
+        Returns:
+          "" if the tree came back, "refused" if the trees disagreed and the save failed as it has
+          to, or else what was wrong.
+        """
         tree = self._tree()
         begin = time.monotonic()
         try:

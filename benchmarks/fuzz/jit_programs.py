@@ -17,7 +17,7 @@ _LARGEST = 4096
 
 @dataclasses.dataclass(frozen=True)
 class _Step:
-    """An operation, the places of the earlier values that it uses, and its result's sharding."""
+    """An operation, the numbers of the values that it takes, and the sharding of its result."""
 
     name: str
     apply: Apply
@@ -50,7 +50,7 @@ def random_program(rng: np.random.Generator, mesh: Mesh | None = None) -> Progra
     results: list[int] = []
     count = int(rng.integers(2, 8))
     while len(results) < count:
-        # Choose the newest value most often, so that programs get deep.
+        # Choose the newest value most often, so that programs become long chains of operations.
         source = results[-1] if results and rng.random() < 0.6 else int(rng.integers(len(made)))
         draw = Draw(rng, made[source], exact)
         step = _random_step(draw)
@@ -87,7 +87,7 @@ def _without_shardings(steps: list[_Step]) -> list[_Step]:
 
 
 def _random_shape(rng: np.random.Generator, sizes: list[int]) -> tuple[int, ...]:
-    """Returns a shape. The axes of a mesh can divide some of its dimensions."""
+    """Returns a random shape. Some of its dimensions are multiples of a size in `sizes`."""
     shape = rng.choice(operations.DIMENSIONS, int(rng.integers(1, 4))).tolist()
     for dimension in range(len(shape)):
         multiple = shape[dimension] * sizes[int(rng.integers(len(sizes)))]
@@ -97,7 +97,7 @@ def _random_shape(rng: np.random.Generator, sizes: list[int]) -> tuple[int, ...]
 
 
 def _random_step(draw: Draw) -> "tuple[str, Apply] | None":
-    """Returns a name and an operation; None if the draw does not work on the operand."""
+    """Returns a random operation and its name, or None if it does not work on the operand."""
     kind = draw.x.dtype.kind
     makers = operations.MOVING
     if draw.exact or kind in "ib":
@@ -112,7 +112,7 @@ def _random_step(draw: Draw) -> "tuple[str, Apply] | None":
 
 
 def _run(steps, places, outputs, xp, arguments):
-    """Executes the steps with JAX or with NumPy."""
+    """Executes the steps with `xp`: JAX (jnp) or NumPy. Returns the values `outputs`."""
     made = dict(zip(places, arguments, strict=True))
     number = 0
     for step in steps:

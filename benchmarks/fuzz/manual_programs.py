@@ -17,7 +17,8 @@ _SIZES = (1, 2, 3, 4, 8)
 def random_program(rng: np.random.Generator, mesh: Mesh | None = None) -> Program:
     """Returns a random program, over a random mesh if none is given.
 
-    Each device of the manual axes has an array. NumPy stacks all arrays on a first dimension.
+    Along the manual axes, each device has an array of its own. The NumPy version works on all these
+    arrays at once, stacked along the first dimension.
     """
     mesh = mesh or meshes.random_mesh(rng)
     names = list(mesh.axes)
@@ -62,7 +63,7 @@ def random_program(rng: np.random.Generator, mesh: Mesh | None = None) -> Progra
     function = _mapped(body, mesh, manual, check_vma=bool(rng.random() < 0.3))
     kind = f"shard_map({module.__name__}) manual over {manual} of"
     text = f"{kind} {mesh.text}: {dtype}{list(shape)} " + "; ".join(s.text for s, _ in steps)
-    # GSPMD aborts the process at gathers that are manual over only some axes.
+    # GSPMD aborts the process if a gather is in a shard_map that is manual over only some axes.
     partial = bool(automatic)
     inputs = [Input(make, spec)]
     return Program(text, mesh, inputs, function, oracle, exact=True, needs_shardy=partial)
@@ -82,7 +83,12 @@ def _mapped(body, mesh: Mesh, manual: list[str], check_vma: bool):
 
 
 def _rows(sizes: dict[str, int], axes: tuple[str, ...]) -> np.ndarray:
-    """Returns a row for each group: positions on the manual axes, in the order of the axes."""
+    """Returns a row for each group of a collective over `axes`: the positions of its members.
+
+    Args:
+      sizes: sizes of the manual axes. A position counts devices in their order.
+      axes: the axes of the collective, which give the order of the members.
+    """
     flat = np.arange(math.prod(sizes.values())).reshape(tuple(sizes.values()))
     order = [list(sizes).index(axis) for axis in axes]
     width = math.prod(sizes[axis] for axis in axes)

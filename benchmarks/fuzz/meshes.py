@@ -56,13 +56,14 @@ def _factors(rng: np.random.Generator, count: int) -> list[int]:
 def random_spec(
     rng: np.random.Generator, axes: dict[str, int], shape: tuple[int, ...], even: bool
 ) -> jax.P:
-    """Returns the axes along which the dimensions of an array are divided.
+    """Returns a random sharding: the axes along which each dimension of an array is divided.
 
     Args:
       rng: the generator of random numbers.
-      axes: names and sizes.
+      axes: names and sizes of the axes of the mesh.
       shape: shape of the array.
-      even: whether each dimension has to be a multiple of its axes' sizes.
+      even: whether the size of each dimension has to be a multiple of the product of its axes'
+        sizes.
     """
     parts: list[list[str]] = [[] for _ in shape]
     for axis in rng.permutation(list(axes)).tolist():

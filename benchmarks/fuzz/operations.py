@@ -22,7 +22,8 @@ class Draw:
       rng: the generator of random numbers.
       x: an example of its operand.
       exact: whether values are whole numbers.
-      extras: dtype and shape of each further operand. Operations append to it.
+      extras: dtype and shape of each operand besides `x` that the operation needs. The function
+        that makes the operation appends to this list.
     """
 
     rng: np.random.Generator
@@ -44,11 +45,11 @@ class Draw:
         return int(self.rng.integers(low, high))
 
     def extra(self, shape: tuple[int, ...], dtype: Any = None) -> None:
-        """Asks for a further operand."""
+        """Asks for another operand of this shape, by default of the dtype of `x`."""
         self.extras.append((np.dtype(dtype or self.x.dtype), shape))
 
     def replaced(self, axis: int, size: int) -> tuple[int, ...]:
-        """Returns the operand's shape with another size of one dimension."""
+        """Returns the operand's shape with the dimension `axis` changed to `size`."""
         return (*self.shape[:axis], size, *self.shape[axis + 1 :])
 
 
@@ -105,7 +106,7 @@ def tile(d: Draw) -> Apply:
 
 
 def gather(d: Draw) -> Apply:
-    """Takes rows at places that are an argument of the program."""
+    """Takes slices at indices that are an argument of the program."""
     axis = d.axis()
     d.extra((d.integer(1, 9),), np.int32)
     size = d.shape[axis]
@@ -119,7 +120,7 @@ def gather_fixed(d: Draw) -> Apply:
 
 
 def scatter(d: Draw) -> Apply:
-    """Writes rows to fixed places, no place twice."""
+    """Writes rows to indices that are fixed when the program is made, each at most once."""
     count = d.integer(1, d.shape[0] + 1)
     at = d.rng.permutation(d.shape[0])[:count]
     d.extra((count, *d.shape[1:]))
@@ -144,7 +145,7 @@ def dynamic_slice(d: Draw) -> Apply:
         starts = [min(max(int(a), 0), n - s) for a, n, s in zip(at, x.shape, sizes, strict=True)]
         return x[tuple(slice(a, a + s) for a, s in zip(starts, sizes, strict=True))]
 
-    # JAX counts negative places from the end.
+    # No negative indices: JAX counts them from the end, and the NumPy version above does not.
     return lambda xp, x, at: apply(xp, x, xp.abs(at))
 
 
@@ -172,7 +173,7 @@ def where(d: Draw) -> Apply:
 
 
 def cast(d: Draw) -> Apply:
-    # NumPy converts negative numbers to unsigned ones differently.
+    # No unsigned dtypes, because NumPy and JAX convert negative numbers to them differently.
     dtypes = values.DTYPES if d.exact else values.REAL_DTYPES
     fitting = [t for t in dtypes if t.kind != "u" and (t.kind == "c" or d.x.dtype.kind != "c")]
     dtype = fitting[d.integer(0, len(fitting))]
@@ -208,19 +209,19 @@ def running_maximum(d: Draw) -> Apply | None:
 
 
 def truth(d: Draw) -> Apply:
-    """Whether all, or any, elements are not zero."""
+    """Tests whether all elements, or whether any, along some dimensions are nonzero."""
     name, axes = ("all", "any")[d.integer(0, 2)], some_axes(d)
     return lambda xp, x: getattr(xp, name)(x != 0, axes)
 
 
 def some_axes(d: Draw) -> tuple[int, ...]:
-    """Returns at least one dimension of the operand."""
+    """Returns one or more random dimensions of the operand."""
     count = d.integer(1, d.x.ndim + 1)
     return tuple(sorted(d.rng.permutation(d.x.ndim)[:count].tolist()))
 
 
 def terms(d: Draw, axes: tuple[int, ...]) -> int:
-    """Returns how many elements there are along these dimensions."""
+    """Returns how many elements a reduction over these dimensions combines."""
     return math.prod(d.shape[axis] for axis in axes)
 
 
@@ -228,5 +229,5 @@ MOVING = (
     *(transpose, reshape, roll, flip, strided, pad, concatenate, tile, gather, gather_fixed),
     *(scatter, dynamic_slice, dynamic_update, where, cast),
 )
-# Rounding could decide which value is the largest.
+# Only for whole numbers: for others, rounding could decide which value is the largest.
 ORDERING = (sort, argsort, extreme, arg_extreme, running_maximum, truth)

@@ -17,8 +17,8 @@ class Input:
     """An argument of a program.
 
     Attributes:
-      make: returns random values.
-      spec: how they are divided.
+      make: returns random values of the argument.
+      spec: how the argument is sharded.
     """
 
     make: Callable[[np.random.Generator], np.ndarray]
@@ -34,10 +34,10 @@ class Program:
       mesh: the mesh that it runs on.
       inputs: its arguments.
       function: a jitted function.
-      oracle: computes the same results in NumPy.
+      oracle: computes the results of `function` with NumPy.
       exact: whether results have to agree in every bit.
-      alone: the function for one device, None if it needs several.
-      needs_shardy: whether XLA's older partitioner, GSPMD, cannot compile it.
+      alone: the same computation on one device, or None if it needs several devices.
+      needs_shardy: whether only the partitioner Shardy can compile it, and the older GSPMD cannot.
     """
 
     text: str
@@ -50,7 +50,7 @@ class Program:
     needs_shardy: bool = False
 
     def place(self, values: Arrays) -> list[jax.Array]:
-        """Returns the values as an array on the devices."""
+        """Returns the values of all inputs as JAX arrays, sharded as the inputs are."""
         return [
             jax.make_array_from_callback(
                 value.shape, self.mesh.sharding(i.spec), lambda at, value=value: value[at]

@@ -25,7 +25,7 @@ def running_total(d: Draw) -> Apply | None:
 
 
 def product(d: Draw) -> Apply | None:
-    """A product of whole numbers from -1 to 1, or of numbers near 1."""
+    """Multiplies elements along some dimensions. They are -1, 0 and 1, or numbers near 1."""
     axes = some_axes(d)
     if d.x.dtype.kind == "c" and d.exact:
         return None
@@ -38,7 +38,7 @@ def product(d: Draw) -> Apply | None:
 
 
 def einsum(d: Draw) -> Apply | None:
-    """Contracts one dimension with another array, which may share other dimensions too."""
+    """Contracts one dimension with another array. The two may have further dimensions in common."""
     letters = "xyz"[: d.x.ndim]
     summed = letters[d.axis()]
     both = "".join(c for c in letters if c != summed and d.rng.random() < 0.3)
@@ -58,7 +58,7 @@ def einsum(d: Draw) -> Apply | None:
 
 
 def scatter_add(d: Draw) -> Apply:
-    """Adds rows to places that are an argument of the program; a place may come twice."""
+    """Adds rows at indices that are an argument of the program. An index may occur twice."""
     count = d.integer(1, 9)
     d.extra((count, *d.shape[1:]))
     d.extra((count,), np.int32)
@@ -75,13 +75,13 @@ def scatter_add(d: Draw) -> Apply:
 
 
 def add(d: Draw) -> Apply:
-    """Adds another array, broadcast over the dimensions that it lacks."""
+    """Adds another array, which is broadcast along the dimensions in which its size is 1."""
     d.extra(tuple(n if d.rng.random() < 0.7 else 1 for n in d.shape))
     return _summed(d, lambda xp, x, y: x + y)
 
 
 def scan(d: Draw) -> Apply | None:
-    """Adds up the rows and the sum of each row, one row at a time: a collective in a loop."""
+    """Adds each row and the sum of its elements to a carry. The sum is a collective in a loop."""
     if not values.can_sum(d.x.dtype, 2 * d.x.size // d.shape[0] + 4) or d.x.ndim < 2:
         return None
     step = functools.partial(_step, d)
@@ -99,7 +99,7 @@ def scan(d: Draw) -> Apply | None:
 
 
 def _step(d, xp, carry, row):
-    """Returns carry and row of a scan."""
+    """Returns the carry and the output row of one step of the scan."""
     wide = values.wide(carry + row)
     carry = values.fold(wide + xp.sum(values.wide(row), dtype=wide.dtype), d.exact)
     carry = carry.astype(row.dtype)
@@ -107,7 +107,7 @@ def _step(d, xp, carry, row):
 
 
 def conditional(d: Draw) -> Apply | None:
-    """A sum, and so a collective, in a branch that the values choose."""
+    """A branch that the values choose. One of the two branches has a sum, and so a collective."""
     if not values.can_sum(d.x.dtype, 2 * d.shape[0]):
         return None
 
@@ -128,7 +128,7 @@ def conditional(d: Draw) -> Apply | None:
 
 
 def loop(d: Draw) -> Apply | None:
-    """Repeats while an element is large: a collective in the condition of a loop."""
+    """A loop that repeats while any element is large, so its condition has a collective."""
     if d.x.dtype.kind == "c" or not d.exact:
         return None
 
@@ -152,7 +152,7 @@ def loop(d: Draw) -> Apply | None:
 
 
 def _summed(d: Draw, apply: Apply) -> Apply:
-    """Returns the operation with its operands and its result folded into a small range."""
+    """Returns `apply`, with `values.fold` applied to its operands and to its result."""
 
     def folded(xp, *operands):
         dtype = operands[0].dtype

@@ -19,9 +19,9 @@ DTYPES = tuple(
         *("float16", BFLOAT16, "float32", "float64", "complex64"),
     )
 )
-# Dtypes for values that are rounded.
+# Dtypes for programs whose results may be rounded.
 REAL_DTYPES = tuple(np.dtype(name) for name in ("float32", "float64", "complex64", BFLOAT16))
-# Sums up to this bound are exact.
+# Sums are exact as long as they do not exceed this bound. Other dtypes: 1 << 20.
 _LARGEST = {BFLOAT16: 256, np.dtype("float16"): 2048, np.dtype("int8"): 127, np.dtype("uint8"): 255}
 _TOLERANCE = {BFLOAT16: 0.1, np.dtype("float64"): 1e-11}
 
@@ -41,23 +41,23 @@ def random(rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, ...], ex
 
 
 def can_sum(dtype: np.dtype, terms: int, factors: int = 1) -> bool:
-    """Whether a sum of this many products of exact values is exact."""
+    """Whether a sum of `terms` products of `factors` exact values each is exact in `dtype`."""
     return terms * 3**factors <= _LARGEST.get(dtype, 1 << 20)
 
 
 def is_numpy(x: Any) -> bool:
-    """Whether NumPy computes with this value."""
+    """Whether x belongs to NumPy, not to JAX."""
     return isinstance(x, np.ndarray | np.generic)
 
 
 def wide(x: Any) -> Any:
-    """Returns a NumPy array, in the type that sums it most exactly."""
+    """Returns a NumPy array in the widest dtype of its kind, and a JAX array as it is."""
     kinds = {"i": np.int64, "u": np.uint64, "c": np.complex128, "b": np.bool_}
     return x.astype(kinds.get(x.dtype.kind, np.float64)) if is_numpy(x) else x
 
 
 def fold(x: Any, exact: bool) -> Any:
-    """Returns the values in a small range again."""
+    """Returns the values in a small range: exact ones modulo 4, others multiplied by 0.25."""
     kind, xp = x.dtype.kind, np if is_numpy(x) else jnp
     if kind == "b":
         return x

@@ -1,4 +1,4 @@
-"""Gathers what all processes find about a program, and limits its time."""
+"""Gathers what all processes find out about a program, and limits the time of the program."""
 
 import faulthandler
 import json
@@ -14,7 +14,7 @@ HUNG = 3  # Exit status.
 
 
 class Verdicts:
-    """Gathers the findings of all processes, without collectives.
+    """Gathers the findings of all processes through JAX's coordination service, not by collectives.
 
     Args:
       seconds: how long a process waits for the others.
@@ -24,7 +24,7 @@ class Verdicts:
         self._milliseconds = int(1000 * seconds)
 
     def gather(self, key: str, mine: dict[str, int]) -> dict[str, int]:
-        """Returns the largest numbers that any process has found."""
+        """Returns, for each name in any process's `mine`, the largest number of all processes."""
         if jax.process_count() == 1:
             return mine
         client = _compat.distributed.client()

@@ -1,4 +1,4 @@
-"""Stages that check results."""
+"""The stages of the suite that check results."""
 
 import json
 import pathlib
@@ -17,7 +17,8 @@ _DTYPES = (
     "bool,int8,int16,int32,int64,uint8,uint16,uint32,uint64,float16,bfloat16,float32,float64,"
     "complex64,complex128,float8_e4m3fn,float8_e5m2"
 )
-# A program of several operations takes less time to compile than one program for each.
+# --operations_per_program: one program of several operations compiles faster than one program for
+# each operation.
 _MATRIX_SELECTION = {
     "matrix": [
         "--transformations=value,scan",
@@ -40,7 +41,11 @@ _CPP_TEST_SECONDS = 45
 
 
 def build(suite: Suite) -> Record:
-    """Builds the programs of the suite, or copies finished modules; imports the CUDA module."""
+    """Builds what the suite runs, then imports the CUDA module.
+
+    If the folder `suite.build` has modules but no CMake build, they were built on another machine.
+    Then this only copies them into the package.
+    """
     modules = list(suite.build.glob("_c*.so"))
     elsewhere = bool(modules) and not (suite.build / "CMakeCache.txt").exists()
     if elsewhere:
@@ -93,7 +98,7 @@ def cpp_tests(suite: Suite) -> Record:
     return record
 
 
-# Rows that share 16 bytes, and rows of whole vectors.
+# The tests with rows of which two share a vector of 16 bytes, and those with rows of whole vectors.
 _SANITIZED = "Words/DeviceRowsTest.*/1:Words/DeviceRowsTest.*/3"
 _SANITIZERS = ("memcheck", "racecheck")
 
@@ -108,7 +113,7 @@ def sanitizers(suite: Suite) -> Record:
     end = suite.deadline
     for number, name in enumerate(_SANITIZERS):
         begin = time.monotonic()
-        # If the first one hangs, the second one still has time.
+        # Divide the time, so that the second tool still runs if the first one hangs.
         suite.deadline = begin + (end - begin) / (len(_SANITIZERS) - number)
         text, complete = suite.run(
             *(tool, f"--tool={name}", "--error-exitcode=9"),
@@ -149,7 +154,7 @@ def matrix(name: str, processes: int = 0, **environment: str) -> Callable[[Suite
 
 
 def large_flush(suite: Suite) -> Record:
-    """Checks calls by the copy engines in a pool without coherence."""
+    """Checks large calls, which use the copy engines, in a pool without coherence."""
     size = "--mib=4" if suite.platform == "cpu" else "--mib=256"
     text, _ = suite.launch(
         *("tests/programs/gpu/large_calls.py", size),
@@ -159,7 +164,11 @@ def large_flush(suite: Suite) -> Record:
 
 
 def soak(pool: str) -> Callable[[Suite], Record]:
-    """Returns a stage of random collectives and their gradients in a pool with these settings."""
+    """Returns a stage that runs random collectives and their gradients.
+
+    Args:
+      pool: settings of the pool, which are appended to its URI.
+    """
 
     def run(suite: Suite) -> Record:
         with tempfile.TemporaryDirectory() as folder:

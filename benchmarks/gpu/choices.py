@@ -1,4 +1,4 @@
-"""Stages that measure several settings in turn, and print a table of the times."""
+"""The stages of the suite that measure several settings in turn, and print a table of the times."""
 
 import json
 import pathlib
@@ -15,7 +15,10 @@ _NEVER = str(10**12)
 
 
 def started(suite: Suite) -> Record:
-    """Measures calls that a program starts: copy engines' chunks and pipelines, and kernels."""
+    """Measures calls that a program starts and ends later, by copy engines and by kernels.
+
+    The copy engines run with several sizes of chunks, in one pipeline and in two.
+    """
     sizes = "4718592,9437184,18874368"
     flags = ["--ops=all_gather,reduce_scatter", f"--sizes={sizes}", "--started=1,4"]
     chunks = [f"1x{size}" for size in (256 * _KIB, _MIB, 2 * _MIB)]
@@ -34,7 +37,10 @@ def started(suite: Suite) -> Record:
 
 
 def flush_chunks(suite: Suite) -> Record:
-    """Measures rounds and blocks of kernels in pools without coherence, against a coherent pool."""
+    """Measures kernels with several sizes of rounds and numbers of blocks, in `flush` pools.
+
+    For comparison, it also measures a coherent pool.
+    """
     flags = ("--ops=all_gather,all_reduce,broadcast,reduce", "--sizes=1048576,16777216")
     coherent = _engine(suite, *flags, "--coherence=coherent")
     rows = _engine(
@@ -48,7 +54,7 @@ def flush_chunks(suite: Suite) -> Record:
 
 
 def flush_flags(suite: Suite) -> Record:
-    """Measures short calls with flags and with doorbells, in pools without coherence."""
+    """Measures short calls in `flush` pools, with flags in the data and with doorbells."""
     flags = (
         "--sizes=4096,16384,32768,65536,131072",
         "--ops=all_gather,all_reduce,all_to_all,reduce",
@@ -61,7 +67,7 @@ def flush_flags(suite: Suite) -> Record:
 
 
 def jit_flags(suite: Suite) -> Record:
-    """Measures the example by jax.jit alone, with several flags of XLA's scheduler."""
+    """Measures examples/train_jit.py with several flags of XLA's scheduler."""
     settings = {
         f"{limit} at a time, {text}": (measurements.several(limit), *flags)
         for limit in (2, 4, 8)
@@ -79,7 +85,7 @@ def jit_flags(suite: Suite) -> Record:
 
 
 def snapshot_chunks(suite: Suite) -> Record:
-    """Measures saves of 4 GiB with different chunks and numbers of simultaneous copies."""
+    """Measures saves of 4 GiB with different sizes of chunks and numbers of simultaneous copies."""
     rows = []
     small = () if suite.platform == "cuda" else ("--mib=64", "--step_ms=5")
     for chunk, under_way in ((16, 4), (8, 8), (32, 4)):
@@ -117,8 +123,8 @@ def tune(suite: Suite) -> Record:
 
 
 def _engine(suite: Suite, *flags: str) -> list[dict[str, Any]]:
-    """Returns the rows of the C++ benchmark, which runs its settings in turn."""
-    # Copies of ranks that share a GPU may wait for each other in one queue of the GPU.
+    """Runs the C++ benchmark, whose settings take turns; returns its rows."""
+    # Not for ranks that share a GPU: their copies may wait for each other in one queue of the GPU.
     if suite.shares_gpu:
         raise StageError("skipped", reason="needs a GPU for each rank")
     text, complete = suite.run(

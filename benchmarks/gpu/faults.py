@@ -1,4 +1,4 @@
-"""The stage that causes faults on CPU ranks and on GPU ranks, and compares their errors."""
+"""The stage of the suite that causes faults on CPU ranks and GPU ranks, and compares the errors."""
 
 import collections
 import concurrent.futures
@@ -20,7 +20,8 @@ _DISAGREE = (
     *("operation", "reduction", "dtype", "count", "root", "permutation", "order"),
     *("order_in_program", "branch", "number", "number_then_another", "loop"),
 )
-# The attributes of docs/errors.md. A pid and a host are compared with those of the victim.
+# The attributes of errors (docs/errors.md) that have to be the same on both platforms. Pids and
+# hosts differ, so only whether they are the victim's is compared.
 _SAME = ("kind", "rank", "pid", "host", "last", "call", "ranks", "calls")
 _JOBS = 4  # Jobs at the same time. Each has two ranks, and most of its time is JAX's start.
 _JOB_SECONDS = 45  # The time of a job, on a busy machine.
@@ -38,8 +39,10 @@ def faults(
 ) -> Callable[[Suite], Record]:
     """Returns a stage that causes each fault on two CPU ranks, and on two of the suite's platform.
 
+    The stage fails if the errors of a fault differ between the two platforms.
+
     Args:
-      names: the faults.
+      names: names of the faults.
       kills: in each kind of pool, the number of jobs that lose a rank at a random instant.
     """
 
@@ -48,7 +51,8 @@ def faults(
         tasks = [(side, fault) for fault in names for side in (0, 1)]
         seeds = [(where, seed) for seed in range(kills) for where in _POOLS]
         with concurrent.futures.ThreadPoolExecutor(_JOBS) as pool:
-            # Kills first: one fault that hangs must not take their time.
+            # The kills run first, because a fault that hangs could take the time of what comes
+            # later.
             killed = pool.map(lambda kill: _kill(suite, *kill), seeds)
             caused = pool.map(lambda task: _cause(suite, platforms[task[0]], task[1]), tasks)
             errors = dict(zip(tasks, caused, strict=True))
@@ -73,8 +77,13 @@ def faults(
 
 
 def _cause(suite: Suite, platform: str, fault: str, **environment: str) -> dict[str, Any]:
-    """Runs a job; returns the errors by rank, when the fault came, and the victim's identity."""
-    # The programs of the ranks differ. XLA's tuning across processes would wait for equal programs.
+    """Runs a job of two ranks that has the fault.
+
+    Returns:
+      The errors by rank, the time of the fault, pids and host of the ranks, and the output.
+    """
+    # XLA would divide autotuning among processes, and wait for processes with the same program. But
+    # here the programs of the ranks differ.
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_shard_autotuning=false"
     within = min(suite.deadline, time.monotonic() + _JOB_SECONDS)
     text, _ = dataclasses.replace(suite, deadline=within).run(
@@ -100,7 +109,7 @@ def _cause(suite: Suite, platform: str, fault: str, **environment: str) -> dict[
 
 
 def _normal(job: dict[str, Any], on: int) -> dict[str, Any]:
-    """Returns the attributes of a rank's error, without details that differ from job to job."""
+    """Returns the attributes of the error on rank `on`, without what differs between jobs."""
     error = dict(job["errors"].get(on, {}))
     if "pid" in error and error["pid"] is not None:
         error["pid"] = "the victim's" if error["pid"] == job["pids"][1] else "another"
@@ -108,7 +117,8 @@ def _normal(job: dict[str, Any], on: int) -> dict[str, Any]:
         error["host"] = "the victim's" if error["host"] == job["host"] else "another"
     said = {name: error[name] for name in _SAME if name in error}
     if said.get("calls"):
-        # The rank that finds a stall comes first, and its text names the ranks of the calls.
+        # In a stall, the rank that finds it comes first, and only that call's text names the ranks
+        # of the group. Both differ from job to job.
         sides = sorted(zip(error["ranks"], error["calls"], strict=True))
         said["ranks"] = [rank for rank, _ in sides]
         said["calls"] = [re.sub(r" among ranks [\d ]+$", "", call) for _, call in sides]
@@ -116,7 +126,7 @@ def _normal(job: dict[str, Any], on: int) -> dict[str, Any]:
 
 
 def _rows(fault: str, cpu: dict[str, Any], other: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns a row for each rank that has an error on either platform."""
+    """Compares the errors of the two jobs of a fault; returns a row for each rank with an error."""
     rows = []
     for on in sorted({0, *cpu["errors"], *other["errors"]}):
         said = [_normal(job, on) for job in (cpu, other)]
@@ -146,9 +156,10 @@ def _seconds(job: dict[str, Any], on: int, when: str) -> float | None:
 
 
 def _kill(suite: Suite, where: str, seed: int) -> dict[str, Any]:
-    """Kills rank 1 at a random instant of a loop of short, middle and large calls."""
+    """Kills rank 1 at a random instant of a loop of calls, and checks the error on rank 0."""
     rng = random.Random(f"{where} {seed}")
-    # 4 KiB, 1 MiB and 64 MiB: flags, a kernel, copy engines.
+    # In float32, calls of 4 KiB use flags, those of 1 MiB a kernel, and those of 64 MiB copy
+    # engines.
     sizes = rng.choice(("1024", "262144", "16777216", "1024,262144,16777216"))
     if suite.platform == "cpu":
         sizes = sizes.replace("16777216", "1048576")

@@ -2,8 +2,8 @@
 
     python benchmarks/gpu/gpu_suite.py [--stages=build,cpp_tests,matrix,...] [--budget=540]
 
-Every stage has a time limit; one that fails or runs out of time is recorded, and the next ones
-still run. The results file is rewritten after every stage.
+Every stage has a time limit. If a stage fails or runs out of time, this is recorded, and the next
+stages still run. The results file is rewritten after every stage.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Stages of collectives in levels: processes with several GPUs stand for hosts."""
+"""The stages for collectives in levels. In them a process with several GPUs stands for a host."""
 
 import json
 import pathlib
@@ -9,20 +9,21 @@ from typing import Any
 from gpu.measurements import SMALL
 from gpu.process import Record, StageError, Suite
 
-# XLA's collectives between GPUs have no int4.
+# Not int4, because XLA's collectives between GPUs do not support it.
 _LEVELS_DTYPES = "float32,bfloat16,int32,float16,complex64,float8_e5m2"
 
 
 def levels(short: bool = False) -> Callable[[Suite], Record]:
     """Returns a stage that checks and times collectives in levels on two GPUs.
 
-    One process with both GPUs runs the steps inside a process. Two processes, each with both GPUs,
-    stand for two hosts of two GPUs. A GPU then has two ranks, which take turns, so only the results
-    count, not the times. The stage checks the results for whole arrays and for chunks. Two
-    processes with one GPU each do not use levels, and levels must not make them slower.
+    The stage runs three kinds of jobs. One process with both GPUs checks and times the steps inside
+    a process. Two processes that both use both GPUs stand for two hosts of two GPUs. Each GPU then
+    has two ranks, which take turns, so the stage checks their results, for whole arrays and in
+    chunks, but not their times. Two processes with one GPU each do not use levels. Their times show
+    whether levels make them slower.
 
     Args:
-      short: run fewer dtypes and sizes, and omit what another part of the stage runs too.
+      short: run fewer dtypes, operations and sizes, and leave out the job of one process.
     """
 
     def run(suite: Suite) -> Record:
@@ -74,8 +75,8 @@ def two_hosts(suite: Suite) -> Record:
 
     Collectives over all GPUs run in three ways, in turn: as one call through the pool, in levels
     with NCCL inside a process, and by NCCL alone. NCCL alone uses NVLink inside a process and
-    sockets between processes. In a second job it uses host memory everywhere. The example then
-    trains with each `--shard`.
+    sockets between processes. A second job compares one call through the pool with NCCL that uses
+    host memory everywhere. Then examples/train_transformer.py trains with each `--shard`.
     """
     on_gpus = suite.platform == "cuda"
     mesh = _mesh_of_two_hosts(suite)
@@ -109,7 +110,10 @@ def two_hosts(suite: Suite) -> Record:
 
 
 def levels_limits(suite: Suite) -> Record:
-    """Finds the sizes from which levels are faster on two hosts, in both kinds of pools."""
+    """Times collectives of many sizes on two hosts, in levels and as one call.
+
+    The times show from which size levels are faster, in a coherent pool and in a `flush` pool.
+    """
     on_gpus = suite.platform == "cuda"
     mesh = _mesh_of_two_hosts(suite)
     sizes = "1MiB,2MiB,4MiB,8MiB,16MiB,32MiB,64MiB,128MiB,256MiB,1GiB" if on_gpus else "4KiB"
@@ -130,14 +134,14 @@ def levels_limits(suite: Suite) -> Record:
 
 
 def _mesh_of_two_hosts(suite: Suite) -> str:
-    """Returns the flag of run_levels.py for two hosts that share the GPUs."""
+    """Returns the flag of run_levels.py for two hosts that each have half of the GPUs."""
     if suite.ranks < 4 or suite.shares_gpu:
         raise StageError("skipped", reason="needs four GPUs")
     return f"--mesh=2,{suite.ranks // 2}"
 
 
 def _bits(suite: Suite, *flags: str, **options: Any) -> str:
-    """Compares collectives in levels to NumPy, and returns the program's last line."""
+    """Runs run_levels.py, which compares levels with NumPy; returns its last line."""
     text, _ = suite.launch(
         *("tests/programs/levels/run_levels.py", *flags),
         JAX_DISABLE_MOST_OPTIMIZATIONS="1",
@@ -147,7 +151,7 @@ def _bits(suite: Suite, *flags: str, **options: Any) -> str:
 
 
 def _times(suite: Suite, *flags: str, **options) -> list[dict]:
-    """Returns the rows of benchmarks/collectives/levels.py."""
+    """Runs benchmarks/collectives/levels.py; returns its rows."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "levels.json"
         suite.launch("benchmarks/collectives/levels.py", f"--json={path}", *flags, **options)

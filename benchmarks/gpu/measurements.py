@@ -1,4 +1,4 @@
-"""Stages that measure."""
+"""The stages of the suite that measure times."""
 
 import json
 import pathlib
@@ -13,14 +13,14 @@ _OPS = "all_gather,psum,psum_scatter,all_to_all,broadcast,reduce,gather,scatter"
 
 
 def overlap(suite: Suite) -> Record:
-    """Measures how collectives with start and done overlap with matrix products."""
+    """Measures how well collectives with start and done overlap with matrix products."""
     small = ["--mib=4", "--width=256"] if suite.platform == "cpu" else []
     text, _ = suite.launch("tests/programs/gpu/cuda_overlap.py", *small)
     return json.loads(text.strip().splitlines()[-1])
 
 
 def bound(suite: Suite) -> Record:
-    """Runs the C++ benchmark: the engine alone, and copies without synchronization."""
+    """Runs the C++ benchmark of the CUDA engine, which also measures the bound of the links."""
     sizes = "1048576,16777216,67108864,268435456"
     text, complete = suite.run(
         str(suite.build / "cuda_device_benchmark"), f"--sizes=4096,65536,{sizes}", check=False
@@ -36,12 +36,13 @@ _ALL_BYTES = ("all_reduce", "broadcast", "reduce")
 
 
 def flush(suite: Suite) -> Record:
-    """Runs the C++ benchmark on pools of all kinds, which take turns, and the bound."""
+    """Runs the C++ benchmark on coherent and `flush` pools, and the benchmark of their bound."""
     text, _ = suite.run(
         str(suite.build / "cuda_flush_bound_benchmark"), "--threads=3,4", "--turns=3"
     )
     bounds = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-    # Copies of ranks that share a GPU may wait for each other in one queue of the GPU.
+    # No copy engines if ranks share a GPU: their copies may wait for each other in one queue of the
+    # GPU.
     by_kernels = ["--copy_engine=1000000000000"] if suite.shares_gpu else []
     text, complete = suite.run(
         *(str(suite.build / "cuda_device_benchmark"), f"--ranks={suite.ranks}", "--bound=0"),
@@ -57,7 +58,7 @@ def flush(suite: Suite) -> Record:
 
 
 def add_ratios(rows: list[dict], bounds: list[dict]) -> None:
-    """Adds two ratios to each row: its time and the bound, over the time in a coherent pool.
+    """Adds to each row its time, and the bound, as multiples of the time in a coherent pool.
 
     The bound is the time of two GPUs' copies without any protocol, but with the same cache lines
     written back and dropped (cc/bench/cuda/flush_bound_benchmark.cc). It includes no latencies, so
@@ -89,7 +90,7 @@ def add_ratios(rows: list[dict], bounds: list[dict]) -> None:
 def bench(
     sizes: str, baselines: str, ops: str = _OPS, repeats: int = 5, **environment: str
 ) -> Callable[[Suite], Record]:
-    """Returns a stage of collectives through JAX, compared with NCCL's."""
+    """Returns a stage that times collectives through JAX, those of jax_cxl and those of NCCL."""
 
     def run(suite: Suite) -> Record:
         with tempfile.TemporaryDirectory() as folder:
@@ -114,7 +115,7 @@ def bench(
 
 
 def rows(suite: Suite) -> Record:
-    """Checks and measures take_rows and ragged_all_to_all and dense exchanges, which take turns."""
+    """Checks and times take_rows, ragged_all_to_all and dense all_to_alls, which take turns."""
     small = () if suite.platform == "cuda" else ("--tokens=128,1024", "--width=64")
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "rows.json"
@@ -141,14 +142,14 @@ def snapshots(suite: Suite) -> Record:
     return {"results": found}
 
 
-# The sizes that --platform=cpu tries.
+# Flags for the small model that --platform=cpu uses to try the suite.
 SMALL = ("--width=64", "--heads=4", "--sequence_length=32", "--layers=2")
 # XLA's own way to overlap collectives with computation.
 _HIDES = "--xla_gpu_enable_latency_hiding_scheduler=true"
 
 
-# XLA starts a collective only when the previous one is done, and merges the collectives of a layer,
-# unless these flags say otherwise. Merged ones wait for the last operand.
+# By default XLA merges the collectives of a layer, and a merged collective has to wait for the last
+# operand. These flags keep collectives of 1 MiB or more apart.
 SEPARATE = tuple(
     f"--xla_gpu_{kind}_combine_threshold_bytes={1 << 20}"
     for kind in ("all_reduce", "all_gather", "reduce_scatter")
@@ -156,21 +157,21 @@ SEPARATE = tuple(
 
 
 def several(limit: int) -> str:
-    """Returns XLA's flag that lets this many collectives run at a time."""
+    """Returns XLA's flag that lets `limit` collectives run at a time. By default, it is one."""
     return f"--xla_gpu_experimental_parallel_collective_overlap_limit={limit}"
 
 
 def jit_training(suite: Suite) -> Record:
-    """Measures jax.jit alone, in turn with NCCL through host memory and through the pool."""
+    """Measures training by jax.jit alone, with NCCL through host memory and with the pool."""
     return {"results": jit_steps(suite, (several(4), *SEPARATE), "--repeats=7")}
 
 
 def jit_steps(suite: Suite, xla_flags: Sequence[str], *flags: str) -> list[dict]:
-    """Returns the rows of benchmarks/models/jit_training.py.
+    """Runs benchmarks/models/jit_training.py; returns its rows.
 
     Args:
       suite: the suite.
-      xla_flags: flags of XLA besides the latency hiding scheduler and autotuning.
+      xla_flags: flags of XLA in addition to those for its latency hiding scheduler and autotuning.
       *flags: flags of the program.
     """
     on_gpus = suite.platform == "cuda"
@@ -209,7 +210,8 @@ def moe(suite: Suite) -> Record:
         environment = {}
     found: Record = {}
     with tempfile.TemporaryDirectory() as folder:
-        # The exchange first: its programs are compiled in a fraction of the time.
+        # The exchange comes first, because its programs compile in a fraction of the time of the
+        # step's.
         for name, program, flags in (
             (
                 "exchange",
@@ -230,12 +232,10 @@ def moe(suite: Suite) -> Record:
 
 
 def transformer(*kinds: str, **environment: str) -> Callable[[Suite], Record]:
-    """Returns a stage that trains with each of these kinds of collectives.
-
-    NCCL communicates through memory of the host.
+    """Returns a stage that trains examples/train_transformer.py with each of these collectives.
 
     Args:
-      kinds: "cxl", "lax".
+      kinds: "cxl" for jax_cxl, "lax" for NCCL through memory of the host.
       environment: variables of all runs.
     """
 
@@ -252,7 +252,7 @@ def transformer(*kinds: str, **environment: str) -> Callable[[Suite], Record]:
             "cxl": {"XLA_FLAGS": tuned},
             "lax": {"XLA_FLAGS": f"{tuned} {_HIDES}", "NCCL_P2P_DISABLE": "1"},
         }
-        # If the first run hangs, the second one still has time.
+        # The first run gets 60% of the time, so that the second one still runs if the first hangs.
         begin, end = time.monotonic(), suite.deadline
         found: Record = {}
         losses = []
@@ -273,7 +273,8 @@ def transformer(*kinds: str, **environment: str) -> Callable[[Suite], Record]:
                     continue
                 found[kind] = json.loads(path.read_text())
                 found[kind]["environment"] = {
-                    # The path of the folder means nothing on other machines.
+                    # Do not record the path of the build folder: it means nothing on other
+                    # machines.
                     variable: value.replace(str(suite.build), "FOLDER")
                     for variable, value in variables.items()
                 }
@@ -289,12 +290,15 @@ def transformer(*kinds: str, **environment: str) -> Callable[[Suite], Record]:
 
 
 def _sequences(suite: Suite) -> int:
-    """Sequences of a step. More would hide all communication behind computation; fewer, none."""
+    """Returns how many sequences a step has.
+
+    With more sequences, computation would hide all communication; with fewer, none of it.
+    """
     return {2: 12}.get(suite.ranks, 8 * suite.ranks)
 
 
 def _autotuned(suite: Suite) -> str:
-    """XLA's flag by which all runs choose their matrix kernels from the same measurements."""
+    """Returns XLA's flag that makes all runs share the measurements of matrix kernels."""
     measurements = suite.build / "autotune"
     measurements.mkdir(parents=True, exist_ok=True)
     return f"--xla_gpu_per_fusion_autotune_cache_dir={measurements}"

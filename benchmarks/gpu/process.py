@@ -14,7 +14,8 @@ Record = dict[str, Any]
 
 # How many characters to keep from the beginning and from the end of a failed command's output.
 _HEAD, _TAIL = 3000, 5000
-# Seconds between asking a program to end and killing it. The launcher gives its ranks 3 seconds.
+# Seconds between asking a program to end and killing it. They have to be more than the 3 seconds
+# that the launcher gives its ranks.
 _GRACE_SECONDS = 10
 
 
@@ -42,7 +43,8 @@ class Suite:
       build: folder of the CMake build.
       ranks: number of GPUs to use.
       platform: "cuda", or "cpu" to try the suite itself.
-      gpus: number of GPUs of the machine. If there are fewer than ranks, the ranks share one.
+      gpus: number of GPUs of the machine. If there are fewer GPUs than ranks, all ranks share one
+        GPU.
       deadline: the time.monotonic() at which the running stage has to end.
     """
 
@@ -58,7 +60,7 @@ class Suite:
 
         Args:
           command: program and arguments.
-          check: whether to raise an error if the command fails, instead of returning its output.
+          check: whether to raise an error if the command fails. Otherwise return its output.
           environment: variables besides those of this process.
 
         Returns:
@@ -67,7 +69,7 @@ class Suite:
         Raises:
           StageError: the command failed or ran out of time.
         """
-        # With this, a collective that hangs raises an error before the deadline.
+        # A collective that hangs then raises an error after a minute, before the stage's deadline.
         timeout = {"JAX_CXL_TIMEOUT": "60"}
         base = {"PYTHONPATH": str(self.root), "PYTHONUNBUFFERED": "1"}
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
@@ -88,7 +90,8 @@ class Suite:
                 process.wait(max(self.deadline - time.monotonic(), 1))
             except subprocess.TimeoutExpired:
                 status = "out of time"
-                # The launcher then ends its ranks, and the benchmark writes what it has.
+                # At SIGTERM, the launcher ends its ranks, and the benchmark writes the results that
+                # it has.
                 os.killpg(process.pid, signal.SIGTERM)
                 try:
                     process.wait(_GRACE_SECONDS)
@@ -120,12 +123,12 @@ class Suite:
     def launch(
         self, *command: str, processes: int = 0, devices: int = 0, **options
     ) -> tuple[str, bool]:
-        """Runs a Python program in one process per GPU, or in several that share the GPUs.
+        """Runs a Python program under the launcher, by default in one process for each rank.
 
         Args:
           command: the program and its arguments.
-          processes: how many processes, if not one for each rank.
-          devices: number of devices of each process, if the processes do not divide the ranks.
+          processes: how many processes; 0: one for each rank.
+          devices: number of devices of each process; 0: the ranks, divided by the processes.
           **options: of `run`.
         """
         processes = processes or self.ranks

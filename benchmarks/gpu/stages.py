@@ -1,4 +1,4 @@
-"""The stages of the suite. Each runs something, and returns a record for the results file."""
+"""The stages of the suite, by name. Each returns a record for the results file."""
 
 import dataclasses
 from collections.abc import Callable
@@ -53,7 +53,7 @@ ALL = {
     "overlap": Stage(measurements.overlap, 45),
     "bound": Stage(measurements.bound, 60),
     "flush": Stage(measurements.flush, 150),
-    # No sockets: they are slow for small messages, and compiling each baseline takes time.
+    # No baseline of NCCL over sockets: it is slow for small messages, and takes time to compile.
     "bench_small": Stage(measurements.bench(_SMALL, "nccl-shm,nccl-nvlink"), 240),
     "bench_large": Stage(measurements.bench(_LARGE, "nccl-shm,nccl-socket,nccl-nvlink"), 180),
     "bench_flush": Stage(

@@ -1,4 +1,4 @@
-"""The cases of the bench."""
+"""The cases that two_hosts.py runs on the guests."""
 
 import re
 import time
@@ -13,14 +13,18 @@ _MODES = ("flush", "uncached", "coherent")
 
 
 def boot(session: Session) -> bool:
-    """Boots both guests; returns whether they run."""
+    """Boots both guests, as the first case; returns whether they run."""
     with session.case("boot of two kernels that share one device") as details:
         details.append(session.boot())
     return session.rows[-1].passed
 
 
 def short(session: Session) -> None:
-    """One job: results, equal names, clocks apart, a second job, status, a pause, a death."""
+    """Runs the cases of one job on both hosts.
+
+    The hosts have the same name, and clocks that differ. The cases are right results, a second job
+    that is refused, `status`, a pause of a host, and the death of a host.
+    """
     if not boot(session):
         return
     pools = " ".join(f"'{POOL}?coherence={mode}'" for mode in (*_MODES, "flush"))
@@ -42,10 +46,12 @@ def short(session: Session) -> None:
             )
         details.append(output.strip()[:200])
     with session.case("status from both hosts, without an argument") as details:
-        # Clocks may jump too. After a jump by more than 50 s, JAX may consider all processes dead.
+        # A clock may jump while the job runs. The jump is 40 s, because after more than 50 s JAX
+        # may consider all processes dead.
         session.run(0, "date -s @$(($(date +%s) + 40))")
         for host in (0, 1):
-            # The command uses the guest's only processor, so the guest's rank may seem to pause.
+            # Only the number of running ranks is checked: `status` takes the guest's only processor
+            # from its rank, so the rank may seem to pause.
             _, output = session.run(host, _STATUS)
             if f"dax:{DEVICE}" not in output or output.count("running") != 2:
                 raise CaseFailed(output[-1500:])
@@ -82,7 +88,7 @@ def _kill(session: Session, victim: int, scripts: list[int]) -> None:
 
 
 def long(session: Session) -> None:
-    """Runs the other cases, after `short`."""
+    """Runs the cases that `short` does not run. `short` has to run first."""
     if len(session.guests) < 2:
         return
     with session.case("reboot, and a new job on the stale device; process 0 there") as details:
@@ -104,8 +110,8 @@ def long(session: Session) -> None:
         time.sleep(12)
         session.guests[1].go_on()
         session.wait_for(0, scripts[0], "LOST", 60)
-        # By the time this host continues, process 0 has ended, and JAX's service with it. If JAX
-        # notices that first, it aborts the process.
+        # By the time this host continues, process 0 has ended, and with it JAX's coordination
+        # service. If JAX notices that before jax_cxl does, JAX aborts the process.
         status, output = session.guests[1].wait(scripts[1], 60)
         by_jax = status == 134 and "coordination service" in output
         if not by_jax and (status != 3 or "LOST" not in output):
@@ -123,7 +129,8 @@ def long(session: Session) -> None:
         session.guests[1].cut_link(up=True)
         details.append("collectives went on for 15 s")
     with session.case("the device goes away on a host while the link works") as details:
-        # The kernel takes the mapping away, as when a link to the memory is lost for good.
+        # Unbinding the driver removes the mapping from the process, as if the link to the memory
+        # were lost for good.
         session.run(1, f"echo {DEVICE.rpartition('/')[2]} > /sys/bus/dax/drivers/device_dax/unbind")
         session.wait_for(1, scripts[1], "POOL ERROR", 60)
         session.wait_for(0, scripts[0], "LOST", 60)
@@ -157,7 +164,10 @@ def long(session: Session) -> None:
 
 
 def stores(session: Session) -> None:
-    """Stores on the device, which nothing else uses. At the end, pools can use the device again."""
+    """Runs the cases with stores and tables, which use the whole device.
+
+    At the end, pools can use the device again.
+    """
     for case, program, (command, said), found in (
         (
             "a table that one host changes, and the other host reads",

@@ -19,13 +19,13 @@ _POLL_SECONDS = 0.05
 
 @dataclasses.dataclass(frozen=True)
 class Bench:
-    """What the guests share.
+    """What both guests have in common.
 
     Attributes:
-      folder: a folder of this run.
-      memory: the file that plays the shared memory.
-      guest_image: the image that they boot.
-      cxl: whether the memory is a CXL device. Otherwise it is an NVDIMM.
+      folder: the folder for the files of this run.
+      memory: the file whose pages are the shared memory.
+      guest_image: the image that both guests boot.
+      cxl: whether the guests see the memory as a CXL device. Otherwise they see an NVDIMM.
       slow: the factor by which everything may take longer than on a quiet machine.
     """
 
@@ -36,7 +36,7 @@ class Bench:
     slow: float = 1.0
 
     def prepare(self) -> None:
-        """Makes the folder that the guests see, which contains this checkout."""
+        """Makes the folder that the guests see, and copies this checkout into it."""
         shutil.rmtree(self.folder, ignore_errors=True)
         project = self.folder / "share" / "project"
         project.mkdir(parents=True)
@@ -69,10 +69,10 @@ class Bench:
 
 
 class Guest:
-    """A guest that runs, from its start to `close`.
+    """A guest that runs from its construction until `kill`.
 
-    The emulation needs no KVM (`accel=tcg`). A link of two unix sockets connects the guests with
-    each other, and with nothing else.
+    QEMU emulates the processor, so no KVM is needed (`accel=tcg`). A link of two unix sockets
+    connects the two guests, and no other network exists.
     """
 
     def __init__(self, bench: Bench, number: int):
@@ -137,7 +137,7 @@ class Guest:
         return time.monotonic() - self._started
 
     def console(self) -> str:
-        """Returns the end of the console output of QEMU and of the guest's kernel."""
+        """Returns the last lines that QEMU and the guest's kernel have printed."""
         texts = [
             path.read_text(errors="replace")[-3000:]
             for path in (self._bench.folder / f"qemu{self.number}", self._log)
@@ -146,7 +146,7 @@ class Guest:
         return "\n".join(texts)
 
     def start(self, script: str) -> int:
-        """Starts a bash script; returns its number."""
+        """Starts a bash script on the guest; returns its number, which the other functions take."""
         number, self._commands = self._commands, self._commands + 1
         (self._share / f"{number}.sh").write_text(script)
         (self._share / f"{number}.go").touch()
@@ -158,12 +158,12 @@ class Guest:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def status(self, number: int) -> int | None:
-        """Returns the exit status of a script, None while it runs."""
+        """Returns the exit status of a script, or None while it runs."""
         path = self._share / f"{number}.status"
         return int(path.read_text()) if path.exists() else None
 
     def wait(self, number: int, seconds: float) -> tuple[int | None, str]:
-        """Waits for a script; returns its exit status, None if it has none yet, and its output."""
+        """Waits for a script; returns its exit status, or None if it still runs, and its output."""
         deadline = time.monotonic() + seconds * self._bench.slow
         while self.status(number) is None and time.monotonic() < deadline and self.lives():
             time.sleep(_POLL_SECONDS)

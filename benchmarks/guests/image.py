@@ -1,4 +1,4 @@
-"""The disk and the kernel of the guests, made from packages of Debian and of this Python."""
+"""The disk and the kernel of the guests, made from Debian's packages and this Python's packages."""
 
 import dataclasses
 import importlib.metadata
@@ -38,9 +38,9 @@ class Image:
 
     Attributes:
       kernel: the kernel.
-      initrd: the initial RAM disk, which mounts the disk.
-      disk: an ext4 file system. Guests do not change it.
-      qemu: the command that runs QEMU, with its folders of firmware.
+      initrd: the initial RAM disk, which mounts `disk`.
+      disk: a file with an ext4 file system. Guests do not change it.
+      qemu: the command that runs QEMU, with the options for its firmware's folders.
     """
 
     kernel: pathlib.Path
@@ -50,7 +50,7 @@ class Image:
 
 
 def missing() -> str:
-    """Returns what this machine lacks to make the guests, or "" if it lacks nothing."""
+    """Returns a text with what this machine lacks to make the guests, or "" if it lacks nothing."""
     if os.geteuid() != 0:
         return "needs root (mmdebstrap, chroot)"
     tools = sorted(package for tool, package in _TOOLS.items() if shutil.which(tool) is None)
@@ -58,7 +58,7 @@ def missing() -> str:
 
 
 def make(cache: pathlib.Path, cxl: bool) -> Image:
-    """Returns the image. Makes the parts that the cache lacks."""
+    """Returns the image. Makes those of its files that the cache folder does not have yet."""
     cache.mkdir(parents=True, exist_ok=True)
     unpacked = cache / ("backports" if cxl else "stable")
     if not (unpacked / "done").exists():
@@ -91,7 +91,7 @@ def _run(*command: str | pathlib.Path, **options) -> str:
 
 
 def _unpack(target: pathlib.Path, cxl: bool) -> None:
-    """Downloads and unpacks the kernel and busybox, and a newer QEMU for CXL."""
+    """Downloads and unpacks the kernel and busybox, and with `cxl` also a newer QEMU."""
     shutil.rmtree(target, ignore_errors=True)
     folder = target / "archives"
     folder.mkdir(parents=True)
@@ -164,7 +164,7 @@ def _make_root(cache: pathlib.Path, root: pathlib.Path) -> None:
 
 
 def _copy_python(root: pathlib.Path) -> None:
-    """Copies the Python that runs this to the same place in the guest."""
+    """Copies the Python that runs this script to the same path in the guests' file system."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     base = pathlib.Path(sys.base_prefix)
     target = root / base.relative_to("/")
@@ -184,7 +184,7 @@ def _copy_python(root: pathlib.Path) -> None:
 
 
 def _closure(names: tuple[str, ...]) -> set[str]:
-    """Returns these distributions and their requirements."""
+    """Returns the names of these distributions and of all that they require, also indirectly."""
     found: set[str] = set()
     waiting = list(names)
     while waiting:
@@ -222,7 +222,7 @@ def _make_disk(
 
 
 def _make_initrd(unpacked: pathlib.Path, version: str, initrd: pathlib.Path) -> None:
-    """Makes a RAM disk that loads the disk's driver and continues from the disk."""
+    """Makes the RAM disk, which loads the disk's driver and then runs init from the disk."""
     folder = initrd.with_suffix(".folder")
     shutil.rmtree(folder, ignore_errors=True)
     for name in ("bin", "modules", "proc", "sys", "dev", "disk"):
@@ -277,7 +277,8 @@ def project() -> list[tuple[pathlib.Path, str]]:
     """Returns the paths that guests need from this checkout, and their places in /opt/project."""
     core = pathlib.Path(_extension())
     installed = importlib.metadata.distribution("jax_cxl")
-    # Tells JAX about the plugin that JAX_CXL_REPLACE_COLLECTIVES needs.
+    # JAX finds its plugins by entry points in this folder. JAX_CXL_REPLACE_COLLECTIVES needs the
+    # plugin jax_cxl.
     information = f"jax_cxl-{installed.version}.dist-info"
     return [
         (pathlib.Path(str(installed.locate_file(information))), information),

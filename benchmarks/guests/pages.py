@@ -1,4 +1,4 @@
-"""The programs of the documents that run as two processes."""
+"""Finds the programs in the documents that run as two processes."""
 
 import dataclasses
 import re
@@ -21,10 +21,10 @@ _COMMAND = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A program and how its page starts it.
+    """A program of a document, and how the document starts it.
 
     Attributes:
-      name: name of the page and the program.
+      name: path of the document, and file name of the program.
       text: the program.
       variables: "export" commands of bash, or "".
       devices: number of devices of a process.
@@ -37,7 +37,7 @@ class Program:
 
 
 def programs() -> Iterator[Program]:
-    """Finds the programs. Returns each once for every way in which its page starts it."""
+    """Finds the programs. If a document starts one in several ways, yields it once for each way."""
     for page in (image.ROOT / "README.md", *sorted((image.ROOT / "docs").rglob("*.md"))):
         texts = {}
         for block in blocks.of(page):

@@ -1,4 +1,4 @@
-"""Runs cases on two guests, and records the result of each."""
+"""Runs cases on two guests, and records the result of each case."""
 
 import contextlib
 import dataclasses
@@ -43,7 +43,7 @@ class Row:
 
 
 class Session:
-    """Two guests, and the rows of the table."""
+    """Two guests, and the results of the cases so far."""
 
     def __init__(self, bench: Bench):
         self.bench = bench
@@ -52,7 +52,11 @@ class Session:
         self._port = 12340
 
     def boot(self) -> str:
-        """Boots both guests. The first boot with an NVDIMM makes its namespace."""
+        """Boots both guests; returns how long that took.
+
+        The first boot with a new memory file prepares it, so the second guest then boots after the
+        first one.
+        """
         ready = self.bench.memory.with_suffix(".ready")
         first = Guest(self.bench, 0)
         self.guests = [first]
@@ -69,7 +73,7 @@ class Session:
         return f"up after {times[0]:.0f} and {times[1]:.0f} s"
 
     def reboot(self, number: int) -> str:
-        """Boots a guest again that was killed."""
+        """Boots a guest again after it was killed; returns how long that took."""
         self.guests[number] = Guest(self.bench, number)
         seconds = self.guests[number].wait_until_up()
         self._prepare(self.guests[number])
@@ -90,7 +94,10 @@ class Session:
 
     @contextlib.contextmanager
     def case(self, name: str) -> Iterator[list[str]]:
-        """Adds a row for what its body finds. The body appends details, or raises CaseFailed."""
+        """Runs a case: the body of the `with`. Adds a row with its result.
+
+        The body appends details to the list that it gets, and raises CaseFailed if the case fails.
+        """
         began = time.monotonic()
         details: list[str] = []
         passed = True
@@ -122,7 +129,7 @@ class Session:
     def expect(
         self, number: int, command: str, *words: str, status: int = 0, seconds: float = 120
     ) -> str:
-        """Runs a command that must end with this status and print these words (a pattern)."""
+        """Runs a command. The case fails unless it has this status and prints all `words`."""
         found, output = self.run(number, command, seconds)
         self._check(output, f"{command} on host {number}: status {found}", found == status, words)
         return output
@@ -138,12 +145,12 @@ class Session:
         """Starts a process of a job on each host.
 
         Args:
-          command: `{process}` and `{coordinator}` are replaced.
+          command: the command, in which `{process}` and `{coordinator}` are replaced.
           order: which host starts first.
           swap: whether process 0 is on host 1.
 
         Returns:
-          The numbers of the scripts, by host.
+          The number of the script on each host.
         """
         coordinator = self.coordinator(1 if swap else 0)
         scripts = {}
@@ -159,7 +166,7 @@ class Session:
     def wait_pair(
         self, scripts: list[int], *words: str, status: int = 0, seconds: float = 240
     ) -> list[str]:
-        """Waits for both processes, which must end with this status and print these words."""
+        """Waits for both processes, and fails the case unless they end as `expect` wants."""
         outputs = []
         for host, script in enumerate(scripts):
             found, output = self.guests[host].wait(script, seconds)
@@ -168,7 +175,7 @@ class Session:
         return outputs
 
     def wait_for(self, host: int, script: int, words: str, seconds: float = 240) -> None:
-        """Waits until a script has printed these words."""
+        """Waits until a script has printed `words`. The case fails if that takes too long."""
         if not self.guests[host].wait_for(script, words, seconds):
             output = self.guests[host].output(script)
             raise CaseFailed(f"host {host} did not print {words!r}: {output[-1500:]}")

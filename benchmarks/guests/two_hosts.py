@@ -9,8 +9,8 @@
 Needs root on Debian 12 and the packages that the program names if they are missing. The first run
 downloads Debian's packages and makes the guests' disk, in build/two_hosts; later runs use that.
 Guests reach each other by unix sockets, and nothing leaves the machine. Everything is emulated,
-without KVM. So times are those of an emulator, and flushing a cache line does nothing (the emulated
-incoherent pools of the tests check the flushes).
+without KVM. So times are those of an emulator, and flushing a cache line does nothing: a missing
+flush goes unnoticed here, but the tests find it with emulated incoherent pools.
 
 The exit status is 0 if all cases passed.
 """

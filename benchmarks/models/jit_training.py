@@ -1,4 +1,4 @@
-"""Measures training by `jax.jit` alone: XLA's own collectives between processes, and the pool's.
+"""Measures training by `jax.jit` alone, with XLA's own collectives and with those of the pool.
 
     python -m jax_cxl.launch -n 2 --devices-per-process 1
         benchmarks/models/jit_training.py --json j.json
@@ -9,18 +9,19 @@ Two programs, whose collectives XLA's partitioner inserts:
                     rows a device; on GPUs 8 layers of 4,096 x 4,096 and 4,096 rows
     example         the step of examples/train_jit.py
 
-Each is compiled in several ways: without jax_cxl's compiler hook, so that JAX's Gloo or NCCL
-communicates; under `jax_cxl.replace_collectives`; and with calls that do nothing in place of the
-collectives, which gives wrong results. On CPUs there is a fourth way, with calls that only wait for
-the other ranks. On GPUs there is one through the pool without early starts (`early_bytes=None`).
-The ways take turns. In the same turns, the collectives of the step run alone, one after another, by
-XLA and through the pool. A row of the results has all times, the ratios of the turns, the share of
-the collectives that is hidden behind computation, and, on CPUs, the copy bound: the time for
-copying the bytes that go through the pool, in the same turns.
+Each program is compiled in several ways. Without jax_cxl's compiler hook, JAX's Gloo or NCCL
+communicates. Under `jax_cxl.replace_collectives`, the pool does. In a third way, calls that do
+nothing replace the collectives, which gives wrong results. On CPUs there is also a way with calls
+that only wait for the other ranks. On GPUs there is also a way through the pool without early
+starts (`early_bytes=None`). The ways take turns. In the same turns, the collectives of the step run
+alone, one after another, by XLA and through the pool. A row of the results has all times, the
+ratios of the turns, and the share of the time of the collectives that is hidden behind computation.
+On CPUs it also has the copy bound: the time for copying the bytes that go through the pool,
+measured in the same turns.
 
-On CPUs the program also measures compilation, in turns: of the example's step, on all ranks at
-once, and of a program without collectives. In the latter the hook only searches the bytes of the
-module once.
+On CPUs the script also measures compilation with the hook and without, in turn. It compiles the
+example's step, on all ranks at once, and a program without collectives. For a program without
+collectives the hook only searches the bytes of the module once.
 
 Flags of the example change its sizes. `--programs` chooses programs. On GPUs, environment variables
 choose how NCCL communicates: for example through host memory with NCCL_P2P_DISABLE=1.
@@ -53,7 +54,7 @@ from jax_cxl._commands.bench import report, results_file
 from jax_cxl._commands.bench.world import CopyBound, World
 from jax_cxl._takeover import hook
 
-# Layers, width of a layer, rows a device.
+# Sizes of data_parallel: layers, width of a layer, rows on each device.
 _DENSE = {"cpu": (4, 256, 64), "gpu": (8, 4096, 4096)}
 
 
@@ -102,13 +103,16 @@ def main() -> None:
 
 
 def _compiled(program: Program) -> Callable[[], Any]:
-    """Returns a function that compiles the step again."""
+    """Clears JAX's caches; returns a function that compiles the step of the program."""
     jax.clear_caches()
     return program.step.lower(program.state, *program.arguments).compile
 
 
 class _Turns:
-    """Steps of a program, in the modes in which it was compiled. All ranks step together."""
+    """Runs the steps of a program, compiled in each of several modes (modes.py).
+
+    All ranks step together.
+    """
 
     def __init__(self, world: World, program: Program, among: tuple[str, ...]):
         self._world, self._program = world, program
@@ -120,13 +124,13 @@ class _Turns:
             self._states[mode] = jax.tree.map(jnp.copy, program.state)
         for mode in among:
             self.run(mode)
-        # Losses after the same number of steps. Training amplifies rounding, so later losses differ
-        # more.
+        # The losses of all modes after the same few steps, for comparison. Training amplifies
+        # rounding, so later losses would differ more.
         self.first_losses = dict(self._losses)
         self.times: dict[str, list[float]] = {mode: [] for mode in among}
 
     def run(self, mode: str) -> float:
-        """Returns the milliseconds of a step, on the slowest rank."""
+        """Runs steps in this mode; returns the milliseconds of one step on the slowest rank."""
         step, state, calls = self._steps[mode], self._states[mode], self._program.calls
         jax.block_until_ready(state)
         self._world.barrier()
@@ -138,13 +142,13 @@ class _Turns:
         return max(self._world.gather(time.perf_counter() - start)) / calls * 1e3
 
     def turn(self, number: int) -> None:
-        """Runs each mode once; every other turn in the opposite order."""
+        """Measures each mode once. In every other turn the modes run in the opposite order."""
         for mode in list(self.times)[:: 1 if number % 2 else -1]:
             self.times[mode].append(self.run(mode))
 
 
 def _train(world: World, program: Program, turns: int) -> dict[str, Any]:
-    """Returns the times of a step, and of its collectives alone, on the slowest rank."""
+    """Measures the steps of a program, and its collectives alone; returns the row of results."""
     on_cpus = jax.default_backend() == "cpu"
     pools = (OURS,) if on_cpus else (OURS, IN_PLACE)
     steps = _Turns(world, program, (OWN, *pools, *((WAITING,) if on_cpus else ()), NOTHING))
@@ -195,7 +199,13 @@ def _train(world: World, program: Program, turns: int) -> dict[str, Any]:
 
 
 def _communication(program: Program, before: Any, after: Any) -> Program:
-    """Returns a program with the collectives of a step, from the counts before and after a turn."""
+    """Returns a program with only the collectives of one step of `program`.
+
+    Args:
+      program: the program.
+      before: jax_cxl.stats() before the program made `program.calls` steps through the pool.
+      after: jax_cxl.stats() after these steps.
+    """
     of = {}
     for name, counted in after.operations.items():
         old = before.operations.get(name)
@@ -206,7 +216,7 @@ def _communication(program: Program, before: Any, after: Any) -> Program:
 
 
 def _compile(world: World, program: Program, turns: int) -> dict[str, Any]:
-    """Returns the times of compilation with both kinds of collectives, on the slowest rank."""
+    """Measures the compilation of a program, with the hook and without; returns the row."""
     times: dict[str, list[float]] = {mode: [] for mode in (OWN, OURS)}
     processor: dict[str, list[float]] = {mode: [] for mode in (OWN, OURS)}
     hooks, modules = [], []
@@ -253,7 +263,7 @@ def _spread(values: list[float]) -> dict[str, float]:
 
 
 def _ratios(ones: list[float], others: list[float]) -> dict[str, float]:
-    """Returns the spread over the turns of the ratio of the first time to the second."""
+    """Divides the times `ones` by the times `others`, turn by turn; returns the ratios' spread."""
     return _spread([one / other for one, other in zip(ones, others, strict=True)])
 
 

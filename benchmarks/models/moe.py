@@ -1,12 +1,13 @@
-"""Times and bytes of the exchange of a mixture of experts, compared in four ways.
+"""Measures the exchange of a mixture of experts in four ways: its time and its bytes.
 
     python -m jax_cxl.launch -n 2 benchmarks/models/moe.py --sizes=64KiB,1MiB,16MiB --json=moe.json
 
---sizes are the bytes of a rank's tokens. Each token chooses k of the experts. Every exchange brings
-the tokens to the experts, which do nothing, and back. examples/experts/exchanges.py has the ways:
-`dispatch` (jax_cxl.moe_dispatch and moe_combine), `ragged` (two jax_cxl.ragged_all_to_all), `dense`
-(two jax_cxl.all_to_all) and `dense-lax` (two jax.lax.all_to_all over Gloo, or NCCL). The last two
-are padded to 1.25 times an expert's mean share. All ways take turns.
+--sizes are the bytes of a rank's tokens. Each token chooses k of the experts. An exchange brings
+the tokens to their experts and back. Here the experts do nothing in between.
+examples/experts/exchanges.py has the ways: `dispatch` (jax_cxl.moe_dispatch and moe_combine),
+`ragged` (two jax_cxl.ragged_all_to_all), `dense` (two jax_cxl.all_to_all) and `dense-lax` (two
+jax.lax.all_to_all over Gloo, or NCCL). In the last two ways the rows of an expert are padded to
+1.25 times the mean number of tokens per expert. All ways take turns.
 
 A sample is one program that runs the exchange --calls times, each with the result of the previous
 exchange. XLA allocates new memory for each run of a program, and at 16 MiB touching it for the
@@ -14,10 +15,10 @@ first time takes longer than the exchange. So a program with one exchange would 
 `bytes_written` counts the bytes that this rank wrote to the pool in one exchange (jax_cxl.stats()).
 Results are checked against NumPy.
 
-Routings: `uniform`; `skewed`, in which a fifth of the experts gets 80% of the choices; `hot`, in
-which every token chooses expert 0, and its other choices are uniform; `foreign`, which is skewed
-toward experts of the next rank. With --ways=placed the experts of `dispatch` are where
-jax_cxl.expert_placement puts them for these choices.
+The routings are `uniform`; `skewed`, in which a fifth of the experts gets 80% of the choices;
+`hot`, in which every token chooses expert 0, and its other choices are uniform; and `foreign`,
+which is skewed toward experts of the next rank. The way `placed` is `dispatch` with the experts on
+the ranks that jax_cxl.expert_placement chooses for this routing.
 """
 
 import argparse
@@ -52,12 +53,13 @@ _FACTOR = 1.25
 
 
 class Case:
-    """A way, compiled, with its arguments."""
+    """One way to make the exchange, compiled for its arguments."""
 
     def __init__(self, way: Callable, x: np.ndarray, chosen: np.ndarray, options):
         ranks, tokens, k = chosen.shape
         mesh = jax_cxl.make_mesh((ranks,), (_AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
-        # For uniform choices the padded ways drop little; the others get room for everything.
+        # The padded ways get room for 1.25 times the mean, which drops little if the choices are
+        # uniform. The other ways get room for all rows.
         factor = _FACTOR if way in (WAYS["dense"], WAYS["dense-lax"]) else options.room
         per_expert = exchanges.capacity(tokens, k, options.experts, ranks, factor)
         agreed = exchanges.Sizes(_AXIS, options.experts, per_expert)
@@ -68,7 +70,8 @@ class Case:
             def once(_, x):
                 return way(x, chosen, weights, lambda rows: rows, agreed)
 
-            # In a loop with a variable bound, GPUs ask the host in each iteration whether to go on.
+            # On GPUs the bound is a constant: with a variable bound, a GPU would ask the host in
+            # each iteration whether to go on.
             fixed = jax.default_backend() != "cpu"
             return jax.lax.fori_loop(0, options.calls if fixed else calls, once, x)
 
@@ -100,14 +103,14 @@ class Case:
         return np.asarray(y.addressable_shards[0].data)
 
     def bytes_written(self) -> int:
-        """Bytes that this process writes to the pool in one exchange."""
+        """Returns how many bytes this process writes to the pool in one exchange."""
         before = jax_cxl.stats().bytes_published
         self.run(self._calls)
         return (jax_cxl.stats().bytes_published - before) // self._calls
 
 
 def main() -> int:
-    """Measures; returns 1 if a result is wrong."""
+    """Runs the benchmark; returns 1 if a result is wrong."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -145,7 +148,7 @@ def main() -> int:
 
 
 def _choose(routing: str, ranks: int, tokens: int, options) -> np.ndarray:
-    """Returns different experts for each token, (ranks, tokens, choices)."""
+    """Returns the experts that each token chooses, all different: (ranks, tokens, choices)."""
     arguments = (ranks, tokens, options.choices, options.experts)
     if routing != "foreign":
         return routed.choose(routing, *arguments)
@@ -155,7 +158,7 @@ def _choose(routing: str, ranks: int, tokens: int, options) -> np.ndarray:
 
 
 def _placed(chosen: np.ndarray, options) -> np.ndarray:
-    """Returns the choices with the numbers that expert_placement gives the experts."""
+    """Returns the choices, with the experts renumbered as jax_cxl.expert_placement places them."""
     counts = [np.bincount(mine.ravel(), minlength=options.experts) for mine in chosen]
     return jax_cxl.expert_placement(counts).astype(np.int32)[chosen]
 
@@ -181,7 +184,8 @@ def _measure(world: World, options, routing: str, size: int) -> list[dict]:
             times[name].append(measure.sample(world, case, calls[name]) * 1e6)
     rows = []
     for name, case in cases.items():
-        # Without drops every token gets itself back; the padded ways may drop some of it.
+        # The experts do nothing, so every token gets itself back. A padded way may drop some of its
+        # choices, and then the result is smaller.
         mine = x[world.rank]
         result = case.result()
         exact = name in ("dispatch", "placed", "ragged")

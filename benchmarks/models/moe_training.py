@@ -1,21 +1,22 @@
-"""Times a training step of examples/train_moe.py with several exchanges, side by side.
+"""Times a training step of examples/train_moe.py with several exchanges, which take turns.
 
     python -m jax_cxl.launch -n 2 --devices-per-process 1
         benchmarks/models/moe_training.py --json=moe.json
 
 examples/experts/exchanges.py defines the exchanges. With `dispatch`, `ragged` and `dense`, tokens
-and parameters go through the pool. With `dense-lax`, JAX's own collectives move both. `halves` is
-`dispatch` with two micro-batches, one of which computes while the other one communicates. For each
-exchange three programs take turns. Times are those of the slowest rank:
+and parameters go through the pool. With `dense-lax`, JAX's own collectives move tokens and
+parameters. `halves` is `dispatch` with two micro-batches, one of which computes while the other one
+communicates. For each exchange the script times three programs. The times are those of the slowest
+rank:
 
     step_ms                         the training step
     step_ms_without_communication   the step with local copies in place of the communication
-    communication_ms                what the step communicates, forward and backward, alone
+    communication_ms                only what the step communicates, forward and backward
 
 The share of the communication that computation hides is 1 - (step_ms -
 step_ms_without_communication) / communication_ms. The communication of an exchange includes its
-work on the device around the collectives, such as grouping rows. The last two programs of `halves`
-are those of `dispatch`, without micro-batches.
+work on the device around the collectives, such as grouping rows. For `halves`, the last two
+programs are those of `dispatch`, without micro-batches.
 
 `--trace=FOLDER` shows which operations overlap: JAX's profiler traces one more turn of each program
 on rank 0. Open FOLDER/.../perfetto_trace.json.gz at ui.perfetto.dev.
@@ -99,10 +100,11 @@ class Way:
     """The three programs of an exchange, compiled.
 
     Attributes:
-      programs: label -> function that runs the program once and returns its results.
+      programs: maps each label, such as `step_ms`, to a function that runs that program once and
+        returns its results.
       losses: the losses of the steps so far.
-      parameters: parameters of the model.
-      tokens: tokens of a device in a step.
+      parameters: number of parameters of the model.
+      tokens: number of tokens of a device in a step.
     """
 
     def __init__(self, name: str, options: argparse.Namespace):
@@ -160,7 +162,7 @@ class Way:
 
 
 def _tokens(tokens: int, width: int, dtype: Any, options: argparse.Namespace) -> list[jax.Array]:
-    """Returns random tokens of all devices, their choices without repetition, and equal weights."""
+    """Returns random tokens of all devices, k different experts for each, and equal weights."""
     rng = np.random.default_rng(0)
     rows, k = tokens * jax.device_count(), options.choices
     chosen = rng.random((rows, options.experts)).argsort(1)[:, :k].astype(np.int32)
@@ -179,7 +181,8 @@ def _communication(
 ) -> Any:
     """Returns a program that does only the communication of a step, one layer after another.
 
-    The experts return their rows unchanged.
+    The program gathers the parameters of a layer, and exchanges tokens with experts that return
+    their rows unchanged. Then it does the same backward.
     """
 
     def body(x, chosen, weights, shard):
@@ -189,7 +192,7 @@ def _communication(
 
         def layer(carry, _):
             results, backward = jax.vjp(forward, *carry)
-            # The barrier keeps XLA from dropping results.
+            # The barrier keeps XLA from removing communication whose results are not used.
             return jax.lax.optimization_barrier(backward(results)), None
 
         return jax.lax.scan(layer, (x, weights, shard), None, layers)[0]

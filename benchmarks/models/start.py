@@ -11,8 +11,9 @@ Three programs take turns. The launcher starts each on two processes. Each sums 
                 `JAX_CXL_REPLACE_COLLECTIVES=1`
 
 A row of the results has the median time of each part over the turns, in ms, and the median ratio of
-the whole time to that of gloo in the same turn. A part ends when the later rank has finished it. A
-job before the first turn compiles the sources of jax_cxl to bytecode, as pip does.
+the whole time to that of gloo in the same turn. A part ends when both ranks have finished it.
+Before the first turn, one job of each program runs without being measured. It compiles the sources
+of jax_cxl to bytecode, as pip does at the installation.
 """
 
 import argparse
@@ -43,8 +44,8 @@ def main() -> int:
     from jax_cxl._commands.bench import report, results_file
 
     load = os.getloadavg()[0]
-    # If this variable were set, each process of a checkout would compile jax_cxl's sources again,
-    # but not those of JAX, which is installed.
+    # With this variable, each process would compile the checkout's sources of jax_cxl again. JAX
+    # would have an advantage: it is installed, so it has bytecode.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     for name in _PROGRAMS:
         _start(name)
@@ -81,7 +82,7 @@ def main() -> int:
 
 
 def _start(program: str) -> dict[str, float]:
-    """Runs a job; returns the milliseconds of its parts."""
+    """Runs a job of one of the three programs; returns the milliseconds of its parts."""
     environment = {**os.environ, _STARTED: str(time.time())}
     environment.pop("JAX_CXL_REPLACE_COLLECTIVES", None)
     if program == "takeover":

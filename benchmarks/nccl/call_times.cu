@@ -5,9 +5,9 @@
 //   NCCL_P2P_DISABLE=1 ./call_times 2
 //   JAX_CXL_NCCL_HOSTS=all LD_PRELOAD=.../_nccl/libnccl.so.2 ./call_times 2
 //
-// Prints for each call and size the medians of nine samples, in us for a call:
-// the time that the host takes to enqueue it, and the whole time. nccl-tests
-// measures only the whole time.
+// Prints two times in us for each call and size, which are medians of nine
+// samples: the time that the host takes to enqueue the call, and the time until
+// the call has finished. nccl-tests measures only the second one.
 #include <cuda_runtime.h>
 #include <nccl.h>
 #include <sys/wait.h>
@@ -141,7 +141,8 @@ int main(int argc, char** argv) {
   for (int rank = 1; rank < size; ++rank) {
     int ends[2];
     CHECK(pipe(ends));
-    // Fork before the first call of CUDA: CUDA would not survive a fork.
+    // Fork before the first call of CUDA, because a child could not use CUDA
+    // that its parent has initialized.
     if (fork() == 0) {
       ncclUniqueId id;
       if (read(ends[0], &id, sizeof(id)) != sizeof(id)) return 1;

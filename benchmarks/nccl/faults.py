@@ -1,10 +1,11 @@
-"""Faults of communicators on two GPUs, with NCCL's own functions: how soon the other rank knows.
+"""Causes faults of communicators on two GPUs, and measures how soon the other rank knows.
 
     JAX_CXL_NCCL_HOSTS=all LD_PRELOAD=.../_nccl/libnccl.so.2 python benchmarks/nccl/faults.py
 
-Needs PyTorch, for memory of the GPU. Each fault is a job of two processes. Prints for each fault
-the seconds from the fault until ncclCommGetAsyncError returns an error, the text of
-ncclGetLastError, the seconds that ncclCommAbort takes, and whether the GPU computes afterwards.
+Calls NCCL's functions directly, but needs PyTorch for memory of the GPU. Each fault is a job of two
+processes. Prints for each fault the seconds from the fault until ncclCommGetAsyncError returns an
+error, the text of ncclGetLastError, the seconds that ncclCommAbort takes, and whether the GPU
+computes afterwards.
 """
 
 import ctypes

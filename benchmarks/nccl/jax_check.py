@@ -1,4 +1,4 @@
-"""Checks and times collectives of JAX between two processes with a GPU each.
+"""Checks and times JAX's collectives between two processes, each with one GPU.
 
     python benchmarks/nccl/jax_check.py                            NCCL itself
     JAX_CXL_NCCL_HOSTS=all LD_PRELOAD=.../_nccl/libnccl.so.2 \\

@@ -2,10 +2,10 @@
 
     python benchmarks/nccl/jax_doors.py --ranks=2 --json FILE
 
-The program is examples/train_jit.py with its sizes for GPUs, one process for each GPU. `nccl` is
-NCCL with NCCL_P2P_DISABLE=1, `hook` is `--replace-collectives`, and `door` is `--nccl`. They take
-turns. For each run it prints the time of a step, the seconds of compilation, the peak memory of the
-first GPU, and the last loss.
+The program is examples/train_jit.py with its sizes for GPUs, one process for each GPU. It runs in
+three ways, which take turns: `nccl` is NCCL with NCCL_P2P_DISABLE=1, and `hook` and `door` are the
+launcher's options `--replace-collectives` and `--nccl`. For each run the script prints the time of
+a step, the seconds of compilation, the peak memory of the first GPU, and the last loss.
 
 jax_cxl must be installed, with its module for GPUs.
 """
@@ -48,7 +48,7 @@ def _run(way: str, options: argparse.Namespace) -> dict[str, object]:
 
 
 def main() -> None:
-    """Runs the ways, which take turns."""
+    """Runs all ways in turn, several times."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--steps", type=int, default=60)

@@ -1,13 +1,14 @@
-"""Collectives in levels between processes with several GPUs: values, graphs and faults.
+"""Checks collectives in levels between processes with several GPUs: values, graphs and faults.
 
     JAX_CXL_NCCL_HOSTS=processes JAX_CXL_NCCL_LEVELS=65536 LD_PRELOAD=.../_nccl/libnccl.so.2 \\
         python benchmarks/nccl/levels_check.py --processes=2 --gpus=2
 
 First, one thread of each process calls NCCL for all GPUs of the process, in groups. Then each GPU
-has a thread, which also captures a call in a CUDA graph that runs three times. Inputs are small
-integers, so that every result is exact. Prints a line of JSON for each part, and ends with 1 if a
-value was wrong. Then come jobs in which a process is killed, a process aborts, and the settings
-differ. Without LD_PRELOAD only the values are checked, with NCCL itself.
+has a thread of its own, which also captures a call in a CUDA graph and replays the graph three
+times. Inputs are small integers, so that every result is exact. Prints a line of JSON for each
+part, and ends with 1 if a value was wrong. Then come three jobs with faults: a process is killed, a
+process aborts its communicators, and the processes have different settings. Without LD_PRELOAD only
+the values are checked, with NCCL itself.
 
 Needs PyTorch, for memory of the GPUs.
 """
@@ -38,7 +39,7 @@ _FAULTS = ("killed", "aborts", "settings differ")
 
 
 class _Ranks:
-    """The ranks of a process."""
+    """The ranks of one process, one for each of its GPUs."""
 
     def __init__(self, process: int, processes: int, gpus: int, unique: bytes) -> None:
         import torch
@@ -55,7 +56,7 @@ class _Ranks:
                 self.nccl.call("ncclCommInitRank", ctypes.byref(comm), *place)
 
     def inputs(self, call: str, count: int, dtype: str) -> list[Any]:
-        """Returns the inputs of all ranks of the job, on the CPU."""
+        """Returns the inputs of a call for all ranks of the job, on the CPU."""
         each = count * (self.size if call == "ncclReduceScatter" else 1)
         index = self._torch.arange(each)
         return [
@@ -64,7 +65,7 @@ class _Ranks:
         ]
 
     def expected(self, call: str, op: str, rank: int, inputs: list[Any]) -> Any:
-        """Returns the output of a rank."""
+        """Returns the right output of a call for a rank, given the inputs of all ranks."""
         if call == "ncclAllGather":
             return self._torch.cat(inputs)
         if call == "ncclBroadcast":
@@ -77,7 +78,7 @@ class _Ranks:
         return reduced if call == "ncclAllReduce" else reduced.chunk(self.size)[rank]
 
     def start(self, call: str, op: str, rank: int, x: Any, y: Any, count: int) -> None:
-        """Calls a function for a rank, on the current stream of its GPU."""
+        """Calls NCCL's function `call` for a rank, on the current stream of its GPU."""
         stream = ctypes.c_void_p(self._torch.cuda.current_stream(rank).cuda_stream)
         dtype = TYPES[str(x.dtype).removeprefix("torch.")]
         extra = [_OPS[op]] if op else [self.size - 1] if call == "ncclBroadcast" else []
@@ -86,7 +87,7 @@ class _Ranks:
         self.nccl.call(call, *pointers, ctypes.c_size_t(count), dtype, *extra, comm, stream)
 
     def buffers(self, call: str, rank: int, count: int, inputs: list[Any], place: bool) -> Any:
-        """Returns the input and the output of a rank on its GPU."""
+        """Returns input and output of a rank on its GPU. With `place`, they are one buffer."""
         blocks = self.size if call == "ncclAllGather" else 1
         x = inputs[rank].to(f"cuda:{rank}")
         y = self._torch.zeros(blocks * count, dtype=x.dtype, device=x.device)
@@ -99,7 +100,7 @@ class _Ranks:
         return mine, y
 
     def by_one_thread(self, call: str, op: str, dtype: str, count: int) -> int:
-        """Returns the number of wrong elements."""
+        """Makes a call for all ranks in one group; returns the number of wrong elements."""
         wrong = 0
         inputs = self.inputs(call, count, dtype)
         for place in (False, True):
@@ -115,7 +116,11 @@ class _Ranks:
         return wrong
 
     def by_threads(self, call: str, op: str, dtype: str, count: int) -> int:
-        """Returns the number of wrong elements. A graph follows a call that is not captured."""
+        """Makes calls for each rank in a thread of its own; returns the number of wrong elements.
+
+        Each thread makes a call directly, then replays a graph of the same call, then makes one
+        more call directly.
+        """
         inputs = self.inputs(call, count, dtype)
         wrong = dict.fromkeys(self.ranks, -1)
         pairs = {r: self.buffers(call, r, count, inputs, False) for r in self.ranks}
@@ -148,7 +153,7 @@ class _Ranks:
         return sum(wrong.values()) if min(wrong.values()) >= 0 else -1
 
     def hang(self) -> None:
-        """Starts a call that the other processes do not make."""
+        """Starts a call that the other processes do not make, so it cannot finish."""
         pairs = {r: self._torch.ones(1 << 24, device=f"cuda:{r}") for r in self.ranks}
         with self.nccl.group():
             for rank, x in pairs.items():

@@ -1,4 +1,4 @@
-"""NCCL's functions by ctypes, for programs that call them without a framework."""
+"""Calls NCCL's functions by ctypes, for programs that use them without a framework."""
 
 import contextlib
 import ctypes
@@ -44,13 +44,13 @@ class Config(ctypes.Structure):
 
 
 def config(*, blocking: bool) -> Config:
-    """Returns the configuration of a communicator."""
+    """Returns a configuration in which only `blocking` is set."""
     rest = [_UNDEFINED] * 3 + [None, _UNDEFINED]
     return Config(ctypes.sizeof(Config), 0xCAFEBEEF, 22100, int(blocking), *rest)
 
 
 class Library:
-    """The libnccl.so.2 that the process finds. A method raises RuntimeError if NCCL refuses."""
+    """The libnccl.so.2 that the process finds. An error of NCCL is raised as RuntimeError."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL("libnccl.so.2")
@@ -58,7 +58,7 @@ class Library:
         self._library.ncclGetLastError.argtypes = (ctypes.c_void_p,)
 
     def call(self, name: str, *arguments: Any) -> int:
-        """Calls a function, and returns ncclSuccess or ncclInProgress."""
+        """Calls the function `name`; returns ncclSuccess or ncclInProgress."""
         result = int(getattr(self._library, name)(*arguments))
         if result not in (0, IN_PROGRESS):
             raise RuntimeError(f"{name} returned {result}: {self.last_error(None)}")
@@ -75,7 +75,7 @@ class Library:
         return error.value
 
     def wait(self, comm: ctypes.c_void_p) -> None:
-        """Waits until a communicator that does not block has nothing in progress."""
+        """Waits until nothing is in progress on a communicator, which may be a nonblocking one."""
         while (error := self.async_error(comm)) == IN_PROGRESS:
             time.sleep(1e-4)
         if error:
@@ -90,7 +90,7 @@ class Library:
     def init_rank(
         self, size: int, unique: bytes, rank: int, *, blocking: bool = True
     ) -> ctypes.c_void_p:
-        """Returns a communicator that is ready."""
+        """Makes a communicator; returns it once it is ready. All ranks call this."""
         comm = ctypes.c_void_p()
         chosen = config(blocking=blocking)
         self.call(
@@ -107,8 +107,10 @@ class Library:
     def split(
         self, comm: ctypes.c_void_p, color: int, key: int, *, blocking: bool
     ) -> ctypes.c_void_p:
-        """Returns the communicator of the ranks with this color, once it is ready. All ranks call
-        this."""
+        """Returns a new communicator of the ranks with this color, once it is ready.
+
+        All ranks of `comm` call this.
+        """
         part = ctypes.c_void_p()
         chosen = config(blocking=blocking)
         self.call("ncclCommSplit", comm, color, key, ctypes.byref(part), ctypes.byref(chosen))
@@ -117,7 +119,7 @@ class Library:
         return part
 
     def shrink(self, comm: ctypes.c_void_p, excluded: Sequence[int]) -> ctypes.c_void_p:
-        """Returns the communicator of the ranks that remain. Only they call this."""
+        """Returns a new communicator without the excluded ranks. Only the other ranks call this."""
         part = ctypes.c_void_p()
         chosen = config(blocking=True)
         ranks = (ctypes.c_int * len(excluded))(*excluded)
@@ -134,9 +136,10 @@ class Library:
 
         Args:
           factor: the address, in memory of the device or of the host.
-          dtype: of the factor and of the data.
+          dtype: dtype of the factor and of the data.
           comm: the communicator to which the reduction belongs.
-          on_device: whether each call reads the factor. Otherwise this function reads it.
+          on_device: the factor is in memory of the device, and each call reads it there. Otherwise
+            it is in memory of the host, and this function reads it.
         """
         made = ctypes.c_int()
         where = (ctypes.byref(made), ctypes.c_void_p(factor))
@@ -145,7 +148,7 @@ class Library:
 
     @contextlib.contextmanager
     def group(self) -> Iterator[None]:
-        """Makes the calls inside one group."""
+        """Makes NCCL treat the calls inside the context as one group."""
         self.call("ncclGroupStart")
         yield
         self.call("ncclGroupEnd")

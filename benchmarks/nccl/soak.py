@@ -1,13 +1,13 @@
-"""Random calls of NCCL's functions between the GPUs of a machine, one process for each.
+"""Makes random calls of NCCL's functions between the GPUs of a machine, one process for each GPU.
 
     JAX_CXL_NCCL_HOSTS=all LD_PRELOAD=.../_nccl/libnccl.so.2 \\
         python benchmarks/nccl/soak.py --ranks=4 --seconds=600
 
-Every round makes communicators by ncclCommSplit, blocking or not, and by ncclCommShrink. A batch of
-one to four calls on random communicators is one group. Some batches are captured in a CUDA graph
-and replayed with other values, and calls that are not captured run in between. Inputs are small
-integers, so that every result is exact. Prints a line of JSON for each round, and ends with 1 if a
-value was wrong. Without LD_PRELOAD it tries NCCL itself.
+Every round makes communicators by ncclCommSplit, blocking or not, and by ncclCommShrink. Then it
+makes batches of calls. A batch is one group of one to four calls on random communicators. Some
+batches are captured in a CUDA graph and replayed with other values, and calls that are not captured
+run in between. Inputs are small integers, so that every result is exact. Prints a line of JSON for
+each round, and ends with 1 if a value was wrong. Without LD_PRELOAD it tries NCCL itself.
 
 Needs PyTorch, for memory of the GPU.
 """
@@ -45,7 +45,7 @@ class _Comm:
 
 @dataclasses.dataclass
 class _Call:
-    """A call that all members of a communicator make."""
+    """A call that all members of a communicator make. `seed` determines its values."""
 
     name: str
     comm: _Comm
@@ -72,18 +72,21 @@ class _Rank:
         self.calls = self.wrong = 0
 
     def values(self, call: _Call, rank: int) -> Any:
-        """What a member of a call sends."""
+        """Returns what `rank` sends in a call."""
         blocks = len(call.comm.ranks) if call.name in _MANY_IN else 1
         index = self.torch.arange(call.count * blocks, device="cuda")
         return ((index + 3 * rank + call.seed) % 5 + 1).to(getattr(self.torch, call.dtype))
 
     def factor(self, call: _Call, rank: int) -> Any:
-        """A member's factor in a premultiplied sum. Replays change the factor on the device."""
+        """Returns the factor of `rank` in a premultiplied sum.
+
+        A factor on the device changes with each replay of a graph, and one on the host does not.
+        """
         turn = call.seed if call.op == "device factor" else 0
         return self.torch.tensor([(rank + turn) % 3 + 1], dtype=getattr(self.torch, call.dtype))
 
     def expected(self, call: _Call) -> Any:
-        """What this rank receives, or None."""
+        """Returns what this rank has to receive in a call, or None if it receives nothing."""
         torch, ranks = self.torch, call.comm.ranks
         me = ranks.index(self.rank)
         sent = [self.values(call, rank) for rank in ranks]
@@ -115,9 +118,9 @@ class _Rank:
         """Calls NCCL's function on the current stream.
 
         Args:
-          call: what to do.
-          source: what this rank sends.
-          target: what it receives.
+          call: the call.
+          source: the memory that this rank sends.
+          target: the memory that gets what it receives.
           factor: the factor of a premultiplied sum, in memory of the device.
         """
         me, size = call.comm.ranks.index(self.rank), len(call.comm.ranks)
@@ -146,7 +149,7 @@ class _Rank:
             self.nccl.call("ncclRedOpDestroy", made, call.comm.handle)
 
     def buffers(self, call: _Call, *, in_place: bool) -> tuple[Any, Any]:
-        """Returns memory of the right sizes for what a call sends and receives."""
+        """Returns memory for what this rank sends and for what it receives in a call."""
         torch, size = self.torch, len(call.comm.ranks)
         source = torch.empty_like(self.values(call, self.rank))
         if in_place and call.name in ("ncclAllReduce", "ncclReduce", "ncclBroadcast"):
@@ -159,7 +162,13 @@ class _Rank:
         return source, target
 
     def batch(self, calls: list[_Call], *, in_place: bool, replays: int) -> None:
-        """Makes the calls as one group, at once or from a graph that is replayed."""
+        """Makes the calls as one group and checks their results.
+
+        Args:
+          calls: the calls of all ranks.
+          in_place: whether a call's input and output may be the same memory.
+          replays: how often to replay a graph of the calls; 0: make the calls directly.
+        """
         mine = [call for call in calls if self.rank in call.comm.ranks]
         memory = [self.buffers(call, in_place=in_place) for call in mine]
         factors = [self.factor(call, self.rank).cuda() for call in mine]
@@ -192,7 +201,7 @@ class _Rank:
         self.torch.cuda.synchronize()  # before a graph goes
 
     def compare(self, calls: list[_Call], memory: list[tuple[Any, Any]]) -> None:
-        """Counts the calls whose results are wrong."""
+        """Compares the results of the calls, and counts the wrong ones."""
         for call, (_, target) in zip(calls, memory, strict=True):
             self.calls += 1
             want = self.expected(call)
@@ -202,7 +211,7 @@ class _Rank:
                 print(json.dumps({"rank": self.rank, "wrong": what}), flush=True)
 
     def parts(self, pick: random.Random) -> list[_Comm]:
-        """Returns new communicators: the colors of a split, and sometimes all ranks but one."""
+        """Returns new communicators: one for each color of a split, sometimes one of a shrink."""
         colors = [pick.randrange(2) for _ in range(self.size)]
         keys = [pick.randrange(100) for _ in range(self.size)]
         blocking = pick.random() < 0.5
@@ -226,7 +235,7 @@ class _Rank:
         return made
 
     def round(self, pick: random.Random, batches: int) -> None:
-        """Makes communicators, makes calls on them, and ends them."""
+        """Makes communicators, makes batches of calls on them, and destroys them."""
         parts = self.parts(pick)
         for _ in range(batches):
             calls = []
@@ -250,7 +259,7 @@ def _process(rank: int, options: argparse.Namespace, parent: Connection) -> None
     with this.torch.cuda.stream(this.stream):
         begin, number = time.time(), 0
         while True:
-            # Rank 0 decides, so that all ranks make the same rounds.
+            # Rank 0 decides whether there is another round, so that all ranks make the same rounds.
             go = this.torch.tensor([time.time() - begin < options.seconds], device="cuda").int()
             pointer = ctypes.c_void_p(go.data_ptr())
             how = (ctypes.c_size_t(1), TYPES["int32"], 0)
@@ -270,7 +279,7 @@ def _process(rank: int, options: argparse.Namespace, parent: Connection) -> None
 
 
 def main() -> None:
-    """Starts the processes."""
+    """Starts a process for each rank; exits with 1 if one of them found a wrong value."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=60)

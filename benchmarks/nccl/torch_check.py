@@ -1,4 +1,4 @@
-"""Checks and times collectives of PyTorch on two GPUs or more, one process each.
+"""Checks and times PyTorch's collectives on two GPUs or more, one process for each GPU.
 
     python benchmarks/nccl/torch_check.py --check --time              NCCL itself
     JAX_CXL_NCCL_HOSTS=all LD_PRELOAD=.../_nccl/libnccl.so.2 \\
@@ -28,7 +28,7 @@ _TIMED = (4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20)
 
 
 class Rank:
-    """One rank's part of the checks. `wrong` counts values that differ from NumPy's."""
+    """One rank's part of the checks. `wrong` counts results that are not as expected."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
@@ -89,9 +89,10 @@ def check_reductions(this: Rank) -> None:
 
 
 def check_premultiplied(this: Rank) -> None:
-    """Checks sums to which each rank applies a factor of its own, directly and in a graph."""
+    """Checks premultiplied sums, directly and in a graph. Each rank has a factor of its own."""
     make = dist._make_nccl_premul_sum
-    # Not bfloat16: PyTorch passes its factor as float32, and NCCL reads only two of the bytes.
+    # Not bfloat16: PyTorch passes a factor for bfloat16 as float32, and NCCL reads only two of its
+    # bytes.
     for dtype in (torch.float16, torch.float32, torch.float64):
         factors = [torch.tensor([0.5 * (r + 1)], dtype=dtype) for r in range(this.size)]
         mine = factors[this.rank]
@@ -174,7 +175,7 @@ def check_groups(this: Rank) -> None:
 
 
 def check_graphs(this: Rank) -> None:
-    """Replays a graph of several collectives, with other calls in between that are not captured."""
+    """Replays a graph of several collectives, and makes calls outside of the graph in between."""
     for count in (256, 4096, 1 << 20):
         static = torch.empty(count, device="cuda")
         gathered = torch.empty(this.size * count, device="cuda")
@@ -248,7 +249,7 @@ def time_calls(this: Rank) -> None:
 
 
 def time_decode(this: Rank) -> None:
-    """Times a captured step of 32 layers with two all-reduces each, like that of a decoder."""
+    """Times a captured graph like a decoder's step: 32 layers with two all-reduces each."""
     for nbytes in (16 << 10, 128 << 10, 1 << 20):
         value = torch.zeros(nbytes // 2, dtype=torch.bfloat16, device="cuda")
         dist.all_reduce(value)

@@ -3,9 +3,10 @@
     python benchmarks/nccl/torch_fsdp.py --json FILE
 
 The model is like Llama's: RMSNorm, rotary positions, SwiGLU. Each layer is a unit of FSDP, in
-bfloat16 with fp32 sums of gradients. `nccl` is NCCL with NCCL_P2P_DISABLE=1, and `pool` is the
-libnccl.so.2 of this package with JAX_CXL_NCCL_HOSTS=all. They take turns. Rows of JSON have the
-time of a step, tokens per second, the peak memory, and the losses.
+bfloat16, with sums of gradients in float32. The script trains in two ways, which take turns: `nccl`
+is NCCL with NCCL_P2P_DISABLE=1, and `pool` is the libnccl.so.2 of this package with
+JAX_CXL_NCCL_HOSTS=all. Rows of JSON have the time of a step, tokens per second, the peak memory,
+and the losses.
 
 Needs PyTorch.
 """
@@ -153,7 +154,7 @@ def _run(way: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Runs the ways, which take turns."""
+    """Runs both ways in turn, several times."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--width", type=int, default=2048)

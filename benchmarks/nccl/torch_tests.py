@@ -1,12 +1,12 @@
-"""Runs PyTorch's own tests of collectives with NCCL over host memory, and through the pool.
+"""Runs PyTorch's own tests of collectives, with NCCL over host memory and with the pool.
 
     python benchmarks/nccl/torch_tests.py FOLDER --json=tests.json
 
-FOLDER contains files of PyTorch's test/distributed: test_c10d_nccl.py, test_c10d_ops_nccl.py,
-test_c10d_common.py and others of `_SELECTION`. Its subfolder site can contain Python packages that
-the tests need. Each test runs in a process of its own, several tests at a time. If the test is
-skipped with NCCL, for example for lack of GPUs, it does not run with the pool. Prints a line of
-JSON for each test, and at the end how many tests passed.
+FOLDER contains these files of PyTorch's test/distributed: test_c10d_nccl.py, test_c10d_ops_nccl.py,
+test_c10d_common.py, and the others that `_SELECTION` names. Its subfolder site can contain Python
+packages that the tests need. Each test runs in a process of its own, several tests at a time. If
+the test is skipped with NCCL, for example for lack of GPUs, it does not run with the pool. Prints a
+line of JSON for each test, and at the end how many tests passed.
 """
 
 import argparse
@@ -34,7 +34,7 @@ _WAYS = {
     "nccl": {"NCCL_P2P_DISABLE": "1"},
     "pool": {"JAX_CXL_NCCL_HOSTS": "all", "LD_PRELOAD": str(_LIBRARY), "NCCL_DEBUG": "WARN"},
 }
-# Which tests run, the most informative ones first.
+# Patterns of the tests that run. The most informative tests come first, in case time runs out.
 _SELECTION = [
     r"test_c10d_ops_nccl\.",
     r"test_c10d_nccl\.ProcessGroupNCCLGroupTest\.(?!test_nan)",
@@ -76,7 +76,7 @@ def _tests(suite: unittest.TestSuite) -> Iterator[str]:
 
 
 def _selected(only: str) -> list[str]:
-    """Returns the selected tests, in the order of the selection."""
+    """Returns the tests of `_SELECTION`, in its order, whose names match the pattern `only`."""
     names = [
         name
         for module in _MODULES
@@ -87,7 +87,7 @@ def _selected(only: str) -> list[str]:
 
 
 def _error(output: str) -> str:
-    """Returns the last error in the output of a test, with the lines that explain it."""
+    """Returns the last error in the output of a test, and the few lines that explain it."""
     lines = [line for line in map(_bare, output.splitlines()) if line]
     at = max((i for i, line in enumerate(lines) if _ERROR.match(line)), default=len(lines) - 2)
     text = []
@@ -112,7 +112,7 @@ def _outcome(status: int, output: str) -> Result:
 
 
 def _run(name: str, way: str, path: str, limit: float) -> Result:
-    """Runs one test, and ends all its processes."""
+    """Runs the test `name` in one of `_WAYS`, and kills all its processes afterwards."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as output:
         for each in ("barrier", "test_dir", "init_dir"):
@@ -140,7 +140,7 @@ def _run(name: str, way: str, path: str, limit: float) -> Result:
 
 
 class Report:
-    """The results so far. Thread-safe."""
+    """The results of all tests so far. Thread-safe."""
 
     def __init__(self, place: pathlib.Path | None) -> None:
         self._place = place

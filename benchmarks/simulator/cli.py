@@ -1,6 +1,6 @@
 """`python benchmarks/simulate.py`: models one call on a machine that you describe.
 
-It also writes the study in docs/performance.md.
+With `--write` it writes the study in docs/performance.md instead.
 """
 
 import argparse

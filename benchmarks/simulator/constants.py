@@ -1,4 +1,4 @@
-"""Every constant of the model, with its source. Nothing else in the simulator holds a number.
+"""Every constant of the model, with its source. All numbers of the simulator are in this file.
 
 Sources:
   paper     CCCL, arXiv 2602.22457 (3 hosts with one H100 each, TITAN-II switch, six CZ120 cards)
@@ -23,17 +23,21 @@ CARDS = 6  # paper
 
 # --- Links and cards -----------------------------------------------------------------------------
 
-# paper: "about 20 GB/s" each way between a GPU and the pool, with one DMA engine per direction.
+# paper: "about 20 GB/s" in each direction between a GPU and the pool, with one DMA engine for each
+# direction.
 GPU_OUT = 20 * GB
 GPU_IN = 20 * GB
-# here: 55 GB/s between a GPU and host memory over the same PCIe Gen5 x16. One GPU per host never
-# reaches this rate; several GPUs share it.
+# here: 55 GB/s between a GPU and host memory over the same PCIe Gen5 x16. The model uses it as the
+# rate of a host's link to the pool. A single GPU of a host does not reach it (GPU_OUT, GPU_IN);
+# several GPUs of a host share it.
 UPLINK = 55 * GB
-# Beluga: 22.5 GB/s per card, which two ranks share. We use it for reads and for writes.
+# Beluga: 22.5 GB/s per card, measured with two ranks that share the card. We use the same rate for
+# reads and for writes.
 CARD_IN = 22.5 * GB
 CARD_OUT = 22.5 * GB
-# Micron: 36 GB/s per card with two reads for each write. The link has two directions; the DRAM has
-# only one.
+# Micron: 36 GB/s per card for reads and writes together, at two reads for each write. This is less
+# than CARD_IN + CARD_OUT, because the DRAM serves reads and writes in turn, although the link has
+# two directions.
 CARD_BOTH = 36 * GB
 # H100 SXM data sheet: 3.35 TB/s. Bounds only copies inside a GPU.
 MEMORY = 3350 * GB
@@ -46,98 +50,105 @@ DRAM_LOAD = 0.214 * US
 
 # --- jax_cxl: one kernel a call, on `coherent` and `uncached` pools ------------------------------
 
-# NCCL: base latency of a ring kernel with flags in its lines (LL). Our kernel starts like NCCL's.
+# NCCL: base latency of a ring kernel with flags in its lines (LL). We assume that our kernels take
+# as long to start.
 KERNEL_START = 6.6 * US
-# A load of a doorbell that rang long before. Each step that waits makes at least one such load.
+# A load of a doorbell that has rung already. Each step that waits makes at least one such load.
 KERNEL_POLL = POOL_LOAD
-# here: half of the 3.0 us that a round trip through DRAM takes between two polling kernels. A
-# doorbell is a store and a load. Each takes POOL_LOAD - DRAM_LOAD longer in the pool than in DRAM.
-# The load that sees the doorbell is subtracted, because KERNEL_POLL counts it.
+# Time from one kernel's doorbell until another kernel sees it. here: through DRAM, half of the 3.0
+# us of a round trip between two polling kernels. A doorbell is a store and a load. Each takes
+# POOL_LOAD - DRAM_LOAD longer in the pool than in DRAM. The load that sees the doorbell is
+# subtracted, because KERNEL_POLL counts it.
 KERNEL_DOORBELL = 1.5 * US + 2 * (POOL_LOAD - DRAM_LOAD) - KERNEL_POLL
 # A fence before a doorbell, which waits until earlier stores have arrived. We assume that it takes
 # as long as a load.
 KERNEL_FENCE = POOL_LOAD
 # design: doorbells lie 128 bytes apart.
 DOORBELL_BYTES = 128
-# design: the shortest round of a kernel of the CUDA engine in a pool of several devices
-# (cc/comm/cuda/device_connection.h). The model has shorter rounds.
+# design: the fewest bytes of a round in the kernels of the CUDA engine, in a pool of several
+# devices (cc/comm/cuda/device_connection.h). The modeled calls use shorter rounds.
 ENGINE_ROUND = MIB
-# The model takes two things from the CUDA engine (cc/plan/gpu_geometry.h): the sizes of rings, and
-# the choice of the calls that carry flags in their own lines.
+# Two things are not constants here, because the model takes them from the CUDA engine
+# (cc/plan/gpu_geometry.h): the sizes of rings, and which calls carry flags in the lines of their
+# data.
 
 # --- jax_cxl on `flush` pools: a host passes doorbells on and flushes (docs/decisions/0018) -------
 
-# here, four threads of a Xeon after DMA into pinned memory: clwb of 1 MiB, clflushopt of 32 MiB.
-# jax_cxl has up to four threads a GPU.
+# here, with four threads of a Xeon, after DMA into pinned memory: clwb of 1 MiB takes 18 us, and
+# clflushopt of 32 MiB takes 381 us. jax_cxl has up to four threads for each GPU.
 WRITE_BACK_RATE = MIB / (18 * US)
 DROP_RATE = 32 * MIB / (381 * US)
 
 # --- The paper's library: cudaMemcpyAsync and doorbells by the host ------------------------------
 
 # Beluga, 16 KiB without flushes: 9.1 us out, 10.6 us in, minus the time of the bytes at 20 GB/s.
-# This time runs from the call until the host knows that the copy is complete. The paper's library
-# needs to know this before each doorbell.
+# These times run from the call until the host knows that the copy is complete. The paper's library
+# rings each doorbell only then.
 COPY_PUT_SETUP = 9.1 * US - 16 * KIB / GPU_OUT
 COPY_GET_SETUP = 10.6 * US - 16 * KIB / GPU_IN
-# A store by the host, then on average one and a half polls. Each poll is a load from the pool.
+# A store by a host, then on average one and a half polls by the other host. The store takes as long
+# as a load from the pool, and so does each poll.
 HOST_DOORBELL = 2.5 * POOL_LOAD
-# jax_cxl on `flush` pools: a doorbell goes from the GPU to its host, from host to host, and to the
-# other GPU. here: a word in host memory takes 1.5 us from one kernel to another kernel that polls.
-# The load that sees the doorbell is subtracted.
+# jax_cxl on `flush` pools: a doorbell goes from a GPU to its host (1.5 us), from host to host, and
+# to the other GPU (1.5 us). here: 1.5 us is the time of a word in host memory from one kernel to
+# another kernel that polls. The load that sees the doorbell is subtracted, because it is counted as
+# a poll.
 RELAYED_DOORBELL = 1.5 * US + HOST_DOORBELL + 1.5 * US - DRAM_LOAD
-# here: the shortest operation on a stream, a copy of 4 KiB. It stands for the reduction after each
-# copy.
+# Fixed cost of the reduction after each copy. here: the time of the shortest operation on a stream,
+# a copy of 4 KiB.
 REDUCE_SETUP = 2.4 * US
-# paper: "4 to 8 is best". The model takes the best of these at each size.
+# Numbers of chunks of a call. paper: "4 to 8 is best". The model takes the best of these at each
+# size.
 CHUNKS = (1, 2, 4, 8)
-# Not known: whether the readers of a broadcast follow the root together, begin with different
-# chunks, or begin one after another. The model takes the best order at each size.
+# The paper does not say whether the readers of a broadcast follow the root together, begin with
+# different chunks, or begin one after another. The model takes the best order at each size.
 READER_ORDERS = ("same", "rotated", "staggered")
 
 # --- InfiniBand and NCCL -------------------------------------------------------------------------
 
 # paper: 200 Gb/s.
 INFINIBAND = 25 * GB
-# One value for all operations. No source gives the value of the paper's network. We calibrated it
-# once, on the one figure in which only rates matter (All is 1.05 times as fast as NCCL for
-# all-reduce above 256 MB). The rest of the tables follows from it. docs/performance.md shows how
-# they depend on it.
+# The part of INFINIBAND that NCCL reaches, one value for all operations. No source gives it for the
+# paper's network. We calibrated it on the only figure of the paper in which nothing but rates
+# matters (All is 1.05 times as fast as NCCL for all-reduce above 256 MB). The other speeds relative
+# to the paper's NCCL follow from it. docs/performance.md shows how they depend on it.
 NCCL_EFFICIENCY = 0.48
-# NCCL, by protocol (LL, LL128, Simple): the latency of a call, the latency of a network hop for
-# rings and for trees, and the part of the bandwidth that is payload.
+# NCCL, for each of its protocols (LL, LL128, Simple): the latency of a call and of a network hop,
+# for rings and for trees, and the part of the transferred bytes that is payload.
 NCCL_BASE = (6.6 * US, 14.0 * US, 8.4 * US)
 NCCL_TREE_BASE = (6.8 * US, 14.0 * US, 8.4 * US)
 NCCL_RING_HOP = (2.7 * US, 4.0 * US, 14.0 * US)
 NCCL_TREE_HOP = (5.0 * US, 8.5 * US, 14.0 * US)
 NCCL_PAYLOAD = (0.5, 0.92, 1.0)
 NCCL_TREE_BANDWIDTH = 0.92
-# NCCL: latency of a hop inside a host, by protocol: between GPUs on NVLink, and between GPUs on
-# PCIe, by peer-to-peer copies or through the host's memory.
+# NCCL: latency of a hop inside a host, for each protocol. The PCIe latency is the same for
+# peer-to-peer copies and for copies through the host's memory.
 NCCL_NVLINK_HOP = (0.6 * US, 1.9 * US, 3.4 * US)
 NCCL_NVLINK_TREE_HOP = (0.6 * US, 1.25 * US, 4.0 * US)
 NCCL_PCIE_HOP = (1.0 * US, 2.5 * US, 5.7 * US)
-# Neither measured nor from a source: we assume that a well-tuned network reaches this. The tables
-# of hosts with several GPUs use it, because it favors NCCL.
+# An assumption, neither measured nor from a source: the part of INFINIBAND that NCCL reaches on a
+# well-tuned network. The tables of hosts with several GPUs use it, because it favors NCCL.
 NCCL_TUNED_EFFICIENCY = 0.9
 
 # --- Inside a host of several GPUs: JAX's own collectives, which are NCCL's ----------------------
 
 # Bus bandwidth of a GPU, by kind of link and operation.
 INSIDE_RATES = {
-    # here: NCCL over NVLink, 256 MiB, two H200s. Eight GPUs were not measured.
+    # here: NCCL over NVLink, 256 MiB, two H200s. We use it for eight GPUs too, without a
+    # measurement.
     "nvlink": {"all_gather": 250 * GB, "all_to_all": 273 * GB},
     # Peer-to-peer copies over PCIe were not measured. here: two GPUs that copy to and from the
-    # host's memory at the same time, over the same Gen5 x16, reach 84 GB/s in both directions
-    # together.
+    # host's memory at the same time, over PCIe Gen5 x16, reach 84 GB/s in both directions together.
+    # We use half of that for each direction.
     "pcie": {"all_gather": 42 * GB, "all_to_all": 42 * GB},
-    # here: NCCL through the host's memory (NCCL_P2P_DISABLE=1), 256 MiB, four H200s. Eight GPUs
-    # were not measured.
+    # here: NCCL through the host's memory (NCCL_P2P_DISABLE=1), 256 MiB, four H200s. We use it for
+    # eight GPUs too, without a measurement.
     "none": {"all_gather": 27 * GB, "all_to_all": 31 * GB},
 }
 
 # --- Prices --------------------------------------------------------------------------------------
 
-# paper: a CXL switch, and the InfiniBand switch that it replaces.
+# paper: the price of a CXL switch, and of the InfiniBand switch that it replaces.
 CXL_SWITCH_DOLLARS = 5_800
 INFINIBAND_SWITCH_DOLLARS = 16_000
 
@@ -154,19 +165,19 @@ PAPER_AVERAGES = {
     "reduce": 1.70,
     "all_to_all": 1.53,
 }
-# The paper's speeds for the smallest messages, if it gives them.
+# The paper's speeds relative to NCCL for the smallest messages, for operations with such a figure.
 PAPER_SMALL = {"scatter": 0.46, "reduce_scatter": 0.48, "all_to_all": 0.7}
 PAPER_LARGE_ALL_REDUCE = 1.05
-# Latency at 12 hosts divided by latency at 3 hosts.
+# Latency at 12 hosts divided by latency at 3 hosts: the least and the most in the paper.
 PAPER_GROWTH = {"all_reduce": (8.7, 12.2), "broadcast": (2.5, 2.5), "all_to_all": (3.6, 3.6)}
-# Speed of All relative to the other variants.
+# Speed of the paper's variant All relative to Naive and to Aggregate: the least and the most.
 PAPER_OVER_NAIVE = (1.0, 8.0)
 PAPER_OVER_AGGREGATE = (1.16, 4.2)
 
 # --- The model itself ----------------------------------------------------------------------------
 
-# Long calls of many ranks do not run to the end. These are the limit for rounds x ranks^2 of the
-# part that runs, and the fewest rounds that run. All results for up to 12 hosts in
-# docs/performance.md are exact, except for the longest messages.
+# The model does not run all rounds of long calls of many ranks (cc/simulator/run.h). Its parameter
+# `sample_rounds` is SAMPLE_WORK / ranks^2, but at least SAMPLE_ROUNDS. All results for up to 12
+# hosts in docs/performance.md are exact, except for the longest messages.
 SAMPLE_WORK = 1 << 16
 SAMPLE_ROUNDS = 192

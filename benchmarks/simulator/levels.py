@@ -1,11 +1,12 @@
-"""Collectives over several hosts of several GPUs, flat and in levels. Everything is modeled.
+"""Models collectives over several hosts of several GPUs, flat and in levels.
 
 Flat: each GPU is a rank of the pool. In levels: JAX's own collectives communicate between the GPUs
 of a host, and the pool between the hosts. GPU g of each host is in group g. All groups call at the
-same time, share the links of their hosts and the cards, and run jax_cxl's own plans
+same time and share the cards and the links of their hosts. Each group runs jax_cxl's own plans
 (`cc/simulator`).
 
-Stages, chunks and their order are those that `jax_cxl/_lowering/levels/compose.py` builds.
+The model has the stages and chunks that `jax_cxl/_lowering/levels/compose.py` builds, in the same
+order.
 """
 
 import dataclasses
@@ -17,19 +18,20 @@ from jax_cxl._lowering.levels import table
 from simulator import _simulator, constants as c, model, nccl
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-# Before the pool, the GPUs of a host exchange parts. After the pool, they gather the results.
+# Operations in which the GPUs of a host exchange parts before the pool, and operations in which
+# they gather the results after the pool.
 _EXCHANGED = ("all_reduce", "reduce_scatter", "all_to_all")
 _GATHERED = ("all_reduce", "all_gather")
-# In these, each GPU adds the parts that it received.
+# Operations in which each GPU adds up the parts that it received, before the pool.
 _ADDED = ("all_reduce", "reduce_scatter")
-# How often a GPU copies a chunk before the pool, because hosts and GPUs alternate in the order of
-# blocks.
+# How often a GPU copies a chunk before the pool to reorder its blocks. The exchange inside a host
+# and the call through the pool need the blocks in different orders.
 _REORDERED = {"reduce_scatter": 1, "all_to_all": 2}
 
 
 @dataclasses.dataclass(frozen=True)
 class Stages:
-    """Seconds of each stage, by itself, of a call that works in equal chunks.
+    """Seconds that each stage takes by itself, in a call that works in equal chunks.
 
     Attributes:
       chunks: number of chunks.
@@ -54,7 +56,10 @@ class Stages:
 
     @property
     def overlapped(self) -> float:
-        """Time if the pool works while the hosts run other stages, those before the pool first."""
+        """Returns the time if the pool and the stages inside the hosts overlap.
+
+        The hosts run the stages before the pool for all chunks, then the stages after the pool.
+        """
         inside, pool = self.slicing, 0.0
         arrivals = []
         for _ in range(self.chunks):
@@ -67,7 +72,7 @@ class Stages:
 
 
 def pool_bytes(op: str, total_bytes: int, gpus: int) -> int:
-    """Size of the call of each group through the pool, as nccl-tests counts it."""
+    """Returns the size of each group's call through the pool, as nccl-tests counts it."""
     return total_bytes if op == "all_to_all" else max(1, total_bytes // gpus)
 
 
@@ -90,7 +95,7 @@ def stages(op: str, total_bytes: int, setting: model.Setting, chunks: int) -> St
         after += nccl.inside_seconds("all_gather", chunk_bytes, gpus, links)
     divided = chunks > 1
     result_bytes = total_bytes // setting.ranks if op == "reduce_scatter" else total_bytes
-    # The blocks of an all_gather get their order in the copy that joins the chunks.
+    # An all_gather always needs this copy, because it puts the blocks into their order.
     joined = divided or op == "all_gather"
     return Stages(
         chunks=chunks,
@@ -107,7 +112,7 @@ def _operand_bytes(op: str, total_bytes: int, setting: model.Setting) -> int:
 
 
 def _copy_seconds(num_bytes: float) -> float:
-    """Time of a copy inside a GPU, which reads and writes its memory."""
+    """Returns the time of a copy inside a GPU, which both reads and writes the GPU's memory."""
     return 2 * num_bytes / c.MEMORY
 
 
@@ -116,8 +121,9 @@ def seconds(
 ) -> float:
     """Returns the time of a call in levels.
 
-    Over NVLink, which takes nothing from the links to the pool, the stages of different chunks
-    overlap. Otherwise all stages need the same PCIe port of a GPU, and nothing overlaps.
+    If NVLink joins the GPUs of a host, stages inside the host take no bandwidth from the links to
+    the pool, so the stages of different chunks overlap. Otherwise all stages need the same PCIe
+    port of a GPU, and nothing overlaps.
 
     Args:
       chunk_bytes: the fewest bytes of a chunk (`_lowering/levels/table.py`).
@@ -132,7 +138,7 @@ def seconds(
 
 
 def flat_seconds(op: str, total_bytes: int, setting: model.Setting) -> float:
-    """Time with each GPU as a rank of the pool. Links inside a host do not matter."""
+    """Returns the time with each GPU as a rank of the pool. Links inside hosts are not used."""
     return _through_pool(op, total_bytes, dataclasses.replace(setting, inside="nvlink"), 1)
 
 
@@ -141,8 +147,8 @@ class LinkBytes:
     """Bytes of one call, counted from the plans.
 
     Attributes:
-      link: through the busiest link of a host, (from the host, to the host).
-      card: through the busiest card, (written, read).
+      link: bytes through the busiest link of a host: (from the host, to the host).
+      card: bytes of the busiest card: (written, read).
     """
 
     link: tuple[float, float]
@@ -168,7 +174,10 @@ def counted_bytes(op: str, total_bytes: int, setting: model.Setting, *, flat: bo
 
 
 def least_bytes(op: str, total_bytes: int, setting: model.Setting) -> LinkBytes:
-    """Returns the fewest possible bytes. A host is one rank, and links and cards share evenly."""
+    """Returns the fewest bytes that any library could move.
+
+    This assumes that a host is one rank, and that all links and all cards carry equal shares.
+    """
     hosts, gpus = setting.hosts, setting.gpus_per_host
     if op == "all_reduce":
         count = total_bytes
@@ -181,7 +190,7 @@ def least_bytes(op: str, total_bytes: int, setting: model.Setting) -> LinkBytes:
 
 
 def paying(op: str, setting: model.Setting, sizes: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Returns ranges of sizes, (first, last), in which levels are faster than flat."""
+    """Returns the ranges of `sizes`, (first, last), in which levels are faster than flat."""
     faster = [seconds(op, size, setting) < flat_seconds(op, size, setting) for size in sizes]
     runs = itertools.groupby(zip(faster, sizes, strict=True), key=lambda pair: pair[0])
     found = []

@@ -1,4 +1,4 @@
-"""The study of hosts with eight GPUs, flat and in levels, for docs/performance.md. Modeled."""
+"""Models hosts with eight GPUs, flat and in levels, for the study in docs/performance.md."""
 
 import dataclasses
 import pathlib
@@ -8,7 +8,7 @@ from simulator import constants as c, levels, model, nccl
 
 GPUS = 8
 HOSTS = (2, 4, 8, 16, 32, 64, 128)
-# Counting the bytes of more hosts takes minutes for each row.
+# The numbers of hosts for which bytes are counted. More hosts would take minutes for each row.
 HOSTS_COUNTED = (2, 4, 8, 16, 32)
 SIZE_OF_BYTES = 64 * c.MIB
 _SIZES = tuple(c.KIB << i for i in range(0, 21, 2))
@@ -26,7 +26,7 @@ class Kind:
     Attributes:
       links: number of links from a host to the pool.
       cards: number of cards in the pool for each host.
-      inside: see model.Setting.
+      inside: what joins the GPUs of a host (see model.Setting).
     """
 
     links: int
@@ -34,9 +34,9 @@ class Kind:
     inside: str
 
     def setting(self, hosts: int) -> model.Setting:
-        # Plans load all cards equally (the bytes of the busiest card are counted separately). So
-        # one card that is as fast as all of them gives the same times, and the study takes less
-        # time.
+        # `even` models one card that is as fast as all cards together, so the study takes less
+        # time. The modeled times stay the same, because plans load all cards equally (the bytes of
+        # the busiest card are counted separately).
         return model.Setting(
             hosts=hosts,
             gpus_per_host=GPUS,
@@ -48,19 +48,19 @@ class Kind:
 
 
 def sizes(hosts: int) -> tuple[int, ...]:
-    """The sizes of the study. Longer calls of more ranks take minutes, and show nothing new."""
+    """Returns the sizes of the study. Longer calls of many hosts would take minutes each."""
     return _SIZES if hosts <= 8 else tuple(size for size in _SIZES if size <= SIZE_OF_BYTES)
 
 
-# Either as many cards for each host as in the paper's setting, or one card for each GPU, with a
-# link of its own.
+# Kinds of hosts: either one link and two cards for each host, as in the paper's setting, or one
+# link and one card for each GPU.
 KINDS = tuple(
     Kind(links, cards, inside) for links, cards in ((1, 2), (8, 8)) for inside in c.INSIDE_RATES
 )
 
 
 def over_one_piece(op: str, setting: model.Setting, chunk_bytes: int) -> float:
-    """Ratio of a call's time in chunks of this size to its time without, at CHUNKED_BYTES."""
+    """Returns the time of a call of CHUNKED_BYTES in chunks, relative to its time in one piece."""
     in_chunks, whole = (
         levels.seconds(op, CHUNKED_BYTES, setting, size) for size in (chunk_bytes, CHUNKED_BYTES)
     )
@@ -74,7 +74,7 @@ def nccl_seconds(op: str, size: int, hosts: int, adapters: int) -> float:
 
 
 def write(path: pathlib.Path) -> None:
-    """Writes all rows as a results file."""
+    """Models all rows of the study, and writes them as a results file."""
     rows, moved = [], []
     for op in levels.OPS:
         for hosts in HOSTS:
@@ -99,7 +99,7 @@ def write(path: pathlib.Path) -> None:
 
 
 def _row(op: str, hosts: int, kind: Kind) -> dict[str, object]:
-    """The times for each size, and the ranges of sizes in which levels are faster than flat."""
+    """Returns a row: times for each size, and the ranges of sizes in which levels beat flat."""
     setting, all_sizes = kind.setting(hosts), sizes(hosts)
     row: dict[str, object] = {"op": op, "hosts": hosts, **_of(kind), "bytes": list(all_sizes)}
     row["flat_us"] = [_us(levels.flat_seconds(op, size, setting)) for size in all_sizes]
@@ -120,7 +120,7 @@ def _moved(op: str, hosts: int, kind: Kind) -> dict[str, object]:
 
 
 def moved_bytes(op: str, setting: model.Setting) -> dict[str, levels.LinkBytes]:
-    """Bytes of a call of SIZE_OF_BYTES, flat, in levels, and the least."""
+    """Returns the bytes that a call of SIZE_OF_BYTES moves: flat, in levels, and at least."""
     return {
         "flat": levels.counted_bytes(op, SIZE_OF_BYTES, setting, flat=True),
         "levels": levels.counted_bytes(op, SIZE_OF_BYTES, setting, flat=False),

@@ -1,4 +1,4 @@
-"""Machines, and the modeled time that each library takes on them for one call."""
+"""Describes machines, and models the time that each library takes on them for one call."""
 
 import dataclasses
 
@@ -22,16 +22,18 @@ class Setting:
       links_per_host: links of each host to the pool. The GPUs of a host share them evenly.
       inside: what joins the GPUs of a host: `nvlink`, `pcie` (peer-to-peer copies) or `none` (the
         host's memory).
-      coherence: `uncached` (also for `coherent`: the GPU rings doorbells itself) or `flush` (the
-        GPU's host passes doorbells on, and writes back and drops lines of its caches).
-      slot_bytes: bytes of a slot of a rank's ring; 0 for 2 MiB.
-      round_bytes: the fewest bytes of a round; 0 for the planners' choice.
-      even: replace the cards with one card as fast as all, so that no card is busier than another.
+      coherence: `uncached` or `flush`. With `uncached`, the GPU rings doorbells itself, so this
+        stands for `coherent` too. With `flush`, the GPU's host passes doorbells on, and writes back
+        and drops lines of its caches.
+      slot_bytes: bytes of a slot of a rank's ring; 0: 2 MiB.
+      round_bytes: the fewest bytes of a round; 0: the planners choose.
+      even: replace the cards with one card that is as fast as all cards together, so that no card
+        is busier than another.
       apart: let cards serve reads and writes at the same time, both at full rate.
-      orders: orders of the readers in the paper's broadcast to try; the best order counts.
-      tier_write: bytes/s that each GPU writes to a store in the same pool meanwhile, such as
-        activations or the state of an optimizer. These lie on all cards in turn.
-      tier_read: bytes/s that each GPU reads from the store meanwhile.
+      orders: the orders of the readers to try in the paper's broadcast; the fastest one counts.
+      tier_write: bytes/s that each GPU writes to a store in the same pool during the call, such as
+        activations or the state of an optimizer. The store lies on all cards in turn.
+      tier_read: bytes/s that each GPU reads from that store during the call.
     """
 
     hosts: int = c.HOSTS
@@ -57,7 +59,7 @@ class Setting:
         return self.geometry_of(self.ranks)
 
     def geometry_of(self, members: int) -> _simulator.Geometry:
-        """The rings of a group of this many ranks."""
+        """Returns the sizes of the rings in a group of this many ranks."""
         slot = {"slot_bytes": self.slot_bytes} if self.slot_bytes else {}
         geometry = _simulator.gpu_geometry(self.cards, members, **slot)
         if self.round_bytes:
@@ -67,7 +69,7 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """One modeled call: its time, and what bounds it."""
+    """One modeled call: its time, the busiest part of the machine, and how busy that part was."""
 
     seconds: float
     busiest: str = ""
@@ -75,10 +77,10 @@ class Result:
 
 
 def element_count(op: str, total_bytes: int, ranks: int) -> int:
-    """Elements of one byte in a block, for the size that nccl-tests would print.
+    """Returns the elements of one byte in a block, given the size that nccl-tests would print.
 
-    That size is the larger of input and output: n blocks if one of them holds a block for each
-    rank.
+    That size is the larger one of input and output. If the larger one has a block for each rank, a
+    block is 1 / ranks of it. Otherwise a block is all of it.
     """
     if op == "barrier":
         return 0
@@ -87,10 +89,10 @@ def element_count(op: str, total_bytes: int, ranks: int) -> int:
 
 
 def machine(setting: Setting) -> _simulator.SimMachine:
-    """Returns the machine, with rates reduced by the store's traffic.
+    """Returns the machine of a setting, whose rates are reduced by the store's traffic.
 
     Raises:
-      ValueError: the store's traffic takes all of a rate.
+      ValueError: the store's traffic takes all of one of the rates.
     """
     result = _simulator.SimMachine()
     result.hosts = setting.hosts
@@ -141,9 +143,9 @@ def ours(
     """Returns the modeled time of a call of jax_cxl.
 
     Args:
-      exact: run every copy of every round, however long that takes.
-      groups: how many groups make the call at the same time, each with the same number of GPUs of
-        each host.
+      exact: model every copy of every round, however long that takes.
+      groups: how many groups make the call at the same time. Each group has the same number of GPUs
+        of each host.
     """
     members = setting.ranks // groups
     report = _simulator.simulate_plans(
@@ -167,7 +169,8 @@ def paper(
 
     Args:
       variant: `naive`, `aggregate` or `all`.
-      bytes_only: copies, doorbells and reductions cost nothing but the time of their bytes.
+      bytes_only: count only the time for moving bytes, not the fixed costs of copies, doorbells and
+        reductions.
     """
     costs = _simulator.SimCosts()
     if not bytes_only:
@@ -193,16 +196,17 @@ def paper(
 
 
 def bound_seconds(op: str, total_bytes: int, setting: Setting) -> float:
-    """Returns the least time of any library: that of the bytes of bounds.h at links and cards."""
+    """Returns the least time of any library: links and cards only move the bytes of bounds.h."""
     return max(_bound_parts(op, total_bytes, setting))
 
 
 def least_seconds(op: str, total_bytes: int, setting: Setting) -> float:
-    """Returns the least time including start and end, for calls that start like ours and NCCL's.
+    """Returns the least time of any library that starts a kernel and signals with flags.
 
-    The first byte takes as long as a flag to reach a reader, and so does the last byte. Until the
-    first byte arrives, cards only take writes. After the last byte was written, they only serve
-    reads.
+    This is `bound_seconds` plus the start of a kernel, as ours and NCCL's need it, and the time for
+    which the machine is not fully used. The first byte takes as long as a flag to reach a reader,
+    and so does the last byte. Until the first byte arrives, cards only take writes. After the last
+    byte was written, they only serve reads.
     """
     flight = c.KERNEL_DOORBELL + c.KERNEL_POLL
     one_way, both_ways = _bound_parts(op, total_bytes, setting)
@@ -212,7 +216,12 @@ def least_seconds(op: str, total_bytes: int, setting: Setting) -> float:
 
 
 def _bound_parts(op: str, total_bytes: int, setting: Setting) -> tuple[float, float]:
-    """Returns two times: of one direction, at links or cards; of both directions, at cards."""
+    """Returns the times of two bounds.
+
+    Returns:
+      The time of the slower direction of links and cards, and the time of both directions of the
+      cards together.
+    """
     count = element_count(op, total_bytes, setting.ranks)
     bytes_ = _simulator.bound_bytes(op, setting.ranks, count, 1)
     rank_written, rank_read = bytes_["rank"]

@@ -1,4 +1,4 @@
-"""NCCL inside a host and over InfiniBand: rings, a tree and point-to-point, by its cost model."""
+"""Models NCCL inside a host and over InfiniBand, with NCCL's own cost model."""
 
 import math
 
@@ -14,15 +14,15 @@ def seconds(
     gpus_per_host: int = 1,
     adapters: int = 1,
 ) -> float:
-    """Modeled time of one call over InfiniBand, with NVLink inside the hosts.
+    """Returns the modeled time of one call over InfiniBand, with NVLink inside the hosts.
 
     Args:
       op: the operation, by jax_cxl's name.
       total_bytes: as nccl-tests counts them (see model.element_count).
-      hosts: how many there are.
+      hosts: number of hosts.
       efficiency: the part of the adapters' rate that NCCL reaches.
-      gpus_per_host: the ranks of a host.
-      adapters: how many a host has. Each serves one GPU, or several share it.
+      gpus_per_host: number of GPUs of a host. Each is a rank.
+      adapters: number of InfiniBand adapters of a host. The GPUs of the host share them evenly.
     """
     ranks = hosts * gpus_per_host
     rate = c.INFINIBAND * efficiency
@@ -39,7 +39,7 @@ def seconds(
         )
     ]
     if op == "all_reduce":
-        # Up and down again; each direction carries the message once.
+        # The tree: hops up to the root and down again. Each direction carries the message once.
         depth = 2 * math.ceil(math.log2(hosts)) if hosts > 1 else 0
         outside = 2 * total_bytes / adapters / rate
         times += [
@@ -59,7 +59,7 @@ def seconds(
 
 
 def inside_seconds(op: str, total_bytes: float, gpus: int, links: str) -> float:
-    """Modeled time of one call between the GPUs of a host.
+    """Returns the modeled time of one call between the GPUs of a host.
 
     Args:
       op: `all_gather` or `all_to_all`.
@@ -78,7 +78,7 @@ def inside_seconds(op: str, total_bytes: float, gpus: int, links: str) -> float:
 
 
 def _ring_hops(op: str, n: int) -> int:
-    """Number of hops of a ring that follow each other."""
+    """Returns how many hops one after another a call makes among n ranks."""
     if op == "all_reduce":
         return 2 * (n - 1)
     if op in ("all_to_all", "gather", "scatter", "permute"):
@@ -87,17 +87,17 @@ def _ring_hops(op: str, n: int) -> int:
 
 
 def _bytes_outside(op: str, total_bytes: float, hosts: int, gpus: int, adapters: int) -> float:
-    """Bytes through the busiest adapter, in its busier direction."""
+    """Returns the bytes through the busiest adapter, in its busier direction."""
     if op == "all_to_all":  # Each GPU sends to those of the other hosts.
         return gpus * (hosts - 1) / hosts * total_bytes / adapters
     if op in ("gather", "scatter", "permute"):  # All goes through one GPU of a host.
         return _bytes(op, total_bytes, hosts)
-    # Each adapter has rings of its own, which take a part of the message.
+    # Each adapter has rings of its own, and the rings of each adapter take an equal part.
     return _bytes(op, total_bytes, hosts * gpus) / adapters
 
 
 def _bytes(op: str, total_bytes: float, n: int) -> float:
-    """Bytes through the busiest of `n` ranks, in its busier direction."""
+    """Returns the bytes through the busiest of `n` ranks, in its busier direction."""
     if op == "all_reduce":
         return 2 * (n - 1) / n * total_bytes
     if op in ("broadcast", "reduce", "permute"):

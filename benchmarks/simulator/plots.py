@@ -1,4 +1,4 @@
-"""The pictures of docs/performance.md. Needs matplotlib."""
+"""Draws the pictures of docs/performance.md. Needs matplotlib."""
 
 import pathlib
 
@@ -28,7 +28,7 @@ def write(folder: pathlib.Path) -> None:
 
 
 def _speed(path: pathlib.Path) -> None:
-    """Bus bandwidth by size, each operation of the paper in its setting."""
+    """Draws the bus bandwidth by size, for each operation of the paper, on the paper's machine."""
     from matplotlib import pyplot
 
     setting = model.Setting()
@@ -59,7 +59,7 @@ def _speed(path: pathlib.Path) -> None:
 
 
 def _hosts(path: pathlib.Path) -> None:
-    """Time by the number of hosts."""
+    """Draws the time by the number of hosts."""
     from matplotlib import pyplot
 
     size = 256 * c.MIB

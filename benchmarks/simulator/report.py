@@ -1,4 +1,4 @@
-"""The Markdown of the study in docs/performance.md."""
+"""Writes the Markdown of the study in docs/performance.md."""
 
 from simulator import (
     _simulator,
@@ -16,7 +16,7 @@ END = "<!-- python benchmarks/simulate.py --write docs: end -->"
 
 
 def insert(document: str, study_text: str) -> str:
-    """Replaces the text between the marks in `document`, or appends it if there are no marks."""
+    """Puts the study between its two marks in the text `document`, or at the end if it has none."""
     block = f"{BEGIN}\n{study_text.strip()}\n{END}\n"
     if BEGIN not in document:
         return document.rstrip() + "\n\n" + block

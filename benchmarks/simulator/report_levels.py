@@ -11,7 +11,10 @@ _HOSTS = (2, 8, 32)
 
 
 def levels_section(hosts: tuple[int, ...] = _HOSTS) -> str:
-    """Returns the section, with tables for these numbers of hosts. The largest takes longest."""
+    """Returns the section, with tables for these numbers of hosts.
+
+    The largest number takes most of the time.
+    """
     few, many = study.KINDS[0], study.KINDS[len(c.INSIDE_RATES)]
     return f"""### Hosts of eight GPUs, flat and in levels
 

@@ -4,12 +4,12 @@ from simulator import constants as c, model, nccl, study
 from simulator.report_paper import PAPER
 from simulator.tables import bytes_text, markdown, time_text
 
-# cc/engine/cuda/device_call.h: kMaxMembers.
+# The most ranks of a group: kMaxMembers in cc/engine/cuda/device_call.h.
 _MAX_GROUP = 64
 
 
 def scaling_bytes() -> str:
-    """Bytes from 2 to 1,024 hosts."""
+    """Returns the section on the bytes that plans move, from 2 to 1,024 hosts."""
     ranks = (2, 3, 12, 64, 256, 1024)
     rows = []
     for op in study.PLANNED:
@@ -33,7 +33,7 @@ some ranks get one segment more.)
 
 
 def scaling_time() -> str:
-    """Time for more hosts and cards."""
+    """Returns the section on the time of calls with more hosts and cards."""
     size = 64 * c.MIB
     slots = PAPER.geometry.num_slots
     cards = (1, 6, 16, 64)
@@ -67,7 +67,7 @@ same way.
 
 
 def chunks() -> str:
-    """Sizes of a slot."""
+    """Returns the section on the size of a slot."""
     rows = []
     slots = [64 * c.KIB << i for i in range(7)]
     for op in model.OPS:
@@ -90,7 +90,7 @@ whatever the size of a slot."""
 
 
 def modes() -> str:
-    """Pools that need flushes."""
+    """Returns the section on pools that need flushes."""
     setting = model.Setting(coherence="flush")
     sizes = (c.KIB, 64 * c.KIB, c.MIB, 64 * c.MIB)
     rows = [
@@ -125,7 +125,7 @@ copies share the memory of the processor. Four threads for each GPU wrote back a
 
 
 def cost() -> str:
-    """Speed per dollar."""
+    """Returns the section on the speed for each dollar."""
     share = c.INFINIBAND_SWITCH_DOLLARS / c.CXL_SWITCH_DOLLARS
     rows = []
     for op in model.OPS:

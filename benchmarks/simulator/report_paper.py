@@ -5,18 +5,18 @@ import statistics
 from simulator import constants as c, model, nccl, study
 from simulator.tables import bytes_text, figures_text, markdown
 
-# The setting of the paper.
+# The machine of the paper: three hosts and six cards.
 PAPER = model.Setting()
 
 
 def _implied(op: str) -> float:
-    """The rate of NCCL, in GB/s, that would give All the speedup that the paper reports."""
+    """Returns the rate of NCCL in GB/s at which the modeled All has the speedup of the paper."""
     rate = c.INFINIBAND * c.NCCL_EFFICIENCY / c.GB
     return rate * study.average_speed_of_paper(op, PAPER) / c.PAPER_AVERAGES[op]
 
 
 def averages() -> str:
-    """The paper's average speeds, the model's, and what explains the difference."""
+    """Returns the section on the average speeds: the paper's, the model's, and why they differ."""
     rows = []
     for op in model.OPS:
         paper, average = c.PAPER_AVERAGES[op], study.average_speed_of_paper(op, PAPER)
@@ -71,7 +71,7 @@ the model)."""
 
 
 def _reason(op: str) -> str:
-    """Why the model's average is not the paper's: the first limit that excludes it."""
+    """Returns why the model's average differs: the first limit that the paper's figure exceeds."""
     paper = c.PAPER_AVERAGES[op]
     anybody, its_bytes = study.limits_of_paper(op, PAPER)
     hidden = study.overlap_of_paper(op, 256 * c.MIB, PAPER)
@@ -95,7 +95,7 @@ def _reason(op: str) -> str:
 
 
 def variants() -> str:
-    """All against Naive and Aggregate."""
+    """Returns the section that compares All with Naive and Aggregate."""
     rows = []
     for op in model.OPS:
         naive = study.over_variant(op, "naive", PAPER)
@@ -142,7 +142,7 @@ def _range(values: list[float]) -> str:
 
 
 def growth() -> str:
-    """From 3 to 12 hosts."""
+    """Returns the section on how much longer calls take on 12 hosts than on 3 hosts."""
     rows = []
     for op in model.OPS:
         figures = [study.growth(op, size) for size in study.PAPER_SIZES]

@@ -1,4 +1,4 @@
-"""The comparisons of docs/performance.md, as numbers. Everything is modeled."""
+"""Computes the comparisons of docs/performance.md. All times are modeled."""
 
 import dataclasses
 import functools
@@ -11,11 +11,11 @@ from simulator import _simulator, constants as c, model, nccl
 PAPER_SIZES = tuple(c.MIB << i for i in range(0, 13, 2))
 SMALL_SIZES = tuple(c.KIB << i for i in range(0, 10, 2))
 ALL_SIZES = SMALL_SIZES + PAPER_SIZES
-# Numbers of hosts on six cards: those of the paper's figures, and others, multiples of six or not.
+# Numbers of hosts, with six cards. OTHER_HOSTS neither divide six nor are multiples of it.
 HOSTS = (2, 3, 4, 6, 8, 12)
 OTHER_HOSTS = (5, 7, 9, 10, 11)
 GROWTH_SIZES = tuple(size for size in PAPER_SIZES if size >= 64 * c.MIB)
-# Every operation that has plans, for counting.
+# Every operation that has plans. For these, the bytes of the plans are counted.
 PLANNED = ("barrier", *model.OPS, "permute", "scan", "exscan")
 
 
@@ -30,7 +30,7 @@ def paper(op: str, size: int, setting: model.Setting, variant: str = "all") -> f
 
 
 def average_speed_of_paper(op: str, setting: model.Setting) -> float:
-    """Returns All's speed relative to InfiniBand, averaged as the paper does."""
+    """Returns the mean speed of the paper's All relative to NCCL, over the paper's sizes."""
     return statistics.mean(
         nccl.seconds(op, size, setting.hosts) / paper(op, size, setting) for size in PAPER_SIZES
     )
@@ -43,7 +43,7 @@ def average_speed_of_ours(op: str, setting: model.Setting) -> float:
 
 
 def over_variant(op: str, variant: str, setting: model.Setting) -> list[float]:
-    """Returns All's speed relative to another variant, for each size."""
+    """Returns the speed of the paper's All relative to its variant `variant`, for each size."""
     return [paper(op, s, setting, variant) / paper(op, s, setting) for s in PAPER_SIZES]
 
 
@@ -52,7 +52,7 @@ def over_aggregate(
 ) -> float:
     """Returns All's speed relative to Aggregate at one size.
 
-    With `bytes_only` nothing but the bytes costs time.
+    With `bytes_only` only the time for moving bytes counts.
     """
     all_, aggregate = (
         model.paper(op, size, setting, variant, bytes_only=bytes_only).seconds
@@ -64,7 +64,7 @@ def over_aggregate(
 def growth(
     op: str, size: int, library: str = "paper", orders: tuple[str, ...] = c.READER_ORDERS
 ) -> float:
-    """Returns the time at 12 hosts divided by the time at 3 hosts."""
+    """Returns a call's time at 12 hosts divided by its time at 3 hosts."""
     times = []
     for hosts in (3, 12):
         setting = model.Setting(hosts=hosts, orders=orders)
@@ -76,7 +76,8 @@ def growth_of_parts(op: str, size: int) -> tuple[float, float, float]:
     """Splits the growth of the paper's All into its causes.
 
     Returns:
-      Growth of the time of its bytes alone, growth of the rest, and the rest's share at 3 hosts.
+      The growth of the time for moving bytes, the growth of the rest of the time, and the share of
+      this rest in the time at 3 hosts.
     """
     total, moving = [], []
     for hosts in (3, 12):
@@ -88,24 +89,26 @@ def growth_of_parts(op: str, size: int) -> tuple[float, float, float]:
 
 
 def gain(op: str, size: int, setting: model.Setting) -> float:
-    """Returns our speed relative to the paper's All."""
+    """Returns the speed of jax_cxl relative to the paper's All."""
     return paper(op, size, setting) / ours(op, size, setting)
 
 
 def gains(op: str, setting: model.Setting) -> list[float]:
-    """Returns `gain` for each of ALL_SIZES."""
+    """Returns `gain` for each size in ALL_SIZES."""
     return [gain(op, size, setting) for size in ALL_SIZES]
 
 
 @dataclasses.dataclass(frozen=True)
 class OverInfiniband:
-    """Speed over InfiniBand.
+    """Speeds of one call relative to NCCL over InfiniBand.
 
     Attributes:
-      ours: what our plans reach.
-      bound: what links, cards and the latency of a flag allow any library (model.least_seconds).
-      even: ours, if no card were ever busier than another.
-      apart: ours, if reads and writes did not share the rate of a card.
+      size: bytes of the call.
+      ours: the speed of jax_cxl.
+      bound: the speed that links, cards and the latency of a flag allow any library
+        (model.least_seconds).
+      even: the speed of jax_cxl if no card were ever busier than another.
+      apart: the speed of jax_cxl if reads and writes did not share the rate of a card.
     """
 
     size: int
@@ -136,18 +139,21 @@ def over_infiniband(op: str, size: int, setting: model.Setting) -> OverInfiniban
 
 
 def losses(op: str, setting: model.Setting) -> list[list[OverInfiniband]]:
-    """Returns results slower than InfiniBand that no bound explains, a list for each size range."""
+    """Returns the results in which jax_cxl is slower than InfiniBand although the bound is faster.
+
+    Each list has the results of consecutive sizes.
+    """
     results = [over_infiniband(op, size, setting) for size in ALL_SIZES]
     runs = itertools.groupby(results, key=lambda result: result.lost)
     return [list(run) for lost, run in runs if lost]
 
 
 def limits_of_paper(op: str, setting: model.Setting) -> tuple[float, float]:
-    """What bounds the paper's average speed over InfiniBand.
+    """Returns two bounds of the paper's average speed relative to NCCL over InfiniBand.
 
     Returns:
-      The average that links and cards allow any library, and the average that All's own bytes allow
-      if publication and retrieval overlap entirely and nothing else costs time.
+      The average that links and cards allow any library, and the average that the bytes of All
+      allow if publication and retrieval overlap entirely and nothing else costs time.
     """
     anybody, its_bytes = [], []
     for size in PAPER_SIZES:
@@ -159,7 +165,11 @@ def limits_of_paper(op: str, setting: model.Setting) -> tuple[float, float]:
 
 
 def overlap_of_paper(op: str, size: int, setting: model.Setting) -> float:
-    """Returns the share of the shorter of publication and retrieval that All hides."""
+    """Returns how well All overlaps publication and retrieval.
+
+    Returns:
+      The share of the shorter one of the two that is hidden behind the longer one.
+    """
     written, read = (
         b / r
         for b, r in zip(bytes_of_paper(op, setting.hosts, size), (c.GPU_OUT, c.GPU_IN), strict=True)
@@ -169,7 +179,10 @@ def overlap_of_paper(op: str, size: int, setting: model.Setting) -> float:
 
 
 def counted(op: str, ranks: int, cards: int, block: int) -> dict[str, tuple[int, int]]:
-    """Bytes (written, read) of the plans: of the busiest rank, of the busiest card, and in all."""
+    """Returns the bytes (written, read) of the plans of a call.
+
+    The keys are `rank` (the busiest rank), `card` (the busiest card) and `all`.
+    """
     geometry = _simulator.gpu_geometry(cards, ranks)
     geometry.all_read_bytes = 0
     return _simulator.count_plan_bytes(op, ranks, block, 1, geometry=geometry, cards=cards)
@@ -179,8 +192,8 @@ def scaling(op: str, ranks: int, cards: int) -> tuple[float, float, float]:
     """Returns how far plans exceed the bound on bytes, and how evenly they load the cards.
 
     Returns:
-      The bytes of the busiest rank divided by the bound; the bytes of all ranks divided by the
-      bound; the bytes of the busiest card divided by the mean of all cards.
+      Three ratios: the bytes of the busiest rank to the bound for a rank, the bytes of all ranks to
+      the bound for all, and the bytes of the busiest card to the mean of all cards.
     """
     block = _scaling_block(op, ranks, cards)
     plans = counted(op, ranks, cards, block)
@@ -196,7 +209,7 @@ def scaling(op: str, ranks: int, cards: int) -> tuple[float, float, float]:
 
 
 def _scaling_block(op: str, ranks: int, cards: int) -> int:
-    """Returns the size of two laps of the ring, so that each slot is used."""
+    """Returns the size of a block that fills a rank's ring twice, so that each slot is used."""
     geometry = _simulator.gpu_geometry(cards, ranks)
     slots = 2 * geometry.num_slots
     if op in ("reduce_scatter", "all_to_all", "scatter"):
@@ -207,7 +220,7 @@ def _scaling_block(op: str, ranks: int, cards: int) -> int:
 
 
 def bytes_of_paper(op: str, ranks: int, size: int) -> tuple[float, float]:
-    """Bytes (written, read) of the busiest rank in the paper's plans."""
+    """Returns the bytes (written, read) of the busiest rank in the paper's All."""
     block = model.element_count(op, size, ranks)
     others = (ranks - 1) * block
     return {
@@ -223,7 +236,7 @@ def bytes_of_paper(op: str, ranks: int, size: int) -> tuple[float, float]:
 
 
 def best_slot(op: str, size: int, setting: model.Setting) -> dict[int, float]:
-    """Time by slot size."""
+    """Returns the time of a call by slot size, relative to the time with the default slot size."""
     slots = [64 * c.KIB << i for i in range(7)]
     return {
         slot: ours(op, size, dataclasses.replace(setting, slot_bytes=slot))
@@ -233,7 +246,7 @@ def best_slot(op: str, size: int, setting: model.Setting) -> dict[int, float]:
 
 
 def bus_factor(op: str, ranks: int) -> float:
-    """The ratio of bus bandwidth to size per time, as nccl-tests defines it."""
+    """Returns the factor of nccl-tests: bus bandwidth = factor * size / time."""
     if op == "all_reduce":
         return 2 * (ranks - 1) / ranks
     return 1.0 if op in ("broadcast", "reduce", "permute") else (ranks - 1) / ranks

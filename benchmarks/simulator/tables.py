@@ -1,4 +1,4 @@
-"""Tables for people: plain on a terminal, Markdown in the documents."""
+"""Formats tables: plain text for a terminal, Markdown for the documents."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ Row = Sequence[object]
 
 
 def bytes_text(value: float) -> str:
-    """`65536` as `64 KiB`."""
+    """Formats a number of bytes: 65536 is `64 KiB`."""
     for unit, size in (("GiB", c.GIB), ("MiB", c.MIB), ("KiB", c.KIB)):
         if value >= size:
             return f"{value / size:.4g} {unit}"
@@ -16,7 +16,7 @@ def bytes_text(value: float) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """Three digits and a unit."""
+    """Formats a time with three digits and a unit."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"

@@ -5,11 +5,11 @@
 
 The tree is like the state of an optimizer. Of every ten leaves, four are arrays that are sharded
 over the devices, three are replicated arrays, two are replicated scalars, and one is a scalar of
-each process. All arrays are new in each save, as after a training step. A first save is that of a
-new `Snapshots`. The second save begins to compile programs that later saves use. The later saves
-begin when the programs are ready. "wall" is the time of the slowest process from a common start.
-"processor" is the processor time of the calling thread, on which other programs on the machine have
-less influence.
+each process. All arrays are new in each save, as after a training step. "first save" is the first
+one of a new `Snapshots`. The second save begins to compile programs in the background. Later saves
+use these programs, and are measured once the programs are ready. "wall" is the time of the slowest
+process from a common start. "processor" is the processor time of the calling thread, on which other
+programs on the machine have less influence than on the wall time.
 """
 
 import functools
@@ -58,7 +58,11 @@ def make_tree() -> dict[str, Any]:
 
 
 def timed(run: Callable[[], object]) -> tuple[float, float]:
-    """Returns the longest wall time and the longest processor time of all processes, in seconds."""
+    """Calls `run` on all processes at once.
+
+    Returns:
+      The longest wall time and the longest processor time of any process, in seconds.
+    """
     agreement.gather([0])
     wall, processor = time.perf_counter_ns(), time.thread_time_ns()
     run()
@@ -89,7 +93,7 @@ def main(_) -> None:
     if jax.process_index() == 0:
         os.unlink(_PATH)
         for what, times in found.items():
-            # The first round compiles.
+            # Leave out the first round, because it compiles programs.
             for kind, values in zip(
                 ("wall", "processor"), zip(*times[1:], strict=True), strict=True
             ):

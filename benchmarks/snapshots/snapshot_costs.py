@@ -2,15 +2,16 @@
 
     python -m jax_cxl.launch -n 2 benchmarks/snapshots/snapshot_costs.py --json FILE
 
-The state has float32 arrays, sharded over the processes. Saves are made by `jax_cxl.Snapshots`, and
-by Orbax's asynchronous checkpointer to /dev/shm and to a disk. Each round has, in turn, steps
-without a save, steps with a save of each kind, saves without steps, and restores. A step computes
-matrix products for about `--step-ms` on one core of each process, or on a GPU. With `--idle` it
-sleeps instead, so that a core is free.
+The state has float32 arrays, sharded over the processes. There are three kinds of saves: by
+`jax_cxl.Snapshots`, and by Orbax's asynchronous checkpointer to /dev/shm and to a disk. Each round
+has steps without a save, steps with each kind of save, saves without steps, and restores. A step
+computes matrix products for about `--step-ms` on one core of each process, or on a GPU. With
+`--idle` it sleeps instead, so that a core is free.
 
-"hidden" is the share of a save that does not lengthen the steps. On GPUs "bound" is the time of the
-copy engines for the same bytes, and "checksums alone" the time of the kernels. The other rows are
-the times from the start of a save until a part of it is done, on the first process.
+"hidden" is the share of the time of a save that does not lengthen the steps. On GPUs "bound" is the
+time that the copy engines need for the same bytes, and "checksums alone" the time that the kernels
+need for the checksums. The other rows are the times from the start of a save until a part of it is
+done, on the first process.
 """
 
 import json
@@ -57,13 +58,13 @@ _JSON = flags.DEFINE_string("json", None, "File for the results.")
 
 
 class Work:
-    """Steps that take about as long as requested."""
+    """Makes steps that take about `--step-ms` each."""
 
     def __init__(self):
         size = 512 if jax.default_backend() == "cpu" else 8192
         self._x = jnp.ones((size, size), jnp.bfloat16 if size > 512 else jnp.float32)
-        # The number of products is a constant for XLA. Otherwise a GPU would tell the host after
-        # each product whether to go on.
+        # The number of products is static, because with a number on the device, a GPU would ask the
+        # host after each product whether to go on.
         self._run = jax.jit(
             lambda x, n: jax.lax.fori_loop(0, n, lambda _, y: jnp.tanh(y @ x) * 0.5, x)[0, 0],
             static_argnums=1,
@@ -82,7 +83,7 @@ class Work:
 
 
 class Ours:
-    """jax_cxl.Snapshots in /dev/shm."""
+    """Saves by jax_cxl.Snapshots in /dev/shm."""
 
     def __init__(self, state: Any):
         size = jax_cxl.Snapshots.bytes_needed(state)
@@ -101,7 +102,7 @@ class Ours:
         return self._snapshots.restore(step, like)
 
     def only_copy(self, state: Any) -> None:
-        """Copies the bytes of the state from this process's GPUs, and does nothing else."""
+        """Copies the state's bytes from this process's GPUs, and does nothing else, for "bound"."""
         devices = self._snapshots._publisher.section.devices
         copies = devices.copies
         under_way, offset = [], 0
@@ -115,7 +116,7 @@ class Ours:
             copies.wait(copy)
 
     def only_checksums(self, state: Any) -> None:
-        """Computes the checksums of whole blocks on this process's GPUs, and does nothing else."""
+        """Computes checksums of whole blocks on this process's GPUs, and does nothing else."""
         shards = [shard for x in jax.tree.leaves(state) for shard in x.addressable_shards]
         by_gpu: dict[int, list[int]] = {}
         for shard in shards:
@@ -129,7 +130,7 @@ class Ours:
         copies.checksums(list(by_gpu.items()), layout.BLOCK_BYTES)
 
     def phases(self, step: int, state: Any) -> dict[str, float]:
-        """Saves, and returns how many seconds after the start each part of the save was done."""
+        """Saves; returns the seconds from the start until each part of the save was done."""
         done: dict[str, float] = {}
         devices = self._snapshots._publisher.section.devices
         copies = devices.copies
@@ -139,7 +140,7 @@ class Ours:
             done[name] = time.perf_counter() - began
 
         class Noted:
-            """Wraps the object that copies, and notes the first start and the last end."""
+            """Wraps `copies`, and notes when the first copy starts and when the last one ends."""
 
             def start(self, *arguments: Any) -> int:
                 if "first copy started" not in done:
@@ -176,7 +177,7 @@ class Ours:
 
 
 class Orbax:
-    """Orbax's manager, which saves while the program goes on."""
+    """Saves by Orbax's CheckpointManager, while the program goes on."""
 
     def __init__(self, folder: str):
         self._folder = pathlib.Path(folder) / "snapshot_costs"
@@ -212,7 +213,7 @@ def make_state() -> dict[str, jax.Array]:
 
 
 def timed(run: Any) -> float:
-    """Returns the seconds until all processes have finished, from a common start."""
+    """Calls `run` on all processes at once; returns the seconds until all have finished."""
     agreement.gather([0])
     began = time.perf_counter()
     run()
@@ -269,8 +270,8 @@ def main(_) -> None:
             save = timed(alone)
             restored: list[Any] = []
             restore = timed(lambda way=way, out=restored: out.append(way.restore(number, like)))
-            # A restore checks the checksums of all blocks. This comparison takes longer, so it runs
-            # once.
+            # Compare all values, but only once: this takes longer than a restore. Every restore
+            # checks the checksums of all blocks.
             if round_ == _ROUNDS.value - 1:
                 for a, b in zip(jax.tree.leaves(restored), jax.tree.leaves(state), strict=True):
                     np.testing.assert_array_equal(a.addressable_data(0), b.addressable_data(0))

@@ -3,8 +3,8 @@
     python benchmarks/snapshots/snapshot_kills.py --kills 1000 --json FILE
 
 tests/programs/snapshots/killed.py trains on `--processes` processes. They are killed one at a time,
-half of them in the middle of a save, and a successor restores the snapshot together with the
-survivors. With `--whole` the whole job, including its launcher, is killed each time and started
+half of them in the middle of a save. After each death a successor and the survivors restore the
+last snapshot. With `--whole` the whole job, including its launcher, is killed each time and started
 again. A job is right if its losses are those of an undisturbed job to the last bit, and if it lost
 at most one step for which `save` had returned. The exit status is 1 if a job is not right.
 """
@@ -70,7 +70,7 @@ def main() -> int:
 
 
 def _phases(events: list[dict[str, float]]) -> dict[str, list[float]]:
-    """Returns the median and the longest time of each phase after a death, in seconds."""
+    """Returns, for each phase after a death, its median and its longest time in seconds."""
     moments = ("died", "error", "regrouped", "restored", "stepped")
     names = ("until the error", "regroup", "restore", "compile and step")
     seconds = {
@@ -84,7 +84,11 @@ def _phases(events: list[dict[str, float]]) -> dict[str, list[float]]:
 
 
 def _run(seed: int, options: argparse.Namespace) -> tuple[str, int, list[dict[str, float]]]:
-    """Runs a job. Returns its faults, its deaths, and the output of its survivors."""
+    """Runs a job, and compares its losses with those of an undisturbed job.
+
+    Returns:
+      What is wrong, or ""; how many processes were killed; what survivors reported of each death.
+    """
     name = f"kills-{uuid.uuid4().hex[:12]}"
     if options.parity:
         paths = ",".join(f"/dev/shm/{name}.{i}" for i in range(3))
@@ -140,7 +144,11 @@ def _run(seed: int, options: argparse.Namespace) -> tuple[str, int, list[dict[st
 def _kill_whole_jobs(
     seed: int, kills: int, arguments: list[str], environment: dict[str, str], processes: int
 ) -> tuple[subprocess.CompletedProcess[str], int]:
-    """Kills a job with its launcher several times, at random instants; returns the last job."""
+    """Runs a job several times, and kills each with its launcher; then runs it to its end.
+
+    Returns:
+      The last job, and how many jobs were killed.
+    """
     rng = random.Random(seed)
     options = {"processes": processes, "environment": environment}
     died = 0

@@ -3,8 +3,9 @@
     python benchmarks/store/changed.py --layers=16 --mib=16
 
 Each turn publishes a tree in which all layers have changed, and one in which one layer has changed.
-`publish` has the seconds of `publish` and `flush`, `into` those of reading into the last version,
-and `read` those of reading everything.
+`publish` is the time of `Store.publish` and `flush`. `into` is the time to read the new version
+into the arrays of the last one, and `read` the time to read all of it into new arrays. Times are in
+seconds.
 """
 
 import json
@@ -47,7 +48,8 @@ def main(_: list[str]) -> None:
             last = reader.read("model")
             for turn in range(-1, _TURNS.value):
                 for what, layers in (("all", tuple(tree)), ("one layer", ("layer0",))):
-                    # In both cases, each area now holds the last version, without the next changes.
+                    # Make all areas of the store hold the same version, so that both cases start
+                    # alike.
                     for _ in range(3):
                         publish()
                     last = reader.read("model", into=last)

@@ -5,9 +5,9 @@
 All processes start to read at once. `seconds` is the time until the last process has its arrays of
 JAX on a CPU device and has read every byte of them once. `pss` is the memory of all processes
 together, including the pages of the store or of the page cache that they use. Each page counts
-once. The file is in the page cache already. The store and the file do not exist at the same time,
-because the machine also needs memory for one model per process. The store takes three times the
-memory of the model, for its versions.
+once, even if several processes share it. The file is in the page cache before the processes start.
+The store takes three times the memory of the model, because it keeps several versions. So the store
+and the file do not exist at the same time: the machine also needs memory for one model per process.
 
     view          arrays over the memory of the store
     read          arrays of each process's own, from the store
@@ -122,7 +122,7 @@ def _run(way: str) -> dict[str, float]:
 
 
 def _prepare(way: str) -> pathlib.Path:
-    """Writes the model to a file that one of the ways reads. Returns the file."""
+    """Writes the model to a store, or to a safetensors file for that way. Returns its path."""
     import jax_cxl
 
     size = int(_GIB.value * 2**30) // 4 // _ARRAYS.value

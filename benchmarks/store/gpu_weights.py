@@ -1,14 +1,15 @@
-"""Measures how weights go from a trainer on one GPU to reader jobs on another, all at once.
+"""Measures how fast reader jobs on one GPU get the weights of a trainer on another GPU.
 
     python benchmarks/store/gpu_weights.py --gib=16 --json FILE
 
-The trainer publishes bf16 arrays, and each reader reads them into its GPU and compares every bit
-with what was published. With --trainer_gpus=2 each array is sharded over two GPUs of the trainer.
-"bound" is the time of the copy engines for the same bytes, without checksums and records, in the
-same run and with as many processes. If the trainer has one GPU, the readers also pull the arrays by
-`jax.experimental.transfer`. Orbax saves to /dev/shm and restores from there, in the same processes.
+The trainer publishes bf16 arrays. All readers read them into their GPU at the same time, and
+compare every bit with what was published. With --trainer_gpus=2 each array is sharded over two GPUs
+of the trainer. "bound" is the time of the copy engines for the same bytes, without checksums and
+records. It is measured in the same run, with as many processes. For comparison, Orbax saves to
+/dev/shm and restores from there, in the same processes. If the trainer has one GPU, the readers
+also pull the arrays by `jax.experimental.transfer`.
 
-On a machine without GPUs the processes use CPU devices, to try the program out.
+On a machine without GPUs the processes use CPU devices, so that one can try the script out.
 """
 
 import functools
@@ -43,7 +44,7 @@ _ORBAX_FOLDER = "/dev/shm/jax_cxl_gpu_weights_orbax"
 
 
 class _Meeting:
-    """Lets the processes start together: each makes a file, and waits for those of the others."""
+    """A barrier of all processes. Each makes a file, and waits for the files of the others."""
 
     def __init__(self) -> None:
         self._folder = pathlib.Path(_FOLDER.value)
@@ -63,7 +64,7 @@ def _timed(call: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def _second_copy(tree: Any, place: Any) -> tuple[float, Any]:
-    """Copies a tree to the GPU twice. Returns the seconds of the second copy, and the copy."""
+    """Copies a tree to `place` twice. Returns the seconds of the second copy, and this copy."""
     import jax
 
     jax.block_until_ready(jax.device_put(tree, place))
@@ -71,7 +72,7 @@ def _second_copy(tree: Any, place: Any) -> tuple[float, Any]:
 
 
 def _process() -> None:
-    """A trainer, or a reader."""
+    """Runs one process: the trainer, or a reader."""
     import jax
     import jax.numpy as jnp
 
@@ -129,7 +130,7 @@ def _process() -> None:
             meet()
         else:
             meet()
-            # The trainer is done, so all readers read at the same time.
+            # The trainer has published everything, and now all readers read at the same time.
             seconds, (number, got) = _timed(
                 lambda: jax.block_until_ready(tuple(store.read("w", like)))
             )
@@ -160,7 +161,7 @@ def _process() -> None:
 
 
 def _only_copy(store: Any, tree: Any) -> None:
-    """Copies the arrays of a tree into the memory of the store, and does nothing else."""
+    """Copies a tree into the store's memory, and does nothing else, for "publish: bound"."""
     devices = store._devices  # the memory under the store
     copies = devices.copies
     numbers = []
@@ -174,7 +175,7 @@ def _only_copy(store: Any, tree: Any) -> None:
 
 
 def _transfer(meet: Any, note: Any, weights: Any, like: Any, trains: bool, wrong: Any) -> None:
-    """Each reader pulls the arrays from the trainer, all at once."""
+    """Measures jax.experimental.transfer: all readers pull the arrays from the trainer at once."""
     import jax
     from jax.experimental import transfer
 

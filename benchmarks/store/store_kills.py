@@ -1,6 +1,6 @@
 """Kills publishers and readers of a store at random instants, and checks what readers see.
 
-A publisher publishes version after version, and readers read them, by copies and by views. Each
+A publisher publishes version after version. Readers read the versions, by copies and by views. Each
 process is killed at a random instant and started again. Half of the publishers die in the middle of
 a write. Each reader compares every version that it gets with what was published, byte by byte.
 
@@ -102,7 +102,7 @@ def _read(where: str, rng: random.Random, seen: pathlib.Path) -> None:
 
 
 class _NoLeases:
-    """Sessions whose leases protect nothing."""
+    """Wraps sessions so that their leases protect nothing, as a negative control."""
 
     def __init__(self, sessions: Any):
         self._sessions = sessions
@@ -116,7 +116,7 @@ class _NoLeases:
 
 
 def _start(run: Callable[[], None], seed: int) -> int:
-    """Starts a process, which has imported everything already."""
+    """Forks a process that calls `run`. It has all imports of this process already."""
     process = os.fork()
     if process == 0:
         try:

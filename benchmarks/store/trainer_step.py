@@ -2,9 +2,9 @@
 
     python benchmarks/store/trainer_step.py --readers=2 --json FILE
 
-The trainer has a core of its own, and the readers share the others. So the program shows what
-readers cost through the store and the memory; they take no processor time from the trainer. Turns
-follow each other in this order, again and again:
+The trainer has a core of its own, and the readers share the others, so they take no processor time
+from the trainer. The times show only what readers cost through the store and the memory. These
+three turns repeat:
 
     alone      the trainer publishes nothing
     nobody     it publishes every few steps, and nobody reads

@@ -2,12 +2,12 @@
 
     python benchmarks/suites/jax_suite.py ../jax [--files pmap_test.py,multiprocess/pjit_test.py]
 
-The folder is a checkout of JAX at the version that is installed. It prints a table with a line for
-each file. It also prints each test whose outcome the takeover changes, with the error. If there is
-such a test, the exit status is 1.
+The argument is a checkout of JAX, at the version that is installed. The script prints a table with
+a line for each file of tests, and each test whose outcome the takeover changes, with its error. If
+there is such a test, the exit status is 1.
 
-Tests in one process have eight devices, tests in several processes have four processes of two
-devices.
+Tests of one process have eight devices. Tests of several processes have four processes with two
+devices each.
 """
 
 import argparse
@@ -97,7 +97,7 @@ def _cells(row: dict[str, Any]) -> list[Any]:
 
 
 def _differences(name: str, without: Outcome, with_it: Outcome) -> list[dict[str, str]]:
-    """Returns the tests that pass, or fail, only with the takeover."""
+    """Returns a record of each test whose outcome differs with the takeover."""
     found = []
     for test in without.tests.keys() | with_it.tests.keys():
         before, _ = without.tests.get(test, ("not there", ""))

@@ -3,12 +3,13 @@
     pip install cosmic-ray coverage
     python benchmarks/suites/mutants.py --sample=300 --work=DIR
 
-Each mutant is one change by cosmic-ray (an operator, a number, a condition) in operations, the
-lowering, the store or the takeover, in a copy of the checkout. First, the tests of one process that
-execute the changed statement run for all mutants. Then the tests of jobs of that part run for each
-mutant that survived. The command prints each survivor with its difference. A survivor is either
-equivalent, or a test is missing. Those that a person judged to be equivalent are in
-mutation/equivalent.toml.
+Each mutant is one change that cosmic-ray makes in a copy of the checkout: of an operator, a number
+or a condition, in operations, the lowering, the store or the takeover. For each mutant, the script
+first runs those tests of one process that execute the changed statement. The mutant survives if all
+of them pass. After that, the script runs the tests of jobs for each survivor: those of the part of
+the package that the mutant changes. The script prints the difference of each mutant that survives
+these tests too. Such a mutant is either equivalent to the original, or a test is missing.
+mutation/equivalent.toml has those that a person has judged to be equivalent.
 
 DIR keeps the copies, a record of which test executes which line, and the results as cosmic-ray's
 sessions (`cr-report DIR/tests.sqlite`, `cr-report DIR/jobs.sqlite`). The same command continues a
@@ -39,7 +40,7 @@ _ROOT = pathlib.Path(__file__).parents[2]
 
 
 def main() -> int:
-    """Runs the mutants; returns 1 if one that is not equivalent survives."""
+    """Runs the mutants; returns 1 if one survives that nobody has judged to be equivalent."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -84,7 +85,7 @@ def main() -> int:
 def _sampled(
     sessions: Iterable[WorkDB], count: int, seed: int, work: pathlib.Path
 ) -> list[WorkItem]:
-    """Returns the sample, and adds it to the sessions. Making it takes a minute."""
+    """Returns the sample, and adds it to the sessions. A new sample takes a minute to make."""
     kept = work / f"sample-{count}-{seed}.json"
     known = {item.job_id: item for session in sessions for item in session.work_items}
     if not kept.exists():
@@ -103,7 +104,7 @@ def _sampled(
 
 
 def _copy(tree: pathlib.Path) -> pathlib.Path:
-    """Makes a folder a copy of the checkout, with its compiled modules."""
+    """Copies the checkout and its compiled modules to the folder `tree`; returns the folder."""
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=_ROOT, check=True, capture_output=True, text=True).stdout
     compiled = (path.relative_to(_ROOT) for path in _ROOT.glob("*/**/*.so"))
@@ -116,7 +117,10 @@ def _copy(tree: pathlib.Path) -> pathlib.Path:
 
 
 def _measure(mutants: Iterable[MutationSpec], crew: Crew, work: pathlib.Path) -> choose.Covered:
-    """Returns which test executes which line. Runs test files that changed since the last time."""
+    """Returns which tests execute which lines, for the tests of these mutants.
+
+    Runs the test files for which it has no record since they, or the package, have changed.
+    """
     folders = {folder for spec in mutants for folder in choose.part_of(spec.module_path).tests}
     package = hashlib.sha256()
     for module in sorted(pathlib.Path("jax_cxl").rglob("*.py")):
@@ -141,7 +145,7 @@ def _run(
     crew: Crew,
     result: Callable[[Worker, MutationSpec], WorkResult],
 ) -> None:
-    """Adds the results of mutants to a session."""
+    """Runs mutants by `result` on the workers, and adds the results to a session."""
     lock = threading.Lock()
 
     def run(one: Worker, name: str) -> None:

@@ -3,10 +3,10 @@
     python benchmarks/suites/pool_suite.py incoherent --seeds 20 --build build/dev --json FILE
     python benchmarks/suites/pool_suite.py flush --pytest 'tests/ops/*_test.py'
 
-It runs the C++ tests that take their pool from JAX_CXL_TEST_POOL
-(cc/testing/pool/chosen_pool.h); the other C++ tests open no pool or choose it themselves. It runs
-all Python tests that tests/conftest.py does not ignore, or those that `--pytest` names. JAX's
-compilation cache serves all seeds: it shortens compilation and changes nothing else.
+It runs the C++ tests that take their pool from JAX_CXL_TEST_POOL (cc/testing/pool/chosen_pool.h).
+The other C++ tests open no pool, or choose it themselves. It also runs the Python tests that
+`--pytest` names, by default all that tests/conftest.py does not ignore. All seeds share JAX's
+compilation cache, which only saves time.
 """
 
 import argparse
@@ -88,7 +88,10 @@ def _run(options: argparse.Namespace, seed: int, cache: str) -> dict[str, Any]:
 
 
 def _count(command: list[str], environment: dict[str, str], results: str) -> dict[str, Any]:
-    """Runs tests that write JUnit files to a folder. Reads and removes these files."""
+    """Runs a command whose tests write JUnit files to a folder; counts their outcomes.
+
+    Removes the files afterwards.
+    """
     start = time.monotonic()
     failures: list[str] = []
     count: Counter[str] = Counter()

@@ -1,10 +1,10 @@
-"""Checks rows that programs take on this machine's devices, GPUs or CPUs, against NumPy.
+"""Checks the rows that programs take from tables on this machine's GPUs or CPUs, against NumPy.
 
     python benchmarks/tables/check.py [--steps=200]
 
-It checks all dtypes and modes, rows of 1 to 5,000 bytes, ids outside of the table, errors that name
-an id, rows that are started beside a computation, caches of rows, and a trained table, whose rows
-change while devices take them. To run it with memcheck: `compute-sanitizer python
+It checks all dtypes and modes, rows of 1 to 5,000 bytes, ids outside of the table, and errors that
+name an id. It also checks `take_start` beside a computation, caches of rows, and a trained table,
+whose rows change while devices take them. To run it with memcheck: `compute-sanitizer python
 benchmarks/tables/check.py --steps=5`.
 """
 
@@ -61,7 +61,7 @@ def _check_dtypes(store: jax_cxl.Store) -> None:
 
 
 def _check_started(store: jax_cxl.Store) -> None:
-    """Takes the rows of the next batch beside a product, with at most two batches under way."""
+    """Checks take_start: two takes of the next batch run beside products of matrices."""
     ids = _ids((20, 700)).clip(-_ROWS, _ROWS - 1)
     for dtype, width in (("float32", 1000), ("uint16", 3), ("int4", 16), ("uint8", 1)):
         rows = tables.random_rows((_ROWS, width), dtype)
@@ -105,7 +105,7 @@ def _check_started(store: jax_cxl.Store) -> None:
 
 
 def _check_caches(store: jax_cxl.Store) -> None:
-    """Takes rows through caches that are filled while devices take rows."""
+    """Checks tables with caches of rows, which are refreshed while devices take rows."""
     rng = np.random.default_rng(0)
     for dtype, width in (("float32", 64), ("float32", 1000), ("bfloat16", 3), ("int4", 5)):
         rows = tables.random_rows((_ROWS, width), dtype)

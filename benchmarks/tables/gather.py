@@ -1,14 +1,15 @@
-"""Compares `Table.take` with other ways to fetch rows of a table. It checks all values.
+"""Compares `Table.take` with other ways to fetch rows of a table, and checks the values.
 
     python benchmarks/tables/gather.py [--gib=8] [--row-bytes=256,1024,4096] [--json=FILE]
 
 On GPUs the other ways are a plain CUDA kernel that gathers rows of the same pinned memory (it needs
-nvcc), a copy at the rate of the link, and NumPy on the host with `device_put`. They run with one
-GPU, and with 2, 4, and so on at once. On CPUs the other ways are `np.take` into a fresh array, and
-`jnp.take` of a resident array, for which the machine needs twice the memory of the table.
+nvcc), a plain copy of as many bytes, and NumPy on the host with `device_put`. All ways run with one
+GPU, and with 2, 4 and 8 GPUs at once if the machine has them. On CPUs the other ways are `np.take`
+into a fresh array, and `jnp.take` of a resident array, for which the machine needs twice the memory
+of the table.
 
-On GPUs and CPUs, the benchmark also takes the rows of the next batch beside a product of matrices,
-and takes ids by Zipf's law with a cache of 1/32 of the rows.
+On GPUs and CPUs, the benchmark also takes the rows of the next batch while products of matrices
+run, and takes random ids by Zipf's law, without a cache and with a cache of 1/32 of the rows.
 """
 
 import argparse
@@ -26,7 +27,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-# The plain kernel allocates memory that JAX must leave free.
+# JAX must leave memory free, because the plain kernel allocates its own.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
@@ -39,13 +40,13 @@ from jax_cxl._commands.bench import device_time, results_file
 
 _NAME = "gather_benchmark"
 _PLAIN = pathlib.Path(__file__).with_name("plain_gather.cu")
-# Sets of ids are taken one after another. Together they have more rows than caches keep.
+# Sets of ids take turns. All sets together have this many bytes of rows, more than caches keep.
 _BYTES_OF_SETS = 1 << 30
 _MOST_SETS = 64
 
 
 def _values(rows: Any, columns: int, lib: Any) -> Any:
-    """Returns the values that these rows have, as uint32 of shape (rows, columns)."""
+    """Returns the right values of the rows with these ids, as uint32 of shape (rows, columns)."""
     columns = lib.arange(columns, dtype=np.uint32)
     return rows[..., None] * np.uint32(2654435761) + columns * np.uint32(40503)
 
@@ -57,17 +58,23 @@ def _blocks(rows: int, columns: int) -> Iterator[np.ndarray]:
 
 
 class Bench:
-    """Measurements of one table."""
+    """Measures one table, and keeps the results."""
 
     def __init__(self, table: jax_cxl.Table, rows: np.ndarray, repeats: int):
-        """Measures takes of a table of uint32. `rows` is a view of the table."""
+        """Prepares measurements of a table of uint32.
+
+        Args:
+          table: the table.
+          rows: a view of the table.
+          repeats: how often each call is measured.
+        """
         self.table, self.rows, self.repeats = table, rows, repeats
         self.columns = rows.shape[1]
         self.row_bytes = 4 * self.columns
         self.results: list[dict[str, Any]] = []
 
     def ids(self, count: int, devices: int = 1) -> np.ndarray:
-        """Returns sets of random ids."""
+        """Returns sets of uniform random ids, `count` for each device."""
         shape = self._sets(count), devices * count
         return np.random.default_rng(count).integers(0, self.table.shape[0], shape, np.int32)
 
@@ -81,7 +88,15 @@ class Bench:
         return min(max(2, _BYTES_OF_SETS // (count * self.row_bytes)), _MOST_SETS)
 
     def note(self, what: str, count: int, devices: int, seconds: float, **more: float) -> None:
-        """Keeps and prints a result: seconds until each device has `count` rows."""
+        """Keeps and prints a result.
+
+        Args:
+          what: what was measured.
+          count: how many rows each device gets.
+          devices: number of devices.
+          seconds: the time until all devices have their rows.
+          **more: further figures.
+        """
         rate = devices * count / seconds
         result = {
             "what": what,
@@ -97,7 +112,7 @@ class Bench:
         print(json.dumps(result), flush=True)
 
     def check(self, found: jax.Array, ids: Any) -> None:
-        """Compares rows with those of the table."""
+        """Compares the rows `found` with the right rows of these ids."""
         columns = self.columns
         right = jax.jit(lambda x, i: (x == _values(i.astype(np.uint32), columns, jnp)).all())
         if not bool(right(found, ids)):
@@ -105,7 +120,7 @@ class Bench:
 
 
 def beside(bench: Bench, count: int, sharding: Any = None, devices: int = 1) -> None:
-    """Measures a take of the next rows beside products that last about as long."""
+    """Measures takes before and beside products of matrices that last about as long as a take."""
     sets = [jax.device_put(ids, sharding) for ids in bench.ids(count, devices)]
     width = 128 if sharding is None else 1024  # no sharding: a CPU
     x = jax.device_put(jnp.ones((width * devices, width), jnp.bfloat16), sharding)
@@ -171,7 +186,7 @@ def cached(
 
 
 def _jitted(function: Callable[..., Any], sharding: Any) -> Callable[..., Any]:
-    """Compiles a function. With a sharding, the function gets each device's part."""
+    """Returns the jitted function. With a sharding, it runs on the part of each device."""
     if sharding is None:
         return jax.jit(function)
     spec = sharding.spec
@@ -182,7 +197,7 @@ def _jitted(function: Callable[..., Any], sharding: Any) -> Callable[..., Any]:
 
 
 def _seconds(run: Callable[[], Any], repeats: int) -> float:
-    """Returns the median time of a call after the first."""
+    """Returns the median time of a call of `run`. The first call does not count."""
     run()
     times = []
     for _ in range(repeats):
@@ -193,7 +208,7 @@ def _seconds(run: Callable[[], Any], repeats: int) -> float:
 
 
 def on_cpu(bench: Bench, store: jax_cxl.Store, counts: Sequence[int]) -> None:
-    """Measures on a CPU."""
+    """Runs all measurements on a CPU."""
     rows = np.array(bench.rows)
     resident = jax.block_until_ready(jnp.asarray(rows))
     take = jax.jit(bench.table.take)
@@ -220,7 +235,7 @@ def on_cpu(bench: Bench, store: jax_cxl.Store, counts: Sequence[int]) -> None:
 
 
 def on_gpus(bench: Bench, store: jax_cxl.Store, counts: Sequence[int], plain: ctypes.CDLL) -> None:
-    """Measures on one GPU, and on several at once."""
+    """Runs all measurements on one GPU, and on several GPUs at once."""
     gpus = jax.local_devices()
     address = bench.rows.ctypes.data
     for devices in (d for d in (1, 2, 4, 8) if d <= len(gpus)):
@@ -264,7 +279,7 @@ def _memory(gpu: jax.Device) -> int:
 
 
 def _on_all(devices: int, run: Callable[[int], float]) -> list[float]:
-    """Runs a function for all devices at once."""
+    """Calls `run` for all devices at once, in threads; returns their results."""
     found = [0.0] * devices
 
     def one(device: int) -> None:

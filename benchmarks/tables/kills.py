@@ -2,11 +2,12 @@
 
     python benchmarks/tables/kills.py --kills=100 [--pool=shm|incoherent]
 
-tests/programs/tables/killed.py makes step after step, on one or two processes in turn. Meanwhile
-other processes take rows. Half of the writers die in the middle of a step, the others at a random
-instant, and a third of the time a reader dies too. The next job goes on. A row is wrong if it
-contains a part of a step, or a number of steps that it cannot have. A new job compares the whole
-table with the expected result of the steps. The exit status is 1 if anything is wrong.
+tests/programs/tables/killed.py changes a table in step after step, as a job of one process and a
+job of two in turn. Meanwhile reader processes take rows. Half of the writing jobs die in the middle
+of a step, the others at a random instant. In a third of the cases a reader dies too. The next job
+continues with the table. A row is wrong if it contains only a part of a step, or more or fewer
+steps than it can have. Each new job compares the whole table with the expected result of the steps.
+The exit status is 1 if anything is wrong.
 """
 
 import argparse
@@ -54,7 +55,7 @@ class Sweep:
         self._readers = [self._reader() for _ in range(options.readers)]
 
     def kill(self) -> None:
-        """Kills a writer, and sometimes a reader."""
+        """Starts a writer and kills it; sometimes kills a reader too."""
         processes = 1 + self.found["writers killed"] % 2
         if self._rng.random() < 0.5:
             dying = self._start("--die", processes=processes)
@@ -84,7 +85,7 @@ class Sweep:
             self.found["readers killed"] += 1
 
     def end(self) -> None:
-        """Lets a last job compare the table, and ends the readers."""
+        """Runs a last job, which compares the table, and ends the readers."""
         last = self._start("--steps=3", processes=2)
         output, errors = last.communicate(timeout=self._options.timeout)
         if last.wait():

@@ -1,5 +1,5 @@
-// A plain gather of rows of pinned memory, for benchmarks/tables/gather.py:
-// what libraries for graphs and embeddings do. gather.py compiles it:
+// Gathers rows of pinned memory by a plain kernel, as libraries for graphs and
+// embeddings do. For benchmarks/tables/gather.py, which compiles it:
 //   nvcc -O3 -shared -Xcompiler=-fPIC plain_gather.cu -o libplain_gather.so
 
 #include <cuda_runtime.h>
@@ -10,7 +10,7 @@
 
 namespace {
 
-// A row of threads for each row of the table.
+// Each row of threads (threadIdx.y) of a block copies one row of the table.
 __global__ void Gather(const uint4* table, const int32_t* ids, uint4* out,
                        size_t vectors, size_t count) {
   const size_t i = static_cast<size_t>(blockIdx.x) * blockDim.y + threadIdx.y;
@@ -26,8 +26,9 @@ bool Failed(cudaError_t error, const char* what) {
   return true;
 }
 
-// Runs `enqueue` once, and then `repeats` times, each time with the number of
-// the turn. Returns the milliseconds of one turn, or -1.
+// Calls `enqueue` once to warm up, and then `repeats` times. Its arguments are
+// a stream and the number of the turn. Returns the milliseconds of one turn, or
+// -1 if it fails.
 template <typename Enqueue>
 double Milliseconds(int repeats, const Enqueue& enqueue) {
   cudaStream_t stream;
@@ -52,10 +53,11 @@ double Milliseconds(int repeats, const Enqueue& enqueue) {
 
 }  // namespace
 
-// Milliseconds of a gather of rows of registered memory, -1 if it fails. `ids`
-// has `sets` sets of `count` ids. The sets take turns, because a GPU's cache
-// keeps the rows of a small set. `copy` gets the last gathered rows unless it
-// is null. `ids` and `copy` are in host memory.
+// Returns the milliseconds of a gather of `count` rows of `table`, which is
+// registered host memory, or -1 if it fails. `ids` has `sets` sets of `count`
+// ids. The sets take turns, because a GPU's cache would keep the rows of a
+// single small set. `copy` gets the rows of the last gather, unless it is null.
+// `ids` and `copy` are in host memory.
 extern "C" double plain_gather(int device, const void* table,
                                const int32_t* ids, size_t sets, size_t count,
                                size_t row_bytes, int repeats, void* copy) {
@@ -91,7 +93,8 @@ extern "C" double plain_gather(int device, const void* table,
   return ms;
 }
 
-// Milliseconds of a copy of registered memory to the device, -1 if it fails.
+// Returns the milliseconds of a copy of registered host memory to the device,
+// or -1 if it fails.
 extern "C" double plain_copy(int device, const void* from, size_t bytes,
                              int repeats) {
   void* out = nullptr;

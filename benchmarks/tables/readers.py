@@ -1,9 +1,10 @@
-"""Measures the memory of processes that read the same table: one table, or one each.
+"""Measures the memory of several processes that all read the same table.
 
     python benchmarks/tables/readers.py [--readers=4] [--mib=1024]
 
-Each process takes all rows. It prints its proportional share (PSS) of the memory of the store,
-which Linux divides among the processes that use a page, and of all memory.
+Each process takes all rows of the table. Then it prints its proportional share (PSS) of the memory
+of the store, and of all memory that it uses. In a PSS, Linux divides each page evenly among the
+processes that use it. So the shares of the store add up to one table, not to one table per process.
 """
 
 import argparse
@@ -23,7 +24,7 @@ _ROW_BYTES = 1024
 
 
 def _share(path: str) -> tuple[float, float]:
-    """Returns this process's share of a file and of all memory, in MiB."""
+    """Returns this process's PSS in MiB: of the file at `path`, and of all its memory."""
     of_file = total = 0
     mapped = ""
     for line in pathlib.Path("/proc/self/smaps").read_text().splitlines():
@@ -51,7 +52,7 @@ def _read(where: str, path: str) -> None:
 
 
 def main() -> None:
-    """Starts the readers, or is one."""
+    """Starts the readers, or runs one of them."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--readers", type=int, default=4)
     parser.add_argument("--mib", type=int, default=1024, help="size of the table")

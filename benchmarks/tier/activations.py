@@ -2,18 +2,19 @@
 
     python benchmarks/tier/activations.py --layers=24 --width=2048 --tokens=8192 --limit-gib=16
 
-The model is a transformer whose layers are a `jax.lax.scan`. Each way runs in a process of its own.
-The last three ways keep the same two values of each layer, its input and the output of its
-attention. The losses and gradients of the last two ways are equal to the last bit. On CPUs those of
-`kept` are equal to them too. XLA for GPUs fuses operations differently if it does not move the
-values. Rows of JSON have the median time of a step and the memory that it takes. On CPUs the
-program runs with small models, to try it out.
+The model is a transformer whose layers are a `jax.lax.scan`. There are five ways, listed below, and
+each runs in a process of its own. `kept`, `pinned` and `pooled` keep the same two values of each
+layer: its input and the output of its attention. The losses and gradients of `pinned` and `pooled`
+are equal to the last bit. On CPUs those of `kept` are equal to these too. On GPUs they are not,
+because XLA fuses operations differently if it does not move the values. Rows of JSON have the
+median time of a step and the memory that it takes. On CPUs the program runs with small models, to
+try it out.
 
 * neither: all residuals stay on the device.
 * remat: only the input of each layer stays.
-* kept: the two values stay.
-* pinned: XLA offloads them to `pinned_host`. GPUs only.
-* pooled: `jax_cxl.offload_residuals`.
+* kept: only the two values stay.
+* pinned: XLA offloads the two values to `pinned_host`. GPUs only.
+* pooled: `jax_cxl.offload_residuals` offloads the two values to a pool.
 """
 
 import argparse
@@ -84,7 +85,7 @@ def _normal(x: Any) -> Any:
 
 
 def _body(options: argparse.Namespace, way: str, folder: str, value_bytes: int) -> Any:
-    """Returns the body of the scan."""
+    """Returns the function of a layer, the body of the scan, for one of the ways."""
     import jax
 
     import jax_cxl
@@ -113,7 +114,7 @@ def _body(options: argparse.Namespace, way: str, folder: str, value_bytes: int) 
 
 
 def _measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Trains in one way, on each device by itself; returns a row."""
+    """Trains in one way, on each device independently of the others; returns a row."""
     import jax
     import jax.numpy as jnp
     import numpy as np

@@ -1,4 +1,4 @@
-"""Runs one way of a benchmark in a process of its own, with a limit for the memory of GPUs."""
+"""Runs each way of a benchmark in a process of its own, with a limit for the memory of GPUs."""
 
 import argparse
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def add_options(parser: argparse.ArgumentParser, ways: Sequence[str]) -> None:
-    """Adds the options of a benchmark that compares these ways."""
+    """Adds the options that all benchmarks of this folder have. `ways` are the ways it compares."""
     parser.add_argument("--steps", type=int, default=10, help="measured steps (default: 10)")
     parser.add_argument("--limit-gib", type=float, help="memory of each GPU that may be used")
     parser.add_argument("--ways", default=",".join(ways), help="default: all")
@@ -23,13 +23,14 @@ def add_options(parser: argparse.ArgumentParser, ways: Sequence[str]) -> None:
 def run(
     script: str, options: argparse.Namespace, more: Sequence[str], end: float
 ) -> dict[str, Any]:
-    """Returns the row that a script prints, or why it failed.
+    """Runs a script in a new process; returns the row that it prints, or why it failed.
 
     Args:
-      script: the script.
-      options: its options; `limit_gib` is the memory of each GPU that it may use.
-      more: arguments after those of this process.
-      end: the time of the monotonic clock at which the script should have ended.
+      script: path of the script.
+      options: the options of this process. `limit_gib` is how much memory of each GPU the script
+        may use.
+      more: arguments for the script. They follow the arguments of this process.
+      end: the time.monotonic() at which the script should have ended.
     """
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
     if options.limit_gib:

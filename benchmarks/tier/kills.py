@@ -3,11 +3,11 @@
     python benchmarks/tier/kills.py --kills=300
 
 tests/programs/tier/trained.py trains on `--processes` processes. They are killed one at a time,
-half of them in the middle of an update, and a successor restores the state with the survivors.
-With `--whole` the whole job, including its launcher, is killed each time, and started again on
-fewer or more processes. The jobs never save explicitly. A job is right if all losses that it prints
-are those of an undisturbed job of one process, to the last bit, and if it lost at most one step for
-which `step` had returned. The exit status is 1 if a job is not right.
+half of them in the middle of an update. After each death a successor and the survivors restore the
+state. With `--whole` the whole job, including its launcher, is killed each time, and started again
+on fewer or more processes. The jobs never save explicitly. A job is right if all losses that it
+prints are those of an undisturbed job of one process, to the last bit. It may also lose at most one
+step for which `step` had returned. The exit status is 1 if a job is not right.
 """
 
 import argparse
@@ -60,7 +60,11 @@ def main() -> int:
 
 
 def _run(seed: int, kills: int, options: argparse.Namespace) -> tuple[str, dict[str, int]]:
-    """Runs a job that is killed, and one that is not. Returns what is wrong, and the counts."""
+    """Runs a job that is killed, and one that is not, and compares their losses.
+
+    Returns:
+      What is wrong, or ""; and counts, such as the number of kills.
+    """
     with tempfile.TemporaryDirectory(prefix="jax_cxl_tier_kills.", dir="/dev/shm") as folder:
         arguments = [f"--where=file:{folder}/a?size=96MiB", f"--seed={seed}"]
         try:
@@ -105,7 +109,11 @@ def _lines(output: str) -> list[dict[str, Any]]:
 def _kill_processes(
     seed: int, kills: int, arguments: list[str], processes: int
 ) -> tuple[subprocess.CompletedProcess[str], int]:
-    """Kills one process after another. The launcher replaces each of them."""
+    """Runs a job whose processes die one after another. The launcher replaces each of them.
+
+    Returns:
+      The job, and how many processes died.
+    """
     del seed
     done = job.run(
         _PROGRAM,
@@ -122,9 +130,9 @@ def _kill_processes(
 def _kill_whole_jobs(
     seed: int, kills: int, arguments: list[str], processes: int
 ) -> tuple[subprocess.CompletedProcess[str], int]:
-    """Runs several jobs on different numbers of processes, and kills each before it is done.
+    """Runs several jobs on different numbers of processes, and kills each before it ends.
 
-    Then a last job runs to the end.
+    Then it runs a last job to its end.
 
     Returns:
       The last job, with the output of all jobs, and how many jobs were killed.

@@ -3,10 +3,10 @@
     python benchmarks/tier/offload.py --millions=340 --limit-gib=16
 
 Each way runs in a process of its own, with the memory that `--limit-gib` allows of each GPU
-(XLA_PYTHON_CLIENT_MEM_FRACTION). All ways compute the gradients by the same program, so their
-losses are equal to the last bit if the updates are. Rows of JSON have the median time of a step,
-and the peak of the device's memory. `--largest` finds the largest model that trains. On CPUs the
-program runs with small models, to try it out.
+(XLA_PYTHON_CLIENT_MEM_FRACTION). All ways compute the gradients by the same program. So their
+losses are equal to the last bit if their updates of the parameters are. Rows of JSON have the
+median time of a step, and the peak of the device's memory. `--largest` finds, for each way, the
+largest model that it can train. On CPUs the program runs with small models, to try it out.
 
 * device: the state stays on the device.
 * pinned: the state is in `pinned_host`; the compiled update brings it to the device and back.
@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def _find_largest(options: argparse.Namespace, way: str, end: float) -> dict[str, Any]:
-    """Grows the model by a fifth at a time, until it no longer trains."""
+    """Grows the model by a fifth at a time, while it trains; returns the row of the largest."""
     largest: dict[str, Any] = {}
     millions = options.millions
     while time.monotonic() < end:
@@ -79,7 +79,7 @@ def _run(options: argparse.Namespace, way: str, millions: float, end: float) -> 
 
 
 def _measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Trains in one way; returns a row."""
+    """Trains in the way `--one`; returns a row."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -141,7 +141,7 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
         stats = device.memory_stats() or {}
         if "peak_bytes_in_use" in stats:
             row["peak, GiB"] = round(stats["peak_bytes_in_use"] / 2**30, 2)
-        # Measure the parts of a step by themselves.
+        # Measure the gradients and the update of a step separately.
         parts = []
         for _ in range(3):
             began = time.monotonic()
@@ -167,7 +167,11 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
 def _ways(
     options: argparse.Namespace, optimizer: Any, zero: Any, folder: str, parameters: int
 ) -> dict[str, Any]:
-    """Returns three functions for each way: one begins, one makes a step, one waits for its end."""
+    """Returns three functions for each way.
+
+    The first makes the state of the optimizer, the second makes a step, and the third waits until
+    the step has ended.
+    """
     import jax
     import optax
 

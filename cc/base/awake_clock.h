@@ -8,9 +8,9 @@
 namespace jax_cxl {
 
 // A clock that stops while its process is stopped by a signal, and while its
-// host or virtual machine is suspended. Between two calls of Now the clock
-// advances by at most half a second, so some thread has to call Now more often
-// than that.
+// host or virtual machine is suspended. To detect such a pause, the clock
+// advances by at most half a second between two calls of Now. So some thread
+// has to call Now more often than that, or the clock falls behind.
 //
 // Thread-safe.
 class AwakeClock {
@@ -20,7 +20,8 @@ class AwakeClock {
   explicit AwakeClock(Base::time_point now = Base::now())
       : read_(now), time_(now) {}
 
-  // Returns this clock's time. `now` is the time of the base clock.
+  // Returns this clock's time. `now` is the time of the base clock; tests set
+  // it.
   Base::time_point Now(Base::time_point now = Base::now()) {
     std::lock_guard lock(mutex_);
     time_ += std::clamp<Base::duration>(now - read_, Base::duration::zero(),

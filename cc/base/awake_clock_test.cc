@@ -27,8 +27,8 @@ TEST(AwakeClockTest, StopsWhileNobodyReadsIt) {
 TEST(AwakeClockTest, NeverGoesBack) {
   AwakeClock clock(kStart);
   clock.Now(kStart + milliseconds(200));
-  // One thread reads the base clock before another thread, but calls Now after
-  // it.
+  // As if a thread read the base clock before another thread did, but called
+  // Now after that thread.
   EXPECT_EQ(clock.Now(kStart + milliseconds(100)), kStart + milliseconds(200));
   EXPECT_EQ(clock.Now(kStart + milliseconds(300)), kStart + milliseconds(300));
 }

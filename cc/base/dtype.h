@@ -6,8 +6,8 @@
 
 namespace jax_cxl {
 
-// Element types, with JAX's names. Call descriptors in the pool contain the
-// values, so append new types and never renumber.
+// Element types, with JAX's names. Call descriptors in the pool contain these
+// numbers, so append new types, and never change the number of a type.
 enum class DType : uint8_t {
   kBool = 0,
   kInt8 = 1,
@@ -43,7 +43,7 @@ constexpr bool IsIntegral(DType dtype) { return dtype <= DType::kUint64; }
 int DTypeBytes(DType dtype);
 std::string_view DTypeName(DType dtype);
 
-// kAnd and kOr are bitwise, and logical for bool.
+// kAnd and kOr are bitwise for integers, and logical for bool.
 enum class ReduceOp : uint8_t {
   kSum = 0,
   kProd = 1,

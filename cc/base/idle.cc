@@ -18,7 +18,8 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-// The share of the elapsed time that timers, heartbeats and the like may use.
+// The program still counts as idle if its threads use up to this share of the
+// time, for timers, heartbeats and the like.
 constexpr double kIdleShare = 0.05;
 
 struct OwnThreads {
@@ -28,7 +29,8 @@ struct OwnThreads {
 };
 
 OwnThreads& Own() {
-  // Never destroyed: threads may still end while the process exits.
+  // Never destroyed, because threads may still end, and use it, while the
+  // process exits.
   static auto& own = *new OwnThreads;
   return own;
 }
@@ -42,13 +44,13 @@ nanoseconds Read(clockid_t clock) {
 // Returns the processor time of all threads but the library's own.
 nanoseconds UsedByOthers() {
   const nanoseconds used = UsedByOwnThreads();
-  // Read the process's clock last, so that it includes the time that the
-  // threads' clocks showed before.
+  // Read the process's clock last. It then includes at least the time that
+  // `used` contains, so the difference is not negative.
   return Read(CLOCK_PROCESS_CPUTIME_ID) - used;
 }
 
-// Returns field 3 of /proc/self/task/THREAD/stat, or 'X' if the thread has
-// ended.
+// Returns the state of a thread, which is field 3 of
+// /proc/self/task/THREAD/stat, or 'X' if the thread has ended.
 char StateOf(int tasks, const char* thread) {
   const std::string path = std::string(thread) + "/stat";
   const int file = openat(tasks, path.c_str(), O_RDONLY | O_CLOEXEC);

@@ -7,8 +7,8 @@
 
 namespace jax_cxl {
 
-// Identifies a process to processes of the same host and of other hosts. Part
-// of the pool's layout.
+// Identifies a process to other processes, on its own host and on other hosts.
+// The layout of the pool contains this struct.
 struct ProcessIdentity {
   int64_t pid;
   uint64_t process_start;  // field 22 of /proc/PID/stat: detects a reused pid
@@ -28,24 +28,26 @@ ProcessIdentity ThisProcess();
 // the boot id of either process is unknown.
 bool OnThisKernel(const ProcessIdentity& process);
 
-// Returns true if this process can look up `process` by its pid.
+// Returns true if the pid of `process` names the same process here: both
+// processes run under the same kernel, in the same pid namespace.
 bool PidMeansTheSame(const ProcessIdentity& process);
 
 // Returns true if `process` has ended. Requires PidMeansTheSame(process).
 bool HasEnded(const ProcessIdentity& process);
 
 // Returns true if /proc shows that `process` is ending (ProcessStat::ending),
-// or that another process has its pid. Also returns true if only the first
-// thread of the process has ended. Requires PidMeansTheSame(process).
+// or that its pid now belongs to another process. Also returns true if the
+// first thread of the process has ended, although other threads may still run.
+// Requires PidMeansTheSame(process).
 bool IsEnding(const ProcessIdentity& process);
 
-// Returns a text like "process 12 (python3) on host a". The text contains the
-// name of the program only if this process can look it up. The text is
-// printable, whatever `process` contains.
+// Returns a text like "process 12 (python3) on host a". The text has the name
+// of the program only if PidMeansTheSame(process). The text is safe to print,
+// whatever `process` contains.
 std::string DescribeProcess(const ProcessIdentity& process);
 
-// Returns a text like "process 12 (python3)". `pid` belongs to this pid
-// namespace.
+// Returns a text like "process 12 (python3)". `pid` is a pid in the namespace
+// of this process.
 std::string DescribeProcess(int pid);
 
 }  // namespace jax_cxl

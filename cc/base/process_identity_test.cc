@@ -36,7 +36,7 @@ TEST(ProcessIdentityTest, HostsOfTheSameNameAreTwo) {
   EXPECT_FALSE(OnThisKernel(other));
 }
 
-// Containers of one host have different host names.
+// Containers of one host have different host names, but the same boot id.
 TEST(ProcessIdentityTest, ContainersOfOneHostShareItsKernel) {
   ProcessIdentity other = ThisProcess();
   std::strcpy(other.host, "container");
@@ -66,8 +66,8 @@ TEST(ProcessIdentityTest, ProcessThatEndedOrWhosePidWasReused) {
   EXPECT_TRUE(IsEnding(other));
 }
 
-// The first thread has ended, but another thread keeps the process alive, as
-// the driver of a GPU does for seconds.
+// The first thread of a process has ended, but another thread keeps the process
+// alive. A thread of a GPU's driver can do this for seconds.
 TEST(ProcessIdentityTest, ProcessThatHasBegunToEnd) {
   const pid_t child = fork();
   if (child == 0) {

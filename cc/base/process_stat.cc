@@ -12,8 +12,8 @@ namespace jax_cxl {
 namespace {
 
 // PF_EXITING, PF_POSTCOREDUMP and PF_DUMPCORE of the kernel's <linux/sched.h>.
-// Before Linux 5.16 the second bit was PF_EXITPIDONE, which exiting threads
-// also had.
+// Before Linux 5.16 the second bit was PF_EXITPIDONE. Exiting threads had it
+// too, so its meaning here does not change.
 constexpr uint64_t kExiting = 0x4;
 constexpr uint64_t kPostCoreDump = 0x8;
 constexpr uint64_t kDumpCore = 0x200;
@@ -33,7 +33,8 @@ constexpr unsigned long kGetInfo = _IOWR(0xFF, 11, PidfdInfo);
 std::optional<int> ExitStatus(int pidfd, int64_t pid) {
   const std::optional<ProcessStat> found = ReadProcessStat(pid);
   if (found && found->exiting()) return found->exit_code;
-  // The parent of the process has collected the status.
+  // /proc no longer has the process, because its parent has collected the
+  // status. Newer kernels still tell the status through the pidfd.
   PidfdInfo info = {};
   info.mask = kInfoExit;
   if (ioctl(pidfd, kGetInfo, &info) != 0 || !(info.mask & kInfoExit))
@@ -55,7 +56,8 @@ std::optional<ProcessStat> ReadProcessStat(int64_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string line;
   if (!std::getline(file, line)) return std::nullopt;
-  // Start after field 2: the command in it may contain blanks and parentheses.
+  // Start after field 2, because the command in it may contain blanks and
+  // parentheses.
   std::istringstream rest(line.substr(line.rfind(')') + 1));
   ProcessStat found;
   rest >> found.state;

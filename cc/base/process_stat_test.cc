@@ -11,8 +11,8 @@
 namespace jax_cxl {
 namespace {
 
-// Runs `end` in a child. Returns the results of DescribeExit before and after
-// the child's status is collected.
+// Runs `end` in a child process, which has to exit. Returns the results of
+// DescribeExit before and after this process collects the child's status.
 std::pair<std::string, std::string> Ended(const std::function<void()>& end) {
   const pid_t child = fork();
   if (child == 0) {
@@ -38,7 +38,7 @@ TEST(ProcessExitTest, TellsStatusesAndSignals) {
            {[] { raise(SIGKILL); }, "by signal 9 (Killed)"}}) {
     const auto [before, after] = Ended(end);
     EXPECT_EQ(before, expected);
-    // By then, older kernels no longer know the status.
+    // Empty on older kernels, which forget a status once it is collected.
     if (!after.empty()) {
       EXPECT_EQ(after, expected);
     }

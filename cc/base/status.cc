@@ -5,7 +5,7 @@
 namespace jax_cxl {
 namespace {
 
-// In the order of Code.
+// The names of the codes, in the order of `Code`.
 constexpr std::string_view kCodeNames[] = {
     "OK",
     "INVALID_ARGUMENT",

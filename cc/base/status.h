@@ -32,15 +32,17 @@ enum class Code {
 
 std::string_view CodeName(Code code);
 
-// Facts about an error for programs, as pairs of name and value: ("rank", "3").
-// They become attributes of the Python exception (jax_cxl/errors.py).
+// Facts about an error that programs can read, as pairs of name and value, such
+// as ("rank", "3"). They become attributes of the Python exception
+// (jax_cxl/errors.py).
 using Details = std::vector<std::pair<std::string, std::string>>;
 
-// Returns the code that `number`, written by another process, stands for.
-// Returns kDataLoss if `number` is not the code of an error.
+// Returns the code with this number, which another process has written. Returns
+// kDataLoss if no error has this number.
 Code ErrorCode(uint32_t number);
 
-// The result of an operation without a value. Nothing in this library throws.
+// The outcome of an operation that returns no value. Functions return a Status
+// or a Result, because nothing in this library throws.
 class [[nodiscard]] Status {
  public:
   Status() = default;
@@ -61,8 +63,8 @@ class [[nodiscard]] Status {
     AddDetail(name, text.str());
     return std::move(*this);
   }
-  // Returns the same status with all facts of `other`, unless it already has
-  // facts with their names.
+  // Returns the same status with the facts in `other`, except those whose names
+  // it already has.
   Status With(const Details& other) &&;
 
  private:
@@ -75,7 +77,8 @@ class [[nodiscard]] Status {
 
 inline Status OkStatus() { return Status(); }
 
-// Builds a message from its parts: Error(Code::kNotFound, "no rank ", r).
+// Returns a Status whose message consists of the parts, as in
+// Error(Code::kNotFound, "no rank ", r).
 template <typename... Parts>
 Status Error(Code code, const Parts&... parts) {
   std::ostringstream text;
@@ -105,7 +108,7 @@ class [[nodiscard]] Result {
 
 }  // namespace jax_cxl
 
-// Returns from the enclosing function when `expr` is not ok.
+// Returns the status `expr` from the enclosing function, unless it is ok.
 #define CXL_RETURN_IF_ERROR(expr)                                \
   do {                                                           \
     if (::jax_cxl::Status cxl_status = (expr); !cxl_status.ok()) \
@@ -115,7 +118,8 @@ class [[nodiscard]] Result {
 #define CXL_CONCAT_INNER(a, b) a##b
 #define CXL_CONCAT(a, b) CXL_CONCAT_INNER(a, b)
 
-// Declares `lhs` from a Result, or returns its status.
+// Declares `lhs` with the value of the Result `expr`. If it has no value,
+// returns its status from the enclosing function.
 #define CXL_ASSIGN_OR_RETURN(lhs, expr) \
   CXL_ASSIGN_OR_RETURN_IMPL(CXL_CONCAT(cxl_result_, __LINE__), lhs, expr)
 #define CXL_ASSIGN_OR_RETURN_IMPL(tmp, lhs, expr) \

@@ -12,7 +12,7 @@ struct Character {
   uint32_t point = 0;
 };
 
-// Returns the character with which `text` begins.
+// Returns the first character of `text`, which must not be empty.
 Character FirstCharacter(std::string_view text) {
   const auto lead = static_cast<uint8_t>(text[0]);
   if (lead < 0x80) return {1, lead};
@@ -25,7 +25,8 @@ Character FirstCharacter(std::string_view text) {
   }
   constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
   const bool surrogate = point >= 0xd800 && point < 0xe000;
-  // An overlong sequence could hide a character from a check.
+  // Refuse overlong sequences: they encode a character with more bytes than
+  // needed, and could hide it from a check.
   if (point < kLeast[bytes] || surrogate || point > 0x10ffff) return {};
   return {bytes, point};
 }
@@ -46,8 +47,8 @@ constexpr CodePoints kInvisible[] = {
     {0xe0000, 0xe007f},
 };
 
-// Returns true for characters that are safe to print on a terminal: newline,
-// and all characters that are not control characters.
+// Returns true for characters that are safe to print on a terminal: newlines,
+// and all characters that are neither control characters nor in kInvisible.
 bool MayShow(uint32_t point) {
   if (point < 0x20) return point == '\n';
   if (point >= 0x7f && point < 0xa0) return false;

@@ -8,14 +8,13 @@
 
 namespace jax_cxl {
 
-// Returns `text` in a form that is safe to print: valid UTF-8 without control
-// characters other than newlines, which a terminal would obey, and without
-// characters that hide or reorder text. Each of these characters, and each
-// invalid byte, becomes '?'. Use this function for all text from other
-// processes.
+// Returns `text` in a form that is safe to print. Control characters, which a
+// terminal would obey, become '?'; only newlines stay. Characters that hide or
+// reorder text, and bytes that are not valid UTF-8, also become '?'. Use this
+// function for all text from other processes.
 std::string PrintableText(std::string_view text);
 
-// As above, for an array that may lack its terminating zero.
+// Does that for a text in an array, which may lack its terminating zero.
 template <size_t size>
 std::string PrintableText(const char (&text)[size]) {
   return PrintableText(std::string_view(text, strnlen(text, size)));

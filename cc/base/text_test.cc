@@ -15,7 +15,7 @@ TEST(TextTest, TextStaysAsItIs) {
 
 TEST(TextTest, NothingForATerminalToObey) {
   EXPECT_EQ(PrintableText(std::string_view("a\x1b[2J\r\t\x7f")), "a?[2J???");
-  // U+009B, the one-character form of ESC [, which some terminals obey.
+  // U+009B is the one-character form of "ESC [". Some terminals obey it.
   EXPECT_EQ(PrintableText(std::string_view("\xc2\x9b"
                                            "2J")),
             "?2J");

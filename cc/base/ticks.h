@@ -6,12 +6,12 @@
 
 namespace jax_cxl {
 
-// Returns the processor's timestamp counter. Reading it takes at most half as
-// long as reading std::chrono::steady_clock, against which TickRate calibrates
-// it. Never 0.
+// Returns the processor's timestamp counter; never 0. Reading it takes at most
+// half as long as reading std::chrono::steady_clock. TickRate converts it to
+// durations.
 inline uint64_t Ticks() {
 #if defined(__x86_64__)
-  // The builtin, because <x86intrin.h> takes 0.4 s to compile.
+  // Not __rdtsc(), because its header <x86intrin.h> takes 0.4 s to compile.
   return __builtin_ia32_rdtsc() | 1;
 #elif defined(__aarch64__)
   uint64_t ticks;
@@ -22,9 +22,9 @@ inline uint64_t Ticks() {
 #endif
 }
 
-// Converts ticks to seconds. It measures the rate from its own construction
-// until the conversion, so use it for durations that began after its
-// construction.
+// Converts ticks to seconds. It compares the ticks and the steady_clock since
+// its construction to find the rate, so use it only for durations that began
+// after its construction.
 class TickRate {
  public:
   double Seconds(uint64_t ticks) const {

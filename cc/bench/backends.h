@@ -26,30 +26,32 @@
 #include "cc/pool/pool.h"
 #include "cc/testing/world/world.h"
 
-// The ways to execute a collective that engine_benchmark.cc compares.
+// The ways to execute a collective. engine_benchmark.cc compares them.
 namespace jax_cxl::comm {
 
-// Executes a problem's collective once and returns when it is done.
+// One way to execute the collective of a problem. `Call` executes it once, and
+// returns when it is done.
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual const char* name() const = 0;
   virtual void Prepare(const Problem&) {}
   virtual void Call(Problem* problem) = 0;
-  // Whether the results are those of the collective.
+  // Whether `Call` gives the right results.
   virtual bool IsRight() const { return true; }
 };
 
 inline constexpr Tuning kSlots;  // the default slots of a rank
 
-// Executes plans directly. All ranks must call in the same order.
+// Executes plans in the calling thread, without an Endpoint. All ranks must
+// make their calls in the same order.
 class EngineBackend : public Backend {
  public:
   EngineBackend(pool::Pool* pool, const Team& team)
       : EngineBackend(pool, team, Views(pool, team.size())) {}
 
-  // The bytes that a rank takes from the end of its arena. Endpoint starts at
-  // the front.
+  // How many bytes this backend uses at the end of each rank's arena. An
+  // Endpoint uses the arena from its beginning.
   static constexpr uint64_t kBytes =
       2 * sizeof(pool::Doorbell) + kSlots.num_slots * kSlots.slot_bytes;
 
@@ -77,7 +79,8 @@ class EngineBackend : public Backend {
         reinterpret_cast<std::byte*>(problem->output.data()),
         Tuning().past_caches_bytes);
     backoff_.Reset();
-    // Plans without rows never fail.
+    // The result of Advance is not checked, because only plans that move rows
+    // can fail.
     for (size_t steps = 0; !*execution.Advance(&traffic_);) {
       if (execution.steps_done() != steps)
         backoff_.Reset();
@@ -115,10 +118,10 @@ class EngineBackend : public Backend {
   Backoff backoff_;
 };
 
-// Makes the engine's copies and additions, at the same addresses and in the
-// same order, but never waits: each doorbell that it reads has already rung for
-// all rounds. Its results are wrong. Its time is the least that the engine's
-// protocol can reach.
+// Makes the same copies and additions as EngineBackend, at the same addresses
+// and in the same order, but never waits: each doorbell that it reads has
+// already rung for all rounds. So its results are wrong, and its time is the
+// least that the engine could reach without any waiting.
 class CopiesBackend : public EngineBackend {
  public:
   CopiesBackend(pool::Pool* pool, const Team& team)
@@ -147,7 +150,7 @@ inline void Check(const Status& status) {
   _exit(1);  // exit() might try to join this thread.
 }
 
-// The resources of a process in a job, as in comm::Runtime.
+// What a process needs to make calls through an Endpoint, as in comm::Runtime.
 class Job {
  public:
   Job(pool::Pool* pool, const Team& team)

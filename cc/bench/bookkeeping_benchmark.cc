@@ -1,10 +1,13 @@
-// The cost of a call without the time that it takes to move data, in
-// nanoseconds. "times": reading the counter at the beginning and at the end of
-// a call, for the Endpoint and the recorder. "recorder": Record + Start +
-// Finish of the flight recorder with these times, by coherence mode. "checks":
-// describing a call for comparison, and comparing it with the descriptors of
-// all other ranks. Prints the median, the minimum and the maximum of several
-// rounds.
+// Measures what a call costs in addition to moving its data, in nanoseconds:
+//
+//   times     reading the timestamp counter at the beginning and at the end of
+//             the call
+//   recorder  Record, Start and Finish of the flight recorder, by the coherence
+//             mode of the pool
+//   checks    making the descriptor of the call, and comparing it with the
+//             descriptors of all other ranks
+//
+// Prints the median, the minimum and the maximum of several rounds.
 //
 // bookkeeping_benchmark [rounds, default 15]
 
@@ -87,7 +90,8 @@ void TimeChecks(int ranks, int rounds) {
   const Call call = OneCall();
   std::vector<pool::CallDescriptor> others(ranks - 1, Describe(call));
   Time("checks, " + std::to_string(ranks) + " ranks", rounds, [&](int) {
-    // Makes the compiler assume that all operands may have changed.
+    // Makes the compiler assume that `call` and `others` may have changed, so
+    // that it does not move the work out of the loop.
     asm volatile("" : : "r"(&call), "r"(others.data()) : "memory");
     const pool::CallDescriptor mine = Describe(call);
     for (const pool::CallDescriptor& other : others)

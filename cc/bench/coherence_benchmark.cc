@@ -1,6 +1,7 @@
-// The cost of each coherence mode on this machine's memory, in JSON:
-// coherence_benchmark [--repeats=N]. This does not measure CXL: the
-// instructions are real, but the memory is local.
+// Measures what each coherence mode costs on this machine's memory, and prints
+// it as JSON: coherence_benchmark [--repeats=N]. The instructions are those
+// that a CXL pool needs, but the memory is local, so the times are not those of
+// CXL.
 
 #include <sys/mman.h>
 
@@ -38,15 +39,16 @@ double Microseconds(Clock::time_point start) {
       .count();
 }
 
-// Returns the microseconds of one of `count` calls.
+// Calls `call` `count` times. Returns the average time in microseconds.
 double TimeEach(int count, const std::function<void(int)>& call) {
   const Clock::time_point start = Clock::now();
   for (int i = 0; i < count; ++i) call(i);
   return Microseconds(start) / count;
 }
 
-// Sends a flag and `bytes` of payload, and waits for a flag of the other
-// thread.
+// Sends `bytes` of payload and a flag to another thread, which reads the
+// payload and answers with a flag. Returns the microseconds until the answer
+// arrives, averaged over `count` times.
 double RoundTrip(const Coherence& coherence, Shared* shared, size_t bytes,
                  int count, uint64_t* round) {
   std::vector<std::byte> mine(bytes), theirs(bytes);

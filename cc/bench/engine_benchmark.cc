@@ -1,14 +1,14 @@
-// Speed of collectives without JAX. Several processes share a pool and call one
-// collective after another. The columns are those of nccl-tests.
+// Measures collectives without JAX. Several processes share a pool and call one
+// collective after another, in three ways. The columns are those of nccl-tests.
 //
 //   copies    the engine's copies and additions, without any waiting
 //   engine    the calling thread executes plans on rings in shared memory
 //   endpoint  the path of XLA's calls: calls in any order, and threads that
 //             take over from the caller
 //
-// The first difference is the cost of waiting for other ranks. The second is
-// the cost of matching, comparing and changing threads. The results of `copies`
-// are wrong, and are not compared.
+// `engine` minus `copies` is the cost of waiting for other ranks. `endpoint`
+// minus `engine` is the cost of matching and comparing calls, and of changing
+// threads. The results of `copies` are wrong, and are not checked.
 //
 // engine_benchmark [--ranks=2] [--max_bytes=67108864] [--repeats=7]
 //                  [--backends=engine,endpoint] [--ops=all_gather,...]
@@ -46,8 +46,8 @@ namespace {
 using plan::Op;
 
 constexpr int kMaxRanks = Meeting::kMaxRanks;
-// The size of the window for the copies that measure the bound. They copy at
-// least a quarter of the window.
+// MeasureCopies copies messages through a window of this size. Shorter messages
+// count as a quarter of the window.
 constexpr uint64_t kWindowBytes = uint64_t{4} << 20;
 constexpr double kSampleSeconds = 0.01;
 constexpr int kMaxCalls = 20000;
@@ -61,14 +61,17 @@ struct Rates {
   double read = 0;
 };
 
-// Copies a message through windows as large as a ring. The owner writes each
-// window, then the next rank reads it. All ranks do this at the same time.
+// Measures plain copies of a message, as a bound. Each rank copies its message
+// part by part: it writes a part to its own window, and then reads a part of
+// the next rank's message from that rank's window. All ranks do this at the
+// same time. A window is as large as a ring.
 Rates MeasureCopies(Team& team, pool::Pool* pool, uint64_t bytes,
                     std::vector<std::byte>* buffer) {
   bytes = std::max(bytes, kWindowBytes / 4);
   buffer->resize(2 * bytes);
   const int next = (team.rank() + 1) % team.size();
-  // The window lies between the engine's rings and the endpoint's memory.
+  // The window of a rank ends where the memory of EngineBackend begins. The
+  // memory of the endpoint lies before it.
   const auto window = [&](int rank) {
     return EngineBackend::Memory(pool, rank) - kWindowBytes;
   };
@@ -99,7 +102,7 @@ double BoundSeconds(const plan::Request& request, const Rates& rates) {
   return bound;
 }
 
-// Returns the seconds of one call on the slowest rank.
+// Makes `calls` calls. Returns the seconds of one call on the slowest rank.
 double Sample(Team& team, Backend& backend, Problem* problem, int calls) {
   team.Barrier();
   const double start = Now();
@@ -116,8 +119,8 @@ int Calibrate(Team& team, Backend& backend, Problem* problem) {
   return std::min(calls, kMaxCalls);
 }
 
-// Measures one collective with all backends in turn. Returns the number of
-// wrong elements.
+// Measures one collective with each backend, which take turns, and adds rows to
+// `report`. Returns the number of wrong elements on all ranks.
 uint64_t Measure(Team& team, pool::Pool* pool,
                  const std::vector<std::unique_ptr<Backend>>& backends, Op op,
                  uint64_t bytes, int repeats, Report* report) {
@@ -154,7 +157,8 @@ uint64_t Measure(Team& team, pool::Pool* pool,
   return all_wrong;
 }
 
-// Returns sizes that grow by a factor of eight, and the largest size.
+// Returns sizes from min_bytes on that grow by a factor of eight, and
+// max_bytes.
 std::vector<uint64_t> Sizes(const Flags& flags) {
   std::vector<uint64_t> sizes;
   for (uint64_t bytes = flags.min_bytes; bytes < flags.max_bytes; bytes *= 8)
@@ -170,7 +174,8 @@ int RunRank(Team& team, Meeting* meeting, const Flags& flags,
   pool::PoolSpec spec;
   spec.paths = {"bench." +
                 std::to_string(team.rank() == 0 ? getpid() : getppid())};
-  // Room for channels, the engine's ring, and the window of the copies.
+  // Room in each rank's arena for the channels of the endpoint, the ring of
+  // EngineBackend, and the window of MeasureCopies.
   spec.bytes = (uint64_t{24} << 20) * team.size() + (uint64_t{4} << 20);
   spec.coherence = OrDie(pool::ParseCoherenceMode(flags.coherence));
   std::unique_ptr<pool::Pool> pool;
@@ -212,7 +217,8 @@ int RunRank(Team& team, Meeting* meeting, const Flags& flags,
   return wrong == 0 ? 0 : 1;
 }
 
-// If a rank fails, end the others too, because they would wait for it.
+// Ends rank 0 if another rank has failed. Rank 0 is the parent of all other
+// ranks, and they end with it. Otherwise they would wait for the failed rank.
 void OnChildEnd(int) {
   int status = 0;
   while (waitpid(-1, &status, WNOHANG) > 0)

@@ -10,10 +10,11 @@
 
 #include "cc/bench/team.h"
 
-// The command line of engine_benchmark.cc.
+// The flags of engine_benchmark.cc.
 namespace jax_cxl::comm {
 
-// A format for printf, with the program's name and the largest number of ranks.
+// The usage text, a format for printf. Its arguments are the name of the
+// program and the largest number of ranks.
 inline constexpr char kUsage[] =
     "usage: %s [--ranks=2..%d] [--max_bytes=BYTES] [--repeats=7] "
     "[--min_bytes=8] [--backends=engine,endpoint] "

@@ -1,5 +1,5 @@
-// Speed of the CPU engine's reduction kernels with one thread, and of memcpy:
-// kernels_benchmark [KiB per source, default 1024].
+// Measures the speed of the CPU engine's reduction kernels with one thread, and
+// of memcpy: kernels_benchmark [KiB per source, default 1024].
 
 #include <algorithm>
 #include <chrono>
@@ -16,8 +16,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Returns the best of several rounds, because other processes only slow it
-// down.
+// Returns the seconds of one call of `call` in the fastest of several rounds.
+// The fastest one counts, because other processes can only slow a round down.
 double SecondsPerCall(const std::function<void()>& call) {
   double best = 1e9;
   int calls = 1;
@@ -52,8 +52,9 @@ int main(int argc, char** argv) {
   for (int s = 0; s < kMaxSources; ++s) sources.push_back(buffers[s].data());
   std::byte* destination = buffers[kMaxSources].data();
 
-  // Counts bytes read and written, so that rows compare with each other and
-  // with memcpy, which reads and writes every byte once.
+  // The rates count bytes read and bytes written. So rows with different
+  // numbers of sources can be compared, and also memcpy, which reads and writes
+  // every byte once.
   std::printf("# GB/s of bytes read + written; %zu KiB per source\n", kib);
   const double copy =
       SecondsPerCall([&] { std::memcpy(destination, sources[0], bytes); });

@@ -11,7 +11,8 @@
 
 namespace jax_cxl::comm {
 
-// One collective with its own buffers of float32 that are small integers.
+// One collective, with its own buffers of float32. The values are small
+// integers, so that all sums are exact.
 struct Problem {
   plan::Request request;
   uint64_t bytes = 0;  // message size by NCCL's convention
@@ -19,7 +20,7 @@ struct Problem {
   std::vector<float> output;
 };
 
-// A value that no collective returns.
+// The output holds this value before a call. No collective returns it.
 inline constexpr float kUnwritten = -1;
 
 inline float Value(int rank, uint64_t position) {
@@ -49,8 +50,8 @@ inline Problem MakeProblem(plan::Op op, uint64_t bytes, const Team& team) {
   return problem;
 }
 
-// Returns the number of wrong elements. Overwrites the output for the next
-// check.
+// Returns the number of wrong elements in the output. Then fills the output
+// with kUnwritten, so that the next check finds elements that no call writes.
 inline uint64_t CountWrong(Problem* problem) {
   const plan::Request& request = problem->request;
   const uint64_t count = request.count;

@@ -28,8 +28,8 @@ inline double Median(std::vector<double> values) {
                            : (values[half - 1] + values[half]) / 2;
 }
 
-// The table and the results file, with the columns and the format of `python -m
-// jax_cxl bench`.
+// Prints the table and writes the results file, with the same columns and in
+// the same format as `python -m jax_cxl bench`.
 class Report {
  public:
   explicit Report(int ranks) : ranks_(ranks) {

@@ -10,7 +10,7 @@
 
 namespace jax_cxl::comm {
 
-// The memory that the processes share besides the pool.
+// Memory that all ranks of a benchmark share, in addition to the pool.
 struct Meeting {
   static constexpr int kMaxRanks = 64;
 
@@ -22,7 +22,7 @@ struct Meeting {
   Rank ranks[kMaxRanks];
 };
 
-// One of several forked processes that share a Meeting.
+// One rank of a benchmark. The ranks are forked processes that share a Meeting.
 class Team {
  public:
   Team(Meeting* meeting, int rank, int size)

@@ -6,7 +6,7 @@ from jax.experimental import topologies
 from jax_cxl import _core
 from jax_cxl._lowering import contract
 
-# A custom call with a side effect, such as that of jax.debug.callback.
+# The name of a custom call with a side effect, like the calls that jax.debug.callback makes.
 SIDE_EFFECT = "fuzz_side_effect"
 
 # The properties of a GPU that the compiler needs, roughly those of an H100.
@@ -28,7 +28,7 @@ device_description_str: "NVIDIA H100"
 
 
 def devices(processes: int, gpus: int) -> list[jax.Device]:
-    """Returns GPUs for which programs can be compiled.
+    """Returns GPUs that do not exist, but for which programs can be compiled.
 
     Args:
       processes: number of processes.
@@ -41,7 +41,10 @@ def devices(processes: int, gpus: int) -> list[jax.Device]:
 
 
 def register_handlers() -> None:
-    """Registers a handler under each name of this package's calls. No handler is ever called."""
+    """Registers a handler under the name of each custom call of jax_cxl, so that XLA compiles it.
+
+    No handler is ever called.
+    """
     for name, stages in _core.registrations().items():
         jax.ffi.register_ffi_target(name, stages["execute"], platform="CUDA")
         handler = stages["execute"]

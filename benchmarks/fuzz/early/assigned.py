@@ -1,7 +1,7 @@
 """Executes the final order of a program on the buffers that XLA has assigned to its values.
 
 `replay.py` derives from XLA's rules which values share memory. This module reads from XLA's dump
-where each value is, so that it also sees memory that XLA reuses.
+where each value is, so it also finds values that XLA overwrites because it reuses their memory.
 """
 
 import pathlib
@@ -12,7 +12,7 @@ from fuzz.early.replay import Replay
 from fuzz.early.text import Module, Shape
 from fuzz.early.values import Value, branches
 
-# Where a value is: allocation, first byte, end.
+# Where a value is: the number of its allocation, its first byte there, and the end.
 Place = tuple[int, int, int]
 
 _NAME = "*jit_*gpu_after_optimizations"
@@ -27,7 +27,11 @@ def flags(folder: pathlib.Path) -> str:
 
 
 def replayed(folder: pathlib.Path) -> tuple[list[str], int]:
-    """Reads a dump. Returns the errors in the program's order, and the bytes of its buffers."""
+    """Executes the program that XLA has dumped into `folder`, in its final order.
+
+    Returns:
+      A text for each read of an overwritten value, and the bytes of all buffers together.
+    """
     (module,) = folder.glob(f"{_NAME}.txt")
     (assignment,) = folder.glob(f"{_NAME}-buffer-assignment.txt")
     (values,) = folder.glob(f"{_NAME}-buffer-assignment-values.txt")
@@ -93,7 +97,7 @@ def _places(dump: str) -> dict[Value, Place]:
 
 
 def _with_elements(dump: str) -> str:
-    """Returns the module, with an instruction for each tuple element that an instruction uses."""
+    """Returns the text of the module with a get-tuple-element for each `%tuple#index` in it."""
     lines: list[str] = []
     shapes: dict[str, Shape] = {}
     seen: set[str] = set()

@@ -8,7 +8,7 @@ from fuzz.early.text import Computation, Module
 from fuzz.early.values import Values
 
 _ORDERED = ("infeed", "outfeed", "send", "recv", "rng-get-and-update-state")
-# Each start has a token of 4 bytes, which the bound does not count.
+# `limit` does not count the token of 4 bytes that each start returns. This is room for all tokens.
 _TOKENS = 1 << 10
 _COLLECTIVES = ("all-", "reduce-scatter", "collective-", "ragged-", "async-")
 
@@ -20,11 +20,13 @@ class Result:
     Attributes:
       errors: descriptions of the faults.
       collectives: the starts and dones of the pool in the new order.
-      moved: how many starts follow a different set of instructions than in XLA's order.
-      delayed: how many other instructions follow an instruction that they precede in XLA's order.
-      more: bytes by which the memory in use grows.
-      xla: number of errors in XLA's own order.
-      buffers: bytes by which the buffers that XLA assigns grow, if it has assigned any.
+      moved: how many starts have other instructions before them than in XLA's order.
+      delayed: how many instructions, other than starts and dones, come after an instruction that
+        they precede in XLA's order.
+      more: how many more bytes are in use at the peak.
+      xla: number of errors that `Replay` finds in XLA's own order.
+      buffers: how many more bytes XLA assigns to buffers; 0 if the program was not compiled that
+        far.
     """
 
     errors: list[str] = dataclasses.field(default_factory=list)
@@ -37,11 +39,11 @@ class Result:
 
 
 def compare(before: str, after: str, limit: int) -> Result:
-    """Compares two texts of one module.
+    """Compares the module in two orders.
 
     Args:
-      before: the module in XLA's order.
-      after: the module with early starts.
+      before: the text of the module in XLA's order.
+      after: the text of the module with early starts.
       limit: bytes by which the memory in use may grow.
     """
     old, new = text.module(before), text.module(after)
@@ -57,8 +59,8 @@ def compare(before: str, after: str, limit: int) -> Result:
         m, d = _moved(old.computations[name], computation)
         moved, delayed = moved + m, delayed + d
     replays = [Replay(module) for module in (old, new)]
-    # XLA may copy an array onto itself. Replay then sees another value in the memory, and reports
-    # an error. XLA's own order has these errors too.
+    # XLA may copy an array onto itself. Replay takes the copy for another value that overwrites the
+    # first, and reports an error. XLA's own order has the same error, so it does not count.
     errors += [error for error in replays[1].errors if error not in replays[0].errors]
     more = replays[1].peak - replays[0].peak
     if more > limit + _TOKENS:
@@ -67,7 +69,10 @@ def compare(before: str, after: str, limit: int) -> Result:
 
 
 def _same(old: Module, new: Module) -> list[str]:
-    """Returns how the modules differ, apart from their order and from views of operands."""
+    """Returns how the modules differ.
+
+    The order of instructions may differ, and an operand may be another view of the same values.
+    """
     if old.donated != new.donated or list(old.computations) != list(new.computations):
         return ["the modules have other computations or donations"]
     values = Values(old), Values(new)
@@ -89,7 +94,7 @@ def _same(old: Module, new: Module) -> list[str]:
 
 
 def _misplaced(computation: Computation) -> list[str]:
-    """Returns instructions that come before their operands, and starts without a done."""
+    """Returns errors for instructions before their operands, and for starts without a done."""
     errors, seen = [], set()
     started: dict[str, str] = {}
     for i in computation.instructions.values():
@@ -142,12 +147,12 @@ def _moved(old: Computation, new: Computation) -> tuple[int, int]:
 
 
 def disagreements(here: str, there: str, names: dict[str, str]) -> list[str]:
-    """Returns an error for each computation whose collectives another process orders differently.
+    """Returns an error for each computation whose collectives two processes order differently.
 
     Args:
-      here: the module of a process.
-      there: the module of the other process.
-      names: maps each name there to the name here.
+      here: the module's text in one process.
+      there: the module's text in the other process.
+      names: maps the name of each instruction in `there` to its name in `here`.
     """
     errors = []
     old, new = text.module(here), text.module(there)

@@ -1,4 +1,4 @@
-"""Programs as XLA's scheduler for GPUs orders them, and as the hook then changes them."""
+"""Programs as XLA's scheduler for GPUs orders them, and as jax_cxl's hook then changes them."""
 
 import contextlib
 import os
@@ -27,17 +27,17 @@ from jax_cxl._takeover.world import World
 
 _COMPUTATIONS, _SCHEDULE, _DEVICE_ASSIGNMENT = 3, 7, 15
 _INSTRUCTIONS, _ROOT_ID = 2, 6
-# Before this version, XLA calls no hook when it compiles for absent GPUs.
+# XLA of earlier versions does not call the hook when it compiles for absent GPUs.
 _CALLS_HOOK = jax.__version_info__ >= (0, 11)
 
 
 class _Found(Exception):
-    """Ends a compilation."""
+    """Ends a compilation, once the hook has the module that the test needs."""
 
 
 @contextlib.contextmanager
 def as_on_gpus(devices: list[jax.Device]) -> Iterator[None]:
-    """Makes functions of this package treat these devices as the devices of a job."""
+    """Makes jax_cxl treat `devices` as the GPUs of its job, without a pool."""
     platform = next(platform for platform in platforms.ALL if platform.name == "cuda")
     ranks = {device.id: rank for rank, device in enumerate(devices)}
     runtime = SimpleNamespace(rank_of_device=ranks, platform=platform, generation=0)
@@ -58,7 +58,7 @@ def scheduled(whole: Whole) -> bytes:
     found: list[bytes] = []
 
     def keep(data: bytes) -> None:
-        # XLA also compiles parts of the program, to choose among kernels.
+        # XLA also compiles parts of the program by themselves, to choose among kernels. Skip these.
         if Module(data).name.startswith("jit_"):
             found.append(data)
             raise _Found
@@ -76,7 +76,8 @@ def scheduled(whole: Whole) -> bytes:
     finally:
         if _CALLS_HOOK:
             xla.clear_hlo_module_transformation("fuzz", stage, "cuda")
-    # The passes after the hook change little.
+    # The hook was not called, so take the compiled module. The passes that run after the hook
+    # change little.
     (module,) = compiled.runtime_executable().hlo_modules()
     message = Message(module.as_serialized_hlo_module_proto())
     if not message.has(_DEVICE_ASSIGNMENT):
@@ -89,12 +90,12 @@ def scheduled(whole: Whole) -> bytes:
 
 
 def assigned(whole: Whole, world: World, early_bytes: int | None) -> tuple[list[str], int]:
-    """Compiles a program to its end, with its collectives taken over.
+    """Compiles a program completely, with its collectives taken over, and executes its order.
 
     `XLA_FLAGS` must make XLA dump modules into a folder (`assigned.flags`).
 
     Returns:
-      The errors in the program's order on the buffers that XLA assigned, and the buffers' bytes.
+      The errors that `assigned.replayed` finds in XLA's dump, and the bytes of all buffers.
     """
     found = re.search(r"--xla_dump_to=(\S+)", os.environ["XLA_FLAGS"])
     assert found and _CALLS_HOOK, "XLA before JAX 0.11 calls no hook if it compiles for absent GPUs"
@@ -119,7 +120,7 @@ def assigned(whole: Whole, world: World, early_bytes: int | None) -> tuple[list[
 
 
 def taken_over(data: bytes, world: World, early_bytes: int | None) -> str | None:
-    """Returns the text of a module that the hook has changed, or None if it changes nothing."""
+    """Returns the text of the module `data` after the hook, or None if the hook changes nothing."""
     after = hook.transform(data, lambda: world, early_bytes=early_bytes)
     return (
         None
@@ -129,9 +130,9 @@ def taken_over(data: bytes, world: World, early_bytes: int | None) -> str | None
 
 
 def elsewhere(data: bytes, rng: np.random.Generator) -> tuple[bytes, dict[str, str]]:
-    """Returns the module as another process may have it, with other names and numbers.
+    """Returns the module `data` as another process may have it, with other names and numbers.
 
-    Also returns the old name for each new name.
+    Also returns a dict with the old name of each instruction by its new name.
     """
     module, names = Message(data), {}
     number: dict[tuple[int, int], int] = {}

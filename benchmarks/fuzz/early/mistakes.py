@@ -1,4 +1,4 @@
-"""Mistakes that the check has to find."""
+"""Deliberate mistakes in jax_cxl's scheduler, which check.py has to find."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from jax_cxl._takeover.schedule import graph, memory, order
 
 
 def _memory() -> Any:
-    """Forgets which instructions write into the memory of others."""
+    """Makes the scheduler forget which instructions write into the memory of other values."""
     original = memory.Memory.__init__
 
     def ignore(self, *arguments):
@@ -22,7 +22,7 @@ def _memory() -> Any:
 
 
 def _operands() -> Any:
-    """Puts the first start of a computation before everything else."""
+    """Makes the scheduler put the first start of a computation before all other instructions."""
     original = Module.reorder
 
     def reorder(self, computation, sequence):
@@ -33,7 +33,7 @@ def _operands() -> Any:
 
 
 def _bytes() -> Any:
-    """Ignores how much memory an order takes."""
+    """Makes the scheduler ignore how much memory an order takes."""
     original = order.early
 
     def early(nodes, pairs, limit):
@@ -43,7 +43,10 @@ def _bytes() -> Any:
 
 
 def _processes() -> Any:
-    """Prefers collectives by the numbers that a process gives to instructions."""
+    """Makes the scheduler treat only half of the collectives, those whose starts have low numbers.
+
+    Each process numbers its instructions differently, so processes then choose different orders.
+    """
     original = graph.Graph.__init__
 
     def with_numbers(self, module, computation, sequence, collectives, *others):
@@ -68,6 +71,6 @@ ALL = tuple(_BY_NAME)
 
 @contextlib.contextmanager
 def made(name: str) -> Iterator[None]:
-    """Makes a mistake."""
+    """Makes the mistake `name` inside the context."""
     with _BY_NAME[name]():
         yield

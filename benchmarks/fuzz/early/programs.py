@@ -41,7 +41,7 @@ class Whole:
 
 
 def random_whole(rng: np.random.Generator, devices: list[jax.Device]) -> Whole:
-    """Returns a random function for some of the devices."""
+    """Returns a random function that runs on some of these devices."""
     mesh = meshes.random_mesh(rng, devices)
     parts, shapes, texts = [], [], []
     for _ in range(int(rng.integers(2, 5))):
@@ -82,12 +82,15 @@ def _number(made: Sequence[jax.Array]) -> jax.Array:
 
 
 def _add(x: jax.Array, number: jax.Array) -> jax.Array:
-    """Returns an array that depends on a number, with the dtype of x."""
+    """Returns x plus the number, in the dtype of x. If x is bool, it only depends on the number."""
     return x ^ (number > 9) if x.dtype == bool else x + number.astype(x.dtype)
 
 
 def _random(rng: np.random.Generator, mesh: Mesh) -> tuple[str, Function, list]:
-    """A random program of the fuzzer, as it is or in a loop or a branch. New inputs come last."""
+    """Returns a random program of fuzz_programs.py, as it is or in a loop, branch or checkpoint.
+
+    The function returns the program's outputs, and then its inputs with changed values.
+    """
     module = jit_programs if rng.random() < 0.7 else manual_programs
     program: Program = module.random_program(rng, mesh)
     shapes = [
@@ -128,12 +131,16 @@ def _side_effect(mesh: Mesh, x: jax.Array) -> None:
 
 
 def _training(rng: np.random.Generator, mesh: Mesh) -> tuple[str, Function, list]:
-    """A training step of layers with sharded parameters, and all arrays that the step changes."""
+    """Returns a training step of layers with sharded parameters: text, function, arguments.
+
+    The function returns the loss, and then the new value of each array that the step changes.
+    """
     width = int(rng.choice(_WIDTHS))
     count, scanned = int(rng.integers(2, 5)), bool(rng.random() < 0.4)
     checkpoint, momentum = rng.random() < 0.6, bool(rng.random() < 0.5)
     rows = int(rng.choice((8, 1024, 8192))) * 8 * 3
-    # A gather of another dtype reads a copy of the parameter.
+    # With bfloat16, the all-gather reads a converted copy of the parameter instead of the
+    # parameter.
     dtype = jnp.float32 if rng.random() < 0.5 else jnp.bfloat16
     axes = tuple(mesh.axes)
     sharding = mesh.sharding(jax.P(axes if width % mesh.mesh.size == 0 else None))

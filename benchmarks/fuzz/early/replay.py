@@ -8,10 +8,10 @@ START, DONE = "jax_cxl_start", "jax_cxl_done"
 
 
 class Replay:
-    """One execution. Loops run twice, and all branches run.
+    """Executes a module once. Each loop makes two iterations, and all branches run.
 
     Attributes:
-      errors: descriptions of reads from memory that holds another value.
+      errors: a text for each read of memory that holds another value than expected.
       peak: the largest number of bytes in use. Each memory counts from the first instruction that
         touches it to the last.
     """
@@ -19,12 +19,12 @@ class Replay:
     def __init__(self, module: Module) -> None:
         self.errors: list[str] = []
         self._module, self._values = module, Values(module)
-        # The values that each memory holds.
+        # For the memory that each value stands for: the values that it holds now.
         self._held: dict[Value, set[Value]] = {}
-        # Unfinished results, and the values that their collectives read until they are done.
+        # For each unfinished result: the values that its collective reads until it is done.
         self._flying: dict[Value, list[Value]] = {}
         self._executed: set[str] = set()
-        # When each instruction runs, and the first and the last time at which each memory is used.
+        # When each instruction runs, and when each memory is used for the first and the last time.
         self._time: dict[str, int] = {}
         self._used: dict[Value, list[int]] = {}
         entry = module.computations[module.entry]
@@ -48,7 +48,8 @@ class Replay:
         done = i.target == DONE or i.opcode.endswith("-done")
         read = [v for operand in i.operands for v in self._values.of(operand)]
         if i.opcode.endswith("-done"):
-            # A done does not return the operands of its start, which may be overwritten by now.
+            # The operand of a done is the tuple that its start returns, which also has the start's
+            # operands. The done does not read these again, so they may be overwritten by now.
             read = [v for v in read if v in self._flying]
         for value in read:
             if value in self._flying and done:
@@ -68,7 +69,8 @@ class Replay:
             # The second result is a token, which is ready at once.
             self._flying[i.name, (0,)] = read
         elif i.opcode.endswith("-start"):
-            # A start may write into its operands.
+            # A start may write into some of its operands. Only the others must stay as they are
+            # until the done.
             written = {self._values.owner(v) for v in made}
             kept = [v for v in read if self._values.owner(v) not in written]
             self._flying |= dict.fromkeys(made, kept)

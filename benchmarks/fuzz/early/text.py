@@ -6,7 +6,7 @@ from typing import Any
 
 # A shape: an array's dtype and dimensions as text, or a list of shapes.
 Shape = Any
-# The position of a part of a tuple.
+# Where an array is in nested tuples: the index at each level.
 Index = tuple[int, ...]
 
 _LINE = re.compile(r"\s+(ROOT )?%?([\w.-]+) = ")
@@ -39,7 +39,7 @@ class Instruction:
 
     @property
     def control(self) -> list[str]:
-        """The names of the instructions that must precede it, but give it no value."""
+        """The names of its control predecessors: they must run first, but are not operands."""
         found = re.search(r"control-predecessors=\{([^}]*)\}", self.attributes)
         return _NAMES.findall(found[1]) if found else []
 
@@ -51,19 +51,22 @@ class Instruction:
 
     @property
     def index(self) -> int:
-        """Which element of a tuple it takes."""
+        """The tuple element that a get-tuple-element takes."""
         found = re.search(r"\bindex=(\d+)", self.attributes)
         assert found
         return int(found[1])
 
     @property
     def called(self) -> dict[str, list[str]]:
-        """The computations that it executes, by the attributes that name them."""
+        """The names of the computations that it executes, by attribute, such as `body`."""
         return {key: _NAMES.findall(names) for key, names in _CALLED.findall(self.attributes)}
 
     @property
     def aliases(self) -> list[tuple[Index, int, Index]]:
-        """Parts that share memory: (index of the result, operand, index of the operand)."""
+        """Parts of the result that share memory with a part of an operand.
+
+        Each is (index in the result, number of the operand, index in the operand).
+        """
         found = re.search(r"output_to_operand_aliasing=\{(.*?\))\}", self.attributes)
         pairs = re.findall(r"\{([\d, ]*)\}: \((\d+), \{([\d, ]*)\}", found[1]) if found else []
         return [(_index(a), int(b), _index(c)) for a, b, c in pairs]
@@ -97,7 +100,8 @@ class Module:
     Attributes:
       computations: by name.
       entry: the name of the computation that runs first.
-      donated: parts that share memory: (index of the result, parameter, index of the parameter).
+      donated: parts of the result that share memory with a donated parameter. Each is (index in the
+        result, number of the parameter, index in the parameter).
     """
 
     computations: dict[str, Computation]
@@ -106,7 +110,7 @@ class Module:
 
 
 def module(text: str) -> Module:
-    """Reads a module."""
+    """Reads the text of a module."""
     computations, entry = {}, ""
     name, body, root = "", {}, ""
     head, _, _ = text.partition("\n")
@@ -132,14 +136,14 @@ def instruction(line: str) -> Instruction | None:
 
 
 def leaves(shape: Shape, at: Index = ()) -> list[Index]:
-    """Returns the positions of the arrays in a shape."""
+    """Returns the indices of all arrays in a shape, each index preceded by `at`."""
     if isinstance(shape, list):
         return [leaf for i, part in enumerate(shape) for leaf in leaves(part, (*at, i))]
     return [at]
 
 
 def num_bytes(shape: Shape, at: Index) -> int:
-    """Returns the bytes of an array of a shape."""
+    """Returns the bytes of the array at the index `at` of a shape."""
     for i in at:
         shape = shape[i]
     dtype, dimensions = shape

@@ -1,7 +1,7 @@
 """Which values a module computes, and which of them share memory.
 
-The rules are those of XLA's dataflow and alias analyses, which precede its buffer assignment. In
-these analyses, values that have to share memory are one buffer, whatever the order of the
+The rules are those of XLA's dataflow and alias analyses, which run before its buffer assignment.
+These analyses put values into one buffer if they must share memory in every order of the
 instructions.
 """
 
@@ -10,12 +10,13 @@ from collections.abc import Iterator
 
 from fuzz.early.text import Index, Instruction, Module, leaves
 
-# An array: the instruction that computes it, and its place in the instruction's result.
+# An array: the instruction that computes it, and its index in the instruction's result.
 Value = tuple[str, Index]
 
 VIEWS = ("tuple", "get-tuple-element", "bitcast", "opt-barrier", "add-dependency", "parameter")
-# Where a start's result contains the result of its done. Most starts return (operands, result,
-# ...), also "fusion-start", which is XLA's notation for an async-start of a single fusion.
+# Where the result of a start contains what its done returns, for the exceptions. Most starts return
+# (operands, result, ...), so their done returns element 1. This includes "fusion-start", which is
+# XLA's notation for an async-start of a single fusion.
 _OTHER_DONES = {"async-update": (), "copy-done": (0,)}
 _OTHER_STARTS = ("copy-start", "send-start", "recv-start")
 
@@ -32,14 +33,14 @@ class Values:
         self.instructions = {
             i.name: i for c in module.computations.values() for i in c.instructions.values()
         }
-        # Maps a parameter, or the result of a loop, to the value that it equals.
+        # Maps a parameter, or a result that a loop does not change, to the value that it equals.
         self._same: dict[Value, Value] = {}
         self.memory: dict[Value, Value] = {}
         self._find_same()
         self._unite_all()
 
     def value(self, name: str, index: Index = ()) -> Value:
-        """Returns the value at a place of an instruction's result."""
+        """Returns the value at an index of the result of the instruction `name`."""
         while True:
             following = self._same.get((name, index)) or self._forwarded(name, index)
             if following is None:
@@ -47,11 +48,11 @@ class Values:
             name, index = following
 
     def of(self, name: str) -> list[Value]:
-        """Returns all values in an instruction's result."""
+        """Returns all values in the result of the instruction `name`."""
         return [self.value(name, leaf) for leaf in leaves(self.instructions[name].shape)]
 
     def owner(self, value: Value) -> Value:
-        """Returns the value that stands for the memory of a value."""
+        """Returns the one value that stands for all values in the same memory as `value`."""
         while value in self.memory:
             value = self.memory[value]
         return value
@@ -83,7 +84,7 @@ class Values:
         return self._module.computations[computation].root
 
     def _find_same(self) -> None:
-        """Finds values that equal others: parameters of calls, and what loops carry unchanged."""
+        """Fills `_same`: parameters of called computations, and values that loops do not change."""
         for computation in reversed(self._module.computations.values()):
             for i in computation.instructions.values():
                 for inside, operands in _callees(i):
@@ -91,7 +92,7 @@ class Values:
                     for parameter, operand in pairs:
                         for leaf in leaves(self.instructions[parameter].shape):
                             self._same[parameter, leaf] = operand, leaf
-        # A loop inside another loop comes first.
+        # Computations come in the order of the text, in which an inner loop precedes the outer one.
         for computation in self._module.computations.values():
             for i in computation.instructions.values():
                 if i.opcode == "while":
@@ -136,7 +137,7 @@ class Values:
             self._unite((entry.root, result), (entry.parameters[parameter], index))
 
     def _in_place(self, i: Instruction, index: Index) -> Iterator[Value]:
-        """Yields the operands into which an instruction writes a part of its result."""
+        """Yields the operands whose memory gets the part `index` of the result of `i`."""
         for result, operand, at in i.aliases:
             if result == index:
                 yield i.operands[operand], at
@@ -157,21 +158,21 @@ class Values:
                     yield i.operands[self._parameters(inside).index(name)], ()
 
     def _inside(self, name: str, index: Index) -> Value:
-        """Returns the value at a place of a fused computation."""
+        """As `value`, but inside a fusion: does not leave the fused computation."""
         while (following := self._forwarded(name, index)) is not None:
             name, index = following
         return name, index
 
 
 def is_paired(i: Instruction) -> bool:
-    """Whether the result of an instruction is (operands, result, ...)."""
+    """Whether an instruction is a start whose result is (operands, result, ...)."""
     if i.opcode == "all-reduce-start":  # In newer versions of XLA.
         return isinstance(i.shape[0], list)
     return i.opcode.endswith("-start") and i.opcode not in _OTHER_STARTS
 
 
 def branches(conditional: Instruction) -> list[str]:
-    """Returns the branches of a conditional, in the order of its operands after the first."""
+    """Returns the branches of a conditional. Operand 0 chooses; operand n + 1 is for branch n."""
     called = conditional.called
     if "branch_computations" in called:
         return called["branch_computations"]
@@ -179,7 +180,7 @@ def branches(conditional: Instruction) -> list[str]:
 
 
 def _callees(i: Instruction) -> Iterator[tuple[str, list[str]]]:
-    """Yields the computations whose parameters are an instruction's operands."""
+    """Yields each computation that `i` calls with its operands, and these operands."""
     if i.opcode == "call":
         yield i.called["to_apply"][0], list(i.operands)
     elif i.opcode == "async-start":
@@ -190,7 +191,7 @@ def _callees(i: Instruction) -> Iterator[tuple[str, list[str]]]:
 
 
 def grouped(values: Values, names: list[Value]) -> dict[Value, set[Value]]:
-    """Returns the values, grouped by their memory."""
+    """Returns the values `names` in groups that share memory, by the owner of the memory."""
     found = collections.defaultdict(set)
     for value in names:
         found[values.owner(value)].add(value)

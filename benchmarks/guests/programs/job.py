@@ -2,7 +2,8 @@
 
     job.py PROCESS COORDINATOR POOL...
 
-Each POOL is used in turn, with the shapes of SIZES; in the last one psum runs for SECONDS seconds.
+The job uses one POOL after another. In each it runs the collectives with the sizes in the variable
+SIZES. In the last pool psum then runs for SECONDS_TO_RUN seconds.
 """
 
 import os
@@ -23,7 +24,7 @@ def collectives(mesh, process: int) -> int:
     sharding = jax.NamedSharding(mesh, jax.P("i"))
     ring = [(rank, (rank + 1) % ranks) for rank in range(ranks)]
     for size in _SIZES:
-        # Each rank has a row of `ranks` blocks of `size` elements.
+        # Row r of x is the operand of rank r: `ranks` blocks of `size` elements each.
         x = np.random.default_rng(size).integers(-99, 99, (ranks, ranks * size)).astype(np.float32)
         sums, blocks = x.sum(0), x.reshape(ranks, ranks, size)
         every = np.stack([sums] * ranks)
@@ -93,7 +94,8 @@ def main(process: int, coordinator: str, *pools: str) -> None:
             calls += 1
             if calls in (3, 100):
                 print(f"LOOPING {calls}", flush=True)
-            # All processes have to stop at the same call, so process 0 decides.
+            # Only process 0 stops by the clock. The next call of the other process then fails, and
+            # that ends its loop.
             if now > end and process == 0:
                 break
     except jax_cxl.PoolError as error:

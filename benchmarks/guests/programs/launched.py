@@ -1,4 +1,4 @@
-"""A program that leaves it to jax_cxl to connect the processes, as under Slurm or mpirun."""
+"""A program that does not call jax.distributed: jax_cxl connects its processes, as under mpirun."""
 
 import jax
 import numpy as np

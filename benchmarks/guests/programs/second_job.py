@@ -1,4 +1,4 @@
-"""Tries to take a pool as another job would, without JAX, and prints who has it."""
+"""Tries to take a pool as another job would, but without JAX. Prints the error that it gets."""
 
 import sys
 

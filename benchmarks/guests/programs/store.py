@@ -56,7 +56,8 @@ def _read(where: str) -> None:
             assert previous.version > newer
             _check(previous.version, previous.tree)
             reads += 1
-        # The view has kept its version, although newer versions now use all other memory.
+        # The view still shows its version, although newer versions have used all other memory
+        # since.
         view.check()
         _check(view.version, view.tree)
         _tell(store, "reader is done")

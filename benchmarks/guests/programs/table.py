@@ -1,4 +1,4 @@
-"""Process 0 makes two tables in a store and changes one. Meanwhile process 1 takes rows.
+"""Process 0 makes two tables in a store and changes one of them. Meanwhile process 1 takes rows.
 
 Each process is a job by itself. They meet only in the memory of the store.
 """

@@ -1,4 +1,4 @@
-"""Which collectives a program gets when it is compiled."""
+"""Chooses which kind of collectives a program gets when it is compiled."""
 
 import contextlib
 import os
@@ -17,19 +17,20 @@ from jax_cxl._commands.bench.world import World
 from jax_cxl._lowering import contract
 from jax_cxl._takeover import hook, install
 
-# XLA's own collectives; the pool's; on GPUs, the pool's where XLA has scheduled them; on CPUs,
-# calls that only wait for the other ranks; and calls that do nothing. The last two give wrong
-# results.
+# OWN: XLA's own collectives. OURS: the pool's. IN_PLACE: on GPUs, the pool's without early starts,
+# where XLA has scheduled them. WAITING: on CPUs, calls that only wait for the other ranks. NOTHING:
+# calls that do nothing. WAITING and NOTHING give wrong results.
 OWN, OURS, IN_PLACE = "xla", "jax_cxl", "jax_cxl_in_place"
 WAITING, NOTHING = "waiting", "nothing"
 _PREFIX = b"jax_cxl_"
-# The names have the same length, because a serialized module counts its bytes.
+# These are as long as _PREFIX, because they replace it in a serialized module, which contains the
+# lengths of its strings.
 _PREFIXES = {WAITING: b"waiting_", NOTHING: b"nothing_"}
 _TARGETS = (contract.COLLECTIVE_TARGET, contract.START_TARGET, contract.DONE_TARGET)
 
 
 def prepare(world: World) -> None:
-    """Registers the calls without transport. JAX must already have its devices."""
+    """Registers the calls of WAITING and NOTHING. JAX must already be initialized."""
     on_cpus = _platform() == "cpu"
     empty_call.register(*_renamed(NOTHING), platform="cpu" if on_cpus else "CUDA")
     if on_cpus:
@@ -41,14 +42,14 @@ def prepare(world: World) -> None:
 
 @contextlib.contextmanager
 def compiling(mode: str) -> Iterator[None]:
-    """Makes programs that are compiled inside this context use one kind of collectives."""
+    """Makes programs that are compiled inside this context use the collectives of `mode`."""
     if mode != OWN:
         emptied = _emptied(mode) if mode in _PREFIXES else contextlib.nullcontext()
         in_place = {"early_bytes": None} if mode == IN_PLACE else {}
         with emptied, jax_cxl.replace_collectives(**in_place):
             yield
         return
-    # XLA serializes each module for the hook as long as it is registered.
+    # Remove the hook: while it is registered, XLA serializes each module for it, which takes time.
     platform = _platform()
     removed = xla.clear_hlo_module_transformation(
         "jax_cxl", platforms="cpu" if platform == "cpu" else "cuda"

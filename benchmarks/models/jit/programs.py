@@ -18,10 +18,10 @@ class Program:
 
     Attributes:
       name: its name in the results.
-      step: (state, *arguments) -> (state, loss); it may donate the state.
-      state: the first state.
+      step: the jitted function (state, *arguments) -> (state, loss). It may donate the state.
+      state: the state before the first step.
       arguments: further arguments, the same in every step.
-      calls: steps in a turn.
+      calls: how many steps one measurement makes.
     """
 
     name: str
@@ -80,7 +80,7 @@ def without_collectives(width: int) -> Program:
     return Program("without_collectives", step, [matrix] * 16, (matrix,), 1)
 
 
-# A rank's operand -> its result, over the axis of all devices.
+# For each name: maps the operand of a rank to its result. The axis "data" has all devices.
 _COLLECTIVES: dict[str, Callable[[jax.Array], jax.Array]] = {
     "psum": lambda x: jax.lax.psum(x, "data"),
     "all_gather": lambda x: jax.lax.all_gather(x, "data", tiled=True),
@@ -93,10 +93,11 @@ def communication(name: str, of: Mapping[str, tuple[int, int]]) -> Program:
 
     Args:
       name: the name of the program.
-      of: maps a function of jax.lax to its number of calls, and the bytes of all their operands.
+      of: maps the name of a function of jax.lax to the number of calls, and to the bytes of the
+        operands of all these calls.
 
     Raises:
-      ValueError: another collective is asked for.
+      ValueError: `of` has a function that this module cannot call.
     """
     if unknown := of.keys() - _COLLECTIVES.keys():
         raise ValueError(f"No program of {', '.join(sorted(unknown))}.")
@@ -110,7 +111,7 @@ def communication(name: str, of: Mapping[str, tuple[int, int]]) -> Program:
         for function, (calls, _) in of.items():
             operand = operands[function]
             for _ in range(calls):
-                # The next collective depends on this one.
+                # The barrier makes the next collective wait for this one.
                 result = _COLLECTIVES[function](operand)
                 total, operand = jax.lax.optimization_barrier((total + result[0], operand))
         return operands, total

@@ -1,7 +1,7 @@
 """A plugin of pytest that takes over collectives, and records the outcome of each test.
 
-A test that is already in the file does not run again. So a new run continues after a test that
-ended the process.
+The plugin writes to the file of `--record`. A test that is already in this file does not run again.
+So if a test ends the process, a new run continues with the next test.
 """
 
 import json
@@ -25,7 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def read(path: pathlib.Path) -> dict[str, dict[str, Any]]:
-    """Returns what the worker recorded about each test, by its name."""
+    """Returns the last record in the file about each test, by the name of the test."""
     lines = path.read_text().splitlines() if path.exists() else []
     found: dict[str, dict[str, Any]] = {}
     for line in lines:
@@ -57,7 +57,8 @@ class _Recorder:
         self._write({"test": _name(nodeid), "outcome": _STARTED})
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        # A test has three reports. The report of the call counts, unless the set-up ended the test.
+        # A test has three reports: set-up, call and tear-down. Only the report of the call counts,
+        # unless another one has failed or skipped the test.
         if report.when != "call" and report.passed:
             return
         now = _stats()
@@ -86,6 +87,6 @@ def _name(nodeid: str) -> str:
 
 
 def _error(report: pytest.TestReport) -> str:
-    """Returns the line of the error."""
+    """Returns the first line of the error of a test."""
     lines = [line[2:] for line in str(report.longrepr).splitlines() if line.startswith("E ")]
     return next((line.strip() for line in lines if line.strip()), "")[:300]

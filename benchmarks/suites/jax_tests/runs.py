@@ -13,7 +13,8 @@ from typing import Any
 from jax_tests import recorder, worker
 
 _HERE = pathlib.Path(__file__).resolve().parent
-# Each time a test ends the process, the tests after it run in a new process.
+# How many processes run a file of tests, at most. When a test ends its process, a new process runs
+# the tests after it.
 _MOST_RESTARTS = 20
 
 
@@ -23,8 +24,8 @@ class Outcome:
 
     Attributes:
       tests: "passed", "failed", "skipped" or "ended the process", and the error, by test.
-      taken: how many collectives, in the programs that were compiled, go through the pool.
-      left: how many collectives in these programs XLA still executes.
+      taken: how many collectives of the compiled programs go through the pool.
+      left: how many collectives of the compiled programs XLA still executes.
       calls: how many collectives ran through the pool, summed over the ranks.
     """
 
@@ -34,7 +35,7 @@ class Outcome:
     calls: int = 0
 
     def count(self, *outcomes: str) -> int:
-        """Returns how many tests had one of these outcomes."""
+        """Returns how many tests had one of the given outcomes."""
         return sum(outcome in outcomes for outcome, _ in self.tests.values())
 
 
@@ -44,7 +45,7 @@ def in_one_process(
     """Runs a file of tests on eight devices of one process.
 
     Args:
-      file: file of JAX's checkout.
+      file: a file of tests in JAX's checkout.
       take_over: whether collectives are taken over.
       folder: where results are written.
       limit: seconds that a test may take.
@@ -64,8 +65,8 @@ def in_one_process(
         known = len(recorder.read(record))
         with record.with_suffix(".log").open("a") as log:
             code = subprocess.run(command, env=environment, stdout=log, stderr=log).returncode
-        # 0: all passed; 1: some failed, or one took too long and ended the process; 5: none is
-        # left.
+        # pytest's exit status. 0: all tests passed; 1: some failed, or one took too long and ended
+        # the process; 5: no test was left to run.
         found = list(recorder.read(record).values())
         ended = bool(found) and found[-1]["outcome"] == recorder.ENDED
         if code == 5 or len(found) == known or (code in (0, 1) and not ended):
@@ -91,7 +92,7 @@ def in_several_processes(
         **{worker.TAKE_OVER: str(int(take_over))},
     )
     command = [sys.executable, str(_HERE / "worker.py"), f"--num_processes={processes}"]
-    # JAX's limits are short for machines with fewer cores than processes.
+    # JAX's default limits are too short for a machine with fewer cores than processes.
     for name in ("initialization", "barrier", "shutdown", "heartbeat"):
         command.append(f"--{name}_timeout={round(limit)}")
     with (folder / "log").open("w") as log:
@@ -113,7 +114,7 @@ def in_several_processes(
 
 
 def _read_xml(path: pathlib.Path, tests: dict[str, tuple[str, str]]) -> None:
-    """Adds the outcomes of one process. The worst outcome of each test counts."""
+    """Adds the outcomes of one process to `tests`, in which the worst outcome of a test counts."""
     if not path.exists():
         return
     for case in ElementTree.parse(path).iter("testcase"):

@@ -1,6 +1,7 @@
-"""Runs one process of a test of JAX: the process that starts the others, or one of the others.
+"""Runs one process of a JAX test of several processes.
 
-JAX's test starts its processes with the program that it runs in. So they run this program too.
+The first process starts the others, and JAX's test framework starts them with the program that the
+first process runs. So all processes run this program.
 """
 
 import json
@@ -10,7 +11,8 @@ import re
 import sys
 import types
 
-# Variables by which jax_suite.py passes its settings, because options go to JAX's test.
+# Environment variables by which jax_suite.py passes its settings, because JAX's test parses all
+# options of the command line.
 FILE, FOLDER, TAKE_OVER = (
     *("JAX_SUITE_FILE", "JAX_SUITE_FOLDER"),
     "JAX_SUITE_TAKE_OVER",

@@ -9,19 +9,19 @@ from collections.abc import Collection, Mapping, Sequence
 
 from cosmic_ray.work_item import MutationSpec
 
-# How many files the first tests come from.
+# A quick test from each of this many test files runs first.
 _FILES = 3
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Folders of the package whose tests lie together.
+    """Folders of the package that have the same tests.
 
     Attributes:
       folders: the folders, below jax_cxl/.
       tests: folders of the tests that run in one process.
-      jobs: files with tests of jobs, which take longer; arguments of pytest.
+      jobs: arguments of pytest that run the tests of jobs, which take longer.
     """
 
     folders: tuple[str, ...]
@@ -60,19 +60,19 @@ PARTS = (
 
 
 def part_of(module: pathlib.Path) -> Part:
-    """Returns the part that a module belongs to."""
+    """Returns the Part in whose folders a module lies."""
     return next(part for part in PARTS if module.parts[1] in part.folders)
 
 
 class Covered:
-    """Which tests execute which line.
+    """Knows which tests execute which line.
 
     Attributes:
       seconds: duration of each test.
     """
 
     def __init__(self, files: list[pathlib.Path]):
-        """Reads what the plugin mutation.covering wrote."""
+        """Reads the files that the plugin mutation.covering has written."""
         self.seconds: dict[str, float] = {}
         self._tests: dict[str, dict[int, list[str]]] = collections.defaultdict(
             lambda: collections.defaultdict(list)
@@ -86,10 +86,13 @@ class Covered:
                         self._tests[module][line].append(test)
 
     def tests_of(self, spec: MutationSpec, most_seconds: float) -> list[str]:
-        """Returns the tests of the statement that a change is in, the most telling ones first.
+        """Returns tests that execute the changed statement.
 
-        Quick tests of three files come first. Then come tests that execute lines of the same
-        function that few other tests execute. Such tests cover more than the usual case.
+        Those that are most likely to notice the change come first.
+
+        The quickest test of each of three files comes first. Then come tests that execute lines of
+        the same function that few other tests execute, because such tests cover more than the usual
+        case.
 
         Args:
           spec: the change.
@@ -122,13 +125,15 @@ class Covered:
 def _around(
     module: ast.Module, line: int, tests: Mapping[int, Sequence[str]]
 ) -> tuple[Collection[int], Collection[int]]:
-    """Returns the lines of a function around a line, and the lines whose tests execute the line.
+    """Returns two sets of lines: of the function around `line`, and those whose tests are to run.
 
-    For a line in the body of a function, the second result is the lines of its statement.
-    All other lines are executed by the import, in whichever test comes first. For such a line, the
-    second result is the lines of the bodies that depend on it: the bodies of its function or class,
-    or else of all functions. The same is true in a function that no test seems to execute, because
-    XLA may call it in a thread that is not observed.
+    For a line in the body of a function, the second set has the lines of its statement. The import
+    of the module executes all other lines, in whichever test imports it first. So for such a line
+    the second set has the bodies that depend on the line: the body of its function or class, or
+    else the bodies of all functions.
+
+    If no test seems to execute a function, XLA may call it in a thread that is not observed. Then
+    the second set has the bodies of the class or the functions around it, as for other lines.
     """
     every = [n for n in ast.walk(module) if isinstance(n, _Function | ast.ClassDef)]
     bodies = {n for each in every if isinstance(each, _Function) for n in _body(each)}
@@ -155,7 +160,7 @@ def _body(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> range:
 
 
 def _statement(function: ast.stmt, line: int) -> range:
-    """Returns the lines of the smallest statement around a line, without its body."""
+    """Returns the lines of the smallest statement around a line, without the statement's body."""
     found = []
     for node in ast.walk(function):
         if isinstance(node, ast.stmt):

@@ -4,9 +4,9 @@
 
 It runs at most four cases of each test function, because more cases seldom execute other lines.
 
-It writes a JSON object: `seconds` has the duration of each test that passed, and `lines` has the
-numbers of the lines that each of these tests executes, by module. A line that only the import of
-its module executes belongs to no test.
+It writes a JSON object to FILE: `seconds` has the duration of each test that passed. `lines` has,
+for each of these tests and each module, the numbers of the lines that the test executes. A line
+that only the import of its module executes belongs to no test.
 """
 
 import collections
@@ -28,7 +28,7 @@ _not_passed: set[str] = set()
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     cases = collections.defaultdict(list)
     for item in items:
-        # absl numbers the cases of a function.
+        # The cases of a function are names that end in a number: absl numbers them.
         cases[item.nodeid.partition("[")[0].rstrip("0123456789")].append(item)
     kept = {
         item for each in cases.values() for item in random.Random(0).sample(each, min(4, len(each)))

@@ -1,4 +1,4 @@
-"""Mutants that a person has judged to be equivalent: no test can notice them."""
+"""Reads the mutants that a person has judged to be equivalent, so that no test can notice them."""
 
 import dataclasses
 import pathlib
@@ -15,8 +15,8 @@ class Change:
 
     Attributes:
       module: path of the module.
-      before: the changed lines as they are, without spaces at their ends.
-      after: the lines of the mutant.
+      before: the lines of the original that the mutant changes, without spaces at their ends.
+      after: these lines in the mutant.
     """
 
     module: str
@@ -25,7 +25,7 @@ class Change:
 
     @classmethod
     def of(cls, spec: MutationSpec, result: WorkResult) -> "Change":
-        """Returns what a mutant changes, from its result."""
+        """Returns what a mutant changes, as the difference in its result shows."""
         diff = (result.diff or "").split("\n")
         lines = [line for line in diff if not line.startswith(("---", "+++"))]
 

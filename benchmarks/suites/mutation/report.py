@@ -1,4 +1,4 @@
-"""What the tests noticed."""
+"""Reports which mutants the tests noticed."""
 
 from collections.abc import Mapping
 
@@ -17,12 +17,12 @@ def outcome(result: WorkResult) -> str:
 def survivors(
     mutants: Mapping[str, MutationSpec], by_tests: Results, by_jobs: Results
 ) -> list[str]:
-    """Returns the mutants that have run and survived, without those that are equivalent.
+    """Returns the names of mutants that have run and survived, without equivalent ones.
 
     Args:
       mutants: the mutants by name.
       by_tests: the results of tests of one process.
-      by_jobs: the results of tests of jobs, for mutants that survived those.
+      by_jobs: the results of tests of jobs, for mutants that survived the tests of one process.
     """
     equivalent = judged.equivalent()
     return [

@@ -14,14 +14,15 @@ def sample(modules: Sequence[pathlib.Path], count: int, seed: int) -> list[WorkI
     """Returns changes at random places of the modules, at most one at each place.
 
     A larger sample of the same modules and seed begins with the smaller one. When the modules
-    change, most of the sample stays, because the choice of a place depends only on its definition
-    and its line. The function draws places, not changes. An operator offers up to eleven changes of
-    one comparison, so comparisons would be drawn too often.
+    change, most of the sample stays, because the choice of a place depends only on the name of its
+    definition and the text of its line. The function draws places and then a change at each place.
+    If it drew among all changes, comparisons would be drawn too often, because cosmic-ray offers up
+    to eleven changes of each comparison.
 
     Args:
       modules: paths of the modules.
       count: how many changes.
-      seed: of the random choice.
+      seed: the seed of the random choice.
     """
     places: dict[bytes, list[MutationSpec]] = {}
     for module in sorted(modules):
@@ -46,7 +47,7 @@ def _hash(*of: object) -> bytes:
 
 
 def changes_behavior(spec: MutationSpec) -> bool:
-    """Returns whether Python accepts the changed module, and compiles it to something else."""
+    """Returns whether the changed module is valid Python, and does something else than before."""
     before = spec.module_path.read_text()
     operator = plugins.get_operator(spec.operator_name)(**spec.operator_args)
     after = mutating.mutate_code(before, operator, spec.occurrence)
@@ -79,7 +80,7 @@ def _all_of(module: pathlib.Path) -> Iterator[MutationSpec]:
 
 
 def _without_annotations(source: str) -> str:
-    """Returns what a module does: annotations are for type checkers only."""
+    """Returns the syntax tree as text, without annotations, which only type checkers use."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.arg):

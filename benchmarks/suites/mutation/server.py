@@ -1,10 +1,10 @@
-"""Runs pytest in copies of a process that has imported JAX already, which saves seconds a run.
+"""Runs pytest in forks of a process that has imported JAX already, which saves seconds in each run.
 
     python server.py     in the folder of the tests
 
-It reads requests, lines of JSON, and answers each with a line of JSON. A request has `arguments`
-(those of pytest), `seconds` (a limit) and `environment`. The answer has `status` (that of pytest,
-or None after the limit) and `output`.
+It reads requests from its input, each a line of JSON, and answers each with a line of JSON. A
+request has `arguments` (for pytest), `seconds` (a limit) and `environment`. The answer has `status`
+(the exit status of pytest, or None if the limit was over first) and `output`.
 """
 
 import contextlib

@@ -23,10 +23,12 @@ _CACHE = {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
-# Cached programs already contain what these tests check.
+# Tests that run without JAX's compilation cache. They check what happens when a program is
+# compiled, and a program from the cache is not compiled again.
 _WITHOUT_CACHE = ("tests/takeover", "tests/jobs")
 
-# These tests notice most mutants. More test files take longer to import.
+# How many tests run first, by themselves. They notice most mutants, and to import the files of more
+# tests would take longer.
 _FIRST = 3
 
 _JOB_SECONDS = 900  # A limit: the tests of jobs of a part take two minutes.
@@ -47,7 +49,8 @@ class Worker:
           cache: a folder for programs that JAX has compiled, which copies may share.
         """
         self.tree, self._cache = tree, cache
-        # Python then compares the source. A mutant may leave the file's time and size unchanged.
+        # checked-hash: Python compares the hash of the source. By default it compares time and
+        # size, which a mutant may leave unchanged.
         compiled = ["--invalidation-mode", "checked-hash", str(tree / "jax_cxl")]
         subprocess.run([sys.executable, "-m", "compileall", "-q", *compiled], check=True)
         path = os.pathsep.join(map(str, (_HERE / "site", tree, _HERE.parent)))
@@ -72,13 +75,13 @@ class Worker:
         self._server.communicate()
 
     def cover(self, tests: pathlib.Path, kept: pathlib.Path) -> None:
-        """Writes which lines the tests of a file execute (mutation/covering.py)."""
+        """Runs the tests of a file, and records which lines they execute in the file `kept`."""
         command = [str(tests), "-p", "mutation.covering"]
         answer = self._run(command, 3600, {"JAX_CXL_COVERING": str(kept)})
         print(f"{tests}: {answer['output'].rstrip().splitlines()[-1:]}", flush=True)
 
     def with_tests(self, spec: MutationSpec, covered: choose.Covered, seconds: float) -> WorkResult:
-        """Returns whether tests of one process notice a mutant."""
+        """Runs tests of one process on a mutant; returns whether they notice it."""
         tests = covered.tests_of(spec, seconds)
         first, rest = tests[:_FIRST], tests[_FIRST:]
         batches = [
@@ -86,7 +89,7 @@ class Worker:
             [test for test in rest if not test.startswith(_WITHOUT_CACHE)],
             [test for test in rest if test.startswith(_WITHOUT_CACHE)],
         ]
-        # Nothing but a mutant that hangs takes so long, even on a busy machine.
+        # Only a mutant that hangs reaches this limit, even on a busy machine.
         limit = 150 + 10 * sum(covered.seconds[test] for test in tests)
         with _mutated(self.tree, spec) as diff:
             for batch in filter(None, batches):
@@ -98,10 +101,10 @@ class Worker:
             return _result("survived", answer, diff)
 
     def with_jobs(self, spec: MutationSpec) -> WorkResult:
-        """Returns whether tests of jobs notice a mutant.
+        """Runs tests of jobs on a mutant; returns whether they notice it.
 
-        On a busy machine such a test sometimes fails by itself. So it notices a mutant only if it
-        fails twice.
+        On a busy machine a test of a job sometimes fails without a reason. So a mutant counts as
+        noticed only if a test fails twice.
         """
         tests: Sequence[str] = choose.part_of(spec.module_path).jobs
         with _mutated(self.tree, spec) as diff:
@@ -143,7 +146,7 @@ class Crew:
             self._idle.get().close()
 
     def each(self, items: Iterable[_Item], run: Callable[[Worker, _Item], None]) -> None:
-        """Calls a function with a worker and an item, for each item."""
+        """Calls `run` once for each item, with the item and a worker that is idle."""
 
         def with_worker(item: _Item) -> None:
             worker = self._idle.get()
@@ -158,7 +161,7 @@ class Crew:
 
 @contextlib.contextmanager
 def _mutated(tree: pathlib.Path, spec: MutationSpec) -> Iterator[str]:
-    """Changes a module inside the context. The context's value is the difference."""
+    """Makes the change `spec` in the copy inside the context, whose value is the difference."""
     operator = plugins.get_operator(spec.operator_name)(**spec.operator_args)
     changed = mutating.use_mutation(tree / spec.module_path, operator, spec.occurrence)
     with changed as (before, after):

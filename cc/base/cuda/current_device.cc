@@ -15,7 +15,8 @@ Function InDriver(const char* name) {
   return reinterpret_cast<Function>(function);
 }
 
-// Returns true if this process uses the device, or if the driver cannot tell.
+// Returns true if this process has a CUDA context on the device, or if the
+// driver cannot tell.
 bool IsUsed(int device) {
   static const auto get = InDriver<CUresult (*)(CUdevice*, int)>("cuDeviceGet");
   static const auto state =

@@ -4,10 +4,12 @@
 namespace jax_cxl::cuda {
 
 // Makes a device the current device of this thread while the object lives. The
-// destructor restores the previous device, which XLA's threads rely on. But it
-// never makes a device current that this process has not used: CUDA would then
-// create a context there, which takes half a second and hundreds of MB of that
-// device's memory. A new thread's current device is device 0.
+// destructor restores the previous device, because XLA's threads rely on it.
+//
+// There is one exception: the destructor does not restore a device that this
+// process has not used. CUDA would create a context there, which takes half a
+// second and hundreds of MB of the device's memory. This can happen because
+// device 0 is the current device of each new thread, used or not.
 class CurrentDevice {
  public:
   explicit CurrentDevice(int device);

@@ -5,9 +5,10 @@
 
 namespace jax_cxl::cuda {
 
-// Finds a function of the driver, by its name and the version that cuda.h
-// declares. The library does not link to the driver, so that it loads without
-// one. Returns cudaErrorNotSupported if the driver lacks the function.
+// Finds the function `name` of the driver, in the version that cuda.h declares.
+// The library does not link to the driver, so that it also loads on a machine
+// without a driver. Returns cudaErrorNotSupported if the driver lacks the
+// function.
 inline cudaError_t FindInDriver(const char* name, void** function) {
   cudaDriverEntryPointQueryResult result;
 #if CUDART_VERSION >= 12050

@@ -7,8 +7,8 @@
 
 namespace jax_cxl::cuda {
 
-// Sets `blocks` to the number of thread blocks of a grid that has
-// `of_processor` blocks for each multiprocessor of the current device.
+// Sets `blocks` to the number of thread blocks in a grid with `of_processor`
+// blocks for each multiprocessor of the current device.
 inline cudaError_t BlocksOfDevice(uint32_t of_processor, uint64_t* blocks) {
   int device = 0;
   int processors = 0;

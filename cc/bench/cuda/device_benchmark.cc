@@ -1,6 +1,6 @@
 // Times the CUDA engine without JAX. Each rank has one GPU, and all ranks are
-// in this process. For each operation and size, it also measures the bound that
-// the links set, in the same run. The settings take turns.
+// in this process. For each operation and size, it also measures how fast the
+// links alone are (the bound), in the same run. The settings take turns.
 //
 //   device_benchmark [--ranks=2] [--ops=all_gather,psum]
 //                    [--sizes=4096,1048576] [--coherence=coherent,flush,memory]
@@ -10,15 +10,21 @@
 //                    [--flush_pieces=131072] [--started=0]
 //                    [--aside=1048576] [--copies=0x2097152] [--bound=1]
 //
-// Prints one JSON object per line. `bytes` is the total size as in nccl-tests.
-// Shapes are blocks x sending threads x receiving threads. kernel_slots are the
-// bytes of a slot that kernels use (0: they choose) x the smallest chunk that
-// is worth a round. With --started=N, N calls at a time are started, and those
-// of at least --aside bytes use the copy engines. copies are the number of
-// pipelines of these calls (0: they choose) x the smallest chunk. The coherence
-// `memory` is flush with gpu_writes=memory. If there are more ranks than GPUs,
-// they share GPUs, and then no call may use copy engines (--copy_engine).
-// --bound=0 omits the bound. `cores_busy` counts the library's own threads.
+// Prints one JSON object per line. In it, `bytes` is the total size as in
+// nccl-tests, and `cores_busy` is how many cores the library's own threads use.
+// A flag that is a list has one value for each setting:
+//
+// - A shape is blocks x sending threads x receiving threads.
+// - kernel_slots is the bytes of a slot that kernels use (0: the engine
+//   chooses) x the smallest chunk that is worth a round.
+// - With --started=N, N calls at a time are started. Those of at least --aside
+//   bytes use the copy engines.
+// - copies is the number of pipelines of these calls (0: the engine chooses) x
+//   their smallest chunk.
+// - The coherence `memory` is flush with gpu_writes=memory.
+//
+// If there are more ranks than GPUs, ranks share GPUs. Then --copy_engine must
+// be so large that no call uses copy engines. --bound=0 omits the bound.
 
 #include <algorithm>
 #include <barrier>
@@ -49,8 +55,8 @@ plan::Op OpByName(const std::string& name) {
   return plan::Op::kBarrier;
 }
 
-// Returns the number of elements of one block, if `total` is the size as in
-// nccl-tests.
+// Returns the number of elements of one block in a call of `total` bytes, as
+// nccl-tests counts them.
 uint64_t CountOf(plan::Op op, uint64_t total, int ranks) {
   using plan::Op;
   const bool per_rank = op == Op::kAllGather || op == Op::kReduceScatter ||
@@ -75,7 +81,7 @@ double BusFactor(plan::Op op, int n) {
   }
 }
 
-// The memory and the events of one rank.
+// The memory, the second stream and the events of one rank.
 struct Rank {
   std::byte* input = nullptr;
   std::byte* output = nullptr;
@@ -93,7 +99,7 @@ class Benchmark {
       OkOrDie(cudaSetDevice(r % CountDevices()));
       OkOrDie(cudaMalloc(&rank_[r].input, buffer_bytes));
       OkOrDie(cudaMalloc(&rank_[r].output, buffer_bytes));
-      // Zeros, whose sums are exact.
+      // The inputs are zeros, so all sums are exact.
       OkOrDie(cudaMemset(rank_[r].input, 0, buffer_bytes));
       OkOrDie(
           cudaStreamCreateWithFlags(&rank_[r].second, cudaStreamNonBlocking));
@@ -107,15 +113,16 @@ class Benchmark {
                           cudaHostAllocPortable | cudaHostAllocMapped));
   }
 
-  // The time of one call on the slowest rank, in microseconds.
+  // Times of one call in microseconds. min, median and max are those of the
+  // slowest rank.
   struct Times {
     double min = 0, median = 0, max = 0;
     double device = 0;  // average time of one call on rank 0's device
     double cores = 0;  // average number of cores that the library's threads use
   };
 
-  // Keeps `started` calls under way at a time, as a program with start and done
-  // does. With 0, each call blocks.
+  // Measures calls of `op`. Keeps `started` calls under way at a time, as a
+  // program with start and done does. If `started` is 0, each call blocks.
   Times TimeCalls(DeviceWorld& world, plan::Op op, uint64_t count, int started,
                   int repeats) {
     std::vector<int32_t> members(ranks_);
@@ -214,8 +221,9 @@ class Benchmark {
   static constexpr uint64_t kRingBytes = uint64_t{4} << 20;
   static constexpr uint64_t kChunkBytes = uint64_t{2} << 20;
 
-  // Returns enough calls to make the start of the first call negligible: with
-  // only two calls of 256 MiB, the start takes a tenth of the time.
+  // Returns how many calls to measure together. There have to be enough to make
+  // the start of the first call negligible: with only two calls of 256 MiB, the
+  // start takes a tenth of the time.
   static int CallsFor(uint64_t bytes) {
     return static_cast<int>(
         std::clamp<uint64_t>((uint64_t{4} << 30) / bytes, 16, 400));
@@ -283,7 +291,8 @@ void Print(const Setting& setting, const std::string& op, int ranks,
   std::fflush(stdout);
 }
 
-// Joins measurements of the same setting. Takes the median of the medians.
+// Joins several measurements of the same setting: takes the one with the median
+// of the medians, with the least minimum and the largest maximum of all.
 Benchmark::Times Joined(std::vector<Benchmark::Times> turns) {
   using Times = Benchmark::Times;
   std::ranges::sort(turns, {}, &Times::median);

@@ -79,7 +79,7 @@ inline Flags Parse(int argc, char** argv) {
   return flags;
 }
 
-// One value of each list, and its meaning.
+// One value of each flag that is a list, and what these values mean.
 struct Setting {
   std::string shape, slots, copy_engine, kernel_slots, flagged, coherence;
   std::string flush_threads, flush_pieces, started, aside, copies;

@@ -1,23 +1,30 @@
 // Measures the least time that calls of two GPUs can take in a pool without
 // hardware coherence, as a multiple of the time in a coherent pool. Both GPUs
 // copy to host memory and from it, without any protocol. Meanwhile threads of
-// the host write back the lines that were written, and drop the lines that will
-// be read next. The threads process the lines of a chunk once the GPU's copy of
-// it has ended, and no copy waits for them.
+// the host write back the cache lines that a GPU has written, and drop the
+// lines that a GPU will read next. A thread begins with a chunk when the GPU's
+// copy of the chunk has ended. But no copy waits for a thread, so this is a
+// bound.
 //
 //   flush_bound_benchmark [--sizes=1048576,16777216,268435456]
 //                         [--threads=1,2,3,4] [--rings=8388608,25165824]
 //                         [--written=back,left] [--piece=131072] [--turns=5]
 //
-// Prints one JSON object per line. `bytes` are those of one direction, `ring`
-// those of the memory through which they go. `ways`: both, if each GPU writes
-// and reads; one, if the first only writes and the second only reads.
-// `written` is what the host does to lines that its GPU has written: it writes
-// them back; it drops them, which writes them back too; or it leaves them, as
-// with gpu_writes=memory. `alone_us` is the time of the copies without such
-// threads, through the ring that suits them best. It is measured alternately
-// with `time_us`. `times_alone` is the bound. `gpu_lines_gbps` is the rate at
-// which the threads of one GPU processed lines in `time_us`.
+// Prints one JSON object per line:
+//
+// - `bytes` is the number of bytes in one direction, and `ring` the size of the
+//   memory through which they go.
+// - `ways` is "both" if each GPU writes and reads, and "one" if the first GPU
+//   only writes and the second one only reads.
+// - `written` is what the host does to lines that its GPU has written. It
+//   writes them back; or it drops them, which writes them back too; or it
+//   leaves them, as with gpu_writes=memory.
+// - `alone_us` is the time of the copies without the threads of the host,
+//   through the ring that suits them best. It is measured alternately with
+//   `time_us`, the time with these threads.
+// - `times_alone`, their ratio, is the bound.
+// - `gpu_lines_gbps` is the rate at which the threads of one GPU processed
+//   lines in `time_us`.
 
 #include <cuda_runtime.h>
 #include <sys/mman.h>
@@ -91,7 +98,7 @@ Flags Parse(int argc, char** argv) {
   return flags;
 }
 
-// One direction of a GPU: copies through a ring, chunk by chunk.
+// One direction of a GPU, in which it copies chunk after chunk through a ring.
 struct Direction {
   bool writes = false;
   std::byte* ring = nullptr;    // of the writing GPU
@@ -102,7 +109,8 @@ struct Direction {
   std::atomic<size_t> done{0};
   std::mutex looking;
 
-  // Returns true if the copies of `chunks` chunks have ended.
+  // Returns true if the copies of the first `chunks` chunks have ended. Several
+  // threads may call this.
   bool Done(size_t chunks) {
     if (done.load(std::memory_order_acquire) >= chunks) return true;
     const std::unique_lock lock(looking, std::try_to_lock);
@@ -128,7 +136,7 @@ class Benchmark {
     for (Gpu& gpu : gpus_) {
       gpu.device = static_cast<int>(&gpu - gpus_) % CountDevices();
       OkOrDie(cudaSetDevice(gpu.device));
-      // Pages like those of a pool in /dev/shm.
+      // Shared memory, so that the pages are like those of a pool in /dev/shm.
       void* ring = mmap(nullptr, kMostRingBytes, PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
       if (ring == MAP_FAILED)
@@ -150,7 +158,8 @@ class Benchmark {
     gpus_[1].reading.ring = gpus_[0].writing.ring;
   }
 
-  // Returns the time in us in which `bytes` move in each direction.
+  // Returns the time in us in which `bytes` move in each direction. If `both`
+  // is false, GPU 0 only writes and GPU 1 only reads.
   double Time(uint64_t bytes, bool both, const Setting& setting) {
     const uint64_t chunk = std::min(bytes, kChunkBytes);
     const size_t chunks = kMostChunks / (bytes / chunk) * (bytes / chunk);
@@ -211,7 +220,8 @@ class Benchmark {
       OkOrDie(cudaStreamSynchronize(direction->stream));
   }
 
-  // The threads of a GPU take the pieces of its chunks in turn.
+  // Runs one of the threads of a GPU. They divide the pieces of all chunks
+  // among themselves: each takes the piece `next`, and advances it.
   void Flush(const std::vector<Direction*>& moving, uint64_t chunk,
              size_t chunks, const Setting& setting,
              std::atomic<size_t>& next) const {
@@ -223,7 +233,8 @@ class Benchmark {
       const size_t index = taken / pieces / moving.size();
       if (direction.writes && setting.written == "left") continue;
       while (!direction.Done(index + 1)) std::this_thread::yield();
-      // The chunk that has been written, or that will be read next.
+      // Write back the chunk that has been written, or drop the chunk that will
+      // be read next.
       const size_t place = direction.writes ? index : index + 1;
       const uint64_t at = taken % pieces * piece_;
       const pool::Part part = {

@@ -7,7 +7,7 @@
 
 namespace jax_cxl::comm {
 
-// Returns the parts of a flag's value.
+// Returns the parts of `text` between the separators.
 inline std::vector<std::string> Split(const std::string& text, char separator) {
   std::vector<std::string> parts;
   std::istringstream stream(text);

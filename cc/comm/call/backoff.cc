@@ -10,8 +10,9 @@ namespace {
 
 constexpr int kSpins = 64;
 constexpr int kSpinsOnSharedCore = 4;
-// A yield returns within about 300 ns if no other thread wants the core.
-// Otherwise it costs two context switches.
+// A yield that takes no longer than this was in vain: no other thread ran. Such
+// a yield takes about 300 ns. If another thread wants the core, the yield costs
+// two context switches.
 constexpr std::chrono::nanoseconds kVainYield(1000);
 // After this many vain yields in a row, the waiting thread assumes that no
 // other thread uses the core.

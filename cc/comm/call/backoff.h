@@ -6,28 +6,28 @@
 
 namespace jax_cxl::comm {
 
-// How a thread waits for the pool: it spins while an answer is likely, then
-// yields the core to other threads, then sleeps for a fraction of the time
-// waited so far. A long wait costs almost no processor time. A short wait, or
-// one that shares the core with the thread it waits for, ends promptly.
+// How a thread waits for something in the pool. It spins while an answer is
+// likely soon, then yields the core to other threads, then sleeps for a
+// fraction of the time that it has waited so far. So a long wait costs almost
+// no processor time, and a short wait ends promptly. A wait also ends promptly
+// if the awaited thread needs the same core, because the waiting thread yields.
 //
 // The duration of a yield shows whether other threads use the core. If they do,
-// the awaited thread is probably among them, and the next wait yields early. So
-// keep the object from wait to wait.
+// the awaited thread is probably one of them, and the next wait yields after
+// fewer spins. So use the same object for all waits of a thread.
 //
 // Not thread-safe: use one object per waiting thread.
 class Backoff {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Call it after progress: the next wait starts from the beginning.
+  // Call this after progress. The next wait then begins by spinning.
   void Reset() { polls_ = 0; }
 
-  // Call it after each poll without progress.
+  // Call this after each poll that finds no progress.
   void Pause();
 
-  // Returns true in the first phases, which make no system call but
-  // sched_yield.
+  // Returns true while the thread still spins or yields, but does not sleep.
   bool spinning() const { return polls_ <= kYields; }
 
  private:
@@ -41,7 +41,8 @@ class Backoff {
   int vain_yields_ = 0;  // in a row
 };
 
-// Threads must hold this lock for less time than a system call takes.
+// A lock for short critical sections: hold it for less time than a system call
+// takes.
 class SpinLock {
  public:
   void lock() {

@@ -10,7 +10,8 @@ namespace {
 
 constexpr uint64_t kHashOfNothing = 0xcbf29ce484222325;
 
-// FNV-1a over 32-bit values. The same on every host.
+// Returns a hash of `before` and `value`: FNV-1a over 32-bit values. It is the
+// same on every host.
 uint64_t Hash(uint64_t before, uint32_t value) {
   uint64_t hash = before;
   for (int bit = 0; bit < 32; bit += 8)

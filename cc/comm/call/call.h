@@ -22,8 +22,8 @@ namespace jax_cxl::comm {
 
 using Clock = std::chrono::steady_clock;
 
-// The ranks of one communicator, in its order. Ranks are indices into the
-// world: the devices of the job.
+// The ranks of one communicator, in the order of the communicator. A rank is
+// the index of a device among all devices of the job.
 struct Group {
   std::vector<int32_t> members;
   int self = 0;  // which member this rank is
@@ -31,27 +31,28 @@ struct Group {
   int rank() const { return members[self]; }
 };
 
-// Returns a hash that is the same for the same member list on every host.
+// Returns a hash of a list of members. It is the same on every host.
 uint64_t HashGroup(const std::vector<int32_t>& members);
 
-// The further operands of an operation that moves rows, in the memory of a GPU.
+// The operands, besides the input, of an operation that moves rows on a GPU.
+// They lie in the GPU's memory.
 struct RowOperands {
-  // take_rows: the rows that this rank takes, and its own rows that others may
-  // take (null: all of them).
+  // take_rows: `indices` are the rows that this rank takes. `published` marks
+  // the rows of this rank that others may take (null: all of them).
   const int32_t* indices = nullptr;
   const uint8_t* published = nullptr;
-  // ragged_all_to_all: this rank's table of slices (cc/plan/slices.h), of 4- or
-  // 8-byte integers.
+  // ragged_all_to_all: this rank's table of slices (cc/plan/slices.h), whose
+  // integers have 4 or 8 bytes.
   const void* slices = nullptr;
   uint32_t slice_entry_bytes = 0;
   void* scratch = nullptr;  // cuda::RowScratchBytes
 };
 
-// A collective call that a rank has started.
+// A collective call that one rank has started.
 struct Call {
   // All ranks use the same identity for one call (see cc/ffi/call/call_site.h).
-  // Two calls of a group have different identities, unless one call has ended
-  // on every rank before any rank starts the other.
+  // Two calls of a group may have the same identity only if one of them has
+  // ended on every rank before any rank starts the other one.
   uint64_t identity = 0;
   uint64_t number = 0;  // counts the rank's calls from 1; set by its Recorder
   plan::Request request;
@@ -59,23 +60,25 @@ struct Call {
   ReduceOp reduce_op = ReduceOp::kSum;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  // For a call that a program starts: whether the program computes nothing in
-  // the meantime.
+  // For a call with start and done: whether the program computes nothing
+  // between the two.
   bool alone = false;
-  // For operations that move rows: the rows that this rank takes.
+  // For operations that move rows, on a CPU: the rows that this rank takes.
   std::shared_ptr<cpu::TakenRows> rows;
   RowOperands row_operands;  // the same on a GPU
-  // On a GPU: the stream (a cudaStream_t) whose earlier work must finish before
-  // the call runs, and whether the call runs aside (GpuCallFacts).
+  // On a GPU: `stream` is the cudaStream_t whose earlier work must finish
+  // before the call runs. `aside` is whether the call runs aside
+  // (GpuCallFacts).
   void* stream = nullptr;
   bool aside = false;
   bool in_levels = false;  // a collective in levels, or a part of one
-  // For a part of a collective in levels: buffers that replace input and
-  // output.
+  // For a part of a collective in levels: buffers that are used instead of
+  // `input` and `output`.
   std::shared_ptr<const cpu::MemberBuffers> buffers;
   std::string name;  // for messages, as the user wrote it: "psum"
   std::string site;  // "train.py:33 (step)", or empty
-  // Runs once, and may keep its thread for as long as it likes.
+  // Called once, with the result, when the call has ended. It may block its
+  // thread for any length of time.
   std::function<void(const Status&)> done;
   uint64_t submitted = 0;  // when, in Ticks()
 };
@@ -92,34 +95,35 @@ struct Finished {
   Status status;
 };
 
-// Advice for ranks that disagree.
+// Advice in the errors of ranks that call different collectives.
 inline constexpr char kSamePrograms[] =
     "All ranks have to run the same programs, with the same shapes and in the "
     "same order";
 
-// The call of one member, described for the user.
+// One member's version of a call on which members disagree. `call` is a text
+// for the user.
 struct Version {
   int member;
   std::string call;
 };
 
-// Returns kMismatch: two members should make the same call, number `identity`,
-// but they call different collectives.
+// Returns a kMismatch error: two members call different collectives, although
+// both calls have the identity `identity`.
 Status Disagreement(const Group& group, Version first, Version second,
                     uint64_t identity);
 
-// Returns the status of a call that had not finished at the end of the job.
+// Returns the error status of a call that had not finished when the job ended.
 Status WasShutDown();
 
 pool::CallDescriptor Describe(const Call& call);
 
-// Returns a hash of everything that all ranks must agree on in a call, and of
-// `before`: the hash of the calls before it, or 0.
+// Returns a hash of everything in a call that all ranks must agree on, and of
+// `before`. `before` is the hash of the calls before this one, or 0.
 uint64_t HashDescriptor(const pool::CallDescriptor& descriptor,
                         uint64_t before);
 
-// Sets what a ragged_all_to_all sends and takes, for the CPU engine. `table` is
-// this rank's table of slices (cc/plan/slices.h).
+// Sets which rows a ragged_all_to_all sends and takes, for the CPU engine, from
+// `table`: this rank's table of slices (cc/plan/slices.h).
 void SetSlices(Call* call, std::span<const int64_t> table);
 
 // Returns a text like "psum: all_reduce sum of 1024 float32 at train.py:33

@@ -23,8 +23,8 @@ Call Ragged() {
   return call;
 }
 
-// Ranks that disagree about any of these end with an error, because members
-// compare descriptors.
+// Members compare descriptors. So if ranks disagree about any of these
+// attributes, their call ends with an error.
 TEST(CallTest, EveryAttributeIsInTheDescriptor) {
   const std::vector<std::function<void(Call*)>> changes = {
       [](Call* call) { call->request.op = Op::kTakeRows; },

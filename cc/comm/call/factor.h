@@ -5,8 +5,8 @@
 
 namespace jax_cxl::comm {
 
-// What a rank multiplies its input by in a premultiplied sum: one element of
-// the call's dtype.
+// The factor by which a rank multiplies its input in a premultiplied sum. It is
+// one element of the call's dtype.
 struct Factor {
   uint64_t bits = 0;         // of the element, unless `at` is set
   const void* at = nullptr;  // where the device reads it whenever the call runs

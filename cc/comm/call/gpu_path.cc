@@ -8,52 +8,59 @@
 namespace jax_cxl::comm {
 namespace {
 
-// A short call that runs aside joins a series of copies: a kernel would wait
-// until the computation leaves a multiprocessor free, and the calls behind it
-// would wait for the kernel. After this many short calls in a row there is no
-// series to join.
+// A short call that runs aside uses the copy engines if the calls before it
+// did, and so continues their series. A kernel would have to wait until the
+// computation leaves a multiprocessor free, and the calls behind it would wait
+// for the kernel. After this many short calls in a row the series is over.
 constexpr int kMostShortCalls = 64;
 
-// The most blocks of a kernel that moves rows aside. A power of two.
+// The largest number of blocks of a kernel that moves rows and runs aside. A
+// power of two.
 constexpr uint32_t kRowBlocksAside = 16;
 
-// Sizes in units of DeviceOptions::copy_engine_bytes. The better the kernels
-// are, the longer a call must be before it uses the copy engines.
+// Sizes of calls, in units of DeviceOptions::copy_engine_bytes. The faster
+// kernels are in an operation, the longer a call must be before it uses the
+// copy engines.
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kQuarter = 0.25, kOne = 1, kFour = 4;
 
-// How copy engines execute an operation.
+// From which size on the copy engines execute an operation, and how.
 struct CopyRule {
-  // Between two GPUs, copy engines beat kernels from this size on.
+  // Between two GPUs, the copy engines are faster than kernels from this size
+  // on.
   double from = kNever;
   GpuPath path = {1, SlotUse::kCopies};
   GpuPath longest = path;  // between two GPUs, from kFour on
 };
 
-// Returns nothing for operations that have not been measured: kernels execute
-// them.
+// Returns the rule of an operation, or nothing if it has not been measured.
+// Kernels then execute the operation. `relayed` is GpuCallFacts::relayed.
 std::optional<CopyRule> RuleOf(plan::Op op, bool relayed) {
   switch (op) {
     case plan::Op::kAllGather:
     case plan::Op::kAllToAll:
-      // The pauses of one pipeline cost more than the delay of one chunk. With
-      // a relay, the chunks of two pipelines wait for the same threads.
+      // The longest calls use two pipelines. These delay the call by the time
+      // of one chunk, but the pauses of a single pipeline cost more. With a
+      // relay the calls use one, because the chunks of both pipelines would
+      // wait for the same threads.
       return CopyRule{.from = kOne,
                       .longest = {relayed ? 1 : 2, SlotUse::kFewCopies}};
     case plan::Op::kAllReduce:
       return CopyRule{.from = kOne, .path = {2, SlotUse::kCopies}};
     case plan::Op::kReduceScatter:
-      // Kernels need not stage operands.
+      // Kernels are fast here, because they need not stage operands as the copy
+      // engines do.
       return CopyRule{.from = kFour, .path = {2, SlotUse::kCopies}};
     case plan::Op::kBroadcast:
     case plan::Op::kGather:
     case plan::Op::kScatter:
-      // The relay processes the lines of a round between the round's two
-      // copies. To hide this work, more rounds must be under way. A kernel's
-      // rounds are too short for that.
+      // The relay processes the cache lines of a round between the round's two
+      // copies. To hide this work, several rounds must be under way. The rounds
+      // of a kernel are too short for that, so copy engines are faster early.
       if (relayed)
         return CopyRule{.from = kQuarter, .path = {2, SlotUse::kCopies}};
-      // Kernels fill one direction nearly as well.
+      // These calls move data in one direction only, which kernels fill nearly
+      // as well as the copy engines do.
       return CopyRule{.from = kFour, .longest = {1, SlotUse::kPairs}};
     case plan::Op::kReduce:
       return CopyRule{};
@@ -64,16 +71,19 @@ std::optional<CopyRule> RuleOf(plan::Op op, bool relayed) {
 
 }  // namespace
 
-// Kernels that read from several peers fill both directions of the link as well
-// as copy engines do. A call that runs aside leaves the multiprocessors to the
-// computation as soon as that costs little (see also kMostShortCalls). Copy
-// engines load the pool's devices one after another; kernels load all of them
-// at once.
+// The reasons for the choice:
 //
-// If the job has more GPUs, other groups communicate at the same time. Copy
-// engines of several groups slow each other down, and kernels do not
-// (docs/decisions/0013). Then even long calls use copy engines only beside
-// computation.
+// - With more than two members, kernels read from several peers, and fill both
+//   directions of the link as well as the copy engines do.
+// - A call that runs aside should leave the multiprocessors to the computation.
+//   So it uses the copy engines as soon as that costs little (see also
+//   kMostShortCalls).
+// - In a pool of several devices, copy engines load one device after another,
+//   and kernels load all devices at once.
+// - If the job has more GPUs than the call has members, other groups
+//   communicate at the same time. Copy engines of several groups slow each
+//   other down, and kernels do not (docs/decisions/0013). Then even a long call
+//   uses the copy engines only if it runs beside computation.
 GpuPath ChoosePath(const GpuCallFacts& call, const DeviceOptions& options) {
   const auto is_long = [&](double from) {
     return static_cast<double>(call.bytes) >=
@@ -96,8 +106,9 @@ GpuPath ChoosePath(const GpuCallFacts& call, const DeviceOptions& options) {
 
   const bool longest = two && is_long(kFour);
   GpuPath path = longest ? rule->longest : rule->path;
-  // Calls that run aside form series, in which one pipeline has few pauses.
-  // Results of an all-reduce wait for its operands, so it needs two.
+  // Calls that run aside form series, in which one pipeline has few pauses. But
+  // an all-reduce needs two pipelines, because its results wait for its
+  // operands.
   if (call.aside && two && !longest && call.op != plan::Op::kAllReduce)
     path.copy_pipelines = 1;
   if (options.copy_pipelines > 0) path.copy_pipelines = options.copy_pipelines;
@@ -108,23 +119,22 @@ bool IsShort(const GpuCallFacts& call, const DeviceOptions& options) {
   return call.bytes < options.copy_engine_bytes_aside;
 }
 
-// If the words of all blocks are relayed together, a call may use fewer blocks
-// than the previous call, and then needs fewer words. But if blocks lie in
-// different slots, the number of blocks determines how they divide the slots,
-// so the number must not change.
+// The number of blocks: With a relay, the words (doorbells) of all blocks are
+// relayed together, so a call may use fewer blocks than the previous call, and
+// then needs fewer words. A few blocks move the data of two members fast
+// enough, and fewer words are relayed sooner. Kernels that reduce need more
+// blocks. But in a pool of several devices the number must not change, because
+// it determines how the blocks divide the slots.
 //
-// With a relay, a few blocks move the data of two members fast enough, and
-// fewer words are relayed sooner. Kernels that reduce need more blocks.
+// Calls aside that move rows: Copy engines cannot move rows. Beside
+// computation, a few blocks of a kernel fill the link nearly as well as many
+// blocks, and leave most multiprocessors to the computation.
 //
-// Copy engines cannot move rows. Beside computation, a few blocks of a kernel
-// fill the link nearly as well, and leave most multiprocessors to the
-// computation.
-//
-// Between two GPUs, each rank of an all_to_all sends as much as it receives,
-// and a put of rows also looks the rows up. For these calls, equal numbers of
-// threads for both directions were up to a seventh faster. Calls that move rows
-// use equal numbers everywhere, although nobody has measured this with more
-// members or in pools without coherence.
+// The threads for each direction: Between two GPUs, each rank of an all_to_all
+// sends as much as it receives, and a rank that sends rows also looks them up.
+// For these calls, equal numbers of threads for both directions were up to a
+// seventh faster. Calls that move rows use equal numbers everywhere, although
+// nobody has measured this with more members or in pools without coherence.
 cuda::Shape ChooseShape(const GpuCallFacts& call,
                         const DeviceOptions& options) {
   constexpr uint64_t kBlockBytes = uint64_t{16} << 10;
@@ -153,10 +163,12 @@ cuda::Shape ChooseShape(const GpuCallFacts& call,
   return shape;
 }
 
-// With one round ahead, peers get each round soonest. But the link is idle at
-// times if rounds are small, if only some of their rows move, or if several
-// peers read a round at the same time. In between, half of the blocks put one
-// round ahead, so that the blocks do not all wait for their fences at once.
+// If blocks put one round ahead, peers get each round soonest. But then the
+// link is idle at times if rounds are small, if only some of their rows move,
+// or if several peers read a round at the same time. In these cases blocks put
+// two rounds ahead. With rounds of middle length, half of the blocks put one
+// round ahead and half put two, so that the blocks do not all wait for their
+// fences at the same time.
 std::array<uint32_t, 2> RoundsAhead(const plan::Request& request,
                                     uint64_t rounds, uint64_t bytes_published) {
   constexpr uint64_t kMiddleRoundBytes = uint64_t{512} << 10;

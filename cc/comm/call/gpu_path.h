@@ -8,13 +8,13 @@
 #include "cc/engine/gpu_plan/shape.h"
 #include "cc/plan/plan.h"
 
-// Chooses the hardware that executes a call between GPUs. Pure functions of
-// values that are the same on all ranks, because all ranks of a call must make
-// the same choice. Needs no CUDA.
+// Chooses whether kernels or copy engines execute a call between GPUs. All
+// ranks of a call must make the same choice. So these are pure functions of
+// values that are the same on all ranks. They need no CUDA.
 namespace jax_cxl::comm {
 
-// How a call divides the ring into slots. The layouts share memory, so a call
-// starts only after every call with another layout has finished.
+// How a call uses the slots of the ring. The different uses overlap in memory,
+// so a call starts only after every call with another use has finished.
 enum class SlotUse : uint8_t {
   kKernels,    // the beginning of each slot
   kCopies,     // whole slots
@@ -31,32 +31,33 @@ struct GpuPath {
   bool operator==(const GpuPath&) const = default;
 };
 
-// What the choice depends on.
+// The facts about a call on which the choice depends.
 struct GpuCallFacts {
   plan::Op op = plan::Op::kBarrier;
   uint64_t bytes = 0;  // of the larger buffer
   int members = 0;
   int world_size = 0;
-  // The call runs *aside*: on a stream of jax_cxl's own, which leaves XLA's
-  // stream to computation. These are the calls that a program starts, and ends
-  // later with `done`. Work that XLA enqueues after such a call must not delay
-  // the next call.
+  // True if the call runs *aside*: on a stream of jax_cxl's own, so that XLA's
+  // stream can compute at the same time. These are the calls that a program
+  // starts, and ends later with `done`. Work that XLA enqueues after such a
+  // call must not delay the next call.
   bool aside = false;
   bool alone = false;    // Call::alone
   bool striped = false;  // the pool has several devices
   bool relayed = false;  // the pool is without coherence (cc/comm/relay)
-  // Calls of the copy engines form series. This is the number of short calls at
-  // the end of the current series, or -1 if a kernel executed the last call.
+  // Consecutive calls of the copy engines form a series. This is the number of
+  // short calls at the end of the current series, or -1 if a kernel executed
+  // the previous call.
   int short_calls = -1;
 };
 
 GpuPath ChoosePath(const GpuCallFacts& call, const DeviceOptions& options);
 
-// Returns true if a call that runs aside uses the copy engines only if it can
-// join a series of other calls.
+// Returns true if a call is so short that, when it runs aside, it uses the copy
+// engines only to continue a series of calls.
 bool IsShort(const GpuCallFacts& call, const DeviceOptions& options);
 
-// Returns the blocks and threads of a kernel.
+// Returns the numbers of blocks and threads of the kernel that executes a call.
 cuda::Shape ChooseShape(const GpuCallFacts& call, const DeviceOptions& options);
 
 // Returns cuda::DeviceCall::rounds_ahead of a call of `rounds` rounds that

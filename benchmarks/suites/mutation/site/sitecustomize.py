@@ -1,4 +1,4 @@
-"""Makes processes of the tests import the copy, not the checkout of an editable installation."""
+"""Makes processes of the tests import jax_cxl from the copy, not from an editable installation."""
 
 import sys
 

@@ -9,9 +9,9 @@
 
 #include "cc/engine/cuda/executor.h"
 
-// Measures the speed of the links. A rank publishes and retrieves at the same
-// time, through rings of the size that collectives use, without
-// synchronization.
+// Measures the speed of the links, as a bound for collectives. A rank publishes
+// and retrieves at the same time, through rings of the size that collectives
+// use, but does not wait for other ranks.
 namespace jax_cxl::cuda {
 
 struct BoundTask {
@@ -25,11 +25,12 @@ struct BoundTask {
   uint64_t buffer_bytes = 0;
 };
 
-// Uses the loads and stores of kernels, with the shape that collectives use.
+// Moves the bytes of `task` by loads and stores of a kernel of this shape.
 cudaError_t EnqueueBoundByKernel(const BoundTask& task, const Shape& shape,
                                  cudaStream_t stream);
 
-// Uses the copy engines, with one stream for each direction.
+// Moves the bytes of `task` by the copy engines. `publishing` and `retrieving`
+// are the streams of the two directions.
 cudaError_t EnqueueBoundByCopyEngine(const BoundTask& task,
                                      uint64_t chunk_bytes,
                                      cudaStream_t publishing,
