@@ -18,7 +18,7 @@ _TOLERANCE = flags.DEFINE_float(
 
 def main(argv: list[str]) -> int:
     if len(argv) != 3:
-        raise app.UsageError("give two files, as --json writes them")
+        raise app.UsageError("give two files that train_transformer.py --json=FILE has written")
     curves = [np.array(json.loads(pathlib.Path(p).read_text())["train_loss"]) for p in argv[1:]]
     if not np.array_equal(curves[0][:, 0], curves[1][:, 0]):
         raise app.UsageError("the runs have losses of different steps")

@@ -3,11 +3,16 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cc/pool/layout/geometry.h"
+#include "cc/pool/layout/header.h"
+#include "cc/pool/layout/layout.h"
+#include "cc/pool/open/contents.h"
+#include "cc/pool/open/file.h"
 
 namespace jax_cxl::nccl {
 namespace {
@@ -17,11 +22,16 @@ uint64_t HashOf(const PoolToken& token) {
   return (token.high * 0x9e3779b97f4a7c15 ^ token.low) | 1;
 }
 
-// Returns the places where the pool may lie. The ranks of a communicator get
-// the same places in the same order. Different communicators begin at different
-// places, so that they rarely try the same one.
-Result<std::vector<pool::PoolSpec>> PlacesFor(const PoolToken& token, int size,
-                                              const Settings& settings) {
+// Where a communicator's pool may lie. All of its ranks get the same places in
+// the same order. Different communicators begin at different places, so that
+// they rarely try the same one.
+struct Places {
+  std::vector<pool::PoolSpec> specs;
+  std::optional<pool::DevicePart> part;  // if they are parts of a device
+};
+
+Result<Places> PlacesFor(const PoolToken& token, int size,
+                         const Settings& settings) {
   pool::PoolSpec spec;
   if (settings.shared_memory) spec = settings.shared_memory->spec;
   spec.token = HashOf(token);
@@ -33,7 +43,7 @@ Result<std::vector<pool::PoolSpec>> PlacesFor(const PoolToken& token, int size,
     const std::string name = PoolName(token);
     spec.paths = {settings.shared_memory ? spec.paths[0] + "." + name : name};
     spec.bytes = pool::AutomaticPathBytes(size, 1, 1, settings.rank_bytes);
-    return std::vector{spec};
+    return Places{{spec}, {}};
   }
   spec.bytes = pool::RoundUp(settings.communicator_bytes, part->align);
   const uint64_t count = part->bytes / spec.bytes;
@@ -44,28 +54,45 @@ Result<std::vector<pool::PoolSpec>> PlacesFor(const PoolToken& token, int size,
                  pool::FormatBytes(spec.bytes),
                  "; name a larger part of the device, or set "
                  "JAX_CXL_NCCL_COMMUNICATOR_BYTES to less on all ranks");
-  std::vector<pool::PoolSpec> places;
+  Places places = {{}, part};
   for (uint64_t i = 0; i < count; ++i) {
     spec.offset = part->offset + (spec.token % count + i) % count * spec.bytes;
-    places.push_back(spec);
+    places.specs.push_back(spec);
   }
   return places;
+}
+
+// Returns the spec of the part that holds the pool. This takes no locks, which
+// would disturb creators that look for a free part.
+Result<std::optional<pool::PoolSpec>> FindPart(const Places& places) {
+  CXL_ASSIGN_OR_RETURN(const pool::PoolFile file,
+                       pool::PoolFile::OpenDevice(places.specs[0].paths[0]));
+  for (const pool::PoolSpec& spec : places.specs) {
+    pool::PoolHeader header;
+    CXL_ASSIGN_OR_RETURN(
+        const uint64_t bytes,
+        pool::ReadAt(file.fd(), file.path(), places.part->align, spec.offset,
+                     std::as_writable_bytes(std::span(&header, 1))));
+    if (bytes == sizeof(header) && header.token == spec.token &&
+        pool::IsValid(header))
+      return std::optional(spec);
+  }
+  return std::optional<pool::PoolSpec>();
 }
 
 }  // namespace
 
 Result<std::unique_ptr<pool::Pool>> CreatePool(const PoolToken& token, int size,
                                                const Settings& settings) {
-  CXL_ASSIGN_OR_RETURN(const std::vector<pool::PoolSpec> places,
-                       PlacesFor(token, size, settings));
+  CXL_ASSIGN_OR_RETURN(const Places places, PlacesFor(token, size, settings));
   Status last;
-  for (const pool::PoolSpec& place : places) {
-    auto pool = pool::Pool::Create(place, size);
+  for (const pool::PoolSpec& spec : places.specs) {
+    auto pool = pool::Pool::Create(spec, size);
     last = pool.status();
     if (last.code() != Code::kAlreadyExists) return pool;
   }
-  if (places.size() == 1) return last;
-  return Error(Code::kResourceExhausted, "all ", places.size(),
+  if (!places.part) return last;
+  return Error(Code::kResourceExhausted, "all ", places.specs.size(),
                " parts of JAX_CXL_POOL are in use: give this job another part "
                "of the device (offset= and size=), or set "
                "JAX_CXL_NCCL_COMMUNICATOR_BYTES to less on all ranks. The last "
@@ -75,16 +102,13 @@ Result<std::unique_ptr<pool::Pool>> CreatePool(const PoolToken& token, int size,
 
 Result<std::unique_ptr<pool::Pool>> AttachPool(const PoolToken& token, int size,
                                                const Settings& settings) {
-  CXL_ASSIGN_OR_RETURN(const std::vector<pool::PoolSpec> places,
-                       PlacesFor(token, size, settings));
-  for (const pool::PoolSpec& place : places) {
-    auto pool = pool::Pool::Attach(place, size, place.token);
-    if (pool.ok() || places.size() == 1) return pool;
-    // A part of a device holds the pool of another communicator, or nothing.
-    const Code code = pool.status().code();
-    if (code != Code::kDataLoss && code != Code::kAlreadyExists) return pool;
+  CXL_ASSIGN_OR_RETURN(const Places places, PlacesFor(token, size, settings));
+  std::optional<pool::PoolSpec> found = places.specs[0];
+  if (places.part) {
+    CXL_ASSIGN_OR_RETURN(found, FindPart(places));
   }
-  return Error(Code::kNotFound, "none of the ", places.size(),
+  if (found) return pool::Pool::Attach(*found, size, found->token);
+  return Error(Code::kNotFound, "none of the ", places.specs.size(),
                " parts of JAX_CXL_POOL holds the communicator's pool");
 }
 

@@ -52,11 +52,11 @@ def _tell(reason: str) -> None:
 
 
 def _on_callback_failure(error: BaseException) -> None:
-    """Finds out whether the program of a host callback runs on several processes.
+    """Tells the other ranks about a failed host callback if its program runs on several processes.
 
-    If JAX has started the program already, a new thread waits until the program fails. The thread
-    that reads the program's result may notice the failure too late: it may first wait for another
-    device of this process, whose collective waits for the device that has failed.
+    If JAX is still starting such a program, this tells them at once. Otherwise a new thread waits
+    until a result of the program has failed. The thread that reads the results may be too late: it
+    may wait for another device of this process, whose collective waits for the failed device.
     """
     reason = f"{type(error).__name__}: {error}"
     if _compat.dispatch.starts_program_over_processes():

@@ -100,7 +100,9 @@ def communication(name: str, of: Mapping[str, tuple[int, int]]) -> Program:
       ValueError: `of` has a function that this module cannot call.
     """
     if unknown := of.keys() - _COLLECTIVES.keys():
-        raise ValueError(f"No program of {', '.join(sorted(unknown))}.")
+        raise ValueError(
+            f"{', '.join(sorted(unknown))} cannot run alone, only {', '.join(_COLLECTIVES)} can"
+        )
     mesh = _mesh()
     shard = functools.partial(jax.shard_map, mesh=mesh, in_specs=jax.P("data"), check_vma=False)
 

@@ -121,8 +121,10 @@ Status RealInner::Add(const Operation& operation) {
                                         o.root, communicator, o.stream),
                          "ncclBroadcast");
     default:
-      return Error(Code::kInternal,
-                   "levels have no such step; please report this to jax_cxl");
+      return Error(Code::kInternal, "NCCL cannot execute step ",
+                   static_cast<int>(o.verb),
+                   " of a collective in levels; please report this to jax_cxl. "
+                   "JAX_CXL_NCCL_LEVELS=never uses only the pool");
   }
 }
 

@@ -100,7 +100,7 @@ uint64_t PlanBroadcast(Planner& planner) {
       std::min<uint64_t>(geometry.num_slots / 2, geometry.num_devices);
   const bool many = readers > window && window > 1;
   // With many readers, the root fills one window while they read another. So
-  // there should be enough chunks for eight windows.
+  // the pipeline consists of windows, and not of chunks. It should have eight.
   const Chunks chunks = planner.Cut(
       planner.block(), {.pipeline = many ? 8 * window : kPipelineChunks,
                         .readers = readers,

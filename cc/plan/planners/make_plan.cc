@@ -65,9 +65,10 @@ Status CheckRows(const Request& request) {
   }
   constexpr uint64_t kMostRows = std::numeric_limits<int32_t>::max();
   if (rows.table > kMostRows / request.num_ranks || rows.taken > kMostRows) {
-    return Invalid(op, ": ", rows.table, " rows of each rank and ", rows.taken,
-                   " rows of the output: all ranks together, and the output, "
-                   "must each have fewer than 2**31");
+    return Invalid(op, ": ", request.num_ranks, " ranks have ", rows.table,
+                   " rows each, and the output has ", rows.taken,
+                   " rows. The rows of all ranks together, and the rows of the "
+                   "output, must each be fewer than 2**31: make several calls");
   }
   constexpr uint64_t kMostSlices = uint64_t{1} << 24;
   if (request.op == Op::kRaggedAllToAll &&

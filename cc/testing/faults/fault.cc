@@ -79,8 +79,8 @@ Result<Fault> Parse(std::string_view text) {
   if (fault.action == Action::kCorrupt && fault.point != Point::kRing &&
       fault.point != Point::kRung)
     return Error(Code::kInvalidArgument, "fault '", text,
-                 "': there is something to corrupt at the points ring and "
-                 "rung only");
+                 "': action=corrupt needs point=ring or point=rung, because "
+                 "other points have nothing to corrupt");
   return fault;
 }
 

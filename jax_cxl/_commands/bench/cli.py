@@ -266,7 +266,7 @@ def _check(options: argparse.Namespace) -> None:
             "moe_combine sums with weights: choose a floating --dtype, such as float32"
         )
     if options.draw and not options.plot:
-        raise ValueError("--draw needs --plot FILE.png, the file to draw")
+        raise ValueError("--draw also needs --plot FILE.png, the picture to write")
     if options.plot and importlib.util.find_spec("matplotlib") is None:
         raise ValueError("--plot needs matplotlib: pip install matplotlib")
     cuda = options.platform == "cuda"

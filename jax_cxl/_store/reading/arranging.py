@@ -76,9 +76,10 @@ def arrange(
 
     Args:
       plan: how to put the part together.
-      places: for each run the device of the first block of its first row, and how many elements of
-        the pieces come before the elements of the run. The places are not part of the plan, so that
-        arrays of the same shapes share a program.
+      places: a pair for each run: the device that holds the first block of the run's first row,
+        and how many elements of the run's pieces come before the run. The plan is a static
+        argument. The places are not part of it, so that arrays of the same shapes share a compiled
+        program.
       pieces: the pieces, arrays of one dimension.
     """
     rest, rest_places = iter(pieces), iter(places)

@@ -246,4 +246,8 @@ def _check(leaf: Leaf, num_writers: int) -> None:
             0 <= start <= end <= n for (start, end), n in zip(shard.index, stored, strict=True)
         )
         if not inside or not shard.writers or not all(0 <= w < num_writers for w in shard.writers):
-            raise ValueError(f"{leaf.name}: shard {shard.index} does not fit an array of {stored}")
+            raise ValueError(
+                f"the directory is damaged: the shard {shard.index} of {leaf.name}, of processes"
+                f" {shard.writers}, does not fit an array of {stored} from {num_writers} processes;"
+                " restore an older version"
+            )

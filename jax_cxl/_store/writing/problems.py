@@ -1,4 +1,4 @@
-"""Errors of one process of a job, which all of its processes raise."""
+"""Makes all processes of a job raise the error of one of them."""
 
 import json
 from collections.abc import Sequence

@@ -331,9 +331,9 @@ class Publisher:
         )
 
     def _begin(self) -> tuple[Any, int]:
-        """Begins the next save.
+        """Begins the next save: chooses its number, and erases the old version in its area.
 
-        Returns the record that this process had in the area of this save, and the save's number.
+        Returns this process's record of the old version (None if there was none), and the number.
         """
         section = self.section
         base = self._base if self.last == self._agreed else 0

@@ -362,14 +362,14 @@ class Selection:
 
 @dataclasses.dataclass(frozen=True)
 class _Chosen:
-    """The parts that a process writes of some leaves.
+    """What a process writes of some leaves, and from which arrays.
 
     Attributes:
       leaves: numbers of the leaves.
       shards: the arrays of single devices from which this process writes. Each is given by the
         number of the leaf and the position of the device.
-      parts: the parts, each with the number of its shard.
-      copies: copies of replicated arrays, each with the number of its shard.
+      parts: the parts of leaves, each with the index of its array in `shards`.
+      copies: copies of replicated arrays, each with the index of its array in `shards`.
     """
 
     leaves: list[int]

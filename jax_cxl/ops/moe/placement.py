@@ -52,7 +52,7 @@ def expert_placement(counts: Any, *, slack: float = 0.05) -> np.ndarray:
         )
     if isinstance(slack, bool) or not isinstance(slack, numbers.Real) or not 0 <= slack < np.inf:
         raise ValueError(
-            f"jax_cxl.expert_placement: slack={slack!r} must be a number that is not negative."
+            f"jax_cxl.expert_placement: slack must be a finite number of at least 0, got {slack!r}."
         )
     ranks, experts = counts.shape
     if experts % ranks:
