@@ -30,8 +30,10 @@ Watched& TheWatched() {
 void StopWatchingAll() {
   Watched& watched = TheWatched();
   std::lock_guard lock(watched.mutex);
-  for (Communicator* communicator : watched.communicators)
+  for (Communicator* communicator : watched.communicators) {
     communicator->StopWatching();
+    communicator->device()->EndThreads();
+  }
 }
 
 }  // namespace

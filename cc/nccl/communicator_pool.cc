@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -22,56 +24,73 @@ uint64_t HashOf(const PoolToken& token) {
   return (token.high * 0x9e3779b97f4a7c15 ^ token.low) | 1;
 }
 
-// Where a communicator's pool may lie. All of its ranks get the same places in
-// the same order. Different communicators begin at different places, so that
-// they rarely try the same one.
-struct Places {
-  std::vector<pool::PoolSpec> specs;
-  std::optional<pool::DevicePart> part;  // if they are parts of a device
-};
+}  // namespace
 
-Result<Places> PlacesFor(const PoolToken& token, int size,
-                         const Settings& settings) {
+Result<PoolPlaces> PoolPlaces::Of(const PoolToken& token, int size,
+                                  const Settings& settings) {
+  PoolPlaces places;
+  places.size_ = size;
   pool::PoolSpec spec;
   if (settings.shared_memory) spec = settings.shared_memory->spec;
   spec.token = HashOf(token);
-  std::optional<pool::DevicePart> part;
   if (settings.shared_memory) {
-    CXL_ASSIGN_OR_RETURN(part, spec.medium->PartOf(spec));
+    CXL_ASSIGN_OR_RETURN(places.part_, spec.medium->PartOf(spec));
   }
-  if (!part) {
+  if (!places.part_) {
     const std::string name = PoolName(token);
     spec.paths = {settings.shared_memory ? spec.paths[0] + "." + name : name};
     spec.bytes = pool::AutomaticPathBytes(size, 1, 1, settings.rank_bytes);
-    return Places{{spec}, {}};
+    const std::filesystem::path folder =
+        std::filesystem::path(spec.paths[0]).parent_path();
+    std::error_code error;
+    if (!folder.empty() && !std::filesystem::is_directory(folder, error))
+      return Error(Code::kNotFound, "there is no folder ", folder.string(),
+                   " for the pools of JAX_CXL_NCCL_POOL; mount it on all "
+                   "machines");
+    places.specs_ = {spec};
+    return places;
   }
-  spec.bytes = pool::RoundUp(settings.communicator_bytes, part->align);
-  const uint64_t count = part->bytes / spec.bytes;
+  const pool::DevicePart& part = *places.part_;
+  spec.bytes = pool::RoundUp(settings.communicator_bytes, part.align);
+  const uint64_t count = part.bytes / spec.bytes;
   if (count == 0)
-    return Error(Code::kResourceExhausted, "JAX_CXL_POOL has ",
-                 pool::FormatBytes(part->bytes), " at ", spec.paths[0],
+    return Error(Code::kResourceExhausted, "JAX_CXL_NCCL_POOL has ",
+                 pool::FormatBytes(part.bytes), " at ", spec.paths[0],
                  ", less than a communicator takes, ",
                  pool::FormatBytes(spec.bytes),
                  "; name a larger part of the device, or set "
                  "JAX_CXL_NCCL_COMMUNICATOR_BYTES to less on all ranks");
-  Places places = {{}, part};
   for (uint64_t i = 0; i < count; ++i) {
-    spec.offset = part->offset + (spec.token % count + i) % count * spec.bytes;
-    places.specs.push_back(spec);
+    spec.offset = part.offset + (spec.token % count + i) % count * spec.bytes;
+    places.specs_.push_back(spec);
   }
   return places;
 }
 
-// Returns the spec of the part that holds the pool. This takes no locks, which
-// would disturb creators that look for a free part.
-Result<std::optional<pool::PoolSpec>> FindPart(const Places& places) {
+Result<std::unique_ptr<pool::Pool>> PoolPlaces::Create() const {
+  Status last;
+  for (const pool::PoolSpec& spec : specs_) {
+    auto pool = pool::Pool::Create(spec, size_);
+    last = pool.status();
+    if (last.code() != Code::kAlreadyExists) return pool;
+  }
+  if (!part_) return last;
+  return Error(Code::kAlreadyExists, "all ", specs_.size(),
+               " parts of JAX_CXL_NCCL_POOL are in use: give this job another "
+               "part of the device (offset= and size=), or set "
+               "JAX_CXL_NCCL_COMMUNICATOR_BYTES to less on all ranks. The last "
+               "part: ",
+               last.message());
+}
+
+Result<std::optional<pool::PoolSpec>> PoolPlaces::FindPart() const {
   CXL_ASSIGN_OR_RETURN(const pool::PoolFile file,
-                       pool::PoolFile::OpenDevice(places.specs[0].paths[0]));
-  for (const pool::PoolSpec& spec : places.specs) {
+                       pool::PoolFile::OpenDevice(specs_[0].paths[0]));
+  for (const pool::PoolSpec& spec : specs_) {
     pool::PoolHeader header;
     CXL_ASSIGN_OR_RETURN(
         const uint64_t bytes,
-        pool::ReadAt(file.fd(), file.path(), places.part->align, spec.offset,
+        pool::ReadAt(file.fd(), file.path(), part_->align, spec.offset,
                      std::as_writable_bytes(std::span(&header, 1))));
     if (bytes == sizeof(header) && header.token == spec.token &&
         pool::IsValid(header))
@@ -80,42 +99,20 @@ Result<std::optional<pool::PoolSpec>> FindPart(const Places& places) {
   return std::optional<pool::PoolSpec>();
 }
 
-}  // namespace
-
-Result<std::unique_ptr<pool::Pool>> CreatePool(const PoolToken& token, int size,
-                                               const Settings& settings) {
-  CXL_ASSIGN_OR_RETURN(const Places places, PlacesFor(token, size, settings));
-  Status last;
-  for (const pool::PoolSpec& spec : places.specs) {
-    auto pool = pool::Pool::Create(spec, size);
-    last = pool.status();
-    if (last.code() != Code::kAlreadyExists) return pool;
+Result<std::unique_ptr<pool::Pool>> PoolPlaces::Attach() const {
+  std::optional<pool::PoolSpec> found = specs_[0];
+  if (part_) {
+    CXL_ASSIGN_OR_RETURN(found, FindPart());
   }
-  if (!places.part) return last;
-  return Error(Code::kResourceExhausted, "all ", places.specs.size(),
-               " parts of JAX_CXL_POOL are in use: give this job another part "
-               "of the device (offset= and size=), or set "
-               "JAX_CXL_NCCL_COMMUNICATOR_BYTES to less on all ranks. The last "
-               "part: ",
-               last.message());
-}
-
-Result<std::unique_ptr<pool::Pool>> AttachPool(const PoolToken& token, int size,
-                                               const Settings& settings) {
-  CXL_ASSIGN_OR_RETURN(const Places places, PlacesFor(token, size, settings));
-  std::optional<pool::PoolSpec> found = places.specs[0];
-  if (places.part) {
-    CXL_ASSIGN_OR_RETURN(found, FindPart(places));
-  }
-  if (found) return pool::Pool::Attach(*found, size, found->token);
-  return Error(Code::kNotFound, "none of the ", places.specs.size(),
-               " parts of JAX_CXL_POOL holds the communicator's pool");
+  if (found) return pool::Pool::Attach(*found, size_, found->token);
+  return Error(Code::kNotFound, "none of the ", specs_.size(),
+               " parts of JAX_CXL_NCCL_POOL holds the communicator's pool");
 }
 
 std::string MeetingAdvice(const Settings& settings) {
   return settings.shared_memory
              ? "All ranks have to map the same memory, with the same "
-               "JAX_CXL_POOL and JAX_CXL_NCCL_ variables"
+               "JAX_CXL_NCCL_POOL and JAX_CXL_NCCL_ variables"
              : "All ranks have to run on this machine, with the same "
                "JAX_CXL_NCCL_HOSTS, and share /dev/shm";
 }

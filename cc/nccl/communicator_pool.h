@@ -1,11 +1,16 @@
 #ifndef JAX_CXL_NCCL_COMMUNICATOR_POOL_H_
 #define JAX_CXL_NCCL_COMMUNICATOR_POOL_H_
 
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "cc/base/status.h"
 #include "cc/nccl/interface/settings.h"
 #include "cc/nccl/interface/unique_id.h"
+#include "cc/pool/media/medium.h"
 #include "cc/pool/pool.h"
 
 // Where the ranks of a communicator meet: a pool of its own. All ranks know the
@@ -16,14 +21,32 @@
 // a free one, and the other ranks look for the token in all of them.
 namespace jax_cxl::nccl {
 
-// Creates the pool; called by rank 0. Fails with kResourceExhausted if all
-// parts of the device are in use.
-Result<std::unique_ptr<pool::Pool>> CreatePool(const PoolToken& token, int size,
-                                               const Settings& settings);
+// Where a communicator's pool may lie.
+class PoolPlaces {
+ public:
+  // Fails if no pool could lie there: for example, because the device is
+  // missing, or smaller than what a communicator takes.
+  static Result<PoolPlaces> Of(const PoolToken& token, int size,
+                               const Settings& settings);
 
-// Attaches the pool. Fails with kNotFound if it is not there yet.
-Result<std::unique_ptr<pool::Pool>> AttachPool(const PoolToken& token, int size,
-                                               const Settings& settings);
+  // Creates the pool; called by rank 0. Fails with kAlreadyExists if other
+  // communicators or jobs use all places.
+  Result<std::unique_ptr<pool::Pool>> Create() const;
+
+  // Attaches the pool. Fails with kNotFound if it is not there yet.
+  Result<std::unique_ptr<pool::Pool>> Attach() const;
+
+ private:
+  // Returns the spec of the part of the device that holds the pool. This takes
+  // no locks, which would disturb creators that look for a free part.
+  Result<std::optional<pool::PoolSpec>> FindPart() const;
+
+  int size_ = 0;
+  // All ranks have the same places in the same order. Different communicators
+  // begin at different places, so that they rarely try the same one.
+  std::vector<pool::PoolSpec> specs_;
+  std::optional<pool::DevicePart> part_;  // if the places are parts of a device
+};
 
 // Returns a text that tells the user where ranks can meet, for errors of ranks
 // that have waited in vain.

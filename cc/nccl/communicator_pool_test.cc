@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -97,11 +98,17 @@ TEST_F(SharedDeviceTest, CommunicatorsTakePartsOfADevice) {
 
   Status status;
   EXPECT_TRUE(Meet(2, settings_, &status).empty());
-  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  EXPECT_EQ(status.code(), Code::kAlreadyExists);
   EXPECT_NE(status.message().find("all 3 parts"), std::string::npos)
       << status.message();
-  communicators[1].clear();
+  // Rank 0 waits for a part that becomes free.
+  std::thread leaving([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    communicators[1].clear();
+  });
+  settings_.timeout_s = 30;
   EXPECT_FALSE(Meet(2, settings_).empty());
+  leaving.join();
 }
 
 TEST_F(SharedDeviceTest, APartIsFreeOnceAllRanksHaveLeft) {
@@ -111,6 +118,31 @@ TEST_F(SharedDeviceTest, APartIsFreeOnceAllRanksHaveLeft) {
     ASSERT_FALSE(jobs.empty());
     ExpectConnected(jobs);
   }
+}
+
+// The other rank waits for rank 0 as long as the timeout says, although it
+// finds the device at once.
+TEST_F(SharedDeviceTest, RankZeroIsLate) {
+  MakeDevice(1);
+  settings_.timeout_s = 30;
+  const PoolToken token = *RandomPoolToken();
+  const std::atomic<bool> never = false;
+  Result<std::unique_ptr<Job>> other = Error(Code::kInternal, "not yet");
+  std::thread early(
+      [&] { other = Job::Meet(token, 1, 2, /*device=*/0, settings_, never); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  const auto job = Job::Meet(token, 0, 2, /*device=*/0, settings_, never);
+  early.join();
+  EXPECT_TRUE(job.ok() && other.ok()) << other.status().message();
+}
+
+TEST_F(SharedDeviceTest, ADeviceThatIsMissing) {
+  MakeDevice(1);
+  settings_.shared_memory->spec.paths = {machine_ / "dax7.0"};
+  settings_.timeout_s = 1000;
+  Status status;
+  EXPECT_TRUE(Meet(2, settings_, &status).empty());
+  EXPECT_EQ(status.code(), Code::kNotFound);
 }
 
 TEST_F(SharedDeviceTest, TooManyRanksForAPart) {

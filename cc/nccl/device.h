@@ -51,6 +51,10 @@ class Device {
   // Waits for the calls that are enqueued.
   virtual Status Drain() = 0;
 
+  // Called when the process exits and may not have destroyed its communicators.
+  // Ends the device's threads: CUDA frees the memory that they read.
+  virtual void EndThreads() {}
+
   // Returns why a call cannot complete, or OK. Another thread calls this, and
   // any thread calls Abort, which ends all calls.
   virtual Status Check(comm::Clock::time_point now) = 0;

@@ -17,7 +17,14 @@ Result<int> LeastMultiprocessors(std::span<const Facts> ranks) {
       return Error(Code::kUnimplemented, "the GPU of rank ", rank,
                    " cannot use the pool: ", problem,
                    ". To use NCCL itself, leave JAX_CXL_NCCL_HOSTS and "
-                   "JAX_CXL_POOL out");
+                   "JAX_CXL_NCCL_POOL out");
+    if (facts.rank_bytes != ranks[0].rank_bytes ||
+        facts.coherence != ranks[0].coherence ||
+        facts.gpu_writes_memory != ranks[0].gpu_writes_memory)
+      return Error(Code::kInvalidArgument, "ranks 0 and ", rank,
+                   " have different settings of the pool; give all processes "
+                   "the same JAX_CXL_NCCL_RANK_BYTES, coherence= and "
+                   "gpu_writes=");
     for (size_t other = 0; other < rank; ++other)
       if (std::ranges::equal(ranks[other].gpu, facts.gpu))
         return Error(Code::kFailedPrecondition, "ranks ", other, " and ", rank,

@@ -12,8 +12,12 @@ namespace jax_cxl::nccl {
 // open channels.
 struct Facts {
   int32_t multiprocessors = 0;
-  uint8_t gpu[16] = {};    // its UUID
-  char problem[492] = {};  // zero-terminated; empty: none
+  uint8_t gpu[16] = {};  // its UUID
+  // Settings that have to be equal.
+  uint64_t rank_bytes = 0;
+  uint32_t coherence = 0;  // a pool::CoherenceMode
+  uint32_t gpu_writes_memory = 0;
+  char problem[472] = {};  // zero-terminated; empty: none
 };
 
 // Returns the least number of multiprocessors, or why the ranks cannot make a

@@ -47,5 +47,16 @@ TEST(FactsTest, AProblemComesBeforeTheGpus) {
       << status.message();
 }
 
+TEST(FactsTest, SettingsHaveToBeEqual) {
+  for (int setting = 0; setting < 3; ++setting) {
+    std::vector<Facts> ranks = {FactsOf(132, 1), FactsOf(132, 2)};
+    if (setting == 0) ranks[1].rank_bytes = 1;
+    if (setting == 1) ranks[1].coherence = 2;
+    if (setting == 2) ranks[1].gpu_writes_memory = 1;
+    const Status status = LeastMultiprocessors(ranks).status();
+    EXPECT_EQ(status.code(), Code::kInvalidArgument) << status.message();
+  }
+}
+
 }  // namespace
 }  // namespace jax_cxl::nccl

@@ -24,6 +24,9 @@ constexpr uint64_t kSlotBytes = uint64_t{64} << 10;
 constexpr auto kMeetingPoll = std::chrono::microseconds(200);
 // How long a file may exist before its creator has made it a pool.
 constexpr auto kFormatTime = std::chrono::seconds(10);
+// How long rank 0 waits for a free place.
+constexpr auto kBusyTime = std::chrono::seconds(10);
+constexpr auto kBusyPoll = std::chrono::milliseconds(100);
 
 Clock::time_point DeadlineOf(const Settings& settings) {
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(
@@ -42,13 +45,28 @@ Status DidNotJoin(int rank, const Settings& settings) {
                " s (JAX_CXL_TIMEOUT). ", MeetingAdvice(settings));
 }
 
+// Other communicators may end soon, and then leave their place.
+Result<std::unique_ptr<pool::Pool>> CreateOnceFree(
+    const PoolPlaces& places, const Settings& settings,
+    const std::atomic<bool>& cancel) {
+  const Clock::time_point deadline =
+      std::min(DeadlineOf(settings), Clock::now() + kBusyTime);
+  for (;;) {
+    auto pool = places.Create();
+    if (pool.status().code() != Code::kAlreadyExists) return pool;
+    if (cancel) return Canceled();
+    if (Clock::now() > deadline) return pool;
+    std::this_thread::sleep_for(kBusyPoll);
+  }
+}
+
 Result<std::unique_ptr<pool::Pool>> AttachOnceThere(
-    const PoolToken& token, int size, const Settings& settings,
+    const PoolPlaces& places, const Settings& settings,
     const std::atomic<bool>& cancel) {
   const Clock::time_point deadline = DeadlineOf(settings);
   std::optional<Clock::time_point> found;
   for (;;) {
-    auto pool = AttachPool(token, size, settings);
+    auto pool = places.Attach();
     const Code code = pool.status().code();
     if (pool.ok() || code == Code::kPermissionDenied) return pool;
     if (cancel) return Canceled();
@@ -93,9 +111,11 @@ Result<std::unique_ptr<Job>> Job::Meet(const PoolToken& token, int rank,
   std::unique_ptr<Job> job(new Job);
   job->rank_ = rank;
   job->size_ = size;
-  CXL_ASSIGN_OR_RETURN(
-      job->pool_, rank == 0 ? CreatePool(token, size, settings)
-                            : AttachOnceThere(token, size, settings, cancel));
+  CXL_ASSIGN_OR_RETURN(const PoolPlaces places,
+                       PoolPlaces::Of(token, size, settings));
+  CXL_ASSIGN_OR_RETURN(job->pool_,
+                       rank == 0 ? CreateOnceFree(places, settings, cancel)
+                                 : AttachOnceThere(places, settings, cancel));
   CXL_ASSIGN_OR_RETURN(job->rank_bytes_, RankBytes(*job->pool_, settings));
   comm::Register(job->pool_.get(), rank, rank, device);
   CXL_RETURN_IF_ERROR(job->AwaitRanks(settings, cancel));
@@ -132,14 +152,6 @@ Status Job::AwaitRanks(const Settings& settings,
     processes.push_back(info.process);
   }
   host_of_ = HostsOf(processes, settings.hosts);
-  if (settings.shared_memory && !settings.shared_memory->coherence_given &&
-      pool_->coherence().mode() == pool::CoherenceMode::kCoherent &&
-      !std::ranges::all_of(processes, OnThisKernel))
-    return Error(Code::kInvalidArgument,
-                 "the ranks run on several machines, so JAX_CXL_POOL has to "
-                 "say how they see each other's stores: add ?coherence=flush, "
-                 "which is right on every machine, or ?coherence=coherent if "
-                 "the hardware keeps their caches coherent");
   return OkStatus();
 }
 

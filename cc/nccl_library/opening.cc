@@ -28,15 +28,18 @@ Status StatusOfReal(NcclResult result, const char* function) {
   return Error(code, function, " of NCCL failed: ", ErrorString(result));
 }
 
-// The ranks have met in the pool, so they can agree on an id there.
+// The ranks have met in the pool, so they can agree on an id there. A rank
+// alone needs no job.
 Status OpenReal(const Opening& opening, Job* job) {
   NcclUniqueId id = {};
   NcclResult result = kSuccess;
   if (opening.rank == 0) result = JAX_CXL_NCCL_FORWARD("ncclGetUniqueId", &id);
-  CXL_ASSIGN_OR_RETURN(const std::vector<std::byte> ids,
-                       job->AllGather(std::as_bytes(std::span(&id, 1))));
+  if (job != nullptr) {
+    CXL_ASSIGN_OR_RETURN(const std::vector<std::byte> ids,
+                         job->AllGather(std::as_bytes(std::span(&id, 1))));
+    std::memcpy(&id, ids.data(), sizeof(id));
+  }
   CXL_RETURN_IF_ERROR(StatusOfReal(result, "ncclGetUniqueId"));
-  std::memcpy(&id, ids.data(), sizeof(id));
   cudaSetDevice(opening.ordinal);  // openings of a group have threads
   result = opening.config.get() == nullptr
                ? JAX_CXL_NCCL_FORWARD("ncclCommInitRank", opening.communicator,
@@ -77,13 +80,13 @@ void Announce(int rank) {
     return;
   const std::string where =
       settings.shared_memory
-          ? settings.shared_memory->spec.paths[0] + " (JAX_CXL_POOL)"
+          ? settings.shared_memory->spec.paths[0] + " (JAX_CXL_NCCL_POOL)"
           : "/dev/shm";
   const bool machines = settings.hosts == Hosts::kMachines;
   const std::string text =
       forwards
           ? "all collectives go to NCCL, because /dev/shm does not connect "
-            "machines; JAX_CXL_POOL names memory that does, and "
+            "machines; JAX_CXL_NCCL_POOL names memory that does, and "
             "JAX_CXL_NCCL_HOSTS=all lets GPUs of this machine communicate "
             "through /dev/shm"
       : settings.hosts == Hosts::kAll
@@ -101,6 +104,8 @@ void Announce(int rank) {
 Status Open(const Opening& opening) {
   const Settings& settings = TheSettings();
   *opening.communicator = nullptr;
+  if (opening.size == 1 && settings.hosts != Hosts::kAll)
+    return OpenReal(opening, nullptr);
   auto communicator = std::make_unique<Communicator>(
       opening.token, opening.rank, opening.size, opening.ordinal,
       opening.config.blocking(),

@@ -10,7 +10,7 @@ from jax_cxl._nccl import library
 _DESCRIPTION = """\
 Prints the environment with which a program that calls NCCL communicates through
 pools: PyTorch, JAX, vLLM and others, unchanged. Nothing of it needs JAX. The pools lie
-in /dev/shm, or in the memory of several machines that JAX_CXL_POOL names.
+in /dev/shm, or in the memory of several machines that JAX_CXL_NCCL_POOL names.
 
     env $(python -m jax_cxl nccl) python train.py
 
@@ -30,8 +30,8 @@ def main(arguments: Sequence[str]) -> int:
         choices=library.HOSTS,
         default=library.default_hosts(),
         help="what counts as a host. Communicators whose ranks lie in several hosts go through"
-        " pools, and the others to NCCL. all: every GPU (default: machines if JAX_CXL_POOL names"
-        " memory of several machines, otherwise all)",
+        " pools, and the others to NCCL. all: every GPU (default: machines if JAX_CXL_NCCL_POOL is"
+        " set, otherwise all)",
     )
     options = parser.parse_args(arguments)
     try:

@@ -55,11 +55,10 @@ def real_path() -> pathlib.Path | None:
 def default_hosts(base: Mapping[str, str] = os.environ) -> str:
     """Returns what counts as a host, one of `HOSTS`, if the user does not say it.
 
-    These are the machines if `JAX_CXL_POOL` names memory that several machines map. A pool in
+    These are the machines if `JAX_CXL_NCCL_POOL` names memory that several machines map. A pool in
     /dev/shm serves GPUs of one machine.
     """
-    shared = base.get("JAX_CXL_POOL", "").startswith(("dax:", "file:"))
-    return "machines" if shared else "all"
+    return "machines" if base.get("JAX_CXL_NCCL_POOL") else "all"
 
 
 def environment(

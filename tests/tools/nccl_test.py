@@ -87,12 +87,12 @@ def test_run_sets_the_environment_of_a_program(tmp_path: pathlib.Path):
 @needs_library
 @pytest.mark.parametrize(
     ("pool", "hosts"),
-    [("", "all"), ("shm:?size=1GiB", "all"), ("dax:/dev/dax0.0", "machines")],
+    [("", "all"), ("dax:/dev/dax0.0", "machines")],
 )
 def test_a_pool_of_several_machines_serves_machines(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, pool: str, hosts: str
 ):
-    monkeypatch.setenv("JAX_CXL_POOL", pool)
+    monkeypatch.setenv("JAX_CXL_NCCL_POOL", pool)
     script = tmp_path / "program.py"
     script.write_text("import os\nprint(os.environ['JAX_CXL_NCCL_HOSTS'])\n")
     done = _run("--nccl", str(script))
@@ -101,10 +101,10 @@ def test_a_pool_of_several_machines_serves_machines(
 
 @needs_library
 def test_pools_that_the_library_cannot_use():
-    said = _call(JAX_CXL_POOL="dax:/dev/dax0.0,/dev/dax1.0")
+    said = _call(JAX_CXL_NCCL_POOL="dax:/dev/dax0.0,/dev/dax1.0")
     assert (said["id"], said["init"]) == (5, 5)  # ncclInvalidUsage
     assert "name one path" in str(said["init_error"])
-    said = _call(JAX_CXL_POOL="dax:/dev/dax0.0?size=1GB")
+    said = _call(JAX_CXL_NCCL_POOL="dax:/dev/dax0.0?size=1GB")
     assert said["id"] == 4  # ncclInvalidArgument
     assert "size=1GB is not a size" in str(said["init_error"])
 

@@ -30,6 +30,8 @@ using cuda::CudaStatus;
 using cuda::CurrentDevice;
 
 constexpr auto kPollInterval = std::chrono::microseconds(100);
+// How long a process that exits waits until its peers have its last data.
+constexpr auto kExitTime = std::chrono::seconds(1);
 
 constexpr uint64_t kLeastSlotBytes = uint64_t{64} << 10;
 constexpr uint64_t kMostPairSlotBytes = uint64_t{2} << 20;
@@ -118,6 +120,9 @@ CudaDevice::~CudaDevice() {
 // All ranks learn why one of them cannot take part.
 Status CudaDevice::Agree() {
   Facts mine;
+  mine.rank_bytes = job_->rank_bytes();
+  mine.coherence = static_cast<uint32_t>(job_->pool()->coherence().mode());
+  mine.gpu_writes_memory = options_.gpu_writes_memory;
   auto registered = comm::PoolRegistration::Create(
       job_->pool()->base(), job_->pool()->total_bytes(), {ordinal_});
   Status problem = registered.status();
@@ -370,11 +375,24 @@ Status CudaDevice::Drain() {
   return OkStatus();
 }
 
-void CudaDevice::AwaitRelay() {
-  if (relay_ == nullptr) return;
+bool CudaDevice::RelayIsDone() {
   std::lock_guard lock(watched_mutex_);
-  for (const CountedChannel* channel : watched_)
-    while (!channel->RelayIsDone()) std::this_thread::sleep_for(kPollInterval);
+  return std::ranges::all_of(watched_, [](const CountedChannel* channel) {
+    return channel->RelayIsDone();
+  });
+}
+
+// Does not hold the mutex while it waits, because Abort needs it.
+void CudaDevice::AwaitRelay() {
+  while (relay_ != nullptr && !RelayIsDone())
+    std::this_thread::sleep_for(kPollInterval);
+}
+
+void CudaDevice::EndThreads() {
+  const auto deadline = comm::Clock::now() + kExitTime;
+  while (relay_ != nullptr && !RelayIsDone() && comm::Clock::now() < deadline)
+    std::this_thread::sleep_for(kPollInterval);
+  relay_.reset();
 }
 
 Status CudaDevice::Check(comm::Clock::time_point now) {

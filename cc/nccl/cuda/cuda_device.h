@@ -50,6 +50,7 @@ class CudaDevice : public Device {
   Status BeginInside(Stream stream) override;
   Status EndInside(Stream stream) override;
   Status Drain() override;
+  void EndThreads() override;
   Status Check(comm::Clock::time_point now) override;
   void Abort() override;
 
@@ -64,6 +65,7 @@ class CudaDevice : public Device {
   Status CheckInside();
   // Waits until the peers have all that this device has done.
   void AwaitRelay();
+  bool RelayIsDone();
   Status AwaitConnected(comm::CountedChannel* channel,
                         const std::atomic<bool>& cancel);
   Status Launch(comm::CountedChannel* channel, const Collective& collective,

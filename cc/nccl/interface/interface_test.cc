@@ -24,7 +24,7 @@ Settings Read(const std::map<std::string, std::string>& environment) {
 }
 
 TEST(SettingsTest, Defaults) {
-  const Settings settings = Read({{"JAX_CXL_POOL", "shm:a?size=1GiB"}});
+  const Settings settings = Read({{"JAX_CXL_POOL", "dax:/dev/dax0.0"}});
   EXPECT_TRUE(settings.status.ok()) << settings.status.message();
   EXPECT_TRUE(settings.forwards_all());
   EXPECT_EQ(settings.hosts, Hosts::kMachines);
@@ -57,13 +57,17 @@ TEST(SettingsTest, Refuses) {
   for (const char* wrong : {"0", "64MiB"})
     EXPECT_FALSE(
         Read({{"JAX_CXL_NCCL_COMMUNICATOR_BYTES", wrong}}).status.ok());
-  EXPECT_FALSE(Read({{"JAX_CXL_NCCL_HOSTS", "all"}, {"JAX_CXL_POOL", "shm:a"}})
-                   .status.ok());
+  EXPECT_FALSE(Read({{"JAX_CXL_NCCL_POOL", "shm:a"}}).status.ok());
+  // Between machines, the default of a file is not enough.
+  EXPECT_FALSE(Read({{"JAX_CXL_NCCL_POOL", "file:/mnt/a"}}).status.ok());
+  EXPECT_TRUE(Read({{"JAX_CXL_NCCL_POOL", "file:/mnt/a"},
+                    {"JAX_CXL_NCCL_HOSTS", "processes"}})
+                  .status.ok());
 }
 
 TEST(SharedMemoryTest, Reads) {
   const Settings settings =
-      Read({{"JAX_CXL_POOL",
+      Read({{"JAX_CXL_NCCL_POOL",
              "dax:/dev/dax0.0?size=64GiB&offset=2 MiB&coherence=uncached"},
             {"JAX_CXL_NCCL_COMMUNICATOR_BYTES", "5e8"}});
   ASSERT_TRUE(settings.status.ok()) << settings.status.message();

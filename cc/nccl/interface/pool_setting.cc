@@ -13,7 +13,8 @@ namespace {
 using Options = std::map<std::string, std::string, std::less<>>;
 
 Status Wrong(const std::string& uri, const std::string& problem) {
-  return Error(Code::kInvalidArgument, "JAX_CXL_POOL is '", uri, "': ", problem,
+  return Error(Code::kInvalidArgument, "JAX_CXL_NCCL_POOL is '", uri,
+               "': ", problem,
                "; write for example dax:/dev/dax0.0?coherence=uncached");
 }
 
@@ -72,10 +73,9 @@ Result<SharedMemory> ReadSharedMemory(const std::string& uri) {
   const size_t colon = uri.find(':');
   const std::string kind = uri.substr(0, colon);
   if (colon == uri.npos || (kind != "dax" && kind != "file"))
-    return Error(Code::kUnimplemented, "JAX_CXL_POOL is '", uri,
-                 "'; without dax: or file:, collectives of NCCL use pools of "
-                 "their own in /dev/shm: leave JAX_CXL_POOL out, and set "
-                 "JAX_CXL_NCCL_RANK_BYTES for another size");
+    return Error(Code::kUnimplemented, "JAX_CXL_NCCL_POOL is '", uri,
+                 "'; name memory of several machines, such as dax:/dev/dax0.0. "
+                 "Without JAX_CXL_NCCL_POOL, pools lie in /dev/shm");
   const size_t question = uri.find('?');
   const std::string path = uri.substr(
       colon + 1, question == uri.npos ? uri.npos : question - colon - 1);
@@ -86,7 +86,7 @@ Result<SharedMemory> ReadSharedMemory(const std::string& uri) {
     CXL_ASSIGN_OR_RETURN(options, ReadOptions(uri, uri.substr(question + 1)));
   }
   if (path.find(',') != path.npos || options.contains("devices"))
-    return Error(Code::kUnimplemented, "JAX_CXL_POOL is '", uri,
+    return Error(Code::kUnimplemented, "JAX_CXL_NCCL_POOL is '", uri,
                  "'; collectives of NCCL use one device: name one path, and "
                  "leave devices= out");
   SharedMemory memory;

@@ -8,8 +8,8 @@
 
 namespace jax_cxl::nccl {
 
-// Memory that several machines map, as JAX_CXL_POOL names it. Communicators
-// have their pools there.
+// Memory that several machines map, as JAX_CXL_NCCL_POOL names it.
+// Communicators have their pools there.
 struct SharedMemory {
   // One path. For a device, the part of the device in which pools lie.
   pool::PoolSpec spec;

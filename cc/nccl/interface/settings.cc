@@ -45,13 +45,17 @@ Status ReadLevels(const std::string& text, uint64_t* bytes) {
   return OkStatus();
 }
 
-// If the real library serves all communicators, a pool in /dev/shm is none of
-// this library's business.
 Status ReadPool(const std::string& uri, Settings* settings) {
-  if (uri.empty() || uri == "shm:" ||
-      (uri.starts_with("shm:") && settings->hosts == Hosts::kMachines))
-    return OkStatus();
-  CXL_ASSIGN_OR_RETURN(settings->shared_memory, ReadSharedMemory(uri));
+  if (uri.empty()) return OkStatus();
+  CXL_ASSIGN_OR_RETURN(const SharedMemory memory, ReadSharedMemory(uri));
+  if (settings->hosts == Hosts::kMachines && !memory.coherence_given &&
+      memory.spec.coherence == pool::CoherenceMode::kCoherent)
+    return Error(Code::kInvalidArgument, "JAX_CXL_NCCL_POOL is '", uri,
+                 "'. Between machines it has to say how they see each other's "
+                 "stores: add ?coherence=flush, which is right on every "
+                 "machine, or ?coherence=coherent if the hardware keeps their "
+                 "caches coherent");
+  settings->shared_memory = memory;
   return OkStatus();
 }
 
@@ -83,7 +87,7 @@ Settings ReadSettings(const std::function<std::string(const char*)>& variable) {
     settings.status =
         ReadLevels(variable("JAX_CXL_NCCL_LEVELS"), &settings.levels_bytes);
   if (settings.status.ok())
-    settings.status = ReadPool(variable("JAX_CXL_POOL"), &settings);
+    settings.status = ReadPool(variable("JAX_CXL_NCCL_POOL"), &settings);
   return settings;
 }
 

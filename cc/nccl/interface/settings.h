@@ -27,8 +27,8 @@ inline constexpr uint64_t kNoLevels = ~uint64_t{0};
 struct Settings {
   Hosts hosts = Hosts::kMachines;  // JAX_CXL_NCCL_HOSTS
   std::string library;             // JAX_CXL_NCCL_LIBRARY: the real NCCL
-  // JAX_CXL_POOL, if it names memory that machines share. Without it, pools
-  // lie in /dev/shm.
+  // JAX_CXL_NCCL_POOL, if it names memory that machines share. Without it,
+  // pools lie in /dev/shm.
   std::optional<SharedMemory> shared_memory;
   // JAX_CXL_NCCL_COMMUNICATOR_BYTES: how much of a shared device a communicator
   // takes, however many ranks it has. Two pools then never overlap in a part,

@@ -35,8 +35,8 @@ def main(arguments: Sequence[str]) -> int:
         "--hosts",
         choices=library.HOSTS,
         default=library.default_hosts(),
-        help="with --nccl, what counts as a host (default: machines if JAX_CXL_POOL names memory"
-        " of several machines, otherwise all, which is every GPU)",
+        help="with --nccl, what counts as a host (default: machines if JAX_CXL_NCCL_POOL is set,"
+        " otherwise all, which is every GPU)",
     )
     flag(
         "--replace-collectives",

@@ -125,12 +125,17 @@ Status CountedChannel::OpenRelay() {
   device_journal_ = std::make_unique<DeviceJournal>(
       connection_.doorbells(), entries_.get(), own_control()->journal,
       std::move(common));
-  channel_relay_ = std::make_unique<ChannelRelay>(
+  auto channel_relay = std::make_unique<ChannelRelay>(
       connection_.doorbells(), !options_.gpu_writes_memory,
       connection_.controls(), std::move(mirror),
       FlaggedRings(connection_.doorbells(), std::move(rings), self), self);
-  channel_relay_->Follow(device_journal_.get());
+  channel_relay->Follow(device_journal_.get());
   connection_.Mirror(mirror_.get());
+  {
+    std::lock_guard lock(relay_mutex_);
+    channel_relay_ = std::move(channel_relay);
+    if (Read(status_.get()->abort) != 0) channel_relay_->Stop();
+  }
   relay_->Add(channel_relay_.get());
   relay_->Wake();
   return OkStatus();
@@ -258,7 +263,9 @@ Status CountedChannel::Check(Clock::time_point now) {
   const uint64_t finished = Read(status_.get()->finished);
   RecordStarted(finished);
   Status status = CheckCalls(now, finished);
-  recorded_->Advance(std::min(journal_->compared_by_all(), written_), finished);
+  // With a relay, the journal in the pool may be behind the device.
+  recorded_->Advance(std::min(journal_->compared_by_all(), written_),
+                     std::min(finished, written_));
   if (!status.ok()) recorded_->Fail(finished, status);
   return status;
 }
@@ -298,10 +305,12 @@ Status CountedChannel::CheckCalls(Clock::time_point now, uint64_t finished) {
 void CountedChannel::Abort() {
   if (status_ == nullptr) return;
   std::atomic_ref(status_.get()->abort).store(1, std::memory_order_release);
+  std::lock_guard lock(relay_mutex_);
   if (channel_relay_ != nullptr) channel_relay_->Stop();
 }
 
 bool CountedChannel::RelayIsDone() const {
+  std::lock_guard lock(relay_mutex_);
   return channel_relay_ == nullptr || channel_relay_->stopped() ||
          channel_relay_->ended() >= Read(status_.get()->finished);
 }

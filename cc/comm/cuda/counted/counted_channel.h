@@ -117,6 +117,7 @@ class CountedChannel {
   PinnedMemory<cuda::MirrorWords> mirror_;
   PinnedMemory<cuda::JournalEntry> entries_;
   std::unique_ptr<DeviceJournal> device_journal_;
+  mutable std::mutex relay_mutex_;  // of channel_relay_, for other threads
   std::unique_ptr<ChannelRelay> channel_relay_;
   std::optional<CountedCalls> recorded_;  // once open
 
