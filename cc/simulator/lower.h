@@ -26,7 +26,7 @@ struct LowerOptions {
 // independently of the puts. Copies continue while a doorbell rings. A put of
 // reduced bytes waits for the reduction. Consecutive gets of one round become
 // one flow that reads from all of their peers. The placement of the slots
-// determines which cards a flow loads.
+// determines which cards a flow uses.
 Result<TaskGraph> Lower(plan::Request request, const plan::Geometry& geometry,
                         const Machine& machine, const Costs& costs,
                         const LowerOptions& options);
