@@ -255,9 +255,9 @@ class Lowering {
     placement_.Add(rank(), round, at, bytes, cards_written_);
   }
 
-  // Returns the uses of a task that writes to the pool. It writes `bytes` bytes
-  // in all, and `share` bytes for each byte that it moves. The bytes are
-  // distributed over the cards like cards_written_.
+  // Returns the uses of a task that writes to the pool. The task writes `bytes`
+  // bytes in all, and `share` bytes for each byte that it moves. The written
+  // bytes are distributed over the cards like cards_written_.
   std::vector<Use> UsesOut(uint64_t bytes, double share) const {
     std::vector<Use> uses = {{resources_.GpuOut(device_), share},
                              {resources_.UplinkOut(device_), share}};

@@ -10,7 +10,7 @@
 namespace jax_cxl::sim {
 
 struct LowerOptions {
-  // If true, calls for which plan::IsFlagged holds carry flags in their data.
+  // If true, a call carries flags in its data if plan::IsFlagged returns true.
   bool flags = false;
   // How the blocks of a kernel divide the slots, in calls without flags.
   plan::Stripes stripes = {};

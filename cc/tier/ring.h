@@ -60,7 +60,7 @@ class Ring {
 
   // Calls `run(device, offset, begin, size)` for each piece of a value that
   // lies in one block, until a call fails. `offset` counts from the ring's
-  // first byte on the device.
+  // first byte on the device, and `begin` from the first byte of the value.
   template <typename Run>
   Status ForEachPiece(uint64_t position, uint64_t bytes, const Run& run) const {
     for (uint64_t done = 0; done < bytes;) {

@@ -31,13 +31,13 @@ uint64_t NextTear() {
          32;
 }
 
-// Returns the index of the word of a line that moves as number `k`. `tear`
-// chooses one of 32 orders.
+// Returns the index, in its line, of the word that moves as number `k`. `tear`
+// chooses one of 32 orders of the words.
 uint64_t TornWord(uint64_t k, uint64_t tear) {
   return (k * (2 * tear + 1) + tear / 4) % kWords;
 }
 
-// Lines of ranges of more bytes than this move without a delay half-way.
+// In a range of more bytes than this, no line is delayed while it moves.
 constexpr uint64_t kLongRange = 1024;
 
 void HoldUp(uint64_t tear) {
