@@ -17,9 +17,10 @@ using namespace nb::literals;
 namespace jax_cxl {
 namespace {
 
-// A ring that programs on a GPU may use while this object lives. The C++ class
-// is not named ResidualRing, because jax_cxl._core has a class of that name,
-// and nanobind tells types apart by their names, across all modules.
+// A ring of residuals in a store. Programs on a GPU may use the ring while this
+// object lives. The C++ class is not named ResidualRing, because jax_cxl._core
+// has a class of that name, and nanobind tells types apart by their names,
+// across all modules.
 class GpuResidualRing {
  public:
   GpuResidualRing(uint32_t ring, int device,

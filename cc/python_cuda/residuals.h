@@ -5,7 +5,8 @@
 
 namespace jax_cxl {
 
-// Defines ResidualRing: the residuals of a GPU in a store.
+// Adds the class ResidualRing to the module. An object of the class is the ring
+// of a store in which one GPU keeps its residuals.
 void BindResiduals(nanobind::module_& m);
 
 }  // namespace jax_cxl

@@ -26,9 +26,10 @@ namespace {
 
 using table::Column;
 
-// A column that programs on GPUs may use while this object lives. The C++ class
-// is not named TableColumn, because jax_cxl._core has a class of that name, and
-// nanobind tells types apart by their names, across all modules.
+// A column of a table. Programs on GPUs may use the column while this object
+// lives. The C++ class is not named TableColumn, because jax_cxl._core has a
+// class of that name, and nanobind tells types apart by their names, across all
+// modules.
 class GpuTableColumn {
  public:
   GpuTableColumn(int64_t table, int32_t number, uintptr_t address,

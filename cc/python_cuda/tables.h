@@ -5,7 +5,8 @@
 
 namespace jax_cxl {
 
-// Defines TableColumn: a column of a table, for programs on GPUs.
+// Adds the class TableColumn to the module: a column of a table, for programs
+// on GPUs.
 void BindTables(nanobind::module_& m);
 
 }  // namespace jax_cxl

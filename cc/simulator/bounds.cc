@@ -12,9 +12,9 @@ PoolBytes LowerBound(const Request& request) {
   if (n == 1) return {};
   switch (request.op) {
     case Op::kAllReduce:
-      // Each rank reduces a share of the elements. It reads this share of the
-      // other ranks' inputs. Then it reads the shares that the others have
-      // reduced.
+      // Each rank reduces 1/n of the elements. It reads these elements from the
+      // inputs of all other ranks. Then it reads the elements that the others
+      // have reduced.
       return {.written = block, .read = 2 * others / n};
     case Op::kReduce:
       // With two ranks the root itself reduces. With more ranks, the others

@@ -14,8 +14,8 @@ FairShare::FairShare(std::vector<double> capacities)
 void FairShare::Rates(const std::vector<const std::vector<Use>*>& flows,
                       std::vector<double>& rates) {
   constexpr double kUnfixed = -1;
-  // A resource counts as exhausted if at most this part of it is left, because
-  // rounding rarely leaves exactly 0.
+  // A resource counts as exhausted if at most this fraction of its capacity is
+  // left. The limit is not 0, because rounding rarely leaves exactly 0.
   constexpr double kExhausted = 1e-9;
   rates.assign(flows.size(), kUnfixed);
   touched_.clear();

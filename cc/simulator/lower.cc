@@ -40,17 +40,18 @@ class Lowering {
   }
 
  private:
-  // Values that a rank publishes in a flagged call: once its first lines are
-  // written, and once all its lines are written.
+  // Values of the doorbell kPublished in a flagged call. A rank rings kBegun
+  // once its first lines are written, and kComplete once all its lines are
+  // written.
   static constexpr uint64_t kBegun = 1, kComplete = 2;
-  // How many bytes the threads of a warp write at once. Peers can read them
-  // before the rest.
+  // How many bytes the threads of a warp write at once. Peers can read these
+  // bytes before the warp writes the next ones.
   static constexpr double kLinesAtOnce = 256;
 
   int rank() const { return request_.rank; }
   // Converts a card of `placement_` to a card of this group. `placement_` is
-  // for the group whose first member is rank 0, and the cards of other groups
-  // are shifted.
+  // for the group whose first member is rank 0. The cards of another group are
+  // shifted by `first_card_`.
   int OfGroup(int card) const { return (first_card_ + card) % machine_.cards; }
 
   void Add(const Step& step) {
@@ -90,9 +91,10 @@ class Lowering {
     task.uses = {{resources_.Memory(device_), copies ? 2. : 1.}};
   }
 
-  // Returns true if the put becomes a part of the previous put's task. This
-  // requires that both fill the same round, that no task lies between them, and
-  // that a put has neither flags nor a set-up time.
+  // Returns true if the put `step` becomes a part of the previous put's task.
+  // This requires that both puts write to the same round, that no task lies
+  // between them, that the call has no flags, and that a put costs no set-up
+  // time.
   bool JoinsPut(const Step& step) const {
     return step.kind == StepKind::kPut && put_round_ == step.round + 1 &&
            !tasks_.empty() && last_out_ == LastIndex() && !flagged_ &&
@@ -145,8 +147,8 @@ class Lowering {
     task.rung = flagged_ ? kComplete : round + 1;
   }
 
-  // Returns true if a step is a get of the same round as the gets before it.
-  // Such gets become one task.
+  // Returns true if `step` is a get of the same round as the gets before it.
+  // Consecutive gets of one round become one task.
   bool Joins(const Step& step) const {
     return step.kind == StepKind::kGet && step.round == gathered_.round;
   }
@@ -253,9 +255,9 @@ class Lowering {
     placement_.Add(rank(), round, at, bytes, cards_written_);
   }
 
-  // Returns the uses of a task that writes `share` bytes to the pool for each
-  // byte that it moves. It writes `bytes` bytes in all, which are distributed
-  // over the cards like cards_written_.
+  // Returns the uses of a task that writes to the pool. The task writes `bytes`
+  // bytes in all, and `share` bytes for each byte that it moves. The written
+  // bytes are distributed over the cards like cards_written_.
   std::vector<Use> UsesOut(uint64_t bytes, double share) const {
     std::vector<Use> uses = {{resources_.GpuOut(device_), share},
                              {resources_.UplinkOut(device_), share}};
@@ -358,8 +360,9 @@ Result<TaskGraph> Lower(plan::Request request, const plan::Geometry& geometry,
   TaskGraph graph;
   graph.start = costs.start;
   graph.doorbell_seconds = costs.doorbell;
-  // The load that sees a flag also brings its data. So its latency is paid
-  // once, with the doorbell, and not again for each get.
+  // The load that sees a flag also returns the data beside the flag. So the
+  // latency of a get is paid only once, as a part of the doorbell's time, and
+  // not for each get.
   if (flagged) graph.doorbell_seconds += costs.get_latency;
   graph.group_size = request.num_ranks;
   graph.ranks.resize(machine.ranks());

@@ -10,7 +10,7 @@
 namespace jax_cxl::sim {
 
 struct LowerOptions {
-  // If true, calls for which plan::IsFlagged holds carry flags in their data.
+  // If true, a call carries flags in its data if plan::IsFlagged returns true.
   bool flags = false;
   // How the blocks of a kernel divide the slots, in calls without flags.
   plan::Stripes stripes = {};
@@ -26,7 +26,7 @@ struct LowerOptions {
 // independently of the puts. Copies continue while a doorbell rings. A put of
 // reduced bytes waits for the reduction. Consecutive gets of one round become
 // one flow that reads from all of their peers. The placement of the slots
-// determines which cards a flow loads.
+// determines which cards a flow uses.
 Result<TaskGraph> Lower(plan::Request request, const plan::Geometry& geometry,
                         const Machine& machine, const Costs& costs,
                         const LowerOptions& options);

@@ -149,8 +149,8 @@ class Paper {
     }
   }
 
-  // Returns by how many chunks a reader of a broadcast is apart from the first
-  // reader. Returns 0 for other operations.
+  // Returns by how many chunks the position of `rank` in a broadcast differs
+  // from the position of the first reader. Returns 0 for other operations.
   int Distance(int rank) const {
     if (request_.op != Op::kBroadcast || !overlaps()) return 0;
     const int reader = (rank - request_.root + n_) % n_ - 1;

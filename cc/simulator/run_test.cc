@@ -186,8 +186,8 @@ TEST(RunTest, ProcessorsFlushBesideTheCopies) {
   EXPECT_NEAR(run(bytes, 0, 80 * kGB) - run(bytes, 0, 0), bytes / (80 * kGB),
               1e-8);
   EXPECT_LT(run(64 * bytes, 50 * kGB, 80 * kGB) / run(64 * bytes, 0, 0), 1.02);
-  // If the processors write back more slowly than the links copy, their rate
-  // determines the time.
+  // If the processors write back more slowly than the links copy, the rate of
+  // the write-backs determines the time.
   EXPECT_NEAR(run(64 * bytes, 10 * kGB, 0), 64 * bytes / (10 * kGB), 4e-4);
 }
 
@@ -207,7 +207,7 @@ TEST(RunTest, FlagsNeedNoFenceAndNoDoorbell) {
     return Seconds(RunPlans(request, {}, TestMachine(3, 6), TestCosts(),
                             {.flags = flags}, 0));
   };
-  // Without flags, the call takes two fences and a poll more.
+  // Without flags, the call also takes the time of two fences and a poll.
   EXPECT_NEAR(run(false) - run(true), 2 * .6e-6 + .5e-6, .02e-6);
 }
 

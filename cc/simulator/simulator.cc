@@ -10,9 +10,9 @@
 namespace jax_cxl::sim {
 namespace {
 
-// Events that are closer in time than this happen together. Otherwise rounding
-// would make ranks that do the same thing drift apart, and for each separate
-// event the rates of all flows have to be computed again.
+// Events that are less than this many seconds apart happen together. Otherwise
+// rounding would make ranks that do the same thing drift apart, and for each
+// separate event the rates of all flows have to be computed again.
 constexpr double kTogether = 1e-9;
 
 constexpr int kNone = -1;
@@ -21,9 +21,9 @@ struct StreamState {
   std::vector<int> tasks;  // indices of the rank's tasks, in order
   size_t next = 0;         // the first task that has not started
   int running = kNone;     // the running task
-  // The first peers that may not yet have rung what task `next` waits for:
-  // `behind` is for the doorbell that the task awaits, and `behind_released` is
-  // for kReleased.
+  // Task `next` waits until peers have rung. Those below rank `behind` have
+  // rung the doorbell that the task awaits. Those below rank `behind_released`
+  // have rung kReleased.
   int behind = 0;
   int behind_released = 0;
   bool ready = false;  // `next` no longer waits

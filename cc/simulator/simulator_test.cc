@@ -151,7 +151,7 @@ TEST(SimulatorTest, GroupsDoNotWaitForEachOther) {
     wait.setup = rank < 2 ? 20 : 3;
     graph.ranks.push_back({ring, wait});
   }
-  // The first group takes 2 + 1 + 20, the second 10 + 1 + 3.
+  // The first group takes 2 + 1 + 20 s, and the second one 10 + 1 + 3 s.
   EXPECT_DOUBLE_EQ(Seconds(resources, graph), 23);
 }
 

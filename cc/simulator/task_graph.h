@@ -42,7 +42,8 @@ struct Task {
   uint64_t rung = 0;
 };
 
-// In the order of a rank's tasks, the values `rung` of each doorbell must grow.
+// The tasks of all ranks. In the order of a rank's tasks, the values `rung` of
+// each doorbell must grow.
 struct TaskGraph {
   double start = 0;             // no task begins earlier
   double doorbell_seconds = 0;  // from ringing to hearing

@@ -11,8 +11,8 @@
 namespace jax_cxl::table {
 namespace {
 
-// How many entries the log has for each slot. A log of this length shows which
-// rows are taken often, and takes little memory.
+// How many entries the log has for each slot of the cache. A log of this length
+// shows which rows are taken often, and takes little memory.
 constexpr uint64_t kLogOfSlot = 8;
 
 struct Counted {

@@ -43,8 +43,8 @@ struct Column {
   // How many rows of the table this process has taken.
   std::atomic<uint64_t>* taken = nullptr;
 
-  // Calls hold it shared while they take rows. To change the column or its
-  // caches, hold it exclusively.
+  // A call holds this lock in shared mode while it takes rows. To change the
+  // column or its caches, hold the lock exclusively.
   mutable std::shared_mutex in_use;
   bool closed = false;  // guarded by in_use
   // The caches by device. All CPU devices count as device 0. Guarded by in_use.

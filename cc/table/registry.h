@@ -14,7 +14,8 @@
 namespace jax_cxl::table {
 
 // The open tables of this process. A program names a column by the identity of
-// its table, which is the same in all processes, and by its number.
+// the table and the number of the column in the table. The identity is the same
+// in all processes.
 //
 // Thread-safe.
 class Registry {
@@ -23,10 +24,11 @@ class Registry {
 
   static Registry& Get();
 
-  // A process may open a table several times. Each opening adds its columns.
+  // A process may open a table several times. Each time, the table's columns
+  // are added again.
   void Add(const Name& name, std::shared_ptr<Column> column);
-  // Waits until no program takes rows of the column. Its memory may be unmapped
-  // afterwards.
+  // Removes a column that Add has added, and waits until no program takes rows
+  // of it. Afterwards the memory of the column may be unmapped.
   void Remove(const Name& name, const Column* column);
   // Returns the column of the latest opening, or null if the table is not open.
   std::shared_ptr<const Column> Find(const Name& name) const;

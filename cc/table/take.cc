@@ -11,9 +11,9 @@ namespace jax_cxl::table {
 namespace {
 
 constexpr uint64_t kBatch = 512;  // ids that are looked up together
-// How many rows ahead the first line of a row is prefetched. The processor
-// fetches the other lines of the row by itself. To prefetch them here too is
-// slower.
+// How many rows ahead the first cache line of a row is prefetched. The
+// processor fetches the other lines of the row by itself. It would be slower to
+// prefetch them here too.
 constexpr uint64_t kAhead = 8;
 constexpr uint64_t kChunkBytes = 1 << 18;
 

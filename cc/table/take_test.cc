@@ -136,8 +136,8 @@ TEST(WriteTest, RowsOutsideAreRefused) {
   EXPECT_EQ(rows, before);
 }
 
-// Remove returns only after the last reader has given up its lock. So the
-// memory may be freed afterwards.
+// Remove returns only after the last reader has released its lock. So the
+// memory of the column may be freed afterwards.
 TEST(RegistryTest, RemoveWaitsForReaders) {
   Registry& registry = Registry::Get();
   const Registry::Name name = {77, 1};

@@ -31,8 +31,8 @@ class MemoryRing : public Ring {
   Status Read(const Handle& handle, uint64_t begin,
               std::span<std::byte> to) const;
 
-  // Programs hold it shared while they use the ring. Registry::Remove holds it
-  // exclusively.
+  // A program holds this lock in shared mode while it uses the ring.
+  // Registry::Remove holds the lock exclusively.
   mutable std::shared_mutex in_use;
   bool closed = false;  // guarded by in_use
 

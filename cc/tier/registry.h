@@ -22,8 +22,8 @@ class Registry {
   static Registry& Get();
 
   void Add(const Name& name, std::shared_ptr<MemoryRing> ring);
-  // Waits until no program uses the ring. Its memory may be unmapped
-  // afterwards.
+  // Removes the ring, and waits until no program uses it. Afterwards the memory
+  // of the ring may be unmapped.
   void Remove(const Name& name);
   // Returns null if no ring has this name.
   std::shared_ptr<MemoryRing> Find(const Name& name) const;

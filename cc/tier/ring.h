@@ -49,9 +49,10 @@ class Ring {
   // Reserves the next place for a value of `bytes` bytes, and returns its
   // handle. Fails with kResourceExhausted if the value is larger than the ring.
   Result<Handle> Take(uint64_t bytes);
-  // Call it before a value is read, and again afterwards, because the value may
-  // be overwritten in between. Fails with kResourceExhausted if the value was
-  // overwritten, and with kInternal if the handle is of another ring.
+  // Checks that the value of `handle` is still in the ring. Call it before the
+  // value is read, and again afterwards, because the value may be overwritten
+  // in between. Fails with kResourceExhausted if the value was overwritten, and
+  // with kInternal if the handle is of another ring.
   Status Check(const Handle& handle) const;
   // Returns the error for an overwritten value. `since` is how many bytes the
   // ring has given out since the start of that value.
@@ -59,7 +60,7 @@ class Ring {
 
   // Calls `run(device, offset, begin, size)` for each piece of a value that
   // lies in one block, until a call fails. `offset` counts from the ring's
-  // first byte on the device.
+  // first byte on the device, and `begin` from the first byte of the value.
   template <typename Run>
   Status ForEachPiece(uint64_t position, uint64_t bytes, const Run& run) const {
     for (uint64_t done = 0; done < bytes;) {
@@ -70,8 +71,8 @@ class Ring {
     return OkStatus();
   }
 
-  // Returns the number of bytes that the ring has given out so far. The next
-  // value begins there, modulo the ring's size.
+  // Returns the number of bytes that the ring has given out so far. Modulo the
+  // size of the ring, this is the position at which the next value begins.
   uint64_t head() const { return head_.load(std::memory_order_acquire); }
 
  private:

@@ -23,7 +23,7 @@ class ExamplesAreCode(griffe.Extension):
 
 
 class SharedDocumentation(griffe.Extension):
-    """Shows docstrings in the form to which the decorator `documented` completes them."""
+    """Shows docstrings as the decorator `documented` has completed them, not as in the source."""
 
     def on_function(self, *, func: griffe.Function, **_: Any) -> None:
         if any(str(each.value).startswith("documented(") for each in func.decorators):
@@ -35,7 +35,7 @@ class SharedDocumentation(griffe.Extension):
 class ImportPairs(griffe.Extension):
     """Adds the functions `x_start` and `x_done`, which are not in the source.
 
-    Their module makes them when it is imported.
+    The module jax_cxl.ops.start_done makes these functions when it is imported.
     """
 
     def on_module(self, *, mod: griffe.Module, **_: Any) -> None:

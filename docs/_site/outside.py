@@ -2,9 +2,10 @@
 
 Documents link to each other as files of the repository. For example, README.md links to
 `docs/takeover.md`, and a page links to `../examples/survive.py`. These links work wherever the
-repository is shown. But without this hook, the site would have only the files in docs/. The hook
-adds README.md and similar documents as pages, and each other file that a page links to. Then it
-changes the links, so that they lead to what it has added.
+repository is shown. Without this hook, however, the site would have only the files in docs/, and
+the links to other files would lead nowhere. The hook adds README.md and similar documents as pages,
+and each other file that a page links to. Then it changes the links, so that they lead to what it
+has added.
 """
 
 import pathlib

@@ -1,7 +1,7 @@
 """mkdocs hook: takes the site's links to the repository, and the version, from pyproject.toml.
 
-So `mkdocs.yml` names no address. If the project moves to another address, only `[project.urls]` of
-pyproject.toml changes (RELEASING.md has the command).
+So `mkdocs.yml` contains no address of the repository. If the project moves to another address, only
+`[project.urls]` of pyproject.toml changes (RELEASING.md has the command).
 """
 
 import pathlib

@@ -7,21 +7,21 @@ using namespace nb::literals;
 namespace jax_cxl {
 namespace {
 
-// The Python function that translates. It is never released, because jitted
-// functions outlive every module.
+// The Python function that translates errors of jitted functions. It is never
+// released, because jitted functions outlive every module.
 PyObject* translate = nullptr;
 
-// Replaces the ValueError that is set in this thread by its translation, if it
-// has one.
+// Calls `translate` with the text of the ValueError that this thread has
+// raised. If the result is an exception, raises it instead of the ValueError.
 void Translate() {
   nb::python_error error;  // takes the error
   nb::object translated = nb::none();
   try {
     translated = nb::handle(translate)(nb::str(error.value()));
   } catch (nb::python_error& another) {
-    // An error in `translate` is only reported. But if Ctrl-C has interrupted
-    // `translate`, KeyboardInterrupt must end the program, and not only the
-    // translation.
+    // An Exception that `translate` raises is only reported. But if Ctrl-C has
+    // interrupted `translate`, KeyboardInterrupt must end the program, and not
+    // only the translation.
     if (!another.matches(PyExc_Exception)) {
       another.restore();
       return;
@@ -36,8 +36,8 @@ void Translate() {
                   translated.ptr());
 }
 
-// The new function in the slot tp_call. Types with vectorcall have
-// PyVectorcall_Call there, so this function calls that one.
+// The function that SetCall puts into the slot tp_call of the type. The slot
+// held PyVectorcall_Call before, so this function calls PyVectorcall_Call.
 PyObject* Call(PyObject* callable, PyObject* args, PyObject* kwargs) {
   PyObject* result = PyVectorcall_Call(callable, args, kwargs);
   // Translate only ValueError itself. Its subclasses are not errors of XLA:

@@ -23,8 +23,9 @@ using namespace nb::literals;
 namespace jax_cxl {
 namespace {
 
-// The function that makes interposers between this process and its pools. It is
-// null except in tests.
+// The function that makes an interposer for each pool that this process opens.
+// The interposer intercepts the operations by which the process uses the pool.
+// The function is null except in tests.
 pool::MakeInterposer& TheInterposer() {
   // Never destroyed: pools may still be opened while the process exits.
   static auto& make = *new pool::MakeInterposer;

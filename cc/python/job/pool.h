@@ -15,9 +15,9 @@ namespace jax_cxl {
 // has made. SpecOf ignores other entries of the dict.
 pool::PoolSpec SpecOf(const nanobind::dict& place);
 
-// Holds the mapping of a pool until Release passes it to the runtime. In tests,
-// an interposer emulates a host for each rank. Each of these hosts has a
-// mapping of its own.
+// Holds this process's mapping of a pool until Release passes it to the
+// runtime. In tests, interposers may emulate a host for each rank. Then there
+// is one mapping for each of these hosts.
 class PyPool {
  public:
   explicit PyPool(std::unique_ptr<pool::Pool> pool);

@@ -52,8 +52,9 @@ nb::list Describe(const std::vector<comm::RecordedOperation>& counted) {
   return operations;
 }
 
-// Returns a dict with an entry for each group that contains `rank`: its key is
-// the hash of the group, and its value is the list of the group's ranks.
+// Returns a dict with an entry for each group that contains `rank`. The key of
+// the entry is the hash of the group, and its value is the list of the group's
+// ranks.
 nb::dict Groups(const pool::JobRecord& job, int rank) {
   const pool::Doorbells doorbells = job.doorbells();
   const pool::RankPage& page = job.rank_page(rank);

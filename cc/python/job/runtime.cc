@@ -37,7 +37,8 @@ std::shared_ptr<comm::Runtime> RunningRuntime() {
   return runtime;
 }
 
-// Adds what jax_cxl/_job/regroup.py needs.
+// Adds the functions by which jax_cxl/_job/regroup.py finds out which ranks are
+// lost, and by which the surviving ranks agree on a new pool.
 void BindRegroup(nb::module_& m) {
   m.def(
       "rank_lost",

@@ -18,8 +18,8 @@ inline void RefreshCaches(const table::Column& column) {
     }());
 }
 
-// Returns how many rows were looked up in all caches of the column, and how
-// many of these rows were found.
+// Returns two sums over all caches of the column: how many rows were looked up,
+// and how many of these rows were found.
 inline nanobind::tuple CacheCounts(const table::Column& column) {
   table::Cache::Counts all;
   for (const auto& [device, cache] : column.caches) {

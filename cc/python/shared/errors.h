@@ -42,8 +42,8 @@ T ValueOrRaise(Result<T> result) {
 
 // If a bound function returns a Status or a Result, nanobind uses these
 // casters, which raise the error in Python. nanobind calls them after the
-// function's call guards have ended, so they hold Python's lock even if a guard
-// had released it.
+// function's call guards have ended, so the casters hold Python's lock even if
+// a guard has released it for the function.
 namespace nanobind::detail {
 
 template <>

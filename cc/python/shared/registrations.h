@@ -20,9 +20,9 @@ inline nanobind::capsule HandlerCapsule(Handler* handler) {
   return nanobind::capsule(reinterpret_cast<void*>(handler));
 }
 
-// Adds an entry to `targets` for each name in `executes`. Its value is a dict
-// from the name of a stage to the capsule of the stage's handler. `instantiate`
-// is null for targets without state.
+// Adds an entry to `targets` for each name in `executes`. The value of the
+// entry is a dict that maps the name of each stage to the capsule of the
+// stage's handler. `instantiate` is null for targets without state.
 inline void AddTargets(
     nanobind::dict targets, Handler* instantiate,
     std::initializer_list<std::pair<const char*, Handler*>> executes) {
@@ -35,8 +35,8 @@ inline void AddTargets(
   }
 }
 
-// Returns a dict with one entry: from `name`, by which XLA knows the type of a
-// call site's state, to the type. Each module has a type of its own.
+// Returns a dict with one entry. It maps `name`, by which XLA knows the type of
+// a call site's state, to that type. Each module has a type of its own.
 inline nanobind::dict CallSiteType(const char* name) {
   static auto type_info = xla::ffi::MakeTypeInfo<ffi::CallSite>();
   nanobind::dict type;

@@ -7,7 +7,8 @@
 
 namespace jax_cxl {
 
-// Returns the numbers that jax_cxl.stats() sums up.
+// Returns the counters of `stats` as a dict. jax_cxl.stats() adds up such
+// dicts.
 inline nanobind::dict StatsDict(const comm::Stats& stats) {
   nanobind::dict values;
   values["calls"] = stats.calls;

@@ -15,7 +15,8 @@ namespace {
 
 using pool::PersistentMemory;
 
-// A ring that programs may use as long as this object lives.
+// A ring of residuals in a store. Programs may use the ring as long as this
+// object lives.
 class ResidualRing {
  public:
   ResidualRing(const PersistentMemory& memory, uint32_t ring, int32_t device,

@@ -25,7 +25,7 @@ using table::Column;
 using Rows =
     nb::ndarray<const int64_t, nb::shape<-1>, nb::c_contig, nb::device::cpu>;
 
-// A column that programs may use while this object lives.
+// A column of a table. Programs may use the column while this object lives.
 class TableColumn {
  public:
   TableColumn(const PersistentMemory& memory, int64_t table, int32_t number,

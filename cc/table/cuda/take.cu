@@ -111,8 +111,8 @@ __device__ __forceinline__ void AddCounts(const CacheView& cache,
 }
 
 // Takes rows of a table that never changes. A slice takes `kRows` rows at once.
-// Each of its threads then has loads of up to kLoadsAtOnce / kRows vectors of
-// each of these rows under way.
+// Each thread of the slice then has up to kLoadsAtOnce / kRows loads under way
+// for each of these rows. A load moves one vector.
 template <typename Vector, int kRows, bool kCached>
 __global__ void __launch_bounds__(kThreads)
     TakeConstant(DeviceTake take, uint64_t vectors, uint32_t lanes) {
@@ -252,7 +252,8 @@ cudaError_t Launch(const DeviceTake& take, cudaStream_t stream) {
 
 cudaError_t LaunchTake(const DeviceTake& take, cudaStream_t stream) {
   if (take.count == 0) return cudaSuccess;
-  // A cache does not limit the width, because its address is a multiple of 256.
+  // The address of the cache does not limit the width of the vectors, because
+  // it is a multiple of 256.
   const uint64_t all = reinterpret_cast<uintptr_t>(take.data) | take.row_bytes |
                        reinterpret_cast<uintptr_t>(take.output);
   if (all % 16 == 0) return Launch<uint4>(take, stream);

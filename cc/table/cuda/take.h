@@ -13,8 +13,9 @@
 
 namespace jax_cxl::table {
 
-// A call that takes rows on a GPU. Pointers are to memory that the GPU reaches:
-// the rows lie in registered memory of the host, ids and output on the GPU.
+// A call that takes rows on a GPU. All pointers are to memory that the GPU can
+// access. The rows lie in registered memory of the host. The ids and the output
+// are in memory of the GPU.
 struct DeviceTake {
   const std::byte* data = nullptr;
   uint64_t rows = 0;
@@ -29,7 +30,8 @@ struct DeviceTake {
   bool wide = false;
   uint64_t count = 0;
   Mode mode = Mode::kFill;
-  // A kernel reads the array as one vector of the widest type.
+  // A kernel may read the whole array as one vector of 16 bytes, so it is
+  // aligned to 16 bytes.
   alignas(16) std::array<std::byte, 16> fill = {};  // elements, repeated
   std::byte* output = nullptr;
   // In mode kError, receives the smallest position of an id outside the table.

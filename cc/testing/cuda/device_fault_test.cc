@@ -1,5 +1,5 @@
-// Tests calls that cannot complete. Each runs in its own process, because the
-// device is lost with the call.
+// Tests calls that cannot complete. Each test runs in its own process, because
+// a process cannot use its device after such a call.
 
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
@@ -70,8 +70,9 @@ Status WatchUntilFailure(DeviceWorld& world) {
     OkOrDie(cudaSetDevice(world->device(rank)));
     std::byte* buffer = nullptr;
     OkOrDie(cudaMalloc(&buffer, 2 * counts[rank] * sizeof(int32_t)));
-    // Each call is enqueued by a thread of its own: a queue may be full before
-    // it holds the whole call, and may stay full.
+    // Each call is enqueued by a thread of its own, because Enqueue may not
+    // return: the queue may be full before it holds the whole call, and it
+    // stays full while the call hangs.
     enqueued[rank] = std::async(std::launch::async, [=, count = counts[rank]] {
       Call call = Sum(rank, count);
       call.input = buffer;
@@ -197,8 +198,8 @@ TEST_F(DeviceEndpointTest, LatePeerOfMoreCopiesThanQueuesHold) {
     call.row_operands.scratch = buffers[rank] + kRest;
     OkOrDie(world->endpoint(rank).Enqueue({0, 1}, call, world->stream(rank)));
   }
-  // By now the devices wait for their hosts to report the error. Until then,
-  // the devices' memory can be read.
+  // After this time, the devices wait for their hosts to report the error.
+  // Until the hosts have reported it, the devices' memory can still be read.
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   std::byte output[2 * kRow] = {};
   cudaStream_t aside = nullptr;

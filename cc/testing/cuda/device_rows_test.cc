@@ -85,7 +85,8 @@ class DeviceRowsTest : public DeviceEndpointTest,
     return call;
   }
 
-  // Runs a call of each rank, blocking or started, and waits for its end.
+  // Runs a call of each rank, and waits until all calls are done. If `started`
+  // is true, enqueues the start and the end of each call separately.
   void Run(DeviceWorld& world, const std::vector<Call>& calls, bool started) {
     for (const Call& call : calls) {
       const int rank = call.request.rank;

@@ -74,8 +74,8 @@ class Scratch {
   }
 
  private:
-  // Uploads the other operands of an operation that moves rows, and sets its
-  // scratch memory.
+  // Uploads the row operands (indices, mask or slices) of an operation that
+  // moves rows, and sets the operation's scratch memory.
   void UploadRows(Call* call, const SoakCall& soak, int self,
                   cudaStream_t stream) {
     call->rows.reset();
@@ -130,8 +130,8 @@ inline uint64_t RunCall(DeviceWorld& world,
   for (int32_t rank : members)
     OkOrDie(world.endpoint(rank).Reserve(soak.ForMember(0)->request));
   // Upload all buffers before the first call starts. A copy from memory that is
-  // not pinned may wait for copies of other streams. These may wait for a rank
-  // that this thread serves later, which would be a deadlock.
+  // not pinned may wait for copies of other streams. Those copies may wait for
+  // a rank whose call this thread starts later, which would be a deadlock.
   std::vector<std::unique_ptr<Call>> calls;
   for (size_t self = 0; self < members.size(); ++self) {
     const int rank = members[self];

@@ -15,9 +15,9 @@ namespace jax_cxl::comm {
 
 inline int CountDevices() {
   // These variables must be set before CUDA starts. Several ranks may share a
-  // GPU here, so they need many queues. All ranks share a process, so kernels
-  // are loaded in advance: to load a kernel later, CUDA may wait for a running
-  // kernel, which waits for another rank.
+  // GPU here, so they need many queues. All kernels are loaded in advance. To
+  // load a kernel later, CUDA may wait for a running kernel. That kernel may
+  // wait for another rank of this process, which cannot go on while CUDA waits.
   for (const char* queues : cuda::kDeviceQueues) setenv(queues, "32", 0);
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   int devices = 0;

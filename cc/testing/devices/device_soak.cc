@@ -34,7 +34,7 @@ constexpr uint64_t kKey = 0x6d6f64656c000000;
 constexpr uint64_t kControlBytes = sizeof(DeviceControl);
 constexpr uint32_t kBlocks = 4;
 // The size of the longest calls with flags here. Longer calls would take more
-// time and test nothing else.
+// time, but would not test anything more.
 constexpr uint64_t kFlaggedBytes = 8 << 10;
 
 // Settings that all ranks of a world share.
@@ -56,8 +56,8 @@ struct Setting {
         writes_memory(random() % 3 == 0),
         counted(random() % 3 == 0),
         // Flags are round numbers of 32 bits. In half of the worlds they begin
-        // at 0. In the others they begin near their end, so that they start
-        // again at 0 after some calls.
+        // at 0. In the others they begin near their largest value, so that they
+        // start again at 0 after some calls.
         first_flagged_round(
             random() % 2 == 0 ? 0 : UINT32_MAX - Pick(random, 2, 12)) {
     slots.num_slots = static_cast<int>(Pick(random, 3, 6));
@@ -276,7 +276,8 @@ class ModelRank {
         pool_.At(rank.place_.control, kControlBytes));
   }
 
-  // Returns the plan by which the call carries flags, or null if it cannot.
+  // Returns the plan with which the call sends flags with its data, or null if
+  // the call cannot use flags.
   static std::unique_ptr<cuda::GpuPlan> FlaggedPlan(
       const plan::Request& request) {
     if (!plan::IsFlagged(request, kFlaggedBytes)) return nullptr;

@@ -7,8 +7,9 @@
 
 #include "cc/testing/pool/chosen_pool.h"
 
-// Random collectives of modeled devices, checked against plain loops. Their
-// hosts relay doorbells, and write back and drop lines (cc/comm/relay).
+// Random collectives of modeled devices, checked against plain loops. The
+// devices' hosts relay doorbells, and write back and drop lines
+// (cc/comm/relay).
 namespace jax_cxl::comm::soak {
 
 struct DeviceSoakReport {
@@ -17,9 +18,9 @@ struct DeviceSoakReport {
   std::string first_failure;  // empty if there is none
 };
 
-// Runs until `seconds` have passed, or until the first problem. Without
-// `incoherence`, it uses a pool with coherence=flush in /dev/shm. A batch of
-// calls that takes longer than `timeout_s` counts as hung.
+// Runs random collectives until `seconds` have passed, or until the first
+// problem. Without `incoherence`, it uses a pool with coherence=flush in
+// /dev/shm. A batch of calls that takes longer than `timeout_s` counts as hung.
 DeviceSoakReport DeviceSoak(uint64_t seed, double seconds,
                             const std::optional<pool::Incoherence>& incoherence,
                             double timeout_s);

@@ -15,9 +15,9 @@
 namespace jax_cxl::comm {
 
 // Does what the kernel for short messages does
-// (cc/engine/cuda/flagged/flagged.cu), word by word, in a random order. Its
-// words and data lie in the pool, where it also polls the words and data of its
-// peers.
+// (cc/engine/cuda/flagged/flagged.cu), word by word, in a random order. Like
+// the kernel, it writes its words and data to the pool, and polls the words and
+// data of its peers there.
 class FlaggedDevice {
  public:
   // All rounds before `first_round` count as read by all peers.

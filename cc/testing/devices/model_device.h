@@ -91,7 +91,7 @@ class ModelDevice {
   std::mt19937_64 random_;
   const ModelCall* call_ = nullptr;  // of the current step
   // For each direction: how many calls of the series it has completed, and how
-  // many steps of the call after these.
+  // many steps of the next call.
   size_t sent_calls_ = 0;
   size_t received_calls_ = 0;
   uint32_t sent_ = 0;

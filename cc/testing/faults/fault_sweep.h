@@ -23,10 +23,10 @@ namespace jax_cxl::comm::faults {
 
 // A process counts as hung after this many seconds.
 inline constexpr double kDeadline = 10;
-// The longest time in which a survivor must report a dead peer.
+// A survivor must report a dead peer within this many seconds.
 inline constexpr double kPromptly = 1;
-// The longest time after its timeout in which a rank must give up. It leaves
-// time for a busy machine.
+// A rank must give up within this many seconds after its timeout. The limit is
+// generous, because the machine may be busy.
 inline constexpr double kAfterTimeout = 3;
 
 struct Tally {
@@ -263,8 +263,8 @@ inline std::vector<Case> CasesOf(plan::Op op, int ranks, int victim,
   };
   for (int p = 0; p < fault::kNumPoints; ++p) {
     const auto point = static_cast<Point>(p);
-    // How often a rank waits differs from run to run, so a late pass may not
-    // occur again.
+    // A rank does not wait equally often in every run. So a fault at one of the
+    // last passes through kWait might never happen: use only the first two.
     const uint64_t count =
         point == Point::kWait ? std::min<uint64_t>(passes[p], 2) : passes[p];
     if (count == 0) continue;

@@ -15,8 +15,8 @@ namespace jax_cxl::fault {
 
 // Makes a fault happen to one rank. It intercepts the operations by which the
 // rank's process uses its pool, so the library needs no code for faults. It
-// derives the point of the protocol from the address of an operation, and from
-// the rank's flight recorder.
+// finds out from the address of an operation, and from the rank's flight
+// recorder, at which point of the protocol the rank is.
 //
 // The process must have no other ranks. Thread-safe.
 class Injector {
@@ -31,8 +31,8 @@ class Injector {
   void ApplyTo(pool::PoolSpec* spec);
 
   // Returns how often the rank has passed `point` since it submitted the call
-  // of its fault. If the job runs again, the fault's `pass` may be any number
-  // up to this count.
+  // of its fault. A fault in another run of the same job may have any `pass` up
+  // to this count.
   uint64_t passes(Point point) const;
 
  private:

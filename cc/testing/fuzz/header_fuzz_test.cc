@@ -97,7 +97,7 @@ TEST_F(HeaderFuzzTest, FieldsAreCheckedBehindAValidChecksum) {
         at == offsetof(PoolHeader, reserved) / 4) {
       continue;
     }
-    // Any epoch from 1 to 65535 is valid, so make it 0 or larger than that.
+    // Any epoch from 1 to 65535 is valid, so make it 0 or larger than 65535.
     if (at * 4 / 8 == offsetof(PoolHeader, epoch) / 8) {
       header.epoch = Below(2) ? 0 : 65536 + Below(UINT64_MAX - 65536);
     } else {

@@ -108,8 +108,9 @@ void RunWorld(Random& random, uint64_t period, Outcomes* outcomes) {
     return false;
   };
   while (busy()) {
-    // Damage ends after 20,000 steps. Otherwise it might by chance let the job
-    // make progress forever.
+    // Damage ends after 20,000 steps. If it went on, it might by chance let
+    // some rank make progress again and again, so that no rank would ever time
+    // out and the job would not end.
     if (period > 0 && ++steps < 20'000 && random() % period == 0)
       scribbler.Scribble();
     const int rank = static_cast<int>(random() % ranks);

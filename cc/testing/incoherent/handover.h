@@ -34,7 +34,8 @@ class HandOver {
       pool->coherence().PublishPayload(&page->info, sizeof(page->info));
     }
     // The first directory entry is a channel with one slot. The emulated cache
-    // finds out from such entries what the words in the pool are.
+    // finds out from the entries of the directory what kind of data each word
+    // in the pool is.
     ChannelEntry& entry = a_->rank_page(0)->channels[0];
     entry.place.control = a_->arena(0, 0).offset;
     entry.place.slot_bytes = kSlotBytes;

@@ -192,8 +192,9 @@ uint64_t IncoherentCache::Load(const uint64_t* flag) {
   if (std::exchange(self.fence_due, false)) CompleteFullFence(self);
   Disturb(self.random);
   if (has_adversary_ && self.random.OneIn(8)) {
-    // Without a full fence between them, a drop after this load may happen
-    // before it. So drop a range now that the thread may drop next.
+    // If no full fence comes between this load and a later drop, the drop may
+    // happen before the load. So choose a range that the thread is likely to
+    // drop next, and drop it now.
     Range early = PickNoted(self.random, /*flags=*/false);
     if (self.random.OneIn(2)) early = {range.offset, 512, range.region};
     if (early.bytes > 0 && self.dropped_early.size() < 16) {

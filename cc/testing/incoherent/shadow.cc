@@ -31,12 +31,13 @@ uint64_t NextTear() {
          32;
 }
 
-// Returns the k-th word of a line to move, in one of 32 orders.
+// Returns the index, in its line, of the word that moves as number `k`. `tear`
+// chooses one of 32 orders of the words.
 uint64_t TornWord(uint64_t k, uint64_t tear) {
   return (k * (2 * tear + 1) + tear / 4) % kWords;
 }
 
-// Ranges of more bytes than this move without delays between their lines.
+// In a range of more bytes than this, no line is delayed while it moves.
 constexpr uint64_t kLongRange = 1024;
 
 void HoldUp(uint64_t tear) {
@@ -105,7 +106,7 @@ void Shadow::ForLines(uint64_t offset, uint64_t bytes, const Move& move) {
   for (uint64_t line = RoundDown(offset, kLine); line < end;) {
     const uint64_t block_end = std::min(end, RoundDown(line, kBlock) + kBlock);
     std::lock_guard lock(locks_[line / kBlock % locks_.size()]);
-    // Only lines of short ranges are delayed. These are polled words and
+    // Delay only lines of short ranges, which hold polled words and
     // descriptors.
     for (; line < block_end; line += kLine)
       move(line, NextTear() | (bytes > kLongRange ? 64 : 0));

@@ -67,9 +67,10 @@ class Shadow {
   void DeviceWrite(uint64_t offset, const std::byte* from, uint64_t bytes);
   // A device of this host reads the range from the cache.
   void DeviceRead(uint64_t offset, std::byte* to, uint64_t bytes) const;
-  // Returns the number of writes by devices so far. A thread notes it at a full
-  // fence. A write-back by this thread may have happened before device writes
-  // that came after its last fence.
+  // Returns the number of writes by devices so far. A thread notes this number
+  // at each full fence. If a device has written since the thread's last fence,
+  // a write-back by the thread may have happened before that write, and then
+  // does not include it.
   uint64_t device_writes() const { return device_writes_; }
   uint64_t LastDeviceWrite(uint64_t offset, uint64_t bytes) const;
 

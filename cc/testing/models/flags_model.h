@@ -271,8 +271,8 @@ class Model {
     }
   }
 
-  // Called for a state in which no rank can do a step. If no stored word can
-  // still arrive, checks that the rank has ended as it should.
+  // Called for each rank of a state in which no rank can do a step. If no
+  // stored word can still arrive, checks that this rank has ended as it should.
   void CheckEnd() {
     for (int m = 0; m < setup_.ranks; ++m) {
       for (const auto& slot : state_->data[m])

@@ -46,9 +46,9 @@ std::vector<Named> Configurations() {
   disagree.calls[1].kind = {0, 1};
   // The rounds have the flags 1, 2 and 3. Then the slots are cleared, and the
   // flags start again with 1 and 2. The second word of a slot is put in the
-  // first round, and not again before the round that has the same flag. If the
-  // slots were not cleared, a reader that finds the old word there would take
-  // it for the new one.
+  // first round, and is not put again until the round that has the same flag.
+  // If the slots were not cleared, a reader that finds the old word there would
+  // take it for the new one.
   Configuration wrapping;
   wrapping.flags = 4;
   wrapping.calls = {AllGather(2, 2), AllGather(2, 1), AllGather(2, 1),

@@ -12,8 +12,8 @@
 // and peers.cc.
 namespace jax_cxl::comm::model {
 
-// Returns the members that a rank waits for. It gives up if one of them is
-// dead.
+// Returns the members that a rank waits for. The rank gives up if one of them
+// is dead.
 inline std::vector<int> WaitingFor(const Turn& turn) {
   const Rank& me = turn.me;
   if (me.current == 0) return WaitingForOrder(turn);
@@ -40,7 +40,7 @@ inline void Watch(Turn& turn, bool stuck) {
   // The real code looks for a message, and then checks whether its sender has
   // left. After the first look, the message may have arrived, and the sender
   // may have left. So the rank has to look a second time before it gives up. A
-  // model with this fault does not.
+  // model with this fault does not look again.
   if (turn.Has(Fault::kSecondLook)) {
     for (int m : members)
       if (stuck && me.suspects != m + 1)
@@ -86,8 +86,8 @@ inline void AddFailures(Turn& turn) {
   }
 }
 
-// Called for a state in which no rank can do a step. Checks that the rank has
-// ended as it should.
+// Called for each rank of a state in which no rank can do a step. Checks that
+// this rank has ended as it should.
 inline void CheckEnd(Turn& turn) {
   const Rank& me = turn.me;
   if (me.life == kDead || me.done == turn.all_calls()) return;

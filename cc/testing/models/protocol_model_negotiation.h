@@ -47,8 +47,8 @@ inline void ExchangeSubmissions(Turn& turn) {
   }
 }
 
-// Returns how many of the announced calls, from the first on, all other members
-// have finished reading.
+// Returns the number of announced calls, counted from the first one, whose
+// slots all other members have finished reading.
 inline int LeftBehind(const Turn& turn) {
   const State& state = turn.state;
   int left = 0, rounds = 0;

@@ -72,8 +72,9 @@ inline void NextStep(Turn& turn, State* next) {
   turn.Mine(*next).part = 0;
 }
 
-// Stores into this rank's slot. When called again, publishes the slot. `before`
-// is how many parts of the step come before these two.
+// Adds the next part of a step that fills this rank's slot: first a part that
+// stores into the slot, and then, in a second call, a part that publishes it.
+// `before` is how many parts of the step come before these two.
 inline void Fill(Turn& turn, const plan::Step& step, int before) {
   const int round = FilledRound(turn, step);
   const int entry = round % turn.setup.num_slots;
@@ -92,8 +93,8 @@ inline void Fill(Turn& turn, const plan::Step& step, int before) {
     ++turn.Mine(next).part;
 }
 
-// Acquires the slots of `sources`, one in each call. The last call reads all of
-// them.
+// Adds the next part of a step that reads slots. Each call acquires the slot of
+// one of `sources`. After that, one more call reads all of these slots.
 inline void Retrieve(Turn& turn, const plan::Step& step,
                      const std::vector<int>& sources) {
   const size_t part = turn.me.part;

@@ -33,8 +33,9 @@ inline bool CanWrite(const Turn& turn) {
 }
 
 // Adds the next step by which this rank publishes a submission that it has
-// stored. Returns the state after the step if others can then see the
-// submission, and null otherwise.
+// stored: first it publishes the data, and then it rings the doorbell. Returns
+// the state after the step if others can then see the submission, and null
+// otherwise.
 inline State* FinishWriting(Turn& turn) {
   const Rank& me = turn.me;
   if (me.sending == 1) {

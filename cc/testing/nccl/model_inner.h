@@ -25,7 +25,8 @@ class ModelHost {
   explicit ModelHost(int size) : size_(size) {}
 
   // Notes that a rank has ended its group number `groups`, and waits until all
-  // ranks have. NCCL may wait like this in ncclGroupEnd, to connect GPUs.
+  // ranks have ended this group. NCCL may wait like this in ncclGroupEnd, to
+  // connect GPUs.
   Status EndGroup(int groups) {
     std::unique_lock lock(mutex_);
     ++ended_[groups];
@@ -40,8 +41,9 @@ class ModelHost {
     ++ended_[groups];
   }
 
-  // Called by each rank for its operation `number`. Waits for all ranks, and
-  // the last one executes the operation.
+  // Called by each rank for its operation `number`. Waits until all ranks have
+  // called it for this operation. The last rank to call it executes the
+  // operation.
   Status Run(int number, int rank, const Operation& operation) {
     std::unique_lock lock(mutex_);
     std::vector<Operation>& ranks = operations_[number];

@@ -45,12 +45,12 @@ inline std::string_view ScenarioName(Scenario scenario) {
 }
 
 // The operations to leave out, and the scenario that catches each. The flushes
-// and fences of a flag only make the flag arrive soon. Without them a rank
-// waits longer, but gets the right result, so only a test of how soon flags
-// arrive notices that they are left out. Short messages of devices carry a flag
-// in every word. So their flushes and fences, too, only make them arrive soon.
-// Scenario kNoAdversary notices if one of these is left out: there no cache
-// line moves by itself, and a rank waits forever.
+// and fences of a flag only make the flag arrive soon. If they are left out, a
+// rank waits longer, but gets the right result. So only a test of how soon
+// flags arrive notices the omission. Short messages of devices carry a flag in
+// every word, so the flushes and fences of these messages, too, only make the
+// words arrive soon. Scenario kNoAdversary notices if one of them is left out:
+// in this scenario no cache line moves by itself, so a rank waits forever.
 inline constexpr Control kControls[] = {
     {"slot.write_back", Scenario::kSoak},
     {"slot.store_fence", Scenario::kSoak},

@@ -203,8 +203,8 @@ class Machine {
     return slot.bytes[at];
   }
 
-  // Writes a whole vector of a slot, as a thread does. It begins with `values`.
-  // The bytes after these do not matter, and become 0.
+  // Writes a whole vector of a slot, as a thread does. The vector begins with
+  // `values`. Its other bytes do not matter, and become 0.
   void Write(int rank, uint32_t block, uint64_t round, uint64_t at,
              const Bytes& values) {
     Slot& slot = SlotOf(rank, block, round);

@@ -174,8 +174,8 @@ inline Report Soak(
   auto passed = [&] {
     return std::chrono::duration<double>(Clock::now() - start).count();
   };
-  // Run the first batch in any case: on a busy machine it may take all of the
-  // time to make the first world.
+  // Run the first batch in any case: on a busy machine, making the first world
+  // may already take all of the time.
   auto more = [&] {
     const bool in_time =
         seconds <= 0 || report.calls == 0 || passed() < seconds;

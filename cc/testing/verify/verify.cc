@@ -274,8 +274,8 @@ class Verifier {
     return OkStatus();
   }
 
-  // Returns the extent of `peer`'s slot from which the step reads byte `at` of
-  // its data and the bytes after it.
+  // Returns the extent of `peer`'s slot that begins at the byte from which the
+  // step reads byte `at` of the step's data.
   Result<Extent> ReadSlot(int rank, int peer, const Step& step,
                           uint64_t at) const {
     const uint64_t round = Absolute(step.round);

@@ -39,7 +39,8 @@ struct DeviceGet {
   uint64_t rows = 0;
 
   const DeviceHandle* handle = nullptr;
-  // The ring's own handle: its number and device, and its head as the position.
+  // A handle with the number and the device of the ring. Its position is the
+  // head of the ring.
   DeviceHandle own;
   // A copy, in the memory of the GPU, of the value whose position is
   // `staged_position`. Null if there is no copy.
