@@ -61,7 +61,7 @@ def add_up(x: jax.Array) -> jax.Array:
 
 
 def attend(layer: Any, x: jax.Array, cache: Cache, start: Any) -> tuple[jax.Array, Cache]:
-    """Attends from the positions that begin at `start`, (B, T, D), to these and all earlier ones.
+    """Attends from x, (B, T, D), whose positions begin at `start`, to x and all earlier positions.
 
     Returns:
       This rank's share of the result, (B, T, D), and the cache with the new keys and values.

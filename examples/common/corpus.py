@@ -37,7 +37,10 @@ class Corpus:
         return digest.hexdigest()[:16]
 
     def train_batch(self, seed: int, step: int, rows: int, length: int) -> np.ndarray:
-        """Returns random windows of the training part, (rows, length), uint8."""
+        """Returns the batch of `step`.
+
+        The batch is `rows` random windows of the training part, (rows, length), uint8.
+        """
         generator = np.random.default_rng((seed, step))
         return _windows(self.train, generator.integers(len(self.train) - length, size=rows), length)
 

@@ -32,7 +32,7 @@ class State(NamedTuple):
     """The training state.
 
     Attributes:
-      parameters: {"outer": ..., "layers": ...}, float32; a subclass of `Trainer` says more.
+      parameters: {"outer": ..., "layers": ...}, float32; each subclass of `Trainer` describes them.
       optimizer: Optax's state, with arrays of the same shapes, and step counters.
     """
 
@@ -75,8 +75,8 @@ class Trainer(abc.ABC):
         self._dtype = dtype
         self._optimizer = optimizer
         self._mesh = mesh
-        # How many devices have a copy of the same parameters. The norm of the gradient counts these
-        # parameters once, and not once for each copy.
+        # How many devices have a copy of each parameter. The norm of the gradient counts each
+        # parameter once, and not once for each copy.
         self._copies = 1
 
     def compile(self, state: State, tokens: jax.Array, held_out: jax.Array) -> None:
@@ -149,7 +149,7 @@ class Trainer(abc.ABC):
         differentiate = jax.value_and_grad(self._nats, has_aux=True)
         (nats, count), gradients = differentiate(state.parameters, tokens)
         # The gradients are already sums over all rows, even if each device computed the loss of its
-        # own rows, because the transpose of a gather sums.
+        # own rows: the transpose of the gather of the parameters adds up the devices' gradients.
         nats, count = self._sum(jnp.stack([nats, count]))
         gradients = self._sum_copies(gradients)
         gradients = jax.tree.map(lambda leaf: leaf / count, gradients)
