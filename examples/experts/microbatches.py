@@ -5,11 +5,12 @@
                      the layer before               of the next layer
 
 The backward pass goes through this in reverse: the transpose of a combine is a dispatch of
-cotangents, and the transpose of a dispatch is a combine with weights 1. JAX's derivative of the
-forward pass would wait for each exchange at once. So the layers have a custom derivative.
+cotangents, and the transpose of a dispatch is a combine with weights 1. JAX's own derivative of the
+forward pass would wait for each exchange right after its start. So the layers have a custom
+derivative.
 
-The choices and weights of a micro-batch are gathered before its dispatch starts to move rows. If
-the order were the other way round, these short calls would wait for the move.
+The choices and weights of a micro-batch are gathered before its dispatch starts to move rows. After
+the start, these short calls would wait for the rows.
 """
 
 import dataclasses

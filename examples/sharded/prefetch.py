@@ -6,11 +6,11 @@ The layers run under `lax.scan`, whose body computes one layer and meanwhile gat
     backward   layer l is computed   | layer l-1 is gathered
                again, with gradients | the gradients of layer l+1 are summed and scattered
 
-A collective starts and ends in one iteration, so that the loop carries complete arrays only. So
-every collective except the first gather and the last scatter runs beside the computation of a
+Each collective starts and ends in the same iteration, so that the loop carries complete arrays
+only. All collectives except the first gather and the last scatter run beside the computation of a
 layer. At most two layers, and the gradients of one, exist whole at a time. JAX's derivative of the
-forward scan would not have this order: it would wait for each collective at once. So the stack has
-a custom derivative.
+forward scan would not have this order: it would wait for each collective right after its start. So
+the stack has a custom derivative.
 """
 
 from collections.abc import Callable
