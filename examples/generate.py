@@ -47,7 +47,7 @@ def shares() -> Any:
     """Returns the partition of the weights.
 
     A rank has some columns of the matrices of a layer's first products ("qkv" and "up"), and the
-    rows of the second ones ("out" and "down") that belong to them.
+    corresponding rows of the matrices of the second products ("out" and "down").
     """
     columns, rows, whole = jax.P(None, _AXIS), jax.P(_AXIS), jax.P()
     layer = {"qkv": columns, "out": rows, "up": columns, "down": rows}

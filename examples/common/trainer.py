@@ -1,4 +1,4 @@
-"""Training of the transformer, however it is distributed: the three programs and their loss."""
+"""What all trainers of the transformer share, however they distribute it: programs and loss."""
 
 import abc
 import functools
@@ -41,7 +41,7 @@ class State(NamedTuple):
 
 
 class Trainer(abc.ABC):
-    """Three programs over all devices.
+    """The base of trainers: three programs, each of which runs on all devices.
 
     Attributes:
       init: seed, () int32 -> State.
@@ -118,7 +118,10 @@ class Trainer(abc.ABC):
         """
 
     def _sum_copies(self, gradients: Tree) -> Tree:
-        """Adds up the gradients of devices that have the same parameters and different rows."""
+        """Adds up the gradients of devices that have the same parameters and different rows.
+
+        By default there are no such devices.
+        """
         return gradients
 
     def _nats(self, parameters: Tree, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:

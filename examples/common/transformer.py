@@ -110,12 +110,12 @@ def embed(outer: Parameters, inputs: jax.Array) -> jax.Array:
 
 
 def apply_attention(layer: Parameters, x: jax.Array, heads: int) -> jax.Array:
-    """Applies attention, added to the residual stream (B, T, D)."""
+    """Adds the result of attention to the residual stream (B, T, D)."""
     return x + _attend(layer, normalize(x, layer["attention_norm"]), heads)
 
 
 def apply_layer(layer: Parameters, x: jax.Array, heads: int) -> jax.Array:
-    """Applies attention, then the perceptron, each added to the residual stream (B, T, D)."""
+    """Adds the results of attention, and then of the perceptron, to the residual stream."""
     x = apply_attention(layer, x, heads)
     hidden = jax.nn.gelu(normalize(x, layer["mlp_norm"]) @ layer["up"])
     return x + hidden @ layer["down"]

@@ -27,7 +27,7 @@ from experts import exchanges
 # What comes before the experts: (parameters of the layer as one vector, x) -> ((x, tokens (T, D),
 # weights (T, k)), choices (T, k)). Both x have the same shape.
 Before = Callable[[jax.Array, jax.Array], tuple[tuple[jax.Array, ...], jax.Array]]
-# (matrices, rows (experts of a rank, capacity, D)) -> the same shape.
+# The experts: (matrices, rows (experts of a rank, capacity, D)) -> results, as many as rows.
 Experts = Callable[[jax.Array, jax.Array], jax.Array]
 
 

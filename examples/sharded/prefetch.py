@@ -49,8 +49,9 @@ def stack(layer: Layer, axis: str, collectives: Collectives) -> Callable:
       collectives: `jax_cxl`, or a stand-in.
 
     Returns:
-      (shards, x) -> y, differentiable in reverse. `shards` has a row for each layer, at least
-      two: this device's piece of the layer's vector, in the dtype of the communication.
+      (shards, x) -> y, differentiable in reverse. `shards` has a row for each layer, and at least
+      two rows. A row is this device's piece of the layer's vector, in the dtype of the
+      communication.
     """
 
     def gather(shard: jax.Array) -> Future:
