@@ -144,7 +144,7 @@ def _joined(ranks: int, first: int, count: int, of: Any) -> np.ndarray:
     return np.concatenate([of(rank, first, count) for rank in range(ranks)])
 
 
-# The blocks of `pool` are equal to plan::LowerBound (cc/simulator/bounds.cc).
+# `pool` returns the same numbers of blocks as plan::LowerBound (cc/simulator/bounds.cc).
 _ALL = (
     Op(
         *("all_gather", _one, _each, lambda n, _: [(1, n - 1)]),
