@@ -38,7 +38,7 @@ def play(policy: Policy, key: jax.Array) -> dict[str, jax.Array]:
 
 
 def learn(policy: Policy, seen: dict[str, jax.Array]) -> Policy:
-    """Returns the policy after a step of REINFORCE."""
+    """Returns the policy after a step of REINFORCE on `seen`, the results of `play`."""
 
     def objective(policy: Policy) -> jax.Array:
         chances = jax.nn.log_softmax(seen["states"] @ policy["weights"])
@@ -49,7 +49,10 @@ def learn(policy: Policy, seen: dict[str, jax.Array]) -> Policy:
 
 
 def act(actor: int) -> None:
-    """Plays with each new policy, until the learner has published the last one."""
+    """Plays with each new policy and publishes the games, until the learner's last policy.
+
+    `actor` is the number of this actor.
+    """
     store = jax_cxl.Store(_WHERE.value)
     version, step = -1, jax.jit(play)
     while version < _STEPS.value:

@@ -47,7 +47,7 @@ def shares() -> Any:
     """Returns the partition of the weights.
 
     A rank has some columns of the matrices of a layer's first products ("qkv" and "up"), and the
-    rows of the second ones ("out" and "down") that belong to them.
+    corresponding rows of the matrices of the second products ("out" and "down").
     """
     columns, rows, whole = jax.P(None, _AXIS), jax.P(_AXIS), jax.P()
     layer = {"qkv": columns, "out": rows, "up": columns, "down": rows}
@@ -61,7 +61,7 @@ def add_up(x: jax.Array) -> jax.Array:
 
 
 def attend(layer: Any, x: jax.Array, cache: Cache, start: Any) -> tuple[jax.Array, Cache]:
-    """Attends from the positions that begin at `start`, (B, T, D), to these and all earlier ones.
+    """Attends from x, (B, T, D), whose positions begin at `start`, to x and all earlier positions.
 
     Returns:
       This rank's share of the result, (B, T, D), and the cache with the new keys and values.

@@ -39,7 +39,7 @@ Parameters = dict[str, jax.Array]
 
 
 def hashed(*words: Any) -> np.ndarray:
-    """Returns random numbers in [0, 1) that follow from some integers."""
+    """Returns random numbers in [0, 1). Equal integers `words` always give equal numbers."""
     x: Any = np.uint64(0x9E3779B97F4A7C15)
     for word in words:
         x = (x ^ np.asarray(word).astype(np.uint64)) * np.uint64(0xBF58476D1CE4E5B9)
@@ -49,7 +49,10 @@ def hashed(*words: Any) -> np.ndarray:
 
 
 def neighbors(nodes: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Returns the nodes to which edges lead. Few nodes have most of the edges: a power law."""
+    """Returns the nodes to which the edges with numbers `edges` of `nodes` lead.
+
+    Most edges lead to few nodes: a power law.
+    """
     return (_NODES.value * hashed(nodes, edges, 1) ** 3).astype(np.int32)
 
 
@@ -83,7 +86,7 @@ def sample(rng: np.random.Generator, count: int) -> tuple[list[np.ndarray], np.n
 
 
 def predict(parameters: Parameters, x: list[jax.Array]) -> jax.Array:
-    """Returns the logits of nodes from the features of the three layers of `sample`."""
+    """Returns logits for the first layer of `sample`, from the features of all three layers."""
 
     def combine(own: jax.Array, others: jax.Array, which: str) -> jax.Array:
         mean = others.mean(-2)
@@ -95,7 +98,7 @@ def predict(parameters: Parameters, x: list[jax.Array]) -> jax.Array:
 
 
 def loss(parameters: Parameters, x: list[jax.Array], classes: jax.Array) -> Any:
-    """Returns the loss, and how many of the classes are right."""
+    """Returns the mean loss, and the share of nodes whose class is predicted right."""
     logits = predict(parameters, x)
     chances = jnp.take_along_axis(jax.nn.log_softmax(logits), classes[:, None], 1)
     return -chances.mean(), (logits.argmax(-1) == classes).mean()

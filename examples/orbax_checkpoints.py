@@ -76,7 +76,7 @@ def restore(
 def main(_: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)  # Orbax tells absl about each file.
     jax_cxl.initialize()
-    # `train_step` and Orbax both use XLA's collectives.
+    # `train_step` and Orbax both use XLA's collectives. From here on these go through the pool.
     jax_cxl.replace_collectives().start()
     mesh = jax_cxl.make_mesh(
         (jax.device_count(),), ("data",), axis_types=(jax.sharding.AxisType.Auto,)

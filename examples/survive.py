@@ -5,8 +5,8 @@
 The launcher restarts a rank that is killed. The others get `jax_cxl.PeerLostError` within
 milliseconds and wait for the new rank. Then all ranks continue from the last snapshot: the state
 of the last step or of the previous one. They read the checkpoint on the disk only if there is no
-snapshot, because the memory is lost too. The position in the data is part of the state, so that a
-kill does not change a bit of the result.
+snapshot, for example because the memory of the snapshots is lost too. The position in the data is
+part of the state, so that a kill does not change a bit of the result.
 """
 
 import os
@@ -40,7 +40,10 @@ FEATURES, ROWS = 64, 128
 
 
 def batch(position, rank):
-    """Returns the rows that a rank trains on in the step at a position of the data."""
+    """Returns the rows and targets on which `rank` trains in a step.
+
+    `position` is the position of the step in the data.
+    """
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), position), rank)
     x = jax.random.normal(key, (ROWS, FEATURES))
     return x, jnp.sin(x @ jnp.linspace(-1, 1, FEATURES))

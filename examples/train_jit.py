@@ -41,7 +41,7 @@ _MODEL_DIMENSION = {"embedding": 0, "qkv": 1, "out": 0, "up": 1, "down": 0}
 
 
 def device_mesh(tensor_parallel: int) -> Mesh:
-    """Returns a mesh of all devices: groups of neighbors along `MODEL_AXIS`, and `AXIS`.
+    """Returns a mesh of all devices. `AXIS` counts groups, `MODEL_AXIS` the devices of a group.
 
     Args:
       tensor_parallel: number of devices in a tensor-parallel group.

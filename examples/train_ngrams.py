@@ -3,10 +3,10 @@
     python -m jax_cxl.launch -n 2 examples/train_ngrams.py
     python -m jax_cxl.launch -n 2 examples/train_ngrams.py --dense
 
-Each byte of the text adds the rows of its last two and three bytes to its embedding. The table of
-these rows is in a store, once for all processes and hosts. A step takes the rows that it needs, and
-adds their gradients. With --dense each process has a table of its own on its device, and updates
-all of it. Both print the same losses, to the last bit.
+To the embedding of each byte of the text, the model adds two rows of a table: one for the last two
+bytes, and one for the last three. The table is in a store, once for all processes and hosts. A step
+takes the rows that it needs, and adds their gradients. With --dense each process has a table of its
+own on its device, and updates all of it. Both print the same losses, to the last bit.
 """
 
 import time

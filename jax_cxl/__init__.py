@@ -26,6 +26,7 @@ __path__ += _native.elsewhere()
 
 # On GPUs streams wait for each other, so two streams must not share a hardware queue. By default a
 # process gets 8 queues. CUDA reads these variables when it starts, perhaps before jax_cxl starts.
+# So they are set here, when jax_cxl is imported.
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 os.environ.setdefault("CUDA_DEVICE_MAX_COPY_CONNECTIONS", "32")
 
@@ -73,8 +74,8 @@ if TYPE_CHECKING:
     from jax_cxl.ops.moe.placement import expert_placement as expert_placement
 
 # The public names of each module. All other public names are `lax` and the operations in
-# `jax_cxl.ops`. The reductions are operations too. They are here because importing their module
-# alone takes less time than importing all operations.
+# `jax_cxl.ops`. The reductions are operations too. They are in this table because importing their
+# module alone takes less time than importing all operations.
 _NAMES = {
     "_commands.launch.run": ("run",),
     "_job.lifecycle": ("OperationStats", "Stats", "initialize", "shutdown", "stats"),
@@ -125,7 +126,7 @@ def __getattr__(name: str) -> Any:
 
 def _is_operation(name: str) -> bool:
     # In `from jax_cxl import errors`, Python looks for the name here before it imports the module
-    # `jax_cxl.errors`. A module is not an operation.
+    # `jax_cxl.errors`. Such a name is a module, and not an operation.
     if importlib.util.find_spec(f"jax_cxl.{name}") is not None:
         return False
     return name in importlib.import_module("jax_cxl.ops").__all__

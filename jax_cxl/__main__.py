@@ -6,7 +6,7 @@ import select
 import signal
 import sys
 
-# Command -> the module whose main(arguments) runs it, and what it does.
+# Command -> the module whose main(arguments) runs the command, and its line in the help.
 COMMANDS = {
     "bench": ("jax_cxl._commands.bench.cli", "measure collectives, and baselines to compare"),
     "clean": (

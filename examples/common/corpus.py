@@ -37,7 +37,10 @@ class Corpus:
         return digest.hexdigest()[:16]
 
     def train_batch(self, seed: int, step: int, rows: int, length: int) -> np.ndarray:
-        """Returns random windows of the training part, (rows, length), uint8."""
+        """Returns the batch of `step`.
+
+        The batch is `rows` random windows of the training part, (rows, length), uint8.
+        """
         generator = np.random.default_rng((seed, step))
         return _windows(self.train, generator.integers(len(self.train) - length, size=rows), length)
 
@@ -47,7 +50,7 @@ class Corpus:
         return _windows(self.held_out, starts, length)
 
     def bigram_nats_per_byte(self) -> float:
-        """Returns the held-out loss of a table of byte pairs, which a model has to beat."""
+        """Returns the held-out loss of a table of byte pairs. A trained model has to be better."""
         pairs = self.train[:-1].astype(np.uint16) << 8 | self.train[1:]
         counts = 1 + np.bincount(pairs, minlength=1 << 16).reshape(256, 256)
         log_likelihood = np.log(counts / counts.sum(1, keepdims=True))

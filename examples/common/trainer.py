@@ -1,4 +1,4 @@
-"""Training of the transformer, however it is distributed: the three programs and their loss."""
+"""What all trainers of the transformer share, however they distribute it: programs and loss."""
 
 import abc
 import functools
@@ -32,7 +32,7 @@ class State(NamedTuple):
     """The training state.
 
     Attributes:
-      parameters: {"outer": ..., "layers": ...}, float32; a subclass of `Trainer` says more.
+      parameters: {"outer": ..., "layers": ...}, float32; each subclass of `Trainer` describes them.
       optimizer: Optax's state, with arrays of the same shapes, and step counters.
     """
 
@@ -41,7 +41,7 @@ class State(NamedTuple):
 
 
 class Trainer(abc.ABC):
-    """Three programs over all devices.
+    """The base of trainers: three programs, each of which runs on all devices.
 
     Attributes:
       init: seed, () int32 -> State.
@@ -75,8 +75,8 @@ class Trainer(abc.ABC):
         self._dtype = dtype
         self._optimizer = optimizer
         self._mesh = mesh
-        # How many devices have a copy of the same parameters. The norm of the gradient counts these
-        # parameters once, and not once for each copy.
+        # How many devices have a copy of each parameter. The norm of the gradient counts each
+        # parameter once, and not once for each copy.
         self._copies = 1
 
     def compile(self, state: State, tokens: jax.Array, held_out: jax.Array) -> None:
@@ -118,7 +118,10 @@ class Trainer(abc.ABC):
         """
 
     def _sum_copies(self, gradients: Tree) -> Tree:
-        """Adds up the gradients of devices that have the same parameters and different rows."""
+        """Adds up the gradients of devices that have the same parameters and different rows.
+
+        By default there are no such devices.
+        """
         return gradients
 
     def _nats(self, parameters: Tree, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -149,7 +152,7 @@ class Trainer(abc.ABC):
         differentiate = jax.value_and_grad(self._nats, has_aux=True)
         (nats, count), gradients = differentiate(state.parameters, tokens)
         # The gradients are already sums over all rows, even if each device computed the loss of its
-        # own rows, because the transpose of a gather sums.
+        # own rows: the transpose of the gather of the parameters adds up the devices' gradients.
         nats, count = self._sum(jnp.stack([nats, count]))
         gradients = self._sum_copies(gradients)
         gradients = jax.tree.map(lambda leaf: leaf / count, gradients)

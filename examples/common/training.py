@@ -72,7 +72,7 @@ _CONFIGURATION = (
     *(_LEARNING_RATE, _EVALUATE_EVERY, _EVALUATE_SIZE),
 )
 
-# Values of flags. A flag that only some programs have is ignored in the others.
+# The values of other flags for each --preset. Programs ignore flags that they do not have.
 _PRESETS: dict[str, dict[str, Any]] = {
     "340m": {
         "layers": 12,
@@ -259,7 +259,7 @@ def _version(package: str) -> str | None:
 
 
 def _environment(program: Program) -> dict[str, Any]:
-    """Returns where the run took place."""
+    """Returns what the run depended on: collectives, processes, devices, versions of packages."""
     packages = ["jax", "jaxlib", "optax", "orbax-checkpoint", *program.packages]
     versions: dict[str, str | None] = {"python": platform.python_version()}
     return {

@@ -70,7 +70,11 @@ def normalize(x: jax.Array, gain: jax.Array) -> jax.Array:
 
 
 def rotate(x: jax.Array, start: jax.Array | int = 0) -> jax.Array:
-    """Turns pairs of channels of (B, T, H, K) by their positions, which begin at `start`."""
+    """Applies rotary positions to queries or keys, (B, T, H, K).
+
+    Turns each pair of channels by an angle that is proportional to the position. The first position
+    is `start`.
+    """
     half = x.shape[3] // 2
     frequencies = 10_000.0 ** (-jnp.arange(half) / half)
     angles = (start + jnp.arange(x.shape[1]))[:, None, None] * frequencies
@@ -100,18 +104,18 @@ def embed(outer: Parameters, inputs: jax.Array) -> jax.Array:
     They are scaled so that they weigh as much as the output of a layer.
     """
     table = outer["embedding"]
-    # This is a product because the gradient of indexing would add up most positions in a few rows,
-    # one after another.
+    # A product, not an indexing: the gradient of indexing would add the positions one after another
+    # to the rows of their bytes, and most positions share a few bytes.
     return jax.nn.one_hot(inputs, BYTES, dtype=table.dtype) @ table * table.shape[1] ** 0.5
 
 
 def apply_attention(layer: Parameters, x: jax.Array, heads: int) -> jax.Array:
-    """Applies attention, added to the residual stream (B, T, D)."""
+    """Adds the result of attention to the residual stream (B, T, D)."""
     return x + _attend(layer, normalize(x, layer["attention_norm"]), heads)
 
 
 def apply_layer(layer: Parameters, x: jax.Array, heads: int) -> jax.Array:
-    """Applies attention, then the perceptron, each added to the residual stream (B, T, D)."""
+    """Adds the results of attention, and then of the perceptron, to the residual stream."""
     x = apply_attention(layer, x, heads)
     hidden = jax.nn.gelu(normalize(x, layer["mlp_norm"]) @ layer["up"])
     return x + hidden @ layer["down"]

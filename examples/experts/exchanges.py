@@ -5,7 +5,8 @@ and of `Sizes`. The experts are a function from (experts of a rank, capacity, D)
 The result is the weighted sums (T, D).
 
 `dense` gives every rank an equal share of an expert's rows, as models do if they have only
-`all_to_all`. So it drops tokens earlier than `dispatch` and `ragged`, which drop the same tokens.
+`all_to_all`. So it drops tokens earlier than `dispatch` and `ragged` do. Those two drop the same
+tokens.
 """
 
 import dataclasses
@@ -56,7 +57,10 @@ def dispatch(
 
 
 def dense(collectives: Any) -> Callable[..., jax.Array]:
-    """Returns an exchange by two calls of `all_to_all` of `collectives`, `jax.lax` or `jax_cxl`."""
+    """Returns an exchange that calls `all_to_all` twice.
+
+    `collectives` is the module of `all_to_all`: `jax.lax` or `jax_cxl`.
+    """
 
     def exchange(x, chosen, weights, experts, sizes):
         ranks = jax.lax.axis_size(sizes.axis)
@@ -112,7 +116,7 @@ def ragged(
     index = jnp.where(place < group_sizes[:, None], starts[:, None] + place, len(rows))
     y = experts(rows.at[index].get(mode="fill", fill_value=0))
     y = jnp.zeros_like(rows).at[index].set(y, mode="drop")
-    # Where the rows that come back start on each sender: where the sender took them from.
+    # The rows that come back go to where each sender took them from.
     sender_offsets = jax_cxl.all_gather(input_offsets, axis).reshape(ranks, ranks, per_rank)
     y = jax_cxl.ragged_all_to_all(
         y,

@@ -5,11 +5,12 @@
                      the layer before               of the next layer
 
 The backward pass goes through this in reverse: the transpose of a combine is a dispatch of
-cotangents, and the transpose of a dispatch is a combine with weights 1. JAX's derivative of the
-forward pass would wait for each exchange at once. So the layers have a custom derivative.
+cotangents, and the transpose of a dispatch is a combine with weights 1. JAX's own derivative of the
+forward pass would wait for each exchange right after its start. So the layers have a custom
+derivative.
 
-The choices and weights of a micro-batch are gathered before its dispatch starts to move rows. If
-the order were the other way round, these short calls would wait for the move.
+The choices and weights of a micro-batch are gathered before its dispatch starts to move rows. After
+the start, these short calls would wait for the rows.
 """
 
 import dataclasses
@@ -26,7 +27,7 @@ from experts import exchanges
 # What comes before the experts: (parameters of the layer as one vector, x) -> ((x, tokens (T, D),
 # weights (T, k)), choices (T, k)). Both x have the same shape.
 Before = Callable[[jax.Array, jax.Array], tuple[tuple[jax.Array, ...], jax.Array]]
-# (matrices, rows (experts of a rank, capacity, D)) -> the same shape.
+# The experts: (matrices, rows (experts of a rank, capacity, D)) -> results, as many as rows.
 Experts = Callable[[jax.Array, jax.Array], jax.Array]
 
 

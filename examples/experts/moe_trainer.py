@@ -191,7 +191,7 @@ class MoeTrainer(ShardedTrainer):
         weights /= weights.sum(1, keepdims=True)
         share = jax.nn.one_hot(chosen, self._experts).reshape(rows, -1, self._experts).mean(1)
         mean = probabilities.reshape(rows, length, self._experts).mean(1)
-        # Gradients are sums over tokens, so this loss counts once for each token.
+        # Gradients are sums over tokens, and so is this loss: it counts once for each token.
         balance = _BALANCE * self._experts * jnp.sum(share * mean) * length
         return tokens, weights, chosen, balance
 
@@ -226,8 +226,8 @@ class MoeTrainer(ShardedTrainer):
         mine = self._experts // self._mesh.size
         first = jax.lax.axis_index(AXIS) * mine
         numbers = jnp.arange(mine) + first
-        # The new numbers of the experts that are here now. Only experts that leave this device are
-        # written to the pool.
+        # The new numbers of the experts that this device holds now. Only experts that leave this
+        # device are written to the pool.
         to = jnp.argsort(order)[numbers]
         leaves = (to < first) | (to >= first + mine)
         table = vector.reshape(mine, -1)

@@ -13,8 +13,9 @@ class Mover:
     """Gives the experts of a trainer new places every few steps.
 
     Attributes:
-      placements: one entry for each move, for the results file: "step", "largest_load" (over the
-        mean) and "crossing" (a share of the choices) before and after, means of the layers.
+      placements: one entry for each move, for the results file: "step", "largest_load" (of a
+        device, divided by the mean load) and "crossing" (a share of the choices), each before and
+        after the move. The figures are means over the layers.
     """
 
     def __init__(self, trainer: MoeTrainer, every: int):
@@ -24,7 +25,7 @@ class Mover:
         self.placements: list[dict[str, Any]] = []
 
     def after_step(self, step: int, state: State, tokens: jax.Array) -> State:
-        """Returns the state with its experts in their places for the next steps."""
+        """Returns the state after `step`, in which experts have moved if it is time for a move."""
         if not self._every or step % self._every:
             return state
         import jax_cxl
@@ -42,10 +43,11 @@ class Mover:
 
 
 def _load_and_crossing(counts: np.ndarray) -> tuple[float, float]:
-    """Returns the largest load of a device over the mean, and the share of choices that cross.
+    """Returns the largest load of a device, divided by the mean load, and the share of choices
+    whose expert is on another device. Both are means over the layers.
 
     Args:
-      counts: (layers, devices, experts): choices of each device's tokens.
+      counts: (layers, devices, experts): how often each device's tokens chose each expert.
     """
     layers, devices, experts = counts.shape
     by_holder = counts.reshape(layers, devices, devices, experts // devices).sum(3)

@@ -114,8 +114,8 @@ def partition(tree: Tree) -> Tree:
     """Returns the `PartitionSpec` of each leaf. The last dimension, if there is one, is sharded.
 
     Args:
-      tree: training state: shards, or shards of several units stacked, the optimizer's moments
-        (shaped like them) and step counters.
+      tree: training state. Its leaves are shards, or stacks of the shards of several units; the
+        optimizer's moments, which have the same shapes; and step counters.
     """
 
     def spec(leaf: Any) -> PartitionSpec:

@@ -63,7 +63,7 @@ class ShardedTrainer(Trainer):
           check_vma: as in `jax.shard_map`.
 
         Returns:
-          `jax.shard_map` for further programs, and the partition of the state.
+          `jax.shard_map` for this mesh, to define further programs, and the partition of the state.
         """
         vectors = {"outer": self._vector(self._outer_unit.padded), "layers": layers}
         state = fsdp.partition(State(vectors, jax.eval_shape(self._optimizer.init, vectors)))

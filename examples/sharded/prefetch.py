@@ -6,11 +6,11 @@ The layers run under `lax.scan`, whose body computes one layer and meanwhile gat
     backward   layer l is computed   | layer l-1 is gathered
                again, with gradients | the gradients of layer l+1 are summed and scattered
 
-A collective starts and ends in one iteration, so that the loop carries complete arrays only. So
-every collective except the first gather and the last scatter runs beside the computation of a
+Each collective starts and ends in the same iteration, so that the loop carries complete arrays
+only. All collectives except the first gather and the last scatter run beside the computation of a
 layer. At most two layers, and the gradients of one, exist whole at a time. JAX's derivative of the
-forward scan would not have this order: it would wait for each collective at once. So the stack has
-a custom derivative.
+forward scan would not have this order: it would wait for each collective right after its start. So
+the stack has a custom derivative.
 """
 
 from collections.abc import Callable
@@ -49,8 +49,9 @@ def stack(layer: Layer, axis: str, collectives: Collectives) -> Callable:
       collectives: `jax_cxl`, or a stand-in.
 
     Returns:
-      (shards, x) -> y, differentiable in reverse. `shards` has a row for each layer, at least
-      two: this device's piece of the layer's vector, in the dtype of the communication.
+      (shards, x) -> y, differentiable in reverse. `shards` has a row for each layer, and at least
+      two rows. A row is this device's piece of the layer's vector, in the dtype of the
+      communication.
     """
 
     def gather(shard: jax.Array) -> Future:

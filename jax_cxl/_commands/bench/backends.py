@@ -59,8 +59,8 @@ class JaxBuffers:
         self.y = fill().block_until_ready()
 
 
-# A function that returns an operation on a rank's value. The work to prepare the operation does not
-# count as part of a call.
+# A function that returns the operation to measure, which takes and returns a rank's value. The work
+# of this function does not count as part of a call.
 Prepare = Callable[[], Callable[[Any], Any]]
 
 
@@ -205,7 +205,7 @@ Runner = JaxRunner | MpiRunner
 
 
 def runner_of(name: str, buffers: JaxBuffers, calls: int | None = None) -> Runner | None:
-    """Returns a runner, or None if the backend does not have the operation.
+    """Returns a runner of the operation of `buffers`, or None if the backend does not have it.
 
     Args:
       name: jax_cxl or a baseline.
@@ -227,7 +227,10 @@ def mpi_version() -> str:
 
 
 def calls_on_gpu(name: str, size: int) -> int:
-    """Returns enough calls to make the 1.2 ms overhead of a program on two GPUs negligible."""
+    """Returns how many calls of `size` bytes a program of backend `name` contains.
+
+    They are enough to make the overhead of the program, 1.2 ms on two GPUs, negligible.
+    """
     steps = ((64 << 10, 1000), (1 << 20, 500), (16 << 20, 200), (128 << 20, 60))
     calls = next((more for largest, more in steps if size <= largest), 24)
     # A call over sockets takes ten times as long, so fewer calls are enough.

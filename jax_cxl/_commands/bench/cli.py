@@ -108,7 +108,10 @@ def _start_ranks(options: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def _start_teams(options: argparse.Namespace, arguments: list[str]) -> int:
-    """For each environment that NCCL needs, runs this command again as several processes."""
+    """Runs this command again as several teams of processes, with an environment for each team.
+
+    A team is needed for each environment in which NCCL is measured.
+    """
     status, found = teams.run(teams.of(options.baseline), options.ranks, arguments)
     if found:
         from jax_cxl._commands.bench import report

@@ -198,15 +198,15 @@ def sample(world: World, runner: Any, calls: int) -> float:
 
 
 def enough(world: World, runner: Any) -> int:
-    """Returns how many calls fill a sample. The number is the same on all ranks."""
+    """Returns how many calls of `runner` a sample needs to be long enough, equal on all ranks."""
     sample(world, runner, 1)
     calls = 1
     while calls < _MAX_CALLS:
         seconds = sample(world, runner, calls)
         if seconds * calls >= _SAMPLE_SECONDS:
             break
-        # The time of a single call is mostly dispatch, and tells little about that of many calls.
-        # So approach the number in steps.
+        # The time of a single call is mostly dispatch, and tells little about the time of many
+        # calls. So increase the number of calls in steps.
         calls = min(8 * calls, max(2 * calls, int(_SAMPLE_SECONDS / seconds)), _MAX_CALLS)
     return calls
 

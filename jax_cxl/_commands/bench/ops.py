@@ -25,7 +25,7 @@ MAX_RANKS = (UNWRITTEN - 1) // (_VALUES - 1)
 
 @dataclasses.dataclass(frozen=True)
 class Op:
-    """An operation. The functions take the number of ranks.
+    """An operation of the benchmark. Functions without listed arguments take the number of ranks.
 
     Attributes:
       name: name of the function in jax_cxl; a routing may follow a colon.
@@ -57,7 +57,7 @@ class Op:
         return self.name != "barrier"
 
     def bus_factor(self, ranks: int) -> float:
-        """Returns bus bandwidth over algorithm bandwidth."""
+        """Returns bus bandwidth divided by algorithm bandwidth, both as in nccl-tests."""
         others = (ranks - 1) / ranks
         if self.name == "psum":
             return 2 * others
@@ -144,7 +144,7 @@ def _joined(ranks: int, first: int, count: int, of: Any) -> np.ndarray:
     return np.concatenate([of(rank, first, count) for rank in range(ranks)])
 
 
-# The blocks of `pool` are equal to plan::LowerBound (cc/simulator/bounds.cc).
+# `pool` returns the same numbers of blocks as plan::LowerBound (cc/simulator/bounds.cc).
 _ALL = (
     Op(
         *("all_gather", _one, _each, lambda n, _: [(1, n - 1)]),
