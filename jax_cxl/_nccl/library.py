@@ -55,8 +55,8 @@ def real_path() -> pathlib.Path | None:
 def default_hosts(base: Mapping[str, str] = os.environ) -> str:
     """Returns what counts as a host, one of `HOSTS`, if the user does not say it.
 
-    These are the machines if `JAX_CXL_POOL` names memory that several machines map. A pool in
-    /dev/shm serves GPUs of one machine.
+    Each machine does if `JAX_CXL_POOL` names memory that several machines map. Otherwise the pool
+    is in /dev/shm and serves the GPUs of one machine, so each GPU counts as a host.
     """
     shared = base.get("JAX_CXL_POOL", "").startswith(("dax:", "file:"))
     return "machines" if shared else "all"
@@ -68,7 +68,8 @@ def environment(
     """Returns the variables that let a program call NCCL through the pool.
 
     Args:
-      hosts: which communicators go through the pool; one of `HOSTS`.
+      hosts: what counts as a host, one of `HOSTS`. Communicators over several hosts go through the
+        pool.
       base: the environment of the program so far.
       one_gpu: whether each process has one GPU.
 

@@ -18,7 +18,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 # Between GPUs, NCCL prefers NVLink or PCIe peer-to-peer copies, then host memory, and then the
-# network. Here the network is sockets on the loopback device.
+# network. Each of these environments turns off what NCCL would prefer to the path that is measured.
+# The network consists of sockets on the loopback device.
 _ENVIRONMENTS = {
     "nccl-shm": {"NCCL_P2P_DISABLE": "1"},
     "nccl-socket": {

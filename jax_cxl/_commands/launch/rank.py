@@ -51,7 +51,8 @@ def main() -> None:
         if not isinstance(error, Exception):
             raise
         error.__traceback__ = _users_part(error.__traceback__)
-        # The interpreter also sets this, for exit handlers that ask how the program ended.
+        # Exit handlers read this to find out how the program ended. The interpreter would set it,
+        # too, if the error reached it.
         sys.last_value = error
         sys.excepthook(type(error), error, error.__traceback__)
     sys.exit(1)

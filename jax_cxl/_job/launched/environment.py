@@ -40,8 +40,9 @@ def launched() -> bool:
 
 
 def process_count_variable() -> str:
-    """Returns the variable that shows that there are several processes, such as "PMI_SIZE=2", or
-    "".
+    """Returns the variable that shows that there are several processes, "" if there is none.
+
+    The result has the form "PMI_SIZE=2".
     """
     for name in _PROCESS_COUNTS:
         count = os.environ.get(name, "")

@@ -3,7 +3,7 @@
 JAX detects Open MPI up to version 4 by a variable that version 5 does not set. It detects no
 launcher of the MPICH family. The environment has the number of processes and the number of this
 process, but not the address of process 0. So the address is computed from something that all
-processes of a job share: the launcher's name for the job, or the launcher itself.
+processes of a job share: the launcher's name for the job, or a process of the launcher.
 """
 
 import os

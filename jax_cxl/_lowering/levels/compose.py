@@ -81,7 +81,7 @@ class Levels(NamedTuple):
         return y.reshape(*y.shape[:-1], *block)
 
     def _overlapped(self, op: Op, steps: _Steps, pieces: list[Any]) -> list[Any]:
-        """Runs the collective for each piece. The step across of a piece overlaps other steps."""
+        """Runs the collective for each piece. Steps across overlap the steps of other pieces."""
         started: list[Any] = []
         for piece in pieces:
             # Without the tie, XLA may run the `before` steps of all pieces ahead of the first

@@ -36,7 +36,7 @@ def find(
 ) -> tuple[list[Piece], tuple[int, int]]:
     """Returns the pieces with a range of a writer's bytes.
 
-    Also returns their place, as `arranging.arrange` takes it.
+    Also returns the pair for these pieces that the argument `places` of `arranging.arrange` needs.
 
     Args:
       reader: the version.
