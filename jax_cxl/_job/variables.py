@@ -1,7 +1,7 @@
 """Names of the environment variables of jax_cxl.
 
-`configuration.Config` has a field for each variable that is not here: `timeout` is
-`JAX_CXL_TIMEOUT`.
+`configuration.Config` has a field for each variable that is not here. For example, its field
+`timeout` is the variable `JAX_CXL_TIMEOUT`.
 """
 
 # Whether XLA's collectives go through the pool: 1, STRICT, 0 or empty.

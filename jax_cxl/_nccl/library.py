@@ -83,7 +83,7 @@ def environment(
     }
     if not one_gpu:
         # If CUDA loads a kernel late, it first waits for running kernels. Those may wait for
-        # another GPU of this process.
+        # another GPU of this process. So load all kernels early.
         variables["CUDA_MODULE_LOADING"] = base.get("CUDA_MODULE_LOADING", "EAGER")
     real = real_path()
     if real is not None and "JAX_CXL_NCCL_LIBRARY" not in base:

@@ -115,7 +115,7 @@ def blocks(name: str, routing: str) -> Callable[[int], int]:
 
 
 def pool(name: str, routing: str, ranks: int, count: int) -> list[tuple[float, float]]:
-    """Returns, for each rank, the rows that it must write and read, in blocks of T rows."""
+    """Returns, for each rank, how many blocks of T rows it must write to the pool and read."""
     tokens = count // row_width(count)
     found = of(routing, ranks, tokens)
     to = found.wants if name.startswith("moe") else found.goes[..., None] == np.arange(ranks)

@@ -33,7 +33,7 @@ _POLL_SECONDS = 1e-3
 
 
 def of(baselines: Sequence[str]) -> list[list[str]]:
-    """Returns the backends of each team. jax_cxl shares its processes with the first baseline."""
+    """Returns the backends of each team: jax_cxl and the first baseline, then one baseline each."""
     return [["jax_cxl", *baselines[:1]], *([name] for name in baselines[1:])]
 
 

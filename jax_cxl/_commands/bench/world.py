@@ -58,7 +58,7 @@ class World:
         return values
 
     def _map(self, size: int) -> mmap.mmap:
-        """Maps memory without a name, so that no file remains, however the run ends."""
+        """Maps memory that all ranks share. It has no name, so no file remains after any end."""
         client = _compat.distributed.client()
         if self.rank == 0:
             fd = os.memfd_create("jax_cxl.bench")

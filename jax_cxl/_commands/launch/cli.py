@@ -133,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if status < 0:
         print(f"jax_cxl.launch: the supervisor was killed by signal {-status}", file=sys.stderr)
         status = 128 - status
-    # The supervisor leaves no processes behind unless it was killed.
+    # If the supervisor was killed, it has left processes behind, so kill them.
     while left := processes.descendants() - strangers:
         processes.send(left, signal.SIGKILL)
         time.sleep(0.02)

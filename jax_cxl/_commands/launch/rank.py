@@ -63,7 +63,8 @@ def _run(kind: str, name: str) -> None:
     if kind == MODULE:
         runpy.run_module(name, run_name="__main__", alter_sys=True)
         return
-    # Python puts a script's folder first in sys.path. Here, `-m` has put the current folder there.
+    # Put the script's folder first in sys.path, as Python does. There is the current folder now,
+    # because this module was started with `-m`.
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(name))
     runpy.run_path(name, run_name="__main__")

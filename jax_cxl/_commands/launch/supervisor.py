@@ -168,8 +168,9 @@ class Supervisor:
                 stderr=subprocess.PIPE if piped else None,
                 pass_fds=[reporter.fileno(), self._board.fd],
                 # Each rank gets a process group of its own, so that Ctrl-C of the terminal reaches
-                # the launcher only. All ranks stay in one session: Linux divides a core between
-                # sessions, and a thread that yields gives the core only to threads of its session.
+                # the launcher only. All ranks stay in one session, so that a rank that waits can
+                # give its core to another rank: Linux divides a core between sessions, and a thread
+                # that yields gives the core only to threads of its session.
                 process_group=0,
             )
         finally:

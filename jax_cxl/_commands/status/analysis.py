@@ -94,8 +94,8 @@ class Job:
       culprits: ranks that keep a job from continuing, with a text about each. Such a rank is gone,
         stopped or silent, or has made the job fail. Empty if nothing is wrong, or if the ranks wait
         for each other in a cycle.
-      late: ranks of a healthy job for which others wait, with a text about each. Such a rank runs,
-        but has not started the call yet.
+      late: ranks that others wait for in a healthy job, with a text about each. Such a rank runs,
+        but has not started the call that the others are in.
     """
 
     ranks: Sequence[Rank]

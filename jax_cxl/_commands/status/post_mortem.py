@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 
 class HeldPool:
-    """A job's pool, kept open by the supervisor, which outlives the ranks."""
+    """A job's pool. The supervisor, which outlives the ranks, keeps the pool open."""
 
     def __init__(self) -> None:
         self._fd: int | None = None

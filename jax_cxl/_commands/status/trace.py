@@ -86,7 +86,7 @@ def of_job(name: str, job: analysis.Job) -> dict[str, Any]:
         busy_until: list[float] = []
         for call in rank.record["calls"]:
             begin = call["submitted"]
-            # An unfinished call ends with the rank's last heartbeat.
+            # Draw an unfinished call up to the rank's last heartbeat.
             end = call["finished"] or max(rank.record["last_sign_of_life"], call["started"])
             lane = _place(busy_until, begin, max(begin, end))
             lanes[number, call["number"]] = lane

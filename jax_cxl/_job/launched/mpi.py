@@ -68,8 +68,8 @@ def number(variable: str) -> Any:
 
 
 def _address_of_open_mpi(timeout_secs: int | None, override_coordinator_port: str | None) -> str:
-    # "prterun-HOST-PID@JOB" names the host on which mpirun runs. For version 4, JAX uses this host
-    # too.
+    # PMIX_NAMESPACE is "prterun-HOST-PID@JOB", and mpirun runs on HOST. For Open MPI 4, JAX uses
+    # this host too.
     namespace = os.environ["PMIX_NAMESPACE"]
     port = override_coordinator_port or _port(namespace)
     if os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == os.environ["OMPI_COMM_WORLD_SIZE"]:

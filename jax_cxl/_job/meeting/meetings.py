@@ -135,7 +135,7 @@ def somebody_was_lost() -> bool:
 
 
 def _check_settings(meeting: str, tuning: _core.Tuning, first: int) -> None:
-    """Checks that this process has the same tuning table and early bytes as process `first`.
+    """Checks that this process has the tuning table and JAX_CXL_EARLY_BYTES of process `first`.
 
     Raises:
       MismatchError: they differ.

@@ -93,7 +93,8 @@ class Levels(NamedTuple):
             # Each wait (`done`) comes after all starts, and after the steps of the previous piece.
             y = step.done(after=(started[-1].token, results[-1:]))
             results.append(steps.after(y))
-        # No wait depends on these moves, so XLA makes them while it joins the pieces.
+        # `arrange` only moves elements, and no wait depends on it. So XLA makes these moves while
+        # it joins the pieces.
         shapes = [piece.shape for piece in pieces]
         return [steps.arrange(y, shape) for y, shape in zip(results, shapes, strict=True)]
 

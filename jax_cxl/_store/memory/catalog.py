@@ -203,8 +203,8 @@ def delete(
     Args:
       devices: the memory.
       entry: the entry.
-      refused: returns another reason why the entry must stay, or None. It is called once no process
-        can begin to read or to write.
+      refused: returns another reason why the entry must stay, or None. It is called as soon as no
+        process can begin to read or to write.
 
     Raises:
       StoreError: a process reads the section, or the entry must stay.
