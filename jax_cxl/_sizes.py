@@ -6,7 +6,7 @@ _UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 
 
 
 def parse_list(text: str) -> list[int]:
-    """Returns the sizes in bytes of a list of sizes and ranges `FROM:TO[:xFACTOR]`.
+    """Parses a list of sizes and ranges `FROM:TO[:xFACTOR]`. Returns all its sizes, in bytes.
 
     Raises:
       ValueError: the text is malformed.

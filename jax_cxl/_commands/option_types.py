@@ -47,7 +47,7 @@ def seconds(text: str) -> float:
 
 
 def telling(parse: Callable[[str], _T]) -> Callable[[str], _T]:
-    """Returns a type whose error is the text of the ValueError that `parse` raises."""
+    """Returns an argparse type that calls `parse`, and shows users the text of its ValueError."""
 
     def checked(text: str) -> _T:
         try:

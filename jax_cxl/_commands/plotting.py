@@ -28,10 +28,10 @@ def curve(axis: Any, system: str, x: Sequence[float], y: Sequence[float], **styl
 
     Args:
       axis: axes of matplotlib.
-      system: a backend of a results file, "nccl-infiniband" or "paper".
+      system: the name of a backend in a results file; or "nccl-infiniband"; or "paper".
       x: abscissas.
       y: ordinates.
-      ***style: what distinguishes several curves of one system; `label` is appended to the system's
+      **style: what distinguishes several curves of one system; `label` is appended to the system's
         name.
     """
     label, color, linestyle = _SYSTEMS[system]

@@ -11,7 +11,7 @@ _pxla.batched_device_put  # noqa: B018
 
 
 def like(array: Any, weak_type: bool, committed: bool) -> jax.Array:
-    """Returns an array that shares the buffers of `array`, and has the following two properties.
+    """Returns an array that shares the buffers of `array`, with this `weak_type` and `committed`.
 
     Args:
       array: JAX array that does not hold PRNG keys.
@@ -28,8 +28,10 @@ def like(array: Any, weak_type: bool, committed: bool) -> jax.Array:
 
 
 def of_devices(array: Any) -> Sequence[jax.Array]:
-    """Returns the parts of an array on this process's devices, in the order of
-    `addressable_shards`. That property also describes the parts, and takes twice as long.
+    """Returns the parts of an array on this process's devices.
+
+    They are in the order of `addressable_shards`, which takes twice as long, because it also
+    describes the parts.
     """
     return array._arrays
 

@@ -29,5 +29,5 @@ def register_rule(primitive: Any, rule: Callable[..., Any]) -> None:
 
 
 def is_saveable(decision: Any) -> bool:
-    """Whether a policy of `jax.checkpoint` keeps a value on the device."""
+    """Whether `decision`, which a policy of `jax.checkpoint` made, keeps a value on the device."""
     return decision is True or isinstance(decision, type(_partial_eval.Saveable))

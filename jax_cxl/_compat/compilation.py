@@ -18,7 +18,7 @@ def register_compiler_hook(platform: str, hook: Callable[[bytes], bytes | None])
 
     Args:
       platform: "cpu" or "gpu"; its backend must exist.
-      hook: takes a serialized HloModuleProto; returns another, or None to keep it.
+      hook: takes a serialized HloModuleProto. Returns another to use instead, or None to keep it.
     """
     try:
         # `jax.extend.xla` exports this module, but `jax.extend` imports Pallas.

@@ -35,9 +35,10 @@ def make_runtime_errors(make: Callable[[str], BaseException | None]) -> None:
 
 
 def watch_callbacks(notify: Callable[[BaseException], None]) -> None:
-    """Lets `notify` know of exceptions in host callbacks, such as those of `jax.pure_callback`.
+    """Calls `notify` with exceptions in host callbacks, such as those of `jax.pure_callback`.
 
-    JAX logs these exceptions in the thread that runs the callback, before it passes them to XLA.
+    It does so when JAX logs the exception: in the thread that runs the callback, and before JAX
+    passes the exception to XLA.
     """
 
     def on_record(record: logging.LogRecord) -> bool:

@@ -35,7 +35,8 @@ class Config:
       warn_after: seconds after which a waiting rank prints to stderr which rank it waits for
         (`JAX_CXL_WARN_AFTER`).
       connect_timeout: seconds for which `initialize` waits for the other processes to call it
-        (`JAX_CXL_CONNECT_TIMEOUT`). JAX aborts a process 100 s after another one has died.
+        (`JAX_CXL_CONNECT_TIMEOUT`). Values above 100 s make a difference only while all processes
+        live: JAX aborts a process 100 s after another one has died.
       heartbeat_timeout: seconds without a heartbeat after which a process of another host counts
         as dead (`JAX_CXL_HEARTBEAT_TIMEOUT`). The end of a process of this host is noticed at once.
       slot_bytes: bytes of one slot of a rank's ring, a multiple of 128

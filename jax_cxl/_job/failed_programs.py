@@ -1,8 +1,8 @@
 """Notices programs over several processes that fail outside of their collectives.
 
 A host callback may raise, or memory may run out, on one rank only. The other ranks then wait in
-collectives that this rank never starts, so this rank tells them (cc/comm/health/peers.h). They give
-up if the program has not failed on them too.
+collectives that this rank never starts, so this rank tells them that its program has failed
+(cc/comm/health/peers.h). They give up, unless the program has failed on them too.
 
 A program in one process does not concern other ranks. XLA does not name the failed program, but the
 program's results are arrays whose values are errors. So this module looks for such arrays among
@@ -45,7 +45,8 @@ def look(reason: str) -> None:
 
 
 def _tell(reason: str) -> None:
-    # The results of a program, and of programs that use them, all fail with the same text.
+    # Tell each text only once: the results of a program, and of programs that use them, all fail
+    # with the same text.
     if not any(known in reason for known in _told):
         _told.append(reason)
         _core.note_failed_program(reason)

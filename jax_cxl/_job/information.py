@@ -16,7 +16,8 @@ _log = logging.getLogger("jax_cxl")
 class _LastHandler(logging.StreamHandler):
     """Prints records, unless the program has given the root logger a handler that prints them.
 
-    Libraries such as absl add a handler when they are imported, perhaps after jax_cxl has started.
+    It looks for that handler at each record, because libraries such as absl add one when they are
+    imported, perhaps after jax_cxl has started.
     """
 
     def filter(self, record: logging.LogRecord) -> Any:

@@ -25,10 +25,11 @@ from jax_cxl import _core, errors
 INTERVAL = 60.0
 _CALLS = 4096  # A recorder holds no more calls.
 
-# The calls are divided into STRETCHES parts. A rank is persistently late if two things are true. In
-# at least LED stretches the others waited longer for it than for all other ranks together. And they
-# waited for it at least SHARE_OF_TIME of the whole time. If two ranks do equal work, each leads a
-# stretch with a probability of at most one half, and reaches LED once in 200,000 jobs.
+# The calls are divided into STRETCHES parts. A rank leads a part if the others waited longer for it
+# than for all other ranks together. It is persistently late if it leads at least LED parts, and if
+# the others waited for it for at least SHARE_OF_TIME of the whole time. If two ranks do equal work,
+# each leads a part with a probability of at most one half. Then it leads LED parts by chance with a
+# probability of less than 1 in 200,000.
 STRETCHES = 30
 LED = 27
 SHARE_OF_TIME = 0.05
@@ -46,8 +47,8 @@ class Lateness:
       rank: the rank.
       calls: number of calls.
       last: how many of them it joined last.
-      median: median of the seconds between the other ranks and this rank, over the calls that it
-        joined last.
+      median: median of the seconds by which it joined later than the second latest rank, over the
+        calls that it joined last.
       lost: total seconds that the others waited only for this rank.
       span: seconds from the first of the calls to the end of the last one.
       led: in how many of the STRETCHES parts of the calls the others waited longer for this rank
@@ -64,7 +65,7 @@ class Lateness:
 
     @property
     def persistent(self) -> bool:
-        """Whether the rank is late in most stretches, and costs the other ranks much time."""
+        """Whether the rank leads most parts of the calls, and costs the other ranks much time."""
         return (
             self.calls >= FEWEST_CALLS
             and self.led >= LED
@@ -139,7 +140,7 @@ def of_ranks(records: Sequence[Mapping[str, Any]], since: float = 0.0) -> list[L
 
 
 def slowest(found: Iterable[Lateness]) -> Lateness | None:
-    """Returns the rank that the others waited for longest, or None if they waited for no rank."""
+    """Returns the entry of the rank for which the others waited longest; None if for no rank."""
     late = max(found, key=lambda each: each.lost, default=None)
     return late if late is not None and late.lost > 0 else None
 

@@ -209,9 +209,9 @@ def current() -> Runtime | None:
 
 
 def restart(meeting: pools.Meeting, spec: pool_uri.PoolSpec) -> None:
-    """Restarts the runtime in the pool of `meeting`, which has ranks of this process.
+    """Restarts the runtime in the pool of `meeting`.
 
-    The caller holds `lock`.
+    Ranks of this process are members of the meeting. The caller holds `lock`.
     """
     global _running
     assert _running is not None

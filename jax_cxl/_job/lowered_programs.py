@@ -14,9 +14,9 @@ import jax
 
 from jax_cxl import _compat, _core
 
-# XLA's collectives in the programs that this process has compiled. `taken` counts those that run
-# through the pool, by name. `left` counts those that were supposed to, but that XLA executes
-# itself, by reason.
+# XLA's collectives in the programs that this process has compiled. `taken` counts, by name, those
+# that run through the pool. `left` counts, by reason, those that XLA executes itself although they
+# were supposed to run through the pool.
 taken: Counter[str] = Counter()
 left: Counter[str] = Counter()
 

@@ -19,8 +19,8 @@ def make_mesh(
 
     JAX counts the devices of each Linux kernel as a slice of its own, and `jax.make_mesh` refuses
     devices of several slices. Where `jax.make_mesh` works, this function returns the same mesh.
-    Otherwise it returns the devices in the order of `devices`, so that the last axis stays within a
-    host as far as possible.
+    Otherwise its mesh has the devices in the order of `devices`, so that the last axis stays within
+    a host as far as possible.
 
     Args:
       axis_shapes: number of devices along each axis. If their product is less than the number of

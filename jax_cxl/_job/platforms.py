@@ -21,7 +21,7 @@ class Platform(NamedTuple):
     Attributes:
       name: its name in JAX's lowering rules.
       target_name: its name in XLA's registry of custom calls.
-      module: the native module with the handlers.
+      module: name of the native module with the handlers.
       rank_bytes: bytes for each rank in a pool of automatic size.
     """
 
@@ -52,7 +52,7 @@ class Platform(NamedTuple):
 CPU = Platform("cpu", "cpu", "jax_cxl._core", _core.AUTOMATIC_RANK_BYTES)
 
 # A GPU moves about 50 GB/s through its link, five times as much as a core copies. A doorbell takes
-# some microseconds, so the chunks between two doorbells have to be larger: a slot has 4 MiB.
+# some microseconds, so GPUs need larger chunks between two doorbells than CPUs: a slot has 4 MiB.
 CUDA = Platform("cuda", "CUDA", "jax_cxl._cuda", 192 << 20)
 
 ALL = (CPU, CUDA)

@@ -17,7 +17,7 @@ def die_with(parent: int, number: signal.Signals) -> None:
     The request survives exec, but not fork. `parent` is the parent's process id.
     """
     _prctl(_PR_SET_PDEATHSIG, number)
-    # The parent may have died before the call above.
+    # If the parent has died before the call above, the kernel sends no signal.
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -51,7 +51,7 @@ def send(pids: set[int], number: signal.Signals) -> None:
 
 def _prctl(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    # prctl is variadic and reads unsigned long.
+    # prctl is variadic and reads an unsigned long, but ctypes would pass a plain int.
     if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

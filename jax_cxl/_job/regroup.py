@@ -173,7 +173,7 @@ class _Agreement:
             self.running.attempt += 1
 
     def _decision(self) -> tuple[Any, list[int]]:
-        """Returns the decision, or None if there is none, and the ranks that are awaited."""
+        """Returns a pair: the decision, None if there is none yet; and the ranks it waits for."""
         attempt = self.running.attempt
         # First find the lost ranks, then read: what a rank wrote before it was lost counts.
         left = [rank for rank in self.ranks if not _core.rank_lost(rank)]
@@ -242,7 +242,7 @@ class _Agreement:
         return place
 
     def _wait(self, look: Callable[[], tuple[Any, list[int]]], awaited: str) -> Any:
-        """Calls `look` until it returns a result, and returns the result."""
+        """Calls `look` until its first result is not None, and returns that."""
         while True:
             found, missing = look()
             if found is not None:

@@ -1,8 +1,8 @@
 """Python stacks of running ranks: `python -m jax_cxl status` shows where a late rank is.
 
 A rank opens a file in memory with the name `jax_cxl.stacks`, and lets faulthandler write the stacks
-of its threads there when it gets a signal. That works even while Python runs native code, and
-another process of the same user reads the file through /proc.
+of its threads there when it gets a signal. That works even while Python runs native code. Another
+process of the same user reads the file through /proc.
 """
 
 import contextlib

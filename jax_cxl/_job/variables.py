@@ -1,7 +1,7 @@
 """Names of the environment variables of jax_cxl.
 
-`configuration.Config` has a field for each variable that is not here: `timeout` is
-`JAX_CXL_TIMEOUT`.
+`configuration.Config` has a field for each variable that is not here. For example, its field
+`timeout` is the variable `JAX_CXL_TIMEOUT`.
 """
 
 # Whether XLA's collectives go through the pool: 1, STRICT, 0 or empty.
@@ -20,7 +20,8 @@ CORES = "JAX_CXL_LAUNCH_CORES"
 # How many columns of a terminal the rank's unfinished line may use. Unset if no terminal shows this
 # line.
 COLUMNS = "JAX_CXL_LAUNCH_COLUMNS"
-# Set if the ranks continue without a rank that has failed. RESTART: the failed rank starts again.
+# Set if the ranks continue without a rank that has failed. If the value is RESTART, the launcher
+# starts the failed rank again.
 GO_ON = "JAX_CXL_LAUNCH_GO_ON"
 RESTART = "restart"
 

@@ -45,7 +45,7 @@ DTYPES = _core.DTYPES
 
 
 class Op(enum.IntEnum):
-    """jax_cxl::plan::Op. The table of cc/plan/operations.h has a row for each."""
+    """The collectives: jax_cxl::plan::Op. The table of cc/plan/operations.h has a row for each."""
 
     BARRIER = 0
     ALL_GATHER = 1

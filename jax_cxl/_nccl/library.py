@@ -55,8 +55,8 @@ def real_path() -> pathlib.Path | None:
 def default_hosts(base: Mapping[str, str] = os.environ) -> str:
     """Returns what counts as a host, one of `HOSTS`, if the user does not say it.
 
-    These are the machines if `JAX_CXL_NCCL_POOL` names memory that several machines map. A pool in
-    /dev/shm serves GPUs of one machine.
+    Each machine does if `JAX_CXL_NCCL_POOL` names memory that several machines map. Otherwise the
+    pools lie in /dev/shm and serve the GPUs of one machine, so each GPU counts as a host.
     """
     return "machines" if base.get("JAX_CXL_NCCL_POOL") else "all"
 
@@ -67,7 +67,8 @@ def environment(
     """Returns the variables that let a program call NCCL through the pool.
 
     Args:
-      hosts: which communicators go through the pool; one of `HOSTS`.
+      hosts: what counts as a host, one of `HOSTS`. Communicators over several hosts go through the
+        pool.
       base: the environment of the program so far.
       one_gpu: whether each process has one GPU.
 
@@ -81,7 +82,7 @@ def environment(
     }
     if not one_gpu:
         # If CUDA loads a kernel late, it first waits for running kernels. Those may wait for
-        # another GPU of this process.
+        # another GPU of this process. So load all kernels early.
         variables["CUDA_MODULE_LOADING"] = base.get("CUDA_MODULE_LOADING", "EAGER")
     real = real_path()
     if real is not None and "JAX_CXL_NCCL_LIBRARY" not in base:

@@ -43,7 +43,7 @@ def gather_bytes(data: bytes) -> list[bytes]:
     sizes = [size for (size,) in gather([len(data)])]
     if len(sizes) == 1:
         return [data]
-    # A power of two: few sizes mean few compilations.
+    # Round up to a power of two: few different sizes mean few compilations.
     count = 1 << (max(*sizes, 1) * 2 // _WORD_BYTES).bit_length()
     words = np.frombuffer(data.ljust(count * _WORD_BYTES, b"\0"), np.uint32)
     return [row.tobytes()[:size] for row, size in zip(_gather(words), sizes, strict=True)]

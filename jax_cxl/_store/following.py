@@ -32,7 +32,7 @@ class Version:
     """A version of a tree that was read. It unpacks into `version, tree`.
 
     Attributes:
-      version: the version.
+      version: its number, as the publisher gave it.
       tree: the tree.
     """
 
@@ -50,10 +50,11 @@ class Wanted:
 
     Attributes:
       tree: the tree to build; None for all leaves.
-      version: the version; None for the newest.
+      version: number of the version; None for the newest.
       newer_than: the version must be newer; None if any will do.
-      seconds: how long to wait for it.
-      into: what an earlier read has returned, and this read may use again; None for nothing.
+      seconds: how long to wait for a version that is newer than `newer_than`.
+      into: the result of an earlier read, whose leaves this read may use again; None for no such
+        result.
       together: whether all processes of the job read the same version.
     """
 
@@ -249,7 +250,7 @@ def _read_together(devices: Devices, name: str, wanted: Wanted) -> Version:
 
 
 def _on_all(writers: Sequence[int], step: Callable[[], Any]) -> Any:
-    """Returns the result of a step. If it fails on one process, all processes raise an error."""
+    """Returns the result of `step()`. If it fails on one process, all processes raise an error."""
     problem: Exception | None = None
     result = None
     try:

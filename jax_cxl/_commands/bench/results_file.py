@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-# A dictionary that is shorter than this stays on one line.
+# A dictionary stays on one line if the line has at most this many characters.
 _LINE = 160
 
 
@@ -33,8 +33,8 @@ def write(path: pathlib.Path, found: dict[str, Any]) -> None:
 def text(value: Any, indent: int = 0) -> str:
     """Returns a value as JSON in which each row of a table has a line of its own.
 
-    A row is a dictionary in a list, or a list of more than two items in a list: a curve, which is a
-    list of pairs, is one line.
+    A list is a table if an item of it is a dictionary, a list of more than two items, or a table.
+    A curve, which is a list of pairs, is not a table, and stays on one line.
     """
     line = json.dumps(value)
     if _is_table(value):

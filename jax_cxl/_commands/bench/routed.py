@@ -16,28 +16,29 @@ NAMES = ("ragged_all_to_all", "take_rows", "moe_dispatch", "moe_combine")
 ROUTINGS = ("uniform", "skewed", "hot")
 CHOICES = 2
 _EXPERTS_PER_RANK = 4
-# A row has at most _WIDTH elements. If a rank would then have fewer than _ROWS rows, the rows are
-# shorter.
+# A row has _WIDTH elements. If a rank would then have fewer than _ROWS rows, its rows are shorter.
 _WIDTH, _ROWS = 1024, 32
 
 
 def choose(routing: str, ranks: int, tokens: int, choices: int, experts: int) -> np.ndarray:
-    """Returns different experts for each token of each rank, (ranks, tokens, choices), int32.
+    """Returns the experts that each token of each rank chooses, all different for one token.
+
+    The result is an int32 array of shape (ranks, tokens, choices).
 
     Args:
       routing: "uniform"; "skewed", in which a fifth of the experts gets 80% of the choices; or
         "hot", in which every token chooses expert 0, and its other choices are uniform.
       ranks: number of ranks.
-      tokens: tokens of each rank.
-      choices: experts of a token.
-      experts: experts of all ranks.
+      tokens: number of tokens of each rank.
+      choices: how many experts each token chooses.
+      experts: number of experts of all ranks together.
     """
     rng = np.random.default_rng(0)
     odds = np.ones(experts)
     if routing == "skewed":
         often = max(1, round(experts / 5))
         odds[:often], odds[often:] = 0.8 / often, 0.2 / (experts - often)
-    # Draw different experts (without replacement), by Gumbel's trick.
+    # Draw without replacement by Gumbel's trick: a token chooses the experts with its largest keys.
     keys = np.log(odds) + rng.gumbel(size=(ranks, tokens, experts))
     if routing == "hot":
         keys[..., 0] = np.inf
@@ -45,22 +46,26 @@ def choose(routing: str, ranks: int, tokens: int, choices: int, experts: int) ->
 
 
 def row_width(count: int) -> int:
-    """Returns the elements of a row, a power of two, if a rank's tokens have `count` elements."""
+    """Returns the number of elements of a row, if a rank's tokens together have `count` elements.
+
+    It is a power of two.
+    """
     return min(1 << max((count // _ROWS).bit_length() - 1, 0), _WIDTH)
 
 
 def rounded(count: int) -> int:
-    """Returns `count` elements, rounded down to whole rows."""
+    """Returns `count`, a number of elements, rounded down to whole rows."""
     return count - count % row_width(count)
 
 
 @dataclasses.dataclass(frozen=True)
 class Routing:
-    """Where the tokens of all ranks go.
+    """Where the tokens of all ranks go. Each rank has T tokens.
 
     Attributes:
       chosen: (ranks, T, CHOICES): the experts that each token chooses.
-      goes: (ranks, T): the rank of each token's first choice, in ascending order on each rank.
+      goes: (ranks, T): the rank to which each token goes. The tokens of a rank go to the ranks of
+        their first choices, but these targets are sorted in ascending order.
       wants: (ranks, T, ranks): whether a rank (last axis) has an expert that a token chooses.
     """
 
@@ -86,8 +91,8 @@ def of(routing: str, ranks: int, tokens: int) -> Routing:
     """Returns where the tokens of each rank go."""
     experts = ranks * _EXPERTS_PER_RANK
     if routing == "uniform" and tokens < _ROWS:
-        # Choose the experts in turn: with few tokens, random choices might exceed the room of a
-        # rank.
+        # With few tokens, random choices might send a rank more rows than its buffer has room for.
+        # So choose the experts in turn.
         turns = np.arange(ranks * tokens * CHOICES, dtype=np.int32) % experts
         chosen = turns.reshape(ranks, tokens, CHOICES)
     else:
@@ -101,15 +106,16 @@ def of(routing: str, ranks: int, tokens: int) -> Routing:
 def blocks(name: str, routing: str) -> Callable[[int], int]:
     """Returns a function from the number of ranks to the size of a rank's buffer of received rows.
 
-    The size counts blocks of T rows. If the routing is uniform, the buffer has room for twice the
-    mean number of rows, and otherwise for all rows.
+    The size is a number of blocks of T rows. If the routing is uniform, the buffer has room for
+    twice the mean number of rows that a rank receives. Otherwise it has room for the rows of all
+    ranks.
     """
     choices = CHOICES if name.startswith("moe") else 1
     return lambda ranks: choices * (min(ranks, 2) if routing == "uniform" else ranks)
 
 
 def pool(name: str, routing: str, ranks: int, count: int) -> list[tuple[float, float]]:
-    """Returns, for each rank, the rows that it must write and read, in blocks of T rows."""
+    """Returns, for each rank, how many blocks of T rows it must write to the pool and read."""
     tokens = count // row_width(count)
     found = of(routing, ranks, tokens)
     to = found.wants if name.startswith("moe") else found.goes[..., None] == np.arange(ranks)

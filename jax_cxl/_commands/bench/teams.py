@@ -18,7 +18,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 # Between GPUs, NCCL prefers NVLink or PCIe peer-to-peer copies, then host memory, and then the
-# network. Here the network is sockets on the loopback device.
+# network. Each of these environments turns off what NCCL would prefer to the path that is measured.
+# The network consists of sockets on the loopback device.
 _ENVIRONMENTS = {
     "nccl-shm": {"NCCL_P2P_DISABLE": "1"},
     "nccl-socket": {
@@ -32,7 +33,7 @@ _POLL_SECONDS = 1e-3
 
 
 def of(baselines: Sequence[str]) -> list[list[str]]:
-    """Returns the backends of each team. jax_cxl shares its processes with the first baseline."""
+    """Returns the backends of each team: jax_cxl and the first baseline, then one baseline each."""
     return [["jax_cxl", *baselines[:1]], *([name] for name in baselines[1:])]
 
 

@@ -49,7 +49,11 @@ _POOL_OF_GPUS = "shm:?size=512MiB&coherence=flush"
 
 @dataclasses.dataclass(frozen=True)
 class _Question:
-    """A value to vary, and the operations and sizes that depend on it."""
+    """A question for measurements: which of the `candidates` is the fastest.
+
+    A candidate is a set of values of the tuning table. `ops` and `sizes` are the operations and
+    sizes to measure, whose speed depends on these values.
+    """
 
     name: str
     candidates: list[dict[str, int]]
@@ -88,8 +92,8 @@ def _questions(platform: str, ranks: int) -> list[_Question]:
             [{"inline_bytes": most} for most in inline],
             *("psum,all_gather", "2KiB,8KiB,16KiB"),
         ),
-        # This question has to be the last: it is left out for two ranks, because all-reduce then
-        # always reads its one peer at once.
+        # This question has to be the last, because `questions[:-1]` leaves it out for two ranks.
+        # With two ranks, both algorithms of all-reduce read the only peer at once.
         _Question(
             "all-reduce algorithm",
             [{"all_read_bytes": most} for most in all_read],
@@ -186,11 +190,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _answer(
     question: _Question, tuned: dict[str, int], options: argparse.Namespace
 ) -> tuple[list[float], dict]:
-    """Returns each candidate's geometric mean of its times in microseconds, and the machine.
+    """Measures all candidates. Returns the mean time of each in microseconds, and the machine.
 
-    For each operation and size, only the fastest turn counts. On a shared machine, the medians of a
-    single table differed by half from turn to turn, which is more than the difference between two
-    tables.
+    A turn measures each candidate once. For each operation and size, only the fastest turn of a
+    candidate counts. On a shared machine, the medians of a single candidate differed by half from
+    turn to turn, which is more than the difference between two candidates. The mean over operations
+    and sizes is geometric.
     """
     best: list[dict[tuple[str, int], float]] = [{} for _ in question.candidates]
     machine: dict = {}
@@ -246,7 +251,10 @@ def _run(
 
 
 def _choose(question: _Question, scores: list[float], best: dict[str, int]) -> dict[str, int]:
-    """Returns the fastest candidate, or the one in `best` if it is slower by at most `_MARGIN`."""
+    """Returns the fastest candidate, or the one in the table `best` if that is almost as fast.
+
+    The latter may take longer by at most the fraction `_MARGIN`.
+    """
     fastest = min(scores)
     for candidate, score in zip(question.candidates, scores, strict=True):
         if candidate.items() <= best.items() and score <= fastest * (1 + _MARGIN):

@@ -17,7 +17,7 @@ _WAIT_MS = 300_000
 
 
 class World:
-    """The processes of one run, one rank each, on one machine.
+    """The processes of one benchmark, one rank each, on one machine.
 
     Attributes:
       rank: rank of this process.
@@ -38,7 +38,7 @@ class World:
         self.barrier()
 
     def barrier(self) -> None:
-        """Waits for all ranks. They leave within microseconds of each other."""
+        """Waits for all ranks. After a short wait they leave within microseconds of each other."""
         arrival = self._arrivals[self.rank] + np.uint64(1)
         self._arrivals[self.rank] = arrival
         polls = 0
@@ -50,7 +50,7 @@ class World:
                 os.sched_yield()
 
     def gather(self, value: float) -> list[float]:
-        """Returns the value of each rank."""
+        """Exchanges a value between all ranks. Returns the values in the order of ranks."""
         self._values[self.rank] = value
         self.barrier()
         values = self._values.tolist()
@@ -58,7 +58,7 @@ class World:
         return values
 
     def _map(self, size: int) -> mmap.mmap:
-        """Maps memory without a name, so that no file remains, however the run ends."""
+        """Maps memory that all ranks share. It has no name, so no file remains after any end."""
         client = _compat.distributed.client()
         if self.rank == 0:
             fd = os.memfd_create("jax_cxl.bench")
@@ -74,9 +74,9 @@ class World:
 
 
 class CopyBound:
-    """Copies a message of `size` bytes through the windows of a world.
+    """Measures how fast a message of `size` bytes is copied through the windows of a world.
 
-    The owner of a window writes it, and then the next rank reads it. So each rank reads data that
+    The owner of a window writes it, and then another rank reads it. So each rank reads data that
     another rank has just written, as in a collective.
     """
 
@@ -87,7 +87,7 @@ class CopyBound:
         self._target = np.ones(self._size, np.uint8)
 
     def measure(self) -> tuple[float, float]:
-        """Returns the bytes per second that the slowest rank writes and reads.
+        """Returns the speeds of the slowest writer and of the slowest reader, in bytes per second.
 
         All ranks call it together.
         """

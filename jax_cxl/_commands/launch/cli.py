@@ -1,8 +1,8 @@
 """The command `python -m jax_cxl.launch -n 2 SCRIPT`, which runs a script as several ranks.
 
 Three kinds of process take part. The launcher has the process id that the user knows, and only
-passes on signals. The supervisor, its child, starts and ends the ranks. If one of the two is
-killed, the other one or the kernel ends the rest.
+passes on signals. The supervisor, its child, starts and ends the ranks. If the launcher or the
+supervisor is killed, the other one or the kernel ends the remaining processes.
 """
 
 import argparse
@@ -21,8 +21,8 @@ from jax_cxl._job import processes
 from jax_cxl._job.launched import entry_point
 from jax_cxl._nccl import library as nccl
 
-# A job with more ranks than one of these limits needs --oversubscribe. A rank that imports JAX
-# takes a second of a core and 150 MB to start.
+# A job needs --oversubscribe if it has more ranks than the larger of two limits: _ANY_MACHINE, and
+# _PER_CORE for each core. A rank that imports JAX takes a second of a core and 150 MB to start.
 _ANY_MACHINE = 64
 _PER_CORE = 8
 
@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A signal that is ignored, as under nohup, stays ignored.
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     signals = [s for s in numbers if signal.getsignal(s) != signal.SIG_IGN]
-    # Signals wait until both processes are ready for them.
+    # Block the signals until the launcher and the supervisor are ready for them.
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     processes.become_subreaper()
     strangers = processes.descendants()
@@ -133,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if status < 0:
         print(f"jax_cxl.launch: the supervisor was killed by signal {-status}", file=sys.stderr)
         status = 128 - status
-    # The supervisor leaves no processes behind unless it was killed.
+    # If the supervisor was killed, it has left processes behind, so kill them.
     while left := processes.descendants() - strangers:
         processes.send(left, signal.SIGKILL)
         time.sleep(0.02)
@@ -143,8 +143,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _wait(child: int, signals: Sequence[signal.Signals]) -> int:
     """Passes signals on to a child until it ends; returns its exit code.
 
-    The signals stay blocked, and sigwait takes them. With handlers and a blocking waitpid, a signal
-    that arrives just before this call of waitpid would be passed on only after the child ends.
+    The signals stay blocked, and sigwait takes them. With handlers and a blocking waitpid instead,
+    a signal that arrives just before the call of waitpid would be passed on only after the child
+    has ended.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     while True:

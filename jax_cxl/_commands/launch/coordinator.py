@@ -16,10 +16,11 @@ def main() -> None:
     """Serves until the supervisor ends this process."""
     parent, port, size = map(int, sys.argv[1:4])
     processes.die_with(parent, signal.SIGKILL)
-    # These signals tell the ranks to end, and the ranks need the service until they have ended.
+    # Ignore the signals that tell the ranks to end: they need the service until they have ended.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    # Hides a warning that recoverability is experimental. The library reads this when it is loaded.
+    # This variable hides a warning that recoverability is experimental. jaxlib reads the variable
+    # when it is loaded.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         from jaxlib import _jax

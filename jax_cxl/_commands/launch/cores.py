@@ -7,21 +7,21 @@ _TOPOLOGY = pathlib.Path("/sys/devices/system/cpu")
 
 
 def share(available: Collection[int], rank: int, size: int) -> list[int]:
-    """Returns the cores of one rank: an equal share of adjacent cores.
+    """Returns the processors of one rank: an equal share, on adjacent cores.
 
     Args:
       available: the processors that the job may use.
       rank: the rank, from 0.
       size: the number of ranks, at most the number of processors.
     """
-    # The two threads of a core stay together, although their numbers are far apart.
+    # Sort by core, so that the two threads of a core stay together: their numbers are far apart.
     neighbors = sorted(available, key=lambda processor: (_place(processor), processor))
     first, last = (len(neighbors) * r // size for r in (rank, rank + 1))
     return neighbors[first:last]
 
 
 def _place(processor: int) -> tuple[int, int]:
-    """Returns the package and the core of a processor, or 0 for each that Linux does not report."""
+    """Returns the package and the core of a processor, or zeros if Linux does not report both."""
     folder = _TOPOLOGY / f"cpu{processor}" / "topology"
     try:
         package, core = (

@@ -74,8 +74,8 @@ class Job(argparse.Namespace):
             environment[variables.GO_ON] = variables.RESTART if self.restart_lost else "1"
         if self.replace_collectives and base.get(variables.REPLACE_COLLECTIVES) != variables.STRICT:
             environment[variables.REPLACE_COLLECTIVES] = "1"
-        # Keep the GPUs that the user chose (several ranks may share one), but not those that an
-        # outer launcher chose.
+        # Keep the GPUs that the user chose (several ranks may share one). If RANK is set, an outer
+        # launcher chose the GPUs, so do not keep them.
         if variables.LOCAL_DEVICES not in base or variables.RANK in base:
             count = self.devices_per_process or 1
             gpus = range(rank * count, (rank + 1) * count)

@@ -62,7 +62,7 @@ class Sink:
 
         Args:
           owner: the owner of the text. If several owners have a text, the latest text is shown.
-            When that is removed, the one before it appears again.
+            When the latest text is removed, the previous one appears again.
           text: the text. An empty text removes the owner's text.
         """
         if text == self._unfinished.get(owner, b""):
@@ -115,8 +115,8 @@ class Source:
         if not data:
             self.close()
             return
-        # The text of earlier reads contains no line end, except perhaps a carriage return at its
-        # end. So search only if there is one, or if the new bytes contain a line end.
+        # The text of earlier reads contains no line end, except perhaps a carriage return as its
+        # last byte. So search for line ends only in that case, or if the new bytes contain one.
         search = b"\n" in data or b"\r" in data or self._text.endswith(b"\r")
         self._text += data
         lines = self._take_lines() if search else []

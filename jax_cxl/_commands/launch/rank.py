@@ -51,7 +51,8 @@ def main() -> None:
         if not isinstance(error, Exception):
             raise
         error.__traceback__ = _users_part(error.__traceback__)
-        # The interpreter also sets this, for exit handlers that ask how the program ended.
+        # Exit handlers read this to find out how the program ended. The interpreter would set it,
+        # too, if the error reached it.
         sys.last_value = error
         sys.excepthook(type(error), error, error.__traceback__)
     sys.exit(1)
@@ -62,7 +63,8 @@ def _run(kind: str, name: str) -> None:
     if kind == MODULE:
         runpy.run_module(name, run_name="__main__", alter_sys=True)
         return
-    # Python puts a script's folder first in sys.path. Here, `-m` has put the current folder there.
+    # Put the script's folder first in sys.path, as Python does. There is the current folder now,
+    # because this module was started with `-m`.
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(name))
     runpy.run_path(name, run_name="__main__")

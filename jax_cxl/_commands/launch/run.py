@@ -118,7 +118,8 @@ def _follow(command: list[str], environment: Mapping[str, str]) -> tuple[int, li
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        # An interrupt of the notebook reaches this process alone, which passes it on.
+        # In a session of its own, the command does not get an interrupt of the notebook. Only this
+        # process gets the interrupt, and passes it on.
         start_new_session=True,
     ) as child:
         assert child.stdout is not None

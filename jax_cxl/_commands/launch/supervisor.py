@@ -1,8 +1,8 @@
 """Starts the ranks of a job, passes on their output and ends them.
 
-The supervisor has one thread, because the kernel's parent-death signal belongs to the thread that
-starts a rank. It is a subreaper: if a rank leaves processes behind, in any session, they become the
-supervisor's children. It returns when it has no children left.
+The supervisor has a single thread, because the kernel sends a rank its parent-death signal when the
+thread that started the rank ends. The supervisor is a subreaper: if a rank leaves processes behind,
+in any session, they become the supervisor's children. It returns when it has no children left.
 """
 
 import contextlib
@@ -42,8 +42,8 @@ class Supervisor:
         self._sources: list[output.Source] = []
         self._ranks: dict[int, int] = {}  # Process id -> rank, of the ranks that run.
         self._coordinator: int | None = None  # Process id.
-        # Descriptor -> the socket for reports of a rank (environment.reports), and the rank's
-        # process id.
+        # Descriptor of a socket -> the socket, from which the reports of a rank come
+        # (environment.reports), and the rank's process id.
         self._reports: dict[int, tuple[socket.socket, int]] = {}
         self._restarts = 0
         self._stopped = False  # Whether a signal, not the end of a rank, has ended the job.
@@ -168,8 +168,9 @@ class Supervisor:
                 stderr=subprocess.PIPE if piped else None,
                 pass_fds=[reporter.fileno(), self._board.fd],
                 # Each rank gets a process group of its own, so that Ctrl-C of the terminal reaches
-                # the launcher only. All ranks stay in one session: Linux divides a core between
-                # sessions, and a thread that yields gives the core only to threads of its session.
+                # the launcher only. All ranks stay in one session, so that a rank that waits can
+                # give its core to another rank: Linux divides a core between sessions, and a thread
+                # that yields gives the core only to threads of its session.
                 process_group=0,
             )
         finally:
@@ -230,14 +231,14 @@ class Supervisor:
         self._sources = [source for source in self._sources if not source.closed]
 
     def _timeout(self) -> float | None:
-        """Returns the milliseconds that poll() may wait."""
+        """Returns how many milliseconds poll() may wait; None if there is no limit."""
         first = min([self._kill_at, *(at for _, at in self._failing.values())])
         if first == math.inf:
             return None
         return 1000 * max(first - time.monotonic(), _POLL_SECONDS)
 
     def _on_signal(self, number: int) -> None:
-        """Ends the job on a signal to the launcher. A second signal kills it at once."""
+        """Ends the job on a signal to the launcher. A second signal kills all ranks at once."""
         if number == signal.SIGCHLD:
             return
         received = signal.Signals(number)
@@ -295,7 +296,7 @@ class Supervisor:
         reports.close()
         if report:
             self._reap()  # First handle ranks that ended before this rank failed.
-        # If the rank has ended meanwhile, its exit status has been handled.
+        # Ignore the report if the rank has ended meanwhile: then its exit status has been handled.
         if report and not self._ending and pid in self._ranks:
             if self._job.survives:
                 self._failing[pid] = report[0], time.monotonic() + self._job.grace
@@ -319,7 +320,7 @@ class Supervisor:
             self._on_failure(number, code)
 
     def _on_failure(self, number: int, code: int, spare: int | None = None) -> None:
-        """Ends the job after a rank failed. `spare` gets no signal: it ends by itself."""
+        """Ends the job after a rank failed. Process `spare` gets no signal: it ends by itself."""
         self._status = 128 - code if code < 0 else code
         others = "; ending the others" if self._ranks.keys() - {spare} else ""
         self._end(signal.SIGTERM, f"rank {number} {_how(code)}{others}", spare)

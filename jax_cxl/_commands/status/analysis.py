@@ -53,7 +53,7 @@ class Rank:
         return self.stuck or (calls[-1] if calls else None)
 
     def progress(self) -> tuple[str, str]:
-        """Describes the rank's last call: which it is, and how long it has been in its stage."""
+        """Returns two texts: the rank's last call with its stage, and the time in this stage."""
         call = self.last_call
         if call is None:
             return "none", ""
@@ -67,8 +67,9 @@ class Rank:
     def seconds_since(self, moment: float) -> float:
         """Returns how long ago a moment in this rank's record was.
 
-        Adds the time from the moment to the rank's last heartbeat, both by the clock of the rank's
-        host, and the time since that heartbeat. So clocks of different hosts are not compared.
+        The result is the sum of two times: from the moment to the rank's last heartbeat, and from
+        that heartbeat until now. Each is the difference of two times of one host's clock, so clocks
+        of different hosts are not compared.
         """
         passed = self.silent
         if process_identity.on_this_kernel(self.record):
@@ -93,8 +94,8 @@ class Job:
       culprits: ranks that keep a job from continuing, with a text about each. Such a rank is gone,
         stopped or silent, or has made the job fail. Empty if nothing is wrong, or if the ranks wait
         for each other in a cycle.
-      late: ranks of a healthy job for which others wait, with a text about each. Such a rank runs,
-        but has not started the call yet.
+      late: ranks that others wait for in a healthy job, with a text about each. Such a rank runs,
+        but has not started the call that the others are in.
     """
 
     ranks: Sequence[Rank]
@@ -224,7 +225,7 @@ def _ends(ranks: list[Rank]) -> list[Rank]:
                 else:
                     chain.append(other)
     # A rank that gave up has an error about another rank. That other rank may have ended without an
-    # error of its own. It is then an end, too.
+    # error of its own. Then it is the end of a chain, too.
     for rank in ranks:
         if gave_up and rank.number not in gave_up and rank.state == "gone" and rank.stuck:
             ends[rank.number] = rank

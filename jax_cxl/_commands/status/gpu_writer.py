@@ -16,10 +16,10 @@ Writer = Callable[[int, int, bool], None]
 
 
 def open_writer(pool: "_core.Pool") -> tuple[Writer | None, str]:
-    """Returns a function that lets a GPU write a check word, and an empty text.
+    """Returns a function that lets a GPU of this host write a check word, and "".
 
-    The function takes the arguments of `pool.store_check_word`. If this host has no GPU that can
-    write into the memory, `open_writer` returns None, and a text with the reason.
+    The function takes the arguments of `pool.store_check_word`. If no GPU of this host can write
+    into the memory, `open_writer` returns None and the reason.
     """
     # By default, JAX takes most of the GPU's memory.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")

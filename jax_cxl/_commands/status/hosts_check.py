@@ -29,6 +29,9 @@ _ANSWER_SECONDS = 180.0
 class Arrivals:
     """How many stores, one to each word, arrived at the other host.
 
+    To drop a cache line is to remove it from the caches of the host that loads the word, so that
+    the load reads the memory itself.
+
     Attributes:
       plain: how many stores without a write-back arrived, although the loads dropped no cache line.
       dropped: how many stores without a write-back arrived, if each load dropped its line first.
@@ -50,7 +53,7 @@ class Observations:
       gpus: arrivals of writes by one GPU of each host that has GPUs, or a text that tells why no
         GPU wrote.
       round_trip_ns: median time of a doorbell to the other host and back.
-      kernels: how many kernels took part.
+      kernels: under how many Linux kernels the two processes run, 1 or 2.
     """
 
     words: int
@@ -141,8 +144,9 @@ def _connect(host: str, port: int) -> socket.socket:
     while True:
         try:
             connection = socket.create_connection((host, port), timeout=_ANSWER_SECONDS)
-            # If no process of this host listens on the port yet, Linux may choose the same port for
-            # this end of the connection. Then the process talks to itself.
+            # If the address is of this host, and no process listens on the port yet, Linux may
+            # choose the same port for this end of the connection. Then the process is connected to
+            # itself.
             if connection.getsockname() != connection.getpeername():
                 return connection
             # Close the connection at once, so that the port is free for the server.
@@ -156,7 +160,7 @@ def _connect(host: str, port: int) -> socket.socket:
 
 
 def _server(port: int) -> socket.socket:
-    """Listens on IPv6 too: a name such as localhost may resolve to an IPv6 address first."""
+    """Returns a listening socket, for IPv6 too: localhost may resolve to an IPv6 address first."""
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server(("", port))
@@ -237,10 +241,10 @@ def exchange(
       first: whether this host writes first.
 
     Returns:
-      The arrivals for each kind of writer that a host has. They are the same on both hosts.
+      The arrivals for each kind of writer that at least one host has, the same on both hosts.
     """
     found = {}
-    # Each step writes a new value, so that no value of an earlier step counts as an arrival.
+    # Each writer of each host writes new values, so that no earlier value counts as an arrival.
     value = 10
     for kind, writer in writers.items():
         seen = []

@@ -65,7 +65,7 @@ def begins_with(path: str, magic: bytes, *offsets: int) -> bool:
 
 
 def mapped_by(pid: int) -> dict[str, int]:
-    """Returns the files and devices that a process maps shared, and the offset of each mapping."""
+    """Returns the files and devices that a process maps shared, and the lowest offset in each."""
     offsets: dict[str, int] = {}
     try:
         lines = pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines()

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 
 class HeldPool:
-    """A job's pool, kept open by the supervisor, which outlives the ranks."""
+    """A job's pool. The supervisor, which outlives the ranks, keeps the pool open."""
 
     def __init__(self) -> None:
         self._fd: int | None = None
@@ -18,8 +18,8 @@ class HeldPool:
     def hold(self, fd: int, offset: int) -> None:
         """Keeps the pool at `offset` of an open file, and releases the pool that it kept before."""
         self._release()
-        # Open the file again. The descriptor of a rank shares the rank's lock on the pool, and a
-        # locked pool counts as the pool of a living job.
+        # Open the file again. The rank's own descriptor would keep the rank's lock on the pool even
+        # after the rank's end, and a locked pool counts as the pool of a living job.
         with contextlib.suppress(OSError):
             self._fd = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
         self._offset = offset

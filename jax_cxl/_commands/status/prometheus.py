@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from jax_cxl._commands.status import analysis
 
-# For each metric: its name, its field in an operation's record ("" for a gauge of the rank), its
-# help.
+# For each metric: its name; its field in the record of an operation, or "" for a gauge of a rank;
+# and its help text.
 _METRICS = (
     ("calls_total", "calls", "Collectives that the rank has started."),
     ("operand_bytes_total", "bytes", "Bytes of the operands of these collectives."),
@@ -26,7 +26,7 @@ _METRICS = (
 
 
 def text(jobs: Sequence[tuple[str, analysis.Job]]) -> str:
-    """Returns the counters of all ranks. `jobs` has the name of each job's pool, and the job."""
+    """Returns the counters of all ranks. `jobs` has pairs of a pool's name and the pool's job."""
     lines: list[str] = []
     for name, field, meaning in _METRICS:
         metric = f"jax_cxl_{name}"

@@ -129,8 +129,8 @@ def main(arguments: Sequence[str]) -> int:
 def _pools(target: str | None, is_store: bool) -> list[pools.Found]:
     """Returns the pools to read: those that `target` names, or all pools of this user.
 
-    `is_store` is whether `target` names stores. Then there may be no pool, because a process may
-    have tables open and no pool.
+    `is_store` is whether stores were found for `target`. Then it is no error if there is no pool,
+    because a process may have tables of a store open, but no pool.
     """
     if target is None:
         return pools.of_this_user()
@@ -197,7 +197,7 @@ def _print(name: str, job: analysis.Job) -> None:
 
 
 def _print_stack(rank: analysis.Rank) -> None:
-    """Prints which line of its Python program a process of this machine is executing."""
+    """Prints the Python stack of a rank, if its process runs on this machine."""
     if not process_identity.pid_means_the_same(rank.record):
         return
     stack = stacks.read(rank.record["pid"])

@@ -28,7 +28,7 @@ class Reader:
     """A process that has a table open.
 
     Attributes:
-      process: the process.
+      process: describes the process, such as "process 12 (python3) on host a".
       rows: rows that it has taken so far.
       rows_per_s: rows that it takes per second.
     """

@@ -104,9 +104,10 @@ def dax_devices(sysfs: pathlib.Path = _SYSFS) -> list[DaxDevice]:
 
 
 def nearest(gpu: PciDevice, links: list[PciDevice]) -> tuple[str, list[PciDevice]]:
-    """Returns the links that are nearest to a GPU, and a text about how near they are.
+    """Returns a text about how near the nearest links of a GPU are, and these links.
 
-    If the NUMA node of the GPU, or of every link, is unknown, no link is nearest.
+    Links that share PCI bridges with the GPU are nearer than other links at its socket. If no link
+    shares a bridge, and the NUMA node of the GPU or of every link is unknown, no link is nearest.
     """
     shared = [len({*gpu.bridges} & {*link.bridges}) for link in links]
     most = max(shared, default=0)

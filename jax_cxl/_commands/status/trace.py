@@ -86,7 +86,7 @@ def of_job(name: str, job: analysis.Job) -> dict[str, Any]:
         busy_until: list[float] = []
         for call in rank.record["calls"]:
             begin = call["submitted"]
-            # An unfinished call ends with the rank's last heartbeat.
+            # Draw an unfinished call up to the rank's last heartbeat.
             end = call["finished"] or max(rank.record["last_sign_of_life"], call["started"])
             lane = _place(busy_until, begin, max(begin, end))
             lanes[number, call["number"]] = lane
@@ -109,7 +109,8 @@ def _event(phase: str, rank: int, lane: int, name: str, **more: Any) -> dict[str
 def _place(busy_until: list[float], begin: float, end: float) -> int:
     """Returns the first track of a rank that is free from `begin` on, and takes it until `end`.
 
-    So calls that overlap lie on different tracks.
+    So calls that overlap lie on different tracks. `busy_until` has the time at which the last call
+    of each track ends.
     """
     free = (lane for lane, busy in enumerate(busy_until) if busy <= begin)
     lane = next(free, len(busy_until))
@@ -133,8 +134,8 @@ def _bars(
     }
     begin = call["submitted"]
     yield bar(call["name"], "call", begin, end) | {"args": arguments}
-    # A call without a start is an eager call, or still waits. In both cases all of its time is a
-    # wait.
+    # `started` is 0 for an eager call, and for a call that still waits for other ranks. In both
+    # cases all of the call's time is a wait.
     started = min(max(call["started"], begin), end) if call["started"] else end
     for name, since, until in (("waiting", begin, started), ("working", started, end)):
         if until > since:

@@ -87,7 +87,7 @@ def _restored_as(ocp: Any, described: Any) -> type | None:
 
 
 def _nested(values: dict[str, Any]) -> Any:
-    """Returns a tree of dicts and lists for leaves that have names."""
+    """Returns a tree of dicts and lists, made from the names of its leaves and their values."""
     root: dict[str | int, Any] = {}
     for name, value in values.items():
         *nodes, last = names.parse(name) or ("",)

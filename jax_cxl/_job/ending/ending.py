@@ -5,7 +5,7 @@ JAX aborts the program after a minute or more. So the survivors leave JAX's coor
 without that barrier. Process 0, which hosts the service, leaves last, because JAX aborts the
 other processes when the service ends.
 
-Under `python -m jax_cxl.launch` the launcher ends the ranks.
+Under `python -m jax_cxl.launch` none of this is needed, because the launcher ends the ranks.
 """
 
 import contextlib

@@ -1,8 +1,9 @@
 """Errors of compiled programs, as exceptions of `jax_cxl.errors`.
 
 A handler can give XLA only a code and a text. JAX later raises `jax.errors.JaxRuntimeError` with
-this text, possibly in another place. The native library remembers the status of each text. This
-module makes JAX's exception an instance of both JAX's class and jax_cxl's.
+this text, possibly in another place. The native library remembers which status each text belongs
+to. With that status, this module makes JAX's exception an instance of both JAX's class and
+jax_cxl's.
 """
 
 import functools
@@ -26,8 +27,8 @@ _sources: list[Callable[[str], Any]] = [_of_handlers]
 def add_source(find: Callable[[str], Any]) -> None:
     """Adds a function that finds the reason for which a program failed.
 
-    Engines need one if their errors do not reach XLA as a text. For example, a kernel that gives up
-    causes a CUDA error without a reason, and the CUDA module has the reason.
+    An engine needs such a function if its errors do not reach XLA as a text. For example, a kernel
+    that gives up causes a CUDA error without a reason, and the CUDA module has the reason.
 
     Args:
       find: takes the text of a `jax.errors.JaxRuntimeError`. It returns the failure, as the

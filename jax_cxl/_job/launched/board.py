@@ -8,8 +8,8 @@ that it can join.
 import mmap
 import os
 
-# RUNS: the rank has not begun to connect. CONNECTS: it has. ENDED: it ended before it connected.
-# FINISHED: it connected, and ended with status 0.
+# RUNS: the rank has not begun to connect. CONNECTS: it has begun to connect. ENDED: it ended before
+# it began to connect. FINISHED: it began to connect, and later ended with status 0.
 RUNS, CONNECTS, ENDED, FINISHED = range(4)
 
 

@@ -1,11 +1,12 @@
 """Makes `jax.distributed.initialize()` find the number of ranks and the rank of this process.
 
-JAX takes both from the first `ClusterEnv` in its list that is present. The launcher's `ClusterEnv`
-has to exist before the script calls `initialize`. But the launcher must not import JAX, because the
-script may set XLA_FLAGS or JAX_PLATFORMS first. So an import hook defines the class when the script
-imports JAX, right after its base class. In JAX's list the class then comes before the classes of
-Slurm, Open MPI and Kubernetes, so that JAX finds it even inside their allocations. The same hook
-defines classes for the MPI launchers that JAX does not know (mpi.py).
+JAX takes both from the first `ClusterEnv` in its list that detects its environment. The launcher's
+`ClusterEnv` has to exist before the script calls `initialize`. But the launcher must not import
+JAX, because the script may set XLA_FLAGS or JAX_PLATFORMS first. So an import hook defines the
+class when the script imports JAX, right after JAX has defined the base class. In JAX's list the
+class then comes before the classes of Slurm, Open MPI and Kubernetes, so that JAX finds it even
+inside their allocations. The same hook defines classes for the MPI launchers that JAX does not know
+(mpi.py).
 """
 
 import functools

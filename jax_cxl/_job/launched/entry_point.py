@@ -1,4 +1,4 @@
-"""The entry point by which JAX finds jax_cxl, and the variable that has no effect without it."""
+"""The entry point by which JAX finds jax_cxl. `JAX_CXL_REPLACE_COLLECTIVES` needs it."""
 
 import logging
 import os

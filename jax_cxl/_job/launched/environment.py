@@ -11,9 +11,10 @@ import time
 from jax_cxl._job import variables
 from jax_cxl._job.launched.board import Board
 
-# The socket on which a rank reports to the supervisor. A rank sends two kinds of reports: it has a
-# pool (a 0, the offset of the pool in its file, and the open file), or it fails (a byte, its exit
-# status). Only the rank itself has the socket, not the processes that it starts.
+# The socket on which a rank reports to the supervisor. There are two kinds of reports. If the rank
+# has a pool, it sends a 0, the offset of the pool in its file, and the open file. If it fails, it
+# sends a byte, its exit status. Only the rank itself has the socket, not the processes that it
+# starts.
 reports: socket.socket | None = None
 
 # The states of all ranks. Only the rank itself has the board, not the processes that it starts.
@@ -40,8 +41,9 @@ def launched() -> bool:
 
 
 def process_count_variable() -> str:
-    """Returns the variable that shows that there are several processes, such as "PMI_SIZE=2", or
-    "".
+    """Returns the variable that shows that there are several processes, "" if there is none.
+
+    The result has the form "PMI_SIZE=2".
     """
     for name in _PROCESS_COUNTS:
         count = os.environ.get(name, "")

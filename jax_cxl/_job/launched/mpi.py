@@ -3,7 +3,7 @@
 JAX detects Open MPI up to version 4 by a variable that version 5 does not set. It detects no
 launcher of the MPICH family. The environment has the number of processes and the number of this
 process, but not the address of process 0. So the address is computed from something that all
-processes of a job share: the launcher's name for the job, or the launcher itself.
+processes of a job share: the launcher's name for the job, or a process of the launcher.
 """
 
 import os
@@ -68,8 +68,8 @@ def number(variable: str) -> Any:
 
 
 def _address_of_open_mpi(timeout_secs: int | None, override_coordinator_port: str | None) -> str:
-    # "prterun-HOST-PID@JOB" names the host on which mpirun runs. For version 4, JAX uses this host
-    # too.
+    # PMIX_NAMESPACE is "prterun-HOST-PID@JOB", and mpirun runs on HOST. For Open MPI 4, JAX uses
+    # this host too.
     namespace = os.environ["PMIX_NAMESPACE"]
     port = override_coordinator_port or _port(namespace)
     if os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == os.environ["OMPI_COMM_WORLD_SIZE"]:

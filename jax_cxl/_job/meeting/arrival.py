@@ -111,8 +111,9 @@ def begin(awaited: Sequence[int], timeout: float) -> None:
     deadline = time.monotonic() + timeout
     with telling_failures():
         if not _compat.backends.made():
-            # Make the devices now: JAX makes them in all processes together, and a process that
-            # has yet to lower its first collective may already wait for this one.
+            # Make the devices now: JAX makes them in all processes together. A process that calls
+            # `initialize` only later, with its first collective, may already be making its devices,
+            # and waits until this process makes them too.
             announced = making_devices.announcements
             wait_for(lambda: announced().keys() >= set(missing()) or None, timeout, problem)
             jax.devices()
@@ -189,7 +190,7 @@ def exchange(folder: str, value: str, processes: Sequence[int], what: str) -> li
 
 
 def _soon(key: str) -> str | None:
-    """Returns the value of a key, None if it gets none during a pause."""
+    """Waits for the value of a key for the length of a pause. Returns it, or None."""
     # The service answers as soon as there is a value, sooner than a pause would end.
     return _compat.distributed.key_value(key, round(_LONGEST_PAUSE * 1000))
 

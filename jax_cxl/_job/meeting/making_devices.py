@@ -1,10 +1,10 @@
 """Which processes are making their devices.
 
-JAX makes the devices of all processes together: a process that makes its devices waits for the
-others. Such a process may start jax_cxl only later, when it lowers its first collective. So the
-processes that are in `initialize` must not wait for it there: they make their devices too. JAX
-calls the plugin (_takeover/plugin.py) when it makes devices, and the plugin announces this in JAX's
-key-value store:
+JAX makes the devices of all processes together: a process that makes its devices waits until the
+others make theirs. Such a process may start jax_cxl only later, when it lowers its first
+collective. Other processes may already be in `initialize`. They must not wait there for that
+process before they have made their own devices. JAX calls the plugin (_takeover/plugin.py) when it
+makes devices, and the plugin announces this in JAX's key-value store:
 
     jax_cxl/making_devices/P   "1" if process P replaces the collectives of programs, otherwise "0"
 """
@@ -24,7 +24,10 @@ def announce(replaces: bool) -> None:
 
 
 def announcements() -> dict[int, bool]:
-    """Returns whether each process that has begun to make its devices replaces collectives."""
+    """Returns, for each process that has begun to make its devices, what it announced.
+
+    That is whether it replaces collectives.
+    """
     entries = _compat.distributed.entries(_FOLDER)
     return {int(process): value == "1" for process, value in entries.items()}
 

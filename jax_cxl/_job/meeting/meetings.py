@@ -47,8 +47,8 @@ _past = _Past()
 def begin() -> None:
     """Counts an attempt to start.
 
-    An attempt that fails counts too. So the count is equal in all processes, because all of them
-    begin the same attempts.
+    An attempt that fails counts too. All processes begin the same attempts, so their counts are
+    equal.
     """
     _past.starts += 1
 
@@ -101,8 +101,8 @@ def come_together(
         generation = max(before, 0)
         if before >= 0 and len(processes) > 1:
             # A rank that had given up when it shut down may have launched a program a different
-            # number of times. Calls are matched by these numbers, so the ranks need newly compiled
-            # programs.
+            # number of times than the other ranks. Calls of the ranks are matched by these numbers,
+            # so all ranks need newly compiled programs.
             what = "call jax_cxl.initialize() again"
             told = arrival.exchange(f"{key}/failed", f"{_past.failed:d}", processes, what)
             generation += "1" in told
@@ -135,7 +135,7 @@ def somebody_was_lost() -> bool:
 
 
 def _check_settings(meeting: str, tuning: _core.Tuning, first: int) -> None:
-    """Checks that this process has the same tuning table and early bytes as process `first`.
+    """Checks that this process has the tuning table and JAX_CXL_EARLY_BYTES of process `first`.
 
     Raises:
       MismatchError: they differ.
@@ -199,7 +199,8 @@ def _meet(
         try:
             pool = pools.attach(place)
         except errors.PoolNotFoundError:
-            # The name may be missing because another process gave up. Then raise its error instead.
+            # The name may be missing because another process gave up. Then raise that process's
+            # error instead.
             arrival.check_others()
             raise
     try:

@@ -47,7 +47,10 @@ class BetweenDevices:
         self._reduce_op = reduce_op
 
     def reduce_scatter(self, x: Any) -> Any:
-        """Exchanges the parts, then combines them in rank order: XLA's sum has no fixed order."""
+        """Exchanges the parts, then combines them in rank order.
+
+        It does not use XLA's own sum, because that has no fixed order.
+        """
         parts = self.all_to_all(x)
         wide = parts.astype(dtypes.accumulator(x.dtype))
         combine = {

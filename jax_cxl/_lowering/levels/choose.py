@@ -29,8 +29,8 @@ def collective(
     """Lowers a collective over mesh axes, in levels if `levels` is True or if that is faster.
 
     Between CPU devices a collective in levels is one call (cc/comm/level_calls.h). Between GPUs it
-    is a composition (compose.py). The start of a composition (`x_start`) returns a complete result,
-    because a future can hold only a single call.
+    is a composition (compose.py). The start of a composition, such as `all_gather_start`, returns a
+    complete result, because a future can hold only a single call.
 
     Args:
       ctx: context of the lowering rule.
@@ -50,8 +50,8 @@ def collective(
     aval_out: Any = ctx.avals_out[0]
     one_call = _is_one_call(ctx)
     movable = one_call or moves(aval_in.dtype)
-    # Between GPUs a start in levels waits for the whole collective, so a program has to ask for
-    # levels. And XLA does not move all dtypes between GPUs.
+    # Between GPUs, choose no levels for two kinds of calls: starts, which would wait for the whole
+    # collective, and calls with a dtype that XLA does not move.
     if levels is None and (len(ctx.avals_out) > 1 or not movable):
         levels = False
     ranks = rank_groups.of_groups(ctx, name, axes, groups)

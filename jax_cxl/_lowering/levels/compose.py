@@ -81,7 +81,7 @@ class Levels(NamedTuple):
         return y.reshape(*y.shape[:-1], *block)
 
     def _overlapped(self, op: Op, steps: _Steps, pieces: list[Any]) -> list[Any]:
-        """Runs the collective for each piece. The step across of a piece overlaps other steps."""
+        """Runs the collective for each piece. Steps across overlap the steps of other pieces."""
         started: list[Any] = []
         for piece in pieces:
             # Without the tie, XLA may run the `before` steps of all pieces ahead of the first
@@ -93,7 +93,8 @@ class Levels(NamedTuple):
             # Each wait (`done`) comes after all starts, and after the steps of the previous piece.
             y = step.done(after=(started[-1].token, results[-1:]))
             results.append(steps.after(y))
-        # No wait depends on these moves, so XLA makes them while it joins the pieces.
+        # `arrange` only moves elements, and no wait depends on it. So XLA makes these moves while
+        # it joins the pieces.
         shapes = [piece.shape for piece in pieces]
         return [steps.arrange(y, shape) for y, shape in zip(results, shapes, strict=True)]
 

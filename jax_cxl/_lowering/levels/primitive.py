@@ -136,7 +136,7 @@ def _permute(x, d, *, sources, **_):
     return jnp.where(receives, jnp.take(x, np.maximum(index, 0), d), jnp.zeros_like(x)), d
 
 
-# The functions that compute collectives over an axis of vmap, if these only move elements.
+# For each collective that only moves elements: the function that computes it over an axis of vmap.
 _MOVES: dict[Op, Callable] = {
     Op.ALL_GATHER: _gather,
     Op.GATHER: _gather,

@@ -12,9 +12,9 @@ OPS = (Op.ALL_REDUCE, Op.REDUCE_SCATTER, Op.ALL_GATHER, Op.ALL_TO_ALL, Op.BROADC
 LEAST_CPU_RANKS = 8
 # This value in the tuning table means that no size is large enough for levels.
 NEVER = 1 << 62
-# The fewest bytes of a chunk, for a collective between GPUs that is composed of steps. What counts
-# is the larger of the two buffers of the chunk's step through the pool. docs/levels.md explains why
-# this is a constant.
+# The fewest bytes of a chunk, for a collective between GPUs that is composed of steps. A chunk has
+# the bytes of its step through the pool: of the operand or the result, whichever is larger.
+# docs/levels.md explains why this is a constant.
 CHUNK_BYTES = 4 << 20
 # More chunks would shorten only the steps of the first and the last chunk, which do not overlap
 # with other steps.

@@ -49,8 +49,8 @@ def below(x: Any, bound: int) -> Any:
 def signed(x: Any) -> Any:
     """Returns integers as int32, or as int64 if that may be needed and JAX has it.
 
-    Numbers that do not fit become the nearest number that fits. No array has that many rows
-    (`check_rows`), so such a number is still out of range after the conversion.
+    Numbers that do not fit become the nearest number that fits. This number is out of range for
+    every array (`check_rows`), as the original number is.
 
     Args:
       x: array from `integers`.

@@ -156,7 +156,7 @@ def vary_alike(axes: Axes, *arrays: Any) -> list[Any]:
 def bind_reduction(primitive: Any, x: Any, axes: Axes, groups: Groups, levels: bool | None) -> Any:
     """Binds a primitive with the parameters `axes`, `groups`, `invariant` and `levels`."""
     if not _compat.tracing.check_vma() or groups is not None:
-        # The results of different groups differ, so they stay varying.
+        # With groups, ranks of different groups have different results, so these stay varying.
         return primitive.bind(
             vary(x, axes), axes=axes, groups=groups, invariant=False, levels=levels
         )

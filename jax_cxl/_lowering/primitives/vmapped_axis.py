@@ -24,5 +24,5 @@ def check(name: str, axis: Any, axes: Any, groups: Any, *, others: bool = False)
 
 
 def to_front(x: Any, d: int | None, size: int) -> Any:
-    """Returns x with its batch dimension d first. If d is None, the batch's elements are equal."""
+    """Returns x with its batch dimension d first. If d is None, it repeats x `size` times."""
     return jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)

@@ -14,7 +14,7 @@ _STATIC = {"static": True}
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Future:
-    """A started collective, or rows under way, from functions such as `all_gather_start`.
+    """A started collective or read of table rows, from a function such as `all_gather_start`.
 
     A future is a pytree, and derivatives pass through it. On CPUs it can be carried through
     `jax.lax.scan`, `jax.checkpoint` or `jax.vmap`. On GPUs call `done` in the same function, or the

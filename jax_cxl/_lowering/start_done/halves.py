@@ -10,14 +10,14 @@ other work needs three calls:
                                    before the computation of `after`
 
 All calls alias their results to their operands, so nothing is copied. `done` takes x too, so that
-XLA does not reuse its memory while the collective reads it. Fences around each call keep XLA from
-fusing it with a slice or an update of an array, which would break the aliasing.
+XLA does not reuse the memory of x while the collective reads it. Fences around each call keep XLA
+from fusing the call with a slice or an update of an array, which would break the aliasing.
 
 Between `start` and `done` the memory of y is unfinished, and XLA does not know that. XLA copies
 arrays freely at the boundaries of loops, branches and programs. So all calls of one collective have
 to be in the same loop body, branch or program. The lowering rules check that.
 
-On CPU devices a collective never blocks XLA, and the rules are trivial.
+On CPU devices a collective never blocks XLA, so the lowering rules are trivial there.
 
 Rows of a table in a store (jax_cxl/_table/gather.py) are started in the same way, as if they came
 from a collective. Their calls have targets of their own, because they need no job.
@@ -66,13 +66,13 @@ def startable(equation: Any) -> bool:
 
 
 def done(xs: tuple, y: Any, token: Any, after: Any) -> Any:
-    """Waits for a collective, after the computation of the arrays in the pytree `after`."""
+    """Returns y, complete. The wait for it comes after the computation of the arrays in `after`."""
     after = filter(_is_array, jax.tree.leaves(after))
     return done_p.bind(*xs, y, token, *after, operands=len(xs))
 
 
 def tie(token: Any, h: Any) -> Any:
-    """Returns the pytree h. Uses of the returned arrays come after the start."""
+    """Returns the pytree h. Uses of the returned arrays come after the start that made `token`."""
     leaves, structure = jax.tree.flatten(h)
     places = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
     if places:
@@ -122,8 +122,8 @@ def _start_jvp(primals, tangents, *, collective, **params):
 
 
 def _batch_start(axis_data, operands, dims, *, collective, **params):
-    # The collective runs at once: only its own rule knows whether a batched collective is one call,
-    # and which part of it is the result.
+    # Run the collective at once. Only its own batching rule knows whether the batched collective is
+    # still a single call, and which part of its output is the result.
     rule = batching.fancy_primitive_batchers[collective]
     y, dim = rule(axis_data, operands, dims, **params)
     return [y, jnp.zeros(1, np.uint32)], [dim, None]

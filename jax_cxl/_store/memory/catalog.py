@@ -1,9 +1,10 @@
 """The catalog: which names a store has, and where the section of each name is.
 
-An entry never changes while its name exists. To delete a name, a process first stores a word in its
-section, and then looks for leases and claims. A process that leases or claims a section does so
-first, and then looks for this word. So at least one of the two sees the other. The entry is removed
-only after that, so a refused deletion hides the name from nobody.
+An entry never changes while its name exists. To delete a name, a process first stores a word in the
+name's section, and then looks for leases and claims. A process that leases or claims a section does
+so first, and then looks for this word. So at least one of the two processes sees the other. The
+entry is removed only if no lease or claim was found, so a refused deletion hides the name from
+nobody.
 """
 
 import dataclasses
@@ -164,7 +165,7 @@ def create(devices: Devices, name: str, keep: int, size: int | None) -> Entry:
     Args:
       devices: the memory.
       name: the name.
-      keep: how many versions are kept.
+      keep: how many versions are kept; 0 for a table.
       size: bytes of each device that the section takes; None takes the largest gap.
 
     Raises:
@@ -202,8 +203,8 @@ def delete(
     Args:
       devices: the memory.
       entry: the entry.
-      refused: returns another reason why the entry must stay, or None. It is called once no process
-        can begin to read or to write.
+      refused: returns another reason why the entry must stay, or None. It is called as soon as no
+        process can begin to read or to write.
 
     Raises:
       StoreError: a process reads the section, or the entry must stay.
@@ -247,12 +248,12 @@ def copy_to(devices: Devices, blank: Sequence[int]) -> None:
 
 
 def lease_of(entry: Entry, number: int) -> int:
-    """Returns the word by which a process leases the area of a save."""
+    """Returns the word by which a process leases the area of save `number`."""
     return (entry.slot + 1) << 32 | number % (entry.keep + 1)
 
 
 def holders(devices: Devices, entry: Entry, number: int) -> list[str]:
-    """Returns which processes lease the area of a save."""
+    """Returns which processes lease the area of save `number`."""
     return [who for who, _ in devices.sessions.holders_of(lease_of(entry, number))]
 
 
@@ -332,7 +333,7 @@ def _place(devices: Devices, name: str, size: int | None) -> tuple[int, int]:
 
 
 def _erase(devices: Devices, geometry: layout.Geometry) -> None:
-    """Clears the places of a new section's tables, which may hold bytes of an earlier section."""
+    """Clears all of a new section but its blocks: it may hold bytes of an earlier section."""
     for device in devices.usable:
         devices.write(device, geometry.start, bytes(geometry.area(0) - geometry.start))
         for area in range(geometry.areas):

@@ -18,7 +18,7 @@ def of(data: Any) -> int:
 
 
 def seal(data: bytes, size: int) -> bytes:
-    """Returns an entry of a table: data, zeros, and the checksum of both at the end."""
+    """Returns an entry of `size` bytes: the data, zeros, and the checksum of both at the end."""
     data = data.ljust(size - 8, b"\0")
     return data + struct.pack("<Q", of(data))
 

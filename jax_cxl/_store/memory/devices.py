@@ -21,8 +21,8 @@ from jax_cxl._store.memory import layout
 class Devices:
     """The mapped memory of a store.
 
-    With parity, one of its paths may be lost, even while it is in use. Reads of a lost device give
-    zeros, which no checksum fits, and writes to it do nothing.
+    With parity, one of its paths may be lost, even while the memory is in use. Reads of a lost
+    device give zeros, which no checksum fits. Writes to a lost device do nothing.
 
     Attributes:
       where: its URI.
@@ -107,7 +107,7 @@ class Devices:
 
     @functools.cached_property
     def mapped(self) -> np.ndarray:
-        """Returns a view of all bytes, without the operations that coherence needs."""
+        """Returns a view of all bytes. Its reads and writes lack the operations for coherence."""
         mapped = (ctypes.c_uint8 * self.core.total_bytes).from_address(self.core.base)
         return np.ctypeslib.as_array(mapped)
 

@@ -13,9 +13,9 @@ which blocks a row has.
 
 A process writes its blocks, then its record, and at last the first word of the record: the number
 of the save. A version is valid while the records of all its processes have the same number, token
-and tree, and copies of replicated arrays do not differ. So it becomes valid when the last process
-stores its word, and invalid when the first process stores 0 to write another version in the same
-area.
+and tree, and copies of replicated arrays do not differ. So a version becomes valid when the last of
+its processes stores this word. It becomes invalid when the first process stores 0 in the place of
+the word, to write another version in the same area.
 """
 
 import dataclasses
@@ -59,7 +59,7 @@ class Superblock:
     """A page that each device has twice. It says how the memory is divided.
 
     Attributes:
-      parity: how many devices hold parity, 0 or 1.
+      parity: how many blocks of each row hold parity, 0 or 1.
       num_devices: devices of the memory.
       device: number of this device.
       device_bytes: how many bytes each device has for the store.

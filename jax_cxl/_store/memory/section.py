@@ -119,7 +119,7 @@ class Section:
         return Record.from_bytes(data) if data else None
 
     def words(self, number: int) -> np.ndarray:
-        """Returns the first word of each record in the area of a save: a row for each device."""
+        """Returns the first words of the records in the area of a save, a row for each mirror."""
         begin = self.geometry.record(number, 0)
         return np.stack(
             [

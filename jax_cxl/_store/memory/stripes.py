@@ -133,10 +133,10 @@ class Stripes:
         self.check(block, expected, out)
 
     def read_range(self, first: int, size: int, expected: int, what: str) -> np.ndarray:
-        """Returns `size` bytes from the start of a block, if they have the expected checksum.
+        """Returns `size` bytes from the start of block `first`, if their checksum is `expected`.
 
         Raises:
-          StoreError: the checksum differs, whichever device is replaced by parity.
+          StoreError: the checksum differs, even if parity replaces the blocks of any one device.
         """
         count = layout.blocks(size)
         lost: list[int | None] = [None]

@@ -18,7 +18,7 @@ class Run:
     """Consecutive elements of a saved shard.
 
     If the memory has several devices, there is a piece for each device. It contains the device's
-    block of each row.
+    blocks in all rows of blocks (`stripes.py`) that contain the elements.
 
     Attributes:
       pieces: how many pieces contain the elements.
@@ -33,7 +33,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """Rows of a saved shard, some of which contain bytes of the part.
+    """Rows of a saved shard that overlap the part. A row is a slice along the first dimension.
 
     Attributes:
       runs: the elements of the rows.
@@ -76,8 +76,8 @@ def arrange(
 
     Args:
       plan: how to put the part together.
-      places: a pair for each run: the device that holds the first block of the run's first row,
-        and how many elements of the run's pieces come before the run. The plan is a static
+      places: a pair for each run: the device that holds the first block of the run's first row of
+        blocks, and how many elements of the run's pieces come before the run. The plan is a static
         argument. The places are not part of it, so that arrays of the same shapes share a compiled
         program.
       pieces: the pieces, arrays of one dimension.
@@ -102,7 +102,7 @@ def arrange(
 
 
 def _elements(run: Run, device: Any, skip: Any, pieces: list[jax.Array]) -> jax.Array:
-    """Returns the elements of a run. Each row begins one device after the previous row."""
+    """Returns the elements of a run. A row of blocks begins one device after the previous row."""
     flat = pieces[0]
     if run.pieces > 1:
         size = layout.BLOCK_BYTES // flat.dtype.itemsize

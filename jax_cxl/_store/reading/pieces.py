@@ -36,7 +36,7 @@ def find(
 ) -> tuple[list[Piece], tuple[int, int]]:
     """Returns the pieces with a range of a writer's bytes.
 
-    Also returns their place, as `arranging.arrange` takes it.
+    Also returns the pair for these pieces that the argument `places` of `arranging.arrange` needs.
 
     Args:
       reader: the version.
@@ -70,7 +70,7 @@ def _together(
 def _striped(
     reader: Reader, writer: int, start: int, end: int, itemsize: int
 ) -> tuple[list[Piece], tuple[int, int]]:
-    """Does what `find` does, if the memory has several devices. The pieces have whole rows."""
+    """Does what `find` does if the memory has several devices. Pieces have whole rows of blocks."""
     size = layout.BLOCK_BYTES
     own = reader.stripes[writer]
     count = own.section.geometry.num_devices
