@@ -166,7 +166,8 @@ class Store:
           newer_than: waits for a version that is newer than this.
           timeout: how many seconds to wait for a newer version, by default `JAX_CXL_TIMEOUT`.
           into: what an earlier read of this name has returned. NumPy arrays are overwritten, and
-            only their blocks that have changed are read. JAX arrays are read if they have changed.
+            only their blocks that have changed are read. JAX arrays that have changed are read; the
+            others are returned again.
 
         Returns:
           The version and the tree: `version, tree = store.read(...)`.
@@ -364,7 +365,10 @@ class Store:
 
 
 def _advice(section: Section) -> Callable[[int], str]:
-    """Returns a function that says, for a needed size, that the name has too little memory."""
+    """Returns a function that takes the bytes that a tree needs, and returns advice.
+
+    The advice is for the error that the name has too little memory.
+    """
     has = section.entry.end - section.entry.start
     return lambda needed: (
         f"it needs {needed} bytes of each path, and the name was made with {has}; delete the name,"

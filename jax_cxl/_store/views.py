@@ -30,7 +30,7 @@ class View:
     """
 
     def __init__(self, version: int, tree: Any, held: "_Held"):
-        """Holds a tree."""
+        """Holds a tree of arrays, and the lease that protects their version."""
         self.version = version
         self.tree = tree
         self._held: _Held | None = held
@@ -180,7 +180,7 @@ class _Held:
             )
         with self._lock:
             if leaf.name not in self._checked:
-                # This also makes data that other hosts have written visible to this host.
+                # The check also makes visible to this host what other hosts have written.
                 self.reader.check_blocks(part.writer, range(first, last + 1))
                 self._checked.add(leaf.name)
         device, offset = own.place(first)

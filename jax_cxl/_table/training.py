@@ -65,8 +65,8 @@ class Training(OpenTable):
           gradients: as `updates` for `add`.
           rule: function of three arguments: rows of shape (K, ...); the sums of their gradients,
             of the same shape; and a dict with K entries of each array of the state. It returns new
-            rows and a new dict, of the same shapes and dtypes. JAX compiles it, for a K that is a
-            power of two.
+            rows and a new dict, of the same shapes and dtypes. JAX compiles it. K is a power of
+            two: rows of zeros are added, and what the rule returns for them is dropped.
 
         Returns:
           The number of the step.
@@ -84,7 +84,10 @@ class Training(OpenTable):
 
     @property
     def step(self) -> int:
-        """The number of the last step of a trained table; 0 before the first, and for others."""
+        """The number of the last step of a trained table.
+
+        It is 0 before the first step, and for tables that are not trained.
+        """
         return self._memory.applied if self._memory else 0
 
     def wait(self, step: int, timeout: float | None = None) -> int:

@@ -1,7 +1,7 @@
 """The hook in XLA's compiler. It replaces collectives, and numbers the calls of each program.
 
-Each process compiles for itself. So the hook decides only by the module and by settings that are
-equal in all processes.
+Each process compiles for itself, but the hooks of all processes have to decide alike. So a decision
+depends only on the module, and on settings that are equal in all processes.
 """
 
 import dataclasses

@@ -187,7 +187,7 @@ def _ragged(context: _Context, operands: list[Value]) -> Value:
     rows = builder.copy(rows, rows.shape._replace(minor_to_major=default))
     output = builder.copy(output, output.shape._replace(minor_to_major=default))
     counts = (rows.shape.dimensions[0], output.shape.dimensions[0], columns[0].shape.size // n)
-    # The last of `rows` is the number of elements of the batch.
+    # The last entry of `rows` is the number of exchanges in one call. XLA's instruction has one.
     config = context.attributes(rows.shape.dtype, rows.shape.size, rows=(*counts, 1))
     results = [output.shape]
     if context.world.gpus:

@@ -1,7 +1,8 @@
 """Finds which outputs of a function depend on which inputs, and computes some outputs only.
 
-JAX traces the function once. The result is a list of equations, from which `slice_of` takes those
-that some outputs need. So a slice computes these outputs exactly as the whole function does.
+JAX traces the function once. The result is a list of equations. `slice_of` makes a slice of the
+equations that some outputs need. So a slice computes these outputs exactly as the whole function
+does.
 """
 
 import dataclasses

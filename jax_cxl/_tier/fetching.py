@@ -46,7 +46,7 @@ class Ahead:
     """
 
     def __init__(self, reader: Reader, groups: Sequence[Sequence[Spec]]):
-        """Begins with the first groups."""
+        """Prepares the fetch. The iteration begins it."""
         self._reader = reader
         self._writers = agreement.processes()
         self._left = collections.deque(groups)

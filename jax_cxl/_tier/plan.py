@@ -139,7 +139,7 @@ class Plan:
         self._described: dict[tuple[int, ...], Description] = {}
 
     def describe(self, writers: tuple[int, ...], step: int) -> flatten.Flat:
-        """Returns the tree in the store after a step, for the processes that write it."""
+        """Describes the tree that processes write into the store after a step."""
         specs = [spec for group in self.groups for spec in self.leaves_of(group)]
         specs += [self.state[n] for n in self.shared]
         if writers not in self._described:

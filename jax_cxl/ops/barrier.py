@@ -78,9 +78,9 @@ _reached: dict[int, int] = {}
 def _wait_for_processes(name: str, timeout: float | None) -> None:
     """Waits until all processes have reached the barrier of this name.
 
-    They meet in JAX's key-value store. The entry jax_cxl/barrier/G/P is the last barrier that
-    process P has reached in generation G, as JSON: how many barriers the process has reached, the
-    last one, and who the process is.
+    The processes meet in JAX's key-value store. At each barrier of generation G, process P
+    overwrites the entry jax_cxl/barrier/G/P. The entry says, as JSON, how many barriers the process
+    has reached, which was the last, and on which host and under which process id it runs.
     """
     running = lifecycle.ensure_started()
     ranks = meeting_point.ranks_of_processes(running)

@@ -9,7 +9,8 @@ follows the blocks of this tree, and has no checksums:
     columns    the rows, and the state of an optimizer, one array after another
     ids, new   what the last step changes: numbers of rows, and what they become in each column
 
-`steps.py` says how a step writes them.
+A part consists of consecutive rows (`Plan.rows_of_part`). `steps.py` says how a step writes the
+journal, the words, the columns, the ids and the new rows.
 """
 
 import dataclasses
@@ -287,11 +288,11 @@ class Region:
             self._store_word(self.plan.words + part * WORDS_BYTES + word, step)
 
     def _store_word(self, offset: int, value: int) -> None:
-        # A host of an earlier job may have written to this line. Without a load, a host whose cache
-        # is not coherent would write its old copy of the line back.
+        # A host of an earlier job may have written to this cache line. Without this load, a host
+        # whose cache is not coherent would write its old copy of the line back.
         self._devices.load_word(0, self.start + offset)
         self._devices.store_word(0, self.start + offset, value)
 
     def clear(self) -> None:
-        """Writes zeros where a new table has its header and words."""
+        """Writes zeros into the header, the entry of the journal and the words of a new table."""
         self.write(0, np.zeros(self.plan.column(0), np.uint8))

@@ -6,8 +6,9 @@ Collectives too run one after another, in the order of their starts.
 import dataclasses
 from collections.abc import Sequence
 
-# A collective counts as over only this long after its estimated end, because the estimate may be
-# wrong. After that a wait for it costs nothing, and frees the memory of its operand.
+# A collective counts as over only this many seconds after its estimated end, because the estimate
+# may be wrong. From then on, to wait for the collective takes no time, and frees the memory of its
+# operand.
 MARGIN = 0.5e-3
 
 
@@ -27,7 +28,7 @@ class Node:
         parts); by default all of `reads`. For another instruction, the instructions whose memory
         holds its result.
       inside: bytes used by the computations that it calls, while they run.
-      grown: how many bytes less these computations would use in XLA's order.
+      grown: by how many bytes `inside` exceeds what these computations use in XLA's order.
       reads: the instructions in `before` whose results it reads or names, None for all of them.
     """
 
@@ -116,8 +117,8 @@ class Clock:
     def blocked(self, position: int) -> float:
         """Returns the time from which an instruction can run without waiting for a collective.
 
-        Returns 0 if it waits for no collective, or if the instruction, or one that it needs, cannot
-        be deferred.
+        Returns 0 if the instruction waits for no collective. Also returns 0 if the instruction, or
+        another that has to run before it, cannot be deferred.
         """
         until = 0.0
         seen, stack = set(), [position]

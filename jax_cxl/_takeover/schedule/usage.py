@@ -74,14 +74,14 @@ class Usage:
         self._allowed = most_by_xla(nodes, pairs) + limit
 
     def take(self, moves: Sequence[int], now: int) -> bool:
-        """Adds the results of instructions that run earlier than in XLA's order, if they fit.
+        """Adds the results of instructions that run earlier than in XLA's order, if there is room.
 
         Args:
           moves: the instructions.
           now: the place at which they run.
 
         Returns:
-          Whether they fit.
+          Whether there is room. If not, nothing was added.
         """
         more = np.zeros_like(self._used)
         for part in moves:

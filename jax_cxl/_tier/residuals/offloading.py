@@ -158,7 +158,11 @@ class _Offloaded:
         return core.jaxpr_as_fun(marked), jax.tree.structure(out)
 
     def _sharding_of(self, name: str, aval: Any) -> jax.sharding.NamedSharding | None:
-        """Returns the sharding of a value. Its type has one if the mesh has explicit axes."""
+        """Returns the sharding of a value.
+
+        This is the sharding that the user gave. If there is none, it is that of the value's type,
+        which has a sharding if the mesh has explicit axes.
+        """
         if self.shardings[name] is None and aval.sharding.mesh.explicit_axes:
             sharding: jax.sharding.NamedSharding = aval.sharding
             return sharding

@@ -99,8 +99,8 @@ def moe_dispatch_halves(
         rows = _send(x, handle, float8_block)
         return [], (rows, handle), lambda _, others: others
 
-    # A short call after the start would wait for the rows that are under way. So all short calls
-    # come before the start.
+    # A short collective after the start would wait for the rows that are under way. So all short
+    # collectives come before the start.
     x, handle = lax.optimization_barrier((x, handle))
 
     def rest(results, handle):

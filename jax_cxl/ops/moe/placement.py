@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-# HiGHS stops after this many nodes of its search. Unlike a limit of seconds, this gives all
-# processes the same placement.
+# HiGHS, the solver in SciPy, stops after this many nodes of its search. Unlike a limit of seconds,
+# this gives all processes the same placement.
 _NODES = 200
 
 
