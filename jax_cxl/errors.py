@@ -79,7 +79,7 @@ class PeerLostError(CxlError):
       host: name of its host.
       last: the rank's last recorded activity, for example "finished psum: all_reduce sum of 4
         float32, its collective number 7".
-      call: the collective in which this rank waited for it.
+      call: the collective in which this rank waited for the rank that is gone.
     """
 
     rank: int | None = None

@@ -160,7 +160,7 @@ class Store:
           name: the name.
           like: tree of arrays, or of `jax.ShapeDtypeStruct` with shardings, on any devices. Leaves
             that only the store has are left out. None returns all leaves as NumPy arrays, in a
-            dict whose keys are the paths of the leaves: "params/w".
+            dict whose keys are the paths of the leaves, such as "params/w".
           version: the version to read, by default the newest. A damaged version is reported to the
             logger `jax_cxl`, and the version before it is read, unless `version` is given.
           newer_than: waits for a version that is newer than this.
@@ -204,8 +204,9 @@ class Store:
 
         Args:
           name: the name.
-          like: as for `read`. A JAX array that `like` puts on a GPU is in its `pinned_host` memory.
-            Each array must have been published as one shard: by one device, or replicated.
+          like: as for `read`. If `like` puts a JAX array on a GPU, the result has the array in the
+            `pinned_host` memory of this GPU. Each array must have been published as one shard: by
+            one device, or replicated.
           version: the version, by default the newest.
 
         Returns:

@@ -45,8 +45,8 @@ class View:
         """Checks that the version was not overwritten while this process was stopped.
 
         Raises:
-          StoreError: the version may have been overwritten. Compute everything again that was
-            computed from it.
+          StoreError: the version may have been overwritten. Then compute everything again that was
+            computed from its arrays.
         """
         if self._held is None:
             raise errors.StoreError("the view is closed: open another")
@@ -56,7 +56,7 @@ class View:
         """Returns an array as an object with `__dlpack__`, for example for `torch.from_dlpack`.
 
         Args:
-          path: the path of the leaf, "params/w".
+          path: the path of the leaf, such as "params/w".
 
         Raises:
           KeyError: there is no such leaf.

@@ -33,9 +33,9 @@ class TableStats:
 
     @property
     def cache_hit_rate(self) -> float:
-        """How many of the rows that were looked for in caches were found there, from 0 to 1.
+        """The fraction of the rows looked for in caches that were found there.
 
-        It is 0 before the first row.
+        It is 0 if no row was looked for yet.
         """
         return self.cache_found / max(self.cache_wanted, 1)
 

@@ -25,11 +25,11 @@ class Training(OpenTable):
         """Adds to rows of a trained table.
 
         All processes of the job call it at the same place of the program, outside of `jax.jit`. It
-        waits for the arguments. Updates of one row are summed first, in the order of processes and
-        positions, and then added to the row. The result has the same bits as on one device with
-        `rows + jnp.zeros_like(rows).at[ids].add(updates)`. When `add` returns, all processes of all
-        jobs take the new rows. A row that is taken meanwhile includes all of the step or nothing of
-        it.
+        waits for the arguments. Updates of one row are summed first, in the order of the processes
+        and of their positions in `ids`. The sum is then added to the row. The result has the same
+        bits as on one device with `rows + jnp.zeros_like(rows).at[ids].add(updates)`. When `add`
+        returns, all processes of all jobs take the new rows. A row that is taken meanwhile includes
+        all of the step or nothing of it.
 
         Args:
           ids: integers of any shape. Ids from -R to -1 count from the end; other ids outside of the

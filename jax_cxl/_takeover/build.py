@@ -83,7 +83,7 @@ class Builder:
         aliases: int | None = None,
         side_effect: bool = False,
     ) -> Value:
-        """Returns the first result of a custom call. No instruction reads its other results.
+        """Appends a custom call, and returns its first result. The other results are not used.
 
         Args:
           target: the target of the call.

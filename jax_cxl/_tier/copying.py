@@ -1,7 +1,7 @@
 """Copies arrays of a store to GPUs by compiled programs, so that Python makes few calls.
 
-The checksums of copies are compared while programs use the copies already. So programs must not
-donate the copies.
+Programs may use the copies before the checksums of the copies have been compared. So programs must
+not donate the copies.
 """
 
 import dataclasses

@@ -78,8 +78,8 @@ def trace(function: Callable[..., Any], *arguments: Any) -> tuple[Dataflow, Any]
     """Traces a function of trees of `jax.ShapeDtypeStruct`.
 
     Returns:
-      Its equations, whose inputs are the leaves of all arguments, and its result as a tree of
-      `jax.ShapeDtypeStruct`.
+      The equations of the function, whose inputs are the leaves of all arguments; and the result of
+      the function, as a tree of `jax.ShapeDtypeStruct`.
 
     Raises:
       TypeError: the function has effects, for example prints.

@@ -57,8 +57,8 @@ class Ahead:
     def __iter__(self) -> Iterator[list[Any]]:
         """Yields the arrays of each group.
 
-        The caller owns the arrays that the host has read. It must not donate those that GPUs
-        copied.
+        The caller owns the arrays that the host has read, and may donate them. It must not donate
+        the arrays that GPUs have copied.
 
         Raises:
           StoreError: an array is damaged. Groups after it may have been yielded.

@@ -27,7 +27,7 @@ _SMALL = 1024  # The most elements of a leaf that stays in the devices' memory.
 class Part:
     """Parameters and leaves of the state that depend on each other.
 
-    Apart from these they depend only on shared leaves and scalars.
+    They depend on nothing else, except shared leaves and scalars.
 
     Attributes:
       params: numbers of the parameters, in order.

@@ -124,7 +124,8 @@ def _abstract_eval(*xs, axes):
     for x in xs:
         if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):
             dtypes.check_dtype("barrier", x.dtype)
-    # Each rank keeps its own value, so the types stay as they are.
+    # Each rank gets its own values back. So the results have the types of the operands, including
+    # the axes over which they vary.
     return list(xs), {named_axis.effect("barrier", axis) for axis in axes}
 
 

@@ -83,8 +83,8 @@ def _repair_section(
     """
     found = validity.all_valid(section)
     if share == 0:
-        # A device that was missing for a time may have records of older versions. They must not be
-        # taken for records of the present versions.
+        # A blank device may be one that was missing for a time, and have records of older versions.
+        # They must not be taken for records of the present versions.
         for device in section.devices.blank:
             for area in range(section.geometry.areas):
                 section.erase_records(device, area)

@@ -25,7 +25,7 @@ _KEPT_BLOCKS = 16  # Cached, so that a block with parts of several leaves is rea
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-    """What a process keeps of a version that it has read, to find out what a later one changes.
+    """What a process keeps of a version that it has read, to compare it with a later version.
 
     Attributes:
       tree: checksum of the structure of the version's tree.
@@ -238,7 +238,8 @@ class Reader:
         """Checks blocks that a view uses in place, and makes them visible to this host.
 
         Raises:
-          StoreError: a block is damaged. Parity cannot help, because this function writes nothing.
+          StoreError: a block is damaged. Parity cannot help: a view uses the block in place, and
+            this function does not write to it.
         """
         table, own = self.table(writer), self.stripes[writer]
 

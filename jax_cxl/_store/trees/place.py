@@ -2,8 +2,8 @@
 
 If several devices hold a shard, they share its bytes, so that each byte is written once and all
 processes share the work. If other jobs may view arrays in the memory, shards stay whole instead:
-one device writes each shard. The parts of a process follow each other in its blocks. Each part
-starts at a multiple of 64 bytes.
+one device writes each shard. The bytes of a shard that one device writes are a part. The parts of a
+process follow each other in its blocks. Each part starts at a multiple of 64 bytes.
 """
 
 import dataclasses

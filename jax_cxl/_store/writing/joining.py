@@ -35,8 +35,8 @@ class Group:
       leaves: numbers of their leaves.
       layouts: the layout that the program expects, by number of the leaf. Arrays that can have only
         one layout are left out.
-      parts: for each device, and for each array in order, the number of the array's shard on this
-        device, and its size in bytes.
+      parts: for each device, a sequence with an entry for each array: the number of the array's
+        shard on this device, and the size of the shard in bytes.
       program: the program.
     """
 

@@ -45,7 +45,8 @@ class Publisher:
     """Saves versions of one name.
 
     Attributes:
-      section: the section of the name; None if it could not be opened.
+      section: the section of the name. Reading this attribute raises an error if the section could
+        not be opened.
       last: number of the last save that a process may have begun.
     """
 

@@ -30,8 +30,8 @@ from jax_cxl._store.trees import leaves
 from jax_cxl._table.sources import Source
 
 _PARTS = 1024
-# Two owners of rows (`steps.py`) may be on hosts whose caches are not coherent. So they must not
-# write to the same cache line.
+# Bytes of a cache line. Two owners of rows (`steps.py`) may be on hosts whose caches are not
+# coherent, so they must not write to the same line.
 _LINE = 64
 WORDS_BYTES = 128
 _FINISHED = 64  # offset of the word `finished`; the word `begun` is at 0
@@ -65,7 +65,7 @@ class Plan:
 
     Attributes:
       rows: how many rows there are.
-      columns: the rows, and then the state.
+      columns: first the column of the rows, then the columns of the state.
       step_rows: how many different rows a step may change.
     """
 
@@ -115,7 +115,7 @@ class Plan:
 
         Args:
           number: number of the column.
-          first: how many rows the owners before it have written.
+          first: how many new rows the owners before this one have written.
           owner: number of the owner.
         """
         before = _round_up(first * self.columns[number].row_bytes, _LINE) + owner * _LINE

@@ -289,7 +289,7 @@ class Module:
         }
 
     def contains_any(self, number: int, texts: "tuple[bytes, ...]") -> bool:
-        """Whether the computation with this id contains one of these texts. Parses nothing."""
+        """Whether the serialized computation with this id contains one of these texts."""
         return any(text in self._blobs[number] for text in texts)
 
     def computation(self, number: int) -> Computation:

@@ -7,8 +7,8 @@ import dataclasses
 from collections.abc import Sequence
 
 # A collective counts as over only this many seconds after its estimated end, because the estimate
-# may be wrong. From then on, to wait for the collective takes no time, and frees the memory of its
-# operand.
+# may be wrong. After that, a wait for the collective takes no time, and lets the memory of its
+# operand be used again.
 MARGIN = 0.5e-3
 
 
@@ -20,7 +20,8 @@ class Node:
       before: the instructions that must come first.
       seconds: how long it takes, an estimate.
       size: bytes of its result, 0 if they belong to another instruction's result.
-      movable: whether it may run earlier. It writes only its own result, and waits for nothing.
+      movable: whether it may run earlier, because it writes only its own result, and waits for
+        nothing.
       view: whether it only names memory. It may be anywhere before its users.
       deferrable: whether it may run later.
       parts: bytes of each part of its result, if that is a tuple.

@@ -1,8 +1,9 @@
 """Decides when collectives of a scheduled computation start, and when the program waits for them.
 
 Other instructions keep their order, with two exceptions. The instructions that a start needs run
-earlier, together with the start. A light instruction that would wait for a collective runs later.
-The decision depends on nothing but the arguments, so it is equal on all ranks.
+earlier, together with the start. A light instruction, without a matrix product, runs later if it
+would wait for a collective. The decision depends on nothing but the arguments, so it is equal on
+all ranks.
 """
 
 from collections.abc import Sequence
@@ -161,7 +162,7 @@ class _Arrangement:
     def _needs(self) -> list[int]:
         """Returns the position of the first instruction that needs each result.
 
-        An instruction that can move counts at the position where its own result is needed.
+        An instruction that can run later counts at the position where its own result is needed.
         """
         need = [len(self._nodes)] * len(self._nodes)
         for position in reversed(range(len(self._nodes))):

@@ -92,7 +92,7 @@ class Usage:
         return True
 
     def ended(self, order: Sequence[int], now: int) -> None:
-        """Adds the operands of collectives that ended later than in XLA's order.
+        """Adds the operands of collectives that ended later than in XLA's order, for the delay.
 
         Args:
           order: the instructions that have run.

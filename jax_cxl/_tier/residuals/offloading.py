@@ -34,7 +34,7 @@ def offload_residuals(
     keeps the inputs of all layers on the device.
 
     The memory is taken when a program is lowered, for each device of this process, and is given
-    back when `f` and its programs are gone. Other users of the store cannot read it.
+    back when `f` and its programs are gone. Other users of the store cannot read this memory.
 
     Args:
       f: a function of trees of arrays, such as the body of a `jax.lax.scan`. It names values by
