@@ -214,7 +214,7 @@ def _form_of(
     key = ""
     shards: tuple[leaves.Shard, ...]
     if sharding is None:
-        # Each process has an array of its own.
+        # This describes a NumPy array, of which each process has its own.
         shards, local = (leaves.Shard(tuple((0, n) for n in shape), (0,)),), len(writers) > 1
         shards = leaves.of_each_process(shards, len(writers)) if local else shards
     else:
