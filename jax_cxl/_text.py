@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 
 def printable(text: str) -> str:
-    r"""Makes text from files and pools, which may be damaged, safe to print on a terminal.
+    r"""Makes a text safe to print on a terminal.
 
-    Returns the text with "?" in place of control characters and invisible characters.
+    The text may come from a file or a pool that is damaged. Returns it with "?" in place of control
+    characters and invisible characters. Newlines stay.
 
-    `PrintableText` of cc/base/text.h does this for the native library. Newlines stay.
+    `PrintableText` of cc/base/text.h does this for the native library.
 
     Example:
       >>> printable("ab\\x1b[2J\\u202e")

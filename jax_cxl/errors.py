@@ -51,11 +51,11 @@ class PoolCorruptError(PoolError):
 
 
 class InvalidPoolError(PoolError, ValueError):
-    """A pool's description is wrong, for example misaligned."""
+    """The description of a pool is wrong. For example, its size is misaligned."""
 
 
 class StoreError(PoolError):
-    """A version is missing, damaged or does not fit, or its place holds something else."""
+    """A version is missing or damaged, or does not fit; or its place holds something else."""
 
     def __init__(self, message: str) -> None:
         # The message may contain names from the memory, which may be damaged.
@@ -79,7 +79,7 @@ class PeerLostError(CxlError):
       host: name of its host.
       last: the rank's last recorded activity, for example "finished psum: all_reduce sum of 4
         float32, its collective number 7".
-      call: the collective in which this rank waited for it.
+      call: the collective in which this rank waited for the rank that is gone.
     """
 
     rank: int | None = None

@@ -38,9 +38,9 @@ class Snapshots:
 
         Args:
           where: URI of the memory (docs/snapshots.md): `file:/path?size=1GiB`,
-            `dax:/dev/dax0.0?offset=2MiB`, or `shm:NAME?size=1GiB` to try it on one machine, where
-            it outlives processes but not the machine. `size` is the size of each path;
-            `bytes_needed` returns how large it must be. Several paths share the load.
+            `dax:/dev/dax0.0?offset=2MiB`, or `shm:NAME?size=1GiB` for tests on one machine. Memory
+            of the last kind outlives processes, but not the machine. `size` is the size of each
+            path; `bytes_needed` returns how large it must be. Several paths share the load.
           keep: how many snapshots stay, at least 2. Each snapshot takes its own memory.
           parity: 1 adds parity, so that each snapshot survives the loss of any one path. The parity
             takes as much space as one path.
@@ -290,7 +290,7 @@ def _advice(section: Section | None) -> Callable[[int], str]:
 
 
 def _open(where: str, keep: int, parity: int, *, repair: bool = False) -> Section:
-    """Opens the section of the snapshots, and makes it in new memory."""
+    """Opens the section of the snapshots. In new memory, makes it first."""
     least = layout.Geometry(keep, 0, 1, 0, 0).bytes_for(1)
     devices = opening.open_devices(where, parity, repair=repair, least=least)
     found = catalog.entries(devices)

@@ -160,13 +160,14 @@ class Store:
           name: the name.
           like: tree of arrays, or of `jax.ShapeDtypeStruct` with shardings, on any devices. Leaves
             that only the store has are left out. None returns all leaves as NumPy arrays, in a
-            dict whose keys are the paths of the leaves: "params/w".
+            dict whose keys are the paths of the leaves, such as "params/w".
           version: the version to read, by default the newest. A damaged version is reported to the
             logger `jax_cxl`, and the version before it is read, unless `version` is given.
           newer_than: waits for a version that is newer than this.
           timeout: how many seconds to wait for a newer version, by default `JAX_CXL_TIMEOUT`.
           into: what an earlier read of this name has returned. NumPy arrays are overwritten, and
-            only their blocks that have changed are read. JAX arrays are read if they have changed.
+            only their blocks that have changed are read. JAX arrays that have changed are read; the
+            others are returned again.
 
         Returns:
           The version and the tree: `version, tree = store.read(...)`.
@@ -203,8 +204,9 @@ class Store:
 
         Args:
           name: the name.
-          like: as for `read`. A JAX array that `like` puts on a GPU is in its `pinned_host` memory.
-            Each array must have been published as one shard: by one device, or replicated.
+          like: as for `read`. If `like` puts a JAX array on a GPU, the result has the array in the
+            `pinned_host` memory of this GPU. Each array must have been published as one shard: by
+            one device, or replicated.
           version: the version, by default the newest.
 
         Returns:
@@ -364,7 +366,10 @@ class Store:
 
 
 def _advice(section: Section) -> Callable[[int], str]:
-    """Returns a function that says, for a needed size, that the name has too little memory."""
+    """Returns a function that takes the bytes that a tree needs, and returns advice.
+
+    The advice is for the error that the name has too little memory.
+    """
     has = section.entry.end - section.entry.start
     return lambda needed: (
         f"it needs {needed} bytes of each path, and the name was made with {has}; delete the name,"

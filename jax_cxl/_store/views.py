@@ -30,7 +30,7 @@ class View:
     """
 
     def __init__(self, version: int, tree: Any, held: "_Held"):
-        """Holds a tree."""
+        """Holds a tree of arrays, and the lease that protects their version."""
         self.version = version
         self.tree = tree
         self._held: _Held | None = held
@@ -45,8 +45,8 @@ class View:
         """Checks that the version was not overwritten while this process was stopped.
 
         Raises:
-          StoreError: the version may have been overwritten. Compute everything again that was
-            computed from it.
+          StoreError: the version may have been overwritten. Then compute everything again that was
+            computed from its arrays.
         """
         if self._held is None:
             raise errors.StoreError("the view is closed: open another")
@@ -56,7 +56,7 @@ class View:
         """Returns an array as an object with `__dlpack__`, for example for `torch.from_dlpack`.
 
         Args:
-          path: the path of the leaf, "params/w".
+          path: the path of the leaf, such as "params/w".
 
         Raises:
           KeyError: there is no such leaf.
@@ -180,7 +180,7 @@ class _Held:
             )
         with self._lock:
             if leaf.name not in self._checked:
-                # This also makes data that other hosts have written visible to this host.
+                # The check also makes visible to this host what other hosts have written.
                 self.reader.check_blocks(part.writer, range(first, last + 1))
                 self._checked.add(leaf.name)
         device, offset = own.place(first)

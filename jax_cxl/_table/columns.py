@@ -33,15 +33,19 @@ class TableStats:
 
     @property
     def cache_hit_rate(self) -> float:
-        """The share of the rows that were found in caches, from 0 to 1; 0 before the first row."""
+        """The fraction of the rows looked for in caches that were found there.
+
+        It is 0 if no row was looked for yet.
+        """
         return self.cache_found / max(self.cache_wanted, 1)
 
 
 class Column:
     """An array of a table, with an entry for each row, from which programs take rows.
 
-    Columns of one table with the same number are equal, even if the table was opened twice.
-    A compiled program keeps its columns alive, and with them the memory that they read.
+    Two columns are equal if they have the same number in the same table, even if the table was
+    opened twice. A compiled program keeps its columns alive, and with them the memory that they
+    read.
 
     Attributes:
       rows: how many rows there are.
@@ -112,7 +116,10 @@ class Column:
             raise errors.StoreError("the table was closed: open it again")
 
     def read(self, ids: np.ndarray) -> np.ndarray:
-        """Returns the rows whose numbers are in an int64 vector. Nobody may change them then."""
+        """Returns the rows with the numbers `ids`, an int64 vector.
+
+        Nobody may change these rows meanwhile.
+        """
         self.check_open()
         assert self.native is not None
         out = np.empty(len(ids) * self.row_bytes, np.uint8)
@@ -120,13 +127,16 @@ class Column:
         return out.view(self.dtype).reshape(len(ids), *self.row_shape)
 
     def write(self, ids: np.ndarray, data: np.ndarray) -> None:
-        """Overwrites rows with bytes. The caller must call `Region.begin` for the rows before."""
+        """Overwrites rows with bytes.
+
+        Before this, the caller must call `Region.begin` for the parts that contain the rows.
+        """
         self.check_open()
         assert self.native is not None
         self.native.write(ids, data)
 
     def close(self) -> None:
-        """Waits until no program takes rows, and lets others change them."""
+        """Waits until no program takes rows. Afterwards others may overwrite the rows."""
         self._cached.clear()
         self._on_gpus = self.native = None
         self._keeps = None
@@ -181,5 +191,8 @@ class Column:
 
 
 def identity_of(identity: int) -> int:
-    """Returns the bits of an identity in the catalog that fit into a signed attribute of a call."""
+    """Returns the low 63 bits of an identity in the catalog.
+
+    Calls identify a table by an attribute, which is a signed 64-bit integer.
+    """
     return identity & ((1 << _IDENTITY_BITS) - 1)

@@ -24,7 +24,7 @@ from jax_cxl._table.columns import Column
 
 
 class Mode(enum.IntEnum):
-    """What a row outside of the table becomes: jax_cxl::table::Mode (cc/table/take.h)."""
+    """What a take does about ids outside of the table: jax_cxl::table::Mode (cc/table/take.h)."""
 
     FILL = 0
     CLIP = 1
@@ -49,7 +49,7 @@ def take(column: Column, ids: Any, mode: Mode, fill_value: Any = None) -> Any:
     Args:
       column: the column.
       ids: array from `checked_ids`.
-      mode: what rows outside of the table become.
+      mode: what is returned for ids outside of the table.
       fill_value: value of each element in mode FILL; None for the value of `jnp.take`.
     """
     dtype = column.dtype
@@ -97,9 +97,10 @@ def _abstract_eval(ids, *, column, mode, fill, dtype):
 
 
 def _lower(ctx, ids, *, column, mode, fill, dtype):
-    """Lowers a take. If the context has a second result, a token, the call may only start the take.
+    """Lowers a take.
 
-    `lowering.between` does the same for collectives.
+    If the context has a second result, a token, the call only starts the take where that is
+    possible. `lowering.between` does the same for collectives.
     """
     on_gpus = "cuda" in ctx.module_context.platforms
     platform = platforms.CUDA if on_gpus else platforms.CPU
@@ -107,8 +108,8 @@ def _lower(ctx, ids, *, column, mode, fill, dtype):
     column.use(platform)
     ctx.module_context.add_keepalive(column)
     starts = len(ctx.avals_out) > 1
-    # Start nothing in advance if the rows have no bytes. In mode ERROR neither, because then the
-    # call waits for the GPU.
+    # The call completes the take at once if the rows have no bytes. It also does so in mode ERROR,
+    # in which it waits for the GPU anyway.
     aside = starts and mode is not Mode.ERROR and ctx.avals_out[0].size > 0
     if aside:
         (ids,) = local_lowering.fence(ctx, ctx.avals_in, ids)

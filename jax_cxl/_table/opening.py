@@ -46,7 +46,8 @@ def view(devices: Devices, name: str) -> tuple[Section, views.View]:
         before = Section.find(devices, name)
         found = views.view(devices, name, None, None)
         section = Section.find(devices, name)
-        # If not, the name was deleted and made again meanwhile, and the view may be of the old one.
+        # If the entries differ, the name was deleted and made again meanwhile, and the view may be
+        # of the old table. Then try again.
         if before and section and before.entry == section.entry:
             return section, found
 

@@ -37,8 +37,8 @@ def take(
     """Takes rows, multiplied by their scales; the arguments are those of `Table.take`."""
     taken = gather.take(rows, ids, how, 0 if how is gather.Mode.FILL else None)
     wide = jnp.promote_types(np.float32, scales.dtype)
-    # In mode ERROR, the call that takes the rows reports ids outside of the table. This second call
-    # need not do so too.
+    # In mode ERROR, the call that takes the rows reports ids outside of the table. So the second
+    # call, which takes the scales, need not report them too.
     clip_or_fill = how if how is gather.Mode.CLIP else gather.Mode.FILL
     by = gather.take(scales, ids, clip_or_fill).astype(wide)
     if scales.row_shape:

@@ -25,11 +25,11 @@ class Training(OpenTable):
         """Adds to rows of a trained table.
 
         All processes of the job call it at the same place of the program, outside of `jax.jit`. It
-        waits for the arguments. Updates of one row are summed first, in the order of processes and
-        positions, and then added to the row. The result has the same bits as on one device with
-        `rows + jnp.zeros_like(rows).at[ids].add(updates)`. When `add` returns, all processes of all
-        jobs take the new rows. A row that is taken meanwhile includes all of the step or nothing of
-        it.
+        waits for the arguments. Updates of one row are summed first, in the order of the processes
+        and of their positions in `ids`. The sum is then added to the row. The result has the same
+        bits as on one device with `rows + jnp.zeros_like(rows).at[ids].add(updates)`. When `add`
+        returns, all processes of all jobs take the new rows. A row that is taken meanwhile includes
+        all of the step or nothing of it.
 
         Args:
           ids: integers of any shape. Ids from -R to -1 count from the end; other ids outside of the
@@ -65,8 +65,8 @@ class Training(OpenTable):
           gradients: as `updates` for `add`.
           rule: function of three arguments: rows of shape (K, ...); the sums of their gradients,
             of the same shape; and a dict with K entries of each array of the state. It returns new
-            rows and a new dict, of the same shapes and dtypes. JAX compiles it, for a K that is a
-            power of two.
+            rows and a new dict, of the same shapes and dtypes. JAX compiles it. K is a power of
+            two: rows of zeros are added, and what the rule returns for them is dropped.
 
         Returns:
           The number of the step.
@@ -84,7 +84,10 @@ class Training(OpenTable):
 
     @property
     def step(self) -> int:
-        """The number of the last step of a trained table; 0 before the first, and for others."""
+        """The number of the last step of a trained table.
+
+        It is 0 before the first step, and for tables that are not trained.
+        """
         return self._memory.applied if self._memory else 0
 
     def wait(self, step: int, timeout: float | None = None) -> int:

@@ -83,7 +83,7 @@ class Builder:
         aliases: int | None = None,
         side_effect: bool = False,
     ) -> Value:
-        """Returns the first result of a custom call. No instruction reads its other results.
+        """Appends a custom call, and returns its first result. The other results are not used.
 
         Args:
           target: the target of the call.
@@ -119,7 +119,10 @@ class Builder:
         return self._append(opcode, shape.encode(), operands, shape)
 
     def finish(self, results: list[Value]) -> None:
-        """Replaces the old instruction with the new ones. `results` become its result."""
+        """Replaces the old instruction with the new ones, whose result is `results`.
+
+        If the old instruction returned a tuple, the new ones return a tuple of `results`.
+        """
         if self._old.is_tuple:
             parts = [result.shape for result in results]
             self._append("tuple", shapes.tuple_of(parts), results, parts[0])

@@ -43,8 +43,8 @@ class Early:
 
         An optimization barrier takes a tuple and returns the same arrays. An instruction that uses
         one of them waits for all of them. `jax.checkpoint` puts the parameters of a layer into one
-        tuple with its activations. So the second gather of a parameter waits for the activations,
-        although the parameter exists earlier.
+        tuple with its activations. So the second gather of a parameter, in the backward pass, waits
+        for the activations, although the parameter exists earlier.
         """
         seen, stack = {start.id}, [start]
         while stack:

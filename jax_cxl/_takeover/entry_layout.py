@@ -30,7 +30,8 @@ def keep(module: Module) -> None:
     for _, instruction, wanted in lost:
         module.entry.set_shape(instruction.id, wanted)
     # The instruction that computes a result names no memory space. Since JAX 0.11 XLA fails if that
-    # result has the memory of an argument whose space is named. So it gets other memory.
+    # result reuses the memory of an argument whose memory space is named. So such a result gets
+    # memory of its own.
     module.forget_donations({each.parameter for what, each, _ in lost if what == "argument"})
 
 

@@ -1,8 +1,7 @@
 """Finds the collectives of a module, including those that XLA has put into separate computations.
 
-XLA wraps a collective that runs beside other work into an `async-start`. On GPUs of one NVLink
-domain, it turns a small collective into a fusion, whose kernel reads the memory of the other
-GPUs.
+If a collective runs beside other work, XLA may wrap it into an `async-start`. On GPUs of one NVLink
+domain, XLA turns a small collective into a fusion, whose kernel reads the memory of the other GPUs.
 """
 
 from typing import NamedTuple

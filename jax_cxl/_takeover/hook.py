@@ -1,7 +1,7 @@
 """The hook in XLA's compiler. It replaces collectives, and numbers the calls of each program.
 
-Each process compiles for itself. So the hook decides only by the module and by settings that are
-equal in all processes.
+Each process compiles for itself, but the hooks of all processes have to decide alike. So a decision
+depends only on the module, and on settings that are equal in all processes.
 """
 
 import dataclasses
@@ -34,8 +34,8 @@ class Decisions:
     """The decisions about one program, for `jax_cxl.explain`.
 
     Attributes:
-      left: for each collective that was a candidate for the pool but stays with XLA, the reason, by
-        the name of its instruction.
+      left: the reasons for which collectives that were candidates for the pool stay with XLA, by
+        the names of their instructions.
       in_levels: the names of the instructions of collectives that were taken over and run in levels
         (docs/levels.md).
     """

@@ -45,11 +45,13 @@ def _on_module(data: bytes) -> bytes | None:
 
 
 def _cache_key(devices: list[int]) -> str:
-    """Returns an addition to a key of JAX's persistent cache: what the hook's changes depend on.
+    """Returns an addition to a key of JAX's persistent cache.
+
+    The addition contains what the hook's changes of a program depend on.
 
     Args:
-      devices: ids of the program's devices, in its order. The changed program contains the ranks of
-        these devices.
+      devices: ids of the program's devices, in the program's order. The changed program contains
+        the ranks of these devices.
     """
     wanted = setting.current()
     if wanted is None:

@@ -1,7 +1,8 @@
 """Programs that this process loads instead of compiling them.
 
 `jax.experimental.serialize_executable` loads programs of earlier jobs, and so does JAX's persistent
-compilation cache. Such a program may be the first one of a job that calls collectives.
+compilation cache. Such a program may be the first program of the job that has collectives. So
+jax_cxl starts before it is loaded.
 """
 
 import functools
@@ -39,7 +40,7 @@ def _load(serialized: bytes, devices: Sequence[int] | None, load: Callable[[], A
 
 
 def _check(data: bytes, devices: Sequence[int] | None, running: Any) -> set[str]:
-    """Returns the names of the programs whose calls a module contains.
+    """Checks that a loaded module fits this job; returns the names of the programs in its calls.
 
     Raises:
       NotInitializedError: the module was compiled for other devices, or for another generation.

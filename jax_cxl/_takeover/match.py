@@ -27,8 +27,8 @@ _LOGICAL = {
     "and": ReduceOp.AND,
     "minimum": ReduceOp.AND,
 }
-# If one of these collectives has a channel, its groups consist of partitions. The groups of another
-# collective with a channel consist of replicas, each with all of its partitions.
+# If one of these collectives has a channel, its groups consist of partitions. If a collective of
+# another kind has a channel, its groups consist of replicas, each with all of its partitions.
 _BETWEEN_PARTITIONS = {
     *("all-to-all", "collective-broadcast", "collective-permute", "ragged-all-to-all"),
 }
@@ -46,7 +46,8 @@ class Collective(NamedTuple):
       groups: the devices that take part, a list for each group, in the order of ranks in the group.
       reduce_op: how values are combined, if the collective reduces.
       dimension: along which blocks are gathered, scattered or exchanged; None if it has none.
-      sources: for a permutation, from which position in the group each device receives, or -1.
+      sources: for a permutation, from which position in the group each device receives; -1: from
+        none.
     """
 
     op: Op

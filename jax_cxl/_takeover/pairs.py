@@ -78,7 +78,7 @@ class PairBuilder(Builder):
         done = Builder(self._computation, self._done)
         waited = []
         for operand, element in self._started:
-            # Read the id only now: `_replace` has given the id of the old start to one of these.
+            # Read the id only now: `_replace` has given the old start's id to the last of these.
             result = Value(element.id, element.shapes[0])
             both = [operand, result]
             waited.append(

@@ -1,7 +1,7 @@
 """The entry point `jax_cxl` of the group `jax_plugins`. JAX calls it when it makes its backends.
 
-Through it an environment variable replaces the collectives of a program that does not import
-jax_cxl.
+Thanks to this entry point, an environment variable can replace the collectives of a program that
+does not import jax_cxl.
 """
 
 import functools

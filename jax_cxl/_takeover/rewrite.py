@@ -138,7 +138,8 @@ def _one(context: _Context, operand: Value, result: Shape) -> Value:
     if dimension is not None and (op.operand_blocks or op.result_blocks):
         operand_shape = operand_shape.with_outermost(dimension)
         result_shape = result_shape.with_outermost(dimension)
-    # Operand and result get the same order of dimensions, so that a block looks alike in both.
+    # Operand and result get the same order of dimensions, so that the elements of a block have the
+    # same order in both.
     order = (result_shape if op is Op.REDUCE_SCATTER else operand_shape).minor_to_major
     operand_shape = operand_shape._replace(minor_to_major=order)
     result_shape = result_shape._replace(minor_to_major=order)
@@ -187,7 +188,7 @@ def _ragged(context: _Context, operands: list[Value]) -> Value:
     rows = builder.copy(rows, rows.shape._replace(minor_to_major=default))
     output = builder.copy(output, output.shape._replace(minor_to_major=default))
     counts = (rows.shape.dimensions[0], output.shape.dimensions[0], columns[0].shape.size // n)
-    # The last of `rows` is the number of elements of the batch.
+    # The last entry of `rows` is the number of exchanges in one call. XLA's instruction has one.
     config = context.attributes(rows.shape.dtype, rows.shape.size, rows=(*counts, 1))
     results = [output.shape]
     if context.world.gpus:

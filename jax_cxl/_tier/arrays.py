@@ -95,7 +95,7 @@ def named(prefix: str, tree: Any) -> list[tuple[str, Any]]:
 
 
 def check_one_set_of_devices(specs: Iterable[Spec]) -> None:
-    """Raises ValueError if arrays are on different devices."""
+    """Raises ValueError if not all arrays are on the same devices."""
     first: Spec | None = None
     for spec in specs:
         first = first or spec

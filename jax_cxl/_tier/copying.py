@@ -1,7 +1,7 @@
 """Copies arrays of a store to GPUs by compiled programs, so that Python makes few calls.
 
-The checksums of copies are compared while programs use the copies already. So programs must not
-donate the copies.
+Programs may use the copies before the checksums of the copies have been compared. So programs must
+not donate the copies.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ class Source:
     """An array in a store, which GPUs can copy.
 
     Attributes:
-      array: the array in `pinned_host` memory: it is the memory of the store.
+      array: the array in `pinned_host` memory, which is the memory of the store itself.
       copies: the part that each GPU of this process copies, in the order of the array's shards.
     """
 
@@ -42,8 +42,8 @@ def may_copy(sharding: jax.sharding.Sharding) -> bool:
 
 def find(reader: Reader, spec: Spec) -> Source | None:
     """Finds how GPUs copy an array of a version; None if the host has to read or assemble it."""
-    # Versions of the same form are in a few areas, at the same places in each area. So the result
-    # is the same for all such versions in an area.
+    # A name has a few areas, and versions of the same form have their arrays at the same places in
+    # an area. So all versions of this form that are in one area share the result.
     key = reader.stripes[0].offset(0), spec
     if key not in reader.found:
         reader.found[key] = _find(reader, spec)

@@ -1,7 +1,8 @@
 """Finds which outputs of a function depend on which inputs, and computes some outputs only.
 
-JAX traces the function once. The result is a list of equations, from which `slice_of` takes those
-that some outputs need. So a slice computes these outputs exactly as the whole function does.
+JAX traces the function once. The result is a list of equations. `slice_of` makes a slice of the
+equations that some outputs need. So a slice computes these outputs exactly as the whole function
+does.
 """
 
 import dataclasses
@@ -77,8 +78,8 @@ def trace(function: Callable[..., Any], *arguments: Any) -> tuple[Dataflow, Any]
     """Traces a function of trees of `jax.ShapeDtypeStruct`.
 
     Returns:
-      Its equations, whose inputs are the leaves of all arguments, and its result as a tree of
-      `jax.ShapeDtypeStruct`.
+      The equations of the function, whose inputs are the leaves of all arguments; and the result of
+      the function, as a tree of `jax.ShapeDtypeStruct`.
 
     Raises:
       TypeError: the function has effects, for example prints.

@@ -46,7 +46,7 @@ class Ahead:
     """
 
     def __init__(self, reader: Reader, groups: Sequence[Sequence[Spec]]):
-        """Begins with the first groups."""
+        """Prepares the fetch. The iteration begins it."""
         self._reader = reader
         self._writers = agreement.processes()
         self._left = collections.deque(groups)
@@ -57,8 +57,8 @@ class Ahead:
     def __iter__(self) -> Iterator[list[Any]]:
         """Yields the arrays of each group.
 
-        The caller owns the arrays that the host has read. It must not donate those that GPUs
-        copied.
+        The caller owns the arrays that the host has read, and may donate them. It must not donate
+        the arrays that GPUs have copied.
 
         Raises:
           StoreError: an array is damaged. Groups after it may have been yielded.

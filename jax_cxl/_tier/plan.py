@@ -41,7 +41,8 @@ class Group:
     Attributes:
       params: numbers of the parameters.
       state: numbers of the leaves of the state.
-      fetched: what is read from the store: parameters if the store has masters, then state.
+      fetched: what is read from the store: first the parameters, if the store has them in another
+        dtype (`Options.master`), then the state.
       first: number of its first leaf in the store. The group's parameters come first, then its
         state.
     """
@@ -139,7 +140,7 @@ class Plan:
         self._described: dict[tuple[int, ...], Description] = {}
 
     def describe(self, writers: tuple[int, ...], step: int) -> flatten.Flat:
-        """Returns the tree in the store after a step, for the processes that write it."""
+        """Describes the tree that processes write into the store after a step."""
         specs = [spec for group in self.groups for spec in self.leaves_of(group)]
         specs += [self.state[n] for n in self.shared]
         if writers not in self._described:
@@ -252,7 +253,7 @@ class Plan:
 
         Args:
           part: the slice.
-          specs: its first outputs; the others are scalars.
+          specs: descriptions of its first outputs. Its other outputs are scalars.
           casts: additional outputs: copies of the first outputs, cast to the dtypes on the devices.
           donate: whether it may reuse memory of its inputs.
         """
@@ -349,7 +350,7 @@ class Plan:
         return new, state
 
     def _state_spec(self, name: str, x: Any, params: Sequence[int]) -> Spec:
-        """Returns where a leaf of the state goes: by default to the shards of its parameter."""
+        """Describes a leaf of the state. By default it is sharded like its parameter."""
         like = next((self.stored[n] for n in params if self.stored[n].shape == x.shape), None)
         first = self.stored[0]
         sharding = like.sharding if like else arrays.replicated_like(first.sharding)

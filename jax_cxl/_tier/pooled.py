@@ -22,8 +22,8 @@ from jax_cxl._tier.plan import STEP, Options, Plan
 
 _GROUP_BYTES = 64 << 20
 # A generation is the state after one step. It may take this many blocks more than the first job
-# needs, because a later job with more processes has more tables, and more blocks that are only
-# partly full.
+# needs. A later job may have more processes. Then it has more tables of checksums, and more blocks
+# that are only partly full.
 _MORE_BLOCKS = 8
 
 
@@ -74,8 +74,8 @@ class Pooled:
         plan = self._plan_of(params)
         flat = jax.tree.leaves(params)
         publisher = self._opened(plan)
-        # Without this wait, a state that is being written would not be found. If that write has
-        # failed, there is no state.
+        # Without this wait, `all_valid` would not find a state that is still being written. If that
+        # write has failed, there is no state.
         with contextlib.suppress(errors.CxlError):
             self.wait()
         if validity.all_valid(publisher.section):
@@ -217,8 +217,9 @@ class Pooled:
 
     def _plan_of(self, params: Any, grads: Any = None) -> Plan:
         structure = jax.tree.structure(params)
-        # Programs that were compiled in an earlier generation of the job must not communicate. So a
-        # new generation makes a new plan.
+        # A job that continues after an error is in a new generation. Programs that were compiled in
+        # an earlier generation must not communicate any longer. So a new generation needs a new
+        # plan.
         generation = getattr(lifecycle.current(), "generation", 0)
         forms = generation, *(_form(x) for x in jax.tree.leaves(params))
         dtypes = None
@@ -376,8 +377,9 @@ def pooled(
       store: the store. For the name it needs three times the memory of the parameters and the
         state: for the last two steps, and for the step that is being written.
       name: the name in the store, which no other living job may use.
-      master: dtype of the parameters in the store, for example float32. The optimizer sees these;
-        the devices have them rounded to their own dtype. By default the dtype of the parameters.
+      master: dtype of the parameters in the store, for example float32. The optimizer updates the
+        parameters in this dtype, and the devices get them rounded to the dtype of `params`, which
+        is also the default.
       sharding: function that returns the sharding of an array in the store (a parameter or a leaf
         of the state). It takes the array's shape, dtype and default sharding, which is the sharding
         of the parameter. If it returns None, the default stays. For replicated parameters, it can

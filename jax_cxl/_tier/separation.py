@@ -1,14 +1,14 @@
 """Separates the update of an optimizer into parts that do not depend on each other.
 
-Most optimizers treat each parameter by itself. Some values are needed by all parameters, so each
-part must have them. There are two kinds: small leaves of the state that depend on no parameter,
-such as the count of steps, and scalars that depend only on the contents of the devices' memory,
-such as the norm of all gradients. The scalars are computed first, by a program of their own.
+Most optimizers treat each parameter by itself. But there are two kinds of values that all parts may
+need. The first kind are small leaves of the state that depend on no parameter, such as the count of
+steps. The second kind are scalars that depend only on what is in the devices' memory, such as the
+norm of all gradients. These scalars are computed first, by a program of their own.
 
 A part has exactly the operations of the whole update. For results with the same bits, XLA also has
-to compile them in the same way. If a scalar has one use, XLA multiplies by its reciprocal instead
-of dividing by it. In the whole update a scalar has a use for each parameter. So the program of a
-part also returns its scalars, which is another use.
+to compile these operations in the same way. If a program uses a scalar only once, XLA multiplies by
+its reciprocal instead of dividing by it. The whole update uses a scalar once for each parameter. So
+the program of a part also returns its scalars, which counts as a second use.
 """
 
 import collections
@@ -27,7 +27,7 @@ _SMALL = 1024  # The most elements of a leaf that stays in the devices' memory.
 class Part:
     """Parameters and leaves of the state that depend on each other.
 
-    Apart from these they depend only on shared leaves and scalars.
+    They depend on nothing else, except shared leaves and scalars.
 
     Attributes:
       params: numbers of the parameters, in order.
@@ -165,7 +165,8 @@ def _is_scalar(aval: Any) -> bool:
 def slice_part(of: Separation, params: Sequence[int], state: Sequence[int]) -> dataflow.Slice:
     """Returns the program for some parameters and leaves of the state.
 
-    The program returns these parameters and leaves, and then scalars.
+    The program returns these parameters and leaves. After them it returns scalars that it uses, so
+    that XLA compiles it like the whole update.
     """
     outputs = [of.update.outputs[n] for n in params]
     outputs += [of.update.outputs[of.num_params + n] for n in state]

@@ -1,7 +1,7 @@
 """The collectives. public.py has their public names.
 
 Most programs use only reductions, and start sooner if only the modules of the reductions are
-imported. So this package imports public.py when it is first asked for a name.
+imported. So this package imports public.py only when it is first asked for a name.
 """
 
 import importlib

@@ -78,9 +78,9 @@ _reached: dict[int, int] = {}
 def _wait_for_processes(name: str, timeout: float | None) -> None:
     """Waits until all processes have reached the barrier of this name.
 
-    They meet in JAX's key-value store. The entry jax_cxl/barrier/G/P is the last barrier that
-    process P has reached in generation G, as JSON: how many barriers the process has reached, the
-    last one, and who the process is.
+    The processes meet in JAX's key-value store. At each barrier of generation G, process P
+    overwrites the entry jax_cxl/barrier/G/P. The entry says, as JSON, how many barriers the process
+    has reached, which was the last, and on which host and under which process id it runs.
     """
     running = lifecycle.ensure_started()
     ranks = meeting_point.ranks_of_processes(running)
@@ -124,7 +124,8 @@ def _abstract_eval(*xs, axes):
     for x in xs:
         if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):
             dtypes.check_dtype("barrier", x.dtype)
-    # Each rank keeps its own value, so the types stay as they are.
+    # Each rank gets its own values back. So the results have the types of the operands, including
+    # the axes over which they vary.
     return list(xs), {named_axis.effect("barrier", axis) for axis in axes}
 
 

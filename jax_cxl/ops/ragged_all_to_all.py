@@ -106,10 +106,10 @@ def ragged_all_to_all(
     return _bind(operand, output, table, axes=axes, groups=groups, size=size, elements=1)
 
 
-# `table` has the rows input_offsets, send_sizes, output_offsets and recv_sizes. In a batch of
-# `elements` exchanges, operand and output contain the rows of all elements, one element after
-# another. In the table, each entry then becomes several: one for each element. Offsets count rows
-# within their element (cc/plan/slices.h).
+# `table` has the rows input_offsets, send_sizes, output_offsets and recv_sizes. Under `jax.vmap`,
+# one call carries several exchanges, the `elements` of a batch. Then operand and output contain the
+# rows of all elements, one element after another, and the table has `elements` entries in place of
+# each entry. Offsets count rows within their element (cc/plan/slices.h).
 ragged_all_to_all_p = _compat.tracing.Primitive("ragged_all_to_all")
 
 

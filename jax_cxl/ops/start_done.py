@@ -80,9 +80,9 @@ def _pair(
 
     Args:
       operation: the operation that is split in halves.
-      halves: function of the same arguments that starts its collectives on a GPU, and returns what
-        `split_function.start` returns. By default it starts all collectives that do not depend on
-        another collective.
+      halves: function of the same arguments that starts the operation's collectives on a GPU, and
+        returns what `split_function.start` returns. By default, all collectives are started that do
+        not depend on another collective.
     """
     name = operation.__name__
     halves = halves or functools.partial(split_function.start, operation)

@@ -235,7 +235,11 @@ class _Source:
         return bool(fits and weak and self.reader.is_unchanged(self.leaf))
 
     def _into(self, index: leaves.Index) -> np.ndarray | None:
-        """Returns the previous leaf, if it is a NumPy array into which the part can be read."""
+        """Returns the previous leaf if the part can be read into its memory, else None.
+
+        For that, the previous leaf must be a NumPy array of this shape and dtype, and the part must
+        be the whole array.
+        """
         have = self.previous
         whole = index == tuple((0, n) for n in self.leaf.shape)
         if not isinstance(have, np.ndarray) or not whole or have.shape != self.leaf.shape:
@@ -245,7 +249,10 @@ class _Source:
 
 
 def _restored(like: Any, leaf: leaves.Leaf, source: _Source, building: _Building) -> Any:
-    """Reads a leaf. Returns a function that returns the leaf once the copies have run."""
+    """Reads a leaf, and returns a function that makes it.
+
+    Call the function only after the copies that this adds to `building` have run.
+    """
     if not leaf.dtype:
         if type(like) not in flatten.VALUES:
             raise errors.StoreError(
@@ -278,7 +285,11 @@ def _restored(like: Any, leaf: leaves.Leaf, source: _Source, building: _Building
 
 
 def _key_data(leaf: leaves.Leaf, like: Any) -> Any:
-    """Returns shape and dtype of the integers that make up the keys of `like`."""
+    """Returns shape and dtype of the integers that make up the keys of `like`.
+
+    Raises:
+      StoreError: the saved keys have another PRNG implementation.
+    """
     impl = str(jax.random.key_impl(like)) if isinstance(like, jax.Array) else None
     expected = jax.random.key(0, impl=leaf.key).dtype
     if like.dtype != expected or impl not in (None, leaf.key):

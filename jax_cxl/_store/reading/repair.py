@@ -32,7 +32,7 @@ def repair(
 ) -> Repaired:
     """Repairs the valid versions, and gives blank devices their catalog and superblocks.
 
-    All processes call it. No process saves at the same time.
+    All processes call it, while no process saves.
 
     Args:
       devices: the memory, opened for a repair. It has no blank devices afterwards.
@@ -63,8 +63,8 @@ def repair(
         written += wrote
         hopeless += lost
     # A device counts as blank as long as it has no superblock. So write the blocks first, then the
-    # records and the catalog, and the superblock last. After an interruption, the next repair then
-    # starts over.
+    # records and the catalog, and the superblock last. If this repair is interrupted, the next one
+    # still finds the device blank, and starts over.
     if share == 0:
         catalog.copy_to(devices, devices.blank)
         superblocks.write(devices.core, devices.parity, devices.blank)
@@ -83,8 +83,8 @@ def _repair_section(
     """
     found = validity.all_valid(section)
     if share == 0:
-        # A device that was missing for a time may have records of older versions. They must not be
-        # taken for records of the present versions.
+        # A blank device may be one that was missing for a time, and have records of older versions.
+        # They must not be taken for records of the present versions.
         for device in section.devices.blank:
             for area in range(section.geometry.areas):
                 section.erase_records(device, area)

@@ -25,7 +25,7 @@ _KEPT_BLOCKS = 16  # Cached, so that a block with parts of several leaves is rea
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-    """What a process keeps of a version that it has read, to find out what a later one changes.
+    """What a process keeps of a version that it has read, to compare it with a later version.
 
     Attributes:
       tree: checksum of the structure of the version's tree.
@@ -177,8 +177,9 @@ class Reader:
         Args:
           leaf: the array.
           index: start and end of the part along each dimension.
-          into: the same part in the version that the caller knows. If the part is a whole shard,
-            only the blocks that have changed are read, into this memory. Otherwise it is not used.
+          into: an array with the same part of the version that the caller knows. If the part is a
+            whole shard, only the blocks that have changed are read, into this array. If not, the
+            array is not used.
 
         Raises:
           StoreError: bytes of the part are damaged.
@@ -199,7 +200,7 @@ class Reader:
         return out
 
     def read_local(self, leaf: leaves.Leaf, index: leaves.Index, writer: int) -> np.ndarray:
-        """Returns a part of a local array (`Leaf.local`), as one of the saving processes had it.
+        """Returns a part of a local array (`Leaf.local`), as the saving process `writer` had it.
 
         Raises:
           StoreError: as for `read`.
@@ -237,7 +238,8 @@ class Reader:
         """Checks blocks that a view uses in place, and makes them visible to this host.
 
         Raises:
-          StoreError: a block is damaged. Parity cannot help, because this function writes nothing.
+          StoreError: a block is damaged. Parity cannot help: a view uses the block in place, and
+            this function does not write to it.
         """
         table, own = self.table(writer), self.stripes[writer]
 
@@ -254,10 +256,13 @@ class Reader:
         here: tuple[slice, ...],
         into: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Returns the bytes of a shard. If `here` is given, bytes outside of it are undefined."""
+        """Returns the bytes of a shard.
+
+        If `here` gives a part of the shard, only the bytes of this part are defined.
+        """
         known = into is not None and self._changed is not None
         parts = self.parts_of_shard(leaf, number)
-        # In a tree of many leaves, most are as small as this.
+        # In a tree of many leaves, most shards fit into one block. Read them with little work.
         if not known and parts and parts[-1].end <= layout.BLOCK_BYTES:
             return self._read_small(parts)
         shard = leaf.shards[number]
@@ -292,7 +297,7 @@ class Reader:
         return found[0].copy() if len(found) == 1 else np.concatenate(found)
 
     def _copy(self, out: np.ndarray, part: place.Part, base: int, blocks: range) -> None:
-        """Copies the bytes of a part that lie in consecutive blocks into a shard.
+        """Copies into a shard those bytes of its part that lie in some consecutive blocks.
 
         Args:
           out: the bytes of the shard.
@@ -402,7 +407,10 @@ def _aligned(size: int) -> np.ndarray:
 
 
 def _runs(shape: tuple[int, ...], itemsize: int, here: tuple[slice, ...]) -> tuple[np.ndarray, int]:
-    """Returns where the contiguous runs of bytes of a part of an array begin, and their length."""
+    """Splits the bytes of a part of an array, `here`, into contiguous runs of one length.
+
+    Returns where the runs begin in the array's bytes, and their length.
+    """
     length, dim = itemsize, len(shape)
     while dim > 0:
         dim -= 1
@@ -425,7 +433,7 @@ def _all_blocks_of(part: place.Part) -> range:
 
 
 def _blocks_of(part: place.Part, base: int, starts: np.ndarray, length: int) -> np.ndarray:
-    """Returns the blocks with bytes of a part, counting only the bytes that lie in some runs.
+    """Returns the blocks that hold those bytes of a part which lie in the given runs.
 
     Args:
       part: the part.

@@ -37,9 +37,10 @@ def all_valid(section: Section, last: int | None = None) -> list[Records]:
         firsts = [section.record(area, 0) for area in range(section.geometry.areas)]
         recent = [r.number for r in firsts if r and (last is None or r.number <= last)]
         found = [records for number in recent if (records := version(section, number))]
-        # The areas are read one after the other. Meanwhile a publisher may complete a version in an
-        # area that was already read, and then begin the next one in the area of the version that
-        # was the newest. So if nothing was found, look again, until no record has changed.
+        # The areas are read one after another. Meanwhile a publisher may complete a version in an
+        # area that was already read, and then erase an older version before its area is read. Then
+        # this process finds neither version. So if it finds nothing, it reads the areas again,
+        # until the records are the same twice in a row.
         if found or firsts == seen:
             return sorted(found, key=lambda records: -records[0].number)
         seen = firsts

@@ -67,8 +67,8 @@ class Description:
 def merge(told: Sequence[Sequence[Leaf]], writers: tuple[int, ...], whole: bool) -> Description:
     """Returns one description from the descriptions of all processes.
 
-    Descriptions differ if all devices of an array belong to one process: that process describes the
-    array as an array of its own, and the other processes do not.
+    Descriptions of the same tree differ if all devices of an array belong to one process: that
+    process describes the array as an array of its own, and the other processes do not.
 
     Args:
       told: for each process, the leaves and their Python values, as it describes them.
@@ -89,9 +89,9 @@ def merge(told: Sequence[Sequence[Leaf]], writers: tuple[int, ...], whole: bool)
 
 
 def _in_one_process(row: Sequence[Leaf | None]) -> Leaf | None:
-    """Returns the array that `row` describes, or None if its devices are not all in one process.
+    """Returns the array that `row` describes if all of its devices are in one process, else None.
 
-    `row` has the description of one leaf by each process.
+    `row` contains one leaf of the tree, as each of the processes describes it.
     """
     leaf = next((leaf for leaf in row if leaf is not None and not leaf.local), None)
     if leaf is None or len({w for shard in leaf.shards for w in shard.writers}) != 1:

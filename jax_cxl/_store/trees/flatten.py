@@ -34,7 +34,7 @@ class Flat:
 
 @dataclasses.dataclass(frozen=True)
 class _Known:
-    """What is known about the last tree.
+    """What a flattener keeps of the last tree, to split the next tree of the same form quickly.
 
     Attributes:
       structure: its structure.
@@ -78,8 +78,8 @@ class Flattener:
             *(structure, writers, forms),
         ):
             known = self._last = self._describe(tree, found, structure, writers)
-        # JAX gives all results of one program the same objects as avals and shardings. So comparing
-        # the forms is quick: it compares pointers.
+        # Keep the newest forms. In each run, a program gives its results the very same aval and
+        # sharding objects. So the next comparison is quick: it mostly compares pointers.
         self._forms = forms
         arrays = [None if position is None else found[position] for position in known.positions]
         values = []
@@ -214,7 +214,7 @@ def _form_of(
     key = ""
     shards: tuple[leaves.Shard, ...]
     if sharding is None:
-        # Each process has an array of its own.
+        # This describes a NumPy array, of which each process has its own.
         shards, local = (leaves.Shard(tuple((0, n) for n in shape), (0,)),), len(writers) > 1
         shards = leaves.of_each_process(shards, len(writers)) if local else shards
     else:

@@ -164,7 +164,7 @@ def encode(structure: str, values: Sequence[Any]) -> bytes:
     """Returns the directory of a snapshot.
 
     Args:
-      structure: the rest of the directory, as `structure` returns it.
+      structure: the rest of the directory, which the function `structure` returns.
       values: the Python values, in the order of the leaves.
     """
     return zlib.compress(f"[{structure},{values_text(values)}]".encode(), 1)

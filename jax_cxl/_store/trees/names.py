@@ -40,7 +40,7 @@ def _subscript(name: str, start: int) -> tuple[str | int, int]:
     """Returns the key in brackets that begins at `start`, and where it ends."""
     end = start
     while (end := name.find("]", end + 1)) >= 0:
-        # A key that is text may contain brackets.
+        # A key that is text may contain brackets. So try the closing brackets one after another.
         try:
             key = ast.literal_eval(name[start + 1 : end])
         except (SyntaxError, ValueError):

@@ -2,8 +2,8 @@
 
 If several devices hold a shard, they share its bytes, so that each byte is written once and all
 processes share the work. If other jobs may view arrays in the memory, shards stay whole instead:
-one device writes each shard. The parts of a process follow each other in its blocks. Each part
-starts at a multiple of 64 bytes.
+one device writes each shard. The bytes of a shard that one device writes are a part. The parts of a
+process follow each other in its blocks. Each part starts at a multiple of 64 bytes.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ class Part(NamedTuple):
 
     Attributes:
       leaf: number of the leaf.
-      shard: number of its shard.
+      shard: number of the shard among the shards of this leaf.
       holder: which of the devices that hold the shard writes the bytes.
       writer: the process of this device.
       start: first byte, in the shard's bytes in row-major order.
@@ -67,7 +67,10 @@ class Placement:
         return -(-total // self.blocks_per_row)
 
     def first_row(self, writer: int) -> int:
-        """Returns the first row of a writer. Writer 0 is last: its directory may have any size."""
+        """Returns the first row of a writer.
+
+        The rows of writer 0 come last, because they include the directory, which may have any size.
+        """
         later = len(self.data_bytes) if writer == 0 else writer
         return sum(self.rows(other, 0) for other in range(1, later))
 
@@ -102,7 +105,8 @@ def _shares(
 ) -> tuple[tuple[_Share, ...], ...]:
     """Returns, for each shard, the bytes that each of its holders writes.
 
-    If shards stay whole, each holder has all bytes of the shard: `place` chooses one holder.
+    If shards stay whole, each holder gets all bytes of the shard here, and `place` then chooses one
+    holder.
     """
     found = []
     for number, shard in enumerate(shards):

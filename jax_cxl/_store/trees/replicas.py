@@ -22,7 +22,7 @@ class Copy(NamedTuple):
 
     Attributes:
       leaf: number of the leaf.
-      shard: number of its shard.
+      shard: number of the shard among the shards of this leaf.
       holder: number of the device among those that hold the shard.
       column: number of the sum to which its checksum contributes. Neighboring leaves share a sum if
         there are more leaves than sums.
@@ -64,7 +64,7 @@ class Sums:
 
 
 def differing(records: Sequence[Record]) -> list[int]:
-    """Returns the columns with copies that differ, according to the records of all processes."""
+    """Returns the columns (`Copy.column`) whose copies differ, by the records of all processes."""
     columns = zip(*(record.replicas for record in records), strict=True)
     return [number for number, column in enumerate(columns) if sum(column) & _WORD]
 

@@ -10,8 +10,8 @@ from jax_cxl._store.trees.description import Description
 # Bytes reserved for Python values. The values change from step to step, but the memory that a tree
 # needs should not.
 _ROOM_FOR_VALUES = 4096
-# Python values with at most this many characters of JSON certainly fit into these bytes, however
-# well zlib compresses the text around them.
+# Python values with at most this many characters of JSON certainly fit into `_ROOM_FOR_VALUES`,
+# however well zlib compresses the text around them.
 _SHORT_VALUES = 512
 
 

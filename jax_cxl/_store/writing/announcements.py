@@ -1,7 +1,8 @@
-"""What each process announces in the memory before a save: all save the same tree, or none saves.
+"""Announcements in the memory, with which processes agree on a save.
 
-A process writes its announcement, and then waits for those of the others. Until then it writes
-nothing else. A process that cannot save announces why, so that no other process waits for it.
+Either all processes save the same tree, or none saves. A process writes its announcement, and then
+waits for those of the others. Until then it writes nothing else. A process that cannot save
+announces why, so that no other process waits for it.
 """
 
 import dataclasses
@@ -17,10 +18,10 @@ class Announcement:
     """The announcement of one process.
 
     Attributes:
-      attempt: how many saves the process has tried since the processes agreed on the token.
+      attempt: how many announcements the process has made since the processes agreed on the token.
       token: the job's token for this agreement.
       tree: checksum of the description of the tree (`Description.digest`).
-      details: checksum of all else that the processes have to agree on.
+      details: checksum of the step and of the Python values, on which the processes must agree too.
       problem: why the process cannot save; "" if it can.
     """
 

@@ -115,7 +115,7 @@ def _pieces(
 ) -> Iterator[list[_Piece]]:
     """Yields a list of pieces for each batch.
 
-    In all, the pieces contain all bytes of this process, in order. If a batch ends within a row,
+    Together, the lists contain all bytes of this process, in order. If a batch ends within a row,
     the pieces of this row come with the next batch.
     """
     geometry = own.section.geometry
@@ -141,9 +141,9 @@ def _pieces(
 def _chunks(of_batches: Iterable[list[_Piece]], chunk_bytes: int) -> Iterator[list[_Piece]]:
     """Yields the pieces of each chunk. A chunk consists of whole rows.
 
-    The shards of an array lie one after the other. So in the order of the bytes, one GPU would copy
-    after the other. Therefore the chunks of a batch come from all GPUs in turn, and all copy at
-    once.
+    The shards of an array follow each other in the bytes of this process. So in the order of the
+    bytes, only one GPU at a time would copy. Therefore this yields the chunks of a batch from all
+    GPUs in turn, and all GPUs copy at once.
     """
     for pieces in of_batches:
         by_gpu: dict[int | None, list[list[_Piece]]] = {}
@@ -179,8 +179,8 @@ def _finish(
 ) -> None:
     """Waits for the copies of whole rows of blocks, computes checksums, and publishes the blocks.
 
-    This function empties `pieces`, so that the arrays live only until they have been copied. `add`
-    takes the futures of work that it gives to other threads.
+    This function empties `pieces`, so that the arrays live only until they have been copied. It may
+    give work to other threads, and passes the futures of this work to `add`.
     """
     blocks = range(pieces[0].start // layout.BLOCK_BYTES, layout.blocks(pieces[-1].end))
     try:
@@ -210,7 +210,7 @@ def _publish(own: stripes.Stripes, table: np.ndarray, blocks: range, on_host: se
 def _checksums_on_gpus(
     own: stripes.Stripes, pieces: Sequence[_Piece], blocks: range, table: np.ndarray
 ) -> set[int]:
-    """Lets GPUs compute the checksums of blocks that lie in one array; returns the other blocks.
+    """Lets GPUs compute the checksums of blocks that come from one array; returns the other blocks.
 
     The GPUs read the arrays, not the copies. A restore compares these checksums with the copies, so
     it also finds errors in copying.
@@ -247,7 +247,7 @@ def _view(own: stripes.Stripes, block: int) -> np.ndarray:
 
 @functools.cache
 def _threads() -> concurrent.futures.ThreadPoolExecutor:
-    # These threads wait for copies. In memory without coherence each thread also writes cache lines
-    # back, at a few GB/s.
+    # These threads wait for copies. In memory without coherence they also write cache lines back.
+    # One thread does so at only a few GB/s, so there are several.
     count = max(2, min(12, (os.cpu_count() or 1) * 3 // 4))
     return concurrent.futures.ThreadPoolExecutor(count, "jax_cxl store")

@@ -1,17 +1,17 @@
 """Keeps a job that was stopped from writing once another job writes under the same name.
 
-Before its first save, a job claims the section of the name: it takes the next incarnation, and
-writes a claim into the page of claims, on each device. Its processes read this page before each
-write. They stop with an error as soon as the page contains the claim of a later incarnation. A
-claim does not overwrite the claims of the last incarnations. So the late claim of a job that was
-stopped does not hide the claim of the job's successor.
+Before its first save, a job claims the section of the name: it takes the next incarnation (a number
+that grows from job to job), and writes a claim into the page of claims, on each device. Its
+processes read this page before each write. They stop with an error as soon as the page contains the
+claim of a later incarnation. A claim does not overwrite the claims of the last incarnations. So the
+late claim of a job that was stopped does not hide the claim of the job's successor.
 
 A process may be stopped between this check and its write. Such a write comes late, and nothing can
-prevent it: memory that hosts share has no atomic operations between hosts. So a job leaves one area
-unused, because its predecessor may still be writing to it. It knows which area this is, because
-each job records that it begins a save before it changes anything in the area of this save. Besides,
-no save uses the area of the newest valid version. So a late write can damage neither this version
-nor any later version.
+prevent it: memory that hosts share has no atomic operations between hosts. So a job never uses the
+area to which its predecessor may still be writing. The job knows this area, because each job
+records that it begins a save before it changes anything in the area of this save. Besides, no save
+uses the area of the newest valid version. So a late write can damage neither this version nor any
+later version.
 """
 
 import contextlib
@@ -153,6 +153,7 @@ class Claim:
                     " jobs, or give each job a place of its own"
                 )
         # If the claim is gone, it was damaged, or a much older job woke up and overwrote it.
+        # Write it again.
         if not set(own) & set(found):
             self.write(section, [device])
 
@@ -311,7 +312,7 @@ def _is_read(section: Section, number: int) -> bool:
 
 
 def _begun(section: Section, previous: Claim | None) -> int:
-    """Returns the number of the last save that a job has begun; 0: none.
+    """Returns the number of the last save that the job of a claim has begun; 0: none.
 
     The job may still be writing to the area of this save.
     """

@@ -35,8 +35,8 @@ class Group:
       leaves: numbers of their leaves.
       layouts: the layout that the program expects, by number of the leaf. Arrays that can have only
         one layout are left out.
-      parts: for each device, and for each array in order, the number of the array's shard on this
-        device, and its size in bytes.
+      parts: for each device, a sequence with an entry for each array: the number of the array's
+        shard on this device, and the size of the shard in bytes.
       program: the program.
     """
 
@@ -54,7 +54,7 @@ class Group:
         Returns:
           The joined arrays of each device; nothing if the program cannot join these arrays.
         """
-        # XLA does not check the layouts.
+        # XLA does not check that the arrays have the layouts for which the program was compiled.
         if any(_compat.arrays.layout_of(arrays[leaf]) != of for leaf, of in self.layouts.items()):
             return ()
         return _compat.programs.run(self.program, [arrays[leaf] for leaf in self.leaves])
@@ -80,7 +80,7 @@ class Joiner:
         """
         self._groups: concurrent.futures.Future[list[Group]] | None = None
         if platforms.only_cpus():
-            # Keep only what describes the arrays. The arrays would take memory.
+            # Keep only what describes the arrays, because the arrays themselves take memory.
             forms = {
                 leaf: (x.sharding, x.aval) for leaf, x in arrays.items() if hasattr(x, "sharding")
             }

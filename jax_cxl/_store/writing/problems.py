@@ -40,7 +40,7 @@ def in_words(problem: BaseException | None) -> str:
 def raise_disagreement(
     texts: Sequence[bytes], writers: Sequence[int], problem: Exception | None
 ) -> None:
-    """Raises the error of a process that cannot go on, or else an error about a disagreement.
+    """Raises the problem of a process, or if none has one, an error that says how they disagree.
 
     Args:
       texts: for each process, its operation, its memory and its problem, as JSON.

@@ -45,7 +45,8 @@ class Publisher:
     """Saves versions of one name.
 
     Attributes:
-      section: the section of the name; None if it could not be opened.
+      section: the section of the name. Reading this attribute raises an error if the section could
+        not be opened.
       last: number of the last save that a process may have begun.
     """
 
@@ -154,7 +155,10 @@ class Publisher:
         describe: Callable[[tuple[int, ...]], flatten.Flat],
         batches_of: Callable[[flatten.Flat, saving.Selection], Iterable[saving.Batch]],
     ) -> int:
-        """Saves the tree of `describe`. The iterable of `batches_of` may yield its arrays later."""
+        """Saves the tree that `describe` returns.
+
+        The iterable that `batches_of` returns may wait for its arrays while the program continues.
+        """
         if self._section is not None:
             self._section.devices.check_opener()
         if self._closed:
@@ -228,7 +232,8 @@ class Publisher:
     def close(self) -> None:
         """Waits until this process has written its part of the last save.
 
-        Another job may save under the name afterwards, if all other parts have been written too.
+        Another job may save under the name afterwards, if the other processes have written their
+        parts too.
         """
         if self._section is not None and self._section.devices.is_inherited:
             return  # The parent saves.

@@ -64,8 +64,9 @@ class Save:
       writer: position of this process among those that save.
       batches: the arrays, in the order of the leaves. The iterator may wait for arrays.
       on_device: whether parts may be in the memory of GPUs.
-      old: on the first process, the record that it had in the area of this save until it erased the
-        record. None if there was none, and on the other processes, whose records are still there.
+      old: for the first process, its record of the version that was in the area of this save, or
+        None if there was none. The process has already erased this record. None for the other
+        processes, whose records are still in the area.
     """
 
     section: Section
@@ -178,11 +179,11 @@ class Save:
             self.section.store_word(device, offset, number)
 
     def _known_blocks(self) -> np.ndarray:
-        """Returns the checksums of the blocks that are in the area, if this job has written them.
+        """Returns the checksums of this process's blocks in the area, if this job has written them.
 
-        Otherwise it returns nothing, because a job that was lost may have changed blocks after it
-        wrote its record. It also returns nothing if the blocks of this process now begin in another
-        row.
+        If another job has written them, the result is empty, because a job that was lost may have
+        changed blocks after it wrote its record. The result is also empty if the blocks of this
+        process now begin in another row.
         """
         old = self.old
         if old is None and self.writer:
@@ -227,14 +228,17 @@ class _Output:
         self._parity = np.zeros(layout.BLOCK_BYTES, np.uint8) if with_parity else None
 
     def write(self, block: np.ndarray, sum_: int | None = None) -> None:
-        """Writes a block. Its checksum is None if it has to be written in any case."""
+        """Writes a block, unless the area already has a block with the checksum `sum_` there.
+
+        If `sum_` is None, the block is always written.
+        """
         if sum_ is None or self._next >= len(self._known) or self._known[self._next] != sum_:
             self._changed = True
             self._own.write(self._next, block)
         self._count(block)
 
     def skip(self, count: int) -> None:
-        """Adds blocks that have been written already to the parity, but does not write them."""
+        """Adds blocks to the parity, but does not write them, because they are written already."""
         if self._parity is None:  # There is nothing to compute from them.
             self._next += count
             return
@@ -328,8 +332,8 @@ class Selection:
         if is_known and self._joiner is None:
             # This is the second save of arrays like these, so more will follow.
             self._joiner = joining.Joiner(arrays, self._chosen.shards)
-        # These are generators, so that the thread that writes the parts makes their objects. There
-        # may be many.
+        # These are generators. So the objects, of which there may be many, are made by the thread
+        # that writes the parts.
         return Batch(
             ((part, HostBytes(views[shard], part.start, part.end)) for part, shard in parts),
             ((of, HostBytes(views[shard], 0, views[shard].nbytes)) for of, shard in copies),
@@ -389,7 +393,8 @@ def _position(array: Any, index: leaves.Index, holder: int) -> int:
     if not hasattr(array, "sharding"):
         return _ITSELF
     holding, positions, itself = _holders(array.sharding, array.shape)
-    # NumPy can view an array on one CPU device directly, without the array of the device.
+    # NumPy can view an array on one CPU device directly. There is no need to get the array of the
+    # device from JAX.
     return _ITSELF if itself and not is_on_gpu(array) else positions[holding[index][holder]]
 
 
@@ -399,7 +404,7 @@ def _holders(
 ) -> tuple[dict[leaves.Index, list[jax.Device]], dict[jax.Device, int], bool]:
     """Returns, for each shard, the devices that hold it, in the order of `Shard.writers`.
 
-    Also returns the position of each device of this process among the arrays of its devices, and
+    Also returns the position of each device of this process, in JAX's order of these devices, and
     whether the whole array is on one device of this process.
     """
     holders: dict[leaves.Index, list[jax.Device]] = {}

@@ -96,8 +96,8 @@ def hold(ranges: Sequence[Range], copy: bool, owned: bool = False) -> list[HostB
     Args:
       ranges: each array (NumPy, or JAX on one device) with the first byte in row-major order and
         the byte after the last one. The values need not have been computed.
-      copy: whether to take a copy of what is in a GPU's memory. Otherwise a program to which the
-        array is donated fails while the object in the result lives.
+      copy: whether to take a copy of what is in a GPU's memory. Without a copy, a program to which
+        the array is donated fails as long as the object that this function returns for it lives.
       owned: whether only the caller has the arrays, so that nobody donates them. If this is False
         and no copy is taken, this function waits until values on GPUs have been computed.
     """
@@ -127,7 +127,8 @@ def hold(ranges: Sequence[Range], copy: bool, owned: bool = False) -> list[HostB
 def hold_sums(arrays: Sequence[jax.Array]) -> list[HostBytes | DeviceSum]:
     """Returns objects that return the checksums of arrays later, even if the arrays are donated.
 
-    If the devices of two arrays are of the same kind, arrays with equal bytes have equal checksums.
+    Arrays with equal bytes have equal checksums if their devices are of the same kind. (CPUs and
+    GPUs compute different checksums.)
 
     Args:
       arrays: JAX arrays, each on one device.
@@ -163,7 +164,8 @@ def _sum(array: jax.Array) -> jax.Array:
     place = jax.lax.iota(jnp.uint32, words.size)
     sums = []
     for multiplier in (0x9E3779B1, 0x85EBCA6B):
-        # An odd factor keeps every bit of a word. Mixing makes factors of neighbors independent.
+        # An odd factor keeps every bit of a word. The mixing makes the factors of neighboring words
+        # independent.
         mixed = (place + 1) * jnp.uint32(multiplier)
         factor = (mixed ^ (mixed >> 15)) * jnp.uint32(0xC2B2AE35) | 1
         word = (words ^ (words >> 16)) * jnp.uint32(multiplier)

@@ -9,7 +9,8 @@ follows the blocks of this tree, and has no checksums:
     columns    the rows, and the state of an optimizer, one array after another
     ids, new   what the last step changes: numbers of rows, and what they become in each column
 
-`steps.py` says how a step writes them.
+A part consists of consecutive rows (`Plan.rows_of_part`). `steps.py` says how a step writes the
+journal, the words, the columns, the ids and the new rows.
 """
 
 import dataclasses
@@ -29,8 +30,8 @@ from jax_cxl._store.trees import leaves
 from jax_cxl._table.sources import Source
 
 _PARTS = 1024
-# Two owners of rows (`steps.py`) may be on hosts whose caches are not coherent. So they must not
-# write to the same cache line.
+# Bytes of a cache line. Two owners of rows (`steps.py`) may be on hosts whose caches are not
+# coherent, so they must not write to the same line.
 _LINE = 64
 WORDS_BYTES = 128
 _FINISHED = 64  # offset of the word `finished`; the word `begun` is at 0
@@ -64,7 +65,7 @@ class Plan:
 
     Attributes:
       rows: how many rows there are.
-      columns: the rows, and then the state.
+      columns: first the column of the rows, then the columns of the state.
       step_rows: how many different rows a step may change.
     """
 
@@ -114,7 +115,7 @@ class Plan:
 
         Args:
           number: number of the column.
-          first: how many rows the owners before it have written.
+          first: how many new rows the owners before this one have written.
           owner: number of the owner.
         """
         before = _round_up(first * self.columns[number].row_bytes, _LINE) + owner * _LINE
@@ -287,11 +288,11 @@ class Region:
             self._store_word(self.plan.words + part * WORDS_BYTES + word, step)
 
     def _store_word(self, offset: int, value: int) -> None:
-        # A host of an earlier job may have written to this line. Without a load, a host whose cache
-        # is not coherent would write its old copy of the line back.
+        # A host of an earlier job may have written to this cache line. Without this load, a host
+        # whose cache is not coherent would write its old copy of the line back.
         self._devices.load_word(0, self.start + offset)
         self._devices.store_word(0, self.start + offset, value)
 
     def clear(self) -> None:
-        """Writes zeros where a new table has its header and words."""
+        """Writes zeros into the header, the entry of the journal and the words of a new table."""
         self.write(0, np.zeros(self.plan.column(0), np.uint8))

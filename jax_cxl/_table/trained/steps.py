@@ -1,7 +1,8 @@
 """Steps that change the rows of a table, taken by all processes of a job together.
 
-Each row has an owner: the parts of the rows are divided among the processes of the job. A step is
-written in four moves. Between two moves, all processes wait for each other:
+The rows of a table are divided into parts (`region.py`), and the parts among the processes of the
+job. So each row has one process as its owner. A step is written in four moves. Between two moves,
+all processes wait for each other:
 
 1. Each owner computes its new rows, and writes them into the journal.
 2. The first process commits the step: it writes the journal's entry, and then the step's number.
@@ -11,7 +12,7 @@ written in four moves. Between two moves, all processes wait for each other:
 
 If the job ends before the second move, no row has changed. If it ends later, the next job copies
 the new rows from the journal again. A reader copies a row, and copies it again if the words of its
-part say that a step began meanwhile. So it never returns a part of one step and a part of another.
+part say that a step began meanwhile. So it never returns a row that mixes two steps.
 """
 
 import struct
@@ -59,8 +60,8 @@ class Steps:
         """Takes a step; returns its number. All processes call it at the same place.
 
         Args:
-          prepare: returns the updates of this process: an int64 vector of rows (-1: no row), and an
-            array with an update for each, of the shape of a row.
+          prepare: returns two arrays: the numbers of the rows that this process updates, as an
+            int64 vector (-1: no row), and an update of the shape of a row for each number.
           rule: computes new rows and state.
         """
         region = self._region
@@ -181,7 +182,7 @@ class Steps:
             self._region.applied = step
 
     def _apply(self, ids: np.ndarray, owner: int, entry: Entry) -> None:
-        """Copies the rows of an owner from the journal."""
+        """Copies the new rows of an owner from the journal into the table."""
         first, last = self._places(ids, owner, entry.owners)
         own = ids[first:last]
         if not len(own):

@@ -14,7 +14,10 @@ Groups = list[list[int]]
 
 
 def decode(instruction: Message) -> Groups:
-    """Returns the groups of a collective, in the ids that it uses; [] means one group of all."""
+    """Returns the groups of a collective, with the kind of ids that the instruction uses.
+
+    [] means one group of all.
+    """
     if instruction.has(_MESH_AXES):
         return _of_mesh_axes(Message(instruction.blob(_MESH_AXES)))
     if instruction.has(_IOTA):
@@ -46,8 +49,8 @@ def _of_mesh_axes(proto: Message) -> Groups:
         ids = _iota(order.integers(1), order.integers(2)).reshape(-1)
     else:
         ids = np.array(mesh.integers(2) or range(math.prod(sizes)))
-    # Each axis becomes three dimensions: those before the named part, the part, those after it.
-    # If two parts of an axis are named, the axis is cut at the ends of both.
+    # Split each axis into up to three dimensions: before, within, and after its named part. If two
+    # parts of an axis are named, the axis is split at the ends of both.
     named = [(axis.get(1), *_part(axis, sizes)) for axis in proto.messages(2)]
     shape: list[int] = []
     where: dict[tuple[int, int], int] = {}
@@ -69,7 +72,10 @@ def _of_mesh_axes(proto: Message) -> Groups:
 
 
 def _part(axis: Message, sizes: list[int]) -> tuple[int, int]:
-    """Returns the sizes of an axis before its named part (1 for a whole axis), and of the part."""
+    """Returns the size of an axis before its named part, and the size of the part.
+
+    The first size is 1 if the whole axis is named.
+    """
     if not axis.has(2):
         return 1, sizes[axis.get(1)]
     part = Message(axis.blob(2))

@@ -289,7 +289,7 @@ class Module:
         }
 
     def contains_any(self, number: int, texts: "tuple[bytes, ...]") -> bool:
-        """Whether the computation with this id contains one of these texts. Parses nothing."""
+        """Whether the serialized computation with this id contains one of these texts."""
         return any(text in self._blobs[number] for text in texts)
 
     def computation(self, number: int) -> Computation:
@@ -313,8 +313,8 @@ class Module:
 
         Args:
           instruction: the instruction.
-          skip: takes the name of a file, and returns whether to use the caller of its frames
-            instead.
+          skip: takes the name of a file, and returns whether to skip the frames in this file. Then
+            the line is the first one of the callers that is not skipped.
         """
         metadata = Message(instruction.proto.blob(Instruction.METADATA))
         files, functions, locations, frames = self._stack_frames

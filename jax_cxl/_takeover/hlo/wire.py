@@ -19,7 +19,7 @@ class MalformedError(ValueError):
 class Message:
     """A message: its fields in order, each a number, a wire type and a value.
 
-    Varints have int values without sign; everything else has bytes.
+    The value of a varint is an unsigned int. Every other value is bytes.
     """
 
     def __init__(self, data: bytes = b"") -> None:

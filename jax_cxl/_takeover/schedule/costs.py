@@ -11,13 +11,14 @@ import re
 from jax_cxl._takeover.hlo.module import Computation, Instruction, Module
 from jax_cxl._takeover.hlo.shape import Shape
 
-# Measured on H100s: floating point operations a second in products, by the bytes of an element;
-# bytes a second of memory; seconds to launch a kernel.
+# Measured on H100s. _FLOPS: floating point operations a second in matrix products, by the bytes of
+# an element. _BYTES: bytes a second that a kernel reads and writes in the GPU's memory. _LAUNCH:
+# seconds to launch a kernel.
 _FLOPS = {4: 3.1e14, 2: 6.5e14, 1: 8e14, 8: 5e13, 16: 2e13}
 _BYTES = 2.8e12
 _LAUNCH = 4e-6
-# The pool: seconds of a call, seconds until its pipeline is full, and bytes a second that a rank
-# writes.
+# The pool. _CALL: seconds that each call takes. _PIPELINE: the most seconds until the pipeline of a
+# call is full. _POOL_BYTES: bytes a second that a rank writes.
 _CALL = 30e-6
 _PIPELINE = 50e-6
 _POOL_BYTES = 30e9

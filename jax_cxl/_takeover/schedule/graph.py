@@ -128,9 +128,9 @@ class Graph:
         read = self._memory.read(pair.start)
         self._keep(pair.done, read)
         if not all(map(self._memory.is_own, read)):
-            # Unknown instructions may share this memory. So the done must come no later than in
-            # XLA's order: before the next instruction that does not move, and before each
-            # deferrable instruction between the done and that one.
+            # Other instructions may write into the operand's memory, but it is not known which. So
+            # the done must come no later than in XLA's order: before the next instruction that does
+            # not move, and before each deferrable instruction between the done and that one.
             moving = {i for p in self.pairs if p.movable for i in (p.start, p.done)}
             for i in range(pair.done + 1, len(self._instructions)):
                 given = self._instructions[i].opcode in ("parameter", "constant")

@@ -19,7 +19,8 @@ _PURE = {
 # contain these texts too, and may differ between processes. So only opcodes count.
 _IN_PLACE = (b"dynamic-update-slice", b"scatter", b"custom-call")
 _INSIDE = (*_IN_PLACE, b"fusion")
-# Instructions whose result is in the memory of their operands. XLA removes barriers later.
+# Instructions whose result is in the memory of their operands. Barriers are among them, because XLA
+# removes them later.
 VIEWS = ("bitcast", "get-tuple-element", "tuple", "opt-barrier")
 
 

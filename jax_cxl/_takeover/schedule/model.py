@@ -6,8 +6,9 @@ Collectives too run one after another, in the order of their starts.
 import dataclasses
 from collections.abc import Sequence
 
-# A collective counts as over only this long after its estimated end, because the estimate may be
-# wrong. After that a wait for it costs nothing, and frees the memory of its operand.
+# A collective counts as over only this many seconds after its estimated end, because the estimate
+# may be wrong. After that, a wait for the collective takes no time, and lets the memory of its
+# operand be used again.
 MARGIN = 0.5e-3
 
 
@@ -19,7 +20,8 @@ class Node:
       before: the instructions that must come first.
       seconds: how long it takes, an estimate.
       size: bytes of its result, 0 if they belong to another instruction's result.
-      movable: whether it may run earlier. It writes only its own result, and waits for nothing.
+      movable: whether it may run earlier, because it writes only its own result, and waits for
+        nothing.
       view: whether it only names memory. It may be anywhere before its users.
       deferrable: whether it may run later.
       parts: bytes of each part of its result, if that is a tuple.
@@ -27,7 +29,7 @@ class Node:
         parts); by default all of `reads`. For another instruction, the instructions whose memory
         holds its result.
       inside: bytes used by the computations that it calls, while they run.
-      grown: how many bytes less these computations would use in XLA's order.
+      grown: by how many bytes `inside` exceeds what these computations use in XLA's order.
       reads: the instructions in `before` whose results it reads or names, None for all of them.
     """
 
@@ -116,8 +118,8 @@ class Clock:
     def blocked(self, position: int) -> float:
         """Returns the time from which an instruction can run without waiting for a collective.
 
-        Returns 0 if it waits for no collective, or if the instruction, or one that it needs, cannot
-        be deferred.
+        Returns 0 if the instruction waits for no collective. Also returns 0 if the instruction, or
+        another that has to run before it, cannot be deferred.
         """
         until = 0.0
         seen, stack = set(), [position]

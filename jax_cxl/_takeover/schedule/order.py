@@ -1,8 +1,9 @@
 """Decides when collectives of a scheduled computation start, and when the program waits for them.
 
 Other instructions keep their order, with two exceptions. The instructions that a start needs run
-earlier, together with the start. A light instruction that would wait for a collective runs later.
-The decision depends on nothing but the arguments, so it is equal on all ranks.
+earlier, together with the start. A light instruction, without a matrix product, runs later if it
+would wait for a collective. The decision depends on nothing but the arguments, so it is equal on
+all ranks.
 """
 
 from collections.abc import Sequence
@@ -12,10 +13,10 @@ import numpy as np
 from jax_cxl._takeover.schedule.model import MARGIN, Clock, Node, Pair
 from jax_cxl._takeover.schedule.usage import Usage, most_by_xla, used
 
-# Another collective starts if the earlier ones end less than this time after the next instruction.
-# With this reserve, a wrong estimate does not leave the pool idle.
+# Another collective starts if the earlier ones end less than this many seconds after the end of the
+# next instruction. With this reserve, a wrong estimate does not leave the pool idle.
 _LEAD = 1e-3
-# How much longer than the collective the preparation of its operands may take.
+# How many seconds longer than the collective the preparation of its operands may take.
 _PREPARATION = 0.2e-3
 
 
@@ -38,8 +39,8 @@ def early(nodes: Sequence[Node], pairs: Sequence[Pair], limit: int) -> Clock | N
     positions = range(len(nodes))
     before = simulate(nodes, pairs, positions)
     allowed = most_by_xla(nodes, pairs) + limit
-    # Instructions that are put off may cost memory that `arrange` does not count. If an order takes
-    # too much, a smaller limit leaves room for that.
+    # Deferred instructions may take memory that `arrange` does not count. If an order takes too
+    # much memory, try again with a smaller limit, which leaves room for these instructions.
     for part in (limit, limit // 2, 0):
         after = arrange(nodes, pairs, part)
         if after.seconds >= before.seconds:
@@ -161,7 +162,7 @@ class _Arrangement:
     def _needs(self) -> list[int]:
         """Returns the position of the first instruction that needs each result.
 
-        An instruction that can move counts at the position where its own result is needed.
+        An instruction that can run later counts at the position where its own result is needed.
         """
         need = [len(self._nodes)] * len(self._nodes)
         for position in reversed(range(len(self._nodes))):

@@ -1,8 +1,8 @@
 """How many bytes of memory the results of a computation's instructions take.
 
 Memory that is counted in another computation, or that belongs to arguments, is not counted again.
-Otherwise the estimate for XLA's own order would be too large, and early starts would use the
-difference.
+Otherwise the estimate for XLA's own order would be too large, and early starts would be given the
+difference, which does not exist.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,8 @@ from jax_cxl._takeover.hlo.module import Instruction
 from jax_cxl._takeover.schedule import costs
 from jax_cxl._takeover.schedule.memory import VIEWS, Memory, tuple_of
 
-# An instruction by its position in XLA's order, and a part of its result, None for all.
+# An instruction by its position in XLA's order, and the number of a part of its result (None: all
+# parts).
 Name = tuple[int, int | None]
 
 # A part of the result of these instructions may have the memory of an operand of the same size.

@@ -74,14 +74,14 @@ class Usage:
         self._allowed = most_by_xla(nodes, pairs) + limit
 
     def take(self, moves: Sequence[int], now: int) -> bool:
-        """Adds the results of instructions that run earlier than in XLA's order, if they fit.
+        """Adds the results of instructions that run earlier than in XLA's order, if there is room.
 
         Args:
           moves: the instructions.
           now: the place at which they run.
 
         Returns:
-          Whether they fit.
+          Whether there is room. If not, nothing was added.
         """
         more = np.zeros_like(self._used)
         for part in moves:
@@ -92,7 +92,7 @@ class Usage:
         return True
 
     def ended(self, order: Sequence[int], now: int) -> None:
-        """Adds the operands of collectives that ended later than in XLA's order.
+        """Adds the operands of collectives that ended later than in XLA's order, for the delay.
 
         Args:
           order: the instructions that have run.

@@ -34,7 +34,7 @@ def offload_residuals(
     keeps the inputs of all layers on the device.
 
     The memory is taken when a program is lowered, for each device of this process, and is given
-    back when `f` and its programs are gone. Other users of the store cannot read it.
+    back when `f` and its programs are gone. Other users of the store cannot read this memory.
 
     Args:
       f: a function of trees of arrays, such as the body of a `jax.lax.scan`. It names values by
@@ -158,7 +158,11 @@ class _Offloaded:
         return core.jaxpr_as_fun(marked), jax.tree.structure(out)
 
     def _sharding_of(self, name: str, aval: Any) -> jax.sharding.NamedSharding | None:
-        """Returns the sharding of a value. Its type has one if the mesh has explicit axes."""
+        """Returns the sharding of a value.
+
+        This is the sharding that the user gave. If there is none, it is that of the value's type,
+        which has a sharding if the mesh has explicit axes.
+        """
         if self.shardings[name] is None and aval.sharding.mesh.explicit_axes:
             sharding: jax.sharding.NamedSharding = aval.sharding
             return sharding

@@ -105,7 +105,8 @@ class Ring:
                     " residuals"
                 ) from error
             lease = self._devices.sessions.add_lease(catalog.lease_of(entry, 0))
-            # Before the lease, another process may have deleted the section as abandoned.
+            # Before this process had the lease, another process may have taken the section for an
+            # abandoned one, and deleted it. Then make another section.
             if catalog.stays(self._devices, entry):
                 return entry, lease
             self._devices.sessions.remove_lease(lease)

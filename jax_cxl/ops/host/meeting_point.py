@@ -33,8 +33,8 @@ def wait(
 
     Args:
       what: what the processes do, for messages: "barrier 'epoch'".
-      late: returns the processes that have not arrived yet. Each entry has the facts that
-        are known: "pid", "host", and "last", the last place that the process reached.
+      late: returns the processes that have not arrived yet, each with what is known of it: "pid",
+        "host", and "last" (the last place that the process reached).
       ranks: the ranks of each process.
       timeout: for how many seconds to wait, None for `JAX_CXL_TIMEOUT`.
 

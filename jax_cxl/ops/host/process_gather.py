@@ -147,7 +147,10 @@ def _bytes_of(leaf: Sequence[Any]) -> int:
 def _gather_bytes(
     data: np.ndarray, most: int, processes: list[int], root: int
 ) -> np.ndarray | None:
-    """Returns the bytes of all processes on the root: shape [processes, `most`], uint8."""
+    """On the root, returns the bytes of all processes: shape [processes, `most`], uint8.
+
+    `most` is the number of bytes of the process that has the most. Other processes get None.
+    """
     if len(processes) == 1:
         return data[None]
     first = {d.process_index: d for d in reversed(jax.devices())}

@@ -32,9 +32,9 @@ def moe_dispatch(
     experts want: a token that goes to several experts of a rank is read once. The rows of an
     expert are in the order of the ranks, then of their tokens, then of a token's choices.
 
-    Shapes are static, so the number of rows has a bound. Assignments of tokens to experts beyond it
-    are dropped: `moe_combine` adds nothing for them, and `MoeHandle.dropped` counts them. The first
-    assignments, in the order of the ranks and tokens, stay.
+    Shapes are static, so the number of rows has a bound. Assignments of tokens to experts beyond
+    this bound are dropped: `moe_combine` adds nothing for them, and `MoeHandle.dropped` counts
+    them. The first assignments, in the order of the ranks and tokens, stay.
 
     Derivatives in reverse mode (`jax.grad`, `jax.vjp`) are exact, and move rows the other way.
     With `float8_block` the cotangents are those of a dispatch without rounding, in the dtype of x
@@ -99,8 +99,8 @@ def moe_dispatch_halves(
         rows = _send(x, handle, float8_block)
         return [], (rows, handle), lambda _, others: others
 
-    # A short call after the start would wait for the rows that are under way. So all short calls
-    # come before the start.
+    # A short collective after the start would wait for the rows that are under way. So all short
+    # collectives come before the start.
     x, handle = lax.optimization_barrier((x, handle))
 
     def rest(results, handle):

@@ -31,7 +31,10 @@ def take_tokens(x: Any, handle: MoeHandle) -> Any:
 
 
 def take_sums(partial: Any, handle: MoeHandle) -> Any:
-    """Takes the sums of this rank's tokens from all ranks: (fetched, D) -> (T * slots, D)."""
+    """Takes the sums of this rank's tokens from all ranks: (fetched, D) -> (T * slots, D).
+
+    The result has `slots` rows for each token, because a token has at most `slots` sums.
+    """
     return take_rows(partial, handle.back.ravel(), handle.axes, published=handle.returned)
 
 

@@ -13,7 +13,7 @@ _LARGEST = float(jnp.finfo(_DTYPE).max)
 def pack(x: Any, block: int) -> Any:
     """Returns bytes, (rows, D + 4 * D / block): the elements, then a float32 scale for each block.
 
-    The largest magnitude of a block becomes 448, the largest number of float8_e4m3fn.
+    The scale of a block maps its largest magnitude to 448, the largest number of float8_e4m3fn.
     """
     blocks = x.astype(np.float32).reshape(len(x), x.shape[1] // block, block)
     largest = jnp.abs(blocks).max(2, keepdims=True)

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-# HiGHS stops after this many nodes of its search. Unlike a limit of seconds, this gives all
-# processes the same placement.
+# HiGHS, the solver in SciPy, stops after this many nodes of its search. Unlike a limit of seconds,
+# this gives all processes the same placement.
 _NODES = 200
 
 
@@ -69,8 +69,8 @@ def expert_placement(counts: Any, *, slack: float = 0.05) -> np.ndarray:
 def _solve(counts: np.ndarray, slack: float) -> np.ndarray:
     """Returns the rank of each expert.
 
-    The variables of the integer program are, at e * ranks + r, 1 if expert e is on rank r, else 0.
-    The last variable is the largest load.
+    In the integer program, variable e * ranks + r is 1 if expert e is on rank r, else 0. The last
+    variable is the largest load.
     """
     try:
         from scipy import optimize, sparse  # type: ignore[import-untyped]

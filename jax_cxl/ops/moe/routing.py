@@ -127,7 +127,7 @@ def _count_before(flags):
 
 
 def _own(values, chosen):
-    """Returns, for each assignment, the entry of its expert; 0 without an expert."""
+    """Returns, for each assignment, the entry of `values` for its expert; 0 if it has none here."""
     return jnp.where(chosen, values, 0).sum(1, dtype=np.int32)
 
 
