@@ -38,8 +38,8 @@ from jax_cxl._commands.bench.world import World
 
 _ELEMENTS = (64 << 20) // 4
 _MATRIX = 128  # The matrices stay in a core's own cache.
-# XLA executes programs of up to eight steps one step after another, and waits for each. So this
-# program has more steps than that.
+# If a program has at most eight thunks (XLA's units of execution), XLA executes them one after
+# another, and waits for each. Nothing could then overlap, so this program has more thunks.
 _LOOPS = 16
 _OPS = {
     "psum": jax_cxl.psum_start,

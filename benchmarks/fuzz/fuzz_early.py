@@ -215,7 +215,9 @@ def _check(seed: int, controls: bool, assigned: bool) -> tuple[str, check.Result
 def _compare(
     data: bytes, there: bytes, names: dict[str, str], world: World, limit: int
 ) -> tuple[check.Result, bool]:
-    """Checks the new order of the module `data`, and that the process `there` gets the same.
+    """Checks the new order of the module `data`, and that the module `there` gets the same order.
+
+    `there` is the module as another process has it. `names` maps its names to those in `data`.
 
     Returns:
       The result of the check, and whether the order has changed.

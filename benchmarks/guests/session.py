@@ -54,8 +54,8 @@ class Session:
     def boot(self) -> str:
         """Boots both guests; returns how long that took.
 
-        The first boot with a new memory file prepares it, so the second guest then boots after the
-        first one.
+        If the memory file is new, the first guest prepares it. The second guest then boots only
+        after the first one.
         """
         ready = self.bench.memory.with_suffix(".ready")
         first = Guest(self.bench, 0)
@@ -166,7 +166,7 @@ class Session:
     def wait_pair(
         self, scripts: list[int], *words: str, status: int = 0, seconds: float = 240
     ) -> list[str]:
-        """Waits for both processes, and fails the case unless they end as `expect` wants."""
+        """Waits for both processes. Each has to end with `status` and to print `words`."""
         outputs = []
         for host, script in enumerate(scripts):
             found, output = self.guests[host].wait(script, seconds)

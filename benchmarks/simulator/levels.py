@@ -56,9 +56,9 @@ class Stages:
 
     @property
     def overlapped(self) -> float:
-        """Returns the time if the pool and the stages inside the hosts overlap.
+        """Returns the time if the stages through the pool overlap with the stages inside the hosts.
 
-        The hosts run the stages before the pool for all chunks, then the stages after the pool.
+        The hosts first run the stages `before` of all chunks, and then the stages `after` of all.
         """
         inside, pool = self.slicing, 0.0
         arrivals = []
@@ -190,7 +190,7 @@ def least_bytes(op: str, total_bytes: int, setting: model.Setting) -> LinkBytes:
 
 
 def paying(op: str, setting: model.Setting, sizes: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Returns the ranges of `sizes`, (first, last), in which levels are faster than flat."""
+    """Returns the ranges of `sizes`, as (first, last), in which levels are faster than flat."""
     faster = [seconds(op, size, setting) < flat_seconds(op, size, setting) for size in sizes]
     runs = itertools.groupby(zip(faster, sizes, strict=True), key=lambda pair: pair[0])
     found = []

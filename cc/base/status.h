@@ -37,7 +37,7 @@ std::string_view CodeName(Code code);
 // (jax_cxl/errors.py).
 using Details = std::vector<std::pair<std::string, std::string>>;
 
-// Returns the code with this number, which another process has written. Returns
+// Converts a number that another process has written to a code. Returns
 // kDataLoss if no error has this number.
 Code ErrorCode(uint32_t number);
 

@@ -46,8 +46,8 @@ namespace {
 using plan::Op;
 
 constexpr int kMaxRanks = Meeting::kMaxRanks;
-// MeasureCopies copies messages through a window of this size. Shorter messages
-// count as a quarter of the window.
+// MeasureCopies copies messages through a window of this size. It measures at
+// least a quarter of the window, even for shorter messages.
 constexpr uint64_t kWindowBytes = uint64_t{4} << 20;
 constexpr double kSampleSeconds = 0.01;
 constexpr int kMaxCalls = 20000;
