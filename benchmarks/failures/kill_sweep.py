@@ -39,7 +39,7 @@ from jax_cxl import _core
 from jax_cxl._commands.bench import report, results_file
 
 _PROCESSES = {"none": 3, "compile": 3, "shutdown": 3, "regroup": 4, "successor": 3}
-# About as long as each stage takes. The process dies at some instant within this time.
+# About how many seconds each stage takes. The process dies at some instant within this time.
 _SECONDS = {"none": 0.0, "compile": 0.6, "shutdown": 0.6, "regroup": 0.3, "successor": 0.8}
 _LAUNCHER = {"successor": "--restart-lost=2"}
 

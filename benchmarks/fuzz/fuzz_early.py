@@ -5,9 +5,9 @@
 Each seed determines a program over 2 to 8 GPUs of 1 to 4 processes, and the time estimates that the
 scheduler uses. XLA's compiler schedules the program, and jax_cxl's hook then makes its collectives
 start early. The memory in use may grow by a random number of bytes. An independent check compares
-the new order with XLA's order: operands and control dependencies come first, no memory is
-overwritten before its last read, the memory in use grows by no more than allowed, and a process
-whose module has other names and numbers gets the same order.
+the new order with XLA's order: each instruction follows its operands and control dependencies, no
+memory is overwritten before its last read, the memory in use grows by no more than allowed, and a
+process whose module has other names and numbers gets the same order.
 
 `--controls` also makes deliberate mistakes with each program, which the check has to find. The exit
 status is 1 if an order is wrong.

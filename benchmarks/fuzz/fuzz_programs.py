@@ -66,8 +66,8 @@ def main() -> int:
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="file for the summary")
     options = parser.parse_args()
     load = os.getloadavg()[0]
-    # Small slots, for two reasons. Each order of devices makes new groups, whose rings stay in the
-    # pool. And large arrays should take several rounds.
+    # Slots are small for two reasons. Each order of devices makes new groups, whose rings stay in
+    # the pool, so the rings have to be small. And large arrays should take several rounds.
     os.environ.setdefault("JAX_CXL_SLOT_BYTES", "4096")
     jax.config.update("jax_enable_x64", True)
     # Fewer optimizations save time, because most of the time goes into compiling what surrounds the

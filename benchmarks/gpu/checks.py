@@ -44,7 +44,7 @@ def build(suite: Suite) -> Record:
     """Builds what the suite runs, then imports the CUDA module.
 
     If the folder `suite.build` has modules but no CMake build, they were built on another machine.
-    Then this only copies them into the package.
+    Then this function only copies them into the package.
     """
     modules = list(suite.build.glob("_c*.so"))
     elsewhere = bool(modules) and not (suite.build / "CMakeCache.txt").exists()

@@ -21,7 +21,7 @@ _DISAGREE = (
     *("order_in_program", "branch", "number", "number_then_another", "loop"),
 )
 # The attributes of errors (docs/errors.md) that have to be the same on both platforms. Pids and
-# hosts differ, so only whether they are the victim's is compared.
+# hosts differ between the jobs, so the comparison only asks if they are those of the victim.
 _SAME = ("kind", "rank", "pid", "host", "last", "call", "ranks", "calls")
 _JOBS = 4  # Jobs at the same time. Each has two ranks, and most of its time is JAX's start.
 _JOB_SECONDS = 45  # The time of a job, on a busy machine.

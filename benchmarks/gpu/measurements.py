@@ -36,7 +36,7 @@ _ALL_BYTES = ("all_reduce", "broadcast", "reduce")
 
 
 def flush(suite: Suite) -> Record:
-    """Runs the C++ benchmark on coherent and `flush` pools, and the benchmark of its bound."""
+    """Runs the C++ benchmark on coherent and `flush` pools, and the benchmark of the bound."""
     text, _ = suite.run(
         str(suite.build / "cuda_flush_bound_benchmark"), "--threads=3,4", "--turns=3"
     )
@@ -58,7 +58,7 @@ def flush(suite: Suite) -> Record:
 
 
 def add_ratios(rows: list[dict], bounds: list[dict]) -> None:
-    """Adds two ratios to each row: its time and the bound, both divided by the time if coherent.
+    """Adds to each row its time and the bound, both relative to the time in a coherent pool.
 
     The bound is the time of two GPUs' copies without any protocol, but with the same cache lines
     written back and dropped (cc/bench/cuda/flush_bound_benchmark.cc). It includes no latencies, so

@@ -100,7 +100,7 @@ class _Ranks:
         return mine, y
 
     def by_one_thread(self, call: str, op: str, dtype: str, count: int) -> int:
-        """Makes a call for all ranks of this process, in one group of NCCL's.
+        """Makes a call for all ranks of this process in one NCCL group, out of place and in place.
 
         Returns:
           The number of wrong elements.

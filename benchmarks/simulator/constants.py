@@ -44,7 +44,7 @@ MEMORY = 3350 * GB
 
 # --- Latencies of the pool -----------------------------------------------------------------------
 
-# paper: a load from the pool, and from DRAM.
+# paper: the latency of a load from the pool, and of a load from DRAM.
 POOL_LOAD = 0.658 * US
 DRAM_LOAD = 0.214 * US
 
@@ -115,7 +115,7 @@ INFINIBAND = 25 * GB
 # they depend on it.
 NCCL_EFFICIENCY = 0.48
 # NCCL, for each of its protocols (LL, LL128, Simple): the latency of a call and of a network hop,
-# for rings and for trees, and the part of the transferred bytes that is payload.
+# for rings and for trees, and the fraction of the transferred bytes that is payload.
 NCCL_BASE = (6.6 * US, 14.0 * US, 8.4 * US)
 NCCL_TREE_BASE = (6.8 * US, 14.0 * US, 8.4 * US)
 NCCL_RING_HOP = (2.7 * US, 4.0 * US, 14.0 * US)

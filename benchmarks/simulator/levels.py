@@ -18,11 +18,11 @@ from jax_cxl._lowering.levels import table
 from simulator import _simulator, constants as c, model, nccl
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-# Operations in which the GPUs of a host exchange parts before the pool, and operations in which
-# they gather the results after the pool.
+# Operations in which the GPUs of a host exchange parts before the call through the pool, and
+# operations in which they gather the results after it.
 _EXCHANGED = ("all_reduce", "reduce_scatter", "all_to_all")
 _GATHERED = ("all_reduce", "all_gather")
-# Operations in which each GPU adds up the parts that it received, before the pool.
+# Operations in which each GPU adds up the parts that it received in this exchange.
 _ADDED = ("all_reduce", "reduce_scatter")
 # How often a GPU copies a chunk before the pool to reorder its blocks. The exchange inside a host
 # and the call through the pool need the blocks in different orders.

@@ -216,11 +216,11 @@ def least_seconds(op: str, total_bytes: int, setting: Setting) -> float:
 
 
 def _bound_parts(op: str, total_bytes: int, setting: Setting) -> tuple[float, float]:
-    """Returns the times of two bounds.
+    """Returns two lower bounds of the time of any library.
 
     Returns:
-      The time of the slower direction of links and cards, and the time of both directions of the
-      cards together.
+      The time that links and cards need for the slower one of their two directions, and the time
+      that the cards need for reads and writes together.
     """
     count = element_count(op, total_bytes, setting.ranks)
     bytes_ = _simulator.bound_bytes(op, setting.ranks, count, 1)

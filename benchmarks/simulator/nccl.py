@@ -39,8 +39,8 @@ def seconds(
         )
     ]
     if op == "all_reduce":
-        # A tree: the message goes up to the root and down again, hop by hop, and so through each
-        # adapter twice.
+        # A tree: the message goes hop by hop up to the root, and then down again. So its bytes are
+        # sent twice.
         depth = 2 * math.ceil(math.log2(hosts)) if hosts > 1 else 0
         outside = 2 * total_bytes / adapters / rate
         times += [
@@ -79,7 +79,7 @@ def inside_seconds(op: str, total_bytes: float, gpus: int, links: str) -> float:
 
 
 def _ring_hops(op: str, n: int) -> int:
-    """Returns how many hops one after another a call makes among n ranks."""
+    """Returns how many consecutive hops a call makes among n ranks."""
     if op == "all_reduce":
         return 2 * (n - 1)
     if op in ("all_to_all", "gather", "scatter", "permute"):

@@ -147,7 +147,7 @@ def _run(
     crew: Crew,
     result: Callable[[Worker, MutationSpec], WorkResult],
 ) -> None:
-    """Runs mutants by `result` on the workers, and adds the results to a session."""
+    """Calls `result` for each mutant with an idle worker; adds what it returns to `session`."""
     lock = threading.Lock()
 
     def run(one: Worker, name: str) -> None:

@@ -47,7 +47,7 @@ _MOST_SETS = 64
 
 
 def _values(rows: Any, columns: int, lib: Any) -> Any:
-    """Returns the right values of the rows with these ids, as uint32 of shape (rows, columns)."""
+    """Returns the right values of the rows with the ids `rows`: uint32, (ids, columns)."""
     columns = lib.arange(columns, dtype=np.uint32)
     return rows[..., None] * np.uint32(2654435761) + columns * np.uint32(40503)
 

@@ -1,4 +1,4 @@
-"""Kills jobs that change a table, and readers of it, and checks all rows that they take.
+"""Kills jobs that change a table, and its readers, and checks all rows that readers take.
 
     python benchmarks/tables/kills.py --kills=100 [--pool=shm|incoherent]
 

@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def _find_largest(options: argparse.Namespace, way: str, end: float) -> dict[str, Any]:
-    """Grows the model by a fifth at a time until it fails to train; returns the last row."""
+    """Grows the model by a fifth at a time until training fails; returns the last good row."""
     largest: dict[str, Any] = {}
     millions = options.millions
     while time.monotonic() < end:

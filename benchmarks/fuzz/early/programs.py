@@ -84,7 +84,7 @@ def _number(made: Sequence[jax.Array]) -> jax.Array:
 def _add(x: jax.Array, number: jax.Array) -> jax.Array:
     """Returns x plus `number`, in the dtype of x.
 
-    If x is bool, the result has the values of x, but still depends on `number`.
+    If x is bool, the result depends on `number`, but mostly equals x.
     """
     return x ^ (number > 9) if x.dtype == bool else x + number.astype(x.dtype)
 

@@ -19,7 +19,7 @@ class Replay:
     def __init__(self, module: Module) -> None:
         self.errors: list[str] = []
         self._module, self._values = module, Values(module)
-        # Maps the value that stands for a memory (Values.owner) to the values that it now holds.
+        # Maps each memory, named by its owner (Values.owner), to the values that it now holds.
         self._held: dict[Value, set[Value]] = {}
         # Maps each unfinished result to the values that its collective reads until its done.
         self._flying: dict[Value, list[Value]] = {}

@@ -16,7 +16,7 @@ Value = tuple[str, Index]
 VIEWS = ("tuple", "get-tuple-element", "bitcast", "opt-barrier", "add-dependency", "parameter")
 # A done returns one element of its start's result. Most starts return (operands, result, ...), so
 # their done returns element 1. This includes "fusion-start", XLA's notation for an async-start of a
-# single fusion. These instructions return another element; () is the whole result.
+# single fusion. The instructions listed here return another element, or the whole result, ().
 _OTHER_DONES = {"async-update": (), "copy-done": (0,)}
 _OTHER_STARTS = ("copy-start", "send-start", "recv-start")
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from cosmic_ray.work_item import MutationSpec
 
-# First, one quick test from each of this many test files runs.
+# The first tests to run are the quickest tests of this many files, one of each.
 _FILES = 3
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 

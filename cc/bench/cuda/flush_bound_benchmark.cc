@@ -221,7 +221,8 @@ class Benchmark {
   }
 
   // Runs one of the threads of a GPU. They divide the pieces of all chunks
-  // among themselves: each takes the piece `next`, and advances it.
+  // among themselves: each thread takes the piece with the number `next`, and
+  // increments `next`.
   void Flush(const std::vector<Direction*>& moving, uint64_t chunk,
              size_t chunks, const Setting& setting,
              std::atomic<size_t>& next) const {

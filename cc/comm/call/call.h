@@ -63,10 +63,9 @@ struct Call {
   // For a call with start and done: whether the program computes nothing
   // between the two.
   bool alone = false;
-  // For operations that move rows, on a CPU: the rows that this rank takes. On
-  // a GPU, `row_operands` has them.
+  // For operations that move rows, on a CPU: the rows that this rank takes.
   std::shared_ptr<cpu::TakenRows> rows;
-  RowOperands row_operands;  // the same on a GPU
+  RowOperands row_operands;  // for the same operations, on a GPU
   // On a GPU: `stream` is the cudaStream_t whose earlier work must finish
   // before the call runs. `aside` is whether the call runs aside
   // (GpuCallFacts).

@@ -35,8 +35,8 @@ struct DeviceOptions : WaitTimes {
   // their data (plan::FlaggedGeometry). There are fewer if memory is short. 0:
   // no message carries flags.
   uint64_t flagged_slot_bytes = plan::kMostFlaggedBytes;
-  // The number of the first round with flags. Flags contain the
-  // round's number in 32 bits. Tests begin shortly before it overflows.
+  // The number of the first round with flags. Flags contain the round's number
+  // in 32 bits. Tests begin shortly before it overflows.
   uint64_t first_flagged_round = 0;
   // Part of the key of a channel, so that the same members can have several
   // channels.

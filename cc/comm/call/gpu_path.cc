@@ -42,8 +42,8 @@ std::optional<CopyRule> RuleOf(plan::Op op, bool relayed) {
     case plan::Op::kAllToAll:
       // The longest calls use two pipelines. These delay the call by the time
       // of one chunk, but the pauses of a single pipeline cost more. With a
-      // relay, the longest calls use one pipeline too, because the chunks of
-      // both would wait for the same threads of the relay.
+      // relay, even the longest calls use one pipeline, because the chunks of
+      // two would wait for the same threads of the relay.
       return CopyRule{.from = kOne,
                       .longest = {relayed ? 1 : 2, SlotUse::kFewCopies}};
     case plan::Op::kAllReduce:
@@ -165,10 +165,10 @@ cuda::Shape ChooseShape(const GpuCallFacts& call,
   return shape;
 }
 
-// If blocks put one round at a time, before they wait for its doorbell, peers
-// get each round soonest. But then the link is idle at times if rounds are
-// small, if only some of their rows move, or if several peers read a round at
-// the same time. In these cases blocks put two rounds ahead. With rounds of
+// If blocks put one round ahead, they wait after each round that they put, and
+// peers get each round soonest. But then the link is idle at times if rounds
+// are small, if only some of their rows move, or if several peers read a round
+// at the same time. In these cases blocks put two rounds ahead. With rounds of
 // middle length, half of the blocks put one round ahead and half put two, so
 // that the blocks do not all wait for their fences at the same time.
 std::array<uint32_t, 2> RoundsAhead(const plan::Request& request,
