@@ -4,8 +4,8 @@
 
 Bazel finds an include of a folder that the BUILD.bazel does not name, but only when it compiles the
 file. This script checks all files in a second. It also finds two things that Bazel accepts: an
-include of a folder that only the `deps` of a dependency name, and a folder of C++ files without a
-BUILD.bazel.
+include of a folder that only another folder's BUILD.bazel names, on which this folder depends, and
+a folder of C++ files without a BUILD.bazel.
 """
 
 import ast

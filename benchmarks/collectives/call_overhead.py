@@ -4,9 +4,9 @@
         benchmarks/collectives/call_overhead.py --json o.json
 
 The program is the same as in `python -m jax_cxl bench`: a loop of calls, each of which depends on
-the previous call. It runs with each collective and with the handler of empty_call.cc in turn, on
-the same buffers. The difference is the work of jax_cxl: matching the call, copying, and waiting for
-the other ranks.
+the previous call. It runs with each collective and with the empty call of empty_call.cc in turn,
+on the same buffers. The difference of the two times is the work of jax_cxl: matching the call,
+copying, and waiting for the other ranks.
 """
 
 import argparse

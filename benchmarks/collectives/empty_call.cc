@@ -33,9 +33,10 @@ void MeetOthers() {
 
 }  // namespace
 
-// Maps the file in which the ranks count their calls, and makes it if needed.
-// All calls of jax_cxl_benchmark_wait then meet in this file. A new file starts
-// with counts of zero. Returns false if the file cannot be mapped.
+// Maps the file in which the ranks count their calls of
+// jax_cxl_benchmark_wait, and makes the file if needed. These calls then use
+// the counts to wait for each other. A new file starts with counts of zero.
+// Returns false if the file cannot be mapped.
 extern "C" bool jax_cxl_benchmark_meet(const char* path, int rank, int size) {
   const int file = open(path, O_RDWR | O_CREAT, 0600);
   const off_t bytes = static_cast<off_t>(sizeof(Count)) * size;

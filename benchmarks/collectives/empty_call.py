@@ -12,7 +12,7 @@ _SOURCE = pathlib.Path(__file__).with_suffix(".cc")
 
 
 def register(*targets: str, platform: str = "cpu") -> None:
-    """Registers a custom call that does nothing under each of the names.
+    """Registers a custom call that does nothing, under each name in `targets`.
 
     Args:
       targets: names of custom calls.
@@ -22,7 +22,9 @@ def register(*targets: str, platform: str = "cpu") -> None:
 
 
 def register_waiting(*targets: str, path: str, rank: int, size: int) -> None:
-    """Registers a custom call, on CPUs, that waits until all ranks have made as many such calls.
+    """Registers a custom call for CPUs under each name in `targets`.
+
+    The call waits until every rank has made as many of these calls as this rank.
 
     Args:
       targets: names of custom calls.

@@ -5,11 +5,14 @@
 
 `python -m jax_cxl tune --devices-per-process` measures in the same way. docs/levels.md has results.
 
+`--ways` chooses the ways to run a collective. `flat` is one call, `levels` works in levels, and
+`table` is the one of these two that the tuning table chooses. `lax` is the collective of `jax.lax`
+over the same axes, by Gloo or NCCL. `copies` is a bound for collectives whose operand and result
+have the same size: the devices of a process read and write as many bytes as in the collective, but
+by plain copies between their buffers.
+
 `bytes` counts the bytes that a process writes to the pool in one collective, from
-`jax_cxl.stats()`. The way `copies` is a bound for collectives whose operand and result have the
-same size: the devices of a process read and write as many bytes as the collective, but by plain
-copies between their buffers. The way `lax` is the collective of `jax.lax` over the same axes, by
-Gloo or NCCL.
+`jax_cxl.stats()`.
 """
 
 import argparse
@@ -34,7 +37,7 @@ def _copies(x: Any) -> Any:
 
 
 def _ways(name: str, ranks: int, n: int) -> dict[str, Callable]:
-    """Returns the ways to run the collective `name` on `n` elements, by their names."""
+    """Returns functions that run the collective `name` on `n` elements, by the names in `_WAYS`."""
     found = levels.flat_and_levels(name, ranks, n)
     found["table"] = levels.collective(jax_cxl, name, ranks)
     # jax.lax.broadcast is not a collective.

@@ -8,7 +8,7 @@ The script also times the collective alone and the products alone, in turn with 
 products take as long as the collective, which is the hardest case to overlap.
 
 A collective needs a core for its copies, and the products need another one. By default rank 0
-multiplies in one thread on the first core, and the threads of all ranks that copy share the second
+multiplies in one thread on the first core. The threads that copy, of all ranks, share the second
 core. The collective alone is measured on the same cores. With --everywhere all ranks multiply and
 use all cores. With two ranks on two cores, no core is then free for the copies. So the program
 takes at best as long as the collective alone plus the products alone.
@@ -38,8 +38,8 @@ from jax_cxl._commands.bench.world import World
 
 _ELEMENTS = (64 << 20) // 4
 _MATRIX = 128  # The matrices stay in a core's own cache.
-# XLA executes programs of up to eight steps one step after another, and waits for each. So this
-# program has more steps than that.
+# If a program has at most eight thunks (XLA's units of execution), XLA executes them one after
+# another, and waits for each. Nothing could then overlap, so this program has more thunks.
 _LOOPS = 16
 _OPS = {
     "psum": jax_cxl.psum_start,

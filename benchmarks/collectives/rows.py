@@ -43,7 +43,7 @@ def room(tokens):
 
 
 def plan(counts, tokens):
-    """Returns the arguments of all ranks for the counts of `route`.
+    """Returns the arguments of the exchanges, for all ranks, from counts that `route` returned.
 
     The tokens of a rank are sorted by the rank that they go to.
 

@@ -11,7 +11,7 @@ These jobs show that any number of jobs can follow each other. A job is right if
 * every survivor then continues with right values, except in the stage `shutdown`,
 * the job ends in time,
 * it leaves no process, and no file in /dev/shm. One file is allowed: a pool whose creator died
-  before the others knew of it. The next job removes it.
+  before the other processes knew of the pool. The next job removes this file.
 
 The exit status is 1 if a job is not right. Its output is then printed with its seed.
 """
@@ -39,7 +39,7 @@ from jax_cxl import _core
 from jax_cxl._commands.bench import report, results_file
 
 _PROCESSES = {"none": 3, "compile": 3, "shutdown": 3, "regroup": 4, "successor": 3}
-# About as long as each stage takes. The process dies at some instant within this time.
+# About how many seconds each stage takes. The process dies at some instant within this time.
 _SECONDS = {"none": 0.0, "compile": 0.6, "shutdown": 0.6, "regroup": 0.3, "successor": 0.8}
 _LAUNCHER = {"successor": "--restart-lost=2"}
 
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _sweep(stage: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Runs the jobs of a stage; returns how many were right, and how soon errors came."""
+    """Runs the jobs of a stage; returns how many were right, and how soon a death gave errors."""
     verdicts: collections.Counter[str] = collections.Counter(right=0)
     seconds: list[float] = []
     seeds = range(options.first, options.first + options.count)
@@ -146,7 +146,10 @@ def _named(rank: int, victim: int) -> str:
 
 
 def _times(stdout: str, victim: int) -> list[float]:
-    """Returns the seconds from the victim's last death to each error that names the victim."""
+    """Returns the seconds from the victim's last death to each error that names the victim.
+
+    The victim can die several times, because the launcher may replace it by a successor.
+    """
     deaths = re.findall(r"dies at ([0-9.]+)", stdout)
     errors = re.findall(
         rf"(?:lost|caught .*) rank {victim}\b.* at ([0-9.]+)$", stdout, re.MULTILINE
@@ -154,7 +157,7 @@ def _times(stdout: str, victim: int) -> list[float]:
     if not deaths:
         return []
     after = (float(instant) - float(deaths[-1]) for instant in errors)
-    # An error with a negative time came before the last death, so it reports an earlier one.
+    # An error with a negative time came before the last death, so it reports an earlier death.
     return [seconds for seconds in after if seconds > 0]
 
 

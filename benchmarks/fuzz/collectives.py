@@ -164,7 +164,7 @@ def _ppermute(d: _Draw):
 
 
 def _shift_and_transpose(d: _Draw):
-    """A step that each device does alone: it changes the layout of its array."""
+    """A step without communication: each device changes the layout of its own array."""
     order = d.rng.permutation(len(d.shape)).tolist()
 
     def oracle(xs):
@@ -182,8 +182,8 @@ def _sum_in_a_loop(d: _Draw):
             carry = values.fold(carry + d.module.psum(row, d.axes), True)
             return carry, carry
 
-        # shard_map requires that the carry varies over the same axes as the rows, so it is made
-        # from x.
+        # shard_map requires that the carry varies over the same axes as the rows. So the first
+        # carry is made from x.
         return jax.lax.scan(body, values.fold(x[0] * 0, True), values.fold(x, True))[1]
 
     def oracle(xs):

@@ -5,9 +5,9 @@
 Each seed determines a program over 2 to 8 GPUs of 1 to 4 processes, and the time estimates that the
 scheduler uses. XLA's compiler schedules the program, and jax_cxl's hook then makes its collectives
 start early. The memory in use may grow by a random number of bytes. An independent check compares
-the new order with XLA's order: operands and control dependencies come first, no memory is
-overwritten before its last read, the memory in use grows by no more than allowed, and a process
-whose module has other names and numbers gets the same order.
+the new order with XLA's order: each instruction follows its operands and control dependencies, no
+memory is overwritten before its last read, the memory in use grows by no more than allowed, and a
+process whose module has other names and numbers gets the same order.
 
 `--controls` also makes deliberate mistakes with each program, which the check has to find. The exit
 status is 1 if an order is wrong.
@@ -215,7 +215,9 @@ def _check(seed: int, controls: bool, assigned: bool) -> tuple[str, check.Result
 def _compare(
     data: bytes, there: bytes, names: dict[str, str], world: World, limit: int
 ) -> tuple[check.Result, bool]:
-    """Checks the new order of the module `data`, and that the process `there` gets the same.
+    """Checks the new order of the module `data`, and that the module `there` gets the same order.
+
+    `there` is the module as another process has it. `names` maps its names to those in `data`.
 
     Returns:
       The result of the check, and whether the order has changed.

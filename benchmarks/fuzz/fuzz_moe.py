@@ -4,17 +4,17 @@
 
 A seed determines the sizes of one program, and a few hundred random routings. The program takes one
 routing after another, because compilation takes most of the time. There are six kinds of routings:
-uniform, to one expert, to two experts, with choices of no expert, with a rank whose tokens all
-choose none, or with tokens that choose the same expert twice. The number of rows is limited by
-capacity, by `max_rows` or not at all. Rows are float32, bfloat16 or float8 with scales. An expert
-multiplies each feature by a power of two.
+uniform, to one expert, to two experts, with some choices of no expert, with a rank whose tokens all
+choose no expert, and with tokens that choose the same expert twice. The number of rows is limited
+by capacity, by `max_rows` or not at all. Rows are float32, bfloat16 or float8 with scales. An
+expert multiplies each feature by a power of two.
 
 Rows, sizes of groups, dropped assignments and weighted sums have to be right in every bit. Half of
 the programs have tokens whose sums depend on the order of additions. The gradients with respect to
 tokens, weights and experts are compared with those of a dense mixture, in which every expert sees
 every token. They have to agree in every bit. If the order of additions matters, gradients of
-weights and experts only have to agree up to rounding. A seed gives another program if the number of
-devices is another one. The exit status is 1 if a result was wrong.
+weights and experts only have to agree up to rounding. The same seed gives another program on
+another number of devices. The exit status is 1 if a result was wrong.
 """
 
 import argparse

@@ -6,8 +6,8 @@
 Each seed determines a program over a random mesh. The program uses whole arrays under `jax.jit`, or
 `jax.shard_map`, fully or partially manual. It runs several times with `jax_cxl.replace_collectives`
 and several times without, and its results are compared with NumPy's. Values are mostly whole
-numbers, whose sums are the same in any order, so results have to be right in every bit. A seed
-gives another program if the number of devices is another one. If a program takes longer than
+numbers, whose sums are the same in any order, so results have to be right in every bit. The
+same seed gives another program on another number of devices. If a program takes longer than
 `--limit`, the job prints its seed and ends.
 
 `--break-groups` is a negative control: the takeover ignores the order of a mesh's devices, and the
@@ -66,8 +66,8 @@ def main() -> int:
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="file for the summary")
     options = parser.parse_args()
     load = os.getloadavg()[0]
-    # Small slots, for two reasons. Each order of devices makes new groups, whose rings stay in the
-    # pool. And large arrays should take several rounds.
+    # Slots are small for two reasons. Each order of devices makes new groups, whose rings stay in
+    # the pool, so the rings have to be small. And large arrays should take several rounds.
     os.environ.setdefault("JAX_CXL_SLOT_BYTES", "4096")
     jax.config.update("jax_enable_x64", True)
     # Fewer optimizations save time, because most of the time goes into compiling what surrounds the
@@ -125,7 +125,8 @@ def _check(program: Program, seed: int, numpy_alone: bool) -> dict[str, int]:
     """Runs a program with the takeover and without.
 
     Returns:
-      Counts, such as how many elements on this process's devices are wrong in either case.
+      Counts, such as how many elements on this process's devices are wrong with the takeover, and
+      how many without.
     """
     found = {"taken": 0, "left": 0, "with": 0, "without": 0, "differ": 0}
     here = [d for d in program.mesh.mesh.devices.flat if d.process_index == jax.process_index()]

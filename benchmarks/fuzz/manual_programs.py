@@ -86,7 +86,7 @@ def _rows(sizes: dict[str, int], axes: tuple[str, ...]) -> np.ndarray:
     """Returns a row for each group of a collective over `axes`: the positions of its members.
 
     Args:
-      sizes: sizes of the manual axes. A position counts devices in their order.
+      sizes: sizes of the manual axes. Positions count devices in the order of these axes.
       axes: the axes of the collective, which give the order of the members.
     """
     flat = np.arange(math.prod(sizes.values())).reshape(tuple(sizes.values()))

@@ -45,7 +45,7 @@ class Draw:
         return int(self.rng.integers(low, high))
 
     def extra(self, shape: tuple[int, ...], dtype: Any = None) -> None:
-        """Asks for another operand of this shape, by default of the dtype of `x`."""
+        """Adds another operand of this shape to `extras`, by default with the dtype of `x`."""
         self.extras.append((np.dtype(dtype or self.x.dtype), shape))
 
     def replaced(self, axis: int, size: int) -> tuple[int, ...]:
@@ -209,7 +209,7 @@ def running_maximum(d: Draw) -> Apply | None:
 
 
 def truth(d: Draw) -> Apply:
-    """Tests whether all elements, or whether any, along some dimensions are nonzero."""
+    """Tests whether all elements along some dimensions are nonzero, or whether any are."""
     name, axes = ("all", "any")[d.integer(0, 2)], some_axes(d)
     return lambda xp, x: getattr(xp, name)(x != 0, axes)
 
@@ -229,5 +229,5 @@ MOVING = (
     *(transpose, reshape, roll, flip, strided, pad, concatenate, tile, gather, gather_fixed),
     *(scatter, dynamic_slice, dynamic_update, where, cast),
 )
-# Only for whole numbers: for others, rounding could decide which value is the largest.
+# Operations for whole numbers only. With other values, rounding could decide which one is larger.
 ORDERING = (sort, argsort, extreme, arg_extreme, running_maximum, truth)

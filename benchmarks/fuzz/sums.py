@@ -25,7 +25,7 @@ def running_total(d: Draw) -> Apply | None:
 
 
 def product(d: Draw) -> Apply | None:
-    """Multiplies elements along some dimensions. They are -1, 0 and 1, or numbers near 1."""
+    """Multiplies elements along some dimensions. The factors are -1, 0 and 1, or numbers near 1."""
     axes = some_axes(d)
     if d.x.dtype.kind == "c" and d.exact:
         return None

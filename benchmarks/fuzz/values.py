@@ -21,7 +21,8 @@ DTYPES = tuple(
 )
 # Dtypes for programs whose results may be rounded.
 REAL_DTYPES = tuple(np.dtype(name) for name in ("float32", "float64", "complex64", BFLOAT16))
-# Sums are exact as long as they do not exceed this bound. Other dtypes: 1 << 20.
+# Sums in these dtypes are exact as long as they do not exceed the bound. For other dtypes the bound
+# is 1 << 20 (`can_sum`).
 _LARGEST = {BFLOAT16: 256, np.dtype("float16"): 2048, np.dtype("int8"): 127, np.dtype("uint8"): 255}
 _TOLERANCE = {BFLOAT16: 0.1, np.dtype("float64"): 1e-11}
 

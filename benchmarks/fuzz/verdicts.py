@@ -24,7 +24,7 @@ class Verdicts:
         self._milliseconds = int(1000 * seconds)
 
     def gather(self, key: str, mine: dict[str, int]) -> dict[str, int]:
-        """Returns, for each name in any process's `mine`, the largest number of all processes."""
+        """Returns, for each name in any process's `mine`, the largest number that a process has."""
         if jax.process_count() == 1:
             return mine
         client = _compat.distributed.client()

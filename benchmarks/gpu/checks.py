@@ -44,7 +44,7 @@ def build(suite: Suite) -> Record:
     """Builds what the suite runs, then imports the CUDA module.
 
     If the folder `suite.build` has modules but no CMake build, they were built on another machine.
-    Then this only copies them into the package.
+    Then this function only copies them into the package.
     """
     modules = list(suite.build.glob("_c*.so"))
     elsewhere = bool(modules) and not (suite.build / "CMakeCache.txt").exists()
@@ -98,13 +98,17 @@ def cpp_tests(suite: Suite) -> Record:
     return record
 
 
-# The tests with rows of which two share a vector of 16 bytes, and those with rows of whole vectors.
+# Two sizes of rows: 24 bytes, with which neighboring rows share a vector of 16 bytes, and 48 bytes,
+# which are whole vectors.
 _SANITIZED = "Words/DeviceRowsTest.*/1:Words/DeviceRowsTest.*/3"
 _SANITIZERS = ("memcheck", "racecheck")
 
 
 def sanitizers(suite: Suite) -> Record:
-    """Runs calls that move rows under compute-sanitizer, which makes kernels many times slower."""
+    """Tests calls that move rows, under compute-sanitizer.
+
+    The sanitizer makes kernels many times slower, so only two sizes of rows are tested.
+    """
     places = (shutil.which("compute-sanitizer"), "/usr/local/cuda/bin/compute-sanitizer")
     tool = next((place for place in places if place and pathlib.Path(place).exists()), None)
     if tool is None:

@@ -15,7 +15,7 @@ _NEVER = str(10**12)
 
 
 def started(suite: Suite) -> Record:
-    """Measures calls that a program starts and ends later, by copy engines and by kernels.
+    """Measures calls with start and done, executed by copy engines and by kernels.
 
     The copy engines run with several sizes of chunks, in one pipeline and in two.
     """
@@ -54,7 +54,7 @@ def flush_chunks(suite: Suite) -> Record:
 
 
 def flush_flags(suite: Suite) -> Record:
-    """Measures short calls in `flush` pools, with flags in the data and with doorbells."""
+    """Measures short calls in `flush` pools, which signal by flags in the data or by doorbells."""
     flags = (
         "--sizes=4096,16384,32768,65536,131072",
         "--ops=all_gather,all_reduce,all_to_all,reduce",
@@ -123,8 +123,8 @@ def tune(suite: Suite) -> Record:
 
 
 def _engine(suite: Suite, *flags: str) -> list[dict[str, Any]]:
-    """Runs the C++ benchmark, whose settings take turns; returns its rows."""
-    # Not for ranks that share a GPU: their copies may wait for each other in one queue of the GPU.
+    """Runs the C++ benchmark of the CUDA engine, whose settings take turns; returns its rows."""
+    # If ranks share a GPU, their copies may wait for each other in one queue of the GPU.
     if suite.shares_gpu:
         raise StageError("skipped", reason="needs a GPU for each rank")
     text, complete = suite.run(

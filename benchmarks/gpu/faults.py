@@ -21,7 +21,7 @@ _DISAGREE = (
     *("order_in_program", "branch", "number", "number_then_another", "loop"),
 )
 # The attributes of errors (docs/errors.md) that have to be the same on both platforms. Pids and
-# hosts differ, so only whether they are the victim's is compared.
+# hosts differ between the jobs, so the comparison only asks if they are those of the victim.
 _SAME = ("kind", "rank", "pid", "host", "last", "call", "ranks", "calls")
 _JOBS = 4  # Jobs at the same time. Each has two ranks, and most of its time is JAX's start.
 _JOB_SECONDS = 45  # The time of a job, on a busy machine.
@@ -77,13 +77,13 @@ def faults(
 
 
 def _cause(suite: Suite, platform: str, fault: str, **environment: str) -> dict[str, Any]:
-    """Runs a job of two ranks that has the fault.
+    """Runs a job of two ranks, and causes the fault in it.
 
     Returns:
       The errors by rank, the time of the fault, pids and host of the ranks, and the output.
     """
-    # XLA would divide autotuning among processes, and wait for processes with the same program. But
-    # here the programs of the ranks differ.
+    # By default XLA divides autotuning among the processes, and waits until all of them compile the
+    # same program. But here the programs of the ranks differ.
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_shard_autotuning=false"
     within = min(suite.deadline, time.monotonic() + _JOB_SECONDS)
     text, _ = dataclasses.replace(suite, deadline=within).run(
@@ -117,8 +117,8 @@ def _normal(job: dict[str, Any], on: int) -> dict[str, Any]:
         error["host"] = "the victim's" if error["host"] == job["host"] else "another"
     said = {name: error[name] for name in _SAME if name in error}
     if said.get("calls"):
-        # In a stall, the rank that finds it comes first, and only that call's text names the ranks
-        # of the group. Both differ from job to job.
+        # If calls stall, the error lists first the rank that found the stall, and only the text of
+        # that rank's call names the ranks of the group. Which rank this is differs from job to job.
         sides = sorted(zip(error["ranks"], error["calls"], strict=True))
         said["ranks"] = [rank for rank, _ in sides]
         said["calls"] = [re.sub(r" among ranks [\d ]+$", "", call) for _, call in sides]

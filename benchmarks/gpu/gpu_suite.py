@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 
-# jax_cxl may be neither installed nor built yet.
+# jax_cxl may be neither installed nor built yet, so import it from the checkout.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 

@@ -17,10 +17,10 @@ def levels(short: bool = False) -> Callable[[Suite], Record]:
     """Returns a stage that checks and times collectives in levels on two GPUs.
 
     The stage runs three kinds of jobs. One process with both GPUs checks and times the steps inside
-    a process. Two processes that both use both GPUs stand for two hosts of two GPUs. Each GPU then
-    has two ranks, which take turns, so the stage checks their results, for whole arrays and in
-    chunks, but not their times. Two processes with one GPU each do not use levels. Their times show
-    whether levels make them slower.
+    a process. Two processes that both use both GPUs stand for two hosts of two GPUs. The stage
+    checks their results, for whole arrays and in chunks. It does not time them, because each GPU
+    has two ranks, which take turns. Two processes with one GPU each do not use levels. Their times
+    show whether the code for levels makes such jobs slower.
 
     Args:
       short: run fewer dtypes, operations and sizes, and leave out the job of one process.

@@ -36,13 +36,13 @@ _ALL_BYTES = ("all_reduce", "broadcast", "reduce")
 
 
 def flush(suite: Suite) -> Record:
-    """Runs the C++ benchmark on coherent and `flush` pools, and the benchmark of their bound."""
+    """Runs the C++ benchmark on coherent and `flush` pools, and the benchmark of the bound."""
     text, _ = suite.run(
         str(suite.build / "cuda_flush_bound_benchmark"), "--threads=3,4", "--turns=3"
     )
     bounds = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-    # No copy engines if ranks share a GPU: their copies may wait for each other in one queue of the
-    # GPU.
+    # If ranks share a GPU, their copies may wait for each other in one queue of the GPU. So only
+    # kernels move data then.
     by_kernels = ["--copy_engine=1000000000000"] if suite.shares_gpu else []
     text, complete = suite.run(
         *(str(suite.build / "cuda_device_benchmark"), f"--ranks={suite.ranks}", "--bound=0"),
@@ -58,7 +58,7 @@ def flush(suite: Suite) -> Record:
 
 
 def add_ratios(rows: list[dict], bounds: list[dict]) -> None:
-    """Adds to each row its time, and the bound, as multiples of the time in a coherent pool.
+    """Adds to each row its time and the bound, both relative to the time in a coherent pool.
 
     The bound is the time of two GPUs' copies without any protocol, but with the same cache lines
     written back and dropped (cc/bench/cuda/flush_bound_benchmark.cc). It includes no latencies, so
@@ -232,10 +232,10 @@ def moe(suite: Suite) -> Record:
 
 
 def transformer(*kinds: str, **environment: str) -> Callable[[Suite], Record]:
-    """Returns a stage that trains examples/train_transformer.py with each of these collectives.
+    """Returns a stage that trains examples/train_transformer.py once with each of `kinds`.
 
     Args:
-      kinds: "cxl" for jax_cxl, "lax" for NCCL through memory of the host.
+      kinds: kinds of collectives. "cxl" is jax_cxl, "lax" is NCCL through memory of the host.
       environment: variables of all runs.
     """
 

@@ -60,7 +60,7 @@ class Suite:
 
         Args:
           command: program and arguments.
-          check: whether to raise an error if the command fails. Otherwise return its output.
+          check: whether to raise an error if the command fails. If not, its output is returned.
           environment: variables besides those of this process.
 
         Returns:

@@ -20,7 +20,7 @@ def boot(session: Session) -> bool:
 
 
 def short(session: Session) -> None:
-    """Runs the cases of one job on both hosts.
+    """Runs the cases in which one job uses both hosts.
 
     The hosts have the same name, and clocks that differ. The cases are right results, a second job
     that is refused, `status`, a pause of a host, and the death of a host.
@@ -166,7 +166,7 @@ def long(session: Session) -> None:
 def stores(session: Session) -> None:
     """Runs the cases with stores and tables, which use the whole device.
 
-    At the end, pools can use the device again.
+    At the end the store is deleted, so that pools can use the device again.
     """
     for case, program, (command, said), found in (
         (

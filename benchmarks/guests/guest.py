@@ -163,7 +163,7 @@ class Guest:
         return int(path.read_text()) if path.exists() else None
 
     def wait(self, number: int, seconds: float) -> tuple[int | None, str]:
-        """Waits for a script; returns its exit status, or None if it still runs, and its output."""
+        """Waits for a script; returns its exit status (None if it still runs) and its output."""
         deadline = time.monotonic() + seconds * self._bench.slow
         while self.status(number) is None and time.monotonic() < deadline and self.lives():
             time.sleep(_POLL_SECONDS)

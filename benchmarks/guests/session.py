@@ -54,8 +54,8 @@ class Session:
     def boot(self) -> str:
         """Boots both guests; returns how long that took.
 
-        The first boot with a new memory file prepares it, so the second guest then boots after the
-        first one.
+        If the memory file is new, the first guest prepares it. The second guest then boots only
+        after the first one.
         """
         ready = self.bench.memory.with_suffix(".ready")
         first = Guest(self.bench, 0)
@@ -135,7 +135,7 @@ class Session:
         return output
 
     def coordinator(self, host: int = 0) -> str:
-        """Returns an address for a job's coordination service that no earlier job has used."""
+        """Returns an address for a job's coordination service. Each call returns another one."""
         self._port += 1
         return f"10.77.0.{host + 1}:{self._port}"
 
@@ -166,7 +166,14 @@ class Session:
     def wait_pair(
         self, scripts: list[int], *words: str, status: int = 0, seconds: float = 240
     ) -> list[str]:
-        """Waits for both processes, and fails the case unless they end as `expect` wants."""
+        """Waits for both processes. The case fails unless they end and print as expected.
+
+        Args:
+          scripts: the number of the script on each host, from `start_pair`.
+          words: patterns that each process has to print.
+          status: the exit status that each process must have.
+          seconds: how long to wait for each.
+        """
         outputs = []
         for host, script in enumerate(scripts):
             found, output = self.guests[host].wait(script, seconds)

@@ -58,8 +58,8 @@ class Case:
     def __init__(self, way: Callable, x: np.ndarray, chosen: np.ndarray, options):
         ranks, tokens, k = chosen.shape
         mesh = jax_cxl.make_mesh((ranks,), (_AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
-        # The padded ways get room for 1.25 times the mean, which drops little if the choices are
-        # uniform. The other ways get room for all rows.
+        # The padded ways get room for 1.25 times the mean number of tokens per expert. If the
+        # choices are uniform, few rows are then dropped. The other ways get room for all rows.
         factor = _FACTOR if way in (WAYS["dense"], WAYS["dense-lax"]) else options.room
         per_expert = exchanges.capacity(tokens, k, options.experts, ranks, factor)
         agreed = exchanges.Sizes(_AXIS, options.experts, per_expert)
@@ -70,8 +70,8 @@ class Case:
             def once(_, x):
                 return way(x, chosen, weights, lambda rows: rows, agreed)
 
-            # On GPUs the bound is a constant: with a variable bound, a GPU would ask the host in
-            # each iteration whether to go on.
+            # On GPUs the loop's bound is a constant: with a variable bound, a GPU would ask the
+            # host in each iteration whether to go on.
             fixed = jax.default_backend() != "cpu"
             return jax.lax.fori_loop(0, options.calls if fixed else calls, once, x)
 

@@ -10,8 +10,9 @@ Three programs take turns. The launcher starts each on two processes. Each sums 
     takeover    the program of gloo, whose collectives go through the pool with
                 `JAX_CXL_REPLACE_COLLECTIVES=1`
 
-A row of the results has the median time of each part over the turns, in ms, and the median ratio of
-the whole time to that of gloo in the same turn. A part ends when both ranks have finished it.
+The start has parts, such as `import jax`, `initialize` and `compile`. A part ends when both ranks
+have finished it. A row of the results has the median time of each part over the turns, in ms, and
+the median ratio of the whole time to that of gloo in the same turn.
 Before the first turn, one job of each program runs without being measured. It compiles the sources
 of jax_cxl to bytecode, as pip does at the installation.
 """
@@ -82,7 +83,7 @@ def main() -> int:
 
 
 def _start(program: str) -> dict[str, float]:
-    """Runs a job of one of the three programs; returns the milliseconds of its parts."""
+    """Runs a job of one of the three programs; returns the milliseconds of the start's parts."""
     environment = {**os.environ, _STARTED: str(time.time())}
     environment.pop("JAX_CXL_REPLACE_COLLECTIVES", None)
     if program == "takeover":

@@ -1,4 +1,4 @@
-"""Causes faults of communicators on two GPUs, and measures how soon the other rank knows.
+"""Causes faults of communicators on two GPUs, and measures how soon the other rank gets an error.
 
     JAX_CXL_NCCL_HOSTS=all LD_PRELOAD=.../_nccl/libnccl.so.2 python benchmarks/nccl/faults.py
 

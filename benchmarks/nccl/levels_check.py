@@ -6,9 +6,9 @@
 First, one thread of each process calls NCCL for all GPUs of the process, in groups. Then each GPU
 has a thread of its own, which also captures a call in a CUDA graph and replays the graph three
 times. Inputs are small integers, so that every result is exact. Prints a line of JSON for each
-part, and ends with 1 if a value was wrong. Then come three jobs with faults: a process is killed, a
-process aborts its communicators, and the processes have different settings. Without LD_PRELOAD only
-the values are checked, with NCCL itself.
+collective, and ends with 1 if a value was wrong. Then come three jobs with faults: a process is
+killed, a process aborts its communicators, and the processes have different settings. Without
+LD_PRELOAD only the values are checked, with NCCL itself.
 
 Needs PyTorch, for memory of the GPUs.
 """
@@ -100,7 +100,11 @@ class _Ranks:
         return mine, y
 
     def by_one_thread(self, call: str, op: str, dtype: str, count: int) -> int:
-        """Makes a call for all ranks in one group; returns the number of wrong elements."""
+        """Makes a call for all ranks of this process in one NCCL group, out of place and in place.
+
+        Returns:
+          The number of wrong elements.
+        """
         wrong = 0
         inputs = self.inputs(call, count, dtype)
         for place in (False, True):

@@ -28,8 +28,8 @@ CARDS = 6  # paper
 GPU_OUT = 20 * GB
 GPU_IN = 20 * GB
 # here: 55 GB/s between a GPU and host memory over the same PCIe Gen5 x16. The model uses it as the
-# rate of a host's link to the pool. A single GPU of a host does not reach it (GPU_OUT, GPU_IN);
-# several GPUs of a host share it.
+# rate of a host's link to the pool. A single GPU of a host does not reach this rate (GPU_OUT,
+# GPU_IN); several GPUs of a host share it.
 UPLINK = 55 * GB
 # Beluga: 22.5 GB/s per card, measured with two ranks that share the card. We use the same rate for
 # reads and for writes.
@@ -44,7 +44,7 @@ MEMORY = 3350 * GB
 
 # --- Latencies of the pool -----------------------------------------------------------------------
 
-# paper: a load from the pool, and from DRAM.
+# paper: the latency of a load from the pool, and of a load from DRAM.
 POOL_LOAD = 0.658 * US
 DRAM_LOAD = 0.214 * US
 
@@ -81,13 +81,13 @@ DROP_RATE = 32 * MIB / (381 * US)
 
 # --- The paper's library: cudaMemcpyAsync and doorbells by the host ------------------------------
 
-# Beluga, 16 KiB without flushes: 9.1 us out, 10.6 us in, minus the time of the bytes at 20 GB/s.
-# These times run from the call until the host knows that the copy is complete. The paper's library
-# rings each doorbell only then.
+# Beluga: a copy of 16 KiB without flushes takes 9.1 us out and 10.6 us in. The time of the bytes at
+# 20 GB/s is subtracted. These times run from the call until the host knows that the copy is
+# complete. The paper's library rings each doorbell only then.
 COPY_PUT_SETUP = 9.1 * US - 16 * KIB / GPU_OUT
 COPY_GET_SETUP = 10.6 * US - 16 * KIB / GPU_IN
-# A store by a host, then on average one and a half polls by the other host. The store takes as long
-# as a load from the pool, and so does each poll.
+# A store by a host, then on average one and a half polls by the other host. We assume that the
+# store and each poll take as long as a load from the pool.
 HOST_DOORBELL = 2.5 * POOL_LOAD
 # jax_cxl on `flush` pools: a doorbell goes from a GPU to its host (1.5 us), from host to host, and
 # to the other GPU (1.5 us). here: 1.5 us is the time of a word in host memory from one kernel to
@@ -108,13 +108,14 @@ READER_ORDERS = ("same", "rotated", "staggered")
 
 # paper: 200 Gb/s.
 INFINIBAND = 25 * GB
-# The part of INFINIBAND that NCCL reaches, one value for all operations. No source gives it for the
-# paper's network. We calibrated it on the only figure of the paper in which nothing but rates
-# matters (All is 1.05 times as fast as NCCL for all-reduce above 256 MB). The other speeds relative
-# to the paper's NCCL follow from it. docs/performance.md shows how they depend on it.
+# The fraction of INFINIBAND that NCCL reaches, one value for all operations. No source gives it for
+# the paper's network. We calibrated it on the only figure of the paper in which nothing but rates
+# matters: the paper's variant All is 1.05 times as fast as NCCL for all-reduce above 256 MB. The
+# other speeds relative to the paper's NCCL follow from this value. docs/performance.md shows how
+# they depend on it.
 NCCL_EFFICIENCY = 0.48
 # NCCL, for each of its protocols (LL, LL128, Simple): the latency of a call and of a network hop,
-# for rings and for trees, and the part of the transferred bytes that is payload.
+# for rings and for trees, and the fraction of the transferred bytes that is payload.
 NCCL_BASE = (6.6 * US, 14.0 * US, 8.4 * US)
 NCCL_TREE_BASE = (6.8 * US, 14.0 * US, 8.4 * US)
 NCCL_RING_HOP = (2.7 * US, 4.0 * US, 14.0 * US)
@@ -126,8 +127,8 @@ NCCL_TREE_BANDWIDTH = 0.92
 NCCL_NVLINK_HOP = (0.6 * US, 1.9 * US, 3.4 * US)
 NCCL_NVLINK_TREE_HOP = (0.6 * US, 1.25 * US, 4.0 * US)
 NCCL_PCIE_HOP = (1.0 * US, 2.5 * US, 5.7 * US)
-# An assumption, neither measured nor from a source: the part of INFINIBAND that NCCL reaches on a
-# well-tuned network. The tables of hosts with several GPUs use it, because it favors NCCL.
+# An assumption, neither measured nor from a source: the fraction of INFINIBAND that NCCL reaches on
+# a well-tuned network. The tables of hosts with several GPUs use it, because it favors NCCL.
 NCCL_TUNED_EFFICIENCY = 0.9
 
 # --- Inside a host of several GPUs: JAX's own collectives, which are NCCL's ----------------------
@@ -154,7 +155,7 @@ INFINIBAND_SWITCH_DOLLARS = 16_000
 
 # --- Figures of the paper that the tables compare with -------------------------------------------
 
-# Average speed over NCCL on InfiniBand, 1 MB to 4 GB, 3 hosts.
+# Average speeds of the paper's All relative to NCCL on InfiniBand, 1 MB to 4 GB, 3 hosts.
 PAPER_AVERAGES = {
     "all_gather": 1.34,
     "broadcast": 1.84,
@@ -165,7 +166,8 @@ PAPER_AVERAGES = {
     "reduce": 1.70,
     "all_to_all": 1.53,
 }
-# The paper's speeds relative to NCCL for the smallest messages, for operations with such a figure.
+# Speeds of All relative to NCCL for the smallest messages. The paper gives them for these
+# operations only.
 PAPER_SMALL = {"scatter": 0.46, "reduce_scatter": 0.48, "all_to_all": 0.7}
 PAPER_LARGE_ALL_REDUCE = 1.05
 # Latency at 12 hosts divided by latency at 3 hosts: the least and the most in the paper.
@@ -176,8 +178,8 @@ PAPER_OVER_AGGREGATE = (1.16, 4.2)
 
 # --- The model itself ----------------------------------------------------------------------------
 
-# The model does not run all rounds of long calls of many ranks (cc/simulator/run.h). Its parameter
-# `sample_rounds` is SAMPLE_WORK / ranks^2, but at least SAMPLE_ROUNDS. All results for up to 12
-# hosts in docs/performance.md are exact, except for the longest messages.
+# The model does not run all rounds of long calls of many ranks (cc/simulator/run.h). The
+# parameter `sample_rounds` limits them: it is SAMPLE_WORK / ranks^2, but at least SAMPLE_ROUNDS.
+# All results for up to 12 hosts in docs/performance.md are exact, except for the longest messages.
 SAMPLE_WORK = 1 << 16
 SAMPLE_ROUNDS = 192

@@ -18,11 +18,11 @@ from jax_cxl._lowering.levels import table
 from simulator import _simulator, constants as c, model, nccl
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-# Operations in which the GPUs of a host exchange parts before the pool, and operations in which
-# they gather the results after the pool.
+# Operations in which the GPUs of a host exchange parts before the call through the pool, and
+# operations in which they gather the results after it.
 _EXCHANGED = ("all_reduce", "reduce_scatter", "all_to_all")
 _GATHERED = ("all_reduce", "all_gather")
-# Operations in which each GPU adds up the parts that it received, before the pool.
+# Operations in which each GPU adds up the parts that it received in this exchange.
 _ADDED = ("all_reduce", "reduce_scatter")
 # How often a GPU copies a chunk before the pool to reorder its blocks. The exchange inside a host
 # and the call through the pool need the blocks in different orders.
@@ -56,9 +56,9 @@ class Stages:
 
     @property
     def overlapped(self) -> float:
-        """Returns the time if the pool and the stages inside the hosts overlap.
+        """Returns the time if the stages through the pool overlap with the stages inside the hosts.
 
-        The hosts run the stages before the pool for all chunks, then the stages after the pool.
+        The hosts first run the stages `before` of all chunks, and then the stages `after` of all.
         """
         inside, pool = self.slicing, 0.0
         arrivals = []
@@ -190,7 +190,7 @@ def least_bytes(op: str, total_bytes: int, setting: model.Setting) -> LinkBytes:
 
 
 def paying(op: str, setting: model.Setting, sizes: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Returns the ranges of `sizes`, (first, last), in which levels are faster than flat."""
+    """Returns the ranges of `sizes`, as (first, last), in which levels are faster than flat."""
     faster = [seconds(op, size, setting) < flat_seconds(op, size, setting) for size in sizes]
     runs = itertools.groupby(zip(faster, sizes, strict=True), key=lambda pair: pair[0])
     found = []

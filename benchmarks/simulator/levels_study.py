@@ -120,7 +120,7 @@ def _moved(op: str, hosts: int, kind: Kind) -> dict[str, object]:
 
 
 def moved_bytes(op: str, setting: model.Setting) -> dict[str, levels.LinkBytes]:
-    """Returns the bytes that a call of SIZE_OF_BYTES moves: flat, in levels, and at least."""
+    """Returns the bytes that a call of SIZE_OF_BYTES moves: flat, in levels, and the minimum."""
     return {
         "flat": levels.counted_bytes(op, SIZE_OF_BYTES, setting, flat=True),
         "levels": levels.counted_bytes(op, SIZE_OF_BYTES, setting, flat=False),

@@ -77,7 +77,7 @@ class Result:
 
 
 def element_count(op: str, total_bytes: int, ranks: int) -> int:
-    """Returns the elements of one byte in a block, given the size that nccl-tests would print.
+    """Returns how many elements of one byte a block has, given the size that nccl-tests prints.
 
     That size is the larger one of input and output. If the larger one has a block for each rank, a
     block is 1 / ranks of it. Otherwise a block is all of it.
@@ -196,17 +196,17 @@ def paper(
 
 
 def bound_seconds(op: str, total_bytes: int, setting: Setting) -> float:
-    """Returns the least time of any library: links and cards only move the bytes of bounds.h."""
+    """Returns the least time of any library: that of moving the bytes of cc/simulator/bounds.h."""
     return max(_bound_parts(op, total_bytes, setting))
 
 
 def least_seconds(op: str, total_bytes: int, setting: Setting) -> float:
     """Returns the least time of any library that starts a kernel and signals with flags.
 
-    This is `bound_seconds` plus the start of a kernel, as ours and NCCL's need it, and the time for
-    which the machine is not fully used. The first byte takes as long as a flag to reach a reader,
-    and so does the last byte. Until the first byte arrives, cards only take writes. After the last
-    byte was written, they only serve reads.
+    This is `bound_seconds` plus the start of a kernel, which jax_cxl and NCCL both need, and the
+    time for which the machine is not fully used. The first byte takes as long as a flag to reach a
+    reader, and so does the last byte. Until the first byte arrives, cards only take writes. After
+    the last byte was written, they only serve reads.
     """
     flight = c.KERNEL_DOORBELL + c.KERNEL_POLL
     one_way, both_ways = _bound_parts(op, total_bytes, setting)
@@ -216,11 +216,11 @@ def least_seconds(op: str, total_bytes: int, setting: Setting) -> float:
 
 
 def _bound_parts(op: str, total_bytes: int, setting: Setting) -> tuple[float, float]:
-    """Returns the times of two bounds.
+    """Returns two lower bounds of the time of any library.
 
     Returns:
-      The time of the slower direction of links and cards, and the time of both directions of the
-      cards together.
+      The time that links and cards need for the slower one of their two directions, and the time
+      that the cards need for reads and writes together.
     """
     count = element_count(op, total_bytes, setting.ranks)
     bytes_ = _simulator.bound_bytes(op, setting.ranks, count, 1)

@@ -20,7 +20,7 @@ def seconds(
       op: the operation, by jax_cxl's name.
       total_bytes: as nccl-tests counts them (see model.element_count).
       hosts: number of hosts.
-      efficiency: the part of the adapters' rate that NCCL reaches.
+      efficiency: the fraction of the adapters' rate that NCCL reaches.
       gpus_per_host: number of GPUs of a host. Each is a rank.
       adapters: number of InfiniBand adapters of a host. The GPUs of the host share them evenly.
     """
@@ -39,7 +39,8 @@ def seconds(
         )
     ]
     if op == "all_reduce":
-        # The tree: hops up to the root and down again. Each direction carries the message once.
+        # A tree: the message goes hop by hop up to the root, and then down again. So its bytes are
+        # sent twice.
         depth = 2 * math.ceil(math.log2(hosts)) if hosts > 1 else 0
         outside = 2 * total_bytes / adapters / rate
         times += [
@@ -78,7 +79,7 @@ def inside_seconds(op: str, total_bytes: float, gpus: int, links: str) -> float:
 
 
 def _ring_hops(op: str, n: int) -> int:
-    """Returns how many hops one after another a call makes among n ranks."""
+    """Returns how many consecutive hops a call makes among n ranks."""
     if op == "all_reduce":
         return 2 * (n - 1)
     if op in ("all_to_all", "gather", "scatter", "permute"):
@@ -92,7 +93,7 @@ def _bytes_outside(op: str, total_bytes: float, hosts: int, gpus: int, adapters:
         return gpus * (hosts - 1) / hosts * total_bytes / adapters
     if op in ("gather", "scatter", "permute"):  # All goes through one GPU of a host.
         return _bytes(op, total_bytes, hosts)
-    # Each adapter has rings of its own, and the rings of each adapter take an equal part.
+    # Each adapter has rings of its own. The bytes are divided evenly among the adapters.
     return _bytes(op, total_bytes, hosts * gpus) / adapters
 
 

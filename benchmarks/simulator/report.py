@@ -16,7 +16,7 @@ END = "<!-- python benchmarks/simulate.py --write docs: end -->"
 
 
 def insert(document: str, study_text: str) -> str:
-    """Puts the study between its two marks in the text `document`, or at the end if it has none."""
+    """Puts the study between its two marks in `document`, or at the end if there are no marks."""
     block = f"{BEGIN}\n{study_text.strip()}\n{END}\n"
     if BEGIN not in document:
         return document.rstrip() + "\n\n" + block

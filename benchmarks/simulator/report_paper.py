@@ -10,7 +10,7 @@ PAPER = model.Setting()
 
 
 def _implied(op: str) -> float:
-    """Returns the rate of NCCL in GB/s at which the modeled All has the speedup of the paper."""
+    """Returns the rate of NCCL, in GB/s, at which the modeled All has the paper's speedup."""
     rate = c.INFINIBAND * c.NCCL_EFFICIENCY / c.GB
     return rate * study.average_speed_of_paper(op, PAPER) / c.PAPER_AVERAGES[op]
 

@@ -73,7 +73,7 @@ def growth(
 
 
 def growth_of_parts(op: str, size: int) -> tuple[float, float, float]:
-    """Splits the growth of the paper's All into its causes.
+    """Splits the growth of the time of the paper's All, from 3 to 12 hosts, into its causes.
 
     Returns:
       The growth of the time for moving bytes, the growth of the rest of the time, and the share of
@@ -139,7 +139,7 @@ def over_infiniband(op: str, size: int, setting: model.Setting) -> OverInfiniban
 
 
 def losses(op: str, setting: model.Setting) -> list[list[OverInfiniband]]:
-    """Returns the results in which jax_cxl is slower than InfiniBand although the bound is faster.
+    """Returns the results in which jax_cxl is slower than NCCL although the bound is faster.
 
     Each list has the results of consecutive sizes.
     """
@@ -168,7 +168,7 @@ def overlap_of_paper(op: str, size: int, setting: model.Setting) -> float:
     """Returns how well All overlaps publication and retrieval.
 
     Returns:
-      The share of the shorter one of the two that is hidden behind the longer one.
+      The share of the shorter of the two times that is hidden behind the longer one.
     """
     written, read = (
         b / r

@@ -9,9 +9,9 @@ computes matrix products for about `--step-ms` on one core of each process, or o
 `--idle` it sleeps instead, so that a core is free.
 
 "hidden" is the share of the time of a save that does not lengthen the steps. On GPUs "bound" is the
-time that the copy engines need for the same bytes, and "checksums alone" the time that the kernels
-need for the checksums. The other rows are the times from the start of a save until a part of it is
-done, on the first process.
+time that the copy engines need for the bytes of the save, and "checksums alone" the time that the
+kernels need for its checksums. The other rows are the times from the start of a save until a
+part of the save is done, on the first process.
 """
 
 import json
@@ -102,7 +102,7 @@ class Ours:
         return self._snapshots.restore(step, like)
 
     def only_copy(self, state: Any) -> None:
-        """Copies the state's bytes from this process's GPUs, and does nothing else, for "bound"."""
+        """Only copies the state's bytes from this process's GPUs, for the figure "bound"."""
         devices = self._snapshots._publisher.section.devices
         copies = devices.copies
         under_way, offset = [], 0
@@ -177,7 +177,7 @@ class Ours:
 
 
 class Orbax:
-    """Saves by Orbax's CheckpointManager, while the program goes on."""
+    """Saves by Orbax's CheckpointManager. The program goes on during a save."""
 
     def __init__(self, folder: str):
         self._folder = pathlib.Path(folder) / "snapshot_costs"

@@ -4,8 +4,8 @@
 
 Each turn publishes a tree in which all layers have changed, and one in which one layer has changed.
 `publish` is the time of `Store.publish` and `flush`. `into` is the time to read the new version
-into the arrays of the last one, and `read` the time to read all of it into new arrays. Times are in
-seconds.
+into the arrays of the previous one, and `read` the time to read all of it into new arrays.
+Times are in seconds.
 """
 
 import json
@@ -48,8 +48,8 @@ def main(_: list[str]) -> None:
             last = reader.read("model")
             for turn in range(-1, _TURNS.value):
                 for what, layers in (("all", tuple(tree)), ("one layer", ("layer0",))):
-                    # Make all areas of the store hold the same version, so that both cases start
-                    # alike.
+                    # The store keeps several versions, each in an area. Make all areas hold equal
+                    # arrays, so that both cases start alike.
                     for _ in range(3):
                         publish()
                     last = reader.read("model", into=last)

@@ -6,8 +6,9 @@ All processes start to read at once. `seconds` is the time until the last proces
 JAX on a CPU device and has read every byte of them once. `pss` is the memory of all processes
 together, including the pages of the store or of the page cache that they use. Each page counts
 once, even if several processes share it. The file is in the page cache before the processes start.
-The store takes three times the memory of the model, because it keeps several versions. So the store
-and the file do not exist at the same time: the machine also needs memory for one model per process.
+The store takes three times the memory of the model, because it keeps several versions. The machine
+also needs memory for one model per process. To save memory, the store and the file do not exist at
+the same time.
 
     view          arrays over the memory of the store
     read          arrays of each process's own, from the store
@@ -122,7 +123,7 @@ def _run(way: str) -> dict[str, float]:
 
 
 def _prepare(way: str) -> pathlib.Path:
-    """Writes the model to a store, or to a safetensors file for that way. Returns its path."""
+    """Writes the model to a file for the way `safetensors`, else to a store. Returns the path."""
     import jax_cxl
 
     size = int(_GIB.value * 2**30) // 4 // _ARRAYS.value

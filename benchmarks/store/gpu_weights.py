@@ -5,9 +5,9 @@
 The trainer publishes bf16 arrays. All readers read them into their GPU at the same time, and
 compare every bit with what was published. With --trainer_gpus=2 each array is sharded over two GPUs
 of the trainer. "bound" is the time of the copy engines for the same bytes, without checksums and
-records. It is measured in the same run, with as many processes. For comparison, Orbax saves to
-/dev/shm and restores from there, in the same processes. If the trainer has one GPU, the readers
-also pull the arrays by `jax.experimental.transfer`.
+records. It is measured in the same run, with the same number of processes. For comparison,
+Orbax saves to /dev/shm and restores from there, in the same processes. If the trainer has one GPU,
+the readers also pull the arrays by `jax.experimental.transfer`.
 
 On a machine without GPUs the processes use CPU devices, so that one can try the script out.
 """
@@ -64,7 +64,7 @@ def _timed(call: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def _second_copy(tree: Any, place: Any) -> tuple[float, Any]:
-    """Copies a tree to `place` twice. Returns the seconds of the second copy, and this copy."""
+    """Copies a tree to `place` twice; returns the seconds of the second copy, and its arrays."""
     import jax
 
     jax.block_until_ready(jax.device_put(tree, place))

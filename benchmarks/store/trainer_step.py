@@ -10,7 +10,8 @@ three turns repeat:
     nobody     it publishes every few steps, and nobody reads
     readers    it publishes, and each reader reads every version that it can get
 
-`ms` is the time of a step, including its share of `publish`. Ratios compare neighboring turns.
+`ms` is the time of a turn, including its calls of `publish`, divided by the number of steps. Ratios
+compare neighboring turns.
 """
 
 import json

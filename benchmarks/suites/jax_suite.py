@@ -3,8 +3,8 @@
     python benchmarks/suites/jax_suite.py ../jax [--files pmap_test.py,multiprocess/pjit_test.py]
 
 The argument is a checkout of JAX, at the version that is installed. The script prints a table with
-a line for each file of tests, and each test whose outcome the takeover changes, with its error. If
-there is such a test, the exit status is 1.
+a line for each file of tests. It also prints each test whose outcome the takeover changes, with the
+error of the test. If there is such a test, the exit status is 1.
 
 Tests of one process have eight devices. Tests of several processes have four processes with two
 devices each.

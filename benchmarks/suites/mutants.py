@@ -6,10 +6,11 @@
 Each mutant is one change that cosmic-ray makes in a copy of the checkout: of an operator, a number
 or a condition, in operations, the lowering, the store or the takeover. For each mutant, the script
 first runs those tests of one process that execute the changed statement. The mutant survives if all
-of them pass. After that, the script runs the tests of jobs for each survivor: those of the part of
-the package that the mutant changes. The script prints the difference of each mutant that survives
-these tests too. Such a mutant is either equivalent to the original, or a test is missing.
-mutation/equivalent.toml has those that a person has judged to be equivalent.
+of them pass. After that, for each survivor, the script runs the tests that start jobs, as far as
+they belong to the part of the package that the mutant changes (mutation/choose.py). The
+script prints the difference of each mutant that survives these tests too. Such a mutant is either
+equivalent to the original, or a test is missing. mutation/equivalent.toml has the mutants that a
+person has judged to be equivalent.
 
 DIR keeps the copies, a record of which test executes which line, and the results as cosmic-ray's
 sessions (`cr-report DIR/tests.sqlite`, `cr-report DIR/jobs.sqlite`). The same command continues a
@@ -119,7 +120,8 @@ def _copy(tree: pathlib.Path) -> pathlib.Path:
 def _measure(mutants: Iterable[MutationSpec], crew: Crew, work: pathlib.Path) -> choose.Covered:
     """Returns which tests execute which lines, for the tests of these mutants.
 
-    Runs the test files for which it has no record since they, or the package, have changed.
+    The folder `lines` keeps the results. A test file runs only if it has no result yet, or if the
+    file or the package has changed since.
     """
     folders = {folder for spec in mutants for folder in choose.part_of(spec.module_path).tests}
     package = hashlib.sha256()
@@ -145,7 +147,7 @@ def _run(
     crew: Crew,
     result: Callable[[Worker, MutationSpec], WorkResult],
 ) -> None:
-    """Runs mutants by `result` on the workers, and adds the results to a session."""
+    """Calls `result` for each mutant with an idle worker; adds what it returns to `session`."""
     lock = threading.Lock()
 
     def run(one: Worker, name: str) -> None:

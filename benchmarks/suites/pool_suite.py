@@ -88,7 +88,7 @@ def _run(options: argparse.Namespace, seed: int, cache: str) -> dict[str, Any]:
 
 
 def _count(command: list[str], environment: dict[str, str], results: str) -> dict[str, Any]:
-    """Runs a command whose tests write JUnit files to a folder; counts their outcomes.
+    """Runs a command whose tests write JUnit files to the folder `results`; counts the outcomes.
 
     Removes the files afterwards.
     """

@@ -9,7 +9,8 @@ into a fresh array, and `jnp.take` of a resident array, for which the machine ne
 of the table.
 
 On GPUs and CPUs, the benchmark also takes the rows of the next batch while products of matrices
-run, and takes random ids by Zipf's law, without a cache and with a cache of 1/32 of the rows.
+run. And it takes rows whose random ids follow Zipf's law, without a cache and with a cache of 1/32
+of the rows.
 """
 
 import argparse
@@ -46,7 +47,7 @@ _MOST_SETS = 64
 
 
 def _values(rows: Any, columns: int, lib: Any) -> Any:
-    """Returns the right values of the rows with these ids, as uint32 of shape (rows, columns)."""
+    """Returns the right values of the rows with the ids `rows`: uint32, (ids, columns)."""
     columns = lib.arange(columns, dtype=np.uint32)
     return rows[..., None] * np.uint32(2654435761) + columns * np.uint32(40503)
 
@@ -120,7 +121,10 @@ class Bench:
 
 
 def beside(bench: Bench, count: int, sharding: Any = None, devices: int = 1) -> None:
-    """Measures takes before and beside products of matrices that last about as long as a take."""
+    """Measures takes that run before products of matrices, and takes that run beside them.
+
+    The products last about as long as a take.
+    """
     sets = [jax.device_put(ids, sharding) for ids in bench.ids(count, devices)]
     width = 128 if sharding is None else 1024  # no sharding: a CPU
     x = jax.device_put(jnp.ones((width * devices, width), jnp.bfloat16), sharding)
@@ -186,7 +190,7 @@ def cached(
 
 
 def _jitted(function: Callable[..., Any], sharding: Any) -> Callable[..., Any]:
-    """Returns the jitted function. With a sharding, it runs on the part of each device."""
+    """Returns the jitted function. With `sharding`, it runs on the shards of each device."""
     if sharding is None:
         return jax.jit(function)
     spec = sharding.spec

@@ -1,4 +1,4 @@
-"""Kills jobs that change a table, and readers of it, and checks all rows that they take.
+"""Kills jobs that change a table, and its readers, and checks all rows that readers take.
 
     python benchmarks/tables/kills.py --kills=100 [--pool=shm|incoherent]
 
@@ -6,8 +6,8 @@ tests/programs/tables/killed.py changes a table in step after step, as a job of 
 job of two in turn. Meanwhile reader processes take rows. Half of the writing jobs die in the middle
 of a step, the others at a random instant. In a third of the cases a reader dies too. The next job
 continues with the table. A row is wrong if it contains only a part of a step, or more or fewer
-steps than it can have. Each new job compares the whole table with the expected result of the steps.
-The exit status is 1 if anything is wrong.
+steps than it can have at that time. Each new job compares the whole table with the expected result
+of the steps. The exit status is 1 if anything is wrong.
 """
 
 import argparse

@@ -26,9 +26,9 @@ bool Failed(cudaError_t error, const char* what) {
   return true;
 }
 
-// Calls `enqueue` once to warm up, and then `repeats` times. Its arguments are
-// a stream and the number of the turn. Returns the milliseconds of one turn, or
-// -1 if it fails.
+// Calls `enqueue` once to warm up, and then `repeats` times, with a stream and
+// the number of the call. Returns the average milliseconds of the work that one
+// call enqueues, or -1 if the work fails.
 template <typename Enqueue>
 double Milliseconds(int repeats, const Enqueue& enqueue) {
   cudaStream_t stream;

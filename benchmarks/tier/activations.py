@@ -6,7 +6,7 @@ The model is a transformer whose layers are a `jax.lax.scan`. There are five way
 each runs in a process of its own. `kept`, `pinned` and `pooled` keep the same two values of each
 layer: its input and the output of its attention. The losses and gradients of `pinned` and `pooled`
 are equal to the last bit. On CPUs those of `kept` are equal to these too. On GPUs they are not,
-because XLA fuses operations differently if it does not move the values. Rows of JSON have the
+because XLA fuses operations differently if the values stay on the device. Rows of JSON have the
 median time of a step and the memory that it takes. On CPUs the program runs with small models, to
 try it out.
 
@@ -85,7 +85,7 @@ def _normal(x: Any) -> Any:
 
 
 def _body(options: argparse.Namespace, way: str, folder: str, value_bytes: int) -> Any:
-    """Returns the function of a layer, the body of the scan, for one of the ways."""
+    """Returns the function of one layer, which is the body of the scan, for the way `way`."""
     import jax
 
     import jax_cxl

@@ -11,7 +11,7 @@ from typing import Any
 
 
 def add_options(parser: argparse.ArgumentParser, ways: Sequence[str]) -> None:
-    """Adds the options that all benchmarks of this folder have. `ways` are the ways it compares."""
+    """Adds the options of all benchmarks in this folder. `ways` are the ways to choose from."""
     parser.add_argument("--steps", type=int, default=10, help="measured steps (default: 10)")
     parser.add_argument("--limit-gib", type=float, help="memory of each GPU that may be used")
     parser.add_argument("--ways", default=",".join(ways), help="default: all")

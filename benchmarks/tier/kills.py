@@ -6,7 +6,7 @@ tests/programs/tier/trained.py trains on `--processes` processes. They are kille
 half of them in the middle of an update. After each death a successor and the survivors restore the
 state. With `--whole` the whole job, including its launcher, is killed each time, and started again
 on fewer or more processes. The jobs never save explicitly. A job is right if all losses that it
-prints are those of an undisturbed job of one process, to the last bit. It may also lose at most one
+prints are those of an undisturbed job of one process, to the last bit, and if it lost at most one
 step for which `step` had returned. The exit status is 1 if a job is not right.
 """
 

@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def _find_largest(options: argparse.Namespace, way: str, end: float) -> dict[str, Any]:
-    """Grows the model by a fifth at a time, while it trains; returns the row of the largest."""
+    """Grows the model by a fifth at a time until training fails; returns the last good row."""
     largest: dict[str, Any] = {}
     millions = options.millions
     while time.monotonic() < end:
@@ -167,7 +167,7 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
 def _ways(
     options: argparse.Namespace, optimizer: Any, zero: Any, folder: str, parameters: int
 ) -> dict[str, Any]:
-    """Returns three functions for each way.
+    """Returns three functions for each way of keeping the optimizer's state.
 
     The first makes the state of the optimizer, the second makes a step, and the third waits until
     the step has ended.

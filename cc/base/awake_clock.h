@@ -8,9 +8,9 @@
 namespace jax_cxl {
 
 // A clock that stops while its process is stopped by a signal, and while its
-// host or virtual machine is suspended. To detect such a pause, the clock
+// host or virtual machine is suspended. To leave out such pauses, the clock
 // advances by at most half a second between two calls of Now. So some thread
-// has to call Now more often than that, or the clock falls behind.
+// has to call Now at least twice a second, or the clock falls behind.
 //
 // Thread-safe.
 class AwakeClock {

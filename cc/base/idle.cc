@@ -29,8 +29,8 @@ struct OwnThreads {
 };
 
 OwnThreads& Own() {
-  // Never destroyed, because threads may still end, and use it, while the
-  // process exits.
+  // Never destroyed, because a thread that ends while the process exits still
+  // uses this object.
   static auto& own = *new OwnThreads;
   return own;
 }
@@ -60,7 +60,8 @@ char StateOf(int tasks, const char* thread) {
   close(file);
   if (size <= 0) return 'X';
   text[size] = 0;
-  // Start after field 2: the name in it may contain blanks and parentheses.
+  // Start after field 2, because the thread's name in it may contain blanks
+  // and parentheses.
   const char* end = std::strrchr(text, ')');
   return end != nullptr && end[1] == ' ' ? end[2] : 'X';
 }

@@ -12,8 +12,8 @@ namespace jax_cxl {
 namespace {
 
 // PF_EXITING, PF_POSTCOREDUMP and PF_DUMPCORE of the kernel's <linux/sched.h>.
-// Before Linux 5.16 the second bit was PF_EXITPIDONE. Exiting threads had it
-// too, so its meaning here does not change.
+// Before Linux 5.16 the second bit was PF_EXITPIDONE. That bit also marked
+// exiting threads, so this file can treat both alike.
 constexpr uint64_t kExiting = 0x4;
 constexpr uint64_t kPostCoreDump = 0x8;
 constexpr uint64_t kDumpCore = 0x200;

@@ -28,8 +28,8 @@ std::optional<ProcessStat> ReadProcessStat(int64_t pid);
 
 // Describes how a process of this host ended, for example "with status 3" or
 // "by signal 9 (Killed)". `pidfd` must have been opened while the process ran.
-// Returns an empty string if the kernel does not tell. Before Linux 6.15, the
-// kernel does not tell once the parent has collected the status.
+// Returns an empty string if the kernel does not give the exit status. Before
+// Linux 6.15, this is so once the parent has collected the status.
 std::string DescribeExit(int pidfd, int64_t pid);
 
 }  // namespace jax_cxl

@@ -37,8 +37,8 @@ std::string_view CodeName(Code code);
 // (jax_cxl/errors.py).
 using Details = std::vector<std::pair<std::string, std::string>>;
 
-// Returns the code with this number, which another process has written. Returns
-// kDataLoss if no error has this number.
+// Returns the code with this number. Another process has written the number, so
+// it may be wrong: returns kDataLoss if no error has it.
 Code ErrorCode(uint32_t number);
 
 // The outcome of an operation that returns no value. Functions return a Status

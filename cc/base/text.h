@@ -14,7 +14,8 @@ namespace jax_cxl {
 // function for all text from other processes.
 std::string PrintableText(std::string_view text);
 
-// Does that for a text in an array, which may lack its terminating zero.
+// Returns the printable form of the text in an array. The text ends with the
+// array if it has no terminating zero.
 template <size_t size>
 std::string PrintableText(const char (&text)[size]) {
   return PrintableText(std::string_view(text, strnlen(text, size)));

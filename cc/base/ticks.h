@@ -22,9 +22,9 @@ inline uint64_t Ticks() {
 #endif
 }
 
-// Converts ticks to seconds. It compares the ticks and the steady_clock since
-// its construction to find the rate, so use it only for durations that began
-// after its construction.
+// Converts ticks to seconds. To find the rate, it compares how far the ticks
+// and the steady_clock have advanced since its construction. So use it only for
+// durations that began after its construction.
 class TickRate {
  public:
   double Seconds(uint64_t ticks) const {

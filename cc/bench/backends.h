@@ -120,8 +120,8 @@ class EngineBackend : public Backend {
 
 // Makes the same copies and additions as EngineBackend, at the same addresses
 // and in the same order, but never waits: each doorbell that it reads has
-// already rung for all rounds. So its results are wrong, and its time is the
-// least that the engine could reach without any waiting.
+// already rung for all rounds. So its results are wrong, and its time is that
+// of an engine that never has to wait.
 class CopiesBackend : public EngineBackend {
  public:
   CopiesBackend(pool::Pool* pool, const Team& team)

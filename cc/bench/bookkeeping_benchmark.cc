@@ -90,8 +90,8 @@ void TimeChecks(int ranks, int rounds) {
   const Call call = OneCall();
   std::vector<pool::CallDescriptor> others(ranks - 1, Describe(call));
   Time("checks, " + std::to_string(ranks) + " ranks", rounds, [&](int) {
-    // Makes the compiler assume that `call` and `others` may have changed, so
-    // that it does not move the work out of the loop.
+    // Makes the compiler assume that `call` and `others` have changed, so that
+    // it does not move the work out of the loop.
     asm volatile("" : : "r"(&call), "r"(others.data()) : "memory");
     const pool::CallDescriptor mine = Describe(call);
     for (const pool::CallDescriptor& other : others)

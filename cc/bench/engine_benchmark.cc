@@ -46,8 +46,8 @@ namespace {
 using plan::Op;
 
 constexpr int kMaxRanks = Meeting::kMaxRanks;
-// MeasureCopies copies messages through a window of this size. Shorter messages
-// count as a quarter of the window.
+// MeasureCopies copies messages through a window of this size. It measures at
+// least a quarter of the window, even for shorter messages.
 constexpr uint64_t kWindowBytes = uint64_t{4} << 20;
 constexpr double kSampleSeconds = 0.01;
 constexpr int kMaxCalls = 20000;
@@ -71,7 +71,7 @@ Rates MeasureCopies(Team& team, pool::Pool* pool, uint64_t bytes,
   buffer->resize(2 * bytes);
   const int next = (team.rank() + 1) % team.size();
   // The window of a rank ends where the memory of EngineBackend begins. The
-  // memory of the endpoint lies before it.
+  // memory of the endpoint lies before the window.
   const auto window = [&](int rank) {
     return EngineBackend::Memory(pool, rank) - kWindowBytes;
   };
@@ -157,8 +157,8 @@ uint64_t Measure(Team& team, pool::Pool* pool,
   return all_wrong;
 }
 
-// Returns sizes from min_bytes on that grow by a factor of eight, and
-// max_bytes.
+// Returns sizes from min_bytes to max_bytes. Each is eight times the previous
+// one, except that the last one is max_bytes.
 std::vector<uint64_t> Sizes(const Flags& flags) {
   std::vector<uint64_t> sizes;
   for (uint64_t bytes = flags.min_bytes; bytes < flags.max_bytes; bytes *= 8)

@@ -52,9 +52,9 @@ int main(int argc, char** argv) {
   for (int s = 0; s < kMaxSources; ++s) sources.push_back(buffers[s].data());
   std::byte* destination = buffers[kMaxSources].data();
 
-  // The rates count bytes read and bytes written. So columns, which differ in
-  // the number of sources, can be compared with each other, and with memcpy,
-  // which reads and writes every byte once.
+  // The rates count bytes read and bytes written. So the columns, one for each
+  // number of sources, can be compared with each other and with memcpy, which
+  // reads and writes every byte once.
   std::printf("# GB/s of bytes read + written; %zu KiB per source\n", kib);
   const double copy =
       SecondsPerCall([&] { std::memcpy(destination, sources[0], bytes); });

@@ -12,7 +12,7 @@ from fuzz.early.replay import Replay
 from fuzz.early.text import Module, Shape
 from fuzz.early.values import Value, branches
 
-# Where a value is: the number of its allocation, its first byte there, and the end.
+# Where a value is: the number of its allocation, and the offsets there at which it begins and ends.
 Place = tuple[int, int, int]
 
 _NAME = "*jit_*gpu_after_optimizations"

@@ -8,7 +8,8 @@ from fuzz.early.text import Computation, Module
 from fuzz.early.values import Values
 
 _ORDERED = ("infeed", "outfeed", "send", "recv", "rng-get-and-update-state")
-# `limit` does not count the token of 4 bytes that each start returns. This is room for all tokens.
+# Bytes that the new order may use in addition to `limit`. Each start returns a token of 4 bytes,
+# which `limit` does not count.
 _TOKENS = 1 << 10
 _COLLECTIVES = ("all-", "reduce-scatter", "collective-", "ragged-", "async-")
 
@@ -23,10 +24,10 @@ class Result:
       moved: how many starts have other instructions before them than in XLA's order.
       delayed: how many instructions, other than starts and dones, come after an instruction that
         they precede in XLA's order.
-      more: how many more bytes are in use at the peak.
+      more: how many more bytes the new order uses at its peak.
       xla: number of errors that `Replay` finds in XLA's own order.
-      buffers: how many more bytes XLA assigns to buffers; 0 if the program was not compiled that
-        far.
+      buffers: how many more bytes XLA assigns to buffers in the new order; 0 if the program was not
+        compiled that far.
     """
 
     errors: list[str] = dataclasses.field(default_factory=list)
@@ -69,7 +70,7 @@ def compare(before: str, after: str, limit: int) -> Result:
 
 
 def _same(old: Module, new: Module) -> list[str]:
-    """Returns how the modules differ.
+    """Returns errors for everything in which the modules differ, with two exceptions.
 
     The order of instructions may differ, and an operand may be another view of the same values.
     """

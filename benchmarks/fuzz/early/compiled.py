@@ -27,7 +27,7 @@ from jax_cxl._takeover.world import World
 
 _COMPUTATIONS, _SCHEDULE, _DEVICE_ASSIGNMENT = 3, 7, 15
 _INSTRUCTIONS, _ROOT_ID = 2, 6
-# XLA of earlier versions does not call the hook when it compiles for absent GPUs.
+# The XLA of JAX before 0.11 does not call the hook when it compiles for absent GPUs.
 _CALLS_HOOK = jax.__version_info__ >= (0, 11)
 
 
@@ -90,7 +90,7 @@ def scheduled(whole: Whole) -> bytes:
 
 
 def assigned(whole: Whole, world: World, early_bytes: int | None) -> tuple[list[str], int]:
-    """Compiles a program completely, with its collectives taken over, and executes its order.
+    """Compiles a program completely, with its collectives taken over, and checks its final order.
 
     `XLA_FLAGS` must make XLA dump modules into a folder (`assigned.flags`).
 
@@ -132,7 +132,7 @@ def taken_over(data: bytes, world: World, early_bytes: int | None) -> str | None
 def elsewhere(data: bytes, rng: np.random.Generator) -> tuple[bytes, dict[str, str]]:
     """Returns the module `data` as another process may have it, with other names and numbers.
 
-    Also returns a dict with the old name of each instruction by its new name.
+    Also returns a dict that maps the new name of each instruction to its old name.
     """
     module, names = Message(data), {}
     number: dict[tuple[int, int], int] = {}

@@ -41,7 +41,7 @@ class Whole:
 
 
 def random_whole(rng: np.random.Generator, devices: list[jax.Device]) -> Whole:
-    """Returns a random function that runs on some of these devices."""
+    """Returns a random function that runs on a random mesh of some or all of `devices`."""
     mesh = meshes.random_mesh(rng, devices)
     parts, shapes, texts = [], [], []
     for _ in range(int(rng.integers(2, 5))):
@@ -82,7 +82,10 @@ def _number(made: Sequence[jax.Array]) -> jax.Array:
 
 
 def _add(x: jax.Array, number: jax.Array) -> jax.Array:
-    """Returns x plus the number, in the dtype of x. If x is bool, it only depends on the number."""
+    """Returns x plus `number`, in the dtype of x.
+
+    If x is bool, the result depends on `number`, but mostly equals x.
+    """
     return x ^ (number > 9) if x.dtype == bool else x + number.astype(x.dtype)
 
 

@@ -19,9 +19,9 @@ class Replay:
     def __init__(self, module: Module) -> None:
         self.errors: list[str] = []
         self._module, self._values = module, Values(module)
-        # For the memory that each value stands for: the values that it holds now.
+        # Maps each memory, named by its owner (Values.owner), to the values that it now holds.
         self._held: dict[Value, set[Value]] = {}
-        # For each unfinished result: the values that its collective reads until it is done.
+        # Maps each unfinished result to the values that its collective reads until its done.
         self._flying: dict[Value, list[Value]] = {}
         self._executed: set[str] = set()
         # When each instruction runs, and when each memory is used for the first and the last time.
@@ -48,8 +48,8 @@ class Replay:
         done = i.target == DONE or i.opcode.endswith("-done")
         read = [v for operand in i.operands for v in self._values.of(operand)]
         if i.opcode.endswith("-done"):
-            # The operand of a done is the tuple that its start returns, which also has the start's
-            # operands. The done does not read these again, so they may be overwritten by now.
+            # The operand of a done is the tuple that its start returns. The tuple also contains the
+            # start's operands. The done does not read them again, so they may be overwritten.
             read = [v for v in read if v in self._flying]
         for value in read:
             if value in self._flying and done:

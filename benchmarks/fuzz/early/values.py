@@ -14,9 +14,9 @@ from fuzz.early.text import Index, Instruction, Module, leaves
 Value = tuple[str, Index]
 
 VIEWS = ("tuple", "get-tuple-element", "bitcast", "opt-barrier", "add-dependency", "parameter")
-# Where the result of a start contains what its done returns, for the exceptions. Most starts return
-# (operands, result, ...), so their done returns element 1. This includes "fusion-start", which is
-# XLA's notation for an async-start of a single fusion.
+# A done returns one element of its start's result. Most starts return (operands, result, ...), so
+# their done returns element 1. This includes "fusion-start", XLA's notation for an async-start of a
+# single fusion. The instructions listed here return another element, or the whole result, ().
 _OTHER_DONES = {"async-update": (), "copy-done": (0,)}
 _OTHER_STARTS = ("copy-start", "send-start", "recv-start")
 
@@ -137,7 +137,7 @@ class Values:
             self._unite((entry.root, result), (entry.parameters[parameter], index))
 
     def _in_place(self, i: Instruction, index: Index) -> Iterator[Value]:
-        """Yields the operands whose memory gets the part `index` of the result of `i`."""
+        """Yields the operands into whose memory `i` writes the part `index` of its result."""
         for result, operand, at in i.aliases:
             if result == index:
                 yield i.operands[operand], at
@@ -158,7 +158,7 @@ class Values:
                     yield i.operands[self._parameters(inside).index(name)], ()
 
     def _inside(self, name: str, index: Index) -> Value:
-        """As `value`, but inside a fusion: does not leave the fused computation."""
+        """As `value`, but stays in one computation: stops at its parameters."""
         while (following := self._forwarded(name, index)) is not None:
             name, index = following
         return name, index
@@ -191,7 +191,7 @@ def _callees(i: Instruction) -> Iterator[tuple[str, list[str]]]:
 
 
 def grouped(values: Values, names: list[Value]) -> dict[Value, set[Value]]:
-    """Returns the values `names` in groups that share memory, by the owner of the memory."""
+    """Returns a dict that maps the owner of each memory to those of `names` that share it."""
     found = collections.defaultdict(set)
     for value in names:
         found[values.owner(value)].add(value)

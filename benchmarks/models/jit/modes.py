@@ -17,14 +17,14 @@ from jax_cxl._commands.bench.world import World
 from jax_cxl._lowering import contract
 from jax_cxl._takeover import hook, install
 
-# OWN: XLA's own collectives. OURS: the pool's. IN_PLACE: on GPUs, the pool's without early starts,
-# where XLA has scheduled them. WAITING: on CPUs, calls that only wait for the other ranks. NOTHING:
-# calls that do nothing. WAITING and NOTHING give wrong results.
+# OWN: XLA's own collectives. OURS: the pool's. IN_PLACE, on GPUs only: the pool's without early
+# starts, so they stay where XLA has scheduled them. WAITING, on CPUs only: calls that only wait for
+# the other ranks. NOTHING: calls that do nothing. WAITING and NOTHING give wrong results.
 OWN, OURS, IN_PLACE = "xla", "jax_cxl", "jax_cxl_in_place"
 WAITING, NOTHING = "waiting", "nothing"
 _PREFIX = b"jax_cxl_"
-# These are as long as _PREFIX, because they replace it in a serialized module, which contains the
-# lengths of its strings.
+# These prefixes replace _PREFIX in a serialized module. They are as long as _PREFIX, because the
+# module contains the lengths of its strings.
 _PREFIXES = {WAITING: b"waiting_", NOTHING: b"nothing_"}
 _TARGETS = (contract.COLLECTIVE_TARGET, contract.START_TARGET, contract.DONE_TARGET)
 

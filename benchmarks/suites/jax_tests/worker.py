@@ -1,7 +1,7 @@
 """Runs one process of a JAX test of several processes.
 
-The first process starts the others, and JAX's test framework starts them with the program that the
-first process runs. So all processes run this program.
+In the first process, JAX's test framework starts the other processes, with the same program as the
+first one. So all processes run this program.
 """
 
 import json

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from cosmic_ray.work_item import MutationSpec
 
-# A quick test from each of this many test files runs first.
+# The first tests to run are the quickest tests of this many files, one of each.
 _FILES = 3
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -125,15 +125,15 @@ class Covered:
 def _around(
     module: ast.Module, line: int, tests: Mapping[int, Sequence[str]]
 ) -> tuple[Collection[int], Collection[int]]:
-    """Returns two sets of lines: of the function around `line`, and those whose tests are to run.
+    """Returns the lines of the function around `line`, and the lines whose tests are to run.
 
-    For a line in the body of a function, the second set has the lines of its statement. The import
-    of the module executes all other lines, in whichever test imports it first. So for such a line
-    the second set has the bodies that depend on the line: the body of its function or class, or
-    else the bodies of all functions.
+    For a line in the body of a function, the second set has the lines of its whole statement. The
+    import of the module executes all other lines, in whichever test imports it first. So for
+    such a line the second set has the body that depends on the line: that of its function or class.
+    For a line outside of functions and classes, it has the bodies of all functions.
 
     If no test seems to execute a function, XLA may call it in a thread that is not observed. Then
-    the second set has the bodies of the class or the functions around it, as for other lines.
+    the second set has the body of the class or function around it.
     """
     every = [n for n in ast.walk(module) if isinstance(n, _Function | ast.ClassDef)]
     bodies = {n for each in every if isinstance(each, _Function) for n in _body(each)}

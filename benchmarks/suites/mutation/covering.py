@@ -28,7 +28,7 @@ _not_passed: set[str] = set()
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     cases = collections.defaultdict(list)
     for item in items:
-        # The cases of a function are names that end in a number: absl numbers them.
+        # absl names the cases of a test by the test's name and a number at the end.
         cases[item.nodeid.partition("[")[0].rstrip("0123456789")].append(item)
     kept = {
         item for each in cases.values() for item in random.Random(0).sample(each, min(4, len(each)))

@@ -1,4 +1,4 @@
-"""Reads the mutants that a person has judged to be equivalent, so that no test can notice them."""
+"""Reads the mutants that a person has judged to be equivalent: no test can notice them."""
 
 import dataclasses
 import pathlib
@@ -25,7 +25,7 @@ class Change:
 
     @classmethod
     def of(cls, spec: MutationSpec, result: WorkResult) -> "Change":
-        """Returns what a mutant changes, as the difference in its result shows."""
+        """Returns what a mutant changes, read from the diff in its result."""
         diff = (result.diff or "").split("\n")
         lines = [line for line in diff if not line.startswith(("---", "+++"))]
 

@@ -27,8 +27,8 @@ _CACHE = {
 # compiled, and a program from the cache is not compiled again.
 _WITHOUT_CACHE = ("tests/takeover", "tests/jobs")
 
-# How many tests run first, by themselves. They notice most mutants, and to import the files of more
-# tests would take longer.
+# How many tests run first, by themselves. They notice most mutants. Pytest then need not import the
+# files of all other tests, which takes longer.
 _FIRST = 3
 
 _JOB_SECONDS = 900  # A limit: the tests of jobs of a part take two minutes.
@@ -75,7 +75,7 @@ class Worker:
         self._server.communicate()
 
     def cover(self, tests: pathlib.Path, kept: pathlib.Path) -> None:
-        """Runs the tests of a file, and records which lines they execute in the file `kept`."""
+        """Runs the tests of a file, and writes the lines that they execute to the file `kept`."""
         command = [str(tests), "-p", "mutation.covering"]
         answer = self._run(command, 3600, {"JAX_CXL_COVERING": str(kept)})
         print(f"{tests}: {answer['output'].rstrip().splitlines()[-1:]}", flush=True)
@@ -103,8 +103,8 @@ class Worker:
     def with_jobs(self, spec: MutationSpec) -> WorkResult:
         """Runs tests of jobs on a mutant; returns whether they notice it.
 
-        On a busy machine a test of a job sometimes fails without a reason. So a mutant counts as
-        noticed only if a test fails twice.
+        On a busy machine a test that starts a job sometimes fails by chance. So the tests that
+        failed run again, and the mutant counts as noticed only if one of them fails again.
         """
         tests: Sequence[str] = choose.part_of(spec.module_path).jobs
         with _mutated(self.tree, spec) as diff:
@@ -161,7 +161,7 @@ class Crew:
 
 @contextlib.contextmanager
 def _mutated(tree: pathlib.Path, spec: MutationSpec) -> Iterator[str]:
-    """Makes the change `spec` in the copy inside the context, whose value is the difference."""
+    """Makes the change `spec` in the copy `tree` inside the context, whose value is the diff."""
     operator = plugins.get_operator(spec.operator_name)(**spec.operator_args)
     changed = mutating.use_mutation(tree / spec.module_path, operator, spec.occurrence)
     with changed as (before, after):

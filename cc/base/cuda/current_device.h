@@ -8,8 +8,8 @@ namespace jax_cxl::cuda {
 //
 // There is one exception: the destructor does not restore a device that this
 // process has not used. CUDA would create a context there, which takes half a
-// second and hundreds of MB of the device's memory. This can happen because
-// device 0 is the current device of each new thread, used or not.
+// second and hundreds of MB of the device's memory. A thread can have such a
+// current device, because each new thread begins with device 0.
 class CurrentDevice {
  public:
   explicit CurrentDevice(int device);

@@ -291,8 +291,9 @@ void Print(const Setting& setting, const std::string& op, int ranks,
   std::fflush(stdout);
 }
 
-// Joins several measurements of the same setting: takes the one with the median
-// of the medians, with the least minimum and the largest maximum of all.
+// Joins several measurements of the same setting. Returns the measurement whose
+// median is the median of all medians, but with the least minimum and the
+// largest maximum of all measurements.
 Benchmark::Times Joined(std::vector<Benchmark::Times> turns) {
   using Times = Benchmark::Times;
   std::ranges::sort(turns, {}, &Times::median);

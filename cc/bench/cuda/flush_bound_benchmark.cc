@@ -19,9 +19,9 @@
 // - `written` is what the host does to lines that its GPU has written. It
 //   writes them back; or it drops them, which writes them back too; or it
 //   leaves them, as with gpu_writes=memory.
-// - `alone_us` is the time of the copies without the threads of the host,
-//   through the ring that suits them best. It is measured alternately with
-//   `time_us`, the time with these threads.
+// - `alone_us` is the time of the copies without the threads of the host, with
+//   the size of ring that gives the shortest time. It is measured alternately
+//   with `time_us`, the time with these threads.
 // - `times_alone`, their ratio, is the bound.
 // - `gpu_lines_gbps` is the rate at which the threads of one GPU processed
 //   lines in `time_us`.
@@ -221,7 +221,8 @@ class Benchmark {
   }
 
   // Runs one of the threads of a GPU. They divide the pieces of all chunks
-  // among themselves: each takes the piece `next`, and advances it.
+  // among themselves: each thread takes the piece with the number `next`, and
+  // increments `next`.
   void Flush(const std::vector<Direction*>& moving, uint64_t chunk,
              size_t chunks, const Setting& setting,
              std::atomic<size_t>& next) const {

@@ -14,7 +14,8 @@ namespace jax_cxl::comm {
 //
 // The duration of a yield shows whether other threads use the core. If they do,
 // the awaited thread is probably one of them, and the next wait yields after
-// fewer spins. So use the same object for all waits of a thread.
+// fewer spins. The object remembers this, so use the same object for all waits
+// of a thread.
 //
 // Not thread-safe: use one object per waiting thread.
 class Backoff {

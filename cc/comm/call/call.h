@@ -65,7 +65,7 @@ struct Call {
   bool alone = false;
   // For operations that move rows, on a CPU: the rows that this rank takes.
   std::shared_ptr<cpu::TakenRows> rows;
-  RowOperands row_operands;  // the same on a GPU
+  RowOperands row_operands;  // for the same operations, on a GPU
   // On a GPU: `stream` is the cudaStream_t whose earlier work must finish
   // before the call runs. `aside` is whether the call runs aside
   // (GpuCallFacts).
@@ -77,8 +77,8 @@ struct Call {
   std::shared_ptr<const cpu::MemberBuffers> buffers;
   std::string name;  // for messages, as the user wrote it: "psum"
   std::string site;  // "train.py:33 (step)", or empty
-  // Called once, with the result, when the call has ended. It may block its
-  // thread for any length of time.
+  // Called once, with the result, when the call has ended. This function may
+  // block its thread for any length of time.
   std::function<void(const Status&)> done;
   uint64_t submitted = 0;  // when, in Ticks()
 };
@@ -117,8 +117,8 @@ Status WasShutDown();
 
 pool::CallDescriptor Describe(const Call& call);
 
-// Returns a hash of everything in a call that all ranks must agree on, and of
-// `before`. `before` is the hash of the calls before this one, or 0.
+// Returns a hash of `before` and of everything in a call that all ranks must
+// agree on. `before` is the hash of the calls before this one, or 0.
 uint64_t HashDescriptor(const pool::CallDescriptor& descriptor,
                         uint64_t before);
 

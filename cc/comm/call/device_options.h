@@ -22,31 +22,30 @@ struct DeviceOptions : WaitTimes {
   // engines.
   uint64_t copy_engine_bytes = uint64_t{64} << 20;
   uint64_t copy_engine_bytes_aside = uint64_t{1} << 20;
-  // In a pool of one device: the smallest chunk that is worth a round of the
-  // copy engines, and the number of pipelines of the copy engines (0:
-  // ChoosePath chooses).
+  // For the copy engines in a pool of one device: the smallest chunk that is
+  // worth a round, and the number of pipelines (0: ChoosePath chooses).
   uint64_t copy_min_chunk_bytes = uint64_t{2} << 20;
   int copy_pipelines = 0;
-  // The bytes of a slot that kernels use (0: follows from the number of
-  // members); and, in a pool of one device, the smallest chunk that is worth a
-  // round of a kernel.
+  // For kernels: how many bytes of a slot they use (0: follows from the number
+  // of members), and the smallest chunk that is worth a round. The smallest
+  // chunk applies only in a pool of one device.
   uint64_t kernel_slot_bytes = 0;
   uint64_t kernel_min_chunk_bytes = uint64_t{512} << 10;
   // The bytes of data in a slot for short messages, which carry flags with
   // their data (plan::FlaggedGeometry). There are fewer if memory is short. 0:
   // no message carries flags.
   uint64_t flagged_slot_bytes = plan::kMostFlaggedBytes;
-  // The number of the first round with flags. Tests set it to shortly before
-  // the round in which flags start again at 0.
+  // The number of the first round with flags. Flags contain the round's number
+  // in 32 bits. Tests begin shortly before it overflows.
   uint64_t first_flagged_round = 0;
   // Part of the key of a channel, so that the same members can have several
   // channels.
   uint64_t channel_salt = 0;
-  // For pools without coherence: flush_threads is the number of threads for
-  // each device that relay doorbells, and write back and drop lines (0:
-  // DefaultFlushThreads). flush_piece_bytes is how many bytes such a thread
-  // takes at a time. gpu_writes_memory is whether writes of a GPU reach the
-  // memory without a write-back.
+  // For pools without coherence. For each device, flush_threads threads of the
+  // host relay doorbells, write lines back and drop lines (0:
+  // DefaultFlushThreads). Such a thread takes flush_piece_bytes at a time.
+  // gpu_writes_memory is whether writes of a GPU reach the memory without a
+  // write-back.
   int flush_threads = 0;
   uint64_t flush_piece_bytes = Tuning().flush_piece_bytes;
   bool gpu_writes_memory = false;

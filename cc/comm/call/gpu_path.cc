@@ -8,10 +8,11 @@
 namespace jax_cxl::comm {
 namespace {
 
-// A short call that runs aside uses the copy engines if the calls before it
-// did, and so continues their series. A kernel would have to wait until the
-// computation leaves a multiprocessor free, and the calls behind it would wait
-// for the kernel. After this many short calls in a row the series is over.
+// If the copy engines executed the previous calls, a short call that runs aside
+// uses them too, and so continues the series of these calls. A kernel would
+// have to wait until the computation leaves a multiprocessor free, and later
+// calls would wait for the kernel. After this many short calls in a row the
+// series is over.
 constexpr int kMostShortCalls = 64;
 
 // The largest number of blocks of a kernel that moves rows and runs aside. A
@@ -41,8 +42,8 @@ std::optional<CopyRule> RuleOf(plan::Op op, bool relayed) {
     case plan::Op::kAllToAll:
       // The longest calls use two pipelines. These delay the call by the time
       // of one chunk, but the pauses of a single pipeline cost more. With a
-      // relay the calls use one, because the chunks of both pipelines would
-      // wait for the same threads.
+      // relay, even the longest calls use one pipeline, because the chunks of
+      // two would wait for the same threads of the relay.
       return CopyRule{.from = kOne,
                       .longest = {relayed ? 1 : 2, SlotUse::kFewCopies}};
     case plan::Op::kAllReduce:
@@ -56,11 +57,12 @@ std::optional<CopyRule> RuleOf(plan::Op op, bool relayed) {
     case plan::Op::kScatter:
       // The relay processes the cache lines of a round between the round's two
       // copies. To hide this work, several rounds must be under way. The rounds
-      // of a kernel are too short for that, so copy engines are faster early.
+      // of a kernel are too short for that. So the copy engines are faster
+      // from a smaller size on than without a relay.
       if (relayed)
         return CopyRule{.from = kQuarter, .path = {2, SlotUse::kCopies}};
-      // These calls move data in one direction only, which kernels fill nearly
-      // as well as the copy engines do.
+      // These calls move data in one direction of the link only. Kernels fill
+      // one direction nearly as well as the copy engines do.
       return CopyRule{.from = kFour, .longest = {1, SlotUse::kPairs}};
     case plan::Op::kReduce:
       return CopyRule{};
@@ -107,8 +109,8 @@ GpuPath ChoosePath(const GpuCallFacts& call, const DeviceOptions& options) {
   const bool longest = two && is_long(kFour);
   GpuPath path = longest ? rule->longest : rule->path;
   // Calls that run aside form series, in which one pipeline has few pauses. But
-  // an all-reduce needs two pipelines, because its results wait for its
-  // operands.
+  // in an all-reduce, results can be copied only after the operands have been
+  // reduced. Two pipelines hide this wait.
   if (call.aside && two && !longest && call.op != plan::Op::kAllReduce)
     path.copy_pipelines = 1;
   if (options.copy_pipelines > 0) path.copy_pipelines = options.copy_pipelines;
@@ -123,12 +125,12 @@ bool IsShort(const GpuCallFacts& call, const DeviceOptions& options) {
 // relayed together, so a call may use fewer blocks than the previous call, and
 // then needs fewer words. A few blocks move the data of two members fast
 // enough, and fewer words are relayed sooner. Kernels that reduce need more
-// blocks. But in a pool of several devices the number must not change, because
-// it determines how the blocks divide the slots.
+// blocks. But in a pool of several devices the number of blocks must not
+// change, because it determines how the blocks divide the slots.
 //
-// Calls aside that move rows: Copy engines cannot move rows. Beside
-// computation, a few blocks of a kernel fill the link nearly as well as many
-// blocks, and leave most multiprocessors to the computation.
+// Calls aside that move rows: They use kernels, because copy engines cannot
+// move rows. Beside computation, a few blocks of a kernel fill the link nearly
+// as well as many blocks, and leave most multiprocessors to the computation.
 //
 // The threads for each direction: Between two GPUs, each rank of an all_to_all
 // sends as much as it receives, and a rank that sends rows also looks them up.
@@ -163,12 +165,12 @@ cuda::Shape ChooseShape(const GpuCallFacts& call,
   return shape;
 }
 
-// If blocks put one round ahead, peers get each round soonest. But then the
-// link is idle at times if rounds are small, if only some of their rows move,
-// or if several peers read a round at the same time. In these cases blocks put
-// two rounds ahead. With rounds of middle length, half of the blocks put one
-// round ahead and half put two, so that the blocks do not all wait for their
-// fences at the same time.
+// If blocks put one round ahead, they wait after each round that they put, and
+// peers get each round soonest. But then the link is idle at times if rounds
+// are small, if only some of their rows move, or if several peers read a round
+// at the same time. In these cases blocks put two rounds ahead. With rounds of
+// middle length, half of the blocks put one round ahead and half put two, so
+// that the blocks do not all wait for their fences at the same time.
 std::array<uint32_t, 2> RoundsAhead(const plan::Request& request,
                                     uint64_t rounds, uint64_t bytes_published) {
   constexpr uint64_t kMiddleRoundBytes = uint64_t{512} << 10;

@@ -49,8 +49,8 @@ Result<std::shared_ptr<const CallPlan>> PlanCache::Make(
   call_plan->descriptor = Describe(call);
   const auto ranks = static_cast<uint64_t>(call.request.num_ranks);
   // A rank makes the payload of an eager call when it starts the call, from its
-  // own input alone. A call in levels (`buffers`) is never eager, because it
-  // reads the inputs of several ranks.
+  // own input alone. A call in levels (a call with `buffers`) reads the inputs
+  // of several ranks, so it is never eager.
   if (call.buffers == nullptr &&
       plan::InputBytes(call.request) <= ranks * eager_.slot_bytes &&
       ranks * plan::kSlotAlignment <= eager_.slot_bytes) {
