@@ -140,7 +140,7 @@ Status HostPath::Enqueue(const std::vector<int32_t>& members, const Call& call,
   job->members = members;
   job->call = std::make_unique<Call>(call);
   // All ranks execute the calls of a group in the order of the stream. So the
-  // number of calls before it in the group identifies a call on all ranks.
+  // number of earlier calls of the group identifies this call on all ranks.
   job->call->identity = calls_of_group_[HashGroup(members)]++;
   job->call->input = input;
   job->call->output = output;

@@ -38,7 +38,7 @@ class Recorder {
   void Record(Call* call, uint64_t group);
   // Records that every rank has started the call.
   void Start(uint64_t number, uint64_t ticks);
-  // Records that the call waits for `rank`; -1: for an unknown rank.
+  // Records that the call waits for `rank`, or for an unknown rank if it is -1.
   void Wait(uint64_t number, int rank);
   void Finish(uint64_t number, const Status& status, uint64_t ticks);
 

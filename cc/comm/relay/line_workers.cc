@@ -12,8 +12,9 @@ namespace {
 
 // Work of at most this many bytes is done by the thread that calls Start.
 constexpr size_t kShortBytes = size_t{64} << 10;
-// The largest number of pieces of one piece of work. Longer work has larger
-// pieces, so that threads lose little time between two pieces.
+// The largest number of pieces into which a Start divides its work. Long work
+// has larger pieces instead, so that threads lose little time between two
+// pieces.
 constexpr size_t kMostPieces = 16;
 
 }  // namespace

@@ -287,8 +287,9 @@ class CopyEngine::Walk {
   }
 
   // Waits until this member's slot for `round` is free: no peer reads its old
-  // contents. Before the series, kernels may have used the slot, with separate
-  // words for their stripes. So all calls before the series must have ended.
+  // contents. If the slot was last used before the series, waits until all
+  // calls before the series have ended, because a kernel may have used the
+  // slot, with separate words for its stripes.
   void AwaitSlot(cudaStream_t stream, uint64_t round) {
     const uint64_t in_all = call_.base_round + round;
     const bool in_series = in_all >= gpu_plan_.series_begin + call_.num_slots;

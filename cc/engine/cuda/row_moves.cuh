@@ -74,11 +74,11 @@ struct MovingRowVector : MovingVector {
   int32_t following;
 };
 
-// Moves this thread's vectors, except those for which `use(offset)` returns -1.
-// `load` loads a vector, and `store` stores it. `follow` takes the result of
-// `use`, and `store` gets the results of both. So `follow` may load something
-// that `store` needs, while the vectors are loaded too. Returns the number of
-// vectors that this thread has moved.
+// Moves those of this thread's vectors for which `use(offset)` does not return
+// -1. `load` loads a vector, and `store` stores it. `follow` takes the result
+// of `use`, and may load something that `store` needs, at the same time as the
+// vectors are loaded. `store` also gets the results of `use` and `follow`.
+// Returns the number of vectors that this thread has moved.
 template <typename Use, typename Follow, typename Load, typename Store>
 __device__ __forceinline__ uint32_t MoveSome(DataWarp& warp,
                                              const StripeVectors& vectors,
