@@ -31,8 +31,7 @@ namespace jax_cxl::comm {
 // Start may be called from any thread, and does not wait for other ranks.
 class LevelCalls {
  public:
-  // Starts a call of one rank with the members of a group, like
-  // Endpoint::StartCall.
+  // Starts the call of `rank` in the group `members`, like Endpoint::StartCall.
   using StartCall = std::function<std::optional<Status>(
       int32_t rank, const std::vector<int32_t>& members,
       std::unique_ptr<Call> call)>;

@@ -213,9 +213,9 @@ TEST_F(DeviceEndpointTest, ManyCallsInFlight) {
   for (int32_t* buffer : buffers) cudaFree(buffer);
 }
 
-// A rank's memory holds one group. The two groups have the same ranks, in
-// different orders. So each switch between the groups takes the memory from the
-// other one.
+// A rank's memory has space for only one group. The two groups have the same
+// ranks, in different orders. So each switch between the groups takes the
+// memory from the other one.
 TEST_F(DeviceEndpointTest, GroupsTakeTheMemoryOfOthers) {
   DeviceOptions options;
   options.slot_bytes = 1 << 20;

@@ -21,7 +21,8 @@ uint64_t IndexBytes(const plan::Request& request) {
   return request.rows.taken * sizeof(int32_t);
 }
 
-// Returns the bytes of the additional operands of an operation that moves rows.
+// Returns the bytes of the operands that an operation has besides its input if
+// it moves rows: indices and published rows, or slices.
 uint64_t RowOperandBytes(const plan::Request& request) {
   return request.op == plan::Op::kTakeRows
              ? IndexBytes(request) + request.rows.table

@@ -23,7 +23,7 @@ namespace jax_cxl::comm {
 // Not thread-safe.
 class HostPath {
  public:
-  // `fail` gets the error that ended a call. It may run on any thread.
+  // `fail` gets the error that ended a call, and may run on any thread.
   HostPath(Endpoint* endpoint, std::function<void(const Status&)> fail);
   ~HostPath();
 

@@ -30,7 +30,8 @@ class Recorder {
  public:
   Recorder(pool::Pool* pool, int rank);
 
-  // Records that entry `index` of the rank's directory belongs to a group.
+  // Records that entry `index` of the rank's directory belongs to the group
+  // `members`.
   void OpenGroup(int index, const std::vector<int32_t>& members);
 
   // Records a call that the rank has started. Sets the call's number, by which

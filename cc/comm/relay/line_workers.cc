@@ -106,8 +106,9 @@ void LineWorkers::Run() {
     if (backoff.spinning()) continue;
     const uint32_t calls = calls_;
     ++sleeping_;
-    // Wait for one call of Start only. A thread that wakes too late for the
-    // pieces of this call then stays awake for those of the next calls.
+    // Wait until the next call of Start, even if its pieces are gone by then. A
+    // thread that wakes too late for these pieces stays awake for those of
+    // later calls.
     if (!stop_ && waiting_ == 0) calls_.wait(calls);
     --sleeping_;
     backoff.Reset();

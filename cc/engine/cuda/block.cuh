@@ -199,7 +199,8 @@ class ControlWarp {
         doorbell_index_(index),
         tag_(call.epoch << kValueBits) {}
 
-  // Waits until members [first, last) except this one have published `rounds`.
+  // Waits until members [first, last), except this one, have published the
+  // first `rounds` rounds.
   __device__ bool AwaitPublished(int first, int last, uint64_t rounds) {
     return AwaitMembers(call_, &state_.gave_up, [&](int member) {
       if (member < first || member >= last) return PollResult::kReady;
