@@ -141,8 +141,8 @@ void Endpoint::Work() {
   const OwnThread own;
   // The name that top and /proc show.
   prctl(PR_SET_NAME, "jax_cxl");
-  // Keeps the kernel from rounding sleeps of tens of microseconds up to 50 us,
-  // the default slack.
+  // By default, the kernel may prolong each sleep by 50 us (timer slack). That
+  // is too much for this thread, which sleeps for tens of microseconds.
   prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
   Backoff backoff;
   for (;;) {

@@ -53,9 +53,9 @@ class LevelCalls::Running {
     if (NoteFinished(status)) CompleteAllBut(-1);
   }
 
-  // Call it in the call of `member`, when all parts have been started. If all
-  // of them have finished, completes the calls of the other members, and
-  // returns the status for the call of `member`.
+  // Start calls it for `member`, after all parts have been started. If all
+  // parts have finished, completes the calls of the other members, and returns
+  // the status for the call of `member`.
   std::optional<Status> FinishStart(int member) {
     if (!NoteFinished(OkStatus())) return std::nullopt;
     CompleteAllBut(member);

@@ -31,8 +31,7 @@ namespace jax_cxl::comm {
 // Start may be called from any thread, and does not wait for other ranks.
 class LevelCalls {
  public:
-  // Starts a call of one rank with the members of a group, like
-  // Endpoint::StartCall.
+  // Starts the call of `rank` in the group `members`, like Endpoint::StartCall.
   using StartCall = std::function<std::optional<Status>(
       int32_t rank, const std::vector<int32_t>& members,
       std::unique_ptr<Call> call)>;
@@ -59,8 +58,9 @@ class LevelCalls {
 
  private:
   class Running;
-  // The rank is part of the key, because the identity of a call is unique only
-  // in its group.
+  // The first rank of the process and the identity of the call. An identity is
+  // unique only in its group. So calls of different groups may have the same
+  // identity, and the rank distinguishes them.
   using Key = std::pair<int32_t, uint64_t>;  // first rank of the process
   struct Waiting {
     std::vector<int32_t> ranks;                // of the process
@@ -73,8 +73,8 @@ class LevelCalls {
     size_t noted = 0;  // calls for which NoteWait has run
   };
 
-  // Starts the collective for the part of rank `member` of this process. The
-  // process is row `process` of the grid.
+  // Starts the collective for the part of rank `member` of this process, which
+  // is number `process` in the grid.
   void StartPart(const std::shared_ptr<Running>& running, int process,
                  int member, const std::vector<int32_t>& ranks);
   void Watch();

@@ -30,7 +30,8 @@ Options SmallSlots() {
   return options;
 }
 
-// A sum over a group. Its number of elements decides whether it is eager.
+// A sum over a group. A sum of few elements is eager, and a sum of many
+// elements uses slots.
 struct Sum {
   std::vector<int32_t> members;
   uint64_t identity;

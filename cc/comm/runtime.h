@@ -29,8 +29,9 @@ class Runtime {
   };
 
   // A mapping of the pool, and the ranks of this process that use it. Usually
-  // one mapping serves all ranks. Behind an interposer each rank has its own,
-  // as if it were on another host.
+  // one mapping serves all ranks. In tests with an interposer
+  // (cc/pool/coherence/interposer.h), each rank has its own mapping, as if it
+  // were on another host.
   struct Host {
     std::unique_ptr<pool::Pool> pool;
     std::vector<int> ranks;

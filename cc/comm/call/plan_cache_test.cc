@@ -42,7 +42,9 @@ TEST(PlanCacheTest, WhatFitsIntoASubmissionIsEager) {
   for (const Case& c :
        {Case{Op::kAllGather, 2, elements}, Case{Op::kAllReduce, 4, elements},
         Case{Op::kBroadcast, 3, elements},
-        // Blocks for three peers, each on a boundary of kSlotAlignment.
+        // The payload consists of blocks for three peers. Each block begins on
+        // a multiple of kSlotAlignment, so a block has fewer than a third of
+        // the elements.
         Case{Op::kAllToAll, 4, elements / 4},
         Case{Op::kReduceScatter, 2, elements / 2}}) {
     for (int rank = 0; rank < c.ranks; ++rank) {

@@ -11,8 +11,9 @@
 namespace jax_cxl::comm {
 
 // Settings that change the speed. They do not change results, except that sums
-// in levels are added in a different order. They must be the same on all ranks
-// of a job, because plans and the layout of channels depend on them.
+// in levels (cc/comm/level_calls.h) are added in a different order. They must
+// be the same on all ranks of a job, because plans and the layout of channels
+// depend on them.
 //
 // The defaults were measured on two cores with 1 MiB of second-level cache each
 // (cc/bench/engine_benchmark.cc, docs/benchmarking.md). `python -m jax_cxl
@@ -20,34 +21,39 @@ namespace jax_cxl::comm {
 struct Tuning {
   // The largest size of a slot, and the smallest number of slots, unless
   // Options sets them. A rank copies data from its input to a slot, and later
-  // from slots to its output. Input and slot should fit into the second-level
-  // cache together. Four slots are enough to publish and retrieve at the same
-  // time, even if a peer is late.
+  // from slots to its output. So the second-level cache should have space for
+  // the data of a slot twice: in the input or output, and in the slot. Four
+  // slots are enough to publish and retrieve at the same time, even if a peer
+  // is late.
   uint64_t slot_bytes = uint64_t{512} << 10;
   uint64_t num_slots = 4;
   // The largest payload of a submission. A rank that reads a submission may
-  // have to copy its payload. For larger payloads, this copy costs more than it
-  // saves.
+  // have to copy its payload. For larger payloads, this copy costs more time
+  // than the call saves by not using slots.
   uint64_t inline_bytes = uint64_t{4} << 10;
-  // Up to this many bytes, all-reduce reads all peers at once (plan::Geometry).
+  // In an all-reduce or a reduce of up to this many bytes, each rank that needs
+  // the result reads the inputs of all peers and reduces them itself
+  // (plan::Geometry).
   uint64_t all_read_bytes = uint64_t{16} << 10;
   // Copies to outputs of at least this many bytes bypass the caches. Smaller
   // outputs stay in the caches, because programs often read them soon
-  // afterwards. Bypassing the caches did not speed up reductions, because
-  // stores are only part of what reductions wait for.
+  // afterwards. Reductions never bypass the caches, because that did not make
+  // them faster: stores are only part of what reductions wait for.
   uint64_t past_caches_bytes = uint64_t{8} << 20;
   // Collectives of groups that have several CPU devices in each process run in
   // levels (cc/comm/level_calls.h) if the larger buffer of a rank has at least
-  // this many bytes. kNever: only if a program asks for levels.
+  // this many bytes. With kNever, they run in levels only if the program asks
+  // for it.
   static constexpr uint64_t kNever = uint64_t{1} << 62;
   uint64_t levels_all_reduce_bytes = uint64_t{4} << 20;
   uint64_t levels_reduce_scatter_bytes = uint64_t{4} << 20;
   uint64_t levels_all_gather_bytes = kNever;
   uint64_t levels_all_to_all_bytes = uint64_t{4} << 20;
   uint64_t levels_broadcast_bytes = kNever;
-  // The sizes for groups of GPUs (jax_cxl/_lowering/levels/compose.py). From
-  // these sizes on, levels were faster between two processes with two H100s
-  // each, in pools with and without hardware coherence (docs/levels.md).
+  // The corresponding sizes for groups of GPUs
+  // (jax_cxl/_lowering/levels/compose.py). From these sizes on, collectives
+  // were faster in levels between two processes with two H100s each, in pools
+  // with and without hardware coherence (docs/levels.md).
   uint64_t gpu_levels_all_reduce_bytes = uint64_t{8} << 20;
   uint64_t gpu_levels_reduce_scatter_bytes = uint64_t{8} << 20;
   uint64_t gpu_levels_all_gather_bytes = uint64_t{8} << 20;
@@ -56,10 +62,10 @@ struct Tuning {
   // The next two fields are for GPUs in pools without hardware coherence
   // (cc/comm/relay). `flush_threads` is the number of threads of each GPU that
   // pass doorbells on, and that write back and drop cache lines. If it is 0,
-  // the GPUs of a process share a quarter of its cores, at most 4 threads each.
-  // `flush_piece_bytes` is how many bytes one of these threads takes at a time.
-  // 128 KiB take about 6 us, several times as long as handing a piece to a
-  // thread.
+  // the GPUs of a process share a quarter of the process's cores, with at most
+  // 4 threads for each GPU. `flush_piece_bytes` is how many bytes one of these
+  // threads takes at a time. Writing back 128 KiB takes about 6 us, several
+  // times as long as handing a piece to a thread.
   uint64_t flush_threads = 0;
   uint64_t flush_piece_bytes = uint64_t{128} << 10;
 };

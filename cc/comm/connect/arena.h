@@ -18,8 +18,8 @@ class Arena {
  public:
   Arena(const pool::Pool& pool, int rank);
 
-  // Returns the offset of `bytes` unused bytes in `extent`, aligned to
-  // kInterferenceBytes. Fails with kResourceExhausted. The error reports how
+  // Returns the offset of `bytes` unused bytes on pool device `extent`, aligned
+  // to kInterferenceBytes. Fails with kResourceExhausted. The error reports how
   // many bytes are needed and how many are left.
   Result<uint64_t> Allocate(int extent, uint64_t bytes);
   // Takes back a range that Allocate returned for the same number of bytes.

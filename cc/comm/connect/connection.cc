@@ -82,8 +82,8 @@ uint64_t NeededPoolBytes(const pool::Pool& pool, const Options& options,
     const int slots = (geometry.num_slots + extents - 1) / extents;
     const uint64_t payload =
         ChoosePayloadBytes(arenas, options.tuning.inline_bytes);
-    // The bytes that a rank needs on one pool device: the device with the most
-    // slots of a channel.
+    // How many bytes a rank needs on the pool device that has the most slots of
+    // a channel.
     needed = channels * (slots * pool::RoundUp(geometry.slot_bytes,
                                                pool::kInterferenceBytes) +
                          pool::ControlBytes(world, payload));

@@ -47,8 +47,8 @@ class Connection {
   // it. Fails with kResourceExhausted if the rank's directory is full.
   Status Publish(Recorder* recorder);
   // Takes this member's part away from the group, and returns its place for the
-  // next group to use. `most` is at least the value of every word in the part's
-  // control block, so that the words of the next group can begin above it.
+  // next group to use. `most` must be at least as large as every word in the
+  // part's control block. The words of the next group begin above `most`.
   pool::ChannelPlace Close(uint64_t most);
   bool open() const { return entry_ >= 0; }
 

@@ -68,8 +68,8 @@ TEST_F(ConnectionTest, WaitsForAllMembers) {
 }
 
 TEST_F(ConnectionTest, MembersSeeEachOthersRings) {
-  // The members are not in the order of their ranks. What counts is the index
-  // of a member, not its rank.
+  // The members are not in the order of their ranks. The functions of the rings
+  // take the index of a member in the group, not its rank.
   const std::vector<int32_t> group = {2, 0};
   auto first = Make(2, group), second = Make(0, group);
   Open(*first, 2);

@@ -24,8 +24,8 @@ std::mutex& DirectoryMutex() {
 }
 
 // Allocates the control block and the slots of `place`, starting with pool
-// device `home`. On error, some of them are not allocated, and have offset 0.
-// No part that is allocated has offset 0, because the pool's header is there.
+// device `home`. On error, the parts that are not allocated have offset 0. No
+// allocated part has offset 0, because the pool's header is there.
 Status AllocateParts(int extents, int home, Arena* arena,
                      uint64_t control_bytes, pool::ChannelPlace* place) {
   CXL_ASSIGN_OR_RETURN(place->control, arena->Allocate(home, control_bytes));

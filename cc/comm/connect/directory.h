@@ -81,16 +81,16 @@ Result<ChannelMemory> LocateChannel(const pool::Pool& pool,
 struct MemberBlock {
   pool::ControlBlock* control = nullptr;  // null: not found yet
   pool::Doorbells doorbells;              // for the words of the block
-  // `entry` points to the version of the directory entry in which the member
-  // names this memory, and `version` is the value that it had when it was read.
-  // `entry` is null for this rank itself.
+  // In its directory, the member has an entry for this memory. `entry` points
+  // to the version of that entry, and `version` is the value that was read
+  // there. `entry` is null for this rank itself.
   const uint64_t* entry = nullptr;
   uint64_t version = 0;
   std::array<std::byte*, pool::kMaxSlots> slots = {};
 
-  // Returns true once the group no longer has this memory. A member rings its
-  // directory entry before it writes words of another group. So after the
-  // caller has read a word of another group, this returns true.
+  // Returns true once the group no longer has this memory. A member changes the
+  // version of its directory entry before it writes words of another group to
+  // this memory. So if the caller has read such a word, Moved returns true.
   bool Moved() const {
     return entry != nullptr && doorbells.From(0).Read(entry) != version;
   }

@@ -211,12 +211,14 @@ TEST_F(DirectoryTest, APlaceIsCheckedBeforeItIsUsed) {
   ++other.payload_bytes;
   EXPECT_EQ(Locate(other, mine), Code::kMismatch);
 
-  // Words count up to 48 bits, so this member's words have no room to count.
+  // Words have 48 bits. This member's words begin so high that they have no
+  // room to count.
   other = mine;
   other.first = uint64_t{1} << 47;
   EXPECT_EQ(Locate(other, mine), Code::kDataLoss);
 
-  // Offsets beyond the pool, across its end, in its header, and not aligned.
+  // Invalid offsets: beyond the pool, across its end, in its header, and not
+  // aligned.
   const uint64_t end = pool_->total_bytes();
   for (uint64_t offset :
        {end + pool::kInterferenceBytes, end - pool::kInterferenceBytes,

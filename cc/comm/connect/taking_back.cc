@@ -53,9 +53,9 @@ bool TakingBack::AllHaveFinished(uint64_t calls,
   for (int member = 0; member < static_cast<int>(members_.size()); ++member) {
     if (member == self_ || ended(member)) continue;
     const cuda::HostWords& words = *members_[member].words;
-    // A member cannot announce the calls that it makes before it is connected,
-    // so `wanted` may lack them. But then it has not finished them, and
-    // `finished` differs from `calls`.
+    // A member that is not connected yet cannot announce its calls, so its word
+    // `wanted` may lack them. But such a member has not finished these calls
+    // either, so its word `finished` differs from `calls`.
     if (doorbells_.Read(&words.finished.word) != calls ||
         doorbells_.Read(&words.wanted.word) > calls)
       return false;

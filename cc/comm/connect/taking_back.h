@@ -28,9 +28,9 @@ class TakingBack {
  public:
   struct Member {
     cuda::HostWords* words = nullptr;
-    // `entry` points to the version of the directory entry in which the member
-    // names its memory, and `version` is the value that it had when it was
-    // read. `entry` is null for this member.
+    // In its directory, the member has an entry for its memory. `entry` points
+    // to the version of that entry, and `version` is the value that was read
+    // there. `entry` is null for this member.
     const uint64_t* entry = nullptr;
     uint64_t version = 0;
   };

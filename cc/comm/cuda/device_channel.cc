@@ -35,8 +35,9 @@ bool GathersSlices(const Call& call) {
   return call.request.op == plan::Op::kRaggedAllToAll && call.request.count > 0;
 }
 
-// Returns the first part of a ragged_all_to_all. It gathers the tables of
-// slices, so that every member has the tables of all members.
+// Returns the call that is the first part of a ragged_all_to_all. This call
+// gathers the tables of slices, so that every member has the tables of all
+// members.
 Call GatherOfSlices(const Call& ragged) {
   const RowOperands& operands = ragged.row_operands;
   Call gather;
@@ -119,8 +120,9 @@ Status DeviceChannel::RecordLast() {
 }
 
 // Returns true if a kernel of this shape divides the slots differently from the
-// previous call. If both calls are kernels, this matters only without a relay:
-// a relay waits for the words of all blocks itself.
+// previous call. Two kernels divide the slots differently if they have
+// different numbers of blocks. This matters only without a relay, because a
+// relay waits for the words of all blocks itself.
 bool DeviceChannel::StartsNewLayout(const cuda::Shape& shape) const {
   return last_by_copy_engine_ || (relay_ == nullptr && last_blocks_ > 0 &&
                                   last_blocks_ != shape.blocks);
@@ -180,7 +182,8 @@ Result<const StoredPlan*> DeviceChannel::StoredPlanFor(
   return store(gpu_plan, false);
 }
 
-// Returns the device's form of a call, with the fields that every path needs.
+// Returns a call in the form in which the device executes it. Sets the fields
+// that every GpuPath needs.
 cuda::DeviceCall DeviceChannel::Prepare(const Call& call,
                                         const StoredPlan& gpu_plan,
                                         const pool::CallDescriptor& descriptor,

@@ -42,8 +42,8 @@ struct DeviceBuffers {
   PinnedMemory<cuda::DeviceStatus> status;
 };
 
-// One GPU's part in one group. Enqueues the group's calls on streams, one after
-// another. XLA guarantees the same order of calls on all ranks.
+// One GPU as a member of one group. Enqueues the group's calls on streams, one
+// after another. XLA guarantees the same order of calls on all ranks.
 //
 // One thread at a time may call `Enqueue`, and another thread `Check` and
 // `Abort` (device_channel_checks.cc).
@@ -73,8 +73,8 @@ class DeviceChannel {
 
   // Enqueues a call after the earlier work of `stream`, and connects first if
   // necessary. GpuCallFacts explains `aside`. Returns the stream on which the
-  // call ends. If that is another stream, `stream` waits for it unless `aside`
-  // is true.
+  // call ends. If the call ends on another stream than `stream`, `stream` waits
+  // for it, unless `aside` is true.
   Result<cudaStream_t> Enqueue(const Call& call, bool aside,
                                cudaStream_t stream);
 
@@ -101,7 +101,8 @@ class DeviceChannel {
   int members_count() const {
     return static_cast<int>(connection_.members().size());
   }
-  // When this channel was last used, in its owner's count of uses.
+  // When this channel was last used. The owner counts the uses of its channels,
+  // and this is the number of the last use.
   uint64_t last_use = 0;
 
   Stats stats();
@@ -126,8 +127,8 @@ class DeviceChannel {
 
   uint64_t staging_bytes() const;
   // The steps of Enqueue. RecordAndLaunch records a call, or one of the two
-  // parts of a ragged_all_to_all. Launch then passes it to the hardware that
-  // ChoosePath names.
+  // parts of a ragged_all_to_all. Launch then passes the call to a kernel or to
+  // the copy engines, as ChoosePath decides.
   Result<cudaStream_t> RecordAndLaunch(const Call& call, bool aside,
                                        cudaStream_t stream);
   Result<cudaStream_t> Launch(const Call& call, bool aside,
@@ -198,7 +199,7 @@ class DeviceChannel {
   bool last_recorded_ = false;          // true if that event has been recorded
   cudaStream_t last_stream_ = nullptr;  // on which that call ended
   std::optional<Series> series_;
-  // These two describe the last call without flags.
+  // These two describe the last call that did not use flags.
   bool last_by_copy_engine_ = false;
   uint32_t last_blocks_ = 0;  // of its kernel; 0: there was none
   // A hash of all calls so far. A rank may finish a call in which it waits for
@@ -211,8 +212,8 @@ class DeviceChannel {
 
   mutable std::mutex mutex_;  // for members that both threads use
   uint64_t calls_ = 0;        // number of enqueued calls
-  // How many of these calls are only the first part of a ragged_all_to_all.
-  // Stats do not count them.
+  // How many of the `calls_` calls are only the first part of a
+  // ragged_all_to_all. Stats do not count them.
   uint64_t parts_of_calls_ = 0;
   // The latest calls. Only Check removes those that have finished.
   std::deque<Enqueued> under_way_;

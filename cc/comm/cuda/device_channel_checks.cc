@@ -50,9 +50,9 @@ Status DeviceChannel::Check(Clock::time_point now) {
   uint64_t compared = journal_->compared_by_all();
   if (taking_back_) {
     taking_back_->TellFinished(finished);
-    // A member that has taken its memory no longer has a journal, so the
-    // comparison above may be wrong. But such a member had finished all calls,
-    // so the members agreed about them.
+    // A member that has taken its memory back no longer has a journal in it, so
+    // the comparison above may be wrong. But such a member had finished all
+    // calls, so the members agreed about them.
     if (taking_back_->taken()) {
       status = OkStatus();
       compared = finished;
@@ -92,8 +92,9 @@ Status DeviceChannel::CheckCalls(Clock::time_point now, uint64_t finished) {
                     member < 0 ? -1 : connection_.group().members[member]);
   }
   const auto fault = static_cast<cuda::DeviceFault>(Read(status.fault));
-  // Every member finds this fault itself. So report it before an error with
-  // which another member has given up.
+  // Every member finds a fault in the slices itself. A peer that was faster may
+  // have given up by now. So report this fault, and not that the peer has given
+  // up.
   if (fault == cuda::DeviceFault::kSlices)
     return plan::SliceError(status.slice_fault);
   CXL_RETURN_IF_ERROR(waits_.Check(wait, now));

@@ -127,8 +127,8 @@ Status DeviceChannel::OpenRelay() {
   return OkStatus();
 }
 
-// The host clears this member's ring for short messages, once the device has
-// ended all earlier calls.
+// Takes the place of the round whose flag would be 0. Once the device has ended
+// all earlier calls, the host clears this member's ring for short messages.
 Status DeviceChannel::BeginFlagsAnew() {
   if (calls_ > 1) CXL_RETURN_IF_ERROR(RecordLast());
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaEventSynchronize(last_done_),

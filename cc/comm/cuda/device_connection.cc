@@ -18,16 +18,17 @@ constexpr uint64_t kDeviceKey = 0x6375646100000000;
 constexpr uint64_t kMaxSlotBytes = uint64_t{4} << 20;
 constexpr uint64_t kGroupsPerArena = 7;
 // In a round, kernels use at most kKernelRoundBytes. In the kFewCopies layout,
-// copy engines use at most kFewSlots slots. Up to these sizes, the rings of all
+// copy engines use at most kFewSlots slots. With these limits, the rings of all
 // members stay in the processor's cache if ordinary memory emulates the pool.
 constexpr uint64_t kKernelRoundBytes = uint64_t{4} << 20;
 constexpr int kFewSlots = 4;
-// The smallest chunk that is worth a round of kernels, in a pool of several
-// devices.
+// In a pool of several devices, blocks are not cut into smaller chunks than
+// this for kernels, because a round for a smaller chunk is not worthwhile.
 constexpr uint64_t kMinStripedChunkBytes = uint64_t{1} << 20;
 
-// A slot has a part for each member, which the thread blocks share. Returns the
-// smallest slot size at which every block gets a piece of each part.
+// A slot has a part for each member, and all thread blocks share each part.
+// Returns the smallest slot size at which every block gets a piece of every
+// part.
 uint64_t MinSlotBytes(const DeviceOptions& options, int members) {
   return std::max(uint64_t{64} << 10,
                   std::bit_ceil(plan::kSlotAlignment * options.shape.blocks *
@@ -156,7 +157,8 @@ Result<bool> DeviceConnection::Connect() {
     const std::optional<FoundChannel> found =
         FindChannel(*pool_, doorbells_, rank, key_);
     // Do not take a part of an earlier incarnation of the group. The member
-    // that published it does not know yet that this incarnation has ended.
+    // that published this part does not know yet that the earlier incarnation
+    // has ended.
     if (!found || found->place.first != place_.first) return false;
     CXL_ASSIGN_OR_RETURN(const ChannelMemory memory,
                          LocateChannel(*pool_, found->place, place_,

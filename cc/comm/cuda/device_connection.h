@@ -67,8 +67,8 @@ class DeviceConnection {
   uint32_t flagged_slot_bytes() const { return flagged_slot_bytes_; }
   const pool::Doorbells& doorbells() const { return doorbells_; }
 
-  // The words and slots of each member, as addresses in this process. Null
-  // until Connect has found the member.
+  // The words and slots of each member, as addresses in this process. The
+  // addresses of a member are null until Connect has found it.
   const std::vector<cuda::MemberView>& members(
       SlotUse use = SlotUse::kKernels) const {
     return use == SlotUse::kPairs ? members_in_pairs_ : members_;

@@ -133,8 +133,8 @@ Status DeviceEndpoint::MakeRoom(const Status& full) {
 }
 
 Status DeviceEndpoint::Leave(DeviceChannel* channel) {
-  // The last kernel has reported its end, but the event after it may lag
-  // behind.
+  // The last kernel has reported that all calls have finished, but the event
+  // after it may come a little later. So wait until the channel is idle.
   Backoff backoff;
   while (!channel->Idle()) {
     if (stopped_)

@@ -30,9 +30,9 @@ namespace jax_cxl::comm {
 //
 // Thread-safe. Calls do not block, with two exceptions. The first call of a
 // group blocks until the other members have opened the channel. If the pool has
-// no memory left for a group, its call takes the memory of the least recently
-// used group whose members have finished all calls, and blocks until there is
-// such a group.
+// no memory left for a group, a call of this group takes the memory of the
+// least recently used group whose members have finished all calls, and blocks
+// until there is such a group.
 class DeviceEndpoint final : public Communicator {
  public:
   // `direct` is true if the device itself reads and writes the pool. `fail`
@@ -54,7 +54,8 @@ class DeviceEndpoint final : public Communicator {
   // for a call with this request. Otherwise does nothing.
   Status Reserve(const plan::Request& request);
 
-  // Enqueues the call on its stream, or by EnqueueStart if it runs aside.
+  // Enqueues the call with Enqueue or, if the call runs aside (GpuCallFacts),
+  // with EnqueueStart.
   std::optional<Status> StartCall(const std::vector<int32_t>& members,
                                   std::unique_ptr<Call> call) override;
 
@@ -92,9 +93,10 @@ class DeviceEndpoint final : public Communicator {
   // channel.
   Status Leave(DeviceChannel* channel);
   void Close(DeviceChannel* channel);
-  // Enqueues a call where it belongs: on the stream itself if it has no peers,
-  // on the host's path, or on the channel of its group. Returns the stream on
-  // which the call ends: see DeviceChannel::Enqueue. Requires the mutex.
+  // Enqueues a call where it belongs: on `stream` itself if the call has no
+  // peers, on the host's path if the host executes it, and otherwise on the
+  // channel of its group. Returns the stream on which the call ends: see
+  // DeviceChannel::Enqueue. Requires the mutex.
   Result<cudaStream_t> Route(const std::vector<int32_t>& members,
                              const Call& call, bool aside, cudaStream_t stream);
 

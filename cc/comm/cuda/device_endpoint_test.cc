@@ -62,8 +62,8 @@ TEST_F(DeviceEndpointTest, ManyMoreShortCallsThanFlags) {
 }
 
 // In a pool of several devices, the thread blocks of a kernel use different
-// slots. In the last runs, calls by the copy engines come in between, which use
-// whole parts of slots.
+// slots. In the last runs, some calls use the copy engines instead, which do
+// not divide slots among thread blocks.
 TEST_F(DeviceEndpointTest, PoolsOfSeveralDevices) {
   Setting setting{4, 64 << 10, 0, 6, 16};
   setting.flagged_slot_bytes = 0;
@@ -80,10 +80,10 @@ TEST_F(DeviceEndpointTest, PoolsOfSeveralDevices) {
 }
 
 // The last number of a setting is copy_engine_bytes. With 0, all calls use the
-// copy engines, as they do beside computation. With a larger number, only large
-// calls use them, and alternate with small calls by kernels. Each rank has its
-// own GPU. If two ranks shared a GPU, copies of one rank might end up in a
-// queue behind copies that wait for them.
+// copy engines, as calls beside computation do. With a larger number, only
+// large calls use them, and alternate with small calls by kernels. Each rank
+// has its own GPU. If two ranks shared a GPU, copies of one rank might end up
+// in a queue behind copies that wait for them.
 TEST_F(DeviceEndpointTest, ByTheCopyEngines) {
   const int ranks = std::min(CountDevices(), 4);
   if (ranks < 2) GTEST_SKIP() << "needs two GPUs";
@@ -95,7 +95,8 @@ TEST_F(DeviceEndpointTest, ByTheCopyEngines) {
           60, 1 << 20);
   RunSoak(13, {ranks, 64 << 10, 2, 1, 32, true, StartMode::kStartAndDone, 4000},
           60, 1 << 20);
-  // Calls with single slots, few slots and pairs of slots follow each other.
+  // Some of these calls use single slots, some use few slots, and some use
+  // pairs of slots.
   RunSoak(21, {2, 64 << 10, 6, 1, 32, true, StartMode::kStartAndDone, 100000},
           200, 2 << 20);
 }
@@ -212,9 +213,9 @@ TEST_F(DeviceEndpointTest, ManyCallsInFlight) {
   for (int32_t* buffer : buffers) cudaFree(buffer);
 }
 
-// A rank's memory holds one group. The two groups have the same ranks, in
-// different orders. So each switch between the groups takes the memory from the
-// other one.
+// A rank's memory has space for only one group. The two groups have the same
+// ranks, in different orders. So each switch between the groups takes the
+// memory from the other one.
 TEST_F(DeviceEndpointTest, GroupsTakeTheMemoryOfOthers) {
   DeviceOptions options;
   options.slot_bytes = 1 << 20;

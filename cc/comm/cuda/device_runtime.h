@@ -22,8 +22,9 @@ namespace jax_cxl::comm {
 //
 // A thread watches the peers and the reports of the devices. When a call cannot
 // complete, the thread first publishes the reason: to the peers, to the user's
-// next call, and on stderr. It has to, because CUDA reports only that a kernel
-// failed. Only then does the thread let the kernels stop their device.
+// next call, and on stderr. Only then does the thread let the kernels stop
+// their device. The reason comes first because CUDA itself reports only that a
+// kernel failed.
 //
 // Start and Stop must not run concurrently. Everything else is thread-safe.
 class DeviceRuntime {

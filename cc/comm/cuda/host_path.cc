@@ -21,7 +21,8 @@ uint64_t IndexBytes(const plan::Request& request) {
   return request.rows.taken * sizeof(int32_t);
 }
 
-// Returns the bytes of the additional operands of an operation that moves rows.
+// Returns the bytes of the operands that an operation has besides its input if
+// it moves rows: indices and published rows, or slices.
 uint64_t RowOperandBytes(const plan::Request& request) {
   return request.op == plan::Op::kTakeRows
              ? IndexBytes(request) + request.rows.table
@@ -140,7 +141,7 @@ Status HostPath::Enqueue(const std::vector<int32_t>& members, const Call& call,
   job->members = members;
   job->call = std::make_unique<Call>(call);
   // All ranks execute the calls of a group in the order of the stream. So the
-  // number of calls before it in the group identifies a call on all ranks.
+  // number of earlier calls of the group identifies this call on all ranks.
   job->call->identity = calls_of_group_[HashGroup(members)]++;
   job->call->input = input;
   job->call->output = output;

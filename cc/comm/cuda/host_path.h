@@ -23,7 +23,7 @@ namespace jax_cxl::comm {
 // Not thread-safe.
 class HostPath {
  public:
-  // `fail` runs on any thread, with the error that ended a call.
+  // `fail` gets the error that ended a call, and may run on any thread.
   HostPath(Endpoint* endpoint, std::function<void(const Status&)> fail);
   ~HostPath();
 
@@ -33,7 +33,7 @@ class HostPath {
   Status Enqueue(const std::vector<int32_t>& members, const Call& call,
                  cudaStream_t stream);
 
-  // Allocates memory for calls of this size. An allocation waits for the
+  // Allocates memory for calls with this request. An allocation waits for the
   // kernels that run on the process's devices, and these kernels may wait for a
   // call that is not enqueued yet. So the memory must be reserved before
   // Enqueue, which would otherwise allocate it.

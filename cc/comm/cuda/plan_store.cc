@@ -8,8 +8,9 @@
 namespace jax_cxl::comm {
 namespace {
 
-// The steps take 36 MiB. This is enough for the plan of a message of 64 GiB in
-// slots of 1 MiB, or for the plans of hundreds of smaller messages.
+// The number of steps for which there is memory. They take 36 MiB. This is
+// enough for the plan of a message of 64 GiB in slots of 1 MiB, or for the
+// plans of hundreds of smaller messages.
 constexpr uint64_t kSteps = uint64_t{1} << 19;
 
 }  // namespace
@@ -25,9 +26,10 @@ const StoredPlan* PlanStore::Find(const std::string& key) const {
   return found == plans_.end() ? nullptr : &found->second;
 }
 
-// Forgets all plans, and waits until the device no longer uses them. A job
-// repeats its collectives. If their plans fill this memory, the job's shapes
-// keep changing, and old plans are unlikely to recur.
+// Forgets all plans, and waits until the device no longer uses them. Most jobs
+// repeat a few collectives, whose plans do not fill this memory. If plans fill
+// it, the job's shapes keep changing, and the job is unlikely to need old plans
+// again.
 Status PlanStore::Clear() {
   used_ = 0;
   plans_.clear();

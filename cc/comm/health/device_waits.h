@@ -14,7 +14,8 @@
 namespace jax_cxl::comm {
 
 // The first call of a channel that a device has not finished, as the device's
-// host sees it. `call` has the number and the identity of its record.
+// host sees it. `call` has the number and the identity of the call's record in
+// the flight recorder.
 struct DeviceWait {
   const Call* call;
   bool begun;                // the device has begun the call
@@ -41,8 +42,9 @@ class DeviceWaits {
   // See WaitMonitor::Check.
   Status Check(const DeviceWait& wait, Clock::time_point now);
 
-  // Return the error of a call that the device itself has ended, because
-  // `member` is in another call or did not join in time.
+  // Return the error of a call that the device itself has ended. Mismatch:
+  // because `member` is in another call. Timeout: because `member` did not join
+  // in time.
   Status Mismatch(const Call& call, int member) const;
   Status Timeout(const Call& call, int member) const;
 

@@ -22,11 +22,11 @@ namespace jax_cxl::comm {
 namespace {
 
 constexpr int kBeatMilliseconds = 100;
-// The time between two heartbeats of a living process is rarely longer than
-// this.
+// A heartbeat is late after this time. The time between two heartbeats of a
+// living process is rarely longer.
 constexpr double kLateBeatS = 1.5e-3 * kBeatMilliseconds;
 
-// The name of a detail that marks a status which this rank received from
+// A status with a detail of this name is an error that this rank received from
 // another rank.
 constexpr char kToldBy[] = "told_by";
 
@@ -109,7 +109,8 @@ Status Peers::Identify(const std::vector<int>& local,
     if (peer.ours || !peer.pid_known) continue;
     peer.pidfd = pool::UniqueFd(
         static_cast<int>(syscall(SYS_pidfd_open, peer.process.pid, 0)));
-    // There is no such process, or a later one has the same pid.
+    // The peer's process has ended if no process has its pid, or if a later
+    // process has it.
     if ((!peer.pidfd.valid() && errno == ESRCH) || HasEnded(peer.process))
       peer.lost = peer.ended = true;
   }

@@ -61,7 +61,7 @@ class Peers {
   // `rank`, a rank of this process, outside of its collectives.
   void NoteFailedProgram(int rank, const std::string& reason);
   // Fails with kPeerLost if more programs have failed on `rank` than on `self`.
-  // Then a program continues on `self` that no longer runs on `rank`.
+  // In that case, `self` still runs a program that has ended on `rank`.
   Status FailedMoreThan(int rank, int self) const;
 
   // Tells the other ranks that `rank`, a rank of this process, has started

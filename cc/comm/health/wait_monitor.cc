@@ -12,8 +12,9 @@
 namespace jax_cxl::comm {
 namespace {
 
-// A failure of the program on another rank counts only after this time. If the
-// program has failed on this rank too, this rank notices it earlier.
+// After a program has failed on another rank, this rank waits this long before
+// it gives up. If the program has failed on this rank too, this rank notices
+// that in the meantime, and the failure of the other rank does not count.
 constexpr double kOwnFailureS = 1;
 
 double Seconds(Clock::duration duration) {
@@ -65,9 +66,10 @@ WaitMonitor::BlockingRank WaitMonitor::FindBlockingRank(
     if (auto missing = FindMissing(*wait.call, key)) return *missing;
   int rank = group_.members[wait.members[0]];
   std::set<int> seen = {group_.rank()};
-  // In each rank, follow the call in which the previous rank waits for it. This
-  // may not be the rank's oldest call, which may only be waiting for its turn:
-  // ranks do not always execute calls in the order in which they submit them.
+  // At each rank, follow the call in which the previous rank waits for this
+  // rank. This call may not be the rank's oldest call, which may only be
+  // waiting for its turn: ranks do not always execute calls in the order in
+  // which they submit them.
   for (;;) {
     seen.insert(rank);
     const double silence = peers_->Silence(rank);
@@ -142,15 +144,16 @@ Status WaitMonitor::CheckMember(const Wait& wait, int member,
 
 Status WaitMonitor::CheckTime(const Wait& wait, double waited,
                               Clock::time_point now) {
-  // If this rank could not check for so long that the timeout has passed, it
-  // only warns now, and gives up in a later check.
+  // If this rank made no check between the time of the warning and the timeout,
+  // it has not warned yet. Then it only warns now, and gives up in a later
+  // check.
   const bool warned =
       last_warning_ > last_progress_ || times_.warn_after_s >= times_.timeout_s;
   if (waited > times_.timeout_s && warned) {
     const BlockingRank late = DescribeWait(wait, waited);
     // The blocking rank may have given up since the check above, and is then no
-    // longer in a call. In that case return its error, which names the rank
-    // that blocks it.
+    // longer in a call. In that case return the error with which it gave up,
+    // because this error names the rank for which it waited.
     if (late.rank >= 0) CXL_RETURN_IF_ERROR(peers_->GaveUp(late.rank));
     const Code code = wait.needed_pool_bytes > 0 ? Code::kResourceExhausted
                                                  : Code::kDeadlineExceeded;

@@ -35,8 +35,9 @@ bool Channel::CanClose() const {
     const MemberBlock& block = connection_.blocks()[member];
     if (member == connection_.group().self) continue;
     // Once a member has finished all calls of this group, its word `finished`
-    // may belong to another group, and count the calls of that group. That
-    // count is larger, so the comparison is still right.
+    // may belong to another group, and count the calls of that group. The words
+    // of that group begin above those of this group, so the comparison is still
+    // right.
     if (block.control != nullptr &&
         block.doorbells.Read(&block.control->finished.word) >= finished_)
       continue;
@@ -133,8 +134,8 @@ Result<bool> Channel::StartNext() {
   current_ = std::move(next.call);
   RecordStart(*current_);
   call_ends_.push_back(rounds_ + next.call_plan->plan.rounds);
-  // The Execution gets a pointer to the plan, which keeps the whole CallPlan
-  // alive.
+  // The Execution gets a shared_ptr to the plan. This shared_ptr keeps the
+  // whole CallPlan alive.
   const plan::Plan* plan = &next.call_plan->plan;
   execution_.emplace(
       std::shared_ptr<const plan::Plan>(std::move(next.call_plan), plan),

@@ -21,9 +21,9 @@
 
 namespace jax_cxl::comm {
 
-// One rank's part in one group. It connects to the other members, agrees with
-// them on the order of calls, and executes one call after another. Progress
-// never waits.
+// One rank as a member of one group. A Channel connects to the other members,
+// agrees with them on the order of calls, and executes one call after another.
+// Progress never waits.
 //
 // Not thread-safe: its Endpoint serializes all use.
 class Channel {
@@ -64,7 +64,8 @@ class Channel {
   // A key of the channel, the same on all members.
   uint64_t key() const { return connection_.key(); }
   bool idle() const { return waiting_.empty() && !current_ && !pending(); }
-  // When the channel last got a call, in its owner's count of uses.
+  // When the channel last got a call. The owner counts the uses of its
+  // channels, and this is the number of the last use.
   uint64_t last_use() const { return last_use_; }
   void set_last_use(uint64_t use) { last_use_ = use; }
   // While the channel waits for memory: how many bytes a pool would need to
@@ -117,7 +118,8 @@ class Channel {
   uint64_t needed_pool_bytes_ = 0;
   uint64_t last_use_ = 0;
 
-  // The ends, in rounds, of calls that some peer may not have passed yet.
+  // For each call that some peer may not have passed yet: the number of rounds
+  // of the group up to the end of the call.
   std::deque<uint64_t> call_ends_;
   uint64_t released_calls_ = 0;  // calls that all peers have passed
 

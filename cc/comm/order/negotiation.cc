@@ -224,8 +224,8 @@ Result<StartedCall> Negotiation::Follow() {
   // An eager call has no plan for slots.
   if (match->mine.call_plan->eager)
     return submissions_.Corrupt(0, "it announces a call that takes no slot");
-  // Some submissions may not have arrived here, though the leader has all of
-  // them.
+  // Some submissions of the call may not have arrived here yet, though the
+  // leader has all of them. Then the call has to wait.
   if (match->num_submitted < size()) return StartedCall();
   ++announcements_;
   return Take(match);

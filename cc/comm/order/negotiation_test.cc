@@ -68,9 +68,10 @@ class NegotiatingMembers {
   PlanCache plan_cache_{plan::Geometry(), kPayloadBytes};
 };
 
-// The model of the protocol found this case and the next one. In both, a member
-// that is ahead dies before it has read submissions. The other members then
-// cannot send the submissions that they expect from each other.
+// The model of the protocol (cc/testing/models) found this case and the next
+// one. In both, a member that is ahead dies before it has read submissions. The
+// other members then cannot send the submissions that they expect from each
+// other.
 TEST(NegotiationTest, LeaderWaitsForWhoHoldsItsRing) {
   NegotiatingMembers members(2);
   members.Start(1, 1, pool::kCallRing + 1);

@@ -26,7 +26,7 @@ class CountedCalls {
   // Records the next call, and sets its number and identity. The place
   // of a call that failed before it was enqueued is given to the next call.
   void Record(uint64_t place, Call* call);
-  // Records that the call waits for `rank`; -1: for an unknown rank.
+  // Records that the call waits for `rank`, or for an unknown rank if it is -1.
   void Wait(uint64_t place, int rank);
   void Fail(uint64_t place, const Status& status);
   // Records that every rank has started the calls before place `started`, and

@@ -81,8 +81,8 @@ void Recorder::Record(Call* started, uint64_t group) {
   pool::StoreWords(&shared, record);
   Store(&shared.number, doorbells_.Word(number));
   Store(&recorder_->submitted_calls.word, doorbells_.Word(number));
-  // The next record is 4,096 calls old, so no cache has it. Prefetch it for the
-  // next call.
+  // The next call replaces a record that is 4,096 calls old, so no cache has
+  // that record. Prefetch it.
   __builtin_prefetch(&recorder_->calls[(number + 1) % kRecordedCalls], 1);
   started->number = number;
 }
@@ -151,8 +151,8 @@ void Recorder::Wait(uint64_t number, int rank) {
 void Recorder::Finish(uint64_t number, const Status& status, uint64_t ticks) {
   pool::CallRecord* record = Find(number);
   if (record == nullptr) return;
-  // A call without a start time has only waited: it got its data as soon as the
-  // last rank had started.
+  // If no start was recorded, the call had its data as soon as the last rank
+  // had started it. So the whole duration of the call counts as waiting.
   const uint64_t started = record->started != 0 ? record->started : ticks;
   {
     const std::lock_guard lock(submitting_);

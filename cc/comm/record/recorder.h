@@ -30,7 +30,8 @@ class Recorder {
  public:
   Recorder(pool::Pool* pool, int rank);
 
-  // Records that entry `index` of the rank's directory belongs to a group.
+  // Records that entry `index` of the rank's directory belongs to the group
+  // `members`.
   void OpenGroup(int index, const std::vector<int32_t>& members);
 
   // Records a call that the rank has started. Sets the call's number, by which
@@ -38,7 +39,7 @@ class Recorder {
   void Record(Call* call, uint64_t group);
   // Records that every rank has started the call.
   void Start(uint64_t number, uint64_t ticks);
-  // Records that the call waits for `rank`; -1: for an unknown rank.
+  // Records that the call waits for `rank`, or for an unknown rank if it is -1.
   void Wait(uint64_t number, int rank);
   void Finish(uint64_t number, const Status& status, uint64_t ticks);
 

@@ -249,7 +249,8 @@ std::vector<pool::Part> ChannelRelay::Lines(const Step& step, int member) {
           {view.slots[round % call.num_slots] + range.offset, range.bytes});
       continue;
     }
-    // The stripes of different thread blocks lie in different slots.
+    // The stripes of different thread blocks lie in different slots. So add the
+    // range unit by unit: each unit lies in the stripe of one block.
     const uint64_t end = range.offset + range.bytes;
     for (uint64_t at = range.offset; at < end;) {
       const uint64_t unit = at / call.unit_bytes;

@@ -63,7 +63,7 @@ class ChannelRelay {
     return left_.load(std::memory_order_acquire) == 0 &&
            (journal_ == nullptr || stopped());
   }
-  // Returns how many calls have ended here.
+  // Returns how many calls this relay has ended.
   uint64_t ended() const { return ended_.load(std::memory_order_acquire); }
 
   // Drops all calls, because they have failed.

@@ -11,7 +11,7 @@
 
 namespace jax_cxl::comm {
 
-// The host's part in short calls, whose data carry flags, in a pool without
+// The host's work in short calls, whose data carry flags, in a pool without
 // coherence. The device writes the data and words of its ring into the pool,
 // and polls the data and words of the peers there. No doorbell passes through a
 // host:

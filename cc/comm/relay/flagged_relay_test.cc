@@ -41,7 +41,8 @@ class FlaggedRelayTest : public testing::Test {
 
   FlaggedRelayTest() : rings_(std::make_unique<cuda::FlaggedControl[]>(2)) {
     plan_.rounds = 1;
-    // The two ranges in bytes: units 1 and 2, and all units of group 2.
+    // A unit has 16 bytes, and a group has 32 units. The first range has 20
+    // bytes in units 1 and 2. The second range has all units of group 2.
     plan_.publications = {{0, {{0, 16, 20}, {0, 64 * 16, 32 * 16}}}};
     plan_.arrivals = {{}, {{0, {{0, 0, 16}}}}};
     plan_.releases = {{0, {}}};

@@ -12,8 +12,9 @@ namespace {
 
 // Work of at most this many bytes is done by the thread that calls Start.
 constexpr size_t kShortBytes = size_t{64} << 10;
-// The largest number of pieces of one piece of work. Longer work has larger
-// pieces, so that threads lose little time between two pieces.
+// The largest number of pieces into which a Start divides its work. Long work
+// has larger pieces instead, so that threads lose little time between two
+// pieces.
 constexpr size_t kMostPieces = 16;
 
 }  // namespace
@@ -105,8 +106,9 @@ void LineWorkers::Run() {
     if (backoff.spinning()) continue;
     const uint32_t calls = calls_;
     ++sleeping_;
-    // Wait for one call of Start only. A thread that wakes too late for the
-    // pieces of this call then stays awake for those of the next calls.
+    // Wait until the next call of Start, even if its pieces are gone by then. A
+    // thread that wakes too late for these pieces stays awake for those of
+    // later calls.
     if (!stop_ && waiting_ == 0) calls_.wait(calls);
     --sleeping_;
     backoff.Reset();

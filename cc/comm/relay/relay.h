@@ -17,7 +17,7 @@ namespace jax_cxl::comm {
 // as a link of 50 GB/s carries data, provided the process has several times as
 // many cores.
 int FlushThreads(int cores, int gpus);
-// The same number, for the cores that this process may use.
+// Returns FlushThreads for the number of cores that this process may use.
 int DefaultFlushThreads(int gpus);
 
 // The threads that relay the doorbells of all channels of one GPU, and write

@@ -58,8 +58,8 @@ RelayPlan MakeRelayPlan(std::span<const DeviceStep> sending,
   written = Joined(std::move(written));
   if (!written.empty()) relay_plan.last_written = written.back().round + 1;
 
-  // A publication covers the ranges of all rounds up to its own round that no
-  // earlier publication covers.
+  // A publication covers the ranges of its own round, and those of earlier
+  // rounds that no earlier publication covers.
   auto next = written.begin();
   for (const DeviceStep& step : sending) {
     if (step.kind != DeviceStepKind::kPublish) continue;

@@ -34,7 +34,8 @@ struct RelayedCall {
   uint64_t base_round = 0;  // rounds of all earlier calls
   uint64_t call = 0;        // number of this call in the channel
   uint64_t hash = 0;
-  // The device waits until the peers have ended this many rounds.
+  // For this call, the device waits until the peers have ended this many rounds
+  // of earlier calls.
   uint64_t awaited_end = 0;
   // True if the device may begin this call before it ends the previous call,
   // which uses the same words and slots. This happens in a series of the copy

@@ -45,10 +45,10 @@ Pair Words(size_t offset, size_t pair) {
 std::array<LaneKeys, kLanes> AllLaneKeys() {
   std::array<LaneKeys, kLanes> all;
   for (size_t lane = 0; lane < kLanes; ++lane) {
-    // A stripe is 64 bytes of the data, and 16 stripes are a KiB. From one
-    // stripe to the next, the secret's bytes begin 8 bytes later. Only for the
-    // last stripe of the data, they begin 1 byte later than for the stripe
-    // before.
+    // A stripe is 64 bytes of the data, and 16 stripes are a KiB. Stripe i of a
+    // KiB uses the 64 bytes of the secret that begin at byte 8 * i. The last
+    // stripe of the data is an exception: its bytes begin 1 byte later, at byte
+    // 121.
     const size_t stripe = lane / kPairs;
     const size_t pair = lane % kPairs;
     all[lane] = {

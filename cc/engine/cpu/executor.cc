@@ -251,11 +251,12 @@ void Execution::Run(const Step& step, Traffic* traffic) {
   }
 }
 
-// A rank needs the sums of its process twice: in its slot, and for the sum over
-// all processes. It does not read them back from the slot, because reading a
-// slot in CXL memory is slow. It does not keep them in an output either: these
-// bytes are not final, but the output's lines would be loaded into the caches
-// and written back for them.
+// A rank may need the sums of its process twice: in its slot, and for the sum
+// over all processes. It then keeps a private copy of them (KeptSource). It
+// does not read them back from the slot, because reading a slot in CXL memory
+// is slow. It does not keep them in an output either: these bytes are not
+// final, but the output's lines would be loaded into the caches and written
+// back for them.
 void Execution::RunInLevels(const Step& step, Traffic* traffic) {
   switch (step.kind) {
     case StepKind::kCopy:

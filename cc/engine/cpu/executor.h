@@ -132,8 +132,8 @@ class Execution {
   const std::byte* Acquire(int peer, const plan::Step& step, Traffic* traffic);
   void Put(const plan::Step& step, const std::byte* source, Traffic* traffic);
   void CopyToOutput(std::byte* to, const std::byte* from, uint64_t bytes);
-  // Reduces the sources of all members to `to`. `own` is this rank's own
-  // source, and the others are in the peers' slots.
+  // Reduces the sources of all members, and stores the result at `to`. `own` is
+  // this rank's own source, and the others are in the peers' slots.
   void RunReduce(const plan::Step& step, const std::byte* own, std::byte* to,
                  Traffic* traffic);
 

@@ -10,7 +10,8 @@
 namespace jax_cxl::cpu {
 
 // The size of a huge page on x86-64, and on ARM with pages of 4 KiB. If huge
-// pages are larger, Linux rounds the range that madvise gets.
+// pages are larger, Linux uses only those that lie completely inside the range
+// that madvise gets.
 inline constexpr uintptr_t kHugePageBytes = uintptr_t{2} << 20;
 
 // Asks Linux to back a large output with huge pages. XLA allocates new memory

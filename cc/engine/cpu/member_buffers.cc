@@ -121,8 +121,8 @@ MemberBuffers::Run MemberBuffers::InputRun(uint64_t from) const {
     case Op::kAllReduce:
       return {kAll, PartBegin(member_) + from};
     case Op::kBroadcast: {
-      // Only the process of the root reads inputs. So this is the root's index
-      // in this process.
+      // Only the process of the root reads inputs. So the remainder below is
+      // the root's index in this process.
       const auto root = std::ranges::find(grid.at, process_->request.root);
       return {static_cast<int>((root - grid.at.begin()) % ranks),
               PartBegin(member_) + from};

@@ -65,7 +65,7 @@ class MemberBuffers {
                 uint64_t past_caches_bytes);
 
   // Returns the collective that the member calls between the processes, as rank
-  // `process`. The count is 0 if the member has no part.
+  // `process`. The count of the request is 0 if the member's part is empty.
   plan::Request RequestOf(int process) const;
 
   // Returns true if each byte of the input is the reduction of several ranks'

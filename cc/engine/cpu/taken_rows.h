@@ -61,10 +61,11 @@ class TakenRows {
   uint64_t taken_bytes() const { return taken_bytes_; }
   uint64_t published_bytes() const { return published_bytes_; }
 
-  // For a copy or a get. Such a step writes the rows of one rank's block to
-  // `output`, or the bytes of a table to the tables. Calls visit(offset,
-  // destination, bytes) for each run of taken rows, or once for all bytes if
-  // `rows` is null. The offset counts from the step's first byte.
+  // For a step that is a copy or a get, which writes rows of one rank's block
+  // to `output`, or a table of slices to the tables of `rows`. Calls
+  // visit(offset, destination, bytes) for each run of taken rows. Calls it once
+  // for all bytes if they are another rank's table, or if `rows` is null. The
+  // offset counts from the step's first byte.
   template <typename Visit>
   static void ForEachTaken(TakenRows* rows, const plan::Step& step,
                            std::byte* output, const Visit& visit) {
@@ -81,10 +82,10 @@ class TakenRows {
                   });
   }
 
-  // For a put. Such a step reads from `source`, or from this rank's table of
-  // slices. Calls visit(offset, source, bytes) for each run of published rows,
-  // or once for all bytes if `rows` is null. The offset counts from the step's
-  // first byte.
+  // For a step that is a put, which reads rows from `source`, or this rank's
+  // table of slices. Calls visit(offset, source, bytes) for each run of
+  // published rows. Calls it once for all bytes if they are a table, or if
+  // `rows` is null. The offset counts from the step's first byte.
   template <typename Visit>
   static void ForEachPublished(const TakenRows* rows, const plan::Step& step,
                                const std::byte* source, const Visit& visit) {

@@ -102,7 +102,7 @@ __device__ bool AwaitMembers(const DeviceCall& call, uint32_t* gave_up,
 // State in the block's shared memory.
 struct BlockState {
   // The last values seen in each member's words, which only grow. Only one warp
-  // uses each of them.
+  // uses each of these arrays.
   uint64_t published[kMaxMembers];
   uint64_t released[2][kMaxMembers];
   // StoreReleaseBlock writes these, and LoadAcquireBlock reads them:
@@ -113,8 +113,8 @@ struct BlockState {
   // leave.
   uint32_t gave_up;
 
-  // Called by all threads of the block, before a barrier. All peers have
-  // certainly read the first `known` rounds.
+  // Resets the state for a call. Called by all threads of the block, before a
+  // barrier. `known` is a number of rounds that all peers have certainly read.
   __device__ void Reset(uint64_t known) {
     for (uint32_t i = threadIdx.x; i < kMaxMembers; i += blockDim.x) {
       published[i] = 0;
@@ -199,7 +199,8 @@ class ControlWarp {
         doorbell_index_(index),
         tag_(call.epoch << kValueBits) {}
 
-  // Waits until members [first, last) except this one have published `rounds`.
+  // Waits until members [first, last), except this one, have published the
+  // first `rounds` rounds.
   __device__ bool AwaitPublished(int first, int last, uint64_t rounds) {
     return AwaitMembers(call_, &state_.gave_up, [&](int member) {
       if (member < first || member >= last) return PollResult::kReady;
@@ -241,7 +242,7 @@ class ControlWarp {
     });
   }
 
-  // Lets the data warps of the direction do `steps` steps.
+  // Lets the data warps of the direction do the first `steps` steps.
   __device__ void MarkReady(uint32_t steps) const {
     __syncwarp();
     if (LaneInWarp() == 0) StoreReleaseBlock(&state_.ready[direction_], steps);
@@ -291,9 +292,9 @@ class ControlWarp {
     uint64_t& seen = state_.published[member];
     if (seen >= rounds) return PollResult::kReady;
     const SendLine& line = call_.members[member].send[doorbell_index_];
-    // Both loads are in flight at once. The peer names its call before it
-    // publishes any round of the call. So if `call` was loaded too early, load
-    // it again after the publication has been seen.
+    // The following two loads are in flight at the same time. The peer names
+    // its call before it publishes any round of the call. So if `call` was
+    // loaded too early, load it again after the publication has been seen.
     uint64_t call = LoadWord(&line.calls[call_.call % kCallWords]);
     const uint64_t word = AcquireWord(&line.published);
     if ((word & ~kValueMask) != tag_ || (word & kValueMask) < rounds)
@@ -315,7 +316,7 @@ class ControlWarp {
     SeeReleased(&view.released[doorbell_index_].word, seen);
     // If an earlier call used the copy engines, it has released its rounds with
     // other doorbells. But `ended` counts the rounds of all calls that have
-    // ended.
+    // ended, so read it too.
     if (seen < rounds && rounds <= call_.base_round)
       SeeReleased(view.ended, seen);
     return seen >= rounds ? PollResult::kReady : PollResult::kNotReady;

@@ -38,8 +38,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
 
 __global__ void Trap() { __trap(); }
 
-// Copies with the same waits before and after them. CUDA 13 accepts them as one
-// batch, which avoids pauses of microseconds between them.
+// Copies of one round, with no waits between them. CUDA 13 accepts such copies
+// as one batch, which avoids pauses of microseconds between them.
 class Batch {
  public:
   void Add(void* to, const void* from, uint64_t bytes) {
@@ -203,9 +203,9 @@ class CopyEngine::Walk {
   }
 
   // Publishes the round. In the first round of a pipeline, first stores the
-  // word that identifies the call. This store comes after the wait for a free
-  // slot, so this member is never more calls ahead of its peers than there are
-  // such words.
+  // word that identifies the call. It replaces the word of an older call. This
+  // store comes after the wait for a free slot, so the peers no longer need the
+  // older word.
   void Publish(uint64_t round) {
     const int pipeline = PipelineOf(round);
     const cudaStream_t stream = Publishing(round);
@@ -287,8 +287,9 @@ class CopyEngine::Walk {
   }
 
   // Waits until this member's slot for `round` is free: no peer reads its old
-  // contents. Before the series, kernels may have used the slot, with separate
-  // words for their stripes. So all calls before the series must have ended.
+  // contents. If the slot was last used before the series, waits until all
+  // calls before the series have ended, because a kernel may have used the
+  // slot, with separate words for its stripes.
   void AwaitSlot(cudaStream_t stream, uint64_t round) {
     const uint64_t in_all = call_.base_round + round;
     const bool in_series = in_all >= gpu_plan_.series_begin + call_.num_slots;
@@ -364,10 +365,11 @@ class CopyEngine::Walk {
   Batch puts_, gets_, operands_;
   uint64_t putting_ = 0, getting_ = 0;  // current rounds
   bool named_[kPipelines] = {};         // whether the call's word is stored
-  // These are rounds of this call, counted from 1. 0: none yet. `free_` is the
-  // last round for whose slot a pipeline has waited. `released_` is the last
-  // round that a pipeline has released. `awaited_` is the last publication of
-  // each member for which a pipeline has waited.
+  // In the next three arrays, the rounds of this call count from 1, and 0 means
+  // that there is none yet. `free_` is the last round for whose slot a pipeline
+  // has waited. `released_` is the last round that a pipeline has released.
+  // `awaited_` is the last publication of each member for which a pipeline has
+  // waited.
   uint64_t free_[kPipelines] = {};
   uint64_t released_[kPipelines] = {};
   uint64_t awaited_[kPipelines][kMaxMembers] = {};

@@ -86,9 +86,9 @@ struct DeviceCall {
   uint32_t slot_step = 0;
   uint64_t base_round = 0;  // rounds of all earlier calls
   uint64_t rounds = 0;      // of this call
-  // 1 or 2: how many rounds a thread block puts before it waits for the
-  // doorbell of the first of them. The first number is for blocks with even
-  // numbers, and the second for blocks with odd numbers.
+  // How many rounds a thread block puts before it waits for the doorbell of the
+  // first of them: 1 or 2. The first number is for blocks with even numbers,
+  // and the second for blocks with odd numbers.
   std::array<uint32_t, 2> rounds_ahead = {1, 1};
   uint64_t epoch = 0;
   uint64_t call = 0;  // number of this call in the channel

@@ -47,9 +47,9 @@ __device__ __forceinline__ const std::byte* SourceOf(const ReduceTask& task,
          (member - step.first - behind_me) * StagedBytes(step.bytes);
 }
 
-// Sets `offset` to the places of the vectors that this thread reduces together,
-// starting with vector `base`. There are `size` vectors. For a vector that does
-// not exist, the offset is `bytes`.
+// Sets `offset` to the offsets of the kUnroll vectors that this thread reduces
+// together. The first one is vector `base`. The block has `size` vectors in
+// this step. For a vector beyond these, the offset is `bytes`.
 template <int kUnroll>
 __device__ __forceinline__ void FindOffsets(const ReduceTask& task,
                                             uint32_t base, uint32_t size,
@@ -66,8 +66,8 @@ __device__ __forceinline__ void FindOffsets(const ReduceTask& task,
 // Loads 16 bytes at each offset from each of members [first, first + kSources).
 // A step has few vectors for each thread, and a load from the pool takes
 // microseconds. These times must not add up over the members, so all loads
-// start before any load ends. The caller sets `values` to 0 first. MovingVector
-// explains why.
+// start before any load ends. The caller must set `values` to 0 first. The
+// comment on MovingVector (vector_loop.cuh) explains why.
 template <int kUnroll>
 __device__ __forceinline__ void LoadSources(
     const ReduceTask& task, const DeviceStep& step, int first, int self,
@@ -241,8 +241,9 @@ __device__ __noinline__ void ReduceStepOfAny(const ReduceTask& task) {
   }
 }
 
-// Sum loads as many vectors at once as each thread of a block has in a slot.
-// With two ranks these are five vectors, and with three or four ranks three
+// The last number of a Sum is how many vectors a thread loads at once from each
+// source. It is the number of vectors of a slot that each thread of a block
+// has: five with two ranks, and three with three or four ranks
 // (kKernelRoundBytes).
 template <typename Type, bool premultiplied>
 __device__ __forceinline__ void ReduceAs(const ReduceTask& task) {

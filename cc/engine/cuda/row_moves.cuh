@@ -16,8 +16,8 @@
 // its row has a place in the output, and stores it in each of its places.
 namespace jax_cxl::cuda {
 
-// A vector of a block: its row, and its place in the row. Requires rows of
-// whole vectors.
+// A vector of a rank's block: its row, and its place in the row. Requires rows
+// of whole vectors.
 struct RowVector {
   uint64_t row;
   uint64_t begin;  // bytes
@@ -74,11 +74,11 @@ struct MovingRowVector : MovingVector {
   int32_t following;
 };
 
-// Moves this thread's vectors, except those for which `use(offset)` returns -1.
-// `load` loads a vector, and `store` stores it. `follow` takes the result of
-// `use`, and `store` gets the results of both. So `follow` may load something
-// that `store` needs, while the vectors are loaded too. Returns the number of
-// vectors that this thread has moved.
+// Moves those of this thread's vectors for which `use(offset)` does not return
+// -1. `load` loads a vector, and `store` stores it. `follow` takes the result
+// of `use`, and may load something that `store` needs, at the same time as the
+// vectors are loaded. `store` also gets the results of `use` and `follow`.
+// Returns the number of vectors that this thread has moved.
 template <typename Use, typename Follow, typename Load, typename Store>
 __device__ __forceinline__ uint32_t MoveSome(DataWarp& warp,
                                              const StripeVectors& vectors,
@@ -104,8 +104,8 @@ __device__ __forceinline__ uint32_t MoveSome(DataWarp& warp,
   return moved;
 }
 
-// Adds the bytes of a thread's vectors to `*bytes`, a sum over all calls. All
-// threads of a warp call it.
+// Adds the bytes of vectors that a warp has moved to `*bytes`, a sum over all
+// calls. All threads of the warp call it, each with the number of its vectors.
 __device__ __forceinline__ void AddMoved(uint64_t* bytes, uint32_t vectors) {
   const uint32_t sum = __reduce_add_sync(0xffffffff, vectors);
   if (LaneInWarp() == 0 && sum > 0)

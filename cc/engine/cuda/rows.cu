@@ -176,8 +176,9 @@ __device__ void Refuse(const Slices<Entry>& slices, uint64_t number) {
 }
 
 // Finds the places of all rows that this rank receives from other ranks, marks
-// the rows that it sends to others, and copies its own rows. The blocks in one
-// row of the grid share a slice, and the rows of the grid take slices in turn.
+// the rows that it sends to others, and copies its own rows. All thread blocks
+// with the same blockIdx.y share the work on a slice. The sets of blocks with
+// different blockIdx.y take slices in turn.
 template <typename Entry>
 __global__ void FindSlices(const __grid_constant__ Slices<Entry> slices) {
   const uint64_t fault =

@@ -25,8 +25,8 @@ enum class CallKind {
   kPremultiplied,
 };
 
-// Moves those of the vectors that belong to this warp. `load` loads a vector,
-// and `store` stores it.
+// Moves this warp's share of `vectors`, which are the block's vectors in a step
+// of `bytes` bytes. `load` loads a vector, and `store` stores it.
 template <typename Load, typename Store>
 __device__ __forceinline__ void MoveVectors(DataWarp& warp,
                                             const StripeVectors& vectors,
@@ -85,8 +85,8 @@ __device__ inline Sources SourcesOf(const DeviceCall& call,
 // for the fence.
 __device__ inline bool AwaitSendingSteps(const DeviceCall& call,
                                          ControlWarp& warp) {
-  // For each of the last two publications: the number of steps up to it, and
-  // including it. The latest publication comes first.
+  // The number of steps up to and including each of the last two publications.
+  // The latest publication comes first.
   uint32_t published[2] = {0, 0};
   const uint32_t& awaited = published[call.rounds_ahead[blockIdx.x % 2] - 1];
   for (uint32_t at = 0; at < call.num_sending; ++at) {
@@ -122,8 +122,8 @@ __device__ inline bool AwaitReceivingSteps(const DeviceCall& call,
       if (!warp.AwaitPublished(sources.first, sources.last,
                                call.base_round + step.round + 1))
         return false;
-      // A call in place: wait for the puts of the bytes that this step
-      // overwrites.
+      // In a call in place, this step overwrites bytes of the input. Wait until
+      // they have been put.
       if (step.after > 0 &&
           !warp.AwaitDone(0, shape.sending_warps(), step.after))
         return false;

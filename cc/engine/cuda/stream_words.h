@@ -18,8 +18,8 @@ class StreamWords {
   // Fails with kUnimplemented if the driver lacks these operations.
   Status Open();
 
-  // AwaitAtLeast makes the stream wait until `*word`, whose upper bits are the
-  // epoch, is at least `value`. AwaitEqual makes it wait until `*word` is
+  // AwaitAtLeast makes the stream wait until `*word` is at least `value`. The
+  // upper bits of both are the epoch. AwaitEqual makes it wait until `*word` is
   // `value`.
   cudaError_t AwaitAtLeast(cudaStream_t stream, const uint64_t* word,
                            uint64_t value) const;

@@ -43,8 +43,9 @@ std::optional<int64_t> ShiftInPlace(const Call& call) {
   return shift;
 }
 
-// A relay would have to clear the rings of short messages when their flags
-// start again at 0. Only the device knows when that is.
+// Turns the flags off. A channel with a relay cannot use them: when the flags
+// start again at 0, the relay would have to clear the rings of short messages,
+// but only the device knows when that is.
 DeviceOptions WithoutFlags(DeviceOptions options) {
   options.flagged_slot_bytes = 0;
   return options;
@@ -102,7 +103,9 @@ Status CountedChannel::FinishConnecting() {
   return OkStatus();
 }
 
-// The device uses words in the mirror, and writes its journal to pinned memory.
+// Makes the mirror, the journal and the channel's relay. The device uses the
+// words in the mirror instead of those in the pool. It writes its journal to
+// pinned memory, and the relay copies the journal to the pool.
 Status CountedChannel::OpenRelay() {
   const size_t size = connection_.members().size();
   const int self = connection_.group().self;
@@ -281,7 +284,8 @@ Status CountedChannel::CheckCalls(Clock::time_point now, uint64_t finished) {
   wait.missing = journal_->Missing(oldest_place_);
   for (int member = 0; member < size; ++member)
     if (member != connection_.group().self) wait.at_work.push_back(member);
-  // A relay rings only the first word of each kind.
+  // A relay rings only the first word for publications and the first word for
+  // releases.
   const int words =
       relay_ == nullptr ? static_cast<int>(options_.shape.blocks) : 1;
   wait.progress = finished + Read(status.started) + connection_.Progress(words);

@@ -39,14 +39,15 @@ struct CountedCall {
   const CountedPlan* plan = nullptr;
 };
 
-// One GPU's part in one group. Unlike in a DeviceChannel, the numbers of the
-// calls live in the memory of the device, and the device writes the journal. So
-// a stream capture may record a call, and its graph may execute the call any
-// number of times. The user makes sure that the calls of a channel run on the
-// device one after another.
+// One GPU as a member of one group. Unlike in a DeviceChannel, the numbers of
+// the calls live in the memory of the device, and the device writes the
+// journal. So a stream capture may record a call, and its graph may execute the
+// call any number of times. The user makes sure that the calls of a channel run
+// on the device one after another.
 //
 // Only kernels execute these calls. In a pool without coherence, a relay learns
-// of them from the device's journal, and no call is short.
+// of them from the device's journal, and even short calls go through the slots,
+// without flags.
 //
 // One thread at a time may call Open, TryConnect and Prepare, and another
 // thread Check and Abort.
@@ -77,8 +78,9 @@ class CountedChannel {
 
   const cuda::Shape& shape() const { return options_.shape; }
 
-  // Returns true once the relay has passed on all that the device has done in
-  // the calls that it has ended.
+  // Returns true once the relay has ended all calls that the device has ended.
+  // The peers then have all doorbells of these calls. Also returns true if
+  // there is no relay, or if it was stopped.
   bool RelayIsDone() const;
 
   // See DeviceChannel::Check. Calls that cannot complete stay on the device

@@ -23,8 +23,8 @@ namespace jax_cxl::comm {
 class DeviceCopies {
  public:
   // Registers the memory [base, base + bytes), so that the devices (local
-  // ordinals) can copy to it. Fails with kUnimplemented, as PoolRegistration
-  // does.
+  // ordinals) can copy to it. Fails with kUnimplemented if a device cannot use
+  // the memory (PoolRegistration).
   static Result<std::unique_ptr<DeviceCopies>> Create(
       std::byte* base, uint64_t bytes, const std::vector<int>& devices);
   ~DeviceCopies();  // waits for the copies

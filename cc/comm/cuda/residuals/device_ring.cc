@@ -169,8 +169,9 @@ Status DeviceRing::Get(int32_t number, const tier::DeviceHandle* handle,
     get.staged = buffer->memory.get();
     get.staged_position = expected->position;
   }
-  // If `staged` is not the value of the handle, the kernel reads that value
-  // from the store. It may be any value, so wait for the last put.
+  // The staged value may not be the value that `handle` names. Then the kernel
+  // reads the right value from the store. It may be the one that was put last,
+  // so wait for the last put.
   CXL_RETURN_IF_ERROR(StreamWait(stream, last_put_));
   CXL_RETURN_IF_ERROR(
       cuda::CudaStatus(tier::LaunchGet(get, stream), "get a residual"));

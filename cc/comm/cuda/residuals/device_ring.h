@@ -26,9 +26,9 @@ namespace jax_cxl::comm {
 class DeviceRing {
  public:
   // The ring has one part on each device of the store. The parts begin at the
-  // addresses in `parts`, and have `rows` blocks each. Adds the ring to the
-  // rings of this process. Fails with kUnimplemented if the store has too many
-  // devices.
+  // addresses in `parts`. Each part has `rows` blocks (tier::Ring). Adds the
+  // ring to the rings of this process. Fails with kUnimplemented if the store
+  // has too many devices.
   static Result<std::shared_ptr<DeviceRing>> Create(
       uint32_t number, int device, std::vector<std::byte*> parts,
       uint64_t rows);
@@ -57,8 +57,9 @@ class DeviceRing {
              uint64_t rows);
 
   Status Prepare();
-  // Fails if the ring was closed. Also fails once after a get has failed,
-  // because the device finds this only after Get has returned.
+  // Fails if the ring was closed. Also fails, once, if an earlier get has
+  // failed on the device: Get cannot report that, because it returns before the
+  // device executes the get.
   Status CheckUsable();
   Status CopyOut(const tier::Handle& value, StagingBuffer& from,
                  uint64_t bytes);

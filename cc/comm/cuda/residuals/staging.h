@@ -20,8 +20,8 @@ struct StoredValue {
   uint64_t bytes = 0;
 };
 
-// Memory of a GPU through which values pass, and the events that order its
-// users.
+// Memory of a GPU, through which values pass between the program and the store.
+// Its events show when a value is there, and when the memory is free again.
 struct StagingBuffer {
   DeviceMemory<std::byte> memory;
   cudaEvent_t filled = nullptr;      // by the program, or by a copy engine

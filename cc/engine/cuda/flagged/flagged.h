@@ -10,7 +10,7 @@
 // bytes, which names the round to which the data belong. A reader that loads
 // them with one load knows whether the data have arrived. So no doorbell and no
 // fence is needed between a put and a get: a call crosses the link once in each
-// direction. In return, it moves twice the bytes.
+// direction. But the call moves twice as many bytes.
 //
 // Such calls have their own ring (DeviceControl::flagged), because in slots
 // with plain data, data could look like a flag. The ring's words only show that

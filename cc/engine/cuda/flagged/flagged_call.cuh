@@ -32,7 +32,8 @@ __device__ inline bool Get(const Task& task, Shared& shared,
   }
 }
 
-// The work of all data threads after the puts.
+// Does the work of a data thread after the puts: copies, zeros, gets and
+// reductions. Returns false when the call cannot continue.
 __device__ inline bool Receive(const Task& task, Shared& shared) {
   const DeviceCall& call = task.call;
   const auto sending = [&](DeviceStepKind kind) {
@@ -110,9 +111,9 @@ __device__ inline bool Run(const Task& task, FlaggedControl& mine,
       done = AwaitReleased(call, shared, call.base_round + 1 - kFlaggedSlots);
     done = !__syncthreads_or(!done);
   }
-  // The word replaces that of the call which used this slot before. Store it
-  // only now, because before this wait a peer might still have had to see the
-  // old word.
+  // The word names this call. It replaces the word of the call that used this
+  // slot before. Store it only after the wait above, because a peer that had
+  // not yet read the slot might still have needed the old word.
   if (done && threadIdx.x == 0 && blockIdx.x == 0)
     StoreWord(&mine.calls[SlotOf(call)], ExpectedCall(call));
   if (done && data) {

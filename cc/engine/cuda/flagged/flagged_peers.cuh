@@ -18,7 +18,8 @@ __device__ inline uint64_t ReleasedBy(const DeviceCall& call, int member) {
   return (word & ~kValueMask) == tag ? word & kValueMask : 0;
 }
 
-// Waits until all peers have read `rounds` rounds. Called by a whole warp.
+// Waits until all peers have read the first `rounds` rounds. Called by a whole
+// warp.
 __device__ inline bool AwaitReleased(const DeviceCall& call, Shared& shared,
                                      uint64_t rounds) {
   return AwaitMembers(call, &shared.gave_up, [&](int member) {

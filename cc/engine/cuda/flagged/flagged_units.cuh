@@ -16,9 +16,9 @@
 // in the ring, and a thread's wait for a unit.
 namespace jax_cxl::cuda::flagged {
 
-// Threads of a block that move data. One more warp watches the peers' calls.
-// Another warp writes the journal, and notes what the peers have read. No other
-// warp waits for this work.
+// Threads of a block that move data. A block has two more warps. One of them
+// watches the peers' calls. The other one writes the journal, and notes what
+// the peers have read. No other warp waits for the journal or for these notes.
 inline constexpr uint32_t kThreads = 512;
 inline constexpr uint32_t kBlockThreads = kThreads + 64;
 
@@ -53,7 +53,7 @@ struct Lists {
 };
 using FewLists = Lists<8, 24>;
 using AllLists = Lists<kMaxMembers, kMaxSteps>;
-// Arguments of more than 4 KiB would need a driver of CUDA 12.1.
+// Arguments of more than 4 KiB would need a driver of CUDA 12.1 or later.
 static_assert(sizeof(DeviceCall) + sizeof(AllLists) <= 4096);
 
 // A call and its lists. The functions below take a Task, so that they work with
