@@ -14,7 +14,11 @@ class DeadlyMemory:
     """Wraps a native object that writes to memory, and kills the process in one of the writes."""
 
     def __init__(self, core: Any, deaths: "Deaths"):
-        """Wraps `core`, which has `write(..., data)` and perhaps `store_word`."""
+        """Wraps `core`, and kills the process in the write that `deaths` chooses.
+
+        `core` has a method `write(..., data)`. It may also have `store_word`, whose calls count as
+        writes.
+        """
         self._core, self._deaths = core, deaths
 
     def __getattr__(self, name: str) -> Any:

@@ -335,8 +335,8 @@ class BoundTest(absltest.TestCase):
             name: ops.Shape(op, 4, 0, 4, dtype).bound_seconds(write=1.0, read=2.0)
             for name, op in ops.OPS.items()
         }
-        # The bytes written, plus half of the bytes read, because reading is twice as fast here
-        # (plan::LowerBound).
+        # At these rates, a byte takes 1 s to write and 0.5 s to read. plan::LowerBound counts the
+        # bytes of the rank with the most work.
         self.assertEqual(seconds["all_gather"], 16 + 48 / 2)
         self.assertEqual(seconds["psum"], 16 + 24 / 2)
         self.assertEqual(seconds["psum_scatter"], 48 + 48 / 2)

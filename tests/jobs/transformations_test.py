@@ -118,8 +118,8 @@ class TransformationsTest(parameterized.TestCase):
         expected = harness.run(pulled, x, check_vma=check_vma)
         self.check(transposed, x, expected, check_vma)
 
-        # A loop, which stacks the residuals of its iterations, has the derivatives of its steps one
-        # after the other.
+        # The derivative of a loop equals that of its steps one after the other, although the loop
+        # stacks the residuals of its iterations.
         def step(c):
             out = operation(c)
             return (varying(out) if check_vma else out) * 0.5

@@ -1,10 +1,11 @@
-"""Compiles different numbers of programs on the ranks, whose calls still have to match.
+"""Compiles different numbers of programs on the ranks. Their calls still have to match.
 
 First, rank 1 compiles a program with collectives twice, and nobody runs it. Then all ranks run a
-program whose calls are copies of one jitted function. With --cache, each rank has its own
-persistent compilation cache. JAX fills only rank 0's cache. So from the second job on, rank 0 loads
-the programs that the others compile. With --replace, the collectives are those of jax.lax, taken
-over.
+program whose calls are copies of one jitted function.
+
+With --cache, each rank has its own persistent compilation cache. JAX fills only rank 0's cache. So
+from the second job on, rank 0 loads the programs that the others compile. With --replace, the
+collectives are those of jax.lax, taken over.
 """
 
 import jax

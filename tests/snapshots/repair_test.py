@@ -219,7 +219,7 @@ class RepairTest(parameterized.TestCase):
 class LostPathTest(parameterized.TestCase):
     """A path that is lost while a job runs."""
 
-    # Each pair of values of two of the three parameters occurs.
+    # For any two of the three parameters, each pair of their values occurs.
     @parameterized.parameters((2, 0, "cut"), (2, 1, "deleted"), (3, 0, "deleted"), (3, 1, "cut"))
     @pytest.mark.sample(3)
     def test_a_job_goes_on(self, paths, lost, how):

@@ -214,7 +214,8 @@ ENTRY main {{ p = A parameter(0)
 
 
 class BoundTest(parameterized.TestCase):
-    # An early start takes 1 MiB more memory in the loop, and 1.5 MiB more in the loop's caller.
+    # Each case has a limit on the memory, in MiB, and how many starts move within it. An early
+    # start takes 1 MiB more memory in the loop, and 1.5 MiB more in the loop's caller.
     @parameterized.parameters((0.5, 0), (1.5, 1), (2.25, 1), (3, 2))
     def test_loops_and_their_caller_share_the_bytes(self, mib, moved):
         limit = int(mib * MIB)

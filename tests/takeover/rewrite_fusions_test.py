@@ -1,4 +1,4 @@
-"""Fusions and started fusions of collectives, which XLA makes between GPUs of one process."""
+"""Collectives in fusions, some of them started, as XLA makes them between GPUs of one process."""
 
 import re
 

@@ -55,8 +55,8 @@ class EndingTest(parameterized.TestCase):
     def check_gone(self) -> None:
         self.assertEmpty(job.pool_files(self._name))
 
-    # "kill_a_creator" kills a rank as if it died in a regroup. There a rank creates a pool, whose
-    # name stays until the other ranks have opened it.
+    # "kill_a_creator" kills a rank that has just created another pool, as ranks do in a regroup.
+    # The file of this pool still has its name, because the other ranks have not opened the pool.
     @parameterized.parameters(
         ("normal", 0), ("exception", 1), ("kill_one", 137), ("kill_a_creator", 137)
     )

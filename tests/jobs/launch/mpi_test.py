@@ -88,8 +88,9 @@ class VariablesTest(parameterized.TestCase):
             mock.patch.dict(os.environ, _HYDRA | {"PMI_FD": str(theirs.fileno())}),
         ):
             address = cluster.get_coordinator_address(None, None)
-        # The port comes from the process id of Hydra's proxy: the process that made the sockets of
-        # PMI_FD, or without PMI_FD the parent. The test process plays this proxy in both calls.
+        # The port comes from the process id of Hydra's proxy. If there is a PMI_FD, the proxy is
+        # the process that made this socket; otherwise it is the parent. The test process is the
+        # proxy in both calls.
         with (
             mock.patch.object(os, "getppid", return_value=os.getpid()),
             mock.patch.dict(os.environ, _HYDRA),

@@ -106,7 +106,10 @@ def train(weights, x, y):
 
 
 def trained(mesh):
-    """Yields the compiled text of `train` twice: with collectives taken over, then also early."""
+    """Yields the compiled text of `train` twice, with its collectives taken over.
+
+    In the first text, the starts are where XLA has put them. In the second one, they come early.
+    """
     world = World({0: 0, 1: 1}, {0: 0, 1: 1}, gpus=True)
     allowed = [None, 64 << 20]
 
@@ -138,8 +141,8 @@ def in_levels(platform):
     """Yields collectives in levels, of two processes with two GPUs each.
 
     Yields the name, the text, and the memory besides operand and result. The memory is given in
-    multiples of the operand or the result, whichever is larger. It is None for collectives that a
-    program starts.
+    multiples of the operand or the result, whichever is larger. The memory is None for programs
+    with a separate start and done.
     """
     devices = np.array(absent_gpus.devices(processes=2, gpus=2))
     mesh = jax.sharding.Mesh(devices.reshape(2, 2), ("host", "gpu"))

@@ -57,7 +57,8 @@ def main(_) -> None:
     flat, levels = found["psum", False][0], found["psum", True][0]
     if levels * 4 > flat + 4096:
         raise SystemExit(f"psum in levels wrote {levels} bytes, flat {flat}")
-    # A device sends one message, of half its array, to the device in the other process.
+    # In levels, each device sends half of its array, in one message, to a device of the other
+    # process.
     if found["all_to_all", True] != (per_process * size // 2, per_process):
         raise SystemExit(f"all_to_all in levels: {found['all_to_all', True]}")
     # Without levels, a device sends seven of its eight blocks through the pool.

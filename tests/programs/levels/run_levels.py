@@ -96,7 +96,10 @@ class Cell:
         return collective(x[0])
 
     def expect(self, x: np.ndarray, model: Model) -> Any:
-        """Returns the expected result of `call`. It is the same on all ranks of a group."""
+        """Returns the expected results of `call` on all ranks of a group, stacked.
+
+        `x` has the two values of each rank.
+        """
         _, transpose, odd = OPERATIONS[self.operation]
         x = x[:, :, :ODD] if odd else x
         first, second = (getattr(model, self.operation)(x[:, i]) for i in (0, 1))
@@ -117,7 +120,7 @@ def cells(part: int) -> Iterator[Cell]:
     The selection has every operation and every transformation.
 
     Args:
-      part: number of the half; it only counts whether this is even or odd.
+      part: number of the half. Only whether it is even or odd matters.
     """
     for (o, name), (d, dtype), (t, how) in itertools.product(
         enumerate(OPERATIONS), enumerate(DTYPES), enumerate(TRANSFORMATIONS)

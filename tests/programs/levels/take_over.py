@@ -32,7 +32,7 @@ OPERATIONS = {
 
 
 def check(mesh: Any, name: str, count: int, in_levels: bool, levels: bool | None) -> None:
-    """Compares one collective of `count` elements a device with the model."""
+    """Compares one collective, of `count` elements on each device, with the model."""
     processes = [device.process_index for device in mesh.devices.flat]
     sharding = jax.NamedSharding(mesh, jax.P(AXES))
     rng = np.random.default_rng(count)
