@@ -52,7 +52,7 @@ class Deaths:
     """Counts writes until the death of the process."""
 
     def __init__(self, writes: int, before: Callable[[], None] = lambda: None):
-        """Lets the process die in write number `writes`, after a call of `before`."""
+        """Lets the process die in write number `writes`. `die` calls `before` first."""
         self._left, self._before = writes, before
 
     def is_now(self) -> bool:

@@ -51,7 +51,7 @@ def import_modules(names: str) -> None:
 
 
 def fork() -> int:
-    """Forks without JAX's warning about its threads: before its first use JAX has none."""
+    """Forks without JAX's warning about threads: JAX has no threads before its first use."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return os.fork()

@@ -127,7 +127,8 @@ class BenchTest(parameterized.TestCase):
             op, count = ops.OPS[name], next(r["bytes"] for r in rows[::-1] if r["op"] == name) // 4
             count //= op.blocks(3)
             least = round(4 * count * max(written for written, _ in op.pool(3, count)))
-            # Besides the rows, ranks write the choices of tokens and the places of their results.
+            # Besides the rows, ranks write the experts that the tokens choose, and the places of
+            # the results.
             self.assertBetween(written[name], least, least + 40_000, name)
 
     @pytest.mark.long

@@ -184,8 +184,8 @@ LOOP = """same { c0 = (A, A) parameter(0)
   ROOT c1 = (A, A) tuple(m, x) }
 ENTRY"""
 
-# If the gather starts early, a product of the layer hides it. There is a layer in a loop, and a
-# gather outside.
+# An early start hides the gather of this layer behind a product. NESTED has the layer in a loop,
+# and another gather outside of the loop.
 LAYER = """q = f32[256,512]{1,0} slice(x), slice={[0:256],[0:512]}
   h = A dot(x, x), PRODUCT
   k = A dot(h, h), PRODUCT

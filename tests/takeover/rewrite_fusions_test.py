@@ -13,7 +13,8 @@ from jax_cxl._takeover.world import World
 def fused(wrapped, call, after=""):
     """Returns a module in which XLA has put an all-reduce into a fusion.
 
-    XLA does so between GPUs of one process.
+    XLA does so between GPUs of one process. The body of the fusion is `wrapped`, and `call` calls
+    the fusion. `after` has later instructions.
     """
     return f"""kernel {{ {wrapped} }}
     ENTRY main {{ p = f32[8]{{0}} parameter(0)

@@ -96,7 +96,7 @@ class CallTest(parameterized.TestCase):
     @parameterized.parameters(
         ("{}", True, "0, 1, 2, 3"),
         ("{}", False, ""),
-        # Here the table decides, and four ranks are too few for levels.
+        # With levels=None, the tuning table decides, and four ranks are too few for levels.
         ("{}", None, ""),
         # These groups lie within a process, or have one device of each process: no levels.
         ("{{0,1},{2,3}}", True, ""),

@@ -38,7 +38,7 @@ _CHUNK_BYTES = flags.DEFINE_integer(
 
 DTYPES = ("float32", "bfloat16", "int32", "float16", "complex64", "int4", "float8_e5m2")
 LENGTH = 16  # of the dimension that ranks divide
-# Operands of sums have 45 elements, which no number of ranks divides.
+# Operands with ODD rows have 45 elements, which no number of ranks divides.
 ODD = 15
 
 
@@ -46,8 +46,8 @@ def _broadcast(x: Any, axis_name: Any, **options: Any) -> Any:
     return jax_cxl.broadcast(x, axis_name, root=lax.axis_size(axis_name) - 2, **options)
 
 
-# Name -> (the call, what `expect` makes of its transpose under check_vma, whether operands have ODD
-# rows). The transpose is "" if there is none.
+# Name -> (the call; how `expect` computes its transpose under check_vma, or "" if it has none;
+# whether its operands have ODD rows).
 OPERATIONS: dict[str, tuple[Callable, str, bool]] = {
     "psum": (jax_cxl.psum, "copy", True),
     "pmean": (jax_cxl.pmean, "divide", True),

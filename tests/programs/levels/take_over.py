@@ -22,7 +22,7 @@ import jax_cxl
 
 ELEMENTS = 1 << 20
 AXES = ("host", "gpu")
-# The function, and the bytes that a process of four devices sends for one byte on each device.
+# The function, and how many bytes a process of four devices sends for each byte of one device.
 OPERATIONS = {
     "psum": (lambda v: lax.psum(v, AXES), 1.0),
     "psum_scatter": (lambda v: lax.psum_scatter(v, AXES, tiled=True), 0.5),

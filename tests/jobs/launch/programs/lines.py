@@ -1,4 +1,4 @@
-"""Prints long lines in small pieces to both streams, and one line without an end.
+"""Prints long lines in small pieces to both streams, and then a line without a line break.
 
 With the argument "fail" rank 0 fails with status 7, and the others sleep.
 """
