@@ -11,8 +11,7 @@ stable ABI use only that ABI. Twine checks the descriptions of the files.
 A wheel with the tag manylinux_2_28 has to be built with a C library and a compiler as old as the
 tag, such as those of AlmaLinux 8. On other systems `--zig` compiles with Zig's clang, which has the
 symbols of that C library. Zig's clang cannot compile CUDA, because CUDA's headers refuse Zig's C++
-library.
-`--platform` chooses a different tag, for wheels that are built only to try out a release.
+library. `--platform` chooses a different tag, for wheels that are built only to try out a release.
 """
 
 import argparse

@@ -129,7 +129,7 @@ class ExampleTest(parameterized.TestCase):
         return json.loads(figures.read_text())
 
     def checkpoints(self):
-        """Returns a copy of the reference's checkpoints, as if its run had stopped at the first."""
+        """Returns a copy of the reference's first checkpoint, as if its run had stopped there."""
         copy = self.folder / self.id()
         shutil.copytree(self.folder / "checkpoints", copy)
         shutil.rmtree(copy / str(_STEPS))

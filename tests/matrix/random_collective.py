@@ -1,4 +1,4 @@
-"""A random collective of the soak: its call, and NumPy's version of it and its transpose."""
+"""A random collective of the soak: its call, and its results and transpose in NumPy."""
 
 import dataclasses
 from collections.abc import Callable, Sequence

@@ -64,7 +64,8 @@ def _wrap(wide: np.ndarray, dtype: np.dtype) -> np.ndarray:
 def _times(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if not np.iscomplexobj(a):
         return a * b
-    # NumPy's complex product fuses multiplications and additions on some processors. This does not.
+    # NumPy's complex product fuses multiplications and additions on some processors. The code below
+    # does not.
     out = np.empty_like(a)
     out.real = a.real * b.real - a.imag * b.imag
     out.imag = a.real * b.imag + a.imag * b.real

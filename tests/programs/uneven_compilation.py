@@ -67,8 +67,8 @@ def main(_) -> None:
         want = (x + np.arange(_COPIES)).sum(0)
         for shard in got.addressable_shards:
             np.testing.assert_array_equal(np.asarray(shard.data)[0], want)
-        # Without its caches, a rank compiles, or loads, the program again in the next turn. Rank 2
-        # keeps its program.
+        # This empties the caches of a rank, so that the rank compiles or loads the program again in
+        # the next turn. Rank 2 keeps its program.
         if jax.process_index() != 2:
             jax.clear_caches()
     # Each rank makes at least one call in each of the three turns.

@@ -83,7 +83,8 @@ class RepairTest(parameterized.TestCase):
                 self.assertEqual(snapshots.repair(), 0, "it has mended all")
                 del snapshots
                 self.assertEqual(_damaged(place), [])
-                # Blocks that no snapshot has used need not be the same.
+                # Blocks that no snapshot has used need not be as before the loss, so only used
+                # parts are compared.
                 opened = places.section(place).devices
                 for step in (0, 1):
                     for kind, of, offset, size in places.used(place, step):

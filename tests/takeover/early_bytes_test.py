@@ -76,7 +76,7 @@ class MostTest(absltest.TestCase):
           a = A negate(x)
           b = A negate(a)
           ROOT r = A add(b, y) }"""
-        # y is in memory with x and a, then with a and b, then with b and r.
+        # y is in memory with x and a, then with a and b, then with b and r: always 3 MiB.
         self.assertEqual(most(body), 3)
 
     def test_a_result_in_the_memory_of_an_operand(self):
@@ -121,7 +121,7 @@ class MostTest(absltest.TestCase):
           x = A get-tuple-element(l), index=0
           a = A negate(x)
           ROOT r = A negate(a) }"""
-        # First the memory holds what the loop carries, then x and a, then a and r.
+        # First the memory holds what the loop carries, then x and a, then a and r: always 2 MiB.
         self.assertEqual(most(body), 2)
 
 

@@ -164,10 +164,10 @@ def in_levels(platform):
         ):
             return jax.jit(program).lower(*arguments).compile()
 
-    # `multiple` is the size of the operand divided by the size of the larger buffer of the step
-    # through the pool. In this step of a sum or a broadcast, each of the two ranks of a process
-    # moves half of the operand. In this step of an all-gather, a rank gets the parts of two
-    # processes, twice its operand.
+    # `multiple` is the size of the operand divided by that of the larger buffer of the step through
+    # the pool. It is 2 for a sum or a broadcast: in their step, each of the two ranks of a process
+    # moves half of the operand. It is 0.5 for an all-gather: in its step, a rank gets the parts of
+    # two processes, twice its operand.
     for run, multiple, options in (
         (jax_cxl.psum, 2, {}),
         (jax_cxl.psum_scatter, 2, {"tiled": True}),

@@ -16,7 +16,7 @@ ELEMENTS = 1 << 18
 
 
 def traffic(mesh: Any, function: Any) -> tuple[int, int]:
-    """Returns the bytes and calls of this process in one collective of 1 MiB a device."""
+    """Returns the bytes and calls of this process in one collective of 1 MiB on each device."""
     sharding = jax.NamedSharding(mesh, jax.P(AXES))
     x = jax.make_array_from_callback(
         (mesh.size * ELEMENTS,), sharding, lambda _: np.ones(ELEMENTS, np.float32)
