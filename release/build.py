@@ -5,13 +5,13 @@
 
 It builds two wheels of jax_cxl: one for Python 3.11, and one with the stable ABI for all later
 versions. With `--cuda` it also builds jax_cxl_cuda13, which contains only the module for GPUs and
-libnccl.so.2. Auditwheel checks the tag of each wheel, abi3audit its use of the stable ABI, and
-twine its description.
+libnccl.so.2. Auditwheel checks the tag of each wheel. Abi3audit checks that the wheels with the
+stable ABI use only that ABI. Twine checks the descriptions of the files.
 
-The tag manylinux_2_28 needs a C library and a compiler as old as the tag, such as those of
-AlmaLinux 8. On other systems `--zig` compiles with Zig's clang, which has the symbols of that C
-library. Zig's clang cannot compile CUDA, because CUDA's headers refuse Zig's C++ library.
-`--platform` chooses a different tag, for wheels that are built only to try out a release.
+A wheel with the tag manylinux_2_28 has to be built with a C library and a compiler as old as the
+tag, such as those of AlmaLinux 8. On other systems `--zig` compiles with Zig's clang, which has the
+symbols of that C library. Zig's clang cannot compile CUDA, because CUDA's headers refuse Zig's C++
+library. `--platform` chooses a different tag, for wheels that are built only to try out a release.
 """
 
 import argparse
@@ -85,8 +85,8 @@ def _tools(folder: pathlib.Path) -> pathlib.Path:
 def _zig(folder: pathlib.Path, tools: pathlib.Path) -> pathlib.Path:
     """Writes a script that runs Zig's clang, for CMake to use as the compiler; returns its path."""
     compiler = folder / "zig-c++"
-    # nanobind uses stderr without including stdio.h, and Zig's C++ library does not include it. So
-    # the compiler has to.
+    # nanobind uses stderr without including stdio.h, and Zig's C++ library does not include it
+    # either. So the compiler's options include it.
     options = "-target x86_64-linux-gnu.2.28 -include stdio.h"
     compiler.write_text(f'#!/bin/sh\nexec {tools}/python -m ziglang c++ {options} "$@"\n')
     compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
@@ -94,7 +94,7 @@ def _zig(folder: pathlib.Path, tools: pathlib.Path) -> pathlib.Path:
 
 
 def _build(tools: pathlib.Path, arguments: list, environment: Mapping[str, str]) -> None:
-    """Runs `uv build`. Its output matters only if the build fails."""
+    """Runs `uv build`, and prints its output only if the build fails."""
     command = [tools / "uv", "build", *arguments]
     pipe = subprocess.PIPE
     ended = subprocess.run(
@@ -130,7 +130,10 @@ def _wheel(
 def _repaired(
     tools: pathlib.Path, wheel: pathlib.Path, options: argparse.Namespace
 ) -> pathlib.Path:
-    """Tags a wheel with `options.platform`. Fails if auditwheel finds that it cannot run there."""
+    """Tags a wheel with `options.platform`; returns the path of the tagged wheel.
+
+    Ends the program if auditwheel finds that the wheel cannot run on that platform.
+    """
     environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"}
     with tempfile.TemporaryDirectory() as folder:
         command = [tools / "auditwheel", "repair", "--plat", options.platform, "-w", folder, wheel]
@@ -214,7 +217,7 @@ def _write_wheel(
 
 
 def _record(files: Mapping[str, bytes], info: str) -> bytes:
-    """Returns the list of files of a wheel, with their digests."""
+    """Returns the file RECORD of a wheel: the wheel's files, with their digests and sizes."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for name, content in files.items():
@@ -236,7 +239,10 @@ def _check(tools: pathlib.Path, built: list[pathlib.Path]) -> int:
 
 
 def _check_names(wheel: pathlib.Path) -> None:
-    """Refuses a wheel with modules that only one version of Python loads. abi3audit does not."""
+    """Refuses a wheel for several versions of Python if a module in it is for only one version.
+
+    abi3audit does not check this.
+    """
     with zipfile.ZipFile(wheel) as archive:
         if names := [each for each in archive.namelist() if ".cpython-" in each]:
             raise SystemExit(f"{wheel.name} has {names}, which do not use the stable ABI")

@@ -30,8 +30,8 @@ _VERSIONS = {
     "3.13": ("0.10.2", "0.11.2", ""),
 }
 _NEEDED = ("absl-py", "hypothesis", "jax_cxl[store]", "optax", "pytest", "pytest-timeout", "pyyaml")
-# Tests that need no compiler and exercise each engine of a wheel: the operations, and jobs that
-# start, replace collectives and save snapshots.
+# Tests that need no compiler and exercise each part of a wheel: operations, jobs that start, and
+# jobs whose collectives are replaced.
 _TESTS = (
     "ops/psum_test.py",
     "ops/all_gather_test.py",
@@ -82,7 +82,7 @@ def _try(dist: pathlib.Path, python: str, jax: str, tests: Sequence[str]) -> str
             print("\n".join(lines[-40:]), file=sys.stderr)
         wheel = _ask(interpreter, _WHICH_WHEEL)
         versions = _ask(interpreter, "import jax, sys; print(jax.__version__)")
-        # A process may fail after its last test has passed.
+        # pytest may fail after its last test has passed, so its exit status counts too.
         ran = ("failed: " if ended.returncode else "") + _counts(lines[-1])
         ran += _with_gpu_wheels(dist, python, interpreter)
     return f"| {python} | {versions} | `{wheel}` | {ran} |"

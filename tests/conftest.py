@@ -77,7 +77,7 @@ if chosen := os.environ.get("JAX_CXL_TEST_POOL"):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks cases of a test with `sample(n)` as long, except the first and every nth after it.
+    """Marks cases of a test with `sample(n)` as long: all but the first and every nth after it.
 
     If several processes share the tests, the files with jobs come first, because they take longest.
     """
@@ -103,7 +103,10 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Takes over the count of a pytest-xdist worker. All have the same: each collects all tests."""
+    """Takes over the count of long tests that a pytest-xdist worker has left out.
+
+    All workers have the same count, because each of them collects all tests.
+    """
     node.config.stash[_LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
 
 

@@ -137,5 +137,6 @@ reduce_start, reduce_done = _pair(reduce)
 scatter_start, scatter_done = _pair(scatter)
 take_rows_start, take_rows_done = _pair(take_rows)
 
-# Set in this way for the reason that public.py gives.
+# A plain assignment of `__all__`, which type checkers cannot compute, would hide the names of this
+# module from them (see public.py).
 globals()["__all__"] = [name for name in list(globals()) if name.endswith(("_start", "_done"))]

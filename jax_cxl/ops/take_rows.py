@@ -37,8 +37,8 @@ def take_rows(
     mode="fill", fill_value=0)`, but each rank reads only the rows that it takes. Every rank has
     indices of its own. Each row is written to the pool once, however many ranks take it.
 
-    Its gradient with respect to the table adds up what all ranks took, with a `psum_scatter` of
-    the size of the whole table.
+    The gradient with respect to the table adds up the gradients of the rows that all ranks took.
+    It needs a `psum_scatter` of the size of the whole table.
 
     Args:
       table: array of shape (R, ...) of any dtype: this rank's rows of the table. With n ranks the
@@ -59,7 +59,7 @@ def take_rows(
     Raises:
       TypeError: a dtype is not supported, such as float6_e2m3fn, or the indices are not integers.
       ValueError: shapes do not fit, or the table or the result has 2**31 rows or more. Under
-        `jax.vmap`, the rows of all elements count.
+        `jax.vmap`, this limit holds for the rows of all batch elements together.
 
     Example:
       >>> mesh = jax_cxl.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -107,7 +107,7 @@ def _bind(*operands, axes, groups, size):
 
 
 def take_alone(table, indices, *_):
-    """Takes rows of a whole table. A row is zeros where its index is negative."""
+    """Takes rows of a table that this rank holds whole. An index of no row gives zeros."""
     if not table.shape[0]:
         return jnp.zeros((*indices.shape, *table.shape[1:]), table.dtype)
     indices = jnp.where(indices < 0, table.shape[0], indices)
@@ -139,7 +139,8 @@ def _transpose(ct, table, indices, *published, axes, groups, size):
     if type(ct) is ad.Zero:
         return [ad.Zero(table.aval), *nothing]
     rows = table.aval.shape[0]
-    # Sum in float32, as reductions do, and return each rank's rows to it.
+    # Add up the cotangents of each row, short floats in float32, as reductions do. The psum_scatter
+    # then returns to each rank the sums for its own rows.
     at = jnp.where(indices < 0, size * rows, indices)
     wide = dtypes.accumulator(ct.dtype)
     taken = jnp.zeros((size * rows, *ct.shape[1:]), wide).at[at].add(ct.astype(wide), mode="drop")
@@ -164,7 +165,7 @@ def _batch(axis_data, operands, dims, *, axes, groups, size):
     if all(d is None for d in dims[1:]):  # Only the table is batched, so its rows get longer.
         rows = jnp.moveaxis(operands[0], dims[0], 1)
         return _bind(rows, *operands[1:], **bind), 1
-    # One table with the rows of all elements of the batch.
+    # Make one table of the rows of all batch elements, so that one call takes them all.
     table, indices, *published = map(to_front, operands, dims)
     rows = table.shape[1]
     rank, row = jnp.divmod(indices, np.int32(rows))

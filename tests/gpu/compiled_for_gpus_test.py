@@ -56,7 +56,8 @@ def computations(text: str) -> list[dict[str, Instruction]]:
 def memory(computation: dict[str, Instruction], name: str) -> tuple[str, str]:
     """Returns the name of the instruction that allocated the memory of the value `name`.
 
-    The second result tells which of the instruction's results has this memory, "" if there is one.
+    If that instruction has several results, the second string is the index of the result in this
+    memory. Otherwise it is "".
     """
     index = ""
     while (instruction := computation[name]).opcode in ("bitcast", "get-tuple-element"):
@@ -88,7 +89,10 @@ class CompiledForGpusTest(parameterized.TestCase):
         cls.temporary = found["temporary"]
 
     def calls(self, program):
-        """Yields each computation with calls of jax_cxl, and their names: target -> names."""
+        """Yields each computation that calls jax_cxl, with the names of its calls.
+
+        The names are in a dict: target of the calls -> names of the instructions.
+        """
         for computation in self.modules[program]:
             names = collections.defaultdict(list)
             for name, instruction in computation.items():
@@ -97,9 +101,9 @@ class CompiledForGpusTest(parameterized.TestCase):
             if names:
                 yield computation, names
 
-    # The number counts the pairs of start and done. In layers_of_experts, each of 2 layers gathers
-    # its parameters and scatters their gradients (2). For each of two micro-batches, a layer moves
-    # rows twice forward and twice backward (8).
+    # Each case has a program and its number of pairs of start and done. In layers_of_experts, each
+    # of the 2 layers gathers its parameters and scatters their gradients: 2 pairs. For each of two
+    # micro-batches, the layer also moves rows twice forward and twice backward: 8 pairs.
     @parameterized.parameters(
         ("straight", 1),
         ("loop", 1),
@@ -135,9 +139,10 @@ class CompiledForGpusTest(parameterized.TestCase):
             total += len(dones)
         self.assertEqual(total, expected)
 
-    # The number counts the collectives without a matrix product between start and done. The first
-    # gather of a stack of layers can overlap only with the preparation of the loop. The first
-    # cotangents that go to experts can overlap only with the start of another collective.
+    # Each case has a program and the number of its collectives that have no matrix product between
+    # start and done. In a stack of layers, the first gather can overlap only with the preparation
+    # of the loop. In layers_of_experts, the first cotangents that go to experts can overlap only
+    # with the start of another collective.
     @parameterized.parameters(
         ("straight", 0),
         ("loop", 0),
@@ -163,9 +168,10 @@ class CompiledForGpusTest(parameterized.TestCase):
                     bare.append(f"{start} ... {done}")
         self.assertLen(bare, without_products)
 
-    # The list has a number for each chunk: how many steps of other chunks run inside the processes
-    # while this chunk moves through the pool. Later chunks run their steps that come before the
-    # pool, and earlier chunks run those that come after it, if the operation has such steps.
+    # `expected` has a number for each chunk: how many collectives inside the processes run while
+    # this chunk moves through the pool. They belong to other chunks. Later chunks run the
+    # collectives that come before their way through the pool, and earlier chunks run those that
+    # come after it. Some operations have only one of the two kinds.
     @parameterized.parameters(
         ("psum", [3, 3, 3, 3]),
         ("psum_scatter", [3, 2, 1, 0]),
@@ -189,8 +195,8 @@ class CompiledForGpusTest(parameterized.TestCase):
         ((_, names),) = self.calls("levels_started")
         self.assertEqual({target: len(calls) for target, calls in names.items()}, {"collective": 1})
 
-    # Each limit is a multiple of the size of the operand or of the result, whichever is larger.
-    # docs/levels.md lists what the temporary memory holds.
+    # `most` limits the temporary memory, as a multiple of the size of the operand or of the result,
+    # whichever is larger. docs/levels.md lists what this memory holds.
     @parameterized.parameters(
         ("psum", 1.5),
         ("psum_scatter", 1.5),

@@ -1,4 +1,4 @@
-"""The collectives between GPUs: parts of the matrix, and overlap. Skipped without GPUs."""
+"""The collectives between GPUs: parts of the test matrix, and overlap. Skipped without GPUs."""
 
 import importlib.util
 import json

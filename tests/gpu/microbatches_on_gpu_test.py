@@ -1,4 +1,4 @@
-"""Traces examples/experts/microbatches.py as for GPUs: its values, and the order of its calls.
+"""Checks examples/experts/microbatches.py, traced as for GPUs: its values and its order of calls.
 
 Nothing here needs a GPU: start_done_on_gpu_test.py explains why.
 """
@@ -87,8 +87,9 @@ class MicrobatchesTest(absltest.TestCase):
             end = order.index(("done", result))
             between = [name for name, _ in order[begin + 1 : end]]
             beside_nothing += "tie" not in between
-        # Four collectives have nothing to overlap with: the first gather, the last combine, its
-        # transpose, which comes first in the backward pass, and the last sum of gradients.
+        # Four collectives have nothing to overlap with: the first gather; the last combine; the
+        # transpose of this combine, which comes first in the backward pass; and the last sum of
+        # gradients.
         self.assertLessEqual(beside_nothing, 4)
 
     def test_odd_number_of_sequences(self):

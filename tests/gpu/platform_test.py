@@ -23,8 +23,8 @@ def device(platform, version):
 class PlatformTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        # Starting with GPUs adds a source of errors to the list. It goes into a copy of the list,
-        # because later tests must not see it.
+        # When jax_cxl starts on GPUs, it adds a source of errors to this list. Here it adds the
+        # source to a copy of the list, because later tests must not see it.
         sources = list(program_errors._sources)
         self.enterContext(mock.patch.object(program_errors, "_sources", sources))
 

@@ -1,4 +1,4 @@
-"""Snapshots of arrays on GPUs have the saved values, even if programs overwrite the arrays."""
+"""Snapshots have the values that arrays on GPUs had, even if programs then overwrite the arrays."""
 
 import contextlib
 import pathlib

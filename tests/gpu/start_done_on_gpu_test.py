@@ -104,8 +104,9 @@ class OnGpuTest(parameterized.TestCase):
         )
         self.assertEqual((name, tie, done), ("start_rows", "tie", "done"))
         self.assertIn("has_side_effect = true", rest)
-        # A start returns a result, scratch memory and a token. The result, the scratch memory and
-        # all operands of the start are operands of the done, which keeps them alive.
+        # A start returns a result, scratch memory and a token. The done has the result, the scratch
+        # memory and all operands of the start as its operands. So all of them stay alive until the
+        # done.
         self.assertIn(f"{started}#0", kept)
         self.assertIn(f"{started}#1", kept)
         self.assertLen(kept, 4 + published + 1)
@@ -153,8 +154,9 @@ class OnGpuTest(parameterized.TestCase):
             [name for name in names if name != "collective"],
             ["start_rows", "tie", "done", "start_rows", "tie", "done"],
         )
-        # Blocking collectives move the choices and the places before the rows of the dispatch, and
-        # the weights before the rows of the combine.
+        # Three collectives are blocking. Two of them move the choices of experts and the places of
+        # rows, before the dispatch moves its rows. The third moves the weights, before the combine
+        # moves its rows.
         self.assertEqual(names[:3], ["collective", "collective", "start_rows"])
         self.assertEqual(names.count("collective"), 3)
 
@@ -332,8 +334,8 @@ class OnGpuTest(parameterized.TestCase):
         text = program.trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
         self.assertEqual(calls(text), [])
 
-        # int4 is packed in a wider type, and the result has to be unpacked, so the start makes one
-        # blocking call.
+        # A result of int4 arrives packed in a wider type and has to be unpacked. So the start makes
+        # one blocking call and unpacks its result.
         text = lower(lambda v: ops.ppermute_start(v, "i", [(0, 1)]).done(), arguments[1])
         self.assertEqual([call[0] for call in calls(text)], ["collective"])
 

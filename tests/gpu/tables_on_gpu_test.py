@@ -45,7 +45,8 @@ class TablesOnGpuTest(StoreCase):
     @parameterized.product(dtype=("float32", "float8_e4m3fn", "int4"), mode=("fill", "clip"))
     @pytest.mark.sample(3)
     def test_same_as_the_whole(self, dtype, mode):
-        # On GPUs XLA cannot slice int4 within a byte, so a row of int4 fills whole bytes.
+        # On GPUs XLA cannot slice int4 within a byte. So a row of int4 has 4 elements here, which
+        # fill 2 bytes.
         rows = random_rows((_ROWS, 4 if dtype == "int4" else 3), dtype)
         table = self.create(rows)
         ids = np.random.default_rng(0).integers(-400, 400, (4, 5))

@@ -14,7 +14,11 @@ class DeadlyMemory:
     """Wraps a native object that writes to memory, and kills the process in one of the writes."""
 
     def __init__(self, core: Any, deaths: "Deaths"):
-        """Wraps `core`, which has `write(..., data)` and perhaps `store_word`."""
+        """Wraps `core`, and kills the process in the write that `deaths` chooses.
+
+        `core` has a method `write(..., data)`. It may also have `store_word`, whose calls count as
+        writes.
+        """
         self._core, self._deaths = core, deaths
 
     def __getattr__(self, name: str) -> Any:
@@ -48,7 +52,7 @@ class Deaths:
     """Counts writes until the death of the process."""
 
     def __init__(self, writes: int, before: Callable[[], None] = lambda: None):
-        """Lets the process die in write number `writes`, after a call of `before`."""
+        """Lets the process die in write number `writes`. `die` calls `before` first."""
         self._left, self._before = writes, before
 
     def is_now(self) -> bool:

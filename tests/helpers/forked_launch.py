@@ -33,7 +33,7 @@ _RANK = [sys.executable, "-m", rank.__name__]
 
 
 def import_modules(names: str) -> None:
-    """Imports modules for all forks. Commas separate the names.
+    """Imports the modules that all forks need. Commas separate the names.
 
     The objects of the modules live until the end, so they are hidden from the garbage collector. If
     the collector of a fork looked at them, it would take a seventh of the fork's time, and the
@@ -42,7 +42,8 @@ def import_modules(names: str) -> None:
     gc.disable()
     for name in names.split(","):
         importlib.import_module(name)
-    # JAX imports this module only when it lowers its first program, which would be in each fork.
+    # JAX imports this module only when it lowers its first program. Without the import here, each
+    # fork would import it again.
     with contextlib.suppress(ImportError):
         importlib.import_module("jaxlib.mlir.dialects.mhlo")
     gc.freeze()
@@ -50,14 +51,14 @@ def import_modules(names: str) -> None:
 
 
 def fork() -> int:
-    """Forks without JAX's warning about its threads: before its first use JAX has none."""
+    """Forks without JAX's warning about threads: JAX has no threads before its first use."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return os.fork()
 
 
 class _Forked:
-    """The part of `subprocess.Popen` that the supervisor uses."""
+    """A forked rank, with the part of `subprocess.Popen` that the supervisor uses."""
 
     def __init__(self, pid: int, stdout: Any, stderr: Any):
         self.pid = pid
@@ -134,7 +135,10 @@ def _run_and_exit(run: Callable[[], int | None]) -> NoReturn:
 
 
 def _configure() -> None:
-    """Sets JAX's options by the rank's variables, because JAX has already read the supervisor's."""
+    """Sets JAX's options from the rank's environment variables.
+
+    JAX read the variables when the supervisor imported it, and those were the supervisor's.
+    """
     import jax
 
     for variable, value in os.environ.items():

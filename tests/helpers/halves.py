@@ -1,4 +1,4 @@
-"""The operations with start and done, and arguments for calls in tests."""
+"""The operations that have a start and a done, and arguments with which tests call them."""
 
 from collections.abc import Callable
 

@@ -84,7 +84,7 @@ def _job(
     modules: tuple[str, ...] = (),
     quick: bool = True,
 ) -> tuple[list[str], dict[str, str], tuple[str, ...]]:
-    """Returns the launcher's command line, the environment, and what forks import.
+    """Returns the launcher's command line, the environment, and the modules that forks need.
 
     Args:
       program: path of the program in tests/programs.

@@ -155,7 +155,7 @@ def _serve(requests: socket.socket) -> None:
 
 
 def _watch(request: Any, stdout: int, stderr: int, answers_file: int) -> None:
-    """Starts the launcher in another fork, and sends the answers."""
+    """Starts the launcher in another fork, and sends the three answers to the test process."""
     answers = socket.socket(fileno=answers_file)
     processes.become_subreaper()
     launcher = forked_launch.fork()

@@ -117,7 +117,8 @@ def check_linear(function: Callable, oracle: Callable, *shape: int, check_vma: b
     check(function, x, y)
     check(lambda v: jax.jvp(function, (v,), (2 * v,))[1], x, 2 * y)
 
-    # The oracle is linear: its results for a basis are its matrix, which gives the transpose.
+    # The oracle is linear, so its results for a basis are the columns of its matrix. The gradients
+    # come from the transpose of this matrix.
     basis = np.eye(x.size, dtype=np.float32).reshape(x.size, *x.shape)
     matrix = np.stack([oracle(e).ravel() for e in basis], axis=1)
     expected = (matrix.T @ y.ravel()).reshape(x.shape)

@@ -1,7 +1,8 @@
 """Settings with which XLA compiles small programs in half the time.
 
-They choose XLA's older emitters, which JAX 0.11.1 no longer has. The older emitters support only
-NumPy's own dtypes. They also fuse differently, so that sums of floats may be rounded differently.
+They choose XLA's older emitters. JAX 0.11.1 no longer has these, so from this version on the
+settings are empty. The older emitters support only NumPy's own dtypes. They also fuse differently,
+so that sums of floats may be rounded differently.
 """
 
 import os

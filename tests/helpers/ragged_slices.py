@@ -49,7 +49,7 @@ def tables(rng, ranks=harness.RANKS, slices=2, rows=ROWS, into=INTO, dtype=np.in
 
 
 def routed(rng, kind, slices, rows):
-    """Returns the table of slices as a router makes them: on each side they leave no gaps."""
+    """Returns the table of slices as a router makes them: without gaps at senders and receivers."""
     ranks, entries = harness.RANKS, harness.RANKS * slices
     size = rng.multinomial(rows, [1 / entries] * entries, ranks)
     if kind == "all to one":

@@ -127,7 +127,8 @@ class BenchTest(parameterized.TestCase):
             op, count = ops.OPS[name], next(r["bytes"] for r in rows[::-1] if r["op"] == name) // 4
             count //= op.blocks(3)
             least = round(4 * count * max(written for written, _ in op.pool(3, count)))
-            # Besides the rows, ranks write the choices of tokens and the places of their results.
+            # Besides the rows, ranks write the experts that the tokens choose, and the places of
+            # the results.
             self.assertBetween(written[name], least, least + 40_000, name)
 
     @pytest.mark.long
@@ -335,8 +336,8 @@ class BoundTest(absltest.TestCase):
             name: ops.Shape(op, 4, 0, 4, dtype).bound_seconds(write=1.0, read=2.0)
             for name, op in ops.OPS.items()
         }
-        # The bytes written, plus half of the bytes read, because reading is twice as fast here
-        # (plan::LowerBound).
+        # At these rates, a byte takes 1 s to write and 0.5 s to read. plan::LowerBound counts the
+        # bytes of the rank with the most work.
         self.assertEqual(seconds["all_gather"], 16 + 48 / 2)
         self.assertEqual(seconds["psum"], 16 + 24 / 2)
         self.assertEqual(seconds["psum_scatter"], 48 + 48 / 2)

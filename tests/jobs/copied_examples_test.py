@@ -54,7 +54,8 @@ class CopiedExamplesTest(absltest.TestCase):
             self.assertIn("continues from step 0", steps(6, "pool"))
             through_pool = steps(9, "pool")
             self.assertIn("continues from step 6", through_pool)
-            # The pool's memory is lost, and three ranks instead of two continue from the disk.
+            # This memory is new, as if the pool's memory had been lost. So the example continues
+            # from the disk, with three ranks instead of two.
             from_disk = steps(9, "new", ranks=3)
             self.assertIn("continues from step 8", from_disk)
             self.assertAlmostEqual(*_losses(through_pool), *_losses(from_disk), delta=1e-5)

@@ -129,7 +129,7 @@ class ExampleTest(parameterized.TestCase):
         return json.loads(figures.read_text())
 
     def checkpoints(self):
-        """Returns a copy of the reference's checkpoints, as if its run had stopped at the first."""
+        """Returns a copy of the reference's first checkpoint, as if its run had stopped there."""
         copy = self.folder / self.id()
         shutil.copytree(self.folder / "checkpoints", copy)
         shutil.rmtree(copy / str(_STEPS))
@@ -177,7 +177,8 @@ class ExampleTest(parameterized.TestCase):
         self.assertNotEqual(run.returncode, 0)
         self.assertIn("was made with seed = 0, this run has 1", run.stdout + run.stderr)
 
-    # The loss does not depend on where it is computed, so one reference serves every topology.
+    # The losses do not depend on how many processes and devices compute them, so one reference
+    # serves for all.
     def test_losses_equal_those_of_lax(self):
         self.check_losses("cxl", 2, 1, "--prefetch", "--measure")
 
@@ -201,8 +202,8 @@ class ExampleTest(parameterized.TestCase):
             figures["heldout_nats_per_byte"], self.reference["heldout_nats_per_byte"], rtol=1e-4
         )
         if collectives == "cxl":
-            # Twice in each step, a rank gathers all parameters, which have 4 bytes each: it writes
-            # its own part and reads the parts of the others.
+            # A rank gathers all parameters twice in each step. In each gather it writes its own
+            # part and reads the other ranks' parts, which makes 4 bytes for each parameter.
             gathered = 2 * _STEPS * 4 * figures["parameters"]
             self.assertGreaterEqual(figures["bytes_through_pool"], gathered)
             self.assertGreater(figures["communication_seconds"], 0)

@@ -47,8 +47,8 @@ class UsablePoolTest(InitializeTestCase):
         "shm:{name}?size=16MiB&coherence=uncached",
         "file:{folder}/pool?size=16MiB",
         "file:{folder}/a,{folder}/b?size=16MiB&devices=2",
-        # The pool lies beyond 4 GiB in a sparse file: offsets in a file have 64 bits, and offsets
-        # in a pool are relative to its beginning.
+        # The pool begins at 5 GiB of a sparse file. Offsets in the file need more than 32 bits
+        # there, while offsets in the pool count from its beginning.
         "file:{folder}/far?size=16MiB&offset=5GiB",
     )
     def test_communicates(self, uri):
@@ -202,7 +202,8 @@ class SeveralProcessesTest(InitializeTestCase):
             devices_per_process=2,
         )
         self.assertNotEqual(done.returncode, 0)
-        # The first failure ends the other processes, some of them before they print their own.
+        # The first process that fails ends the others, some of them before they have printed their
+        # own errors. So the output need not have all errors.
         self.assertIn("PoolNotFoundError", done.stderr)
         self.assertIn(f"{self.folder}/no", done.stderr)
 

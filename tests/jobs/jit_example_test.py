@@ -57,8 +57,9 @@ class JitExampleTest(absltest.TestCase):
     def check_losses(self, tensor_parallel, tolerance):
         flag = f"--tensor_parallel={tensor_parallel}"
         quick = tolerance > 0
-        # Each process compiles the program, so a run in one process takes half of the time. But it
-        # adds in another order, which is fine only with a tolerance.
+        # Each process compiles the program, so the run with XLA's own collectives takes half of the
+        # time in one process. But that run adds in another order, which is fine only with a
+        # tolerance.
         processes = _PROCESSES if tolerance == 0 else 1
         own, lines = self.train(flag, replace=False, quick=quick, processes=processes)
         self.assertEqual(lines, ["0 taken, 0 left, 0 calls"] * processes)

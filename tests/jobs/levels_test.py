@@ -35,8 +35,8 @@ class LevelsTest(parameterized.TestCase):
         self.assertEqual(done.stdout.count("traffic right"), 2)
 
     def test_takeover(self):
-        # The table lowers the size from which sums run in levels. A test with the built-in size
-        # would take long.
+        # This tuning table lowers the size from which sums run in levels. With the built-in size,
+        # the test would take long.
         with tempfile.TemporaryDirectory() as folder:
             table = pathlib.Path(folder) / "table.json"
             table.write_text(json.dumps({"tuning": {"levels_all_reduce_bytes": 1 << 21}}))

@@ -118,8 +118,8 @@ class TransformationsTest(parameterized.TestCase):
         expected = harness.run(pulled, x, check_vma=check_vma)
         self.check(transposed, x, expected, check_vma)
 
-        # A loop, which stacks the residuals of its iterations, has the derivatives of its steps one
-        # after the other.
+        # The derivative of a loop equals that of its steps one after the other, although the loop
+        # stacks the residuals of its iterations.
         def step(c):
             out = operation(c)
             return (varying(out) if check_vma else out) * 0.5
@@ -194,7 +194,7 @@ class CompilationTest(parameterized.TestCase):
         harness.check_equal(y, np.stack([3 * total * total] * 4))
 
     def test_donated_inputs(self):
-        # Either the sum is written over its operand, or the donation is refused. Both are right as
+        # XLA may write the sum over the donated operand, or refuse the donation. Both are right as
         # long as nothing is read after it was overwritten.
         sharding = jax.NamedSharding(harness.mesh(), jax.P("i"))
         x = harness.uneven_values(3000)

@@ -42,7 +42,7 @@ def all_cells() -> Iterator[Cell]:
     """Yields every operation x dtype x transformation.
 
     Each cell of float32 comes twice, with and without check_vma. Each cell of another dtype comes
-    once: every other one has check_vma.
+    once. Half of those cells have check_vma.
     """
     product = itertools.product(
         enumerate(OPERATIONS), enumerate(reference.DTYPES), enumerate(TRANSFORMATIONS)
@@ -120,8 +120,8 @@ def run(cells: Sequence[Cell]) -> list[dict[str, Any]]:
 
 def _compiles_quickly(cell: Cell) -> bool:
     """Returns whether `quick_compilation` gives right results for a cell."""
-    # With its options, XLA rounds small normal numbers of float8_e5m2fnuz wrongly if it copies them
-    # through float16: 3.8e-5 becomes 6.1e-5.
+    # With the options of `quick_compilation`, XLA rounds small normal numbers of float8_e5m2fnuz
+    # wrongly if it copies them through float16: 3.8e-5 becomes 6.1e-5.
     wrong = (*PACKED_DTYPES, "float8_e5m2fnuz")
     return jax.default_backend() == "cpu" and cell.dtype not in wrong
 

@@ -39,8 +39,8 @@ class Operation:
       ordered: whether it compares numbers, so that it takes no complex numbers.
       bitwise: whether it takes only bool and integers.
       groups: whether it takes axis_index_groups.
-      invariant: whether check_vma types the result as equal on all ranks. Its transpose is
-        then a copy, divided by `divisor`.
+      invariant: whether check_vma types the result as equal on all ranks. If so, the transpose of
+        the operation copies the cotangent, and divides it by `divisor`.
       divisor: what the result is divided by.
       refuses: a dtype that it does not take, as in jax.lax.
     """

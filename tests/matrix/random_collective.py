@@ -1,4 +1,4 @@
-"""A random collective of the soak: its call, and NumPy's version of it and its transpose."""
+"""A random collective of the soak: its call, and its results and transpose in NumPy."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -53,7 +53,7 @@ def random_collective(
     flat = np.arange(RANKS).reshape(tuple(MESH.values()))
     order = [list(MESH).index(axis) for axis in axes]
     size = int(np.prod([MESH[axis] for axis in axes]))
-    # A row for each group: its ranks, in the order in which the axes count them.
+    # `rows` has a row for each group: its ranks, in the order in which the axes count them.
     rows = np.moveaxis(flat, order, range(len(order))).reshape(size, -1).T
     options: dict[str, Any] = {}
     if operation in _WITH_GROUPS and rng.random() < 0.3:

@@ -10,7 +10,7 @@ import numpy as np
 from jax_cxl._lowering.contract import DTYPES
 from jax_cxl._lowering.primitives import dtypes
 
-# The number of ranks: four by default. If the ranks are GPUs, the variable has their number.
+# The number of ranks, four by default. If GPUs are the ranks, MATRIX_RANKS has their number.
 RANKS = int(os.environ.get("MATRIX_RANKS", "4"))
 DTYPES = (*DTYPES, *dtypes.PACKED_DTYPES)
 
@@ -53,7 +53,7 @@ def values(name: str, shape: tuple[int, ...], seed: int, *, exact: bool = False)
 
 
 def _wrap(wide: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Returns integers modulo 2 ** bits."""
+    """Converts to `dtype`. Integers that do not fit wrap around."""
     if dtype.name not in dtypes.PACKED_DTYPES or not jnp.issubdtype(dtype, jnp.integer):
         return wide.astype(dtype)
     info = ml_dtypes.iinfo(dtype)
@@ -64,7 +64,8 @@ def _wrap(wide: np.ndarray, dtype: np.dtype) -> np.ndarray:
 def _times(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if not np.iscomplexobj(a):
         return a * b
-    # NumPy's complex product fuses multiplications and additions on some processors. This does not.
+    # NumPy's complex product fuses multiplications and additions on some processors. The code below
+    # does not.
     out = np.empty_like(a)
     out.real = a.real * b.real - a.imag * b.imag
     out.imag = a.real * b.imag + a.imag * b.real

@@ -196,7 +196,7 @@ class ExchangeTest(parameterized.TestCase):
         harness.check_equal(rows, oracle.dispatch(oracle.float8(x, block), routed))
         harness.check_equal(gradient, np.full(x.shape, 2, dtype))
 
-    # Each pair of values of two of the three parameters occurs.
+    # For any two of the three parameters, each pair of their values occurs.
     @parameterized.parameters(
         (LIMITS[i], experts_and_k, (i + k) % 2 == 0)
         for i in range(3)

@@ -19,8 +19,8 @@ def load_and_crossing(counts, rank_of):
 def best(counts, slack):
     """Returns the smallest possible value of the largest load.
 
-    Also returns the fewest rows that come from other ranks if the largest load exceeds its smallest
-    value by the share `slack` at most.
+    Also returns the fewest rows that can come from other ranks if the largest load may exceed
+    that value by the share `slack`.
     """
     ranks, experts = counts.shape
     holders = np.repeat(np.arange(ranks), experts // ranks)

@@ -95,7 +95,7 @@ class AllGatherTest(parameterized.TestCase):
         )
         x = np.arange(8.0, dtype=np.float32)
         harness.check_equal(np.asarray(gather(x)), x)
-        # The gradient takes each rank's own part, without communication.
+        # In the gradient, each rank takes its own part of the cotangent, without communication.
         gradient = jax.grad(lambda v: jnp.sum(gather(v) ** 2))
         harness.check_equal(np.asarray(gradient(x)), 2 * x)
         self.assertEqual(jax.jit(gradient).lower(x).as_text().count("all_gather"), 1)

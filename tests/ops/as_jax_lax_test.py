@@ -19,7 +19,7 @@ def _mesh(kind: jax.sharding.AxisType) -> jax.sharding.Mesh:
 
 
 class OrderOfAxesTest(parameterized.TestCase):
-    """`ppermute` over two axes, in the order of the mesh and in the other one."""
+    """`ppermute` over two axes, in the order of the mesh and in the opposite order."""
 
     def run_over(self, axes, module):
         ring = [(i, (i + 1) % 8) for i in range(8)]

@@ -21,9 +21,10 @@ def dtype_of(name):
 
 
 def every_value(name, ranks=harness.RANKS):
-    """Returns 256 values for each rank, of types of 8 bits or less in all bit patterns.
+    """Returns 256 values for each rank.
 
-    Each rank has these patterns in a different order.
+    For a dtype of 8 bits or less, these are all its bit patterns, in a different order on each
+    rank.
     """
     dtype = dtype_of(name)
     if name == "bool":

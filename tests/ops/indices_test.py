@@ -17,8 +17,8 @@ from jax_cxl._lowering.primitives import indices as index_arrays
 N = harness.RANKS
 NARROW = (ml_dtypes.int2, ml_dtypes.uint2, ml_dtypes.int4, ml_dtypes.uint4, np.int8, np.uint8)
 WIDE = (np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64)
-# Numbers of rows of a rank. The tables have fewer rows than a narrow dtype has values, as many, or
-# more.
+# Numbers of rows of a rank. The table of all ranks has N times as many rows: fewer than a narrow
+# dtype has values, as many, or more.
 ROWS = (1, 3, 4, 32, 64, 75)
 
 
@@ -26,7 +26,8 @@ def extremes(dtype: Any, bound: int) -> np.ndarray:
     """Returns numbers of a dtype at the ends of its range, around 0 and around +-`bound`."""
     info = ml_dtypes.iinfo(dtype)
     near = (-(bound + 1), -bound, -2, -1, 0, 1, 2, bound - 1, bound, bound + 1)
-    # A conversion that kept only the low bits of these numbers would make them name rows.
+    # A conversion that kept only the low bits of these numbers would turn them into numbers of
+    # existing rows.
     wrapped = [k * 2**bits + d for bits in (8, 16, 32, 40, 63) for k in (-1, 1) for d in (-1, 0, 1)]
     ends = (int(info.min), int(info.min) + 1, int(info.max) - 1, int(info.max))
     numbers = [n for n in (*near, *wrapped, *ends) if info.min <= n <= info.max]
@@ -139,7 +140,8 @@ class IndicesTest(parameterized.TestCase):
 
     @parameterized.parameters(*NARROW, *WIDE)
     def test_ragged_all_to_all(self, dtype):
-        # Ranks 0 and 1 send a row to each rank. So all numbers in the table fit into all dtypes.
+        # Only ranks 0 and 1 send, one row to each rank. So all numbers in the table fit into all
+        # dtypes, even into int2.
         operand, output = harness.values(2, 3), harness.values(N, 3)
         table = np.zeros((N, 4, N), int)
         table[:, 0] = np.arange(N) % 2

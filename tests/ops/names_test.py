@@ -72,7 +72,8 @@ class NamesTest(absltest.TestCase):
     def test_operations_on_one_array_stay_those_of_jax_lax(self):
         shared = {name for name in ops.__all__ if hasattr(jax.lax, name)}
         ours = {name for name in shared if getattr(lax, name) is getattr(ops, name)}
-        # JAX 0.12 has a `psum_scatter_start`, which its documentation does not mention.
+        # These names of jax.lax stay functions of JAX, most of them on one array.
+        # psum_scatter_start is in JAX 0.12, whose documentation does not mention it.
         others = {"broadcast", "reduce", "gather", "scatter", "psum_scatter_start"}
         self.assertEqual(shared - ours, others & {*dir(jax.lax)})
 

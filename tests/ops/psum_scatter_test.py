@@ -34,7 +34,8 @@ class PsumScatterTest(parameterized.TestCase):
     @parameterized.product(dim=(0, 1), tiled=(False, True), check_vma=(False, True))
     @pytest.mark.sample(3)
     def test_transformations(self, dim, tiled, check_vma):
-        # This covers untiled calls under vmap whose batch dimension is behind the scattered one.
+        # Among others, this covers untiled calls under vmap whose batch dimension comes after the
+        # scattered dimension.
         harness.check_linear(
             lambda v: jax_cxl.psum_scatter(v, "i", scatter_dimension=dim, tiled=tiled),
             oracle(dim, tiled),

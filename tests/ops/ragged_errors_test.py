@@ -11,7 +11,10 @@ import jax_cxl
 
 
 def gradient(arguments):
-    """Returns the gradient with respect to the output, which needs only the places of the rows."""
+    """Returns the gradient of the exchange with respect to `output`.
+
+    It needs only the places where rows arrive, because the exchange overwrites them.
+    """
     operand, output, table = arguments
     return jax.grad(lambda v: exchange((operand, v, table)).sum())(output)
 

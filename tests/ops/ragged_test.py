@@ -63,7 +63,7 @@ class RaggedAllToAllTest(parameterized.TestCase):
 
     @parameterized.product(
         kind=("random", "all to one", "empty ranks", "nothing", "one row"),
-        # The smallest fits into a submission, the largest takes many rounds.
+        # The smallest exchange fits into a submission; the largest takes many rounds.
         size=((5, 8), (200, 40), (3000, 700)),
     )
     @pytest.mark.sample(4)

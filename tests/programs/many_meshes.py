@@ -53,7 +53,7 @@ def _run(devices: list[jax.Device], count: int) -> None:
 
 
 def _another_group(rng: np.random.Generator, groups: set[tuple[int, ...]]) -> tuple[int, ...]:
-    """Returns random numbers of devices that are not in `groups` yet, and adds them."""
+    """Returns a random group, as numbers of devices, that is not in `groups` yet, and adds it."""
     while True:
         size = int(rng.integers(2, jax.device_count() + 1))
         chosen = tuple(rng.permutation(jax.device_count())[:size].tolist())

@@ -35,7 +35,8 @@ def main(signal):
     def compute(x):
         if first and warm is not None:
             wait_until(lambda: jax_cxl.stats().calls > warm.calls)
-            # The time of a call is added when the call ends. If it is missing, the call still runs.
+            # `seconds` includes the time of a call only after the call has ended. If it has not
+            # grown, the call still runs.
             if jax_cxl.stats().seconds == warm.seconds:
                 print("process 0 computes while its collective is under way", flush=True)
             open(signal, "w").close()

@@ -36,7 +36,10 @@ def _delayed(x, spins):
 
 
 def _size(k: int) -> int:
-    """Returns the k-th collective's elements: most exceed 512 bytes, one exceeds several slots."""
+    """Returns the number of elements of collective k.
+
+    Most collectives exceed 512 bytes, and one exceeds several slots.
+    """
     return 5 + 331 * k if k < _INDEPENDENT - 1 else 400_003
 
 

@@ -1,10 +1,11 @@
-"""Compiles different numbers of programs on the ranks, whose calls still have to match.
+"""Compiles different numbers of programs on the ranks. Their calls still have to match.
 
 First, rank 1 compiles a program with collectives twice, and nobody runs it. Then all ranks run a
-program whose calls are copies of one jitted function. With --cache, each rank has its own
-persistent compilation cache. JAX fills only rank 0's cache. So from the second job on, rank 0 loads
-the programs that the others compile. With --replace, the collectives are those of jax.lax, taken
-over.
+program whose calls are copies of one jitted function.
+
+With --cache, each rank has its own persistent compilation cache. JAX fills only rank 0's cache. So
+from the second job on, rank 0 loads the programs that the others compile. With --replace, the
+collectives are those of jax.lax, taken over.
 """
 
 import jax
@@ -66,8 +67,8 @@ def main(_) -> None:
         want = (x + np.arange(_COPIES)).sum(0)
         for shard in got.addressable_shards:
             np.testing.assert_array_equal(np.asarray(shard.data)[0], want)
-        # Without its caches, a rank compiles, or loads, the program again in the next turn. Rank 2
-        # keeps its program.
+        # This empties the caches of a rank, so that the rank compiles or loads the program again in
+        # the next turn. Rank 2 keeps its program.
         if jax.process_index() != 2:
             jax.clear_caches()
     # Each rank makes at least one call in each of the three turns.

@@ -27,7 +27,7 @@ class Adam(NamedTuple):
 
 
 class Empty(NamedTuple):
-    """An optimizer's node without leaves."""
+    """A node of an optimizer's state that has no leaves."""
 
 
 def _tree(step: int):
@@ -320,7 +320,7 @@ class CommandTest(parameterized.TestCase):
                 manager.save(12, args=orbax.checkpoint.args.StandardSave(tree))
             parity = ("--keep=2", "--parity=1")
             self.done("import", f"{folder}/checkpoint", place.where, "--version=3", *parity)
-            # The existing store determines how many versions stay.
+            # This import does not pass --keep, because the store exists and keeps its own setting.
             self.done("import", f"{folder}/manager/12", place.where, "--version=12")
             snapshots = place.open(parity=1)
             for step in (3, 12):

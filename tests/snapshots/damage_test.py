@@ -129,7 +129,8 @@ class DamageTest(parameterized.TestCase):
             snapshots.wait()
             self.assertEqual([snapshots.latest()], [5])
             places.assert_same(self, _tree(5), snapshots.restore(5, _tree(0)))
-            # The new snapshot has taken the place of the damaged one.
+            # The new snapshot has taken the place of the damaged one, so the snapshot of step 0 is
+            # still there.
             places.assert_same(self, _tree(0), snapshots.restore(0, _tree(0)))
 
     def test_a_job_saves_on_if_a_table_of_its_own_is_damaged(self):
@@ -148,7 +149,7 @@ class DamageTest(parameterized.TestCase):
 
 class StartTest(absltest.TestCase):
     def test_processes_that_start_together_prepare_new_memory(self):
-        """Each process may look while another process has prepared only some of the devices."""
+        """Each process may look at memory of which another has prepared only some devices."""
         with places.place(_tree(0), paths=3) as place:
             place.open()
             prepared = [content[: layout.PAGE_BYTES] for content in place.contents()]

@@ -132,7 +132,8 @@ class DeviceCopiesTest(parameterized.TestCase):
                 again = place.open(parity=parity)
                 places.assert_same(self, (2, _tree(2)), again.restore_latest(_tree(0)))
         self.assertGreater(copies.most_under_way, 0)
-        # "large" has 19 blocks. GPUs check only those that lie in a single part.
+        # The array "large" has 19 blocks. Of these, GPUs check only the blocks that lie in a single
+        # part.
         self.assertGreater(copies.checked, 3 * 12)
 
     def test_a_wrong_copy_is_found(self):
@@ -161,7 +162,8 @@ class DeviceCopiesTest(parameterized.TestCase):
                 snapshots.save(1, _tree(1))
                 snapshots.wait()
             places.assert_same(self, _tree(1), snapshots.restore(1, _tree(0)))
-        # At a time, two of the 20 chunks are under way. Any further copies are ends of parts.
+        # Two of the 20 chunks are under way at a time. Only copies of ends of parts can be under
+        # way besides them.
         self.assertBetween(copies.most_under_way, 2, 6)
 
     def test_all_gpus_copy_at_once(self):

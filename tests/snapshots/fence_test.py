@@ -18,7 +18,11 @@ def _tree(step: int):
 
 
 class _StopsInside:
-    """A mapping that calls `meanwhile` in write number `stop`: in its middle, or before a word."""
+    """A mapping that calls `meanwhile` in write number `stop`.
+
+    If that write is of data, the call comes in its middle. If it is of a word, the call comes
+    before it.
+    """
 
     def __init__(self, core, stop, meanwhile):
         self._core = core
@@ -104,8 +108,8 @@ class FenceTest(parameterized.TestCase):
 
         old.latest()
         core = _stopped(old, stop, go_on)
-        # Usually the first save fails. If it lacked only its last word when the job stopped, it
-        # succeeds, and the second save fails.
+        # Usually the first save fails. If that save lacked only its last word when the job stopped,
+        # it succeeds, and the second save fails.
         with self.assertRaisesRegex(jax_cxl.StoreError, "another job"):
             _save(old, 2)
             _save(old, 3)

@@ -14,7 +14,7 @@ _INTEGERS = [
     *("uint2", "uint4", "uint8", "uint16", "uint32"),
 ]
 DTYPES = [*_FLOATS, *_INTEGERS, "bool", "complex64"]
-# JAX has these only with jax_enable_x64.
+# These dtypes are only for NumPy's arrays, because JAX has them only with jax_enable_x64.
 _OF_NUMPY = ["float64", "int64", "uint64", "complex128"]
 _BITS = {"float4_e2m1fn": 0xF}
 

@@ -1,4 +1,4 @@
-"""Trees that a snapshot cannot hold, or that its memory has no room for, are refused at once."""
+"""A tree is refused at once if a snapshot cannot hold it, or if the memory has no room for it."""
 
 import re
 

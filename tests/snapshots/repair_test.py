@@ -83,7 +83,8 @@ class RepairTest(parameterized.TestCase):
                 self.assertEqual(snapshots.repair(), 0, "it has mended all")
                 del snapshots
                 self.assertEqual(_damaged(place), [])
-                # Blocks that no snapshot has used need not be the same.
+                # Blocks that no snapshot has used need not be as before the loss, so only used
+                # parts are compared.
                 opened = places.section(place).devices
                 for step in (0, 1):
                     for kind, of, offset, size in places.used(place, step):
@@ -219,7 +220,7 @@ class RepairTest(parameterized.TestCase):
 class LostPathTest(parameterized.TestCase):
     """A path that is lost while a job runs."""
 
-    # Each pair of values of two of the three parameters occurs.
+    # For any two of the three parameters, each pair of their values occurs.
     @parameterized.parameters((2, 0, "cut"), (2, 1, "deleted"), (3, 0, "deleted"), (3, 1, "cut"))
     @pytest.mark.sample(3)
     def test_a_job_goes_on(self, paths, lost, how):

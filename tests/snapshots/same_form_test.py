@@ -21,7 +21,7 @@ def on(spec, *devices):
 
 WIDE = np.arange(8, dtype=np.float32)
 KEYS = [jax.random.split(jax.random.key(1, impl=impl), 2) for impl in ("threefry2x32", "rbg")]
-# All have the same structure, and most the same shape and dtype.
+# Each makes a leaf of the same tree. Most of the leaves have the same shape and dtype.
 VARIANTS = {
     "sharded": lambda: jax.device_put(WIDE, on(jax.P("x"), 0, 1)),
     "reversed": lambda: jax.device_put(WIDE, on(jax.P("x"), 1, 0)),
@@ -114,8 +114,8 @@ class DonatedTest(absltest.TestCase):
         with places.place(state) as place, place.open() as snapshots:
             for number in range(6):
                 snapshots.save(number, state)
-                # On CPUs, arrays that are still being saved cannot be overwritten: the first step
-                # copies them.
+                # On CPUs, arrays that are still being saved cannot be overwritten. So the first
+                # step copies them instead.
                 for _ in range(3):
                     given, state = jax.tree.leaves(state), [steps(part) for part in state]
                 self.assertTrue(all(x.is_deleted() for x in given), "nothing is donated")

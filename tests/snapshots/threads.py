@@ -1,4 +1,4 @@
-"""Threads in place of the processes of a job: they start at once; a job would take seconds.
+"""Threads in place of the processes of a job: they start at once, not in seconds.
 
 Each thread opens the memory for itself, and saves NumPy arrays and Python values.
 """

@@ -77,11 +77,11 @@ class TornTest(parameterized.TestCase):
                 with self.assertRaises(_StoppedError):
                     _stop_save(snapshots, stop, 4)
                 for again in (snapshots, place.open(**options)):
-                    # A restore does not even try the unfinished snapshot.
+                    # A restore does not even try the unfinished snapshot, so it logs no warning.
                     with self.assertNoLogs("jax_cxl"):
                         found = again.restore_latest(trees[0])
-                    # The word that completes a save is on the first device. Only a few writes may
-                    # follow it.
+                    # The word that completes a save is on the first device, and only a few writes
+                    # may follow it. So the save is complete only if it stopped near its end.
                     complete = found[0] == 4
                     self.assertIn(found[0], (3, 4))
                     self.assertLessEqual(complete, stop > writes - 2 * paths, f"stop {stop}")
@@ -102,7 +102,8 @@ class TornTest(parameterized.TestCase):
             snapshots.wait()
             for wait in (True, False):
                 with self.assertRaises(_StoppedError):
-                    # The job claims the memory, and begins the save, with its first ten writes.
+                    # With its first ten writes, the job claims the memory and begins the save. So a
+                    # limit of 12 writes stops it within the save.
                     _stop_save(snapshots, 12, 1, wait)
                     # Without a wait, the next save raises the error.
                     snapshots.save(2, _tree(2))

@@ -162,7 +162,8 @@ class OnGpusTest(parameterized.TestCase):
 
         rng = np.random.default_rng(0)
         tree = {
-            # Rows of 5,008 bytes, so most pieces begin inside of a line of 64 bytes.
+            # The rows have 5,008 bytes, no multiple of 64. So most pieces begin inside of a line of
+            # 64 bytes.
             "odd": rng.integers(0, 2**31 - 1, (4 * 631, 4 * 313), np.int32),
             "bytes": rng.integers(0, 255, (4 * 1009, 4 * 523), np.uint8),
         }

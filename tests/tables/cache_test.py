@@ -55,7 +55,8 @@ class CacheTest(StoreCase):
         found = after.cache_found
         self.assertEqual(after.cache_wanted, 6000)
         self.assertLessEqual(found, best)
-        # Rows of one bucket compete for its slots, so some of the most frequent rows are not found.
+        # Rows of one bucket compete for its slots, so the cache lacks some of the most frequent
+        # rows.
         self.assertGreater(found, 0.95 * best)
         self.assertEqual(after.cache_hit_rate, found / 6000)
 
@@ -69,8 +70,8 @@ class CacheTest(StoreCase):
             table.refresh_cache()
             before = table.stats().cache_found
             self.assert_bits(take(ids), rows[ids])
-            # The cache has 8 buckets of 8 rows. If more than 8 of the 40 rows belong to one bucket,
-            # some are not found.
+            # The cache has 8 buckets, each with room for 8 rows. If more than 8 of the 40 rows
+            # belong to one bucket, some are not found.
             self.assertGreater(table.stats().cache_found - before, 0.8 * ids.size)
 
     def test_takes_during_a_refresh(self):

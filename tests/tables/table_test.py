@@ -124,8 +124,8 @@ class StoreTest(StoreCase):
         self.store.flush("tree")
         with self.assertRaisesRegex(jax_cxl.StoreError, "has versions of a tree"):
             self.create(rows, name="tree")
-        # After this process has found a name free, another process may take the name, for a table
-        # or for a tree.
+        # Right after this process has found a name free, another process may take it, for a table
+        # or for a tree. The patch makes each name look free.
         with mock.patch.object(catalog, "find", return_value=None):
             with self.assertRaisesRegex(jax_cxl.StoreError, "is a table: choose another name"):
                 self.store.publish("table", {"a": rows})

@@ -65,7 +65,7 @@ class StoreCase(parameterized.TestCase):
 
 
 def expected_take(rows: np.ndarray, ids, mode: str, fill_value=None):
-    """Returns what `jnp.take` returns for a resident array; NumPy takes the rows that exist."""
+    """Returns what `jnp.take` would return if the whole table were an array of JAX."""
     ids = np.asarray(ids).astype(np.int64)
     count = len(rows)
     if mode == "clip":

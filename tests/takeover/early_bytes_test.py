@@ -76,7 +76,7 @@ class MostTest(absltest.TestCase):
           a = A negate(x)
           b = A negate(a)
           ROOT r = A add(b, y) }"""
-        # y is in memory with x and a, then with a and b, then with b and r.
+        # y is in memory with x and a, then with a and b, then with b and r: always 3 MiB.
         self.assertEqual(most(body), 3)
 
     def test_a_result_in_the_memory_of_an_operand(self):
@@ -121,7 +121,7 @@ class MostTest(absltest.TestCase):
           x = A get-tuple-element(l), index=0
           a = A negate(x)
           ROOT r = A negate(a) }"""
-        # First the memory holds what the loop carries, then x and a, then a and r.
+        # First the memory holds what the loop carries, then x and a, then a and r: always 2 MiB.
         self.assertEqual(most(body), 2)
 
 
@@ -184,8 +184,8 @@ LOOP = """same { c0 = (A, A) parameter(0)
   ROOT c1 = (A, A) tuple(m, x) }
 ENTRY"""
 
-# If the gather starts early, a product of the layer hides it. There is a layer in a loop, and a
-# gather outside.
+# An early start hides the gather of this layer behind a product. NESTED has the layer in a loop,
+# and another gather outside of the loop.
 LAYER = """q = f32[256,512]{1,0} slice(x), slice={[0:256],[0:512]}
   h = A dot(x, x), PRODUCT
   k = A dot(h, h), PRODUCT
@@ -214,7 +214,8 @@ ENTRY main {{ p = A parameter(0)
 
 
 class BoundTest(parameterized.TestCase):
-    # An early start takes 1 MiB more memory in the loop, and 1.5 MiB more in the loop's caller.
+    # Each case has a limit on the memory, in MiB, and how many starts move within it. An early
+    # start takes 1 MiB more memory in the loop, and 1.5 MiB more in the loop's caller.
     @parameterized.parameters((0.5, 0), (1.5, 1), (2.25, 1), (3, 2))
     def test_loops_and_their_caller_share_the_bytes(self, mib, moved):
         limit = int(mib * MIB)

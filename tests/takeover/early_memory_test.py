@@ -52,7 +52,8 @@ class Program:
         # A new value may have the memory of an argument that nobody reads after the value is made.
         self.donated = {}
         for output in outputs:
-            # The result of a collective is written from its start on, so its line is the start.
+            # A collective writes its result from its start on. So `writer` is the start, not the
+            # done.
             writer = self._memory[output].removeprefix("d")
             made = next(n for n, line in enumerate(self._lines) if line.startswith(f"{writer} "))
             free = [

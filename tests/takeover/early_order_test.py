@@ -90,7 +90,7 @@ class RandomTest(parameterized.TestCase):
             self.assertCountEqual(found.positions, range(len(nodes)))
             self.assertEmpty(violations(nodes, found.positions))
             self.assertEqual(found.positions, order.arrange(nodes, pairs, limit).positions)
-            # Instructions that stay in place keep their order.
+            # Instructions that must not move keep their order.
             ends = {i for pair in pairs for i in (pair.start, pair.done)}
             stay = [
                 i
@@ -180,7 +180,7 @@ class TimeTest(absltest.TestCase):
 
     def test_a_light_instruction_does_not_make_others_wait(self):
         # A light instruction, such as the norm of a sum, waits for the collective. Only the last
-        # instruction needs it, so a long instruction can run first.
+        # instruction needs the light one, so a long instruction can run before it.
         nodes = [Node(), Node((0,)), Node((1,), view=True)]
         nodes += [Node((2,), 1e-6, deferrable=True), Node((0,), 3e-3), Node((3, 4), 1e-6)]
         pairs = [Pair(1, 2, 1e-3)]

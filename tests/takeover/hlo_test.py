@@ -104,7 +104,8 @@ class GroupsTest(parameterized.TestCase):
             ("all-reduce", [[0, 1]], {}, [[5, 2], [4, 1], [3, 0]]),
             ("all-reduce", [[0, 1]], channel, [[5, 4, 3, 2, 1, 0]]),
             ("all-to-all", [[2, 0]], channel, [[3, 5], [0, 2]]),
-            # Without groups, all devices that a mode can combine form one group.
+            # Without groups, all devices that the mode can combine form one group: here all six
+            # devices, or the three partitions of a replica.
             ("all-reduce", [], all_ids, [[5, 4, 3, 2, 1, 0]]),
             ("all-to-all", [], channel, [[5, 4, 3], [2, 1, 0]]),
         ):
@@ -161,8 +162,8 @@ class WireTest(parameterized.TestCase):
         stacked = shape.Shape("int8", (2, 3, 5), (0, 2, 1)).stacked(4)
         self.assertEqual(stacked, shape.Shape("int8", (4, 2, 3, 5), (1, 3, 2, 0)))
 
-    # Numbers of fields of LayoutProto: tiles, memory space, types of indices and pointers, element
-    # size, physical shape, dynamic metadata, splits.
+    # Numbers of fields of LayoutProto: tiles, memory space, type of indices, type of pointers,
+    # element size, physical shape, dynamic metadata, splits.
     @parameterized.parameters(6, 8, 9, 10, 11, 12, 15, 17)
     def test_layouts_that_are_irregular(self, field):
         plain = shape.Shape("int8", (3,), (0,)).encode()

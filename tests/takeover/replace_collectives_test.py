@@ -123,7 +123,8 @@ class CallsTest(parameterized.TestCase):
             jax.vmap(lambda v: lax.psum(v, "i"), in_axes=1, out_axes=1),
             jax.vmap(lambda v: lax.psum(v, "b"), axis_name="b"),
         ):
-            # With check_vma jax.lax does not sum over an axis of a mesh and one of vmap at once.
+            # With check_vma, jax.lax cannot sum over an axis of a mesh and an axis of vmap in one
+            # call.
             expected = harness.run(function, x, check_vma=False)
             with replace():
                 harness.check_equal(harness.run(function, x, check_vma=False), expected)

@@ -12,7 +12,8 @@ from jax_cxl._takeover import hook
 def layer(before, after, more=""):
     """Returns the text of two products and a gather, which starts only after the first product.
 
-    The second product needs the gathered matrix.
+    The second product needs the gathered matrix. `before` and `after` are the text before and after
+    the brace that opens the computation. `more` has further attributes of the start.
     """
     return f"""{before} {{
     {after}

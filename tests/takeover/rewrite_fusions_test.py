@@ -1,4 +1,4 @@
-"""Fusions and started fusions of collectives, which XLA makes between GPUs of one process."""
+"""Collectives in fusions, some of them started, as XLA makes them between GPUs of one process."""
 
 import re
 
@@ -13,7 +13,8 @@ from jax_cxl._takeover.world import World
 def fused(wrapped, call, after=""):
     """Returns a module in which XLA has put an all-reduce into a fusion.
 
-    XLA does so between GPUs of one process.
+    XLA does so between GPUs of one process. The body of the fusion is `wrapped`, and `call` calls
+    the fusion. `after` has later instructions.
     """
     return f"""kernel {{ {wrapped} }}
     ENTRY main {{ p = f32[8]{{0}} parameter(0)

@@ -96,7 +96,7 @@ class CallTest(parameterized.TestCase):
     @parameterized.parameters(
         ("{}", True, "0, 1, 2, 3"),
         ("{}", False, ""),
-        # Here the table decides, and four ranks are too few for levels.
+        # With levels=None, the tuning table decides, and four ranks are too few for levels.
         ("{}", None, ""),
         # These groups lie within a process, or have one device of each process: no levels.
         ("{{0,1},{2,3}}", True, ""),
@@ -138,8 +138,9 @@ class CallTest(parameterized.TestCase):
         after = rewritten(body, world=world, strict=True)
         self.assertIn("rows = array<i64: 5, 7, 2, 1>", after)
         self.assertIn("s32[4,8]{1,0} concatenate", after)
-        # The scratch memory holds a target for each of 4 x 5 rows and of 7 rows, 5 marks (rounded
-        # up to words of 4), and 2 slices for each pair of ranks.
+        # The scratch memory holds the number of the first wrong slice (8 bytes); a place for each
+        # of 4 x 5 + 7 rows (4 bytes each); a mark for each of 5 rows (a byte each, rounded up to 8
+        # bytes); and 2 slices for each pair of the 4 ranks (32 bytes each).
         scratch = 8 + 4 * (4 * 5 + 7) + 8 + 32 * 4 * 4 * 2
         self.assertEqual(re.findall(r"u8\[(\d+)\]", after), [str(scratch)] * gpus)
 

@@ -126,8 +126,8 @@ class KeyTest(absltest.TestCase):
 class CachedProgramTest(absltest.TestCase):
     """Programs from the persistent compilation cache, with keys as JAX makes them for GPUs.
 
-    These keys do not contain the order of a program's devices. For XLA's own collectives the order
-    counts only when a program is loaded.
+    JAX does not put the order of a program's devices into these keys, because XLA's own collectives
+    need it only when a program is loaded. Collectives of the pool need it in the key.
     """
 
     def setUp(self):

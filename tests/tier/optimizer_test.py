@@ -288,8 +288,8 @@ class PooledTest(_Test):
         for a, b in zip(params, plain, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5)
         optimizer.wait()
-        # With one path, GPUs copy two moments of two arrays in each of three steps, 12 in all. With
-        # several paths, the host reads the pool.
+        # With one path, GPUs copy two moments of each of the two large arrays in each of three
+        # steps: 12 moments. With several paths, the host reads the pool.
         count = sum(len(call.args[0]) for call in started.call_args_list)
         self.assertEqual(count, 12 if paths == 1 else 0)
         self.assertGreater(copies.checked, 0)
@@ -297,7 +297,7 @@ class PooledTest(_Test):
         self.assert_same(restored, params)
         if paths > 1:
             return
-        # What arrives on a GPU is compared with the checksums.
+        # GPUs compute checksums of what arrives. Here these are wrong, as if the data were damaged.
         kept, right = [jnp.copy(p) for p in params], copies.checksums
 
         def wrong(blocks, size):
@@ -339,7 +339,7 @@ class RefusedTest(_Test):
         optimizer = self.pooled(optax.MultiSteps(_OPTIMIZERS["adamw"], 2), self.store())
         with self.assertRaisesRegex(ValueError, "depend on each other.*MultiSteps.*group_bytes"):
             optimizer.init(_params())
-        # With a single group, the results are right.
+        # With a single group for all parameters, the results are right.
         large = self.pooled(optax.MultiSteps(_OPTIMIZERS["sgd"], 2), self.store(), group_bytes=_MIB)
         params = _params()
         losses, params, _ = _train(large, params, large.init(params), 4)

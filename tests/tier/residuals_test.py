@@ -175,8 +175,8 @@ class ResidualsTest(parameterized.TestCase):
         with self.assertRaisesRegex(NotImplementedError, "only first derivatives"):
             jax.grad(lambda x: jnp.sum(first(weights, x)))(x)
 
-    # The fourth pair is missing: with `inside` and without `check_vma`, JAX does not add up the
-    # gradients of replicated weights.
+    # The pair (True, False) is missing: there JAX does not add up the gradients of replicated
+    # weights.
     @parameterized.parameters((False, False), (False, True), (True, True))
     @_eight_devices
     @pytest.mark.sample(2)
@@ -236,7 +236,7 @@ class ResidualsTest(parameterized.TestCase):
             self.assert_same(jax.jit(_gradients(self.offloaded()))(*arrays), expected)
 
     def test_programs_side_by_side(self):
-        """Threads run programs with memory of their own on the same device."""
+        """Threads run programs on the same device at once. Each program has memory of its own."""
         arrays = _arrays(1024)
         expected = jax.jit(_gradients(_ON_DEVICE))(*arrays)
         found = []
@@ -324,6 +324,6 @@ class ResidualsTest(parameterized.TestCase):
 
 
 if __name__ == "__main__":
-    # With this, XLA for GPUs multiplies matrices in the same way in all programs.
+    # Without autotuning, XLA for GPUs multiplies matrices in the same way in all programs.
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_autotune_level=0"
     absltest.main()

@@ -58,7 +58,7 @@ class OfCallsTest(parameterized.TestCase):
         ([Event(_FUSION, 0, 1)], "jax_cxl", "0 kernels of jax_cxl for 2 calls.*1 x loop_dyn"),
         ([Event(_OURS, 0, 1)] * 3, "jax_cxl", "3 kernels of jax_cxl for 2 calls"),
         ([Event(_NCCL, 0, 1)], "nccl-socket", "1 kernels of nccl-socket.*1 x ncclDevKernel"),
-        # The GPU runs only the waiting kernel of such a call: the host does most of its work.
+        # The host does most of the work of such a call, so the GPU runs only the kernel that waits.
         ([Event(_WAIT, 0, 1)] * 2, "jax_cxl", "0 kernels of jax_cxl"),
     )
     def test_says_what_there_is_instead(self, events, backend, message):
@@ -115,7 +115,7 @@ class MeasureOnDeviceTest(absltest.TestCase):
         ]
         with mock.patch.object(device_time, "trace", trace):
             found = list(measure.measure_on_device(world, cases, mock.Mock(turn="")))
-        # No call of 2 MiB was measured.
+        # The case of 2 MiB has no runner, so no call of 2 MiB was measured.
         self.assertEqual({shape.bytes for shape, _, _ in found} | {8}, {8})
         return {name: times for _, name, times in found}, runner
 

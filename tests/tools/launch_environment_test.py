@@ -20,7 +20,7 @@ def _free_port() -> int:
 
 class WaitForCoordinatorTest(parameterized.TestCase):
     def wait(self, rank: int, port: int, go_on: bool = False) -> float:
-        """Waits as rank `rank` does; returns how many seconds it waited."""
+        """Waits for the coordination service as a rank does; returns the seconds that it waited."""
         job = cli._parse(["--devices-per-process=1", *["--go-on"] * go_on, __file__])
         variables = job.environment({}, rank=rank, port=port)
         with mock.patch.dict(os.environ, variables):

@@ -153,8 +153,8 @@ def test_a_setting_that_does_not_exist():
     assert "JAX_CXL_NCCL_HOSTS is 'host'" in str(said["init_error"])
 
 
-# Asks for a premultiplied sum that is not possible. Because of the first word, the library takes
-# the memory for a communicator of the pool.
+# Asks for a premultiplied sum that is not possible. `comm` begins with the word that marks a
+# communicator of the pool, so the library takes it for one.
 _PREMULTIPLIED = """
 import ctypes, json, sys
 nccl = ctypes.CDLL("libnccl.so.2")

@@ -96,7 +96,8 @@ class LevelsTest(parameterized.TestCase):
             self.assertBetween(each.overlapped, alone, each.one_after_another)
             self.assertEqual(each.overlapped < each.one_after_another, chunks > 1)
 
-    # This advances clocks by the steps that jax_cxl runs, in the order in which it runs them.
+    # The clocks advance by the steps that jax_cxl runs, in its order. The model has to give the
+    # same time.
     @parameterized.product(
         op=levels.OPS, times=((3.0, 5.0, 2.0), (5.0, 3.0, 7.0), (2.0, 9.0, 4.0), (4.0, 1.0, 1.0))
     )
@@ -117,8 +118,8 @@ class LevelsTest(parameterized.TestCase):
         composed.run(Op[op.upper()], jnp.zeros((4, 8)), 0, chunks)
         self.assertEqual(clocks.inside, each.overlapped)
 
-    # With this size, the operand and the result of the step through the pool, or the larger of the
-    # two, have two chunks.
+    # With this size, the larger buffer of the step through the pool has two chunks, or both its
+    # operand and its result have two.
     @parameterized.parameters(("all_reduce", 2), ("all_gather", 2), ("all_gather", 4))
     def test_chunks_are_those_that_jax_cxl_makes(self, op, hosts):
         setting = self._setting(hosts=hosts)

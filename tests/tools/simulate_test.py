@@ -54,7 +54,8 @@ class CommandLineTest(parameterized.TestCase):
         # long as the cards are fast enough.
         half = seconds("--tier-write=10", "--tier-read=10", "--cards=12")
         self.assertBetween(half / seconds("--cards=12"), 1.9, 2.1)
-        # The store's traffic of three GPUs, 45 GB/s, takes all of the two cards' 22.5 GB/s each.
+        # Each of three GPUs reads 15 GB/s from the store, 45 GB/s in all. This takes all of the
+        # rate of the two cards, 22.5 GB/s each.
         code, _, err = _run("--op=all_gather", "--cards=2", "--tier-read=15")
         self.assertEqual(code, 2)
         self.assertIn("22.5 GB/s of a card's reads", err)
@@ -203,7 +204,7 @@ class StudyTest(parameterized.TestCase):
             self.assertGreater(over.ours, 0.94 * over.even, over)
 
     # Even and odd ranks take turns to put the inputs of all_reduce. When all ranks put them at the
-    # same time, `ours` was 0.83, although the links allow 0.94.
+    # same time, the speed was only 0.83 of that of InfiniBand, although the links allow 0.94.
     @parameterized.parameters(8, 12)
     def test_all_reduce_keeps_the_cards_busy(self, hosts):
         setting = model.Setting(hosts=hosts)
@@ -253,7 +254,8 @@ class StudyTest(parameterized.TestCase):
         setting = model.Setting(hosts=32, slot_bytes=128 * c.KIB)
         size = 256 * c.MIB
         exact = model.ours(op, size, setting, exact=True).seconds
-        # Ranks of an all_to_all drift apart for longer than the sample, so it is less exact.
+        # Ranks of an all_to_all drift apart for longer than the sample, so here the sample is less
+        # exact.
         delta = 0.2 if op == "all_to_all" else 0.05
         self.assertAlmostEqual(model.ours(op, size, setting).seconds / exact, 1, delta=delta)
 

@@ -112,7 +112,8 @@ class AnalysisTest(parameterized.TestCase):
         ]
         job = analysis.analyze(ranks, {0: 6, 1: 0})
         self.assertEqual(list(job.culprits), [1])
-        # A pool that was kept: no rank has a heartbeat, so a missing one says nothing about a rank.
+        # This stands for a pool that was kept. No rank has a heartbeat there, so a missing
+        # heartbeat says nothing about a rank.
         self.assertEmpty(analysis.analyze(ranks, {0: 0, 1: 0}).culprits)
 
     def test_when_all_are_gone_the_one_without_a_word_is_to_blame(self):

@@ -93,7 +93,7 @@ class LatenessTest(parameterized.TestCase):
 
     @parameterized.product(ranks=(2, 4), kind=("even", "heavy", "rare"))
     def test_equal_ranks_are_not(self, ranks, kind):
-        """In 1,000 runs there is no false alarm, whatever the distribution of the delays."""
+        """In the 1,000 runs of all cases there is no false alarm, whatever the delays are."""
         draw = {
             "even": lambda chance: chance.uniform(0.0, 0.02),
             "heavy": lambda chance: 1e-3 * chance.paretovariate(1.1),

@@ -9,7 +9,8 @@ from absl.testing import absltest
 _ROOT = pathlib.Path(__file__).parents[3]
 _JAX = pathlib.Path(jax.__file__).parent / "_src"
 _PAGE = _ROOT / "docs" / "troubleshooting.md"
-# Splits a quoted message at the parts that the program fills in, and where a literal may end.
+# Splits a quoted message at the parts that the program fills in, and where a string literal of the
+# sources may end.
 _FILLED_IN = re.compile(r"\.\.\.|\d+|[()]|\brank\b|\bby signal\b|\bValueError:|, ")
 
 

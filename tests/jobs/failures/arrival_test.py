@@ -1,4 +1,4 @@
-"""Without a launcher, the other processes name a process that does not join the job."""
+"""Without a launcher: if a process does not join the job, the errors of the others name it."""
 
 import os
 import socket

@@ -28,7 +28,7 @@ def parents() -> dict[int, int]:
 
 
 def descendants(pid: int) -> set[int]:
-    """Returns the ids of all processes below one."""
+    """Returns the ids of all descendants of a process."""
     below = {child for child, parent in parents().items() if parent == pid}
     return below.union(*map(descendants, below))
 

@@ -55,8 +55,8 @@ class EndingTest(parameterized.TestCase):
     def check_gone(self) -> None:
         self.assertEmpty(job.pool_files(self._name))
 
-    # "kill_a_creator" kills a rank as if it died in a regroup. There a rank creates a pool, whose
-    # name stays until the other ranks have opened it.
+    # "kill_a_creator" kills a rank that has just created another pool, as ranks do in a regroup.
+    # The file of this pool still has its name, because the other ranks have not opened the pool.
     @parameterized.parameters(
         ("normal", 0), ("exception", 1), ("kill_one", 137), ("kill_a_creator", 137)
     )
@@ -129,7 +129,8 @@ class SweepTest(absltest.TestCase):
     def test_leftover_of_a_dead_job_goes_and_a_locked_one_stays(self):
         name = f"sweep-{uuid.uuid4().hex[:8]}"
         leftover = f"/dev/shm/jax_cxl.{name}.dead"
-        # The pool of a living job, which still has its name, as between creation and unlink.
+        # This pool of a living job still has its name, as in the moment between creation and
+        # unlink.
         living = _create(f"{name}.living")
         with open(leftover, "x") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # A job that starts meanwhile must not remove it.
@@ -144,7 +145,8 @@ class SweepTest(absltest.TestCase):
         np.save(array, np.zeros(9))
         pool = _create(f"{name}.read")
         fd, offset = pool.opened_file()
-        # --post-mortem keeps recorders in this form, with the header of the pool.
+        # --post-mortem writes files of this form. Such a file begins with the header of a pool, but
+        # is not a pool.
         recorders = _core.read_job_record(fd, offset, "pool").to_bytes()
         contents = {"npy": array.getvalue(), "text": b"results", "recorders": recorders}
         files = [f"jax_cxl.{name}.{kind}" for kind in contents]

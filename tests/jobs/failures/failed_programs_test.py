@@ -1,4 +1,4 @@
-"""A rank whose program fails outside of its collectives ends the waits of the other ranks."""
+"""If a program fails on a rank outside of its collectives, the other ranks stop waiting for it."""
 
 import re
 

@@ -91,7 +91,8 @@ class SeveralProcessesTest(parameterized.TestCase):
             launcher=(f"--restart-lost={restarts}",),
         )
         for process in range(3):
-            # One sum comes before the loss and one after it. A successor computes only the second.
+            # Each process prints one sum before the loss and one after it. A successor prints only
+            # the second one.
             self.assertEqual(said.count(f"[{process}] sum 3"), 2, said)
             self.assertEqual(said.count(f"[{process}] done"), 1, said)
 

@@ -271,7 +271,7 @@ class EndTest(LaunchTestCase):
         started = time.monotonic()
         status, _, stderr = self.launch("-n", "3", "--grace=50", "end.py", how)
         self.assertEqual(status, expected)
-        # This is well before the end of the grace period, because sleepers obey SIGTERM.
+        # This is well before the end of the grace period, because the sleeping ranks obey SIGTERM.
         self.assertLess(time.monotonic() - started, 30)
         said = [line for line in stderr.splitlines() if line.startswith("jax_cxl.launch: ")]
         if message is None:
@@ -341,8 +341,8 @@ class EndTest(LaunchTestCase):
             launcher.communicate(timeout=30)
         self.assertEqual(launcher.returncode, 130)
 
-    # There are 8,000 rounds. A launcher that used a signal handler and waitpid missed a signal
-    # within 500 to 3,500 rounds.
+    # The test makes 8,000 rounds, which is enough to find a launcher that misses signals. A
+    # launcher that used a signal handler and waitpid missed one within 500 to 3,500 rounds.
     @pytest.mark.long
     def test_no_signal_is_missed(self):
         command = [sys.executable, str(PROGRAMS / "two_signals.py"), "8000"]

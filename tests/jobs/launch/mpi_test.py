@@ -88,8 +88,9 @@ class VariablesTest(parameterized.TestCase):
             mock.patch.dict(os.environ, _HYDRA | {"PMI_FD": str(theirs.fileno())}),
         ):
             address = cluster.get_coordinator_address(None, None)
-        # The port comes from the process id of Hydra's proxy: the process that made the sockets of
-        # PMI_FD, or without PMI_FD the parent. The test process plays this proxy in both calls.
+        # The port comes from the process id of Hydra's proxy. If there is a PMI_FD, the proxy is
+        # the process that made this socket; otherwise it is the parent. The test process is the
+        # proxy in both calls.
         with (
             mock.patch.object(os, "getppid", return_value=os.getpid()),
             mock.patch.dict(os.environ, _HYDRA),
@@ -103,8 +104,8 @@ class VariablesTest(parameterized.TestCase):
 
 class UnchangedTest(absltest.TestCase):
     def test_a_program_that_does_not_import_jax_cxl(self):
-        # JAX itself knows these variables of Open MPI 4, and derives a port from the job's number.
-        # The number is this process's id, so that tests use different ports.
+        # JAX itself knows these variables of Open MPI 4, and derives a port from the job's number
+        # in them. The number is the test's process id, so that tests use different ports.
         program = pathlib.Path(__file__).parent / "programs/jitted_sum.py"
         variables = {
             "OMPI_MCA_orte_hnp_uri": f"{os.getpid() << 16}.0;tcp://127.0.0.1:34911",

@@ -139,7 +139,7 @@ class _Host:
         return self._cache.setdefault(index, self._memory.get(index, 0))
 
     def write_to_memory(self, index: int, value: int, write_back: bool) -> None:
-        """Writes like a device whose writes do not stay in a cache."""
+        """Writes as a device does: to the memory, without leaving the value in a cache."""
         self._memory[index] = value
 
 

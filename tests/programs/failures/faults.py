@@ -65,8 +65,8 @@ _ALONE = {
     "exits": _exits,
     "os._exit": _exits_at_once,
 }
-# Programs in which the two ranks disagree. In the first cases, a rank may have nothing to wait for.
-# So these end with a psum, which then raises the error.
+# Programs in which the two ranks disagree. In the first seven cases, a rank may wait for nothing
+# and thus not notice. So both ranks end with a psum, which then raises the error.
 _PSUM, _PMAX = mismatch.PSUM, mismatch.PMAX
 _DISAGREE = {
     name: ([*mismatch.CASES[name][0], _PSUM], [*mismatch.CASES[name][1], _PSUM])

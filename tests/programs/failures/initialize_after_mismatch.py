@@ -24,7 +24,7 @@ def main() -> None:
     total, most = program(jax_cxl.psum), program(jax_cxl.pmax)
     total(np.float32(1)).block_until_ready()
     for turn in range(2):
-        # From here on the ranks have launched the programs a different number of times.
+        # From here on, the ranks have launched each program different numbers of times.
         wrong = [total, most][(jax.process_index() + turn) % 2]
         try:
             wrong(np.float32(1)).block_until_ready()

@@ -106,7 +106,10 @@ def train(weights, x, y):
 
 
 def trained(mesh):
-    """Yields the compiled text of `train` twice: with collectives taken over, then also early."""
+    """Yields the compiled text of `train` twice, with its collectives taken over.
+
+    In the first text, the starts are where XLA has put them. In the second one, they come early.
+    """
     world = World({0: 0, 1: 1}, {0: 0, 1: 1}, gpus=True)
     allowed = [None, 64 << 20]
 
@@ -138,8 +141,8 @@ def in_levels(platform):
     """Yields collectives in levels, of two processes with two GPUs each.
 
     Yields the name, the text, and the memory besides operand and result. The memory is given in
-    multiples of the operand or the result, whichever is larger. It is None for collectives that a
-    program starts.
+    multiples of the operand or the result, whichever is larger. The memory is None for programs
+    with a separate start and done.
     """
     devices = np.array(absent_gpus.devices(processes=2, gpus=2))
     mesh = jax.sharding.Mesh(devices.reshape(2, 2), ("host", "gpu"))
@@ -161,10 +164,10 @@ def in_levels(platform):
         ):
             return jax.jit(program).lower(*arguments).compile()
 
-    # `multiple` is the size of the operand divided by the size of the larger buffer of the step
-    # through the pool. In this step of a sum or a broadcast, each of the two ranks of a process
-    # moves half of the operand. In this step of an all-gather, a rank gets the parts of two
-    # processes, twice its operand.
+    # `multiple` is the size of the operand divided by that of the larger buffer of the step through
+    # the pool. It is 2 for a sum or a broadcast: in their step, each of the two ranks of a process
+    # moves half of the operand. It is 0.5 for an all-gather: in its step, a rank gets the parts of
+    # two processes, twice its operand.
     for run, multiple, options in (
         (jax_cxl.psum, 2, {}),
         (jax_cxl.psum_scatter, 2, {"tiled": True}),

@@ -16,7 +16,7 @@ ELEMENTS = 1 << 18
 
 
 def traffic(mesh: Any, function: Any) -> tuple[int, int]:
-    """Returns the bytes and calls of this process in one collective of 1 MiB a device."""
+    """Returns the bytes and calls of this process in one collective of 1 MiB on each device."""
     sharding = jax.NamedSharding(mesh, jax.P(AXES))
     x = jax.make_array_from_callback(
         (mesh.size * ELEMENTS,), sharding, lambda _: np.ones(ELEMENTS, np.float32)
@@ -57,7 +57,8 @@ def main(_) -> None:
     flat, levels = found["psum", False][0], found["psum", True][0]
     if levels * 4 > flat + 4096:
         raise SystemExit(f"psum in levels wrote {levels} bytes, flat {flat}")
-    # A device sends one message, of half its array, to the device in the other process.
+    # In levels, each device sends half of its array, in one message, to a device of the other
+    # process.
     if found["all_to_all", True] != (per_process * size // 2, per_process):
         raise SystemExit(f"all_to_all in levels: {found['all_to_all', True]}")
     # Without levels, a device sends seven of its eight blocks through the pool.

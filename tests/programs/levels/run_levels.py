@@ -38,7 +38,7 @@ _CHUNK_BYTES = flags.DEFINE_integer(
 
 DTYPES = ("float32", "bfloat16", "int32", "float16", "complex64", "int4", "float8_e5m2")
 LENGTH = 16  # of the dimension that ranks divide
-# Operands of sums have 45 elements, which no number of ranks divides.
+# Operands with ODD rows have 45 elements, which no number of ranks divides.
 ODD = 15
 
 
@@ -46,8 +46,8 @@ def _broadcast(x: Any, axis_name: Any, **options: Any) -> Any:
     return jax_cxl.broadcast(x, axis_name, root=lax.axis_size(axis_name) - 2, **options)
 
 
-# Name -> (the call, what `expect` makes of its transpose under check_vma, whether operands have ODD
-# rows). The transpose is "" if there is none.
+# Name -> (the call; how `expect` computes its transpose under check_vma, or "" if it has none;
+# whether its operands have ODD rows).
 OPERATIONS: dict[str, tuple[Callable, str, bool]] = {
     "psum": (jax_cxl.psum, "copy", True),
     "pmean": (jax_cxl.pmean, "divide", True),
@@ -96,7 +96,10 @@ class Cell:
         return collective(x[0])
 
     def expect(self, x: np.ndarray, model: Model) -> Any:
-        """Returns the expected result of `call`. It is the same on all ranks of a group."""
+        """Returns the expected results of `call` on all ranks of a group, stacked.
+
+        `x` has the two values of each rank.
+        """
         _, transpose, odd = OPERATIONS[self.operation]
         x = x[:, :, :ODD] if odd else x
         first, second = (getattr(model, self.operation)(x[:, i]) for i in (0, 1))
@@ -117,7 +120,7 @@ def cells(part: int) -> Iterator[Cell]:
     The selection has every operation and every transformation.
 
     Args:
-      part: number of the half; it only counts whether this is even or odd.
+      part: number of the half. Only whether it is even or odd matters.
     """
     for (o, name), (d, dtype), (t, how) in itertools.product(
         enumerate(OPERATIONS), enumerate(DTYPES), enumerate(TRANSFORMATIONS)

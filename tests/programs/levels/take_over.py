@@ -22,7 +22,7 @@ import jax_cxl
 
 ELEMENTS = 1 << 20
 AXES = ("host", "gpu")
-# The function, and the bytes that a process of four devices sends for one byte on each device.
+# The function, and how many bytes a process of four devices sends for each byte of one device.
 OPERATIONS = {
     "psum": (lambda v: lax.psum(v, AXES), 1.0),
     "psum_scatter": (lambda v: lax.psum_scatter(v, AXES, tiled=True), 0.5),
@@ -32,7 +32,7 @@ OPERATIONS = {
 
 
 def check(mesh: Any, name: str, count: int, in_levels: bool, levels: bool | None) -> None:
-    """Compares one collective of `count` elements a device with the model."""
+    """Compares one collective, of `count` elements on each device, with the model."""
     processes = [device.process_index for device in mesh.devices.flat]
     sharding = jax.NamedSharding(mesh, jax.P(AXES))
     rng = np.random.default_rng(count)

@@ -120,7 +120,7 @@ def main(_) -> None:
             jax.block_until_ready(old())
         except jax_cxl.NotInitializedError as error:
             print(f"old program: {error}", flush=True)
-    # Nothing in a program without arguments tells for which devices it was compiled.
+    # This program has no arguments, so nothing in it tells for which devices it was compiled.
     constant = jax.shard_map(
         lambda: jax_cxl.psum(jax.lax.axis_index("i"), "i"),
         mesh=jax.sharding.Mesh(devices, "i"),

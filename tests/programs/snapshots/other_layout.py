@@ -1,7 +1,8 @@
 """Restores the snapshot of the previous job, checks every bit, and saves the next one.
 
-Runs under `jax_cxl.launch`. `--step=N` restores step N - 1, unless N is 1, and saves step N. The
-next job may have other numbers of processes and devices. The shardings change with each step, too.
+Runs under `jax_cxl.launch`. Unless N is 1, `--step=N` first restores step N - 1. Then it saves step
+N. The next job may have other numbers of processes and devices. The shardings change with each
+step, too.
 """
 
 import pathlib

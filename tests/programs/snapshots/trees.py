@@ -1,7 +1,7 @@
 """Saves and restores trees of every kind, and trees in which the processes disagree.
 
-Runs under `jax_cxl.launch`. `--step=N` first restores step N - 1, which a job with other numbers of
-processes and devices may have saved, unless N is 1. Then it saves step N and restores it. With
+Runs under `jax_cxl.launch`. Unless N is 1, `--step=N` first restores step N - 1, which a job with
+other numbers of processes and devices may have saved. Then it saves step N and restores it. With
 `--disagree` it also saves trees that must be refused on all processes.
 """
 

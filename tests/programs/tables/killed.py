@@ -67,7 +67,7 @@ def _write() -> None:
     table = jax_cxl.Table.open(_WHERE.value, "table", timeout=100)
     take = jax.jit(table.take)
     everything = np.arange(ROWS, dtype=np.int32)
-    # An earlier job may have died in a step. This empty step completes it, or finds that it has not
+    # An earlier job may have died in a step. This empty step completes that step, unless it had not
     # begun.
     table.add(np.empty(0, np.int32), np.empty((0, WIDTH), np.int32))
     step = int(take(everything[:1])[0, 0])
@@ -103,8 +103,8 @@ def _let_die(table: jax_cxl.Table, rng: random.Random) -> None:
 def _read() -> None:
     table = jax_cxl.Table.open(_WHERE.value, "table", timeout=100)
     if _BREAK.value:
-        # This makes a table over the same memory that does not look at the words, so that its takes
-        # do not notice when rows change.
+        # The words tell which step changes a part of the rows. This makes a table over the same
+        # memory that ignores the words, so that its takes do not notice when rows change.
         rows = table._columns["rows"]
         rows.native = None
         rows.__init__(

@@ -1,7 +1,8 @@
 """A job of a test of tables: its processes train a table together, with a dense array beside it.
 
-Runs under `jax_cxl.launch`. Each process has its own ids and updates, or its shards of arrays over
-all processes. One process lets a step fail, which changes nothing on any process.
+Runs under `jax_cxl.launch`. In odd steps, each process passes ids and updates of its own. In even
+steps, they are arrays over all processes, of which it has its shards. Later, one process lets a
+step fail, which changes nothing on any process.
 """
 
 import jax

@@ -2,7 +2,8 @@
 
     ends_early.py STAGE ENDING
 
-STAGE is a function that jax_cxl calls when it starts. Here it first waits a second in native code.
+STAGE is a function that jax_cxl calls when it starts. In this program, the function first waits a
+second in native code.
 ENDING is how each process ends once it has reached STAGE.
 """
 

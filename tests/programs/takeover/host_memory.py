@@ -42,7 +42,8 @@ def main(_):
         raise SystemExit("nothing went through the pool")
     (adam, *_) = state
     kinds = {adam.mu.sharding.memory_kind, adam.nu.sharding.memory_kind}
-    # The expected weights come from NumPy, which rounds the mean differently.
+    # The expected weights come from NumPy, which rounds the mean differently. So they are compared
+    # with a tolerance.
     w, mu, nu = values.astype(np.float64), 0.0, 0.0
     for count in range(1, 4):
         gradient = 2 * (w - w.mean())

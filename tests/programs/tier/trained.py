@@ -1,7 +1,7 @@
 """Trains with a pooled optimizer while processes are killed, under `jax_cxl.launch`.
 
-Half of the deaths come in the middle of an update, after a random number of writes; the others at
-random times. Each step prints its loss, which does not depend on the number of processes. So the
+Half of the deaths come in the middle of an update, after a random number of writes; the others come
+at random times. Each step prints its loss, which does not depend on the number of processes. So the
 losses are those of an undisturbed run only if every restored state was right and complete.
 """
 

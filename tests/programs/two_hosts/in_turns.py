@@ -1,4 +1,4 @@
-"""A process of a job of two: it communicates and ends, or process 1 dies, as `how` says."""
+"""One of the two processes of a job: it communicates and ends, or process 1 dies, as `how` says."""
 
 import os
 import sys

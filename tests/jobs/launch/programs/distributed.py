@@ -2,7 +2,7 @@
 
 import os
 
-# Only works if nothing imported JAX before the script.
+# These settings have an effect only if nothing imported JAX before the script.
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=5"
 

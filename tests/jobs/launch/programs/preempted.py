@@ -1,4 +1,4 @@
-"""Rank 1 fails while rank 0 waits, with JAX's preemption service there to swallow SIGTERM."""
+"""Rank 1 fails while rank 0 waits. JAX's preemption service swallows SIGTERM."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Sends two signals to a waiting launcher, the second once the first has been passed on."""
+"""Sends two signals to a waiting launcher, the second after the first has been passed on."""
 
 import os
 import signal
