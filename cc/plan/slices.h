@@ -14,10 +14,10 @@
 // the receiver's output) and recv_sizes. All of them count rows. A column has
 // num_ranks * slices entries: `slices` for each rank.
 //
-// A call can be a batch of exchanges. Operand and output then have the rows of
-// all elements of the batch, one after another. Entry k of a column belongs to
-// element k % elements, and an offset counts rows from the first row of that
-// element.
+// A call can be a batch of exchanges, which are called its elements. Operand
+// and output then have the rows of all elements of the batch, one after
+// another. Entry k of a column belongs to element k % elements, and an offset
+// counts rows from the first row of that element.
 //
 // The host and the devices use the same functions, so that they find the same
 // errors.

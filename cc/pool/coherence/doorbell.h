@@ -27,9 +27,9 @@ class Doorbells {
   const Coherence& coherence() const { return coherence_; }
 
   // Returns doorbells for memory that has a new owner. When the owner took the
-  // memory, its words had values of at most `first`. Values are therefore
-  // counted from `first`, so that a word that the owner has not rung yet reads
-  // as 0.
+  // memory, no word in the memory had a value above `first`. Values are
+  // therefore counted from `first`, so that a word that the owner has not rung
+  // yet reads as 0.
   Doorbells From(uint64_t first) const {
     Doorbells from = *this;
     from.first_ = first;
