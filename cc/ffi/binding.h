@@ -110,7 +110,7 @@ class Handlers {
     const Status status = CheckTables(context, rows, arguments, results);
     if (status.ok()) return xla::ffi::Error::Success();
     // This program fails here. Tell the other ranks, because they may wait for
-    // its later collectives.
+    // later collectives of this program.
     if (auto device = FindDevice<Platform>(ordinal); device.ok())
       device->local->endpoint->Abort(status);
     return ToFfiError(status);

@@ -18,9 +18,9 @@
 
 namespace jax_cxl::pool {
 
-// The place of a header that a dead job has left in the memory of a new pool. A
-// header at the beginning of a part of this pool is not among them, because the
-// new pool overwrites it.
+// The place of a header that a dead job has left in the memory of a new pool.
+// CheckNoJobLives does not return headers at the beginning of a part of this
+// pool, because the new pool overwrites them.
 struct OldHeader {
   size_t part;
   uint64_t offset;  // relative to the part

@@ -21,8 +21,8 @@ class JobRecord {
  public:
   // Copies the control pages of the pool that starts at `offset` of `fd`. `fd`
   // is the descriptor of a pool's file, of a saved job record or of a dax
-  // device. `name` is the name for messages. Fails with kDataLoss if there is
-  // no complete pool of this layout version.
+  // device. `name` is the name that messages give it. Fails with kDataLoss if
+  // there is no complete pool of this layout version.
   static Result<JobRecord> Read(int fd, uint64_t offset,
                                 const std::string& name);
 

@@ -83,7 +83,7 @@ struct Bfloat16Pair {
   }
 
  private:
-  // Returns the bfloat16 nearest to `value` in the upper half of the word. The
+  // Returns a word whose upper half is the bfloat16 nearest to `value`. The
   // lower half is undefined.
   JAX_CXL_INLINE static uint32_t Rounded(float value) {
     const uint32_t bits = Bits(OneNan(value));

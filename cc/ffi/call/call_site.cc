@@ -156,9 +156,9 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
                     a.rows.size() > 2 ? static_cast<uint64_t>(a.rows[2]) : 0,
                     a.rows.size() > 3 ? static_cast<uint64_t>(a.rows[3]) : 1};
   // If the compiler hook has replaced no collective of the program, the
-  // attributes contain neither call numbers nor source lines. The hook does not
-  // add them, because the donation of a module's arguments is dropped when a
-  // hook changes the module.
+  // attributes contain neither call numbers nor source lines. In that case the
+  // hook does not add them, because the donation of a module's arguments is
+  // dropped when a hook changes the module.
   ProgramSites& sites = ProgramSites::Get();
   const std::string program(a.program);
   int64_t number = a.site;

@@ -18,8 +18,8 @@ namespace jax_cxl::pool {
 class Doorbells {
  public:
   // If `guard` is not null, Ring does nothing once the mapping has lost memory.
-  // Data that this process has written may not have reached the pool then, so
-  // other processes must not be told of them.
+  // From then on, data that this process has written may not have reached the
+  // pool, so other processes must not be told of the data.
   Doorbells(const Coherence& coherence, uint64_t epoch,
             const MappingGuard* guard = nullptr)
       : coherence_(coherence), tag_(epoch << kValueBits), guard_(guard) {}

@@ -18,8 +18,8 @@
 //   extent e > 0      a copy of the header with its own extent_index, padded
 //                     to kPageBytes, then rank 0's arena in extent e, ...
 //
-// An extent is one pool device. If files emulate devices, it is one of the
-// equal parts of a file. Every word has only one writer as long as the job
+// An extent is one pool device. If files emulate devices, an extent is one of
+// the equal parts of a file. Every word has only one writer as long as the job
 // runs. The creator writes the header. Rank r writes RankPage r, Recorder r and
 // its own arenas, and nothing else.
 namespace jax_cxl::pool {

@@ -15,8 +15,9 @@
 
 namespace jax_cxl::pool {
 
-// Marks memory that has the layout of a user of PersistentMemory. By the
-// signature, the user recognizes its own memory.
+// Marks memory with the layout of one user of PersistentMemory, such as
+// jax_cxl/_store. By the signature, the user recognizes memory that has its
+// layout.
 struct Signature {
   std::string magic;
   std::vector<uint64_t> offsets;  // where the magic may be, in each path
