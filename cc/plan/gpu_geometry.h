@@ -47,9 +47,9 @@ Geometry GpuGeometry(int num_devices, int num_ranks,
                      uint64_t slot_bytes = kGpuSlotBytes);
 
 // Short messages use a ring of their own, whose data carry flags
-// (cc/engine/cuda/flagged/flagged.h). Each call takes one round of that ring. A
-// slot holds kFlaggedBytes of data, or up to kMostFlaggedBytes if memory
-// allows.
+// (cc/engine/cuda/flagged/flagged.h). Each short message takes one round of
+// that ring. A slot holds kFlaggedBytes of data, or up to kMostFlaggedBytes if
+// memory allows.
 inline constexpr uint64_t kFlaggedBytes = uint64_t{64} << 10;
 inline constexpr uint64_t kMostFlaggedBytes = uint64_t{256} << 10;
 inline constexpr int kFlaggedSlots = 4;

@@ -58,8 +58,8 @@ Stagger StaggerOf(const Geometry& geometry) {
 // The plan if every round lies on all devices. Readers follow the root closely,
 // because they use all devices in any round. If there are more readers than
 // devices, the speed of readers is limited by the devices, and not by the
-// readers' links. In that case, readers start in different rounds, to load the
-// devices equally.
+// readers' links. In that case, readers of a long message start in different
+// rounds, to load the devices equally.
 uint64_t Striped(Planner& planner) {
   const Geometry& geometry = planner.geometry();
   const bool many = planner.ranks() - 1 > geometry.num_devices;

@@ -127,7 +127,7 @@ Status CheckContents(KeptPath& path, const Signature& signature) {
   return path.ours ? OkStatus() : zeros;
 }
 
-// Marks each path as lost whose file is too short.
+// Marks a path as lost if its file is too short.
 void FindLost(std::vector<KeptPath>& paths) {
   for (KeptPath& path : paths) {
     const uint64_t end = path.piece.offset + path.piece.bytes;

@@ -51,12 +51,12 @@ struct KeptPath;
 // Thread-safe.
 class PersistentMemory {
  public:
-  // Maps the memory that `spec` names (not Shm). Creates missing files with
-  // mode 0600 and spec.bytes zeros. The files stay when the object is
-  // destroyed. Holds a shared lock on each path, which shows that the memory is
-  // in use. Fails if a device has less than `least_bytes`. If Open fails, all
-  // files are as they were. The errors are those of Pool::Create; kDataLoss
-  // names the path that holds something else.
+  // Maps the memory that `spec` names (not Shm). New files have mode 0600 and
+  // spec.bytes zeros, and they stay when the object is destroyed. Holds a
+  // shared lock on each path, which shows that the memory is in use. Fails if a
+  // device has less than `least_bytes`. If Open fails, all files are as they
+  // were. The errors are those of Pool::Create; kDataLoss names the path that
+  // holds something else.
   static Result<std::unique_ptr<PersistentMemory>> Open(
       const PoolSpec& spec, const Signature& signature, OpenMode mode,
       uint64_t least_bytes = 0);
