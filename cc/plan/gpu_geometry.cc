@@ -48,9 +48,9 @@ Geometry GpuGeometry(int num_devices, int num_ranks, uint64_t slot_bytes) {
 
 Geometry FlaggedGeometry(int num_ranks, uint64_t slot_bytes) {
   // Blocks of up to all_read_bytes are so short that every rank should read all
-  // inputs. It reads more bytes than if ranks shared the reduction. But the
-  // data cross the link only once, and with a shared reduction they would cross
-  // it twice in a row.
+  // inputs. With more than two ranks, it reads more bytes than if ranks shared
+  // the reduction. But the data cross the link only once, and with a shared
+  // reduction they would cross it twice in a row.
   return {.slot_bytes = slot_bytes,
           .num_slots = kFlaggedSlots,
           .all_read_bytes = std::min(
