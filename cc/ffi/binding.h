@@ -18,9 +18,9 @@
 // buffers that XLA passes. The template parameter `Platform` is a class that
 // defines what differs:
 //
-//   Context        the type of what XLA binds for a handler: the id of the
-//                  launch on CPUs, the stream on GPUs
-//   Bound          the argument of Ctx<> that binds it
+//   Context        the type of the context that XLA passes to a handler: the id
+//                  of the launch on CPUs, the stream on GPUs
+//   Bound          the argument of Ctx<> that makes XLA pass the context
 //   Outcome        what a handler returns
 //   Runtime        comm::Runtime or comm::DeviceRuntime
 //   Finish         makes an Outcome from a status
@@ -37,8 +37,8 @@ struct Device {
   const typename Platform::Runtime::Local* local = nullptr;
 };
 
-// Returns the runtime, and its entry (`local`) for XLA's device number
-// `ordinal`.
+// Returns the runtime of this process, and the runtime's entry (`local`) for
+// the device to which XLA has given the number `ordinal`.
 template <typename Platform>
 Result<Device<Platform>> FindDevice(int32_t ordinal) {
   Device<Platform> device;
@@ -110,7 +110,7 @@ class Handlers {
     const Status status = CheckTables(context, rows, arguments, results);
     if (status.ok()) return xla::ffi::Error::Success();
     // This program fails here. Tell the other ranks, because they may wait for
-    // its later collectives.
+    // later collectives of this program.
     if (auto device = FindDevice<Platform>(ordinal); device.ok())
       device->local->endpoint->Abort(status);
     return ToFfiError(status);

@@ -19,8 +19,8 @@ const T* DataOf(const xffi::AnyBuffer& buffer) {
   return static_cast<const T*>(buffer.untyped_data());
 }
 
-// Sets those members of `buffers` that are operands after the first one, the
-// rows. Returns false if these operands do not match the lowering.
+// Sets the members of `buffers` for all operands except the first one, which
+// holds the rows. Returns false if these operands do not match the lowering.
 bool SetIndices(const plan::Rows& rows, const xffi::RemainingArgs& arguments,
                 RowBuffers* buffers) {
   auto indices = arguments.get<xffi::AnyBuffer>(1);

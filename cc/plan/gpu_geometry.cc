@@ -18,8 +18,9 @@ Stripes GpuStripes(uint64_t slot_bytes, int num_devices, int num_ranks,
 }
 
 Geometry GpuGeometry(int num_devices, int num_ranks, uint64_t slot_bytes) {
-  // With six slots, each of the copy engines' two pipelines has three: one slot
-  // is filled, one is read, and one is in between.
+  // The copy engines work as two pipelines (cc/engine/cuda/copy_engine.h). With
+  // six slots, each pipeline has three: one slot is filled, one is read, and
+  // one is in between.
   constexpr int kMinSlots = 6;
   Geometry geometry;
   geometry.num_devices = num_devices;
@@ -37,17 +38,19 @@ Geometry GpuGeometry(int num_devices, int num_ranks, uint64_t slot_bytes) {
   // get from each peer. So the limit falls with the square of the number of
   // ranks.
   geometry.all_read_bytes = (uint64_t{768} << 10) / num_ranks / num_ranks;
-  // For smaller chunks than this, doorbells cost more time than the overlap
-  // saves. With several devices, smaller chunks pay off, because the devices
-  // share the load of a message only if it has several chunks.
+  // If chunks are smaller than this, doorbells cost more time than the overlap
+  // saves. With several devices the limit is lower: smaller chunks pay off,
+  // because the devices share the load of a message only if it has several
+  // chunks.
   geometry.min_chunk_bytes = uint64_t{num_devices > 1 ? 24u : 256u} << 10;
   return geometry;
 }
 
 Geometry FlaggedGeometry(int num_ranks, uint64_t slot_bytes) {
-  // If every rank reads all inputs, it reads up to twice the bytes, but the
-  // data cross the link only once, instead of twice in a row. That pays off up
-  // to all_read_bytes.
+  // Blocks of up to all_read_bytes are so short that every rank should read all
+  // inputs. With more than two ranks, it reads more bytes than if ranks shared
+  // the reduction. But the data cross the link only once, and with a shared
+  // reduction they would cross it twice in a row.
   return {.slot_bytes = slot_bytes,
           .num_slots = kFlaggedSlots,
           .all_read_bytes = std::min(

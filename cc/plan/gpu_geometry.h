@@ -36,20 +36,20 @@ inline constexpr uint32_t kGpuBlocks = 64;
 Stripes GpuStripes(uint64_t slot_bytes, int num_devices, int num_ranks,
                    uint32_t num_blocks);
 
-// Returns the layout of the rings of a group of GPUs, for a pool of
-// `num_devices` devices with space for slots of `slot_bytes`. The simulator
-// uses this layout unchanged, for links of 20 GB/s. The CUDA engine chooses
-// another size of slots, and its kernels put another number of bytes into a
-// round. Both choices come from measurements on links of 55 GB/s
+// Returns the layout of the rings of a group of GPUs, with slots of
+// `slot_bytes` bytes, in a pool of `num_devices` devices. The simulator uses
+// this layout unchanged, for links of 20 GB/s. The CUDA engine chooses another
+// size of slots, and its kernels put another number of bytes into a round. Both
+// choices come from measurements on links of 55 GB/s
 // (cc/comm/cuda/device_connection.h).
 inline constexpr uint64_t kGpuSlotBytes = uint64_t{2} << 20;
 Geometry GpuGeometry(int num_devices, int num_ranks,
                      uint64_t slot_bytes = kGpuSlotBytes);
 
 // Short messages use a ring of their own, whose data carry flags
-// (cc/engine/cuda/flagged/flagged.h). Each call takes one round of that ring. A
-// slot holds kFlaggedBytes of data, or up to kMostFlaggedBytes if memory
-// allows.
+// (cc/engine/cuda/flagged/flagged.h). Each short message takes one round of
+// that ring. A slot holds kFlaggedBytes of data, or up to kMostFlaggedBytes if
+// memory allows.
 inline constexpr uint64_t kFlaggedBytes = uint64_t{64} << 10;
 inline constexpr uint64_t kMostFlaggedBytes = uint64_t{256} << 10;
 inline constexpr int kFlaggedSlots = 4;
@@ -66,7 +66,8 @@ inline constexpr int kFlaggedExpansion = 2;
 // links, the larger the best `most`.
 bool IsFlagged(const Request& request, uint64_t most);
 inline constexpr uint64_t kFlaggedAt20GBps = uint64_t{64} << 10;  // modeled
-// The best `most` for links of 55 GB/s, as a number of slots (measured).
+// For links of 55 GB/s, the best `most` is the size of the data in this many
+// slots of the ring for short messages (measured).
 inline constexpr uint64_t kFlaggedSlotsAt55GBps = 4;
 
 }  // namespace jax_cxl::plan

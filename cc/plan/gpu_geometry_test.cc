@@ -65,8 +65,8 @@ TEST(GpuGeometryTest, ARoundLiesOnAllDevices) {
 }
 
 // Each rank's part of a slot starts with a unit of block 0. So a slot must have
-// room for a period of units for each rank, and units must not be smaller than
-// kSlotAlignment.
+// room for at least one period (a unit of every block) for each rank, and units
+// must not be smaller than kSlotAlignment.
 TEST(GpuGeometryTest, PartsStartWithTheFirstBlock) {
   for (int n : {1, 2, 3, 8, 12, 64}) {
     const Stripes stripes = GpuStripes(kGpuSlotBytes, 6, n, kGpuBlocks);

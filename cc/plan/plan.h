@@ -98,9 +98,9 @@ struct Geometry {
   // several, the readers of one ring visit its rounds in different orders, so
   // that they use different devices at the same time.
   int num_devices = 1;
-  // Number of parts of a round, each of which lies on the next device after
-  // that of the previous part (see Stripes in gpu_geometry.h). If it is 1, a
-  // round of a rank lies on one device.
+  // The number of parts into which a round of a rank is divided. Each part lies
+  // on the device after that of the previous part (see Stripes in
+  // gpu_geometry.h). If the number is 1, a round of a rank lies on one device.
   int device_parts = 1;
   // The smallest size of a chunk. A block is cut into at least kPipelineChunks
   // chunks, and at least as many as the ring has slots, so that ranks retrieve
@@ -142,8 +142,8 @@ std::string_view StepKindName(StepKind kind);
 // wait. kPut, kPutOutput and kReduceToSlot wait until their slot is free: every
 // peer has released round - num_slots, even peers that do not read it. kGet
 // waits until `peer` has published `round`. kReduce* waits until all sources
-// except this rank have published it. Only kGet may have bytes = 0. If a step
-// reads a slot, its offset in the slot is a multiple of kSlotAlignment.
+// except this rank have published `round`. Only kGet may have bytes = 0. If a
+// step reads a slot, `from` is a multiple of kSlotAlignment.
 struct Step {
   StepKind kind = StepKind::kCopy;
   int32_t peer = -1;  // kGet

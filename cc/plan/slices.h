@@ -11,13 +11,13 @@
 
 // The slices of a ragged_all_to_all. Each rank has a table of four columns,
 // which lie one after another: input_offsets, send_sizes, output_offsets (in
-// the receiver's output) and recv_sizes. All of them count rows. A column has
-// num_ranks * slices entries: `slices` for each rank.
+// the receiver's output) and recv_sizes. The entries of all columns count rows.
+// A column has num_ranks * slices entries: `slices` for each rank.
 //
-// A call can be a batch of exchanges. Operand and output then have the rows of
-// all elements of the batch, one after another. Entry k of a column belongs to
-// element k % elements, and an offset counts rows from the first row of that
-// element.
+// A call can be a batch of exchanges, which are called its elements. Operand
+// and output then have the rows of all elements of the batch, one after
+// another. Entry k of a column belongs to element k % elements, and an offset
+// counts rows from the first row of that element.
 //
 // The host and the devices use the same functions, so that they find the same
 // errors.
@@ -39,10 +39,10 @@ struct SliceTables {
   constexpr uint64_t operand_rows() const { return rows.table / rows.elements; }
   constexpr uint64_t output_rows() const { return rows.taken / rows.elements; }
 
-  // Return the first row of slice `k` that `rank` sends, in the operand of
-  // `rank` and in the output of the receiver. Rows are counted over all
-  // elements of the batch. Requires that CheckSlice finds no fault in this
-  // slice.
+  // Return the first row of slice `k` that `rank` sends. InputRow is the row in
+  // the operand of `rank`, and OutputRow the row in the output of the receiver.
+  // Rows are counted over all elements of the batch. Requires that CheckSlice
+  // finds no fault in this slice.
   constexpr uint64_t InputRow(uint64_t rank, uint64_t k) const {
     return Element(k) * operand_rows() + At(rank, 0, k);
   }

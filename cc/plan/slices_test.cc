@@ -63,9 +63,9 @@ TEST(SlicesTest, ErrorsNameRankAndEntry) {
             "rank 0 and rows [14, 29) from rank 1 overlap");
 }
 
-// Returns the error message for a batch of three elements, with an entry of its
-// table set to `value`. One rank sends one slice of each element to itself. An
-// element has four rows.
+// Returns the error message for a batch of three elements, if entry number
+// `entry` of the table is set to `value`. One rank sends one slice of each
+// element to itself. An element has four rows.
 std::string RefusalOfBatch(size_t entry, int64_t value) {
   std::vector<int64_t> tables = {0, 1, 2, 3, 2, 1, 1, 2, 3, 3, 2, 1};
   tables[entry] = value;

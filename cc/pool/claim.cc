@@ -26,7 +26,8 @@ constexpr uint64_t kWindowBytes = uint64_t{1} << 30;
 
 constexpr milliseconds kBeat(100);
 // How long a creator waits between storing its token and checking it. This is
-// much longer than another creator takes from its last check to its store.
+// much longer than the time between another creator's last check and its store
+// of a token.
 constexpr milliseconds kSettle(100);
 
 // A process that may be alive. If it is, it increments the word at `word`.
@@ -37,8 +38,9 @@ struct Sign {
   std::string path;
 };
 
-// Returns the size of a device, or the present size of a file. A creator on
-// another host may have enlarged the file since it was opened.
+// Returns the size of a device or of a file. The size of a file is read again
+// each time, because a creator on another host may have enlarged the file since
+// it was opened.
 uint64_t SizeOf(const MapPiece& part, const PoolFile& file) {
   return part.is_device() ? part.file_bytes : file.Size();
 }
@@ -101,9 +103,9 @@ class Search {
            std::equal(kKeeperMagic, std::end(kKeeperMagic), page.keeper.magic);
   }
 
-  // Fails with kDataLoss if snapshots begin at `page`. They outlive their jobs,
-  // so no lock protects them. Files need no such check: HoldsPool refuses to
-  // put a pool into a file that holds anything else.
+  // Fails with kDataLoss if snapshots begin at `page`. Snapshots outlive their
+  // jobs, so no lock protects them. Only devices need this check. For a file,
+  // HoldsPool fails if the file holds anything but a pool or zeros.
   Status CheckNoSnapshots(const std::string& path, uint64_t at,
                           const std::byte* page) const {
     for (const uint64_t offset : kSnapshotsMagicOffsets) {
@@ -232,8 +234,8 @@ void Claim::Beat(const std::stop_token& stop) {
   std::unique_lock lock(mutex);
   for (uint64_t beat = 1; !stop.stop_requested(); ++beat) {
     for (HeaderPage* page : pages_) {
-      // If another job has taken the extent, the counter there belongs to that
-      // job.
+      // If another job has taken the extent, leave the counter there alone,
+      // because it belongs to that job.
       if (guard_.intact() && coherence_.LoadFlag(&page->keeper.claim) == token_)
         coherence_.StoreFlag(&page->keeper_beat.word, beat);
     }

@@ -18,8 +18,9 @@
 
 namespace jax_cxl::pool {
 
-// The place of a header that a dead job has left in the memory of a new pool,
-// but not at the beginning of a part of this pool.
+// The place of a header that a dead job has left in the memory of a new pool.
+// CheckNoJobLives does not return headers at the beginning of a part of this
+// pool, because the new pool overwrites them.
 struct OldHeader {
   size_t part;
   uint64_t offset;  // relative to the part
@@ -43,8 +44,9 @@ Result<std::vector<OldHeader>> CheckNoJobLives(
 // Takes the memory of a pool for a job. Creators on other hosts may want the
 // same memory, and no lock of this kernel keeps them out. Hosts share only
 // atomic loads and stores, so a creator uses Fischer's algorithm. It writes a
-// token, waits for longer than any other creator takes from its last check to
-// its store, and then checks that the token is still there.
+// token, waits, and then checks that the token is still there. The wait is
+// longer than the time between any other creator's last check and its store of
+// a token.
 //
 // While the object exists, a thread increments a counter in every extent. This
 // shows creators on other hosts that the job is alive, even before its ranks

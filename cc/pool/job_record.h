@@ -16,13 +16,13 @@ namespace jax_cxl::pool {
 // A private copy of a pool's control pages, made while the ranks live or after
 // they have ended. It contains the identity of each rank, and the last calls of
 // each rank. No other process can change the copy. But other processes have
-// written its contents, so they need checks.
+// written its contents, so the contents must be checked before use.
 class JobRecord {
  public:
   // Copies the control pages of the pool that starts at `offset` of `fd`. `fd`
-  // is an open file, a saved job record or a dax device, and `name` is its name
-  // for messages. Fails with kDataLoss if there is no complete pool of this
-  // layout version.
+  // is the descriptor of a pool's file, of a saved job record or of a dax
+  // device. `name` is the name that messages give it. Fails with kDataLoss if
+  // there is no complete pool of this layout version.
   static Result<JobRecord> Read(int fd, uint64_t offset,
                                 const std::string& name);
 

@@ -94,9 +94,9 @@ class Pool {
   RankPage* rank_page(int rank) const;
   Recorder* recorder(int rank) const;
 
-  // Returns the arena of `rank` in an extent, which only `rank` writes. It
-  // starts on a page boundary. It may hold old data, so the allocator clears
-  // what must be zero.
+  // Returns the arena of `rank` in an extent. Only `rank` writes to its arena.
+  // The arena starts on a page boundary. It may hold old data, so the allocator
+  // clears what must be zero.
   using Range = ByteRange;
   Range arena(int extent, int rank) const;
 

@@ -67,8 +67,8 @@ Status Pool::TakeMemory(uint64_t token) {
   for (int e = 0; e < num_extents(); ++e) pages.push_back(header_page(e));
   CXL_ASSIGN_OR_RETURN(claim_, Claim::Take(std::move(pages), coherence_,
                                            *guard_, token, files_[0].path()));
-  // Clear these headers. Otherwise the creator of a pool in another part of the
-  // device could mistake them for headers of living jobs.
+  // Clear the headers of dead jobs. Otherwise the creator of a pool in another
+  // part of the device could mistake them for headers of living jobs.
   for (const OldHeader& header : old) {
     std::byte* page = base_ + extents_[header.part].offset + header.offset;
     std::memset(page, 0, sizeof(HeaderPage));
@@ -90,8 +90,9 @@ void Pool::Format(uint64_t token) {
   for (int e = 0; e < num_extents(); ++e) {
     HeaderPage* page = header_page(e);
     if (!claim_) {
-      // Do this before the header is cleared. Otherwise, if the creator died in
-      // between, nobody would recognize its file as a pool.
+      // Mark the file as an unfinished pool before the header is cleared.
+      // Otherwise, if the creator died in between, nobody would recognize the
+      // file as a pool.
       BeginKeeper(page->keeper);
       page->keeper.claim = 0;
       page->keeper.released = 0;

@@ -336,8 +336,8 @@ TEST(PoolTest, FileInUseElsewhereNamesItsKeeper) {
                             std::string(sizeof(host), 'h'));
 }
 
-// A job is alive as long as any of its processes, even if its creator has
-// ended.
+// A job is alive as long as any of its processes is alive, even if its creator
+// has ended.
 TEST(PoolTest, PeerKeepsTheFileInUse) {
   const TempDirectory dir;
   WriteFile(dir / "pool", "");

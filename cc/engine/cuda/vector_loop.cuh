@@ -8,22 +8,23 @@
 
 namespace jax_cxl::cuda {
 
-// A vector that a thread moves. A phase may skip the load of the value, so the
-// value starts as 0. Otherwise the compiler would have to preserve the old
-// contents of its registers through the whole kernel. It would then spill other
-// registers to memory, and wait for the loads into those registers before it
-// spills them.
+// A vector that a thread moves. A phase may skip the load of `value`, so
+// `value` starts as 0. Without an initial value, the compiler would have to
+// preserve the old contents of the registers for `value` through the whole
+// kernel. The compiler would then spill other registers to memory, and wait for
+// the loads into those registers before it spills them.
 struct MovingVector {
   uint64_t offset;  // from the start of the step's bytes; `bytes` or more if
                     // the vector is not among them
   uint4 value = {};
 };
 
-// Runs the phases on those vectors of a step's `bytes` bytes that this thread
-// moves, in batches of several vectors. `Vector` is MovingVector, or derived
-// from it. Each phase is a function of one Vector. All vectors of a batch go
-// through a phase before any of them enters the next phase, so their loads
-// overlap. A phase must skip a vector whose offset is not below `bytes`.
+// Runs `first` and then the phases `others` on this thread's vectors of a step,
+// in batches of several vectors. The step has `bytes` bytes. `Vector` is
+// MovingVector, or derived from it. Each phase is a function of one Vector. All
+// vectors of a batch go through a phase before any of them enters the next
+// phase, so their loads overlap. A phase must skip a vector whose offset is not
+// below `bytes`.
 template <typename Vector, typename Phase, typename... Phases>
 __device__ __forceinline__ void ForEachVector(DataWarp& warp,
                                               const StripeVectors& vectors,

@@ -29,8 +29,9 @@ struct alignas(pool::kInterferenceBytes) SendLine {
 static_assert(sizeof(SendLine) == pool::kInterferenceBytes);
 
 // A word that members compare: the number of a call or round, and a hash of
-// everything else that the members must agree on. Number and hash have the
-// places of a doorbell's epoch and value.
+// everything else that the members must agree on. The number takes the upper
+// bits, where a doorbell has its epoch. The hash takes the lower bits, where a
+// doorbell has its value.
 using pool::kValueBits;
 using pool::kValueMask;
 constexpr uint64_t CallWord(uint64_t number, uint64_t hash) {

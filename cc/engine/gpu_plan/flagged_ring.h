@@ -37,7 +37,7 @@ constexpr uint64_t NumUnits(uint64_t bytes) {
 
 constexpr uint64_t SlotOf(uint64_t round) { return round % kFlaggedSlots; }
 
-// The flag of a round, which is never 0.
+// The flag of a round. It is never 0 in a round that runs (see BeginsAnew).
 constexpr uint32_t FlagOf(uint64_t round) {
   return static_cast<uint32_t>(round + 1);
 }

@@ -80,11 +80,12 @@ class Splitter {
     return gpu_plan.receiving.emplace_back(Make(kind, step));
   }
 
-  // Adds no step. The plan has just reduced a result to the output, and `step`
-  // puts it from there into a slot. So the step that reduces becomes one that
-  // writes both, while the result is in registers.
+  // Handles `step`, which puts a result from the output into a slot, without a
+  // step of its own. The step before it in the plan has reduced this result to
+  // the output. That step is changed so that it writes the result to the output
+  // and to the slot, while the result is in registers.
   Status PutOutput(const Step& step) {
-    // Find that step. Releases may lie between it and `step`.
+    // Find the step that reduces. Releases may lie between it and `step`.
     auto steps = std::views::reverse(gpu_plan.receiving);
     const auto reduce = std::ranges::find_if(steps, [](const DeviceStep& last) {
       return last.kind != DeviceStepKind::kRelease;

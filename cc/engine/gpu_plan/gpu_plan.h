@@ -70,7 +70,8 @@ using plan::Stripes;
 
 // Returns the GPU plan of `rank`. Fails with kUnimplemented for a plan in which
 // one block would depend on another. No planner makes such a plan if
-// plan::Geometry::part_alignment is a multiple of num_blocks * unit_bytes.
+// plan::Geometry::part_alignment is a multiple of num_blocks * unit_bytes (both
+// are members of `stripes`).
 Result<GpuPlan> MakeGpuPlan(const plan::Plan& plan, int rank,
                             const Stripes& stripes);
 

@@ -182,7 +182,9 @@ TEST(GpuPlanTest, ReleasesWhatItHasRead) {
 }
 
 // In this geometry, parts start on multiples of kSlotAlignment (128 bytes), but
-// the period of four stripes of 128 bytes is longer.
+// the period of four stripes of 128 bytes is longer. So a block would reduce
+// bytes of its own stripes to a result that lies in the stripes of another
+// block.
 TEST(GpuPlanTest, ABlockDependsOnNoOther) {
   const Geometry geometry{.slot_bytes = 1024, .all_read_bytes = 0};
   Request request = MakeRequest(Op::kAllReduce, 4, 1000);

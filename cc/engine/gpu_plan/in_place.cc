@@ -25,8 +25,8 @@ struct Part {
 };
 
 // Compares a part that one step reads with a part that another step writes.
-// Returns true if no byte is overwritten before it is read: each thread
-// overwrites only bytes that it has already read itself.
+// Returns true if each thread overwrites only bytes that it has already read
+// itself. No byte is then overwritten before it is read.
 bool Precedes(const Part& read, const Part& written) {
   if (read.last <= written.first || written.last <= read.first) return true;
   return read.turn <= written.turn && read.unit_0 == written.unit_0;
@@ -49,8 +49,8 @@ Status OrderInPlace(int64_t shift, const Stripes& stripes, GpuPlan* gpu_plan) {
       const int64_t distance = static_cast<int64_t>(put.to) - from + shift -
                                static_cast<int64_t>(step.from) +
                                static_cast<int64_t>(step.to);
-      // A put of the same round or an earlier one never waits for this step, so
-      // this step can wait for it.
+      // A put of the same round as this step, or of an earlier round, never
+      // waits for this step. So this step can wait for the put.
       if (put.round > step.round || distance % period != 0)
         return Error(Code::kUnimplemented,
                      "the buffers of this collective overlap in a way that "
@@ -64,7 +64,7 @@ Status OrderInPlace(int64_t shift, const Stripes& stripes, GpuPlan* gpu_plan) {
 bool ShortIsRightInPlace(int64_t shift, const GpuPlan& gpu_plan) {
   std::vector<Part> all_read, all_written;
   int turn = 0;
-  // Adds the parts that all steps of one kind read and write.
+  // Adds the parts that the steps of `kind` read and write.
   const auto add = [&](const std::vector<DeviceStep>& steps,
                        DeviceStepKind kind) {
     int64_t units = 0;  // bytes of the earlier steps' units

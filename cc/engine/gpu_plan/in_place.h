@@ -9,8 +9,8 @@
 namespace jax_cxl::cuda {
 
 // Adapts a GPU plan to a call whose input and output overlap. Byte 0 of the
-// output is byte `shift` of the input. Afterwards, each receiving step that
-// writes to the output waits for the puts that read the same bytes as input.
+// output is byte `shift` of the input. Makes each receiving step that writes to
+// the output wait for the puts that read the same bytes as input.
 //
 // Fails with kUnimplemented if such a wait could last forever, or if one block
 // puts a byte that another block overwrites, because blocks do not wait for
@@ -19,8 +19,8 @@ Status OrderInPlace(int64_t shift, const Stripes& stripes, GpuPlan* gpu_plan);
 
 // Returns true if a short message (flagged_ring.h) gives the right result for a
 // call whose output begins at byte `shift` of its input. The threads of a short
-// message do not wait for each other. So each thread must overwrite only bytes
-// that it has already read itself.
+// message do not wait for each other. So the result is right only if each
+// thread overwrites only bytes that it has already read itself.
 bool ShortIsRightInPlace(int64_t shift, const GpuPlan& gpu_plan);
 
 }  // namespace jax_cxl::cuda

@@ -11,8 +11,8 @@ inline constexpr uint32_t kMaxDataWarps = 16;
 inline constexpr uint32_t kMaxThreads = 32 * kMaxDataWarps;
 
 // How many thread blocks execute a call, and how many threads of each block
-// send and receive. Together, at most kMaxThreads threads of a block do so. All
-// ranks of a group have the same number of blocks.
+// send and receive. A block has at most kMaxThreads sending and receiving
+// threads together. All ranks of a group have the same number of blocks.
 struct Shape {
   // A power of two, at most kMaxBlocks.
   uint32_t blocks = plan::kGpuBlocks;

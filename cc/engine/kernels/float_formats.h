@@ -33,7 +33,8 @@ enum class Specials {
   kFnuz,  // no infinity, no negative zero; the sign bit alone is NaN
 };
 
-// A format with 1 sign bit, and `kExponent` and `kMantissa` bits.
+// A format with one sign bit, `kExponent` exponent bits and `kMantissa`
+// mantissa bits.
 template <typename StorageT, int kExponent, int kMantissa, int kBias,
           Specials kSpecials>
 struct SmallFloat {
@@ -57,9 +58,9 @@ struct SmallFloat {
   // float32.
   static constexpr uint32_t kRebias = uint32_t{127 - kBias} << 23;
   static constexpr uint32_t kMinNormal = kRebias + (1u << 23);
-  // The power of two for which the last bit of a float32 is worth the format's
-  // smallest subnormal. Adding it to a small float32 rounds the sum to a
-  // multiple of that subnormal.
+  // A power of two. As a float32, it is so large that its last mantissa bit is
+  // worth the format's smallest subnormal. So if this number is added to a
+  // small float32, the sum is rounded to a multiple of that subnormal.
   static constexpr float kAligner =
       FromBits(static_cast<uint32_t>(127 + 24 - kBias - kMantissa) << 23);
   static constexpr float kSmallest =

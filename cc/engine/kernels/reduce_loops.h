@@ -63,8 +63,9 @@ struct Bool {
 };
 
 // Two adjacent bfloat16 elements in a 32-bit word, folded in float32. Each half
-// of the word is widened where it is, by a shift or a mask. Single elements
-// would have to be shuffled to other places of a vector.
+// of the word is widened where it is, by a shift or a mask. If the elements
+// were widened one by one, they would have to be shuffled to other places of a
+// vector.
 struct Bfloat16Pair {
   using Storage = uint32_t;
 
@@ -82,7 +83,7 @@ struct Bfloat16Pair {
   }
 
  private:
-  // Returns the bfloat16 nearest to `value` in the upper half of the word. The
+  // Returns a word whose upper half is the bfloat16 nearest to `value`. The
   // lower half is undefined.
   JAX_CXL_INLINE static uint32_t Rounded(float value) {
     const uint32_t bits = Bits(OneNan(value));
@@ -126,8 +127,8 @@ struct Fold {
 
   JAX_CXL_INLINE static void Run(const std::byte* const* sources,
                                  std::byte* destination, size_t count) {
-    // Copy the pointers to an array of this function, so that the compiler
-    // knows that stores to the destination do not change them.
+    // Copy the pointers to a local array, so that the compiler knows that
+    // stores to the destination do not change them.
     const std::byte* from[kSources];
     for (int s = 0; s < kSources; ++s) from[s] = sources[s];
     size_t i = 0;

@@ -82,9 +82,9 @@ struct MinE8M0 {
 };
 
 // Calls visit.operator()<Reduction>(arguments...), where Reduction is the
-// struct above that computes `op`, and returns what it returns. Elements are
-// folded as T. Precondition: CanReduce (kernels.h) is true for the elements'
-// dtype and `op`.
+// struct above that computes `op`. Returns the result of that call. Elements
+// are folded as T. Precondition: CanReduce (kernels.h) is true for the
+// elements' dtype and `op`.
 template <typename T, typename Visit, typename... Arguments>
 JAX_CXL_INLINE auto WithReduction(ReduceOp op, const Visit& visit,
                                   Arguments&&... arguments) {
@@ -118,8 +118,8 @@ using FoldedAs = typename std::conditional_t<
         !std::is_same_v<Reduction, Max>,
     std::make_unsigned<T>, std::type_identity<T>>::type;
 
-// Returns true if `op` on bools means "any operand is true". If not, it means
-// "all operands are true".
+// Returns true if `op` on bools means "any operand is true". Otherwise, `op`
+// means "all operands are true".
 JAX_CXL_INLINE bool IsAny(ReduceOp op) {
   return op == ReduceOp::kSum || op == ReduceOp::kMax || op == ReduceOp::kOr;
 }

@@ -55,10 +55,11 @@ std::string Read(const xffi::Dictionary& attributes, CallAttributes* read) {
   return missing;
 }
 
-// Checks the attributes of the grid, which has a row of equal length for each
-// process. Returns true if `places` contains each place of the group exactly
-// once, or if the grid is empty (0 processes), as for a call that does not run
-// in levels.
+// Checks the attributes of a grid (CallSite::grid). The grid has a row for each
+// process, and all rows have the same length. `places` lists the rows, one
+// after another. Returns true if `places` contains each place of the group
+// exactly once, or if the grid is empty (0 processes), as for a call that does
+// not run in levels.
 bool IsGrid(int32_t processes, xffi::Span<const int32_t> places,
             int32_t group_size) {
   if (processes == 0) return places.size() == 0;
@@ -70,7 +71,7 @@ bool IsGrid(int32_t processes, xffi::Span<const int32_t> places,
 
 // Returns true if the attribute `rows` has the entries that the operation
 // needs. For a ragged_all_to_all, the last entry is the number of elements of a
-// batch, which must divide all other entries.
+// batch, and all other entries must be multiples of that number.
 bool AreRowSizes(plan::Op op, xffi::Span<const int64_t> rows) {
   if (std::ranges::any_of(rows, [](int64_t size) { return size < 0; }))
     return false;
@@ -155,9 +156,9 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
                     a.rows.size() > 2 ? static_cast<uint64_t>(a.rows[2]) : 0,
                     a.rows.size() > 3 ? static_cast<uint64_t>(a.rows[3]) : 1};
   // If the compiler hook has replaced no collective of the program, the
-  // attributes contain neither call numbers nor source lines. The hook does not
-  // add them, because the donation of a module's arguments is dropped when a
-  // hook changes the module.
+  // attributes contain neither call numbers nor source lines. In that case the
+  // hook does not add them, because the donation of a module's arguments is
+  // dropped when a hook changes the module.
   ProgramSites& sites = ProgramSites::Get();
   const std::string program(a.program);
   int64_t number = a.site;

@@ -28,8 +28,8 @@ namespace jax_cxl::ffi {
 //  - The number of the call in the program. If the compiler hook has changed
 //    the program (jax_cxl/_takeover/hook.py), the hook has numbered the calls.
 //    Otherwise ProgramSites numbers them.
-//  - The number of the launch. Executions counts the launches of programs of
-//    this name between the same groups of ranks, from 0 in each job.
+//  - The number of the launch. Class Executions counts the launches of programs
+//    of this name between the same groups of ranks, from 0 in each job.
 //  - The number of the execution in the launch, because a loop executes a call
 //    several times.
 //

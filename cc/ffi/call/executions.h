@@ -50,8 +50,8 @@ class Executions {
     uint64_t number;
     uint64_t executions;
   };
-  // How many launches of a device are remembered. More are never under way at
-  // the same time, because XLA admits at most 32.
+  // How many launches of a device are remembered. This is enough, because XLA
+  // lets at most 32 launches be under way at the same time.
   static constexpr int kRemembered = 64;
 
   std::mutex mutex_;

@@ -13,11 +13,11 @@ namespace jax_cxl::ffi {
 // the order in which XLA makes them. This order depends only on the compiled
 // program, so ranks that run the same program agree on the numbers.
 //
-// A call names its program by an attribute, which must be the same on all
-// ranks, whatever else each rank compiles. So programs are identified by their
-// names, although a name may recur: a rank may compile a program again, or
-// another program with the same name. The numbers of a name start again
-// whenever JAX reports that a load is complete.
+// A call names its program by an attribute. The attribute must be the same on
+// all ranks, whatever other programs each rank compiles. So the attribute is
+// the name of the program, although a name may recur: a rank may compile a
+// program again, or another program with the same name. The numbers of a name
+// start again whenever JAX reports that a load is complete.
 //
 // Two threads of a process must not load two programs with the same name at the
 // same time. The calls of both would be numbered together. They would then not

@@ -57,8 +57,8 @@ struct Cuda {
     const Status enqueued = *local.endpoint->StartCall(
         *execution.members, std::move(execution.call));
     if (enqueued.ok()) return xffi::Error::Success();
-    // The peers wait for the call, which could not be enqueued. Abort tells
-    // them, and ends all collectives of this process.
+    // The peers wait for the call, but it could not be enqueued. Abort tells
+    // the peers, and ends all collectives of this process.
     local.endpoint->Abort(enqueued);
     return ToFfiError(runtime.failure());
   }

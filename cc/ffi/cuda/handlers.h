@@ -20,9 +20,9 @@ XLA_FFI_Error* jax_cxl_cuda_rows(XLA_FFI_CallFrame* frame);
 // Executes a barrier. It takes any number of operands, each aliased to a
 // result.
 XLA_FFI_Error* jax_cxl_cuda_barrier(XLA_FFI_CallFrame* frame);
-// Starts a call that has one operand. The first result is that of the call,
-// which is not complete yet. The second is a token, which only orders later
-// operations.
+// Starts a call that has one operand. The first result is the result of the
+// call, but its contents are not complete before the call ends. The second is a
+// token, which only orders later operations.
 XLA_FFI_Error* jax_cxl_cuda_start(XLA_FFI_CallFrame* frame);
 // Starts a take_rows in the same way. It has a third result, scratch memory,
 // which comes between the other two.

@@ -59,8 +59,8 @@ void Failures::Use(Failures* failures) { Instance() = failures; }
 std::string Failures::Record(const Status& status) {
   std::string text = Text(status);
   std::lock_guard lock(mutex_);
-  // When a job fails, all calls under way return the same error. One entry is
-  // enough.
+  // When a job fails, all calls under way return the same error. Remember it
+  // only once.
   if (!recent_.empty() && Text(recent_.back()) == text) return text;
   recent_.push_back(status);
   if (recent_.size() > kRemembered) recent_.pop_front();

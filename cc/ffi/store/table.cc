@@ -14,8 +14,9 @@ namespace xffi = xla::ffi;
 
 // Takes all rows of the call, and then returns. If the handler returned a
 // future instead, XLA could go on while rows are taken. But XLA would then run
-// the rest of the program in a thread of the pool. If programs in all threads
-// of the pool waited for one another, no thread would be left to take rows.
+// the rest of the program in a thread of XLA's thread pool. If programs in all
+// threads of that pool waited for one another, no thread would be left to take
+// rows.
 Status TakeAll(xffi::ThreadPool& pool, const TableCall& call) {
   const table::Column& column = *call.column;
   const uint64_t count = call.request.ids.count;

@@ -5,7 +5,7 @@ namespace jax_cxl::plan {
 // Round t carries chunk t of each rank's block. A rank publishes all rounds of
 // a window at once. A window has more than one round only if that spreads the
 // load over the devices. A ring needs slots for no more than two windows, for
-// the reason given at Pipeline().
+// the reason given at Pipeline() (planner.h).
 uint64_t PlanAllGather(Planner& planner) {
   const uint64_t block = planner.block();
   const Chunks chunks = planner.Cut(block);

@@ -31,10 +31,11 @@ uint64_t AllRead(Planner& planner) {
 // If each round lies on all devices and the devices limit the speed, even and
 // odd ranks take turns: in each turn, half of the ranks put the inputs of two
 // chunks. Without turns, all ranks would put at the same time, and none would
-// put during the rest of a chunk. The devices would then alternate between 2n
-// copies (n puts and n reads) and n copies (only reads). This delivers less to
-// the n readers than a constant 3n / 2 copies. A rank still publishes its
-// inputs in the order of the chunks, even those that it has put early.
+// put during the rest of a chunk. The devices would then serve 2n copies part
+// of the time (n puts and n reads), and n copies the rest of the time (only
+// reads). With turns, they serve 3n / 2 copies all the time, which delivers
+// more to the n readers. A rank still publishes its inputs in the order of the
+// chunks, even those that it has put early.
 uint64_t ReduceAndShare(Planner& planner) {
   const int n = planner.ranks(), rank = planner.rank();
   const Chunks chunks = planner.Cut(

@@ -6,8 +6,8 @@
 namespace jax_cxl::plan {
 namespace {
 
-// Once in this many windows, readers that have drifted apart start together
-// again.
+// Readers drift apart in time. Once in this many windows, they start together
+// again (see PlanBroadcast).
 constexpr uint64_t kWindowsTogether = 8;
 
 // Waits until the root has published `round`, or its last round if `round` is
@@ -57,7 +57,9 @@ Stagger StaggerOf(const Geometry& geometry) {
 
 // The plan if every round lies on all devices. Readers follow the root closely,
 // because they use all devices in any round. If there are more readers than
-// devices, the devices limit the speed of readers, not their links.
+// devices, the speed of readers is limited by the devices, and not by the
+// readers' links. In that case, readers of a long message start in different
+// rounds, to load the devices equally.
 uint64_t Striped(Planner& planner) {
   const Geometry& geometry = planner.geometry();
   const bool many = planner.ranks() - 1 > geometry.num_devices;
@@ -100,7 +102,8 @@ uint64_t PlanBroadcast(Planner& planner) {
       std::min<uint64_t>(geometry.num_slots / 2, geometry.num_devices);
   const bool many = readers > window && window > 1;
   // With many readers, the root fills one window while they read another. So
-  // the pipeline consists of windows, and not of chunks. It should have eight.
+  // the pipeline consists of windows, and not of chunks. It should have eight
+  // windows.
   const Chunks chunks = planner.Cut(
       planner.block(), {.pipeline = many ? 8 * window : kPipelineChunks,
                         .readers = readers,

@@ -62,8 +62,8 @@ Chunks Planner::Cut(uint64_t total, const Cutting& cutting) const {
   if (total == 0) return chunks;
   uint64_t fewest = CeilDiv(total, ways * most);
   if (geometry_.min_chunk_bytes > 0) {
-    // A chunk has `ways` segments, and puts `parts` of them side by side into a
-    // slot. So all chunks together fill this many bytes of slots.
+    // A chunk has `ways` segments, of which `parts` lie side by side in a slot.
+    // So all chunks together fill this many bytes of slots.
     const uint64_t filled = total / ways * parts;
     const uint64_t useful = std::max<uint64_t>(pipeline, geometry_.num_slots);
     const uint64_t room_for =

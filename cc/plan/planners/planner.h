@@ -44,8 +44,8 @@ struct Turns {
 struct Cutting {
   int parts = 1;  // segments that fit in a slot side by side
   int ways = 1;   // segments of a chunk
-  // The least number of bytes of a slot that a chunk must fill, if it is larger
-  // than min_chunk_bytes.
+  // A chunk must fill at least this many bytes of a slot, or min_chunk_bytes if
+  // that is more.
   uint64_t least = 0;
   // The least number of chunks, if a block is long enough for that many chunks
   // of min_chunk_bytes.
@@ -57,8 +57,9 @@ struct Cutting {
 };
 
 // Makes the list of steps of one rank from the calls of a planner function. It
-// omits steps without bytes, and merges a put that continues the one before. It
-// adds the releases by itself, so planner functions do not state them.
+// omits steps without bytes, and merges two puts if the second continues the
+// first. It adds the releases by itself, so planner functions do not state
+// them.
 //
 // Not thread-safe.
 class Planner {
@@ -115,8 +116,8 @@ class Planner {
   //
   // If geometry().min_chunk_bytes is not 0, and the chunks do not get smaller
   // than that, there are at least `cutting.pipeline` chunks, and at least as
-  // many as a ring has slots. As many chunks as slots never wait for a free
-  // slot.
+  // many as a ring has slots. A call with at most as many chunks as slots never
+  // waits for a free slot.
   Chunks Cut(uint64_t total, const Cutting& cutting = {}) const;
 
   void Copy(uint64_t from, uint64_t to, uint64_t bytes) {

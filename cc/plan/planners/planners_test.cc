@@ -300,7 +300,8 @@ TEST(PlanTest, ChunksOfShortMessagesOverlap) {
   EXPECT_EQ(rounds(Op::kAllToAll, 16 << 10), 2u);
   EXPECT_EQ(rounds(Op::kScatter, 16 << 10), 2u);
   // An all-reduce of 64 KiB is one chunk, and one of 96 KiB is two. Each chunk
-  // has two exchanges.
+  // has a round for its inputs and a round for its results. One more round is
+  // empty: it would carry the inputs of a further chunk.
   EXPECT_EQ(rounds(Op::kAllReduce, 64 << 10), 3u);
   EXPECT_EQ(rounds(Op::kAllReduce, 96 << 10), 5u);
   geometry.num_slots = 12;

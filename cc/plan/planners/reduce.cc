@@ -18,11 +18,11 @@ uint64_t RootReads(Planner& planner) {
   return chunks.count;
 }
 
-// Each chunk has a segment for each rank except the root. The rank owns that
-// segment: it reads the segment's inputs from all peers, and reduces them into
-// its own slot. The root then gets the results. This takes two exchanges, in
-// which every rank, including the root, reads B. If the root owned a segment
-// too, it would read almost 2 B.
+// Each chunk has a segment for each rank except the root, and that rank owns
+// the segment. The owner reads the segment's inputs from all peers, and reduces
+// them into a slot of its own ring. The root then gets the results. This takes
+// two exchanges, in which every rank, including the root, reads B. If the root
+// owned a segment too, it would read almost 2 B.
 uint64_t OwnersReduce(Planner& planner) {
   const int root = planner.request().root, owners = planner.ranks() - 1;
   const Chunks chunks = planner.Cut(

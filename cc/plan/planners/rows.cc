@@ -24,11 +24,11 @@ Chunks CutRows(const Planner& planner) {
 
 }  // namespace
 
-// The plan is an all_gather, of which executors publish and retrieve only some
-// rows. Rows are often sorted by the rank that takes them. Therefore each rank
-// starts with the chunks that its successor would probably take, as in
-// all_to_all. If all ranks started with chunk 0 instead, they would publish
-// rows for one rank at a time.
+// The plan is that of an all_gather, but executors publish and retrieve only
+// some of the rows. Rows are often sorted by the rank that takes them.
+// Therefore each rank starts with the chunks that its successor would probably
+// take, as in all_to_all. If all ranks started with chunk 0 instead, they would
+// publish rows for one rank at a time.
 //
 // In a ragged_all_to_all, the tables of slices come first. But a rank publishes
 // rows without waiting for its peers' tables, because its own table lists the

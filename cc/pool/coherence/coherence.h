@@ -84,7 +84,8 @@ class Coherence {
   void PublishDeviceParts(std::span<const Part> parts) const;
 
   // Stores one aligned 8-byte word. The store soon becomes visible to other
-  // hosts. Everything published before it becomes visible first.
+  // hosts. Everything that was published before the store becomes visible
+  // first.
   void StoreFlag(uint64_t* flag, uint64_t value) const;
 
   // Publishes this thread's other stores to the flag's 64-byte cache line, then

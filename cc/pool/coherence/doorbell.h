@@ -18,8 +18,8 @@ namespace jax_cxl::pool {
 class Doorbells {
  public:
   // If `guard` is not null, Ring does nothing once the mapping has lost memory.
-  // Data that this process has written may not have reached the pool then, so
-  // other processes must not be told of them.
+  // From then on, data that this process has written may not have reached the
+  // pool, so other processes must not be told of the data.
   Doorbells(const Coherence& coherence, uint64_t epoch,
             const MappingGuard* guard = nullptr)
       : coherence_(coherence), tag_(epoch << kValueBits), guard_(guard) {}
@@ -27,9 +27,9 @@ class Doorbells {
   const Coherence& coherence() const { return coherence_; }
 
   // Returns doorbells for memory that has a new owner. When the owner took the
-  // memory, its words had values of at most `first`. Values are therefore
-  // counted from `first`, so that a word that the owner has not rung yet reads
-  // as 0.
+  // memory, no word in the memory had a value above `first`. Values are
+  // therefore counted from `first`, so that a word that the owner has not rung
+  // yet reads as 0.
   Doorbells From(uint64_t first) const {
     Doorbells from = *this;
     from.first_ = first;

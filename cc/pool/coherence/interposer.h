@@ -24,7 +24,7 @@ class Interposer {
   // Returns the memory that the process must use instead of the mapping.
   virtual std::byte* base() const = 0;
   // Returns the Coherence that the process must use. The interposer outlives
-  // it.
+  // the Coherence.
   virtual Coherence coherence() = 0;
   // Called once the pool is formatted and the process has checked its headers.
   virtual void Opened() {}

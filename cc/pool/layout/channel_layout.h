@@ -15,18 +15,18 @@
 //                 how many of that member's submissions this member has read
 //   slots         at the places that ChannelEntry names
 //
-// A member may use this memory for another group once every other member's
-// `finished` shows that it has finished all calls that the owner has finished.
-// A control block is only ever reused as a control block. In the next group,
-// all words of the control block continue from ChannelPlace::first, which is
-// above every value that they had by more than the size of a ring. So if a
-// member of the old group still polls the memory, it never finds the submission
-// or announcement that it waits for.
+// A member may use its memory for another group once every other member has
+// finished all calls that this member has finished. The words `finished` of the
+// other members show this. A control block is only ever reused as a control
+// block. In the next group, all words of the control block continue from
+// ChannelPlace::first, which exceeds each of their old values by more than the
+// size of a ring. So if a member of the old group still polls the memory, it
+// never finds the submission or announcement that it waits for.
 namespace jax_cxl::pool {
 
-// The number of entries in a member's ring of submissions. If some peer has not
-// read that many submissions yet, further ones wait in the memory of the
-// member's process.
+// The number of entries in a member's ring of submissions. While some peer has
+// yet to read that many of the submissions, further ones wait in the memory of
+// the member's process.
 inline constexpr uint64_t kCallRing = 64;
 
 // How many different names of calls a member can publish. Calls with any

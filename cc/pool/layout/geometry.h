@@ -33,10 +33,10 @@ uint64_t ControlBytes(int extent, int world_size);
 // Returns the offset at which the recorder of `rank` starts.
 uint64_t RecorderOffset(int rank, int world_size);
 
-// Returns the size of each path if the user gives none: together, the paths
-// have `rank_bytes` for each rank, and room for the control pages on every
-// device. With the default of 31 MiB for each rank, two ranks fit into the 64
-// MiB of /dev/shm that a container has by default.
+// Returns the size of each path for a pool whose size the user does not give.
+// Together, the paths have `rank_bytes` for each rank, and room for the control
+// pages on every device. With the default of 31 MiB for each rank, two ranks
+// fit into the 64 MiB of /dev/shm that a container has by default.
 inline constexpr uint64_t kAutomaticRankBytes = uint64_t{31} << 20;
 uint64_t AutomaticPathBytes(int world_size, int num_paths, int devices_per_path,
                             uint64_t rank_bytes = kAutomaticRankBytes);

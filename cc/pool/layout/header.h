@@ -44,8 +44,8 @@ bool IsClaimed(const PoolKeeper& keeper);
 // pool if the creator dies.
 void BeginKeeper(PoolKeeper& keeper);
 
-// Returns true if a creator took the extent, but has not written its header.
-// For example, it may have died before.
+// Returns true if a creator took the extent, but has not written the header.
+// For example, the creator may have died before it could do so.
 bool IsUnfinished(const HeaderPage& page);
 
 // Returns true if `first_page` begins a pool of this layout, complete or

@@ -18,10 +18,10 @@
 //   extent e > 0      a copy of the header with its own extent_index, padded
 //                     to kPageBytes, then rank 0's arena in extent e, ...
 //
-// An extent is one pool device (or, emulated, one equal part of the file).
-// Every word has only one writer as long as the job runs. The creator writes
-// the header. Rank r writes RankPage r, Recorder r and its own arenas, and
-// nothing else.
+// An extent is one pool device. If files emulate devices, an extent is one of
+// the equal parts of a file. Every word has only one writer as long as the job
+// runs. The creator writes the header. Rank r writes RankPage r, Recorder r and
+// its own arenas, and nothing else.
 namespace jax_cxl::pool {
 
 // The distance between control words of different writers, and between words
@@ -71,9 +71,9 @@ struct PoolHeader {
 static_assert(sizeof(PoolHeader) == 576);
 static_assert(std::is_trivially_copyable_v<PoolHeader>);
 
-// Names the process that keeps an extent for its job. This is the creator of
-// the pool. It writes this struct before the header, so that two hosts never
-// format the same memory.
+// Names the process that keeps an extent for its job. This process is the
+// creator of the pool. The creator writes this struct before the header, so
+// that two hosts never format the same memory.
 struct alignas(kInterferenceBytes) PoolKeeper {
   char magic[8];
   uint64_t claim;     // token of the job that takes the extent

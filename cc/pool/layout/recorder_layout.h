@@ -45,8 +45,9 @@ struct alignas(kInterferenceBytes) SiteRecord {
 };
 static_assert(sizeof(SiteRecord) == kInterferenceBytes);
 
-// Sums over all calls of one name since the start of the job. The last of the
-// records also counts the calls of all names that have no record of their own.
+// Sums over all calls of one name since the start of the job. A rank has
+// kRecordedOperations records. The last one also counts the calls of all names
+// that have no record of their own.
 struct alignas(kInterferenceBytes) OperationRecord {
   char name[40];  // zero-terminated; empty: not used
   uint64_t calls;
@@ -64,8 +65,9 @@ struct ClockReading {
   uint64_t realtime_ns;  // since 1970
 };
 
-// The two readings make it possible to convert ticks to time. The later one
-// (`last`) is also the last time at which the rank was known to be alive.
+// Two readings of a rank's clocks, from which ticks can be converted to time.
+// The later reading (`last`) is also the last time at which the rank was known
+// to be alive.
 struct alignas(kInterferenceBytes) RecorderClock {
   ClockReading first;
   ClockReading last;

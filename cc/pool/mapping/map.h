@@ -40,9 +40,9 @@ Result<Mapping> MapContiguous(const std::vector<MapPiece>& pieces);
 // space in the file must be reserved.
 Status Prefault(std::byte* begin, uint64_t bytes);
 
-// Does what Prefault does on kernels before 5.14, by writing to each page the
-// byte that it reads there. So no other thread or process may use the range
-// meanwhile.
+// Replaces Prefault's system call on kernels before 5.14, which lack it. Reads
+// a byte of each page and writes the same byte back. So no other thread or
+// process may use the range meanwhile.
 void TouchPages(std::byte* begin, uint64_t bytes);
 
 }  // namespace jax_cxl::pool

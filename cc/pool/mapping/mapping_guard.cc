@@ -24,8 +24,8 @@ struct sigaction previous;
     pthread_atfork([] { ranges_mutex.lock(); }, [] { ranges_mutex.unlock(); },
                    [] { ranges_mutex.unlock(); });
 
-// Replaces the memory at `address`, and returns true, if a guard covers the
-// address. Replaces at least `least_bytes` bytes. Runs in the signal handler.
+// If a guard covers `address`, replaces the memory there, at least
+// `least_bytes` bytes, and returns true. Runs in the signal handler.
 bool Replace(uintptr_t address, uintptr_t least_bytes) {
   for (auto* range = ranges.load(); range != nullptr; range = range->next) {
     const uintptr_t end = range->end.load();

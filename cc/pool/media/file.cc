@@ -27,7 +27,7 @@ Result<uint64_t> FileMedium::PathBytes(const PoolSpec& spec,
                                        const std::vector<PoolFile>& files,
                                        int world_size, bool creating) const {
   if (spec.bytes != 0) return spec.bytes;
-  // A process that attaches takes the size of the existing files. So does a
+  // A process that attaches uses the size of the existing files. So does a
   // creator, if jobs share the medium and no file is empty. If jobs do not
   // share the medium (Shm), existing files are leftovers, and their size means
   // nothing.

@@ -105,8 +105,9 @@ struct PoolSpec {
   int devices_per_path = 1;  // files: equal extents in each path
   uint64_t offset = 0;       // where the pool starts in each path, in bytes
   CoherenceMode coherence = CoherenceMode::kCoherent;
-  // By which processes recognize the pool that they attach, if they know it
-  // before the pool is created. 0: Create takes a random number.
+  // The token by which processes recognize the pool that they attach, if they
+  // must know the token before the pool is created. 0: Create chooses a random
+  // token.
   uint64_t token = 0;
   // Applies to media that jobs share. The memory of another job, perhaps on
   // another host, is taken only after that job's heartbeats have stopped for

@@ -27,8 +27,9 @@ uint64_t SkipHole(int fd, uint64_t at, uint64_t end) {
 }
 
 bool AllZeros(std::span<const std::byte> bytes) {
-  // Compare the bytes with themselves, shifted by one byte. They are equal if
-  // all bytes equal the first. This runs at the speed of memcmp.
+  // The first byte must be 0. Compare the bytes with themselves, shifted by one
+  // byte: both ranges are equal only if all bytes equal the first. This runs at
+  // the speed of memcmp.
   return bytes.empty() ||
          (bytes[0] == std::byte{0} &&
           std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);

@@ -201,8 +201,9 @@ uint64_t PoolFile::Size() const {
 }
 
 Status PoolFile::Reserve(uint64_t offset, uint64_t bytes) {
-  // If this process will remove the file in the end (`owner_`), the file is a
-  // leftover or new. So it need not keep more memory than the pool needs.
+  // If `owner_` is set, this process will remove the file in the end, so the
+  // file is new or a leftover. Shorten it, so that it keeps no more memory than
+  // the pool needs.
   if (owner_ != 0 && Size() > offset + bytes &&
       ftruncate(fd(), static_cast<off_t>(offset + bytes)) != 0 &&
       !IsRefusal(errno)) {

@@ -48,8 +48,9 @@ class PoolFile {
   Status LockRange(uint64_t offset, uint64_t bytes, uint64_t align,
                    bool exclusive);
 
-  // Undoes the changes that this object has made. The name of a file that it
-  // would remove stays after KeepName, and a new size stays after KeepSize.
+  // Undoes the changes that this object has made. Removes the name of the file
+  // as RemoveName does, unless KeepName was called. Gives a file that Reserve
+  // has enlarged its old size back, unless KeepSize was called.
   ~PoolFile();
   PoolFile(PoolFile&&) = default;
   PoolFile& operator=(PoolFile&&) = delete;
@@ -83,8 +84,8 @@ class PoolFile {
   // Returns true if `path` still refers to this file.
   bool StillNamed() const;
 
-  // Removes the name of the file if this process has to do that: it created the
-  // file, or took it with Ownership::kAlways. Idempotent.
+  // Removes the name of the file if this process created the file, or opened it
+  // with Ownership::kAlways. Idempotent.
   void RemoveName();
   // Makes RemoveName keep the name.
   void KeepName() { owner_ = 0; }

@@ -107,7 +107,7 @@ TEST_P(RefusingFileSystemTest, SecondJobIsRefused) {
 }
 
 // While one creator reserves space in an empty file, which may take long,
-// another creator takes the file. The first one must then fail.
+// another creator takes the file. The first creator must then fail.
 TEST_P(RefusingFileSystemTest, JobThatBeganMeanwhileKeepsItsPool) {
   refusal = GetParam();
   allocates = true;

@@ -72,8 +72,8 @@ bool AnyIsOurs(const std::vector<KeptPath>& paths) {
   return std::ranges::any_of(paths, &KeptPath::ours);
 }
 
-// If the user gives no size, chooses the size of files and of missing paths:
-// the size of the existing paths.
+// If the user gives no size, files and missing paths get the size of the
+// existing paths. Fails if no path has a size.
 Status Measure(std::vector<KeptPath>& paths, const PoolSpec& spec) {
   if (spec.bytes != 0) return OkStatus();
   const bool any = AnyIsOurs(paths);
@@ -81,7 +81,8 @@ Status Measure(std::vector<KeptPath>& paths, const PoolSpec& spec) {
   for (const KeptPath& path : paths) {
     if (!path.file || path.piece.bytes == 0 || (any && !path.ours)) continue;
     // Files with the signature had equal sizes, so a shorter one was cut short.
-    // Other paths may have any size, so use the smallest.
+    // Use the largest size. Without a signature, paths may have any size, so
+    // use the smallest.
     bytes = bytes == 0 ? path.piece.bytes
             : any      ? std::max(bytes, path.piece.bytes)
                        : std::min(bytes, path.piece.bytes);
@@ -126,7 +127,7 @@ Status CheckContents(KeptPath& path, const Signature& signature) {
   return path.ours ? OkStatus() : zeros;
 }
 
-// Marks the paths whose files are too short as lost.
+// Marks a path as lost if its file is too short.
 void FindLost(std::vector<KeptPath>& paths) {
   for (KeptPath& path : paths) {
     const uint64_t end = path.piece.offset + path.piece.bytes;
@@ -183,8 +184,8 @@ Result<std::vector<KeptPath>> OpenKeptPaths(const PoolSpec& spec,
   };
   // Some paths seem to be lost, although others have the signature. Perhaps
   // another process of this job made the paths while this process looked at
-  // them. Look again: since there is a signature, all paths exist by now,
-  // because a process makes all paths before it writes the first signature.
+  // them. A process makes all paths before it writes the first signature, so
+  // all paths exist by now. Look again.
   if (incomplete()) found = Examine(spec, signature, mode, least_bytes);
   if (!found.ok()) return found.status();
   if (mode == OpenMode::kExisting && !AnyIsOurs(*found))

@@ -15,8 +15,9 @@
 
 namespace jax_cxl::pool {
 
-// By its signature, the users of PersistentMemory recognize memory that has
-// their layout.
+// Marks memory with the layout of one user of PersistentMemory, such as
+// jax_cxl/_store. By the signature, the user recognizes memory that has its
+// layout.
 struct Signature {
   std::string magic;
   std::vector<uint64_t> offsets;  // where the magic may be, in each path
@@ -50,8 +51,8 @@ struct KeptPath;
 // Thread-safe.
 class PersistentMemory {
  public:
-  // Maps the memory that `spec` names (not Shm). Creates new files with mode
-  // 0600 and spec.bytes zeros, which stay when the object is destroyed. Holds a
+  // Maps the memory that `spec` names (not Shm). New files have mode 0600 and
+  // spec.bytes zeros, and they stay when the object is destroyed. Holds a
   // shared lock on each path, which shows that the memory is in use. Fails if a
   // device has less than `least_bytes`. If Open fails, all files are as they
   // were. The errors are those of Pool::Create; kDataLoss names the path that

@@ -16,8 +16,9 @@ namespace jax_cxl::pool {
 namespace {
 
 // How long a process waits after it has stored its identity in a slot, before
-// it checks that no other process has taken the slot as well. This is longer
-// than another process usually takes from its look at the slot to its store.
+// it checks that no other process has taken the slot as well. This is usually
+// longer than the time between another process's look at the slot and its
+// store.
 constexpr auto kSettle = std::chrono::milliseconds(5);
 constexpr auto kPoll = std::chrono::microseconds(200);
 

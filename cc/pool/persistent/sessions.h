@@ -74,8 +74,8 @@ class Sessions {
     uint64_t count;   // see Count
   };
 
-  // Uses the tables of sessions at `offset` of each of `devices`, which are
-  // copies of one another. `memory` must outlive this object. Takes no slot
+  // Uses the tables of sessions at `offset` of each of `devices`. These tables
+  // are copies of one another. `memory` must outlive this object. Takes no slot
   // yet.
   Sessions(const PersistentMemory& memory, std::vector<int> devices,
            uint64_t offset, Clock::duration expiry = kExpiry);
@@ -100,8 +100,8 @@ class Sessions {
   Result<Lease> AddLease(uint64_t what);
   void RemoveLease(const Lease& lease);
   // Publishes `*word` with each heartbeat while this process leases `what`. The
-  // word counts how much of `what` the process has read. It must exist as long
-  // as the process.
+  // word counts how much of `what` the process has read. `*word` must exist as
+  // long as the process.
   void Count(uint64_t what, const std::atomic<uint64_t>* word);
 
   // Returns false if writers may have ignored the lease, because this process

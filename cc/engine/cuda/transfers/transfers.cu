@@ -8,9 +8,9 @@
 namespace jax_cxl::cuda {
 namespace {
 
-// The transfers of a launch, which are an argument of the kernel. The kernel is
-// compiled for lists of several lengths (`most`), because a launch with a short
-// list costs less.
+// The transfers of a launch, which are an argument of the kernel. `most` is the
+// length of the list. The kernel is compiled for several lengths, because a
+// launch with a short list costs less.
 template <size_t most>
 struct Transfers {
   DeviceTransfer transfers[most];
@@ -21,8 +21,9 @@ constexpr size_t kFew = 4;
 __device__ void RunShort(const DeviceTransfer& given, DeviceCall* call) {
   __shared__ flagged::Shared shared;
   __shared__ FlaggedControl* rings[2];
-  // A warp other than warp 0 loads these addresses. Warp 0 loads the position
-  // (TakePosition), and would have to wait for both loads.
+  // A warp other than warp 0 loads these addresses, because warp 0 loads the
+  // position of the call (TakePosition). If warp 0 loaded the addresses too, it
+  // would have to wait for both loads.
   const uint32_t member = threadIdx.x - (flagged::kBlockThreads - 32);
   if (member < 2) rings[member] = given.call.members[member].flagged;
   const bool source = given.call.self == 0;
@@ -62,8 +63,8 @@ __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
 }
 
 // Returns the number of blocks of each transfer. If all transfers are short
-// messages, it is only the number that the longest one needs, because a kernel
-// with fewer blocks ends sooner.
+// messages, returns only the number that the longest of them needs, because a
+// kernel with fewer blocks ends sooner.
 uint32_t BlocksFor(std::span<const DeviceTransfer> transfers,
                    const Shape& shape) {
   uint64_t most_bytes = 0;

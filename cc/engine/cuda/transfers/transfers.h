@@ -20,15 +20,17 @@ struct DeviceTransfer {
   uint32_t flagged_bytes = 0;
 };
 
-// Enqueues at most kMostTransfers transfers, each of another channel. They run
-// side by side in one kernel, with `shape.blocks` blocks each. In each block,
-// `shape` must have kMaxThreads threads that move data. The number of each call
-// is in the device's memory, as it is for LaunchCounted (executor.h).
+// Enqueues at most kMostTransfers transfers, each on a channel of its own. The
+// transfers run side by side in one kernel, with `shape.blocks` blocks each.
+// `shape` must give each block kMaxThreads threads that move data. The number
+// of each call is in the device's memory, as it is for LaunchCounted
+// (executor.h).
 //
 // If each transfer had its own kernel, the kernels of a stream would run one
-// after another. Two ranks could then wait for each other forever: one rank
-// would not end a long send before its peer receives it, and the peer would
-// wait for a short message that comes after the long one.
+// after another. Two ranks could then wait for each other forever. For example,
+// one rank first sends a long message, and its kernel ends only when the peer
+// receives that message. But the peer first waits for a short message, which
+// the rank sends after the long one.
 inline constexpr size_t kMostTransfers = 14;
 cudaError_t LaunchTransfers(std::span<const DeviceTransfer> transfers,
                             const Shape& shape, cudaStream_t stream);

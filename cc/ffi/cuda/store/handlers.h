@@ -7,8 +7,8 @@
 // enqueue on XLA's stream and return. They have no state, and work without a
 // job. None is marked as compatible with command buffers (CUDA graphs).
 extern "C" {
-// Takes rows of a table (cc/ffi/store/table.h). In mode "error" it waits for
-// the GPU, because it fails if an id is outside of the table.
+// Takes rows of a table (cc/ffi/store/table.h). In mode "error", the handler
+// waits for the GPU, because it must fail if an id is outside of the table.
 XLA_FFI_Error* jax_cxl_cuda_table(XLA_FFI_CallFrame* frame);
 // The start and the done of a call that takes rows, like those of a collective.
 XLA_FFI_Error* jax_cxl_cuda_start_table(XLA_FFI_CallFrame* frame);

@@ -26,9 +26,9 @@ namespace xffi = xla::ffi;
 using Position = unsigned long long;
 constexpr Position kNone = ~Position{0};
 
-// Enqueues the kernel that takes the rows of `call`. The kernel stores the
-// position of an id outside of the table in `*outside`, unless `outside` is
-// null. The caller holds the lock `in_use` of the column.
+// Enqueues the kernel that takes the rows of `call`. If an id is outside of the
+// table, the kernel stores the position of that id in `*outside`, unless
+// `outside` is null. The caller holds the lock `in_use` of the column.
 Status Launch(const TableCall& call, Position* outside, cudaStream_t stream,
               uint32_t most_blocks = 0) {
   const table::Column& column = *call.column;
@@ -159,8 +159,8 @@ class Aside {
   }
 
  private:
-  // These blocks are enough to hide the latency of the link, and leave most of
-  // the GPU to the computation.
+  // This many blocks are enough to hide the latency of the link. They leave
+  // most of the GPU to the computation.
   static constexpr uint32_t kBlocks = 32;
 
   std::mutex mutex_;
