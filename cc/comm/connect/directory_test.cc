@@ -211,8 +211,8 @@ TEST_F(DirectoryTest, APlaceIsCheckedBeforeItIsUsed) {
   ++other.payload_bytes;
   EXPECT_EQ(Locate(other, mine), Code::kMismatch);
 
-  // Words have 48 bits. This member's words begin so high that they have no
-  // room to count.
+  // Words count up from `first`, in 48 bits. LocateChannel accepts values below
+  // half of that range, which leaves room to count.
   other = mine;
   other.first = uint64_t{1} << 47;
   EXPECT_EQ(Locate(other, mine), Code::kDataLoss);

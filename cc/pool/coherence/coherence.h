@@ -77,10 +77,10 @@ class Coherence {
   void PublishPayload(const void* begin, size_t bytes) const;
 
   // Like PublishPayload, but for parts that a device of this host has written.
-  // The caller must have loaded a word by which the device reports that it has
-  // written them. The device's writes may still be in this host's cache. In
-  // kFlush mode, they are written back, and a full fence makes the write-backs
-  // run after that load.
+  // First load the word by which the device reports that the parts are written.
+  // In kFlush mode, the parts may still be in this host's cache. This function
+  // then writes them back, after a full fence, so that no write-back runs
+  // before the load.
   void PublishDeviceParts(std::span<const Part> parts) const;
 
   // Stores one aligned 8-byte word. The store soon becomes visible to other
