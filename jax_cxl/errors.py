@@ -158,7 +158,7 @@ _CONTINUE = (
 
 def message_of(code: str, message: str) -> str:
     """Returns the message of an exception for a status of the native library."""
-    if code == "INTERNAL":
+    if code == "INTERNAL" and "please report" not in message:
         return message.rstrip(".") + _REPORT
     if code == "PEER_LOST" and "regroup" not in message:
         return message.rstrip(".") + _CONTINUE

@@ -27,7 +27,14 @@ namespace {
 Status Init(void** communicator, int size, const NcclUniqueId& id, int rank,
             const Config& config) {
   CXL_RETURN_IF_ERROR(TheSettings().status);
-  if (communicator == nullptr || size < 1 || rank < 0 || rank >= size)
+  if (communicator == nullptr)
+    return Error(Code::kInvalidArgument,
+                 "the address for the communicator is null; pass that of an "
+                 "ncclComm_t");
+  if (size < 1)
+    return Error(Code::kInvalidArgument, "a communicator cannot have ", size,
+                 " ranks; pass at least 1");
+  if (rank < 0 || rank >= size)
     return Error(Code::kInvalidArgument, "there is no rank ", rank,
                  " in a communicator of ", size, " ranks; pass 0 to ",
                  size - 1);
