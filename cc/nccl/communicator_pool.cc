@@ -56,8 +56,7 @@ Result<PoolPlaces> PoolPlaces::Of(const PoolToken& token, int size,
   if (count == 0)
     return Error(Code::kResourceExhausted, "JAX_CXL_NCCL_POOL has ",
                  pool::FormatBytes(part.bytes), " at ", spec.paths[0],
-                 ", less than a communicator takes, ",
-                 pool::FormatBytes(spec.bytes),
+                 ", but a communicator takes ", pool::FormatBytes(spec.bytes),
                  "; name a larger part of the device, or set "
                  "JAX_CXL_NCCL_COMMUNICATOR_BYTES to less on all ranks");
   for (uint64_t i = 0; i < count; ++i) {

@@ -61,7 +61,7 @@ Status ConnectPairs(const Running& running) {
             ", but one of them has not made this call "
             "within ",
             TheSettings().timeout_s,
-            " s (JAX_CXL_TIMEOUT); look at what both ranks do, or raise it");
+            " s; look at what both ranks do, or raise JAX_CXL_TIMEOUT");
       std::this_thread::sleep_for(kPollInterval);
     }
   });

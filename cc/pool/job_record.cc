@@ -16,8 +16,8 @@ namespace {
 
 Status CutShort(const std::string& name) {
   return Error(Code::kDataLoss, name,
-               " ends before the pool's control pages do; it is not a pool, "
-               "or was cut short; name another file");
+               " is too short to hold a pool: it is not one, or was cut short; "
+               "name another file");
 }
 
 }  // namespace

@@ -26,12 +26,13 @@ Result<uint64_t> Arena::Allocate(int extent, uint64_t bytes) {
   if (range == free.end()) {
     uint64_t left = 0;
     for (const auto& [at, size] : free) left += size;
-    return Error(
-        Code::kResourceExhausted, "the pool is too small: a rank needs ",
-        rounded, " more bytes on pool device ", extent, " and has ", left,
-        " left. Make it larger (?size=... in the pool's URI), or use fewer "
-        "different groups of ranks at a time or smaller slots "
-        "(JAX_CXL_SLOT_BYTES)");
+    return Error(Code::kResourceExhausted,
+                 "the pool is too small: a rank needs ", rounded,
+                 " more bytes in one piece on pool device ", extent,
+                 " and has ", left,
+                 " left. Make the pool larger (?size=... in the pool's URI), "
+                 "or use fewer different groups of ranks at a time or smaller "
+                 "slots (JAX_CXL_SLOT_BYTES)");
   }
   const auto [offset, size] = *range;
   free.erase(range);

@@ -112,8 +112,9 @@ Result<int> EnterChannel(pool::Pool* pool, const pool::Doorbells& doorbells,
   }
   return Error(Code::kResourceExhausted, "a rank can use at most ",
                pool::kMaxChannels,
-               " different groups at a time; wait for the results of some "
-               "(jax.block_until_ready) before it uses others");
+               " different groups of ranks at a time; wait for the results "
+               "of some of them (jax.block_until_ready) before you use more "
+               "groups");
 }
 
 void CloseChannel(pool::Pool* pool, const pool::Doorbells& doorbells, int rank,
@@ -167,8 +168,8 @@ Result<ChannelMemory> LocateChannel(const pool::Pool& pool,
   for (int slot = 0; slot < place.num_slots; ++slot)
     memory.slots[slot] = locate(place.slots[slot], place.slot_bytes);
   if (!inside)
-    return Error(Code::kDataLoss, name,
-                 " names a place outside the pool: its directory is corrupt; "
+    return Error(Code::kDataLoss, "the entry of ", name,
+                 " in the pool is corrupt: it names a place outside the pool; "
                  "restart the job, and check what else writes to this pool");
   return memory;
 }

@@ -186,10 +186,10 @@ Status DeviceConnection::PairSlots(int member) {
   for (int pair = 0; pair < geometry(SlotUse::kPairs).num_slots; ++pair) {
     pairs.slots[pair] = view.slots[2 * pair];
     if (view.slots[2 * pair + 1] != pairs.slots[pair] + slot_bytes)
-      return Error(Code::kDataLoss, "slots of ",
+      return Error(Code::kDataLoss, "the entry of ",
                    peers_->Name(group_.members[member]),
-                   " are not adjacent: its directory is corrupt; restart the "
-                   "job, and check what else writes to this pool");
+                   " in the pool is corrupt: its slots are not adjacent; "
+                   "restart the job, and check what else writes to this pool");
   }
   return OkStatus();
 }

@@ -44,9 +44,9 @@ Status Started::Done(const void* output, void* result, uint64_t bytes,
   auto found = events_.find(output);
   if (found == events_.end())
     return Error(Code::kInternal,
-                 "a result was moved while it was under way: keep the future "
-                 "that starts it and its done() in one program, and do not "
-                 "carry it through a loop");
+                 "XLA moved a result while its collective was under way: call "
+                 "done() in the same program as the start, and do not carry "
+                 "the future through a loop");
   const cudaEvent_t event = found->second;
   events_.erase(found);
   free_events_.push_back(event);

@@ -52,11 +52,13 @@ Status DeviceWaits::Mismatch(const Call& call, int member) const {
 
 Status DeviceWaits::Timeout(const Call& call, int member) const {
   const int rank = group_.members[member];
-  return Error(Code::kDeadlineExceeded, peers_->Name(group_.rank()),
-               " has waited too long in ", DescribeText(call), " for ",
-               peers_->Name(rank),
-               "; its device gave up, 1.5 times JAX_CXL_TIMEOUT and 5 s after "
-               "the wait began")
+  return Error(
+             Code::kDeadlineExceeded, peers_->Name(group_.rank()),
+             " has waited too long in ", DescribeText(call), " for ",
+             peers_->Name(rank),
+             "; the waiting device gave up, 1.5 times JAX_CXL_TIMEOUT and 5 s "
+             "after the wait began. Look at what the other rank does, or "
+             "raise JAX_CXL_TIMEOUT")
       .With(peers_->Identity(rank))
       .With("last", LastOf(*pool_, rank))
       .With("call", DescribeText(call));

@@ -125,8 +125,8 @@ Status Negotiation::CheckMemory(int member) const {
     return OkStatus();
   return Error(Code::kResourceExhausted, "rank ", group_.members[member],
                " is ", matches_.size(),
-               " calls ahead of others, more than a rank can track; let "
-               "the program wait for some of them");
+               " calls ahead of others, more than a rank can track; wait for "
+               "results in the program more often (jax.block_until_ready)");
 }
 
 Status Negotiation::AddMember(Match* match, int member,

@@ -128,9 +128,10 @@ xffi::Error Start(cudaStream_t stream, int32_t ordinal, CallSite* site,
 Status EnqueueDone(cudaStream_t stream, int32_t ordinal,
                    const xffi::AnyBuffer& started, xffi::AnyBuffer& output) {
   if (started.size_bytes() != output.size_bytes())
-    return Error(Code::kInternal,
-                 "done did not get the result of its start; please report "
-                 "this, with the versions of jax and jaxlib");
+    return Error(Code::kInternal, "done() got ", started.size_bytes(),
+                 " bytes from the start of its collective, but returns ",
+                 output.size_bytes(),
+                 "; please report this, with the versions of jax and jaxlib");
   CXL_ASSIGN_OR_RETURN(const Device<Cuda> device, FindDevice<Cuda>(ordinal));
   CXL_RETURN_IF_ERROR(device.runtime->failure());
   return device.local->endpoint->EnqueueDone(started.untyped_data(),

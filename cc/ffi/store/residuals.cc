@@ -76,10 +76,10 @@ xffi::Error Get(xffi::ThreadPool pool, int32_t device, int64_t ring,
 
 Status NoRing(int64_t ring, int32_t device) {
   return Error(Code::kFailedPrecondition,
-               "residuals: this process has no ring ", ring, " for device ",
+               "residuals: this process has no buffer ", ring, " for device ",
                device,
                ". A program that offloads residuals runs only in the process "
-               "that has lowered it");
+               "that has lowered it: lower and compile it again in this one");
 }
 
 Status CheckHandle(const xffi::AnyBuffer& handle) {

@@ -49,7 +49,7 @@ Result<Batches> MakeBatches(const std::vector<Transfer>& transfers, int rank,
     if (source != rank && destination != rank)
       return Error(Code::kInternal, "rank ", rank,
                    " was given the transfer of rank ", source, " to rank ",
-                   destination, ": report this as a bug");
+                   destination, "; please report this to jax_cxl");
     const int k = count[{source, destination}]++;
     const int distance = (destination - source + size) % size;
     batches[{k, (distance - 1) / distances}].push_back(transfer);

@@ -24,8 +24,9 @@ int NextNumber() {
 Status NoReduction(std::string_view function, int number) {
   return Error(Code::kInvalidArgument, function,
                ": this communicator has no reduction ", number,
-               ". A reduction is either NCCL's own or made by ", kCreate,
-               " for the same communicator, until ncclRedOpDestroy");
+               ". Pass one of NCCL's own, or one that ", kCreate,
+               " made for this communicator and ncclRedOpDestroy has not "
+               "destroyed");
 }
 
 }  // namespace
@@ -35,8 +36,8 @@ Result<int> Reductions::Add(const void* scalar, int type, int residence) {
   if (residence != kScalarDevice && residence != kScalarHostImmediate)
     return Error(Code::kInvalidArgument, kCreate,
                  ": there is no scalar residence ", residence,
-                 "; ncclScalarDevice is ", kScalarDevice,
-                 " and ncclScalarHostImmediate ", kScalarHostImmediate);
+                 "; pass ncclScalarDevice (", kScalarDevice,
+                 ") or ncclScalarHostImmediate (", kScalarHostImmediate, ")");
   if (scalar == nullptr)
     return Error(Code::kInvalidArgument, kCreate,
                  ": the scalar is null; pass the address of the factor");

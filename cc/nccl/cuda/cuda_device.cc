@@ -193,8 +193,8 @@ Status CudaDevice::OpenLevels(const std::atomic<bool>& cancel) {
     if (problem.ok() && job_->rank_bytes() < kLevelsRankBytes)
       problem =
           Error(Code::kResourceExhausted, "a rank has ", job_->rank_bytes(),
-                " bytes of the pool, less than ", kLevelsRankBytes,
-                " (JAX_CXL_NCCL_RANK_BYTES, and on a shared device "
+                " bytes of the pool and needs ", kLevelsRankBytes,
+                ": raise JAX_CXL_NCCL_RANK_BYTES (on a shared device also "
                 "JAX_CXL_NCCL_COMMUNICATOR_BYTES)");
     if (problem.ok() && places->place == 0) {
       const Result<NcclUniqueId> id = RealInner::NewId();
@@ -258,8 +258,9 @@ Status CudaDevice::AwaitConnected(CountedChannel* channel,
     CXL_ASSIGN_OR_RETURN(const bool connected, channel->TryConnect());
     if (connected) return OkStatus();
     if (cancel)
-      return Error(Code::kFailedPrecondition,
-                   "the communicator was aborted while its ranks met");
+      return Error(
+          Code::kFailedPrecondition,
+          "the communicator was aborted while its ranks met; make a new one");
     std::this_thread::sleep_for(kPollInterval);
   }
 }
@@ -285,10 +286,10 @@ Status CudaDevice::OpenPair(int source, int destination) {
   Result<std::unique_ptr<CountedChannel>> made =
       MakeChannel({source, destination}, pair_options_);
   if (made.status().code() == Code::kResourceExhausted)
-    return Error(
-        Code::kResourceExhausted,
-        "sends between many ranks need more memory: ", made.status().message(),
-        "; raise JAX_CXL_NCCL_RANK_BYTES on all ranks");
+    return Error(Code::kResourceExhausted,
+                 "sends between many ranks need more memory; raise "
+                 "JAX_CXL_NCCL_RANK_BYTES on all ranks (",
+                 made.status().message(), ")");
   if (made.ok()) channel = *std::move(made);
   return made.status();
 }

@@ -164,10 +164,10 @@ Result<Plan> MakePlan(const Request& request, const Geometry& geometry) {
   const uint64_t rounds = planner.block() / geometry.slot_bytes;
   if (rounds > kMaxRounds) {
     return Error(Code::kResourceExhausted, OpName(request.op), ": ",
-                 planner.block(), " bytes through slots of ",
-                 geometry.slot_bytes, " take more than ", kMaxRounds,
-                 " rounds; use larger slots (JAX_CXL_SLOT_BYTES, or a larger "
-                 "size= of the pool)");
+                 planner.block(), " bytes fill more than ", kMaxRounds,
+                 " slots of ", geometry.slot_bytes,
+                 " bytes, the most of one call; use larger slots "
+                 "(JAX_CXL_SLOT_BYTES, or a larger size= of the pool)");
   }
   return planner.Finish(Dispatch(planner));
 }

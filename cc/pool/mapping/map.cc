@@ -34,10 +34,11 @@ Result<Mapping> MapContiguous(const std::vector<MapPiece>& pieces) {
   for (const MapPiece& piece : pieces) {
     if (piece.is_device() && total % piece.align != 0) {
       return Error(
-          Code::kInvalidArgument, "a pool device with an alignment of ",
-          FormatBytes(piece.align), " cannot start at ", FormatBytes(total),
-          " of the pool; list the devices with the largest alignment "
-          "first or pass a size= that is a multiple of it");
+          Code::kInvalidArgument, "a device with an alignment of ",
+          FormatBytes(piece.align), " cannot come after ", FormatBytes(total),
+          " of other devices; list the devices with the largest alignment "
+          "first, or pass a size= that is a multiple of ",
+          FormatBytes(piece.align));
     }
     total += piece.bytes;
     align = std::max(align, piece.align);

@@ -175,7 +175,8 @@ Result<DaxLimits> ReadDaxLimits(int fd, const std::string& path,
   }
   if (!std::has_single_bit(*align) || *align < kPageBytes) {
     return Error(Code::kInvalidArgument, path, " states an alignment of ",
-                 *align, " bytes, which is not a power of two of at least ",
+                 *align,
+                 " bytes, but an alignment is a power of two, and at least ",
                  kPageBytes, " bytes; check the device with daxctl");
   }
   return DaxLimits{*align, *size};

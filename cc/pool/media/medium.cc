@@ -43,7 +43,7 @@ Status CheckSpec(const PoolSpec& spec) {
     return Error(Code::kInvalidArgument, spec.devices_per_path,
                  " devices in each of ", spec.paths.size(),
                  " paths: a pool has 1 to ", kMaxExtents,
-                 " devices; change devices=");
+                 " devices; change devices=, or name fewer paths");
   }
   const uint64_t unit = FilePageBytes();
   if (spec.bytes % unit != 0 || spec.offset % unit != 0) {

@@ -31,8 +31,9 @@ Status Staging::Reserve(uint64_t bytes) {
       Result<DeviceMemory<std::byte>> memory = AllocateDevice<std::byte>(bytes);
       if (!memory.ok())
         return Error(Code::kResourceExhausted, "residuals of ", bytes,
-                     " bytes need four times as much GPU memory outside of "
-                     "XLA's: decrease XLA_PYTHON_CLIENT_MEM_FRACTION (",
+                     " bytes need four times as much GPU memory besides the "
+                     "memory that XLA reserves: decrease "
+                     "XLA_PYTHON_CLIENT_MEM_FRACTION (",
                      memory.status().message(), ")");
       buffer.memory = std::move(*memory);
       for (cudaEvent_t* event : {&buffer.filled, &buffer.free})

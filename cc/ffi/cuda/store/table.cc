@@ -84,7 +84,9 @@ Status CheckNotStalled(const table::Column& column) {
   if (*static_cast<volatile const uint32_t*>(column.stalled) != 0)
     return Error(Code::kDeadlineExceeded,
                  "a step that changes a table did not finish within ",
-                 column.timeout_s, " s. Open the table again");
+                 column.timeout_s,
+                 " s. If the job that trains the table has ended, start it "
+                 "again: it will finish the step. Then open the table again");
   return OkStatus();
 }
 
