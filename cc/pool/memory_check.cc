@@ -155,13 +155,12 @@ Result<double> PassDoorbell(const Pool& pool, bool first, int rounds,
     if (first) flush.StoreFlag(mine, round);
     while (flush.LoadFlag(theirs) < round) {
       if (Nanoseconds(Clock::now() - began) > 1e9 * timeout_s)
-        return Error(Code::kDeadlineExceeded,
-                     "the other host has not answered "
-                     "a doorbell in ",
-                     timeout_s,
-                     " s: it does not see what "
-                     "this host writes back; check that both hosts name the "
-                     "same memory");
+        return Error(
+            Code::kDeadlineExceeded,
+            "the other host has not answered a write to the memory in ",
+            timeout_s,
+            " s; check that the command still runs there, and that both hosts "
+            "name the same memory");
     }
     if (!first) flush.StoreFlag(mine, round);
     trips.push_back(Nanoseconds(Clock::now() - began));

@@ -171,9 +171,9 @@ Status Pool::CheckIntact() const {
     return Error(
         Code::kDataLoss, "the pool at ", files_[0].path(), " was formatted by ",
         formatted_by_,
-        ", while this job used it: its heartbeats did not arrive there in time "
-        "(this host was stopped, or jobs name parts that overlap); restart "
-        "this job, and give each job a pool of its own");
+        ", while this job used it: this job's heartbeats did not arrive in "
+        "time (this host was stopped, or jobs name parts that overlap); "
+        "restart this job, and give each job a pool of its own");
   return Error(Code::kDataLoss, "memory of the pool at ", files_[0].path(),
                files_.size() > 1 ? " and others" : "",
                " is gone (SIGBUS): somebody cut the file short, or the memory "

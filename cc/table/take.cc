@@ -67,7 +67,8 @@ Status CopyWhole(const Column& column, uint64_t row, std::byte* to) {
                    " of a table is being changed by step ", begun,
                    ", which has not finished within ", column.timeout_s,
                    " s. If the job that trains the table has ended, start it "
-                   "again: it will finish the step");
+                   "again: it will finish the step. If it is only slow, raise "
+                   "JAX_CXL_TIMEOUT");
     std::this_thread::yield();
   }
 }

@@ -27,6 +27,6 @@ try:
     )
 except (ImportError, AttributeError) as error:
     raise ImportError(
-        f"jax_cxl does not work with jax {jax.__version__}: {error}. It is tested with jax 0.10"
-        " to 0.12: install one of these, or a newer jax_cxl."
+        f"jax_cxl does not work with jax {jax.__version__}: {error}. jax_cxl is tested with"
+        " jax 0.10 to 0.12: install one of these, or a newer jax_cxl."
     ) from error

@@ -54,4 +54,5 @@ def _prctl(option: int, value: int) -> None:
     # prctl is variadic and reads an unsigned long, but ctypes would pass a plain int.
     if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+        what = f"prctl({option}, {value}) failed: {os.strerror(number)}"
+        raise OSError(number, f"{what}; please report this to jax_cxl")

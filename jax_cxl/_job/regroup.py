@@ -103,8 +103,8 @@ def regroup(
         spec = running.spec if pool is None else pool_uri.parse(pool)
         if rejoin and not launch_environment.restarts_lost():
             raise errors.CxlError(
-                "jax_cxl.regroup(rejoin=True) waits for successors of lost processes, which only"
-                " python -m jax_cxl.launch --restart-lost N starts."
+                "jax_cxl.regroup(rejoin=True) waits for successors of lost processes. Start the job"
+                " with python -m jax_cxl.launch --restart-lost N, or leave rejoin=True out."
             )
         deadline = time.monotonic() + seconds
         ranks, mine = _ranks(devices)

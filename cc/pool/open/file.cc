@@ -243,7 +243,7 @@ Status CheckNamedOnce(const PoolFile& file, const std::string& path) {
              : open.st_dev != named.st_dev || open.st_ino != named.st_ino)
     return OkStatus();
   return Error(Code::kInvalidArgument, path, " and ", file.path(), " are one ",
-               device ? "device" : "file", "; name each of them once");
+               device ? "device" : "file", "; name it only once");
 }
 
 }  // namespace jax_cxl::pool

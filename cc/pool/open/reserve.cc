@@ -22,7 +22,7 @@ namespace {
 
 Status NoSpace(const std::string& path, uint64_t needed, uint64_t free) {
   return Error(Code::kResourceExhausted, "no space for ", path, ": the pool ",
-               "needs ", FormatBytes(needed), " and ", FormatBytes(free),
+               "needs ", FormatBytes(needed), ", but only ", FormatBytes(free),
                " are free; pass a smaller size=, delete files of dead jobs, or "
                "enlarge the file system (for /dev/shm: mount -o "
                "remount,size=..., in a container --shm-size=...)");
@@ -35,7 +35,7 @@ Status TooLarge(const std::string& path, uint64_t bytes) {
   if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || bytes <= limit.rlim_cur)
     return Error(Code::kInvalidArgument, "cannot make ", path, " of ",
                  FormatBytes(bytes), ": its file system does not allow files ",
-                 "of this size; change size= and offset=");
+                 "of this size; pass a smaller size= or offset=");
   return Error(Code::kResourceExhausted, "cannot make ", path, " of ",
                FormatBytes(bytes), ": this process may only write files of up ",
                "to ", FormatBytes(limit.rlim_cur),

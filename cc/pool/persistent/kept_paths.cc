@@ -92,7 +92,8 @@ Status Measure(std::vector<KeptPath>& paths, const PoolSpec& spec) {
       if (!path.file || IsFile(path)) path.piece.bytes = bytes;
     } else if (path.file && path.file->Size() > 0) {
       return Error(Code::kInvalidArgument, path.path, " has nothing at offset ",
-                   spec.offset, "; pass size=, or another offset=");
+                   spec.offset,
+                   "; pass size= to let it grow, or another offset=");
     } else {
       return Error(Code::kInvalidArgument, path.path,
                    " is new or empty; pass size=");

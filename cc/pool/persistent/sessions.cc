@@ -248,7 +248,8 @@ Result<Sessions::Lease> Sessions::AddLease(uint64_t what) {
   if (free == leased_.end())
     return Error(Code::kResourceExhausted, "this process already reads ",
                  kMaxLeases,
-                 " versions of this memory: close some of their views");
+                 " versions of this memory: close views that it no longer "
+                 "needs, and drop their arrays");
   const int index = static_cast<int>(free - leased_.begin());
   if (StoodStill()) ++epoch_;
   StoreCount(index, 0);
@@ -351,9 +352,10 @@ Status Sessions::WaitFor(int slot, int own, uint64_t ticket,
     CXL_ASSIGN_OR_RETURN(const SessionSlot read, ReadSlot(slot));
     if (!IsLiving(slot, read)) return OkStatus();
     if (Clock::now() > deadline)
-      return Error(Code::kDeadlineExceeded, DescribeProcess(read.process),
-                   " has not finished its change of the catalog; try again, or "
-                   "end that process");
+      return Error(
+          Code::kDeadlineExceeded, DescribeProcess(read.process),
+          " has not released the lock of this memory, which processes take "
+          "to add or delete a name; try again, or end that process");
     std::this_thread::sleep_for(kPoll);
   }
 }
@@ -375,8 +377,8 @@ Status Sessions::CheckLocked() {
   std::lock_guard lock(mutex_);
   if (slot_ >= 0 && epoch_ == locked_epoch_ && !StoodStill()) return OkStatus();
   return Error(Code::kFailedPrecondition,
-               "this process was stopped while it changed the catalog; try "
-               "again");
+               "this process stood still while it held the lock of this "
+               "memory, so another process may have taken the lock; try again");
 }
 
 }  // namespace jax_cxl::pool

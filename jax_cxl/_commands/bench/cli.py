@@ -261,8 +261,8 @@ def _check(options: argparse.Namespace) -> None:
     """
     if not 2 <= options.ranks <= MAX_RANKS:
         raise ValueError(
-            f"--ranks must be from 2 to {MAX_RANKS}, not {options.ranks}: sums of the inputs have"
-            f" to be exact in int8 too, and the sum of more than {MAX_RANKS} ranks would not be"
+            f"--ranks must be from 2 to {MAX_RANKS}, not {options.ranks}: sums over more"
+            " ranks would not be exact in int8"
         )
     if "int" in options.dtype and any(name.startswith("moe_combine") for name in options.ops):
         raise ValueError(

@@ -121,7 +121,9 @@ def check_between_hosts(uri: str, address: str) -> Iterator[Finding]:
     """
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal():
-        raise ValueError(f"--with {address!r} is not HOST:PORT, or :PORT on the host that listens")
+        raise ValueError(
+            f"--with must be HOST:PORT, or :PORT on the host that listens, not {address!r}"
+        )
     spec = pool_uri.parse(uri)
     try:
         with _connect(host, int(port)) as connection:
@@ -152,7 +154,9 @@ def _connect(host: str, port: int) -> socket.socket:
             # Close the connection at once, so that the port is free for the server.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             connection.close()
-            raise ConnectionRefusedError(f"nothing listens on {host}:{port}")
+            raise ConnectionRefusedError(
+                f"nothing listens on {host}:{port}: run the same check there, with --with :{port}"
+            )
         except ConnectionRefusedError:
             if time.monotonic() > deadline:
                 raise

@@ -117,7 +117,9 @@ def _of_process(pid: int) -> list[Found]:
     try:
         os.listdir(f"/proc/{pid}/fd")
     except (FileNotFoundError, ProcessLookupError):
-        raise ValueError(f"there is no process {pid}") from None
+        raise ValueError(
+            f"there is no process {pid}. Without an argument the command finds all jobs"
+        ) from None
     except PermissionError:
         raise ValueError(
             f"process {pid} belongs to {_owner(f'/proc/{pid}')}: only that user, or root, may look"

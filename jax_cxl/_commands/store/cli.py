@@ -298,7 +298,9 @@ def _section(devices: Devices, name: str | None) -> Section:
     found = listing.sections(devices)
     names = [section.entry.name for section in found]
     if name is None and len(found) != 1:
-        raise errors.StoreError(f"{devices.where!r} has the names {names}: choose one with --name")
+        raise errors.StoreError(
+            f"choose a name with --name: {devices.where!r} has the names {names}"
+        )
     for section in found:
         if name in (None, section.entry.name):
             return section
@@ -312,8 +314,12 @@ def _of_version(section: Section, version: int | None) -> Records:
         if version in (None, records[0].version):
             return records
     versions = [records[0].version for records in found]
-    what = "no valid version" if version is None else f"no valid version {version}"
-    raise errors.StoreError(f"{section.text} has {what}, only the versions {versions}")
+    what = (
+        "no valid version: python -m jax_cxl store list tells why"
+        if version is None
+        else f"no valid version {version}, only the versions {versions}"
+    )
+    raise errors.StoreError(f"{section.text} has {what}")
 
 
 def _files(path: pathlib.Path) -> Any:

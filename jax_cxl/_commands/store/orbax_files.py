@@ -29,8 +29,8 @@ def write(reader: restoring.Reader, folder: pathlib.Path) -> None:
     ]
     if refused:
         raise errors.CxlError(
-            "an orbax checkpoint cannot hold arrays without elements, or text:"
-            f" {', '.join(refused)}"
+            "an orbax checkpoint cannot hold text, or arrays without elements:"
+            f" {', '.join(refused)}. Save a version without them, and export that"
         )
     values = {
         name: reader.read_same(leaf, tuple((0, n) for n in leaf.shape))
@@ -96,7 +96,7 @@ def _nested(values: dict[str, Any]) -> Any:
             node = node.setdefault(key, {})
         node[last] = value
     if set(root) == {""}:
-        raise errors.CxlError("orbax has no checkpoints of a single leaf: save a tree")
+        raise errors.CxlError("orbax has no checkpoints of a single leaf: save it in a dict")
     return _with_lists(root)
 
 

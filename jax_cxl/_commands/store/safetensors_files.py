@@ -24,7 +24,7 @@ def write(reader: restoring.Reader, path: pathlib.Path) -> None:
         key = ".".join(names.simple(name))
         if not leaf.dtype or key in tensors or not key:
             raise errors.CxlError(
-                f"a safetensors file can hold only arrays with different names, and not {name}:"
+                f"a safetensors file cannot hold {name}, only arrays, each with its own name:"
                 " export to a folder instead, as an orbax checkpoint"
             )
         tensors[key] = reader.read_same(leaf, tuple((0, n) for n in leaf.shape))

@@ -44,6 +44,6 @@ def check_open_files(more: int) -> None:
     left = limit - len(os.listdir("/proc/self/fd"))
     if left < more:
         raise errors.NotInitializedError(
-            f"this process can open {left} more files, of {limit}, and jax_cxl needs {more} between"
-            " several processes: raise the limit (ulimit -n)"
+            f"this process can open only {left} more files (its limit is {limit}), but a job of"
+            f" several processes needs {more}: raise the limit (ulimit -n)"
         )

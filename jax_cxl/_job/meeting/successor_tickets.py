@@ -135,9 +135,12 @@ def _check(deadline: float, problem: str) -> None:
     board = launch_environment.board
     if board is not None and (ended := board.ranks(FINISHED)):
         raise errors.NotInitializedError(
-            f"rank {ended[0]} ended before this process could join it: the job is over."
-            " Start it again"
+            f"rank {ended[0]} ended before this process could join the job, so the job is over."
+            " Start the job again"
         )
     if time.monotonic() > deadline:
-        raise errors.NotInitializedError(f"the processes have not met in time: {problem}")
+        raise errors.NotInitializedError(
+            f"the processes have not met in time: {problem}. Look at what they printed last, and"
+            " start the job again"
+        )
     time.sleep(POLL_SECONDS)

@@ -116,7 +116,7 @@ class SeveralProcessesTest(parameterized.TestCase):
             timeout=60,  # Much less than what it waits for processes that may still come.
         )
         self.assertEqual(done.returncode, 1, done.stderr)
-        self.assertRegex(done.stderr, "rank [012] ended before this process could join it")
+        self.assertRegex(done.stderr, "rank [012] ended before this process could join the job")
 
     @parameterized.parameters(("0,2", [1]), ("2", [0, 1]), ("0", [1, 2]))
     @pytest.mark.sample(3)
