@@ -26,7 +26,9 @@ def make(values: dict[str, int]) -> _core.Tuning:
         if name not in _core.TUNING_FIELDS:
             raise ValueError(f"{name!r} is not one of {', '.join(_core.TUNING_FIELDS)}.")
         if not isinstance(value, int) or not 0 <= value < 2**63:
-            raise ValueError(f"{name} is {value!r}, which is not a whole number.")
+            raise ValueError(
+                f"{name} is {value!r}, which is not a whole number from 0 to 2**63 - 1."
+            )
         setattr(tuning, name, value)
     try:
         tuning.check()
@@ -46,4 +48,7 @@ def load(path: str | None) -> _core.Tuning:
     try:
         return make(json.loads(pathlib.Path(path).read_text())["tuning"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"JAX_CXL_TUNING={path}: not a tuning table: {error}") from None
+        raise ValueError(
+            f"JAX_CXL_TUNING={path}: not a tuning table, which `python -m jax_cxl tune` writes:"
+            f" {error}"
+        ) from None

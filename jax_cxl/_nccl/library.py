@@ -98,7 +98,10 @@ def functions(library: pathlib.Path) -> set[str]:
     """
     data = library.read_bytes()
     if data[:6] != b"\x7fELF\x02\x01":
-        raise ValueError(f"{library} is not a library of this machine: install jax_cxl here")
+        raise ValueError(
+            f"{library} is not a library for 64-bit machines like this one: install its package"
+            " again on this machine"
+        )
     (start,) = struct.unpack_from("<Q", data, 0x28)
     entry_bytes, count = struct.unpack_from("<HH", data, 0x3A)
     sections = [_SECTION.unpack_from(data, start + i * entry_bytes) for i in range(count)]

@@ -156,7 +156,8 @@ def wait(
             who = publisher_of(section) if section else None
             raise errors.StoreTimeoutError(
                 f"{text} got no version newer than {newer_than} within {seconds:g} s: {newest}, and"
-                f" {who or 'no living process'} publishes it"
+                f" {who or 'no living process'} publishes it."
+                " Wait longer (timeout=), or look at the job that should publish it"
             )
         time.sleep(_POLL_SECONDS)
 

@@ -340,9 +340,11 @@ class Store:
         for side, other in enumerate(told):
             if other[1:] != told[0][1:]:
                 texts = [
-                    f"a name and a keep with checksums {each[1:]}" for each in (told[0], other)
+                    f"keep={each[1]} and a name with checksum {each[2]}"
+                    for each in (told[0], other)
                 ]
-                raise agreement.mismatch(writers, (0, side), texts, "publish different names")
+                what = "must not publish different names or different values of keep"
+                raise agreement.mismatch(writers, (0, side), texts, what)
         section: Section | None = None
         if writers[0] == jax.process_index():
             try:

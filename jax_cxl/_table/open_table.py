@@ -82,7 +82,9 @@ class OpenTable:
         """
         self._columns[ROWS].check_open()
         if self._memory is not None:
-            raise errors.StoreError(f"{self.name!r} is a trained table: read it instead")
+            raise errors.StoreError(
+                f"{self.name!r} is a trained table, whose rows change: use read() and not view()"
+            )
         rows: np.ndarray = self._held.tree[ROWS]
         return rows
 

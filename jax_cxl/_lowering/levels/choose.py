@@ -62,8 +62,8 @@ def collective(
         if levels and found is None:
             raise ValueError(
                 f"jax_cxl.{name}: levels=True needs groups with the same number of ranks, at least"
-                f" two, in each process, at the same positions in all groups. The groups are"
-                f" {ranks.tolist()}. Leave `levels` out."
+                " two, in each process, and all groups must be spread over the processes in the"
+                f" same way. The groups are {ranks.tolist()}. Change them, or leave `levels` out."
             )
         if levels is None and not table.pays(op, num_bytes, found, on_gpus=not one_call):
             found = None

@@ -58,9 +58,9 @@ def permuted_axes_of(op: str, axis_name: Any) -> Axes:
     in_mesh_order = tuple(sorted(axes, key=names.index))
     if axes != in_mesh_order and _compat.tracing.refuses_other_orders_of_axes():
         raise ValueError(
-            f"jax_cxl.{op}: axis_name={axes} is not in the order of the mesh, {in_mesh_order}. As"
-            " with jax.lax, `with jax.raise_on_ppermute_sort_diff(False):` allows it; ranks then"
-            " count in the order that is given."
+            f"jax_cxl.{op}: axis_name={axes} is not in the order of the mesh, {in_mesh_order}."
+            " Pass the axes in that order. To count ranks in the order that you pass, call this"
+            " under `with jax.raise_on_ppermute_sort_diff(False):`, as for jax.lax."
         )
     return in_mesh_order if _compat.tracing.sorts_axes_of_ppermute() else axes
 
@@ -73,9 +73,9 @@ def check_bound(op: str, axis: Hashable) -> None:
         mesh = jax.sharding.get_abstract_mesh()
         if mesh.manual_axes and axis in mesh.axis_names:
             vmapped = (
-                " If jax.vmap is around jax.shard_map, it has taken the axis, because an argument"
-                " is sharded over it along the mapped dimension: jax.reshard the argument, so"
-                " that this dimension is not sharded over the axis."
+                " If jax.vmap is around jax.shard_map, jax.vmap takes this axis for itself when"
+                " the dimension that it maps is sharded over the axis. In this case call"
+                " jax.reshard on the argument first, so that this dimension is not sharded."
             )
             raise NotImplementedError(
                 f"jax_cxl.{op}: mesh axis {axis!r} is not manual here (manual axes:"

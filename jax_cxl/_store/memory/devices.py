@@ -72,8 +72,8 @@ class Devices:
         """
         if self.is_inherited:
             raise errors.StoreError(
-                f"process {self._opener} opened {self.where!r}, and this process was forked since:"
-                " a child can read, but to write it has to open the store itself"
+                f"process {self._opener} opened {self.where!r}, and this process was forked from it"
+                " afterwards. A forked process can only read: to write here, open the store again"
             )
 
     @property
@@ -182,7 +182,12 @@ class Devices:
         lost = self.lost | {d for d in range(self.count) if self.core.path(d) == path}
         if len(lost) > self.parity:
             others = {self.core.path(d) for d in self.lost}
-            more = f". {', '.join(others)} is lost too, and parity allows one" if others else ""
+            more = (
+                f". {', '.join(others)} is lost too, and parity can replace only one path: bring"
+                " one of the paths back, or restore a checkpoint into a new store"
+                if others
+                else ""
+            )
             raise errors.StoreError(f"{self.where!r}: {why}{more}") from why
         self.lost = lost
         logging.getLogger("jax_cxl").warning(

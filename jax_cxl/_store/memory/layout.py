@@ -96,7 +96,7 @@ class Superblock:
         if (version, block) != (_VERSION, BLOCK_BYTES):
             raise ValueError(
                 f"it has format {version}.{block}, but this jax_cxl uses format"
-                f" {_VERSION}.{BLOCK_BYTES}"
+                f" {_VERSION}.{BLOCK_BYTES} (to read it, use the jax_cxl that wrote it)"
             )
         return cls(parity, devices, device, size)
 

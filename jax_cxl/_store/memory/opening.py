@@ -82,7 +82,10 @@ def open_devices(
             )
     if found and len(blank) > parity:
         problems |= {
-            device: f"{problem}, and others are not; with parity={parity} only {parity} may be lost"
+            device: (
+                f"{problem}, but other paths hold a store, and with parity={parity} only {parity}"
+                " may be lost"
+            )
             for device, problem in blank.items()
         }
     if not found:

@@ -54,8 +54,9 @@ def repair(
         if any(told for (told,) in gather([written])):
             return Repaired(written, ())
         raise errors.StoreError(
-            f"{devices.where!r} has no parity, from which lost blocks could be rebuilt: format it"
-            " with parity=1"
+            f"{devices.where!r} has no parity, so lost blocks cannot be rebuilt: restore a"
+            " checkpoint. To have parity in the future, format the store with parity=1, which"
+            " clears it"
         )
     hopeless: list[str] = []
     for section in sections:

@@ -99,7 +99,8 @@ class Reader:
             for r in records
         ):
             raise errors.StoreError(
-                "records and directory do not belong together: restore an older version of the data"
+                "the version is damaged, because its records do not match its list of leaves:"
+                " restore an older version of the data"
             )
         self._parts: dict[tuple[str, int], list[place.Part]] = {}
         for part in placement.parts:
@@ -223,9 +224,9 @@ class Reader:
                 count = len(self.writers)
                 raise errors.StoreError(
                     f"{leaf.name} has different values on processes {self.writers[writer]} and"
-                    f" {self.writers[0]} of the {count} processes that saved it. Each of"
-                    f" {count} processes can restore its own value into a NumPy array, or an array"
-                    " on its own devices; leave this leaf out otherwise"
+                    f" {self.writers[0]} of the {count} processes that saved it. To restore"
+                    f" them, run {count} processes, each with a NumPy array or an array on its own"
+                    " devices in `like`. Otherwise leave this leaf out of `like`"
                 )
         return first
 

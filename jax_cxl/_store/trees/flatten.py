@@ -190,7 +190,7 @@ def describe(name: str, x: Any, writers: tuple[int, ...], own: int) -> leaves.Le
     if not form.dtype:
         raise TypeError(
             f"a snapshot cannot hold {name}, an array of {x.dtype!r}: elements must be numbers in"
-            " the byte order of this machine"
+            " the byte order of this machine. Convert the array with astype, or leave it out"
         )
     return leaves.Leaf(name, *form[1:])
 

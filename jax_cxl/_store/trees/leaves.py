@@ -143,7 +143,8 @@ def shards_of(
     for device, slices in devices.items():
         if device.process_index not in writer_of:
             raise ValueError(
-                f"it is on {device} of process {device.process_index}, which is not in the job"
+                f"it is on {device} of process {device.process_index}, which is not in the job."
+                " Move the array to devices of the job first"
             )
         holders.setdefault(index_of(slices, shape), []).append(writer_of[device.process_index])
     shards = tuple(Shard(index, tuple(of)) for index, of in holders.items())
@@ -233,7 +234,9 @@ def decode(data: bytes) -> tuple[list[Leaf], list[int], bool]:
             leaves.append(Leaf(str(name), *leaf[1:-1], None if dtype else next(left)))
         return leaves, [int(writer) for writer in writers], bool(whole)
     except (zlib.error, TypeError, LookupError, AttributeError, StopIteration) as error:
-        raise ValueError(f"the directory cannot be read: {error}") from error
+        raise ValueError(
+            f"the version's list of leaves is damaged ({error}): restore an older version"
+        ) from error
 
 
 def _check(leaf: Leaf, num_writers: int) -> None:
@@ -247,7 +250,7 @@ def _check(leaf: Leaf, num_writers: int) -> None:
         )
         if not inside or not shard.writers or not all(0 <= w < num_writers for w in shard.writers):
             raise ValueError(
-                f"the directory is damaged: the shard {shard.index} of {leaf.name}, of processes"
-                f" {shard.writers}, does not fit an array of {stored} from {num_writers} processes;"
-                " restore an older version"
+                f"the version's list of leaves is damaged: the shard {shard.index} that"
+                f" processes {shard.writers} saved does not fit into an array of shape {stored}"
+                f" from {num_writers} processes. Restore an older version"
             )

@@ -336,7 +336,10 @@ def _first(section: Section, retired: int, last: int, base: int) -> int:
         for number in range(last + 1, last + 1 + areas):
             if number % areas not in avoided:
                 return number
-    raise AssertionError("there are at least three areas")
+    raise AssertionError(
+        f"none of {areas} areas is free, but there are at least three; please report this to"
+        " jax_cxl"
+    )
 
 
 def _free_slot(claims: Sequence[Claim], token: int) -> int:

@@ -367,9 +367,10 @@ class Publisher:
         records = validity.complete(self.section, self.last)
         if records and (columns := replicas.differing(records)):
             raise errors.MismatchError(
-                f"{self.section.text_of(records[0].version)} is not valid: the devices that hold a"
-                f" replicated array have different values: {self._names(columns)}. Make the values"
-                " equal, or save what differs as an array of each process's own devices"
+                f"{self.section.text_of(records[0].version)} is not valid, because devices that"
+                f" share a replicated array hold different values: {self._names(columns)}. Make the"
+                " values equal, or let each process save its own value in an array on its own"
+                " devices"
             )
         self._saving = None
         self._newest = self.last
