@@ -34,8 +34,8 @@ def devices_of(store: Any) -> Devices:
     devices: Devices = store._devices
     if devices.count != 1:
         raise errors.StoreError(
-            f"{devices.where!r} has {devices.count} devices: a table needs a store of one path"
-            " without devices_per_path"
+            f"{devices.where!r} has {devices.count} devices: a table needs a store with one"
+            " device, that is, with one path and without devices="
         )
     return devices
 

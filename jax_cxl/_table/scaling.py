@@ -26,8 +26,8 @@ def check(rows: sources.Source, scales: sources.Source) -> None:
     if not floats or not (per_row or per_block) or jnp.issubdtype(rows.dtype, np.complexfloating):
         raise ValueError(
             f"scales of {scales.dtype}{list(scales.shape)} do not fit rows of"
-            f" {rows.dtype}{list(rows.shape)}: they must be floats of shape (R,) or (R, ..., G),"
-            " where G divides the last dimension of the rows"
+            f" {rows.dtype}{list(rows.shape)}: for real rows of shape (R, ..., D),"
+            " scales must be floats of shape (R,) or (R, ..., G), where G divides D"
         )
 
 

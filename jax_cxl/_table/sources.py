@@ -53,7 +53,7 @@ class Source:
             if block.dtype != self.dtype or block.shape[1:] != self.shape[1:] or not block.ndim:
                 raise ValueError(
                     f"a block of rows has {block.dtype}{list(block.shape)}, and the table has rows"
-                    f" of {self.dtype}{list(self.shape[1:])}"
+                    f" of {self.dtype}{list(self.shape[1:])}: correct the block, or shape and dtype"
                 )
             rows += block.shape[0]
             if rows > self.shape[0]:
@@ -62,7 +62,8 @@ class Source:
         if rows != self.shape[0]:
             raise ValueError(
                 f"the blocks have {'more than ' if rows > self.shape[0] else ''}"
-                f"{min(rows, self.shape[0])} rows, and the table has {self.shape[0]}"
+                f"{min(rows, self.shape[0])} rows, and the table has {self.shape[0]}:"
+                " correct the blocks, or shape"
             )
 
 
@@ -98,7 +99,7 @@ def of_state(name: str, given: Any, rows: Source) -> Source:
       TypeError, ValueError: the array does not fit the rows.
     """
     if not isinstance(name, str) or not name.isidentifier() or name == "rows":
-        raise ValueError(f"state: {name!r} must be an identifier other than 'rows'")
+        raise ValueError(f"state: the name {name!r} must be a Python identifier other than 'rows'")
     if isinstance(given, jax.ShapeDtypeStruct):
         shape, dtype = tuple(given.shape), np.dtype(given.dtype)
         step = _rows_of_block(shape, dtype)
@@ -117,9 +118,15 @@ def of_state(name: str, given: Any, rows: Source) -> Source:
 
 def _check(source: Source, shape: Any, dtype: Any) -> None:
     if shape is not None and tuple(shape) != source.shape:
-        raise ValueError(f"the rows have the shape {source.shape}, not {tuple(shape)}")
+        raise ValueError(
+            f"the rows have the shape {source.shape}, not {tuple(shape)}: correct shape, or leave"
+            " it out"
+        )
     if dtype is not None and np.dtype(dtype) != source.dtype:
-        raise ValueError(f"the rows have the dtype {source.dtype}, not {np.dtype(dtype)}")
+        raise ValueError(
+            f"the rows have the dtype {source.dtype}, not {np.dtype(dtype)}: convert the rows, or"
+            " leave dtype out"
+        )
     if not source.shape or any(n < 0 for n in source.shape):
         raise ValueError(f"a table needs rows: its shape cannot be {source.shape}")
     if not leaves.is_supported(source.dtype):
@@ -184,7 +191,9 @@ def _npy(path: str, dtype: Any) -> tuple[int, tuple[int, ...], np.dtype]:
         except (ValueError, KeyError) as error:
             raise ValueError(f"{path} cannot be read as a .npy file: {error}") from error
         if by_columns and len(shape) > 1:
-            raise ValueError(f"{path} is in Fortran order: save numpy.ascontiguousarray of it")
+            raise ValueError(
+                f"{path} is in Fortran order: save numpy.ascontiguousarray(array) instead"
+            )
         # NumPy saves dtypes of ml_dtypes as bytes without a name.
         if found.type is np.void and found.names is None:
             if dtype is None or np.dtype(dtype).itemsize != found.itemsize:
@@ -201,7 +210,7 @@ def _safetensors(path: str, tensor: str | None) -> tuple[int, tuple[int, ...], n
         try:
             (size,) = struct.unpack("<Q", file.read(8))
             if size > os.path.getsize(path) - 8:
-                raise ValueError("its header is longer than the file")
+                raise ValueError("its header is longer than the file; write it again")
             header = json.loads(file.read(size))
             tensors = {name: of for name, of in header.items() if name != "__metadata__"}
             if tensor is None and len(tensors) == 1:
@@ -213,7 +222,10 @@ def _safetensors(path: str, tensor: str | None) -> tuple[int, tuple[int, ...], n
                 start, end = map(int, found["data_offsets"])
                 size_of = math.prod(shape) * dtype.itemsize
                 if end - start != size_of:
-                    raise ValueError(f"{tensor} has {end - start} bytes, not {size_of}")
+                    raise ValueError(
+                        f"{tensor} has {end - start} bytes, and its shape and dtype need {size_of};"
+                        " write it again"
+                    )
         except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} cannot be read as safetensors: {error}") from error
     if found is None:

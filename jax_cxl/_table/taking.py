@@ -59,7 +59,7 @@ class Taking(OpenTable):
         rows = self._columns[ROWS]
         rows.check_open()
         if fill_value is not None and (how is not gather.Mode.FILL or np.ndim(fill_value)):
-            raise ValueError(f"fill_value={fill_value!r} must be a number, and mode be 'fill'")
+            raise ValueError(f"fill_value={fill_value!r} must be a number, and mode must be 'fill'")
         ids = gather.checked_ids(rows, ids)
         if how is gather.Mode.CLIP and not rows.rows and ids.size:
             raise ValueError("mode='clip' needs a table that has rows")

@@ -106,7 +106,7 @@ class Training(OpenTable):
             if time.monotonic() > end:
                 raise errors.StoreTimeoutError(
                     f"{self.name!r} has reached step {now}, but not step {step} within {seconds:g}"
-                    " s: look at what the job that trains it does, or wait longer (timeout=)"
+                    " s: check the job that trains it, or wait longer (timeout=)"
                 )
             time.sleep(_POLL_SECONDS)
         return now

@@ -119,7 +119,7 @@ def collective(module: Module, found: Found) -> Collective:
 
 def _assignment(module: Module) -> np.ndarray:
     if module.device_assignment is None:
-        raise NotTakenError("the module does not assign its parts to devices")
+        raise NotTakenError("XLA has not assigned the program to devices")
     return module.device_assignment
 
 

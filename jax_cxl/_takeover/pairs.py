@@ -27,7 +27,9 @@ class PairBuilder(Builder):
         super().__init__(computation, start)
         done = computation.done_of(start)
         if done is None:
-            raise NotTakenError("it is started and has no done of its own")
+            raise NotTakenError(
+                "XLA starts it asynchronously, and no instruction waits for it alone"
+            )
         self._done = done
         # For each call of `jax_cxl_start`, the array that it reads until it is done, and the
         # instruction whose result it writes until then.
@@ -48,7 +50,9 @@ class PairBuilder(Builder):
         **options: Any,
     ) -> Value:
         if target != contract.COLLECTIVE_TARGET:
-            raise NotTakenError(f"XLA starts it asynchronously, which {target} cannot do")
+            raise NotTakenError(
+                f"XLA starts it asynchronously, and the pool has no asynchronous {target}"
+            )
         # Without a side effect XLA could merge two equal starts, each of which has a done.
         both, start = [*results, _TOKEN], contract.START_TARGET
         result = super().call(start, both, operands, config, side_effect=True)

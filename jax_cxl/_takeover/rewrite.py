@@ -49,7 +49,7 @@ class _Context:
         try:
             return np.array([[self.world.rank_of[d] for d in group] for group in groups])
         except KeyError as error:
-            raise NotTakenError(f"device {error.args[0]} is not one of the ranks") from None
+            raise NotTakenError(f"device {error.args[0]} has no rank in this job") from None
 
     def call(self, value: Value, result: Shape, count: int) -> Value:
         """Appends a call that executes the collective on contiguous blocks of `count` elements."""

@@ -101,7 +101,7 @@ def check_one_set_of_devices(specs: Iterable[Spec]) -> None:
         first = first or spec
         if spec.sharding.device_set != first.sharding.device_set:
             raise ValueError(
-                f"{first.name} and {spec.name} are on different devices: pooled updates"
-                " parameters that are all on the same devices. Make an optimizer, with a name"
-                " of its own, for each set of devices"
+                f"{first.name} and {spec.name} are on different devices, and an optimizer of"
+                " jax_cxl.pooled needs all parameters on the same devices. Make an optimizer, with"
+                " a name of its own, for each set of devices"
             )

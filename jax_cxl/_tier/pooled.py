@@ -326,9 +326,9 @@ def _check_names(reader: Reader, plan: Plan, text: str) -> None:
     expected = {spec.name for spec in (*plan.stored, *plan.state)} | {STEP}
     if missing := sorted(expected ^ set(reader.leaves)):
         raise errors.StoreError(
-            f"{text} has no state of this optimizer for these parameters: {missing[0]} is only in"
-            f" {'the store' if missing[0] in reader.leaves else 'what the optimizer needs'}. Use"
-            " the optimizer and the parameters with which it was made, or another name"
+            f"{text} has no state of this optimizer for these parameters: {missing[0]} is"
+            f" {'stored, but not' if missing[0] in reader.leaves else 'not stored, but'} needed."
+            " Use the optimizer and the parameters with which the state was made, or another name"
         )
 
 

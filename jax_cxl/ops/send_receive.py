@@ -98,7 +98,8 @@ def precv(
     if (token.axes, token.sources) != (axes, sources):
         raise ValueError(
             f"jax_cxl.precv over {axes} with perm={perm} got the token of a psend over"
-            f" {token.axes} with other pairs. Pass the axis and the pairs of the psend."
+            f" {token.axes}, with another axis or with other pairs. Pass the axis and the pairs of"
+            " the psend."
         )
     sent = token.value
     if sent.shape != tuple(out_shape.shape) or sent.dtype != out_shape.dtype:

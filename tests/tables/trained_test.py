@@ -169,7 +169,7 @@ class RefusedTest(StoreCase):
                 table.add(ids, updates)
         one = np.ones((1, 4), np.float32)
         for rule, message in (
-            (lambda rows, gradients, state: (rows, {}), r"a dict of the state \['m'\]"),
+            (lambda rows, gradients, state: (rows, {}), r"a dict with the keys \['m'\]"),
             (lambda rows, gradients, state: (rows[:, :2], state), "must return rows as float32"),
         ):
             with self.assertRaisesRegex(ValueError, message):

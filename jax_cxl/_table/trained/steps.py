@@ -129,7 +129,9 @@ class Steps:
         for side, other in enumerate(told):
             if other[8:32] != told[0][8:32]:
                 texts = [f"updates of {of[8:32].decode().strip()}" for of in (told[0], other)]
-                raise agreement.mismatch(self._writers, (0, side), texts, "change a table")
+                raise agreement.mismatch(
+                    self._writers, (0, side), texts, "change a table with different dtypes"
+                )
         counts = [struct.unpack_from("<Q", other)[0] for other in told]
         found = [
             (
@@ -162,7 +164,10 @@ class Steps:
         names = [column.name for column in described[1:]]
         rows, state = rule(old[0], sums, dict(zip(names, old[1:], strict=True)))
         if not isinstance(state, dict) or set(state) != set(names):
-            raise ValueError(f"the rule must return rows and a dict of the state {names}")
+            raise ValueError(
+                f"the rule must return two values: the new rows, and a dict with the keys {names}"
+                " for the new state"
+            )
         new = [np.ascontiguousarray(x) for x in (rows, *(state[name] for name in names))]
         for of, x in zip(described, new, strict=True):
             if (x.dtype, x.shape) != (of.dtype, (len(ids), *of.row_shape)):

@@ -148,14 +148,23 @@ def _fields(data: bytes) -> list[tuple[int, int, Value]]:
                     found.append((tag >> 3, kind, length))
                     continue
             else:
-                raise MalformedError(f"wire type {kind} at byte {position}")
+                raise MalformedError(
+                    f"a program of XLA has the unknown wire type {kind} at byte {position};"
+                    " please report this, with the versions of jax and jaxlib"
+                )
             value = data[position : position + length]
             if len(value) != length:
-                raise MalformedError(f"a field of {length} bytes is cut off at byte {position}")
+                raise MalformedError(
+                    f"a program of XLA ends within a field of {length} bytes at byte {position};"
+                    " please report this, with the versions of jax and jaxlib"
+                )
             position += length
             found.append((tag >> 3, kind, value))
     except IndexError:
-        raise MalformedError("an integer is cut off at the end") from None
+        raise MalformedError(
+            "a program of XLA ends within an integer;"
+            " please report this, with the versions of jax and jaxlib"
+        ) from None
     return found
 
 

@@ -68,9 +68,15 @@ def bytes_of(aval: Any, sharding: jax.sharding.Sharding | None) -> int:
       TypeError: elements of its dtype do not take whole bytes.
     """
     if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
-        raise TypeError(f"an array of {aval.dtype} cannot be offloaded: name its key data")
+        raise TypeError(
+            f"an array of {aval.dtype} cannot be offloaded: name its key data (jax.random.key_data)"
+            " instead"
+        )
     bits = jax.dtypes.itemsize_bits(aval.dtype)
     if bits % 8:
-        raise TypeError(f"an array of {aval.dtype} cannot be offloaded: name an array of int8")
+        raise TypeError(
+            f"an array of {aval.dtype} cannot be offloaded: convert it to elements of whole bytes,"
+            " such as int8, and name the result instead"
+        )
     shape = aval.shape if sharding is None else sharding.shard_shape(aval.shape)
     return math.prod(shape) * bits // 8

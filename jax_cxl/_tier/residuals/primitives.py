@@ -160,7 +160,8 @@ def _put_jvp(primals, tangents, *, value):
     if not isinstance(tangents[0], ad.Zero):
         raise NotImplementedError(
             f"{value.name!r} is offloaded by a function whose gradient is differentiated once more:"
-            " only first derivatives can be computed. Use jax.checkpoint there"
+            " only first derivatives can be computed. Use jax.checkpoint instead of"
+            " jax_cxl.offload_residuals"
         )
     out = put_p.bind(*primals, value=value)
     return out, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in out]
@@ -177,8 +178,8 @@ def _offload_batch(operands, dims, *, value):
 
 def _refuse_batch(operands, dims, *, value, **_):
     raise NotImplementedError(
-        f"jax.vmap of a gradient whose function offloads {value.name!r}: take the gradient of the"
-        " mapped function instead, jax.grad(... jax.vmap(f) ...)"
+        f"jax.vmap cannot map the gradient of a function that offloads {value.name!r}: take the"
+        " gradient of the mapped function instead, jax.grad(... jax.vmap(f) ...)"
     )
 
 

@@ -63,8 +63,9 @@ class Ring:
     def _take(self, platform: platforms.Platform) -> list[Any]:
         if platform is platforms.CUDA and not self._devices.coherent:
             raise errors.StoreError(
-                "GPUs cannot put residuals into memory with coherence=flush: their host would have"
-                " to write back cache lines after each of them. Use coherent memory"
+                "GPUs cannot put residuals into memory with coherence=flush: the host would have"
+                " to write back cache lines after each residual. Use coherent memory, or"
+                " jax.checkpoint"
             )
         local = jax.local_devices(backend=platform.name)
         entry, lease = self._section(len(local))

@@ -63,7 +63,9 @@ def process_gather(x: Any, *, root: int = 0, timeout: float | None = None) -> li
     running = lifecycle.ensure_started()
     ranks = meeting_point.ranks_of_processes(running)
     if root not in ranks:
-        raise ValueError(f"process_gather: there is no process {root}; there are {sorted(ranks)}")
+        raise ValueError(
+            f"process_gather: there is no process {root}. Pass a root out of {sorted(ranks)}"
+        )
     mine = {
         "structure": str(structure),
         "root": root,
