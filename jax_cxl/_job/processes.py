@@ -55,4 +55,4 @@ def _prctl(option: int, value: int) -> None:
     if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
         number = ctypes.get_errno()
         what = f"prctl({option}, {value}) failed: {os.strerror(number)}"
-        raise OSError(number, f"{what}; please report this to jax_cxl")
+        raise OSError(number, what)
