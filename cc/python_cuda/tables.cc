@@ -54,7 +54,7 @@ class GpuTableColumn {
     RaiseIfError(cuda::CudaStatus(
         cudaHostAlloc(&stalled, sizeof(uint32_t),
                       cudaHostAllocPortable | cudaHostAllocMapped),
-        "make a word for GPUs"));
+        "allocating 4 bytes of pinned host memory for a table"));
     column_->stalled = static_cast<uint32_t*>(stalled);
     *column_->stalled = 0;
     column_->taken = reinterpret_cast<std::atomic<uint64_t>*>(taken);

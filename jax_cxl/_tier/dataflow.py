@@ -87,8 +87,8 @@ def trace(function: Callable[..., Any], *arguments: Any) -> tuple[Dataflow, Any]
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
     if closed.effects:
         raise TypeError(
-            f"the optimizer has side effects ({', '.join(map(str, closed.effects))}), for example"
-            " of jax.debug.print. They would be repeated for each group of parameters: remove them"
+            f"the optimizer has side effects ({', '.join(map(str, closed.effects))}), such as those"
+            " of jax.debug.print. Remove them: they would be repeated for each group of parameters"
         )
     tracer = _Inliner()
     inputs = [tracer.variable(var.aval) for var in closed.jaxpr.invars]

@@ -20,7 +20,7 @@ _BITS = {"float4_e2m1fn": 0xF}
 
 
 class Child:
-    """A node that is neither dict nor list, as optimizers have them."""
+    """A node of a tree that is neither a dict nor a list. States of optimizers have such nodes."""
 
     def __init__(self, mu, nu):
         self.mu = mu

@@ -59,9 +59,9 @@ class CallSite {
   static std::string LineKey(std::string_view name, int op, int reduce_op,
                              int dtype, int64_t count);
 
-  // The call without buffers, rank and identity. For a permutation, `sources`
-  // and the number of ranks are those of the attributes, not those of a cycle
-  // or chain.
+  // The call without buffers, rank and identity. The group of a permutation is
+  // split into smaller groups of ranks that send to each other. Here, `sources`
+  // and the number of ranks are still those of the whole group.
   const comm::Call& prototype() const { return prototype_; }
 
   // One execution of the call by one rank, and the ranks of the rank's group.

@@ -11,7 +11,8 @@
 namespace jax_cxl::nccl {
 
 // The premultiplied sums that a program has made for a communicator. Each has a
-// number that no other communicator of the process has.
+// number, which differs from those of all sums of other communicators in the
+// process.
 //
 // Thread-safe.
 class Reductions {

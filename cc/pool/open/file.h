@@ -49,8 +49,8 @@ class PoolFile {
                    bool exclusive);
 
   // Undoes the changes that this object has made. Removes the name of the file
-  // as RemoveName does, unless KeepName was called. Gives a file that Reserve
-  // has enlarged its old size back, unless KeepSize was called.
+  // as RemoveName does, unless KeepName was called. If Reserve has enlarged the
+  // file, shrinks it to its old size, unless KeepSize was called.
   ~PoolFile();
   PoolFile(PoolFile&&) = default;
   PoolFile& operator=(PoolFile&&) = delete;

@@ -119,7 +119,11 @@ class Levels(NamedTuple):
         raise NotImplementedError(f"{op} has no levels")
 
     def _in_parts(self, take_part: Callable[[Any], Any], root: int) -> _Steps:
-        """Returns steps that give each rank of a process a part of x, and then gather them."""
+        """Returns steps for a collective that crosses between processes in parts.
+
+        Before the step across, `take_part` leaves a part of x on each rank of a process. After it,
+        the ranks of a process gather the parts of the result.
+        """
         places = self.split.per_process
 
         def before(x):

@@ -210,10 +210,13 @@ def _publish(own: stripes.Stripes, table: np.ndarray, blocks: range, on_host: se
 def _checksums_on_gpus(
     own: stripes.Stripes, pieces: Sequence[_Piece], blocks: range, table: np.ndarray
 ) -> set[int]:
-    """Lets GPUs compute the checksums of blocks that come from one array; returns the other blocks.
+    """Lets GPUs compute the checksum of each block whose bytes all come from one array on a GPU.
 
-    The GPUs read the arrays, not the copies. A restore compares these checksums with the copies, so
-    it also finds errors in copying.
+    The GPUs read the arrays, not the copies. A restore checks the copies against these checksums,
+    so the restore also finds errors in copying.
+
+    Returns:
+      The other blocks.
     """
     found: dict[int, tuple[list[int], list[int]]] = {}
     for piece in pieces:
