@@ -30,7 +30,7 @@ class DirectoryTest(parameterized.TestCase):
         self.assertEqual((found, writers, was_whole), (LEAVES, [0, 2], whole))
 
     def test_a_value_that_is_missing(self):
-        with self.assertRaisesRegex(ValueError, "cannot be read"):
+        with self.assertRaisesRegex(ValueError, "is damaged"):
             leaves.decode(encoded([7]))
 
 

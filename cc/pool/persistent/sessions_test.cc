@@ -137,7 +137,7 @@ TEST_P(SessionsTest, ThereAreAsManyLeasesAsTheSlotHas) {
   for (int i = 0; i < kMaxLeases; ++i)
     leases.push_back(*session.AddLease(i + 1));
   ExpectRefused(session.AddLease(99).status(), Code::kResourceExhausted,
-                "close some");
+                "close views");
   session.RemoveLease(leases[5]);
   EXPECT_TRUE(session.AddLease(99).ok());
   EXPECT_EQ(session.HoldersOf(99)->size(), 1u);
@@ -227,7 +227,7 @@ TEST_F(EndedTest, ADeadOwnerOfTheLockIsPassed) {
                           std::as_bytes(std::span(&slot, 1)))
                   .ok());
   Sessions hasty(*memory_, {0}, kTable, 10s);
-  ExpectRefused(hasty.Lock(0.05), Code::kDeadlineExceeded, "has not finished");
+  ExpectRefused(hasty.Lock(0.05), Code::kDeadlineExceeded, "has not released");
   Sessions session(*memory_, {0}, kTable, 100ms);
   EXPECT_TRUE(session.Lock(60).ok());
   session.Unlock();

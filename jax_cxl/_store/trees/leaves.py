@@ -235,7 +235,7 @@ def decode(data: bytes) -> tuple[list[Leaf], list[int], bool]:
         return leaves, [int(writer) for writer in writers], bool(whole)
     except (zlib.error, TypeError, LookupError, AttributeError, StopIteration) as error:
         raise ValueError(
-            f"the version's list of leaves is damaged ({error}): restore an older version"
+            f"the version's list of leaves is damaged ({error!r}): restore an older version"
         ) from error
 
 
