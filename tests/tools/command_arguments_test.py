@@ -37,7 +37,7 @@ class ArgumentsTest(parameterized.TestCase):
         (("status", "--calls", "-3"), "must be at least 1, not -3"),
         (("doctor", "--ranks", "two"), "'two' is not a whole number"),
         (("bench", "--sizes", "64XB"), "'64XB' is not a size such as 512, 4KiB or 64MiB"),
-        (("bench", "--ranks", "43"), "from 2 to 42, not 43: sums of the inputs have to be exact"),
+        (("bench", "--ranks", "43"), "from 2 to 42, not 43: sums over more ranks"),
         (("bench", "--repeats", "0"), "must be at least 1, not 0"),
         (("bench", "--json", "/missing/a.json"), "there is no folder /missing; create it"),
         (("bench", "--platform", "cuda"), "--platform cuda needs"),
