@@ -1,6 +1,7 @@
 """Random trees, and random disagreements between processes, saved and restored by Snapshots.
 
-    python -m jax_cxl.launch -n 2 --devices-per-process 2 benchmarks/fuzz/fuzz_trees.py --cases 2000
+    python -m jax_cxl.launch -n 2 --devices-per-process 2 benchmarks/fuzz/fuzz_trees.py \\
+        --store=file:/dev/shm/trees?size=64MiB --cases=2000
 
 A tree has leaves of many kinds in random containers: arrays on all devices, on some of them or on
 devices of one process, replicated arrays, random keys, NumPy arrays and Python values. In some
@@ -10,11 +11,10 @@ dtype, shape, sharding, value, step or type.
 A case is right if each process gets back what it saved, to the bit. It is also right if the trees
 disagree and all processes get an error. After such an error, the next save has to work. The exit
 status is 1 if a case was wrong. `--break` is the negative control: it changes a bit of a restored
-array.
+array. Delete the file of the store afterwards.
 """
 
 import argparse
-import os
 import pathlib
 import sys
 import time
@@ -43,6 +43,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--store", required=True, help="URI of the store: 64 MiB are enough")
     parser.add_argument("--first", type=int, default=0, help="first seed (default: 0)")
     parser.add_argument("--cases", type=int, default=2000, help="trees in all (default: 2000)")
     parser.add_argument("--break", dest="spoil", action="store_true", help="negative control")
@@ -50,8 +51,7 @@ def main() -> int:
     jax_cxl.initialize()
     on = tree_table.Devices()
     begin, refused, wrong, step = time.perf_counter(), 0, 0, 0
-    name = f"fuzz_trees_{_token()}"
-    with jax_cxl.Snapshots(f"shm:{name}?size=64MiB") as snapshots:
+    with jax_cxl.Snapshots(options.store) as snapshots:
         for seed in range(options.first, options.first + options.cases):
             case = _Case(on, seed)
             step += 2
@@ -60,19 +60,10 @@ def main() -> int:
             if problem not in ("", "refused"):
                 wrong += 1
                 print(f"seed {seed}: {problem}: {case.leaves}, {case.disagreement}", flush=True)
-        snapshots.latest()  # All processes have opened the file, and have ended their last save.
-        if on.rank == 0:
-            os.unlink(f"/dev/shm/jax_cxl_store.{name}")
+        snapshots.latest()  # All processes have ended their last save.
     seconds = time.perf_counter() - begin
     print(f"{options.cases} cases, {refused} refused, {wrong} wrong, {seconds:.0f} s", flush=True)
     return int(wrong > 0)
-
-
-def _token() -> int:
-    """Returns a number that is the same on all processes of the job, and that no other job has."""
-    from jax.experimental import multihost_utils
-
-    return int(multihost_utils.broadcast_one_to_all(np.int32(time.time_ns() % (1 << 30))))
 
 
 class _Case:

@@ -9,8 +9,9 @@ Times are in seconds.
 """
 
 import json
+import pathlib
 import statistics
-import tempfile
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,9 @@ import numpy as np
 from absl import app, flags
 
 import jax_cxl
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests/helpers"))
+import shared_folder
 
 _LAYERS = flags.DEFINE_integer("layers", 16, "layers")
 _MIB = flags.DEFINE_integer("mib", 16, "MiB of a layer")
@@ -35,7 +39,7 @@ def main(_: list[str]) -> None:
     rng = np.random.default_rng(0)
     tree = {f"layer{n}": rng.random(_MIB.value << 18, np.float32) for n in range(_LAYERS.value)}
     found: dict[str, list[float]] = {}
-    with tempfile.TemporaryDirectory(prefix="jax_cxl_changed.", dir="/dev/shm") as folder:
+    with shared_folder.folder("jax_cxl_changed.") as folder:
         where = f"file:{folder}/a?size={4 * _LAYERS.value * _MIB.value + 64}MiB"
         with jax_cxl.Store(where) as store, jax_cxl.Store(where) as reader:
 

@@ -20,11 +20,13 @@ import pathlib
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from typing import Any
 
 from absl import app, flags
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests/helpers"))
+import shared_folder
 
 _READERS = flags.DEFINE_integer("readers", 2, "readers")
 _TURNS = flags.DEFINE_integer("turns", 15, "turns of each kind")
@@ -111,7 +113,7 @@ def main(_: list[str]) -> None:
     if len(cores) < 2:
         raise app.UsageError("needs two cores")
     os.environ["JAX_PLATFORMS"] = "cpu"
-    with tempfile.TemporaryDirectory(prefix="jax_cxl_trainer_step.", dir="/dev/shm") as name:
+    with shared_folder.folder("jax_cxl_trainer_step.") as name:
         folder = pathlib.Path(name)
         os.sched_setaffinity(0, cores[1:])
         command = [sys.executable, __file__, f"--read={folder}", f"--width={_WIDTH.value}"]

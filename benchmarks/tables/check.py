@@ -11,15 +11,16 @@ benchmarks/tables/check.py --steps=5`.
 import argparse
 import pathlib
 import sys
-import tempfile
 import threading
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests" / "tables"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests/helpers"))
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import shared_folder
 import tables
 
 import jax_cxl
@@ -182,7 +183,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=200)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="jax_cxl_check.", dir="/dev/shm") as folder:
+    with shared_folder.folder("jax_cxl_check.") as folder:
         store = jax_cxl.Store(f"file:{folder}/store?size=96MiB")
         _check_dtypes(store)
         _check_started(store)

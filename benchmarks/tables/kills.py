@@ -16,7 +16,6 @@ import pathlib
 import random
 import re
 import sys
-import tempfile
 import time
 import uuid
 from typing import Any
@@ -27,6 +26,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests/prog
 
 import job
 import killed
+import shared_folder
 
 import jax_cxl
 
@@ -150,7 +150,7 @@ def main() -> int:
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else random.randrange(1 << 30)
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="jax_cxl_table_kills.", dir="/dev/shm") as folder:
+    with shared_folder.folder("jax_cxl_table_kills.") as folder:
         name = f"table_kills_{uuid.uuid4().hex[:12]}"
         where = f"shm:{name}" if options.pool == "shm" else f"file:{folder}/a"
         try:

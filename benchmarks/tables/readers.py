@@ -11,12 +11,13 @@ import argparse
 import pathlib
 import subprocess
 import sys
-import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests/helpers"))
 
 import jax
 import numpy as np
+import shared_folder
 
 import jax_cxl
 
@@ -61,7 +62,7 @@ def main() -> None:
     if options.read:
         _read(*options.read)
         return
-    with tempfile.TemporaryDirectory(prefix="jax_cxl_readers.", dir="/dev/shm") as folder:
+    with shared_folder.folder("jax_cxl_readers.") as folder:
         path = f"{folder}/store"
         where = f"file:{path}?size={options.mib + 64}MiB"
         rows = options.mib * (1 << 20) // _ROW_BYTES

@@ -17,13 +17,13 @@ import random
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests/helpers"))
 
 import job
+import shared_folder
 
 _PROGRAM = "tier/trained.py"
 _MODULES = ("numpy", "optax", "jax_cxl")
@@ -65,7 +65,7 @@ def _run(seed: int, kills: int, options: argparse.Namespace) -> tuple[str, dict[
     Returns:
       What is wrong, or ""; and counts, such as the number of kills.
     """
-    with tempfile.TemporaryDirectory(prefix="jax_cxl_tier_kills.", dir="/dev/shm") as folder:
+    with shared_folder.folder("jax_cxl_tier_kills.") as folder:
         arguments = [f"--where=file:{folder}/a?size=96MiB", f"--seed={seed}"]
         try:
             run = _kill_whole_jobs if options.whole else _kill_processes

@@ -3,7 +3,6 @@
 import contextlib
 import pathlib
 import sys
-import tempfile
 import unittest
 
 import jax
@@ -12,6 +11,9 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 import jax_cxl
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "helpers"))
+import shared_folder
 
 _DTYPES = ("float32", "bfloat16", "float8_e4m3fn", "bool", "int8", "int4", "complex64", "uint16")
 
@@ -31,11 +33,10 @@ def _gpus() -> list[jax.Device]:
 class SnapshotsOnGpuTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        self._folder = tempfile.TemporaryDirectory(dir="/dev/shm")
-        self.addCleanup(self._folder.cleanup)
+        self._folder = pathlib.Path(self.enterContext(shared_folder.folder()))
 
     def where(self, paths: int = 1, options: str = "") -> str:
-        files = ",".join(str(pathlib.Path(self._folder.name) / str(i)) for i in range(paths))
+        files = ",".join(str(self._folder / str(i)) for i in range(paths))
         return f"file:{files}?size=256MiB{options}"
 
     def tree(self, seed: int) -> dict[str, np.ndarray]:

@@ -3,10 +3,10 @@
 import importlib.util
 import pathlib
 import re
-import tempfile
 
 import job
 import pytest
+import shared_folder
 from absl.testing import absltest
 
 _EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
@@ -42,7 +42,7 @@ class CopiedExamplesTest(absltest.TestCase):
 
     @pytest.mark.long
     def test_orbax_continues_from_the_newer_of_disk_and_pool(self):
-        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        with shared_folder.folder() as folder:
 
             def steps(count: int, place: str, ranks: int = 2) -> str:
                 return _run(

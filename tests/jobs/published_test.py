@@ -1,11 +1,11 @@
 """A job publishes trees, and other jobs read them meanwhile, with other numbers of processes."""
 
 import pathlib
-import tempfile
 import threading
 
 import job
 import pytest
+import shared_folder
 from absl.testing import absltest, parameterized
 
 _MODULES = ("ml_dtypes", "jax_cxl")
@@ -17,7 +17,7 @@ class StoreTest(parameterized.TestCase):
     def test_jobs_of_other_sizes_read_meanwhile(self, paths):
         layouts = [(2, 1, True), (1, 2, False), (3, 1, False)]
         done = {}
-        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        with shared_folder.folder() as folder:
             files = ",".join(str(pathlib.Path(folder) / str(i)) for i in range(paths))
             where = f"--where=file:{files}?size=64MiB"
 
@@ -41,7 +41,7 @@ class StoreTest(parameterized.TestCase):
                 self.assertEqual(ended.stdout.count("done with"), processes)
 
     def test_errors_of_one_process_are_errors_of_all(self):
-        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        with shared_folder.folder() as folder:
             done = job.run(
                 "store/disagree.py", f"--where=file:{folder}/a?size=64MiB", modules=_MODULES
             )

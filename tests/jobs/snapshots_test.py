@@ -1,10 +1,10 @@
 """A snapshot of one job is restored by jobs with other numbers of processes and devices."""
 
 import pathlib
-import tempfile
 
 import job
 import pytest
+import shared_folder
 from absl.testing import absltest, parameterized
 
 # (number of processes, number of devices of each process)
@@ -21,7 +21,7 @@ class SnapshotsTest(parameterized.TestCase):
         self.check_layouts(_LAYOUTS, paths, parity)
 
     def check_layouts(self, layouts, paths, parity):
-        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        with shared_folder.folder() as folder:
             files = ",".join(str(pathlib.Path(folder) / str(i)) for i in range(paths))
             for step, (processes, devices) in enumerate(layouts, 1):
                 done = job.run(
@@ -37,7 +37,7 @@ class SnapshotsTest(parameterized.TestCase):
 
     @parameterized.parameters(1, 2)
     def test_small_arrays_are_joined(self, devices):
-        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        with shared_folder.folder() as folder:
             done = job.run(
                 "snapshots/joined.py",
                 f"--where=file:{folder}/joined?size=64MiB",
@@ -56,7 +56,7 @@ class SnapshotsTest(parameterized.TestCase):
         self.check_trees((2, 1), (2, 2), (3, 1))
 
     def check_trees(self, *layouts):
-        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        with shared_folder.folder() as folder:
             previous = 0
             for step, (processes, devices) in enumerate(layouts, 1):
                 done = job.run(
@@ -81,7 +81,9 @@ class SnapshotsTest(parameterized.TestCase):
 
     def check_random_trees(self, *arguments, status):
         program = pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "fuzz/fuzz_trees.py"
-        done = job.run(str(program), *arguments, modules=("ml_dtypes", "jax_cxl"))
+        with shared_folder.folder() as folder:
+            arguments = (f"--store=file:{folder}/store?size=64MiB", *arguments)
+            done = job.run(str(program), *arguments, modules=("ml_dtypes", "jax_cxl"))
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
 
 

@@ -2,10 +2,10 @@
 
 import pathlib
 import re
-import tempfile
 
 import job
 import pytest
+import shared_folder
 from absl.testing import absltest, parameterized
 
 _EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
@@ -20,7 +20,7 @@ def _losses(example: str, *arguments: str) -> list[str]:
 
 class TablesTest(parameterized.TestCase):
     def test_steps_of_a_job_are_those_of_one_device(self):
-        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        with shared_folder.folder() as folder:
             where = f"--where=file:{folder}/a?size=32MiB"
             done = job.run("tables/train.py", where, modules=("jax_cxl",))
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
@@ -32,7 +32,7 @@ class TablesTest(parameterized.TestCase):
     )
     @pytest.mark.long
     def test_examples_learn_what_they_learn_without_a_table(self, example, size, without):
-        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        with shared_folder.folder() as folder:
             where = f"--where=file:{folder}/a?size=96MiB"
             arguments = (where, size, "--steps=10", "--batch=4")
             losses = _losses(example, *arguments)

@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 import orbax.checkpoint
 import places
+import shared_folder
 from absl.testing import absltest, parameterized
 
 import jax_cxl
@@ -121,7 +122,7 @@ class CommandTest(parameterized.TestCase):
     @parameterized.parameters("list", "check", "delete", "repair", "export")
     def test_nothing_is_created_where_there_is_nothing(self, command):
         more = ("/x",) if command == "export" else ()
-        with places.folder() as folder:
+        with shared_folder.folder() as folder:
             where = f"file:{folder}/a?size=1MiB"
             self.refused(f"there is no {folder}/a", command, where, *more)
             self.assertEmpty(os.listdir(folder))
@@ -264,7 +265,7 @@ class CommandTest(parameterized.TestCase):
 
     def test_export_is_what_orbax_restores(self):
         tree = _tree(3)
-        with places.place(tree) as place, places.folder() as folder:
+        with places.place(tree) as place, shared_folder.folder() as folder:
             _save(place, 2, 3)
             checkpoint = pathlib.Path(folder, "checkpoint")
             out = self.done("export", place.where, "--version", 3, checkpoint)
@@ -290,7 +291,7 @@ class CommandTest(parameterized.TestCase):
             {"good": jnp.zeros(3), "empty": jnp.zeros((0, 3)), "text": ["a"]},
             jnp.zeros(3),
         ]
-        with places.place(trees[0], keep=3) as place, places.folder() as folder:
+        with places.place(trees[0], keep=3) as place, shared_folder.folder() as folder:
             with place.open(keep=3) as snapshots:
                 for step, tree in enumerate(trees):
                     snapshots.save(step, tree)
@@ -313,7 +314,7 @@ class CommandTest(parameterized.TestCase):
         mesh = jax.make_mesh((8,), ("x",), (jax.sharding.AxisType.Auto,))
         wide = jax.device_put(jnp.arange(16.0), jax.NamedSharding(mesh, jax.P("x")))
         tree["params"]["wide"] = wide
-        with places.place(tree, parity=1, paths=2) as place, places.folder() as folder:
+        with places.place(tree, parity=1, paths=2) as place, shared_folder.folder() as folder:
             with orbax.checkpoint.StandardCheckpointer() as checkpointer:
                 checkpointer.save(f"{folder}/checkpoint", tree)
             with orbax.checkpoint.CheckpointManager(f"{folder}/manager") as manager:
@@ -338,7 +339,7 @@ class CommandTest(parameterized.TestCase):
 
     def test_there_and_back(self):
         tree = _tree(1)
-        with places.place(tree) as place, places.folder() as folder:
+        with places.place(tree) as place, shared_folder.folder() as folder:
             _save(place, 1)
             self.done("export", place.where, "--version=1", f"{folder}/a")
             self.done("import", f"{folder}/a", place.where, "--version=2")

@@ -2,13 +2,12 @@
 
 import os
 import pathlib
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import jax
 import numpy as np
+import shared_folder
 
 import jax_cxl
 from jax_cxl._store.memory import layout, opening
@@ -63,19 +62,8 @@ class Place:
 def place(tree, *, keep: int = 2, parity: int = 0, paths: int = 1) -> Iterator[Place]:
     """Makes memory that is just large enough for snapshots of a tree."""
     size = jax_cxl.Snapshots.bytes_needed(tree, keep=keep, parity=parity, paths=paths)
-    with folder() as name:
+    with shared_folder.folder() as name:
         yield Place(name, size, paths)
-
-
-@contextmanager
-def folder() -> Iterator[str]:
-    """Makes a folder in shared memory, if there is any: pages of a disk are slow to write."""
-    parent = "/dev/shm" if os.path.isdir("/dev/shm") else None
-    name = tempfile.mkdtemp(prefix="jax_cxl_test_snapshots.", dir=parent)
-    try:
-        yield name
-    finally:
-        shutil.rmtree(name)
 
 
 def section(where: Place) -> Section:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import places
+import shared_folder
 from absl.testing import absltest, parameterized
 
 import jax_cxl
@@ -23,7 +24,7 @@ class TooSmallTest(parameterized.TestCase):
     def test_number_of_bytes_in_the_error_is_exact(self, paths_parity, keep):
         paths, parity = paths_parity
         tree = {"a": jnp.zeros(500_000), "b": np.zeros(70_000), "name": "x" * 100}
-        with places.folder() as folder:
+        with shared_folder.folder() as folder:
             kept = {"a": jnp.ones(3)}
             size = jax_cxl.Snapshots.bytes_needed(kept, keep=keep, parity=parity, paths=paths)
             small = places.Place(folder, size, paths)
@@ -40,7 +41,7 @@ class TooSmallTest(parameterized.TestCase):
             needed, jax_cxl.Snapshots.bytes_needed(tree, keep=keep, parity=parity, paths=paths)
         )
         for size, enough in ((needed, True), (needed - layout.PAGE_BYTES, False)):
-            with places.folder() as folder:
+            with shared_folder.folder() as folder:
                 snapshots = places.Place(folder, size, paths).open(keep=keep, parity=parity)
                 if not enough:
                     with self.assertRaisesRegex(errors.PoolTooSmallError, f"size={needed}"):
@@ -54,7 +55,7 @@ class TooSmallTest(parameterized.TestCase):
                     places.assert_same(self, tree, snapshots.restore(step, tree))
 
     def test_too_small_for_anything(self):
-        with places.folder() as folder:
+        with shared_folder.folder() as folder:
             with self.assertRaises(errors.PoolTooSmallError) as caught:
                 places.Place(folder, 64 << 10).open()
             needed = _number(r"at least (\d+) bytes", caught.exception)
@@ -62,13 +63,13 @@ class TooSmallTest(parameterized.TestCase):
 
     def test_parts_of_a_path(self):
         tree = jnp.zeros(8_000_000)
-        with places.folder() as folder:
+        with shared_folder.folder() as folder:
             place = places.Place(folder, 24 << 20)
             place.where += "&devices=3"
             with self.assertRaises(errors.PoolTooSmallError) as caught:
                 place.open(parity=1).save(0, tree)
             needed = _number(r"with size=(\d+) or more", caught.exception)
-        with places.folder() as folder:
+        with shared_folder.folder() as folder:
             place = places.Place(folder, needed)
             place.where += "&devices=3"
             snapshots = place.open(parity=1)

@@ -6,6 +6,7 @@ from unittest import mock
 
 import numpy as np
 import places
+import shared_folder
 import threads
 from absl.testing import absltest, parameterized
 
@@ -28,7 +29,7 @@ class Case(parameterized.TestCase):
         super().setUp()
         self.processes = threads.Processes(COUNT)
         self.enterContext(self.processes.running())
-        self.folder = self.enterContext(places.folder())
+        self.folder = self.enterContext(shared_folder.folder())
 
     def opened(self, own, folder="", **options):
         return jax_cxl.Snapshots(f"file:{self.folder}/{folder}x?size=48MiB", **options)
