@@ -60,7 +60,8 @@ Result<PoolPlaces> PoolPlaces::Of(const PoolToken& token, int size,
                  "; name a larger part of the device, or set "
                  "JAX_CXL_NCCL_COMMUNICATOR_BYTES to less on all ranks");
   for (uint64_t i = 0; i < count; ++i) {
-    spec.offset = part.offset + (spec.token % count + i) % count * spec.bytes;
+    const uint64_t first = (spec.token >> 1) % count;  // bit 0 is always 1
+    spec.offset = part.offset + (first + i) % count * spec.bytes;
     places.specs_.push_back(spec);
   }
   return places;

@@ -23,9 +23,9 @@ uint32_t DeviceJournal::Add(RelayPlan plan, uint64_t descriptor_hash) {
   return static_cast<uint32_t>(kinds_.size());
 }
 
-// The device cannot be so far ahead that it overwrites an entry that the relay
-// has not read. Long before that, it waits for a slot, which a peer has to
-// release through the relay.
+// In a group of several members, the device cannot be so far ahead that it
+// overwrites an entry that the relay has not read. Long before that, it waits
+// for a slot, which a peer has to release through the relay.
 std::optional<RelayedCall> DeviceJournal::Next() {
   const JournalEntry& entry = written_[next_.call % kJournal];
   const uint64_t word = __atomic_load_n(&entry.ready, __ATOMIC_ACQUIRE);

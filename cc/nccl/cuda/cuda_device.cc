@@ -268,9 +268,10 @@ Status CudaDevice::AwaitConnected(CountedChannel* channel,
 Result<std::unique_ptr<CountedChannel>> CudaDevice::MakeChannel(
     const std::vector<int32_t>& members, const comm::DeviceOptions& options) {
   CXL_ASSIGN_OR_RETURN(comm::Group group, job_->endpoint()->GroupOf(members));
-  auto channel =
-      std::make_unique<CountedChannel>(job_->pool(), job_->peers(), options,
-                                       std::move(group), &plans_, relay_.get());
+  // A rank alone needs no relay, and could be too fast for one (DeviceJournal).
+  auto channel = std::make_unique<CountedChannel>(
+      job_->pool(), job_->peers(), options, std::move(group), &plans_,
+      members.size() > 1 ? relay_.get() : nullptr);
   CXL_RETURN_IF_ERROR(
       channel->Open(job_->endpoint()->arena(), job_->endpoint()->recorder()));
   std::lock_guard lock(watched_mutex_);
@@ -384,15 +385,13 @@ bool CudaDevice::RelayIsDone() {
 }
 
 // Does not hold the mutex while it waits, because Abort needs it.
-void CudaDevice::AwaitRelay() {
-  while (relay_ != nullptr && !RelayIsDone())
+void CudaDevice::AwaitRelay(comm::Clock::time_point deadline) {
+  while (relay_ != nullptr && !RelayIsDone() && comm::Clock::now() < deadline)
     std::this_thread::sleep_for(kPollInterval);
 }
 
 void CudaDevice::EndThreads() {
-  const auto deadline = comm::Clock::now() + kExitTime;
-  while (relay_ != nullptr && !RelayIsDone() && comm::Clock::now() < deadline)
-    std::this_thread::sleep_for(kPollInterval);
+  AwaitRelay(comm::Clock::now() + kExitTime);
   relay_.reset();
 }
 

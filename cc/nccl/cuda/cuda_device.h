@@ -64,7 +64,8 @@ class CudaDevice : public Device {
   Result<std::vector<LevelsOffer>> Exchange(const LevelsOffer& mine);
   Status CheckInside();
   // Waits until the peers have all that this device has done.
-  void AwaitRelay();
+  void AwaitRelay(
+      comm::Clock::time_point deadline = comm::Clock::time_point::max());
   bool RelayIsDone();
   Status AwaitConnected(comm::CountedChannel* channel,
                         const std::atomic<bool>& cancel);

@@ -15,7 +15,7 @@ using Options = std::map<std::string, std::string, std::less<>>;
 Status Wrong(const std::string& uri, const std::string& problem) {
   return Error(Code::kInvalidArgument, "JAX_CXL_NCCL_POOL is '", uri,
                "': ", problem,
-               "; write for example dax:/dev/dax0.0?coherence=uncached");
+               "; write for example dax:/dev/dax0.0?size=64GiB");
 }
 
 // Returns the bytes of a size such as 512, 4KiB or 64 MiB.
