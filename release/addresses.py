@@ -46,8 +46,8 @@ def set_addresses(root: pathlib.Path, source: str, docs: str) -> list[str]:
     for name in FILES:
         before = (root / name).read_text()
         # The old address of the site may begin with the old address of the repository. So first
-        # split the text at the old address of the site, and replace that of the repository only in
-        # the pieces.
+        # split the text at the old address of the site, and replace the repository's address only
+        # in the pieces.
         parts = before.split(old_docs)
         after = docs.join(part.replace(old_source, source) for part in parts)
         if after != before:

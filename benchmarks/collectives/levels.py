@@ -6,7 +6,7 @@
 `python -m jax_cxl tune --devices-per-process` measures in the same way. docs/levels.md has results.
 
 `--ways` chooses the ways to run a collective. `flat` is one call, `levels` works in levels, and
-`table` is the one of these two that the tuning table chooses. `lax` is the collective of `jax.lax`
+`table` is whichever of these two the tuning table chooses. `lax` is the collective of `jax.lax`
 over the same axes, by Gloo or NCCL. `copies` is a bound for collectives whose operand and result
 have the same size: the devices of a process read and write as many bytes as in the collective, but
 by plain copies between their buffers.

@@ -12,7 +12,7 @@ Three programs take turns. The launcher starts each on two processes. Each sums 
 
 The start has parts, such as `import jax`, `initialize` and `compile`. A part ends when both ranks
 have finished it. A row of the results has the median time of each part over the turns, in ms, and
-the median ratio of the whole time to that of gloo in the same turn.
+the median ratio of the whole time to gloo's in the same turn.
 Before the first turn, one job of each program runs without being measured. It compiles the sources
 of jax_cxl to bytecode, as pip does at the installation.
 """

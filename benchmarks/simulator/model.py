@@ -196,7 +196,7 @@ def paper(
 
 
 def bound_seconds(op: str, total_bytes: int, setting: Setting) -> float:
-    """Returns the least time of any library: that of moving the bytes of cc/simulator/bounds.h."""
+    """Returns the least time of any library, to move the bytes of cc/simulator/bounds.h."""
     return max(_bound_parts(op, total_bytes, setting))
 
 

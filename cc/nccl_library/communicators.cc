@@ -28,9 +28,10 @@ Status Init(void** communicator, int size, const NcclUniqueId& id, int rank,
             const Config& config) {
   CXL_RETURN_IF_ERROR(TheSettings().status);
   if (communicator == nullptr)
-    return Error(Code::kInvalidArgument,
-                 "the address for the communicator is null; pass that of an "
-                 "ncclComm_t");
+    return Error(
+        Code::kInvalidArgument,
+        "the address for the communicator is null; pass the address of "
+        "an ncclComm_t");
   if (size < 1)
     return Error(Code::kInvalidArgument, "a communicator cannot have ", size,
                  " ranks; pass at least 1");

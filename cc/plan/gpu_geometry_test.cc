@@ -39,7 +39,7 @@ TEST(GpuGeometryTest, FlaggedCallsAreShort) {
   EXPECT_FALSE(IsFlagged(MakeRequest(Op::kAllToAll, 4, 126, 1), 1000));
 }
 
-// If each of the 64 blocks uses the slot after that of the previous block, a
+// If each of the 64 blocks uses the slot after the previous block's slot, a
 // round lies on all devices almost evenly. With one device, all blocks of a
 // round use the same slot.
 TEST(GpuGeometryTest, ARoundLiesOnAllDevices) {

@@ -49,7 +49,7 @@ def take(column: Column, ids: Any, mode: Mode, fill_value: Any = None) -> Any:
     Args:
       column: the column.
       ids: array from `checked_ids`.
-      mode: what is returned for ids outside of the table.
+      mode: which rows to return for ids outside of the table.
       fill_value: value of each element in mode FILL; None for the value of `jnp.take`.
     """
     dtype = column.dtype

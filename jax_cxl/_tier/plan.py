@@ -41,8 +41,8 @@ class Group:
     Attributes:
       params: numbers of the parameters.
       state: numbers of the leaves of the state.
-      fetched: what is read from the store: first the parameters, if the store has them in another
-        dtype (`Options.master`), then the state.
+      fetched: the values that are read from the store: first the parameters, if the store has them
+        in another dtype (`Options.master`), then the state.
       first: number of its first leaf in the store. The group's parameters come first, then its
         state.
     """

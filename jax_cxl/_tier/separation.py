@@ -2,7 +2,7 @@
 
 Most optimizers treat each parameter by itself. But there are two kinds of values that all parts may
 need. The first kind are small leaves of the state that depend on no parameter, such as the count of
-steps. The second kind are scalars that depend only on what is in the devices' memory, such as the
+steps. The second kind are scalars that depend only on values in the devices' memory, such as the
 norm of all gradients. These scalars are computed first, by a program of their own.
 
 A part has exactly the operations of the whole update. For results with the same bits, XLA also has

@@ -24,7 +24,7 @@ def _bits(function, start):
 def _cases(rng: np.random.Generator):
     """Yields (name, function, its argument, NumPy's result)."""
     # Column 0 is all true, and column 1 is all false. In columns 2 to 5, the last row alone decides
-    # the result of `all`; in columns 6 to 9, that of `any`. The other columns are random.
+    # the result of `all`; in columns 6 to 9, of `any`. The other columns are random.
     truth = np.where(rng.integers(0, 3, COLUMNS) == 0, True, rng.integers(0, 2, (ROWS, COLUMNS)))
     truth = truth.astype(bool)
     truth[:, 0], truth[:, 1] = True, False

@@ -78,7 +78,7 @@ class SnapshotsTest(Case):
     def differ(self, here, there, text, first=(), who=2):
         """Asserts that all processes raise if process `who` calls `there` and others call `here`.
 
-        Also asserts that the newest snapshot is still the one that was saved before.
+        Also asserts that the newest snapshot is still the earlier one.
         """
 
         def run(own):

@@ -52,7 +52,7 @@ class Values:
         return [self.value(name, leaf) for leaf in leaves(self.instructions[name].shape)]
 
     def owner(self, value: Value) -> Value:
-        """Returns the one value that stands for all values in the same memory as `value`."""
+        """Returns the value that stands for all values in the same memory as `value`."""
         while value in self.memory:
             value = self.memory[value]
         return value

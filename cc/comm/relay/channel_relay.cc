@@ -130,7 +130,7 @@ bool ChannelRelay::AdvancePublications(LineWorkers& workers) {
   while (!publications_.empty() && HasPublished(publications_.front())) {
     Step& next = publications_.front();
     // This word identifies the call. Peers read it when they see the first
-    // publication of the call. The word replaces that of an older call. The
+    // publication of the call. The word replaces an older call's word. The
     // device has waited for a free slot, so the peers no longer need the older
     // word.
     if (next.first)

@@ -21,7 +21,7 @@ struct RelayedCall {
   // How many words of the mirror the device uses: one per block of a kernel, or
   // one per pipeline of the copy engines.
   uint32_t num_words = 1;
-  // True if each round rings only one word, that of its slot (copy engines).
+  // True if each round rings only the word of its slot (copy engines).
   // False if each round rings all `num_words` words, one for each block
   // (kernels).
   bool words_take_turns = false;

@@ -101,7 +101,7 @@ class TakenRows {
  private:
   // In the plan of a ragged_all_to_all, the tables of slices come after the
   // rows of the input and of the output. Return the address of a byte of the
-  // tables, or null if the offset is that of a row. TableAtInput takes an
+  // tables, or null if the offset is in the rows. TableAtInput takes an
   // offset in the input, and TableAtOutput an offset in the output.
   const std::byte* TableAtInput(uint64_t from) const {
     if (tables_.empty() || from < block_bytes_) return nullptr;

@@ -45,7 +45,7 @@ struct SmallFloat {
   static constexpr uint32_t kMagnitude = kSign - 1;
   static constexpr uint32_t kLastExponent = ((1u << kExponent) - 1)
                                             << kMantissa;
-  // The first code above that of the largest finite number. It stands for
+  // The first code above the largest finite number. It stands for
   // infinity or NaN.
   static constexpr uint32_t kOverflow =
       kSpecials == Specials::kIeee ? kLastExponent

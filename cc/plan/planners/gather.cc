@@ -2,7 +2,7 @@
 
 namespace jax_cxl::plan {
 
-// Round t carries chunk t of each rank's block, except that of the root.
+// Round t carries chunk t of each rank's block, except the root's.
 uint64_t PlanGather(Planner& planner) {
   const uint64_t block = planner.block();
   const Chunks chunks = planner.Cut(block);

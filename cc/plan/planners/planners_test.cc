@@ -334,7 +334,7 @@ TEST(PlanTest, NamesAreDistinct) {
   std::vector<std::string> names;
   for (Op op : AllOps()) names.emplace_back(OpName(op));
   for (int kind = 0; kind <= static_cast<int>(StepKind::kRelease); ++kind) {
-    // Leave out the one name of a step that is also the name of an operation.
+    // Leave out the only step whose name is also the name of an operation.
     const auto name = StepKindName(static_cast<StepKind>(kind));
     if (name != "reduce") names.emplace_back(name);
   }

@@ -24,7 +24,7 @@ Chunks CutRows(const Planner& planner) {
 
 }  // namespace
 
-// The plan is that of an all_gather, but executors publish and retrieve only
+// The plan equals an all_gather's, but executors publish and retrieve only
 // some of the rows. Rows are often sorted by the rank that takes them.
 // Therefore each rank starts with the chunks that its successor would probably
 // take, as in all_to_all. If all ranks started with chunk 0 instead, they would

@@ -37,7 +37,7 @@ class Model {
   Model(const Model& other) : Model(other.setup_) {}
 
   // As model::Explore requires: appends all steps from `state` to `moves`, and
-  // returns what is wrong with the state.
+  // returns the fault of the state.
   std::string Moves(const State& state, std::vector<Transition>* moves) {
     state_ = &state;
     moves_ = moves;

@@ -55,7 +55,7 @@ class RandomWorld {
     }
   }
 
-  // Starts `count` calls, each without waiting for the ones before it, and
+  // Starts `count` calls, each without waiting for earlier ones, and
   // waits for all of them. `calls` receives the calls.
   Status Run(Random& random, int count, std::vector<SoakCall>* calls) {
     const uint64_t large = 3 * options_.slot_bytes * options_.num_slots;

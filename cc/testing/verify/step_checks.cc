@@ -15,7 +15,7 @@ Status CheckStep(const Request& request, const Geometry& geometry,
                  uint64_t rounds, int rank, const Step& step) {
   const uint64_t slot = geometry.slot_bytes;
   const uint64_t input = InputBytes(request) + request.rows.slice_bytes;
-  // If the operation moves rows, the plan is that of an all_gather, so its
+  // If the operation moves rows, the plan equals an all_gather's, so its
   // steps write the rows of all ranks. An executor copies only the rows that
   // its rank takes.
   const uint64_t output =

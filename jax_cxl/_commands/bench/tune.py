@@ -251,7 +251,7 @@ def _run(
 
 
 def _choose(question: _Question, scores: list[float], best: dict[str, int]) -> dict[str, int]:
-    """Returns the fastest candidate, or the one in the table `best` if that is almost as fast.
+    """Returns the fastest candidate, or the table's choice `best` if that is almost as fast.
 
     The latter may take longer by at most the fraction `_MARGIN`.
     """

@@ -160,7 +160,7 @@ def bind_reduction(primitive: Any, x: Any, axes: Axes, groups: Groups, levels: b
         return primitive.bind(
             vary(x, axes), axes=axes, groups=groups, invariant=False, levels=levels
         )
-    # Axes of vmap have no varying type, and their transpose differs from that of mesh axes. So bind
+    # Axes of vmap have no varying type, and their transpose differs from mesh axes'. So bind
     # the primitive separately for each of the two kinds.
     mesh_axes = manual(axes)
     vmap_axes = tuple(axis for axis in axes if axis not in mesh_axes)

@@ -96,7 +96,7 @@ def hold(ranges: Sequence[Range], copy: bool, owned: bool = False) -> list[HostB
     Args:
       ranges: each array (NumPy, or JAX on one device) with the first byte in row-major order and
         the byte after the last one. The values need not have been computed.
-      copy: whether to take a copy of what is in a GPU's memory. Without a copy, a program to which
+      copy: whether to copy bytes that lie in a GPU's memory. Without a copy, a program to which
         the array is donated fails as long as the object that this function returns for it lives.
       owned: whether only the caller has the arrays, so that nobody donates them. If this is False
         and no copy is taken, this function waits until values on GPUs have been computed.

@@ -33,7 +33,7 @@ def tuple_of(computation: Computation, instruction: Instruction) -> Instruction:
 
 
 def source(computation: Computation, number: int) -> Instruction:
-    """Follows get-tuple-elements from an instruction to the one that computed the array.
+    """Follows get-tuple-elements from an instruction to the instruction that computed the array.
 
     Returns the get-tuple-element itself if this computation does not build its tuple.
     """

@@ -28,7 +28,7 @@ def run(case: str, processes: int, **options) -> dict[int, dict]:
 
 
 # Each line has the name of a case of mismatch.py, the functions that rank 0 and another rank call,
-# and what the error must say about the call of rank 0 and about that of the other rank.
+# and what the error must say about the calls of rank 0 and of the other rank.
 CASES = (
     ("without_jit", "psum", "pmax", "all_reduce sum", "all_reduce max"),
     ("dtype", "psum", "psum", "4 float32", "4 int32"),

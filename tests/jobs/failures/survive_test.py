@@ -35,7 +35,7 @@ class SurviveTest(absltest.TestCase):
         self.assertEqual(said.count("was killed by SIGKILL; restart "), _KILLS)
         self.assertRegex(said, r"rank \d is lost")
         # Some ranks continued from a later step than 0. They did so from the pool, because the
-        # first checkpoint on the disk would be that of step 100.
+        # first checkpoint on the disk would come at step 100.
         self.assertGreater(said.count("continues from step "), said.count("continues from step 0"))
 
 

@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
       if (sends) {
         values[k] = LoadLocal(a.source + i % a.buffer * 16, 16);
       } else {
-        // Read the whole ring of one peer, then that of the next peer.
+        // Read the whole ring of one peer, then the ring of the next peer.
         const std::byte* peer = a.peers[i / a.ring % a.num_peers];
         values[k] = LoadSlot(peer + i % a.ring * 16);
       }
