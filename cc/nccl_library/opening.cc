@@ -30,6 +30,12 @@ Status StatusOfReal(NcclResult result, const char* function) {
 
 // The ranks have met in the pool, so they can agree on an id there. A rank
 // alone needs no job.
+//
+// The communicator blocks, even if the program asks for one that never does. The
+// program does not know which library makes a communicator, so a group may have
+// any of them. But the real library cannot have blocking and nonblocking
+// communicators in one group: in version 2.28 a blocking one then stays in
+// progress forever.
 Status OpenReal(const Opening& opening, Job* job) {
   NcclUniqueId id = {};
   NcclResult result = kSuccess;
@@ -41,12 +47,14 @@ Status OpenReal(const Opening& opening, Job* job) {
   }
   CXL_RETURN_IF_ERROR(StatusOfReal(result, "ncclGetUniqueId"));
   cudaSetDevice(opening.ordinal);  // openings of a group have threads
-  result = opening.config.get() == nullptr
+  Config config = opening.config;
+  config.MakeBlocking();
+  result = config.get() == nullptr
                ? JAX_CXL_NCCL_FORWARD("ncclCommInitRank", opening.communicator,
                                       opening.size, id, opening.rank)
                : JAX_CXL_NCCL_FORWARD("ncclCommInitRankConfig",
                                       opening.communicator, opening.size, id,
-                                      opening.rank, opening.config.get());
+                                      opening.rank, config.get());
   return StatusOfReal(result, "ncclCommInitRank");
 }
 

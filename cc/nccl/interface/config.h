@@ -24,6 +24,10 @@ class Config {
   bool blocking() const {
     return !given_ || get()->magic != kConfigMagic || get()->blocking != 0;
   }
+  // The program then asks for a communicator that blocks.
+  void MakeBlocking() {
+    if (!blocking()) reinterpret_cast<NcclConfig*>(bytes_.data())->blocking = 1;
+  }
 
  private:
   bool given_;

@@ -177,5 +177,20 @@ TEST(ConfigTest, BlocksUnlessTheProgramSaysOtherwise) {
   EXPECT_EQ(Config(&unknown).get()->magic, 1);
 }
 
+TEST(ConfigTest, CanMakeACommunicatorBlock) {
+  const NcclConfig nonblocking = {sizeof(NcclConfig), kConfigMagic, 22800, 0};
+  Config config(&nonblocking);
+  config.MakeBlocking();
+  EXPECT_TRUE(config.blocking());
+  EXPECT_EQ(config.get()->blocking, 1);
+  const NcclConfig unknown = {size_t{1} << 40, 1, 2, 0};
+  Config kept(&unknown);
+  kept.MakeBlocking();
+  EXPECT_EQ(kept.get()->blocking, 0);
+  Config none(nullptr);
+  none.MakeBlocking();
+  EXPECT_EQ(none.get(), nullptr);
+}
+
 }  // namespace
 }  // namespace jax_cxl::nccl
