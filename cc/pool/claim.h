@@ -1,7 +1,6 @@
 #ifndef JAX_CXL_POOL_CLAIM_H_
 #define JAX_CXL_POOL_CLAIM_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <stop_token>
@@ -12,34 +11,9 @@
 #include "cc/base/status.h"
 #include "cc/pool/coherence/coherence.h"
 #include "cc/pool/layout/layout.h"
-#include "cc/pool/mapping/map.h"
 #include "cc/pool/mapping/mapping_guard.h"
-#include "cc/pool/open/file.h"
 
 namespace jax_cxl::pool {
-
-// The place of a header that a dead job has left in the memory of a new pool.
-// CheckNoJobLives does not return headers at the beginning of a part of this
-// pool, because the new pool overwrites them.
-struct OldHeader {
-  size_t part;
-  uint64_t offset;  // relative to the part
-};
-
-// Looks for other jobs in the memory that this process is about to format:
-// `parts[i]` is the part of `files[i]`. In a file, a pool begins at the part's
-// offset. On a device, pools of other jobs may begin anywhere and overlap the
-// part.
-//
-// If a process of another job runs on this kernel, it counts as living if the
-// kernel knows it. If it runs on another kernel, it counts as living if its
-// heartbeat advances within `dead_after_s`.
-//
-// Returns the headers that dead jobs have left. Fails with kAlreadyExists if
-// another job is alive, and names one of its processes.
-Result<std::vector<OldHeader>> CheckNoJobLives(
-    const std::vector<MapPiece>& parts, const std::vector<PoolFile>& files,
-    double dead_after_s);
 
 // Takes the memory of a pool for a job. Creators on other hosts may want the
 // same memory, and no lock of this kernel keeps them out. Hosts share only

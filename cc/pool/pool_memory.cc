@@ -61,8 +61,11 @@ Status Pool::Interpose() {
 
 Status Pool::TakeMemory(uint64_t token) {
   if (!spec_.medium->shared()) return OkStatus();  // The name is taken.
-  CXL_ASSIGN_OR_RETURN(const std::vector<OldHeader> old,
-                       CheckNoJobLives(pieces_, files_, spec_.dead_after_s));
+  std::vector<const PoolFile*> files;
+  for (const PoolFile& file : files_) files.push_back(&file);
+  CXL_ASSIGN_OR_RETURN(
+      const std::vector<OldHeader> old,
+      CheckUnused(pieces_, files, Purpose::kPool, spec_.dead_after_s));
   std::vector<HeaderPage*> pages;
   for (int e = 0; e < num_extents(); ++e) pages.push_back(header_page(e));
   CXL_ASSIGN_OR_RETURN(claim_, Claim::Take(std::move(pages), coherence_,

@@ -2,12 +2,17 @@
 
 import itertools
 import json
+import pathlib
+import re
+import struct
 import zlib
 
 from absl.testing import absltest, parameterized
 
 from jax_cxl._store.memory import layout
 from jax_cxl._store.trees import leaves
+
+_ROOT = pathlib.Path(__file__).parents[2]
 
 
 class LayoutTest(parameterized.TestCase):
@@ -31,6 +36,28 @@ class LayoutTest(parameterized.TestCase):
         self.assertEqual(parts[0][0], start)
         self.assertEqual(sum(parts[-1]), made.end)
         self.assertEqual(made.area(keep + 1), made.area(0))
+
+    def test_the_pool_knows_the_superblock(self):
+        # Pools read superblocks in C++, to leave stores alone.
+        header = (_ROOT / "cc/pool/layout/layout.h").read_text()
+        (version,) = re.findall(r"kStoreVersion = (\d+);", header)
+        (fields,) = re.findall(r"^struct \S+ SuperblockFields {\n(.*?)^};", header, re.M | re.S)
+        names = re.findall(r"^  (\w+) (\w+)(?:\[8\])? =", fields, re.M)
+        codes = {"char": "8s", "uint32_t": "I", "uint64_t": "Q"}
+        page = layout.Superblock(1, 3, 2, 1 << 33).to_bytes()
+        found = struct.unpack_from("<" + "".join(codes[kind] for kind, _ in names), page)
+        self.assertEqual(
+            dict(zip([name for _, name in names], found, strict=True)),
+            {
+                "magic": layout.MAGIC,
+                "version": int(version),
+                "parity": 1,
+                "num_devices": 3,
+                "device": 2,
+                "block_bytes": layout.BLOCK_BYTES,
+                "device_bytes": 1 << 33,
+            },
+        )
 
     @parameterized.parameters((0, 0, 0), (1, 1, 1), (1 << 20, 1, 1), ((1 << 20) + 1, 2, 1))
     def test_blocks(self, size, blocks, tables):

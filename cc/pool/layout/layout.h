@@ -34,11 +34,22 @@ inline constexpr char kMagic[8] = {'J', 'A', 'X', 'C', 'X', 'L', 'P', '1'};
 inline constexpr char kKeeperMagic[8] = {'J', 'A', 'X', 'C',
                                          'X', 'L', 'K', '1'};
 inline constexpr uint32_t kLayoutVersion = 6;
-// Memory that holds snapshots has this magic in two pages of each device, at
-// the offsets below (jax_cxl/_store/memory/layout.py).
-inline constexpr char kSnapshotsMagic[8] = {'J', 'A', 'X', '_',
-                                            'C', 'X', 'L', 's'};
-inline constexpr uint64_t kSnapshotsMagicOffsets[] = {0, 2 * kPageBytes};
+
+// Each device of a store has two equal superblocks, at these offsets. They are
+// pages that begin with the fields below (jax_cxl/_store/memory/layout.py).
+inline constexpr uint64_t kSuperblockOffsets[] = {0, 2 * kPageBytes};
+inline constexpr char kStoreMagic[8] = {'J', 'A', 'X', '_', 'C', 'X', 'L', 's'};
+inline constexpr uint32_t kStoreVersion = 5;
+struct [[gnu::packed]] SuperblockFields {
+  char magic[8] = {};
+  uint32_t version = 0;
+  uint32_t parity = 0;
+  uint32_t num_devices = 0;
+  uint32_t device = 0;
+  uint32_t block_bytes = 0;
+  uint64_t device_bytes = 0;
+};
+
 inline constexpr int kMaxExtents = 64;
 inline constexpr int kMaxWorldSize = 1024;
 inline constexpr int kMaxSlots = 12;

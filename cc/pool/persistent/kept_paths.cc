@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cc/pool/open/contents.h"
+#include "cc/pool/unused_memory.h"
 
 namespace jax_cxl::pool {
 namespace {
@@ -157,6 +158,20 @@ Result<std::vector<KeptPath>> Examine(const PoolSpec& spec,
   return paths;
 }
 
+// Fails if other users of the memory overlap the parts that this process is
+// about to format.
+Status CheckOthers(const std::vector<KeptPath>& paths, OpenMode mode,
+                   double dead_after_s) {
+  std::vector<MapPiece> parts;
+  std::vector<const PoolFile*> files;
+  for (const KeptPath& path : paths) {
+    if (!path.file || (path.ours && mode != OpenMode::kFormat)) continue;
+    parts.push_back(path.piece);
+    files.push_back(&*path.file);
+  }
+  return CheckUnused(parts, files, Purpose::kStore, dead_after_s).status();
+}
+
 Status Create(KeptPath& path, std::vector<KeptPath>& paths,
               const Signature& signature) {
   CXL_ASSIGN_OR_RETURN(PoolFile file,
@@ -193,6 +208,7 @@ Result<std::vector<KeptPath>> OpenKeptPaths(const PoolSpec& spec,
     return Error(
         Code::kDataLoss, spec.paths.front(),
         ": it is empty; save something there first, or name another path");
+  CXL_RETURN_IF_ERROR(CheckOthers(*found, mode, spec.dead_after_s));
   const bool keep_lost = incomplete();
   for (KeptPath& path : *found) {
     if (keep_lost && !path.lost.empty()) {

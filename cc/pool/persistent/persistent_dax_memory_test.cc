@@ -3,6 +3,7 @@
 // Tests memory on CXL devices that outlives its jobs.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <memory>
 #include <span>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "cc/pool/coherence/cache.h"
+#include "cc/pool/layout/layout.h"
 #include "cc/pool/persistent/persistent_memory.h"
 #include "cc/pool/pool.h"
 #include "cc/testing/pool/fake_dax.h"
@@ -126,26 +128,105 @@ TEST_F(PersistentDaxMemoryTest, DataOfSomethingElseAreLeftAlone) {
   EXPECT_TRUE(OpenOnMachine(spec, OpenMode::kNormal).ok());
 }
 
-TEST_F(PersistentDaxMemoryTest, PoolsLeaveSnapshotsAlone) {
-  if (!FlushSupported()) GTEST_SKIP() << "needs cache line instructions";
-  PoolSpec spec = machine_.Spec({machine_.Add("dax0.0", 16 * kMiB, "2097152")});
-  spec.dead_after_s = 0;
-  PoolSpec kept = spec;
-  kept.offset = 8 * kMiB;
-  const std::span magic = std::as_bytes(std::span(kSnapshotsMagic));
-  for (const uint64_t at : kSnapshotsMagicOffsets) {
-    {
-      auto memory = OpenOnMachine(kept);
-      ASSERT_TRUE(memory.ok());
-      ASSERT_TRUE((*memory)->Write(0, at, magic).ok());
-    }
-    ExpectRefused(Pool::Create(spec, 2).status(), Code::kDataLoss,
-                  "holds a store at offset 8388608");
-    auto memory = OpenOnMachine(kept);
-    ASSERT_TRUE((*memory)->Write(0, at, Bytes(magic.size())).ok());
+// A device with a store of 8 MiB at offset 8 MiB, and room on both sides.
+class BesideAStoreTest : public PersistentDaxMemoryTest {
+ protected:
+  void SetUp() override {
+    if (!FlushSupported()) GTEST_SKIP() << "needs cache line instructions";
+    spec_ = machine_.Spec({machine_.Add("dax0.0", 32 * kMiB, "2097152")});
+    spec_.dead_after_s = 0;
+    spec_.bytes = 8 * kMiB;
+    SuperblockFields fields = {
+        .version = kStoreVersion, .num_devices = 1, .device_bytes = 8 * kMiB};
+    std::ranges::copy(kStoreMagic, fields.magic);
+    for (const uint64_t at : kSuperblockOffsets) Write(at, fields);
   }
-  spec.bytes = 8 * kMiB;
-  EXPECT_TRUE(Pool::Create(spec, 2).ok());
+
+  // Writes superblock fields at byte `at` of the store.
+  void Write(uint64_t at, const SuperblockFields& fields) {
+    auto memory = OpenOnMachine(At(8 * kMiB), OpenMode::kFormat);
+    ASSERT_TRUE(memory.ok()) << memory.status().message();
+    ASSERT_TRUE(
+        (*memory)->Write(0, at, std::as_bytes(std::span(&fields, 1))).ok());
+  }
+
+  PoolSpec At(uint64_t offset, uint64_t bytes = 8 * kMiB) const {
+    PoolSpec spec = spec_;
+    spec.offset = offset;
+    spec.bytes = bytes;
+    return spec;
+  }
+
+  PoolSpec spec_;
+};
+
+TEST_F(BesideAStoreTest, OthersMayLieOnBothSides) {
+  EXPECT_TRUE(Pool::Create(At(0), 2).ok());
+  EXPECT_TRUE(Pool::Create(At(16 * kMiB), 2).ok());
+  for (const uint64_t offset : {0 * kMiB, 16 * kMiB})
+    EXPECT_TRUE(OpenOnMachine(At(offset), OpenMode::kFormat).ok());
+}
+
+TEST_F(BesideAStoreTest, OthersMustNotOverlapIt) {
+  const std::string where =
+      "holds a store at offset 8388608 that ends at "
+      "16777216";
+  for (const uint64_t offset : {4 * kMiB, 12 * kMiB})
+    ExpectRefused(Pool::Create(At(offset), 2).status(), Code::kDataLoss, where);
+  ExpectRefused(Pool::Create(At(0, 32 * kMiB), 2).status(), Code::kDataLoss,
+                where);
+  // The free memory of a store is all zeros.
+  for (const OpenMode mode : {OpenMode::kNormal, OpenMode::kFormat})
+    ExpectRefused(OpenOnMachine(At(12 * kMiB), mode).status(), Code::kDataLoss,
+                  where);
+}
+
+// If a superblock is damaged, the end of the store is not known.
+TEST_F(BesideAStoreTest, ADamagedStoreIsLeftAlone) {
+  for (const uint64_t at : kSuperblockOffsets) {
+    SetUp();
+    Write(at, {});
+    for (const uint64_t offset : {4 * kMiB, 16 * kMiB})
+      ExpectRefused(Pool::Create(At(offset), 2).status(), Code::kDataLoss,
+                    "with damaged superblocks");
+    EXPECT_TRUE(Pool::Create(At(0), 2).ok());
+  }
+}
+
+TEST_F(BesideAStoreTest, StoresOfSeveralDevices) {
+  // A second device of the store follows the first.
+  for (const uint64_t at : kSuperblockOffsets) {
+    auto memory = OpenOnMachine(At(16 * kMiB), OpenMode::kFormat);
+    SuperblockFields fields = {.version = kStoreVersion,
+                               .num_devices = 2,
+                               .device = 1,
+                               .device_bytes = 4 * kMiB};
+    std::ranges::copy(kStoreMagic, fields.magic);
+    ASSERT_TRUE(
+        (*memory)->Write(0, at, std::as_bytes(std::span(&fields, 1))).ok());
+  }
+  ExpectRefused(Pool::Create(At(18 * kMiB), 2).status(), Code::kDataLoss,
+                "ends at 20971520");
+  EXPECT_TRUE(Pool::Create(At(20 * kMiB), 2).ok());
+}
+
+// The memory that a pool has not used yet is all zeros.
+TEST_F(PersistentDaxMemoryTest, StoresLeaveLivingPoolsAlone) {
+  if (!FlushSupported()) GTEST_SKIP() << "needs cache line instructions";
+  PoolSpec spec = machine_.Spec({machine_.Add("dax0.0", 32 * kMiB, "2097152")});
+  spec.bytes = 16 * kMiB;
+  PoolSpec store = spec;
+  store.offset = 8 * kMiB;
+  {
+    auto pool = Pool::Create(spec, 2);
+    ASSERT_TRUE(pool.ok()) << pool.status().message();
+    for (const OpenMode mode : {OpenMode::kNormal, OpenMode::kFormat})
+      ExpectRefused(OpenOnMachine(store, mode).status(), Code::kAlreadyExists,
+                    "is in use by a job");
+    ExpectRefused(OpenOnMachine(spec, OpenMode::kFormat).status(),
+                  Code::kAlreadyExists, "is in use by a job");
+  }
+  EXPECT_TRUE(OpenOnMachine(store, OpenMode::kNormal).ok());
 }
 
 }  // namespace
