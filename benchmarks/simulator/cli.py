@@ -184,7 +184,7 @@ def _write_tuning(path: pathlib.Path, setting: model.Setting, argv: list[str]) -
         )
         tuning |= table.limits(Op[op.upper()], flat, in_levels, margin=0.03, on_gpus=True)
     command = results_file.command_line("python benchmarks/simulate.py", argv)
-    results_file.write(path, {"modelled": True, "command": command, "tuning": tuning})
+    results_file.write(path, {"modeled": True, "command": command, "tuning": tuning})
     print(f"wrote {path}")
     return 0
 
@@ -192,7 +192,7 @@ def _write_tuning(path: pathlib.Path, setting: model.Setting, argv: list[str]) -
 def _row(op: str, size: int, setting: model.Setting, adapters: int) -> dict[str, object]:
     ours = model.ours(op, size, setting)
     row: dict[str, object] = {
-        "modelled": True,
+        "modeled": True,
         "op": op,
         "bytes": size,
         "hosts": setting.hosts,

@@ -85,7 +85,7 @@ def write(path: pathlib.Path) -> None:
     results_file.write(
         path,
         {
-            "modelled": True,
+            "modeled": True,
             "command": results_file.command_line(
                 "python benchmarks/simulate.py", ["--write-levels", str(path)]
             ),

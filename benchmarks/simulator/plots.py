@@ -10,7 +10,7 @@ _HOSTS_SHOWN = (2, 4, 8, 16, 32)
 
 
 def write(folder: pathlib.Path) -> None:
-    """Writes modelled-*.png into `folder`.
+    """Writes modeled-*.png into `folder`.
 
     Raises:
       ImportError: matplotlib is not installed. The message has the command that installs it.
@@ -23,8 +23,8 @@ def write(folder: pathlib.Path) -> None:
         ) from None
     matplotlib.use("Agg")
     folder.mkdir(parents=True, exist_ok=True)
-    _speed(folder / "modelled-speed.png")
-    _hosts(folder / "modelled-hosts.png")
+    _speed(folder / "modeled-speed.png")
+    _hosts(folder / "modeled-hosts.png")
 
 
 def _speed(path: pathlib.Path) -> None:

@@ -91,7 +91,7 @@ efficiency, {c.NCCL_EFFICIENCY}, for all operations. No source gives the efficie
 machine. It was calibrated once, on the only figure of the paper in which nothing but rates matters
 (all-reduce above 256 MB, 1.05). Nothing else is fitted.
 
-![modeled speed](img/modelled-speed.png)"""
+![modeled speed](img/modeled-speed.png)"""
 
 
 def _limits() -> str:

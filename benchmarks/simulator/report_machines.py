@@ -63,7 +63,7 @@ same way.
 
 {markdown(header, rows)}
 
-![modeled hosts](img/modelled-hosts.png)"""
+![modeled hosts](img/modeled-hosts.png)"""
 
 
 def chunks() -> str:

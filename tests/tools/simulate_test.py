@@ -74,7 +74,7 @@ class CommandLineTest(parameterized.TestCase):
         rows = [json.loads(line) for line in out.splitlines()]
         self.assertEqual([row["op"] for row in rows], list(model.OPS))
         for row in rows:
-            self.assertTrue(row["modelled"])
+            self.assertTrue(row["modeled"])
             self.assertEqual((row["bytes"], row["slot_bytes"]), (1 << 20, 256 << 10))
             self.assertGreater(row["seconds"], row["bound_seconds"])
 
@@ -316,7 +316,7 @@ class DocumentTest(absltest.TestCase):
 
         with tempfile.TemporaryDirectory() as folder:
             plots.write(pathlib.Path(folder))
-            for name in ("modelled-speed.png", "modelled-hosts.png"):
+            for name in ("modeled-speed.png", "modeled-hosts.png"):
                 self.assertGreater((pathlib.Path(folder) / name).stat().st_size, 10_000)
 
 
