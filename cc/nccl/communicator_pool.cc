@@ -72,11 +72,14 @@ Result<std::unique_ptr<pool::Pool>> PoolPlaces::Create() const {
   for (const pool::PoolSpec& spec : specs_) {
     auto pool = pool::Pool::Create(spec, size_);
     last = pool.status();
-    if (last.code() != Code::kAlreadyExists) return pool;
+    // A part that overlaps with a store is kDataLoss.
+    const bool taken = last.code() == Code::kAlreadyExists ||
+                       (part_ && last.code() == Code::kDataLoss);
+    if (!taken) return pool;
   }
   if (!part_) return last;
-  return Error(Code::kAlreadyExists, "all ", specs_.size(),
-               " parts of JAX_CXL_NCCL_POOL are in use: give this job another "
+  return Error(Code::kAlreadyExists, "none of the ", specs_.size(),
+               " parts of JAX_CXL_NCCL_POOL is free: give this job another "
                "part of the device (offset= and size=), or set "
                "JAX_CXL_NCCL_COMMUNICATOR_BYTES to less on all ranks. The last "
                "part: ",

@@ -99,7 +99,7 @@ TEST_F(SharedDeviceTest, CommunicatorsTakePartsOfADevice) {
   Status status;
   EXPECT_TRUE(Meet(2, settings_, &status).empty());
   EXPECT_EQ(status.code(), Code::kAlreadyExists);
-  EXPECT_NE(status.message().find("all 3 parts"), std::string::npos)
+  EXPECT_NE(status.message().find("none of the 3 parts"), std::string::npos)
       << status.message();
   // Rank 0 waits for a part that becomes free.
   std::thread leaving([&] {
@@ -109,6 +109,20 @@ TEST_F(SharedDeviceTest, CommunicatorsTakePartsOfADevice) {
   settings_.timeout_s = 30;
   EXPECT_FALSE(Meet(2, settings_).empty());
   leaving.join();
+}
+
+TEST_F(SharedDeviceTest, APartWithAStoreIsNotFree) {
+  MakeDevice(3);
+  const std::string& path = settings_.shared_memory->spec.paths[0];
+  pool::FakeDax::WriteStore(path, 80 * kMiB, 16 * kMiB);
+  std::vector<Jobs> communicators;
+  for (int i = 0; i < 2; ++i) {
+    communicators.push_back(Meet(1, settings_));
+    ASSERT_FALSE(communicators.back().empty());
+  }
+  Status status;
+  EXPECT_TRUE(Meet(1, settings_, &status).empty());
+  EXPECT_EQ(status.code(), Code::kAlreadyExists) << status.message();
 }
 
 TEST_F(SharedDeviceTest, APartIsFreeOnceAllRanksHaveLeft) {

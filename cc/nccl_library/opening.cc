@@ -31,9 +31,9 @@ Status StatusOfReal(NcclResult result, const char* function) {
 // The ranks have met in the pool, so they can agree on an id there. A rank
 // alone needs no job.
 //
-// The communicator blocks, even if the program asks for one that never does. The
-// program does not know which library makes a communicator, so a group may have
-// any of them. But the real library cannot have blocking and nonblocking
+// The communicator blocks, even if the program asks for one that never does.
+// The program does not know which library makes a communicator, so a group may
+// have any of them. But the real library cannot have blocking and nonblocking
 // communicators in one group: in version 2.28 a blocking one then stays in
 // progress forever.
 Status OpenReal(const Opening& opening, Job* job) {
@@ -49,12 +49,12 @@ Status OpenReal(const Opening& opening, Job* job) {
   cudaSetDevice(opening.ordinal);  // openings of a group have threads
   Config config = opening.config;
   config.MakeBlocking();
-  result = config.get() == nullptr
-               ? JAX_CXL_NCCL_FORWARD("ncclCommInitRank", opening.communicator,
-                                      opening.size, id, opening.rank)
-               : JAX_CXL_NCCL_FORWARD("ncclCommInitRankConfig",
-                                      opening.communicator, opening.size, id,
-                                      opening.rank, config.get());
+  result =
+      config.get() == nullptr
+          ? JAX_CXL_NCCL_FORWARD("ncclCommInitRank", opening.communicator,
+                                 opening.size, id, opening.rank)
+          : JAX_CXL_NCCL_FORWARD("ncclCommInitRankConfig", opening.communicator,
+                                 opening.size, id, opening.rank, config.get());
   return StatusOfReal(result, "ncclCommInitRank");
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -25,6 +26,7 @@ using std::chrono::milliseconds;
 using Seconds = std::chrono::duration<double>;
 
 constexpr milliseconds kLook(20);
+constexpr milliseconds kSuperblocksSettle(100);
 // The number of bytes of a device that a search maps at once.
 constexpr uint64_t kWindowBytes = uint64_t{1} << 30;
 
@@ -43,31 +45,44 @@ uint64_t SizeOf(const MapPiece& part, const PoolFile& file) {
   return part.is_device() ? part.file_bytes : file.Size();
 }
 
-// Returns where the store ends that begins at byte `at` of a device. Returns
-// nothing if its two superblocks are not equal, or do not have a version that
-// is known here. In a store, several devices may follow each other in a path.
-Result<std::optional<uint64_t>> EndOfStore(const MapPiece& part,
-                                           const std::string& path,
-                                           uint64_t at) {
-  constexpr uint64_t kSecond = kSuperblockOffsets[1];
-  std::array<std::byte, kSecond + kPageBytes> pages;
-  uint64_t end = at;
-  std::optional<SuperblockFields> previous;
-  while (part.file_bytes - end >= pages.size()) {
-    CXL_RETURN_IF_ERROR(ReadAt(part.fd, path, part.align, end, pages).status());
-    SuperblockFields fields;
-    std::memcpy(&fields, pages.data(), sizeof(fields));
-    const bool known =
-        std::equal(kStoreMagic, std::end(kStoreMagic), fields.magic) &&
-        fields.version == kStoreVersion &&
-        fields.device_bytes >= pages.size() &&
-        fields.device_bytes <= part.file_bytes - end &&
-        std::memcmp(pages.data(), pages.data() + kSecond, kPageBytes) == 0;
-    if (!known || (previous && fields.device != previous->device + 1)) break;
-    end += fields.device_bytes;
-    previous = fields;
+// A store on a device, as its two superblocks describe it.
+struct FoundStore {
+  std::optional<uint64_t> end;  // nothing if it is not known
+  std::string_view problem;     // why it is not known, and what to do
+};
+
+// Reads the superblocks of the store that begins at byte `at` of a device.
+Result<FoundStore> ReadStore(const MapPiece& part, const std::string& path,
+                             uint64_t at) {
+  constexpr FoundStore kDamaged = {
+      std::nullopt,
+      " with damaged superblocks, so it may end anywhere; repair it "
+      "(python -m jax_cxl store repair), or name memory in front of it"};
+  std::array<SuperblockFields, 2> copies;
+  // Another process may be writing them at this moment, so read them twice.
+  for (const bool again : {true, false}) {
+    for (size_t i = 0; i < copies.size(); ++i) {
+      const uint64_t from = at + kSuperblockOffsets[i];
+      if (part.file_bytes - from < kPageBytes) return kDamaged;
+      const std::span to(&copies[i], 1);
+      CXL_RETURN_IF_ERROR(
+          ReadAt(part.fd, path, part.align, from, std::as_writable_bytes(to))
+              .status());
+    }
+    if (std::memcmp(&copies[0], &copies[1], sizeof(copies[0])) == 0) break;
+    if (!again) return kDamaged;
+    std::this_thread::sleep_for(kSuperblocksSettle);
   }
-  return end == at ? std::nullopt : std::optional(end);
+  const SuperblockFields& fields = copies[0];
+  if (!std::equal(kStoreMagic, std::end(kStoreMagic), fields.magic) ||
+      fields.device_bytes > part.file_bytes - at)
+    return kDamaged;
+  if (fields.version != kStoreVersion)
+    return FoundStore{std::nullopt,
+                      " of another version of jax_cxl, so it may end anywhere; "
+                      "delete it with that version, or name memory in front of "
+                      "it"};
+  return FoundStore{at + fields.device_bytes, ""};
 }
 
 class Search {
@@ -109,11 +124,7 @@ class Search {
       std::this_thread::sleep_for(kLook);
       for (const Sign& sign : signs_) {
         if (coherence_.LoadFlag(sign.word) == sign.seen) continue;
-        return Error(
-            Code::kAlreadyExists, sign.path, " is in use by a job of ",
-            DescribeProcess(sign.process),
-            ", whose heartbeat advances; name other memory (on a device also "
-            "another offset= and size=), or stop that job");
+        return InUse(sign.path, sign.process, "whose heartbeat advances");
       }
     } while (std::chrono::steady_clock::now() < end);
     return OkStatus();
@@ -122,6 +133,18 @@ class Search {
   std::vector<OldHeader> TakeOldHeaders() { return std::move(old_); }
 
  private:
+  static bool IsAlive(const ProcessIdentity& process) {
+    return PidMeansTheSame(process) && !HasEnded(process);
+  }
+
+  static Status InUse(const std::string& path, const ProcessIdentity& process,
+                      std::string_view sign) {
+    return Error(Code::kAlreadyExists, path, " is in use by a job of ",
+                 DescribeProcess(process), ", ", sign,
+                 "; name other memory (on a device also another offset= and "
+                 "size=), or stop that job");
+  }
+
   // Returns true if a pool may begin at `page`, according to its magic bytes.
   // The check must be cheap, because a device has many places where a pool
   // could begin, and most of them hold other data.
@@ -143,18 +166,25 @@ class Search {
     });
   }
 
-  // Returns where the store ends that begins at `at`. Fails with kDataLoss if
-  // it overlaps the part. Stores outlive their jobs, so no lock protects them.
+  // Returns where the store ends that begins at `at`, or `at` if that is not
+  // known. Fails with kDataLoss if it overlaps the part. Stores outlive their
+  // jobs, so no lock protects them.
   Result<uint64_t> CheckStore(const MapPiece& part, const std::string& path,
                               uint64_t at) const {
-    CXL_ASSIGN_OR_RETURN(const std::optional<uint64_t> end,
-                         EndOfStore(part, path, at));
-    const bool before = end && *end <= part.offset;
-    const bool own = purpose_ == Purpose::kStore && at >= part.offset;
-    if (before || own) return end.value_or(at);
+    // The part may hold the store itself. With a small alignment, the search
+    // also comes to its second superblock.
+    const bool own = purpose_ == Purpose::kStore &&
+                     std::ranges::any_of(kSuperblockOffsets, [&](uint64_t o) {
+                       return at == part.offset + o;
+                     });
+    if (own) return at;
+    CXL_ASSIGN_OR_RETURN(const FoundStore found, ReadStore(part, path, at));
+    if (found.end && *found.end <= part.offset) return *found.end;
+    if (!found.end)
+      return Error(Code::kDataLoss, path, " holds a store at offset ", at,
+                   found.problem);
     return Error(Code::kDataLoss, path, " holds a store at offset ", at,
-                 end ? " that ends at " + std::to_string(*end)
-                     : std::string(" with damaged superblocks"),
+                 " that ends at ", *found.end,
                  "; name another offset= and size=, or remove that store "
                  "(python -m jax_cxl store delete)");
   }
@@ -171,8 +201,12 @@ class Search {
     if (at + bytes <= part.offset || at >= part.offset + part.bytes)
       return OkStatus();
     if (at > part.offset) old_.push_back({index, at - part.offset});
-    if (IsClaimed(page.keeper))
+    if (IsClaimed(page.keeper)) {
       WatchWord(file, page.keeper.process, &mapped.keeper_beat.word);
+      // The process may be stopped, so that its heartbeat does not advance.
+      if (purpose_ == Purpose::kStore && IsAlive(page.keeper.process))
+        return InUse(file.path(), page.keeper.process, "which is alive");
+    }
     windows_.push_back(std::move(first));
     if (!valid || page.header.extent_index != 0) return OkStatus();
     const uint64_t control = RecorderOffset(0, page.header.world_size);

@@ -14,8 +14,7 @@ namespace jax_cxl::pool {
 // What the memory is for that a process is about to format. A pool has an
 // exclusive lock on its memory meanwhile, so no other process of this kernel
 // uses it. A store has a shared lock, because other processes may open the same
-// store. What a store does with its own part of a device is not checked here:
-// its part may hold this very store.
+// store, and this store may be in its memory already.
 enum class Purpose : uint8_t { kPool, kStore };
 
 // The place of a header that a dead job has left in the memory of a new pool.
@@ -31,10 +30,9 @@ struct OldHeader {
 // offset. On a device, pools of other jobs and stores may begin anywhere and
 // overlap the part.
 //
-// If a process of another job runs on this kernel, it counts as living if the
-// kernel knows it. If it runs on another kernel, it counts as living if its
-// heartbeat advances within `dead_after_s`. A store counts even if no process
-// has it open.
+// The creator of a pool on this kernel counts as living if the kernel knows it.
+// A process of another kernel counts as living if its heartbeat advances within
+// `dead_after_s`. A store counts even if no process has it open.
 //
 // Returns the headers that dead jobs have left. Fails with kAlreadyExists if
 // another job is alive, and names one of its processes. Fails with kDataLoss if

@@ -158,14 +158,15 @@ Result<std::vector<KeptPath>> Examine(const PoolSpec& spec,
   return paths;
 }
 
-// Fails if other users of the memory overlap the parts that this process is
-// about to format.
+// Fails if other users of the memory overlap the parts in which this process is
+// about to make new memory.
 Status CheckOthers(const std::vector<KeptPath>& paths, OpenMode mode,
                    double dead_after_s) {
+  if (AnyIsOurs(paths) && mode != OpenMode::kFormat) return OkStatus();
   std::vector<MapPiece> parts;
   std::vector<const PoolFile*> files;
   for (const KeptPath& path : paths) {
-    if (!path.file || (path.ours && mode != OpenMode::kFormat)) continue;
+    if (!path.file) continue;
     parts.push_back(path.piece);
     files.push_back(&*path.file);
   }

@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <csignal>
 #include <fstream>
 #include <memory>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cc/pool/coherence/cache.h"
@@ -135,19 +138,15 @@ class BesideAStoreTest : public PersistentDaxMemoryTest {
     if (!FlushSupported()) GTEST_SKIP() << "needs cache line instructions";
     spec_ = machine_.Spec({machine_.Add("dax0.0", 32 * kMiB, "2097152")});
     spec_.dead_after_s = 0;
-    spec_.bytes = 8 * kMiB;
-    SuperblockFields fields = {
-        .version = kStoreVersion, .num_devices = 1, .device_bytes = 8 * kMiB};
-    std::ranges::copy(kStoreMagic, fields.magic);
-    for (const uint64_t at : kSuperblockOffsets) Write(at, fields);
+    Restore();
   }
 
-  // Writes superblock fields at byte `at` of the store.
-  void Write(uint64_t at, const SuperblockFields& fields) {
-    auto memory = OpenOnMachine(At(8 * kMiB), OpenMode::kFormat);
-    ASSERT_TRUE(memory.ok()) << memory.status().message();
-    ASSERT_TRUE(
-        (*memory)->Write(0, at, std::as_bytes(std::span(&fields, 1))).ok());
+  void Restore() {
+    fields_ = FakeDax::WriteStore(spec_.paths[0], 8 * kMiB, 8 * kMiB);
+  }
+
+  void Write(size_t copy, const SuperblockFields& fields) {
+    FakeDax::WriteSuperblock(spec_.paths[0], 8 * kMiB, copy, fields);
   }
 
   PoolSpec At(uint64_t offset, uint64_t bytes = 8 * kMiB) const {
@@ -157,57 +156,90 @@ class BesideAStoreTest : public PersistentDaxMemoryTest {
     return spec;
   }
 
+  Status StoreAt(uint64_t offset, uint64_t bytes, OpenMode mode) {
+    return OpenOnMachine(At(offset, bytes), mode).status();
+  }
+
   PoolSpec spec_;
+  SuperblockFields fields_;
 };
 
 TEST_F(BesideAStoreTest, OthersMayLieOnBothSides) {
-  EXPECT_TRUE(Pool::Create(At(0), 2).ok());
-  EXPECT_TRUE(Pool::Create(At(16 * kMiB), 2).ok());
-  for (const uint64_t offset : {0 * kMiB, 16 * kMiB})
-    EXPECT_TRUE(OpenOnMachine(At(offset), OpenMode::kFormat).ok());
+  for (const uint64_t offset : {0 * kMiB, 16 * kMiB}) {
+    EXPECT_TRUE(Pool::Create(At(offset), 2).ok());
+    EXPECT_TRUE(StoreAt(offset, 8 * kMiB, OpenMode::kFormat).ok());
+  }
+  EXPECT_TRUE(StoreAt(24 * kMiB, 8 * kMiB, OpenMode::kNormal).ok());
 }
 
 TEST_F(BesideAStoreTest, OthersMustNotOverlapIt) {
   const std::string where =
-      "holds a store at offset 8388608 that ends at "
-      "16777216";
-  for (const uint64_t offset : {4 * kMiB, 12 * kMiB})
-    ExpectRefused(Pool::Create(At(offset), 2).status(), Code::kDataLoss, where);
-  ExpectRefused(Pool::Create(At(0, 32 * kMiB), 2).status(), Code::kDataLoss,
-                where);
-  // The free memory of a store is all zeros.
-  for (const OpenMode mode : {OpenMode::kNormal, OpenMode::kFormat})
-    ExpectRefused(OpenOnMachine(At(12 * kMiB), mode).status(), Code::kDataLoss,
+      "holds a store at offset 8388608 that ends at 16777216";
+  struct Place {
+    uint64_t offset, bytes;
+  };
+  for (const auto& [offset, bytes] :
+       {Place(4 * kMiB, 8 * kMiB), Place(12 * kMiB, 8 * kMiB),
+        Place(0, 32 * kMiB)}) {
+    ExpectRefused(Pool::Create(At(offset, bytes), 2).status(), Code::kDataLoss,
                   where);
+    ExpectRefused(StoreAt(offset, bytes, OpenMode::kFormat), Code::kDataLoss,
+                  where);
+  }
+  // The free memory of a store is all zeros.
+  ExpectRefused(StoreAt(12 * kMiB, 4 * kMiB, OpenMode::kNormal),
+                Code::kDataLoss, where);
+  EXPECT_TRUE(StoreAt(8 * kMiB, 8 * kMiB, OpenMode::kFormat).ok())
+      << "a store may be formatted again";
 }
 
-// If a superblock is damaged, the end of the store is not known.
+// Nobody knows where such a store ends.
 TEST_F(BesideAStoreTest, ADamagedStoreIsLeftAlone) {
-  for (const uint64_t at : kSuperblockOffsets) {
-    SetUp();
-    Write(at, {});
-    for (const uint64_t offset : {4 * kMiB, 16 * kMiB})
+  const auto expect_refused = [&](const std::string& problem) {
+    for (const uint64_t offset : {4 * kMiB, 16 * kMiB}) {
       ExpectRefused(Pool::Create(At(offset), 2).status(), Code::kDataLoss,
-                    "with damaged superblocks");
+                    problem);
+      ExpectRefused(StoreAt(offset, 8 * kMiB, OpenMode::kFormat),
+                    Code::kDataLoss, problem);
+    }
     EXPECT_TRUE(Pool::Create(At(0), 2).ok());
+    Restore();
+  };
+  for (const size_t copy : {0, 1}) {
+    Write(copy, {});
+    expect_refused("with damaged superblocks");
   }
+  FakeDax::WriteStore(spec_.paths[0], 8 * kMiB, 32 * kMiB);
+  expect_refused("with damaged superblocks");
+  fields_.version = kStoreVersion + 1;
+  for (const size_t copy : {0, 1}) Write(copy, fields_);
+  expect_refused("of another version");
 }
 
-TEST_F(BesideAStoreTest, StoresOfSeveralDevices) {
-  // A second device of the store follows the first.
-  for (const uint64_t at : kSuperblockOffsets) {
-    auto memory = OpenOnMachine(At(16 * kMiB), OpenMode::kFormat);
-    SuperblockFields fields = {.version = kStoreVersion,
-                               .num_devices = 2,
-                               .device = 1,
-                               .device_bytes = 4 * kMiB};
-    std::ranges::copy(kStoreMagic, fields.magic);
-    ASSERT_TRUE(
-        (*memory)->Write(0, at, std::as_bytes(std::span(&fields, 1))).ok());
+// Another process has written one superblock of two.
+TEST_F(BesideAStoreTest, AStoreThatIsBeingMadeIsNotDamaged) {
+  Write(1, {});
+  std::jthread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    Write(1, fields_);
+  });
+  EXPECT_TRUE(Pool::Create(At(16 * kMiB), 2).ok());
+}
+
+// A store that exists needs nothing of its neighbors, even if it has lost a
+// path.
+TEST_F(BesideAStoreTest, AnExistingStoreBehindADamagedOne) {
+  PoolSpec spec = At(16 * kMiB);
+  spec.paths.push_back(machine_.Add("dax1.0", 32 * kMiB, "2097152"));
+  {
+    auto made = OpenOnMachine(spec, OpenMode::kNormal);
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    const std::string magic = TestSignature().magic;
+    ASSERT_TRUE((*made)->Write(0, 0, std::as_bytes(std::span(magic))).ok());
   }
-  ExpectRefused(Pool::Create(At(18 * kMiB), 2).status(), Code::kDataLoss,
-                "ends at 20971520");
-  EXPECT_TRUE(Pool::Create(At(20 * kMiB), 2).ok());
+  Write(0, {});
+  for (const OpenMode mode : {OpenMode::kExisting, OpenMode::kNormal})
+    EXPECT_TRUE(OpenOnMachine(spec, mode).ok());
 }
 
 // The memory that a pool has not used yet is all zeros.
@@ -215,16 +247,26 @@ TEST_F(PersistentDaxMemoryTest, StoresLeaveLivingPoolsAlone) {
   if (!FlushSupported()) GTEST_SKIP() << "needs cache line instructions";
   PoolSpec spec = machine_.Spec({machine_.Add("dax0.0", 32 * kMiB, "2097152")});
   spec.bytes = 16 * kMiB;
+  spec.dead_after_s = 0;
   PoolSpec store = spec;
   store.offset = 8 * kMiB;
-  {
-    auto pool = Pool::Create(spec, 2);
-    ASSERT_TRUE(pool.ok()) << pool.status().message();
+  const auto expect_refused = [&](const std::string& sign) {
     for (const OpenMode mode : {OpenMode::kNormal, OpenMode::kFormat})
       ExpectRefused(OpenOnMachine(store, mode).status(), Code::kAlreadyExists,
-                    "is in use by a job");
+                    sign);
     ExpectRefused(OpenOnMachine(spec, OpenMode::kFormat).status(),
-                  Code::kAlreadyExists, "is in use by a job");
+                  Code::kAlreadyExists, sign);
+  };
+  std::unique_ptr<Pool> pool;
+  {
+    Child job([&] {
+      auto created = Pool::Create(spec, 2);
+      if (created.ok()) pool = *std::move(created);
+      return pool != nullptr;
+    });
+    ASSERT_TRUE(job.ready());
+    kill(job.pid(), SIGSTOP);  // It gives no sign of life.
+    expect_refused("which is alive");
   }
   EXPECT_TRUE(OpenOnMachine(store, OpenMode::kNormal).ok());
 }

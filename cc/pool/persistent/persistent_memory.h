@@ -32,7 +32,8 @@ enum class OpenMode : uint8_t {
   kExisting,
   // Like kNormal, but also creates paths that are lost: missing or too short.
   kRepair,
-  // Like kRepair, but does not check what the paths hold.
+  // Like kRepair, but does not check what the paths hold. On a device, fails if
+  // a living job's pool overlaps, or a store that begins elsewhere.
   kFormat,
 };
 

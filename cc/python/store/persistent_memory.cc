@@ -34,8 +34,9 @@ void BindPersistentMemory(nb::module_& m) {
           "open",
           [](const nb::dict& place, std::string magic,
              std::vector<uint64_t> magic_offsets, const std::string& mode,
-             uint64_t least_bytes) {
-            const pool::PoolSpec spec = SpecOf(place);
+             uint64_t least_bytes, double dead_after) {
+            pool::PoolSpec spec = SpecOf(place);
+            spec.dead_after_s = dead_after;
             const pool::Signature signature = {std::move(magic),
                                                std::move(magic_offsets)};
             const pool::OpenMode how =
@@ -47,7 +48,7 @@ void BindPersistentMemory(nb::module_& m) {
             return PersistentMemory::Open(spec, signature, how, least_bytes);
           },
           "place"_a, nb::kw_only(), "magic"_a, "magic_offsets"_a, "mode"_a,
-          "least_bytes"_a)
+          "least_bytes"_a, "dead_after"_a)
       .def_prop_ro("num_devices", &PersistentMemory::num_devices)
       .def_prop_ro("device_bytes", &PersistentMemory::device_bytes)
       .def("path", &PersistentMemory::path,

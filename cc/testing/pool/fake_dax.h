@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +17,7 @@
 
 #include "cc/base/status.h"
 #include "cc/pool/coherence/cache.h"
+#include "cc/pool/layout/layout.h"
 #include "cc/pool/media/dax.h"
 #include "cc/pool/media/medium.h"
 #include "cc/testing/pool/scratch.h"
@@ -76,6 +79,25 @@ class FakeDax {
   }
 
   std::string operator/(const std::string& name) const { return dir_ / name; }
+
+  // Writes the fields of one of the two superblocks of a store that begins at
+  // `offset` of a device.
+  static void WriteSuperblock(const std::string& path, uint64_t offset,
+                              size_t copy, const SuperblockFields& fields) {
+    std::fstream file(path, std::ios::in | std::ios::out);
+    file.seekp(static_cast<std::streamoff>(offset + kSuperblockOffsets[copy]));
+    file.write(reinterpret_cast<const char*>(&fields), sizeof(fields));
+  }
+
+  // Writes the superblocks of a store, and returns their fields.
+  static SuperblockFields WriteStore(const std::string& path, uint64_t offset,
+                                     uint64_t bytes) {
+    SuperblockFields fields = {.version = kStoreVersion, .device_bytes = bytes};
+    std::copy_n(kStoreMagic, sizeof(fields.magic), fields.magic);
+    for (const size_t copy : {0, 1})
+      WriteSuperblock(path, offset, copy, fields);
+    return fields;
+  }
 
  private:
   TempDirectory dir_;

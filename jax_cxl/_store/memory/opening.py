@@ -6,6 +6,7 @@ import logging
 import os
 
 from jax_cxl import _core, errors
+from jax_cxl._job import configuration
 from jax_cxl._job.pool import pool_uri
 from jax_cxl._store import arguments
 from jax_cxl._store.memory import layout, superblocks
@@ -136,6 +137,7 @@ def _open_core(
             magic_offsets=layout.SUPERBLOCK_OFFSETS,
             mode=mode,
             least_bytes=0 if mode == "existing" else layout.SECTIONS_OFFSET + least,
+            dead_after=configuration.from_environment().heartbeat_timeout,
         )
     except errors.PoolCorruptError as error:
         problem = "there is no store in" if mode == "existing" else "a store cannot be in"
