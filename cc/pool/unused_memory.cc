@@ -89,7 +89,8 @@ class Search {
  public:
   explicit Search(Purpose purpose) : purpose_(purpose) {}
 
-  // Finds the pools that overlap part number `index`.
+  // Finds the pools that overlap part number `index`. Fails with kDataLoss if a
+  // store overlaps it.
   Status Add(size_t index, const MapPiece& part, const PoolFile& file) {
     if (!part.is_device())
       return SizeOf(part, file) < part.offset + kPageBytes
