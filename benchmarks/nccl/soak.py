@@ -35,9 +35,9 @@ _PREMULTIPLIED = ("factor", "device factor")
 _MANY_IN = ("ncclReduceScatter", "ncclAlltoAll", "ncclScatter")
 _MANY_OUT = ("ncclAllGather", "ncclAlltoAll", "ncclGather")
 # Whether communicators with one rank go through pools. Otherwise NVIDIA's library executes their
-# calls. Before 2.29.7 it leaves the last elements of their premultiplied sums unwritten
-# (https://github.com/NVIDIA/nccl/issues/1950), so they make none.
-_POOLS_ALONE = os.environ.get("JAX_CXL_NCCL_HOSTS") == "all"
+# calls, and this program leaves out premultiplied sums: versions before 2.29.7 do not write the
+# last elements (https://github.com/NVIDIA/nccl/issues/1950).
+_POOLS_FOR_ONE_RANK = os.environ.get("JAX_CXL_NCCL_HOSTS") == "all"
 
 
 @dataclasses.dataclass
@@ -246,8 +246,8 @@ class _Rank:
             calls = []
             for _ in range(pick.choice((1, 1, 2, 4))):
                 comm = pick.choice([self.world, *parts])
-                alone = len(comm.ranks) == 1
-                op = pick.choice([*SUMS, *(() if alone and not _POOLS_ALONE else _PREMULTIPLIED)])
+                leave_out = len(comm.ranks) == 1 and not _POOLS_FOR_ONE_RANK
+                op = pick.choice([*SUMS, *(() if leave_out else _PREMULTIPLIED)])
                 narrow = op == "prod"  # products of four values reach 625
                 dtype = pick.choice(["int32", "int64", "float32"] if narrow else list(TYPES))
                 count = round(2 ** pick.uniform(0, 20))

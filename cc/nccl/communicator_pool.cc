@@ -72,7 +72,7 @@ Result<std::unique_ptr<pool::Pool>> PoolPlaces::Create() const {
   for (const pool::PoolSpec& spec : specs_) {
     auto pool = pool::Pool::Create(spec, size_);
     last = pool.status();
-    // A part that overlaps with a store is kDataLoss.
+    // Create fails with kDataLoss if the part overlaps a store.
     const bool taken = last.code() == Code::kAlreadyExists ||
                        (part_ && last.code() == Code::kDataLoss);
     if (!taken) return pool;

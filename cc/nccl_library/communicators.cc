@@ -197,7 +197,8 @@ JAX_CXL_NCCL_API int ncclCommSplit(void* parent, int color, int key,
   Communicator* ours = Ours(parent);
   if (ours == nullptr)
     return JAX_CXL_NCCL_FORWARD("ncclCommSplit", parent, color, key,
-                                communicator, config);
+                                communicator,
+                                ConfigForReal(Config(config)).get());
   if (communicator == nullptr) return kInvalidArgument;
   const Config copy(config);
   return ReportOpened(Group::OfThisThread().AddOpening([=] {
@@ -212,7 +213,8 @@ JAX_CXL_NCCL_API int ncclCommShrink(void* parent, int* excluded, int count,
   Communicator* ours = Ours(parent);
   if (ours == nullptr)
     return JAX_CXL_NCCL_FORWARD("ncclCommShrink", parent, excluded, count,
-                                communicator, config, flags);
+                                communicator,
+                                ConfigForReal(Config(config)).get(), flags);
   if (communicator == nullptr || count < 1 || excluded == nullptr)
     return kInvalidArgument;
   const std::vector<int> ranks(excluded, excluded + count);

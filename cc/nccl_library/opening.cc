@@ -30,12 +30,6 @@ Status StatusOfReal(NcclResult result, const char* function) {
 
 // The ranks have met in the pool, so they can agree on an id there. A rank
 // alone needs no job.
-//
-// The communicator blocks, even if the program asks for one that never does.
-// The program does not know which library makes a communicator, so a group may
-// have any of them. But the real library cannot have blocking and nonblocking
-// communicators in one group: in version 2.28 a blocking one then stays in
-// progress forever.
 Status OpenReal(const Opening& opening, Job* job) {
   NcclUniqueId id = {};
   NcclResult result = kSuccess;
@@ -47,8 +41,7 @@ Status OpenReal(const Opening& opening, Job* job) {
   }
   CXL_RETURN_IF_ERROR(StatusOfReal(result, "ncclGetUniqueId"));
   cudaSetDevice(opening.ordinal);  // openings of a group have threads
-  Config config = opening.config;
-  config.MakeBlocking();
+  const Config config = ConfigForReal(opening.config);
   result =
       config.get() == nullptr
           ? JAX_CXL_NCCL_FORWARD("ncclCommInitRank", opening.communicator,
@@ -67,6 +60,12 @@ std::string LevelsText(const Settings& settings) {
 }
 
 }  // namespace
+
+Config ConfigForReal(const Config& config) {
+  Config copy = config;
+  if (!TheSettings().forwards_all()) copy.MakeBlocking();
+  return copy;
+}
 
 Result<int> CurrentOrdinal() {
   int ordinal = 0;

@@ -21,6 +21,15 @@ struct Opening {
 // Returns the CUDA device of the calling thread. Fails if there is no GPU.
 Result<int> CurrentOrdinal();
 
+// Returns the config with which the real library makes a communicator. The
+// communicator blocks, even if the program asks for a nonblocking one. The
+// program does not know which library makes a communicator, so one group may
+// have communicators of both. But the real library cannot have blocking and
+// nonblocking communicators in one group: in version 2.28 the blocking ones
+// then stay in progress forever. If the real library makes all communicators,
+// they are as the program asks.
+Config ConfigForReal(const Config& config);
+
 // Makes a communicator whose ranks meet in the pool. If all of them are on one
 // host, makes a communicator of the real library instead. Except with
 // Hosts::kAll, it blocks until the communicator is open, even if the program

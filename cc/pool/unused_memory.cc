@@ -57,7 +57,8 @@ Result<FoundStore> ReadStore(const MapPiece& part, const std::string& path,
   constexpr FoundStore kDamaged = {
       std::nullopt,
       " with damaged superblocks, so it may end anywhere; repair it "
-      "(python -m jax_cxl store repair), or name memory in front of it"};
+      "(python -m jax_cxl store repair), or choose offset= and size= so that "
+      "your part ends before it"};
   std::array<SuperblockFields, 2> copies;
   // Another process may be writing them at this moment, so read them twice.
   for (const bool again : {true, false}) {
@@ -78,10 +79,11 @@ Result<FoundStore> ReadStore(const MapPiece& part, const std::string& path,
       fields.device_bytes > part.file_bytes - at)
     return kDamaged;
   if (fields.version != kStoreVersion)
-    return FoundStore{std::nullopt,
-                      " of another version of jax_cxl, so it may end anywhere; "
-                      "delete it with that version, or name memory in front of "
-                      "it"};
+    return FoundStore{
+        std::nullopt,
+        " of another version of jax_cxl, so it may end anywhere; "
+        "delete it with that version, or choose offset= and size= "
+        "so that your part ends before it"};
   return FoundStore{at + fields.device_bytes, ""};
 }
 
@@ -142,7 +144,7 @@ class Search {
                       std::string_view sign) {
     return Error(Code::kAlreadyExists, path, " is in use by a job of ",
                  DescribeProcess(process), ", ", sign,
-                 "; name other memory (on a device also another offset= and "
+                 "; name other memory (on a device, another offset= and "
                  "size=), or stop that job");
   }
 
@@ -206,7 +208,7 @@ class Search {
       WatchWord(file, page.keeper.process, &mapped.keeper_beat.word);
       // The process may be stopped, so that its heartbeat does not advance.
       if (purpose_ == Purpose::kStore && IsAlive(page.keeper.process))
-        return InUse(file.path(), page.keeper.process, "which is alive");
+        return InUse(file.path(), page.keeper.process, "which still runs");
     }
     windows_.push_back(std::move(first));
     if (!valid || page.header.extent_index != 0) return OkStatus();

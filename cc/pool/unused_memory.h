@@ -11,10 +11,10 @@
 
 namespace jax_cxl::pool {
 
-// What the memory is for that a process is about to format. A pool has an
-// exclusive lock on its memory meanwhile, so no other process of this kernel
-// uses it. A store has a shared lock, because other processes may open the same
-// store, and this store may be in its memory already.
+// Why a process is about to format memory. The creator of a pool holds an
+// exclusive lock, so no other process on this kernel uses the memory. The
+// creator of a store holds only a shared lock, because other processes may open
+// the same store. The memory may already contain that store.
 enum class Purpose : uint8_t { kPool, kStore };
 
 // The place of a header that a dead job has left in the memory of a new pool.
@@ -30,9 +30,11 @@ struct OldHeader {
 // offset. On a device, pools of other jobs and stores may begin anywhere and
 // overlap the part.
 //
-// The creator of a pool on this kernel counts as living if the kernel knows it.
-// A process of another kernel counts as living if its heartbeat advances within
-// `dead_after_s`. A store counts even if no process has it open.
+// A process counts as living if its heartbeat advances within `dead_after_s`.
+// There are two exceptions. For kPool, processes on this kernel do not count if
+// the file is locked. For kStore, the creator of a pool counts while it exists
+// on this kernel, even if it is stopped. A store counts even if no process has
+// it open.
 //
 // Returns the headers that dead jobs have left. Fails with kAlreadyExists if
 // another job is alive, and names one of its processes. Fails with kDataLoss if

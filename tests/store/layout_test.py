@@ -37,8 +37,8 @@ class LayoutTest(parameterized.TestCase):
         self.assertEqual(sum(parts[-1]), made.end)
         self.assertEqual(made.area(keep + 1), made.area(0))
 
-    def test_the_pool_knows_the_superblock(self):
-        # Pools read superblocks in C++, to leave stores alone.
+    def test_superblocks_are_as_in_cpp(self):
+        # C++ code reads superblocks so that pools do not overwrite stores.
         header = (_ROOT / "cc/pool/layout/layout.h").read_text()
         (version,) = re.findall(r"kStoreVersion = (\d+);", header)
         (fields,) = re.findall(r"^struct \S+ SuperblockFields {\n(.*?)^};", header, re.M | re.S)

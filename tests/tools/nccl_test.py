@@ -180,6 +180,47 @@ def test_a_refused_premultiplied_sum_is_not_a_plain_sum():
     assert "there is no scalar residence 2" in said
 
 
+# Stands for NVIDIA's library. It returns what the config of a new communicator says.
+_NVIDIAS = """
+struct Config { unsigned long size; unsigned magic, version; int blocking; };
+int ncclCommSplit(void* parent, int color, int key, void** made, struct Config* config) {
+  return config ? 100 + config->blocking : 200;
+}
+int ncclCommShrink(
+    void* parent, int* excluded, int count, void** made, struct Config* config, int flags) {
+  return config ? 100 + config->blocking : 200;
+}
+"""
+_CHILDREN = """
+import ctypes, json, struct
+nccl = ctypes.CDLL("libnccl.so.2")
+parent, made, none = (ctypes.c_uint64 * 8)(), ctypes.c_void_p(), (ctypes.c_int * 1)(0)
+said = []
+for config in (struct.pack("<QIIi4x", 24, 0xCAFEBEEF, 22800, 0), None):
+    said.append(nccl.ncclCommSplit(parent, 0, 0, ctypes.byref(made), config))
+    said.append(nccl.ncclCommShrink(parent, none, 1, ctypes.byref(made), config, 0))
+print(json.dumps(said))
+"""
+
+
+@needs_library
+@pytest.mark.parametrize(("hosts", "blocking"), [("processes", 1), ("machines", 0)])
+def test_nvidias_communicators_block_beside_those_of_the_pool(
+    tmp_path: pathlib.Path, hosts: str, blocking: int
+):
+    fake = tmp_path / "libnccl.so.2"
+    command = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(fake)]
+    subprocess.run(command, input=_NVIDIAS, text=True, check=True)
+    environment = os.environ | {
+        "LD_PRELOAD": str(library.path()),
+        "JAX_CXL_NCCL_HOSTS": hosts,
+        "JAX_CXL_NCCL_LIBRARY": str(fake),
+    }
+    command = [sys.executable, "-c", _CHILDREN]
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True)
+    assert json.loads(done.stdout) == [100 + blocking, 100 + blocking, 200, 200]
+
+
 @needs_library
 def test_exports_what_the_sources_say():
     exported = library.functions(library.path())

@@ -24,7 +24,8 @@ class Config {
   bool blocking() const {
     return !given_ || get()->magic != kConfigMagic || get()->blocking != 0;
   }
-  // The program then asks for a communicator that blocks.
+  // Makes the config ask for a blocking communicator, whatever the program asks
+  // for.
   void MakeBlocking() {
     if (!blocking()) reinterpret_cast<NcclConfig*>(bytes_.data())->blocking = 1;
   }

@@ -216,8 +216,8 @@ TEST_F(BesideAStoreTest, ADamagedStoreIsLeftAlone) {
   expect_refused("of another version");
 }
 
-// Another process has written one superblock of two.
-TEST_F(BesideAStoreTest, AStoreThatIsBeingMadeIsNotDamaged) {
+// Another process has written only one of the two superblocks.
+TEST_F(BesideAStoreTest, AHalfWrittenStoreIsNotDamaged) {
   Write(1, {});
   std::jthread other([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
@@ -226,9 +226,9 @@ TEST_F(BesideAStoreTest, AStoreThatIsBeingMadeIsNotDamaged) {
   EXPECT_TRUE(Pool::Create(At(16 * kMiB), 2).ok());
 }
 
-// A store that exists needs nothing of its neighbors, even if it has lost a
-// path.
-TEST_F(BesideAStoreTest, AnExistingStoreBehindADamagedOne) {
+// Opening an existing store does not depend on its neighbors, even if the store
+// has lost a path.
+TEST_F(BesideAStoreTest, AnExistingStoreOpensAfterADamagedOne) {
   PoolSpec spec = At(16 * kMiB);
   spec.paths.push_back(machine_.Add("dax1.0", 32 * kMiB, "2097152"));
   {
@@ -265,8 +265,8 @@ TEST_F(PersistentDaxMemoryTest, StoresLeaveLivingPoolsAlone) {
       return pool != nullptr;
     });
     ASSERT_TRUE(job.ready());
-    kill(job.pid(), SIGSTOP);  // It gives no sign of life.
-    expect_refused("which is alive");
+    kill(job.pid(), SIGSTOP);  // Its heartbeat stops.
+    expect_refused("which still runs");
   }
   EXPECT_TRUE(OpenOnMachine(store, OpenMode::kNormal).ok());
 }

@@ -32,8 +32,9 @@ enum class OpenMode : uint8_t {
   kExisting,
   // Like kNormal, but also creates paths that are lost: missing or too short.
   kRepair,
-  // Like kRepair, but does not check what the paths hold. On a device, fails if
-  // a living job's pool overlaps, or a store that begins elsewhere.
+  // Like kRepair, but does not check what the paths hold. Still fails if a
+  // living job's pool overlaps the memory or, on a device, if a store overlaps
+  // it that begins elsewhere. The other modes check this for new memory.
   kFormat,
 };
 
