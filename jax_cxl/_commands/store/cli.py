@@ -113,7 +113,8 @@ def _parser() -> argparse.ArgumentParser:
         "format",
         _format,
         "prepare memory for a store, whatever it holds",
-        "What is there is lost.",
+        "What is there is lost. But other stores on the same device, and pools of living jobs, must"
+        " not overlap the memory.",
     )
     _add_parity(command, "")
     command.add_argument("--yes", action="store_true", help="format even if something is there")
@@ -121,8 +122,8 @@ def _parser() -> argparse.ArgumentParser:
         "repair",
         _repair,
         "restore lost paths and damaged blocks from parity",
-        "It needs a store with parity=1. First put an empty file or device in place of a lost"
-        " path. A lost file need not be there if size= says how large it was.",
+        "Without parity=1 it can only restore superblocks. First put an empty file or device in"
+        " place of a lost path. A lost file need not be there if size= says how large it was.",
     )
     return parser
 

@@ -114,7 +114,8 @@ def format_devices(where: str, parity: int) -> Devices:
     """Clears the memory, whatever it holds, and writes superblocks.
 
     Raises:
-      PoolError: it cannot be mapped.
+      PoolError: it cannot be mapped, or a living job's pool overlaps it.
+      StoreError: another store on the same device overlaps it.
     """
     spec = spec_of(where)
     _check_parity(where, spec, parity)
