@@ -284,8 +284,9 @@ class EndTest(LaunchTestCase):
         self.assertEqual((status, stdout), (6, "[1] handler\n"))
 
     def test_a_rank_that_ignores_sigterm_is_killed(self):
+        folder = self.enter_context(tempfile.TemporaryDirectory())
         started = time.monotonic()
-        status, _, _ = self.launch("--grace=0.5", "end.py", "4", "stubborn")
+        status, _, _ = self.launch("-n", "2", "--grace=0.5", "end.py", "4", f"{folder}/ready")
         self.assertEqual(status, 4)
         self.assertGreater(time.monotonic() - started, 0.5)
 
