@@ -205,10 +205,10 @@ class Search {
       return OkStatus();
     if (at > part.offset) old_.push_back({index, at - part.offset});
     if (IsClaimed(page.keeper)) {
-      WatchWord(file, page.keeper.process, &mapped.keeper_beat.word);
       // The process may be stopped, so that its heartbeat does not advance.
       if (purpose_ == Purpose::kStore && IsAlive(page.keeper.process))
         return InUse(file.path(), page.keeper.process, "which still runs");
+      WatchWord(file, page.keeper.process, &mapped.keeper_beat.word);
     }
     windows_.push_back(std::move(first));
     if (!valid || page.header.extent_index != 0) return OkStatus();

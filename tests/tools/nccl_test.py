@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -204,6 +205,7 @@ print(json.dumps(said))
 
 
 @needs_library
+@pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc, for a stand-in of NVIDIA's library")
 @pytest.mark.parametrize(("hosts", "blocking"), [("processes", 1), ("machines", 0)])
 def test_nvidias_communicators_block_beside_those_of_the_pool(
     tmp_path: pathlib.Path, hosts: str, blocking: int
