@@ -10,6 +10,7 @@
 #include "cc/base/process_identity.h"
 #include "cc/pool/layout/header.h"
 #include "cc/pool/pool.h"
+#include "cc/pool/unused_memory.h"
 
 // The functions of Pool that deal with the mapping and its contents. pool.cc
 // has the others.
