@@ -69,7 +69,7 @@ def _try(dist: pathlib.Path, python: str, jax: str, tests: Sequence[str]) -> str
         install += ["--only-binary", "jax_cxl", "--refresh-package", "jax_cxl", *_NEEDED, *wanted]
         subprocess.run(install, check=True)
         shutil.copytree(_ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("*.so"))
-        for each in ("examples", "benchmarks", "pyproject.toml", "README.md", "docs"):
+        for each in ("examples", "benchmarks", "lab", "pyproject.toml", "README.md", "docs"):
             (folder / each).symlink_to(_ROOT / each)
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("JAX", "PYTHON"))}
         environment |= {"JAX_PLATFORMS": "cpu", "CXX": "/bin/false", "CC": "/bin/false"}

@@ -20,9 +20,9 @@ import numpy as np
 
 import jax_cxl
 from jax_cxl import _sizes
-from jax_cxl._commands.bench import backends, measure, report, results_file
-from jax_cxl._commands.bench.ops import OPS, Shape
-from jax_cxl._commands.bench.world import World
+from jax_cxl._commands.measuring import backends, measure, report, results_file
+from jax_cxl._commands.measuring.ops import OPS, Shape
+from jax_cxl._commands.measuring.world import World
 
 _TARGET = "jax_cxl_benchmark_empty"
 _OPS = ("psum", "all_gather", "psum_scatter", "all_to_all")

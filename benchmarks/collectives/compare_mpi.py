@@ -20,7 +20,7 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from jax_cxl._commands.bench import results_file
+from jax_cxl._commands.measuring import results_file
 
 _SOURCE = pathlib.Path(__file__).parent / "mpi_collectives.c"
 # For each MPI library: its compiler, and its launcher. The launchers do not bind ranks to cores,

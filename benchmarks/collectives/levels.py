@@ -26,7 +26,7 @@ import jax
 
 import jax_cxl
 from jax_cxl import _sizes
-from jax_cxl._commands.bench import levels, report, results_file
+from jax_cxl._commands.measuring import levels, report, results_file
 
 _WAYS = ("flat", "levels", "table", "copies", "lax")
 

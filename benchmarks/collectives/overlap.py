@@ -33,8 +33,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_cxl
-from jax_cxl._commands.bench import measure, report, results_file
-from jax_cxl._commands.bench.world import World
+from jax_cxl._commands.measuring import measure, report, results_file
+from jax_cxl._commands.measuring.world import World
 
 _ELEMENTS = (64 << 20) // 4
 _MATRIX = 128  # The matrices stay in a core's own cache.

@@ -21,7 +21,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 
-from jax_cxl._commands.bench import results_file
+from jax_cxl._commands.measuring import results_file
 
 _OPS = "psum,all_gather,psum_scatter,all_to_all"
 _ENGINE_OPS = "all_reduce,all_gather,reduce_scatter,all_to_all"

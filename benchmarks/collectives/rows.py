@@ -26,7 +26,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 import jax_cxl
-from jax_cxl._commands.bench import report, results_file
+from jax_cxl._commands.measuring import report, results_file
 
 CAPACITY = 1.25
 

@@ -50,8 +50,8 @@ from jit.modes import IN_PLACE, NOTHING, OURS, OWN, WAITING
 from jit.programs import Program
 
 import jax_cxl
-from jax_cxl._commands.bench import report, results_file
-from jax_cxl._commands.bench.world import CopyBound, World
+from jax_cxl._commands.measuring import report, results_file
+from jax_cxl._commands.measuring.world import CopyBound, World
 from jax_cxl._takeover import hook
 
 # Sizes of data_parallel: layers, width of a layer, rows on each device.

@@ -34,8 +34,8 @@ import numpy as np
 
 import jax_cxl
 from jax_cxl import _sizes
-from jax_cxl._commands.bench import measure, report, results_file, routed
-from jax_cxl._commands.bench.world import World
+from jax_cxl._commands.measuring import measure, report, results_file, routed
+from jax_cxl._commands.measuring.world import World
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
 from experts import exchanges

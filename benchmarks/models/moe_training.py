@@ -49,8 +49,8 @@ from experts.moe_trainer import MoeTrainer
 from sharded import fsdp, namespaces
 
 import jax_cxl
-from jax_cxl._commands.bench import measure, report, results_file
-from jax_cxl._commands.bench.world import World
+from jax_cxl._commands.measuring import measure, report, results_file
+from jax_cxl._commands.measuring.world import World
 
 _CALLS = {"cpu": 1, "gpu": 4}  # of a program in a turn
 

@@ -42,7 +42,7 @@ def main() -> int:
     if options.program:
         _sum(options.program)
         return 0
-    from jax_cxl._commands.bench import report, results_file
+    from jax_cxl._commands.measuring import report, results_file
 
     load = os.getloadavg()[0]
     # With this variable, each process would compile the checkout's sources of jax_cxl again. JAX

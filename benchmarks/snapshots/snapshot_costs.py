@@ -32,7 +32,7 @@ import numpy as np
 from absl import app, flags
 
 import jax_cxl
-from jax_cxl._commands.bench import report, results_file
+from jax_cxl._commands.measuring import report, results_file
 from jax_cxl._store import agreement
 from jax_cxl._store.memory import layout
 from jax_cxl._store.writing import device_copies

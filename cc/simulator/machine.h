@@ -5,7 +5,7 @@
 #include <vector>
 
 // The machine of the model. The caller provides every number
-// (benchmarks/simulator/constants.py has them with their sources).
+// (lab/simulator/constants.py has them with their sources).
 namespace jax_cxl::sim {
 
 // Rates in bytes per second.

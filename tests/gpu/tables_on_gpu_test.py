@@ -1,7 +1,7 @@
 """Starts and awaits rows of tables, traced as for GPUs. Nothing here needs a GPU.
 
 The lowering for CUDA shows the calls. The values come from runs on CPU devices.
-benchmarks/tables/check.py runs on GPUs.
+lab/fuzz/fuzz_tables.py runs on GPUs.
 """
 
 import pathlib

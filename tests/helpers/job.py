@@ -40,7 +40,7 @@ def start(
     """Starts a program under the launcher.
 
     Args:
-      program: path of the program in tests/programs.
+      program: path of the program in tests/programs, or a module of lab.
       *arguments: arguments of the program.
       forked: whether launcher and ranks are forks (launch_server.py). Otherwise they are new
         interpreters, as for users.
@@ -87,7 +87,7 @@ def _job(
     """Returns the launcher's command line, the environment, and the modules that forks need.
 
     Args:
-      program: path of the program in tests/programs.
+      program: path of the program in tests/programs, or a module of lab.
       arguments: arguments of the program.
       processes: number of processes.
       devices_per_process: number of devices of each process.
@@ -100,7 +100,8 @@ def _job(
     command = [
         *("-n", str(processes), "--devices-per-process", str(devices_per_process)),
         *launcher,
-        *(str(PROGRAMS / program), *arguments),
+        *(("-m", program) if program.startswith("lab.") else (str(PROGRAMS / program),)),
+        *arguments,
     ]
     variables = quick_environment() if quick else os.environ | _ON_CPUS
     return command, variables | (environment or {}), (*_MODULES, *modules)
@@ -163,7 +164,7 @@ def _server_for(modules: tuple[str, ...], environment: Mapping[str, str]) -> lau
 # The server of the last job. A job with other settings replaces it.
 _server: launch_server.Server | None = None
 _servers_settings: tuple[tuple[str, ...], dict[str, str]] | None = None
-_lock = threading.Lock()  # benchmarks/failures/kill_sweep.py starts jobs on several threads.
+_lock = threading.Lock()  # lab/kills/kill_sweep.py starts jobs on several threads.
 
 
 @atexit.register

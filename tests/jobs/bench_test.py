@@ -19,7 +19,8 @@ import pytest
 from absl.testing import absltest, parameterized
 
 from jax_cxl import _sizes
-from jax_cxl._commands.bench import nccl_options, ops, report, routed, teams
+from jax_cxl._commands.bench import nccl_options
+from jax_cxl._commands.measuring import ops, report, routed, teams
 
 _BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 _CHECK = _BENCHMARKS / "check_regression.py"

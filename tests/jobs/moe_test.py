@@ -1,4 +1,4 @@
-"""benchmarks/fuzz/fuzz_moe.py and benchmarks/models/moe.py, as their users start them."""
+"""lab/fuzz/fuzz_moe.py and benchmarks/models/moe.py, as their users start them."""
 
 import json
 import pathlib
@@ -22,7 +22,7 @@ class MoeTest(absltest.TestCase):
     def test_random_cases(self):
         cases = int(15 * job.SECONDS)
         run = _launch(
-            *(str(_BENCHMARKS / "fuzz/fuzz_moe.py"), f"--cases={cases}", "--routings=20"),
+            *("-m", "lab.fuzz.fuzz_moe", f"--cases={cases}", "--routings=20"),
             devices=2,
         )
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
@@ -30,9 +30,7 @@ class MoeTest(absltest.TestCase):
 
     @pytest.mark.long
     def test_a_wrong_sum_is_found(self):
-        run = _launch(
-            str(_BENCHMARKS / "fuzz/fuzz_moe.py"), "--cases=10", "--routings=10", "--break"
-        )
+        run = _launch(*("-m", "lab.fuzz.fuzz_moe", "--cases=10", "--routings=10", "--break"))
         self.assertNotEqual(run.returncode, 0)
         self.assertIn("seed 0: ['sums']", run.stdout)
 

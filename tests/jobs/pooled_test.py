@@ -1,12 +1,10 @@
 """Jobs train with a pooled optimizer while their processes are killed."""
 
-import pathlib
-
 import job
 import pytest
 from absl.testing import absltest, parameterized
 
-_KILLS = str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "tier" / "kills.py")
+_KILLS = "lab.kills.tier_kills"
 
 
 class PooledTest(parameterized.TestCase):

@@ -8,6 +8,7 @@ import pytest
 import shared_folder
 from absl.testing import absltest, parameterized
 
+_KILLS = "lab.kills.store_kills"
 _MODULES = ("ml_dtypes", "jax_cxl")
 
 
@@ -49,24 +50,16 @@ class StoreTest(parameterized.TestCase):
             self.assertEqual(done.stdout.count("done with"), 2)
 
     def test_kills(self):
-        program = str(
-            pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "store" / "store_kills.py"
-        )
         # Killing one publisher and one reader takes a second.
         kills = max(3, int(4 * job.SECONDS))
         for arguments in ((), ("--paths=3", "--parity=1")):
-            done = job.run(program, f"--kills={kills}", *arguments, processes=1, modules=_MODULES)
+            done = job.run(_KILLS, f"--kills={kills}", *arguments, processes=1, modules=_MODULES)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             self.assertIn('"wrong": 0', done.stdout)
 
     @pytest.mark.long
     def test_the_kills_see_what_is_overwritten(self):
-        program = str(
-            pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "store" / "store_kills.py"
-        )
-        done = job.run(
-            program, "--kills=200", "--break", processes=1, modules=_MODULES, timeout=250
-        )
+        done = job.run(_KILLS, "--kills=200", "--break", processes=1, modules=_MODULES, timeout=250)
         self.assertNotEqual(done.returncode, 0)
         self.assertRegex(done.stdout + done.stderr, "of version .* is wrong|damaged")
 

@@ -80,10 +80,9 @@ class SnapshotsTest(parameterized.TestCase):
         self.check_random_trees("--cases=20", "--break", status=1)
 
     def check_random_trees(self, *arguments, status):
-        program = pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "fuzz/fuzz_trees.py"
         with shared_folder.folder() as folder:
             arguments = (f"--store=file:{folder}/store?size=64MiB", *arguments)
-            done = job.run(str(program), *arguments, modules=("ml_dtypes", "jax_cxl"))
+            done = job.run("lab.fuzz.fuzz_trees", *arguments, modules=("ml_dtypes", "jax_cxl"))
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
 
 

@@ -9,7 +9,7 @@ import shared_folder
 from absl.testing import absltest, parameterized
 
 _EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
-_KILLS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "tables" / "kills.py"
+_KILLS = "lab.kills.table_kills"
 
 
 def _losses(example: str, *arguments: str) -> list[str]:
@@ -42,7 +42,7 @@ class TablesTest(parameterized.TestCase):
     def test_kills(self):
         # Each kill takes seconds, so there are only a few.
         kills = max(1, int(job.SECONDS / 2))
-        done = job.run(str(_KILLS), f"--kills={kills}", "--readers=1", "--seed=3", processes=1)
+        done = job.run(_KILLS, f"--kills={kills}", "--readers=1", "--seed=3", processes=1)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn('"wrong": 0', done.stdout)
 

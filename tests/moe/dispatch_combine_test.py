@@ -84,7 +84,7 @@ class HandleTest(absltest.TestCase):
 
 
 class ExchangeTest(parameterized.TestCase):
-    # Each line has (num_experts, k) and a limit. benchmarks/fuzz/fuzz_moe.py tries other pairs.
+    # Each line has (num_experts, k) and a limit. lab/fuzz/fuzz_moe.py tries other pairs.
     @parameterized.parameters(
         ((4, 1), LIMITS[0]),
         ((4, 1), LIMITS[1]),

@@ -1,9 +1,7 @@
 """The bytes of memory that a scheduled module uses. A limit on them bounds early starts."""
 
 import gc
-import pathlib
 import re
-import sys
 import weakref
 
 import hlo_modules
@@ -15,9 +13,7 @@ from jax_cxl._takeover.hlo.module import Module
 from jax_cxl._takeover.hlo.wire import Message
 from jax_cxl._takeover.schedule import costs, graph, usage
 from jax_cxl._takeover.world import World
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "benchmarks"))
-from fuzz.early import check
+from lab.fuzz.early import check
 
 WORLD = World({0: 0, 1: 1}, {0: 0, 1: 1}, gpus=True)
 MIB = 1 << 20

@@ -6,14 +6,11 @@ The tests need XLA's compiler for GPUs: see CONTRIBUTING.md.
 import functools
 import json
 import os
-import pathlib
 import subprocess
 import sys
 
 import pytest
 from absl.testing import absltest
-
-_PROGRAM = pathlib.Path(__file__).parents[2] / "benchmarks/fuzz/fuzz_early.py"
 
 
 @functools.cache
@@ -21,7 +18,7 @@ def run(*arguments, hash_seed="0"):
     """Returns the exit status, the summary, and all that was printed."""
     path = os.pathsep.join([os.environ["JAX_CXL_GPU_COMPILER"], *sys.path])
     done = subprocess.run(
-        [sys.executable, str(_PROGRAM), *arguments],
+        [sys.executable, "-m", "lab.fuzz.fuzz_early", *arguments],
         env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": hash_seed},
         capture_output=True,
         text=True,

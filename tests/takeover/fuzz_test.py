@@ -6,7 +6,7 @@ import job
 import pytest
 from absl.testing import absltest
 
-_PROGRAM = "../../benchmarks/fuzz/fuzz_programs.py"
+_PROGRAM = "lab.fuzz.fuzz_programs"
 
 
 class FuzzTest(absltest.TestCase):

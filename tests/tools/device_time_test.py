@@ -8,8 +8,8 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from jax.profiler import ProfileData
 
-from jax_cxl._commands.bench import device_time, measure, ops, routed
-from jax_cxl._commands.bench.device_time import Event, NoDeviceTimeError
+from jax_cxl._commands.measuring import device_time, measure, ops, routed
+from jax_cxl._commands.measuring.device_time import Event, NoDeviceTimeError
 
 _OURS = "jax_cxl::cuda::(anonymous namespace)::Execute(jax_cxl::cuda::DeviceCall, unsigned int)"
 _WAIT = "jax_cxl::cuda::(anonymous namespace)::Wait(unsigned long const*, unsigned long)"

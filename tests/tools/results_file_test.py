@@ -6,7 +6,7 @@ import tempfile
 
 from absl.testing import absltest
 
-from jax_cxl._commands.bench import results_file
+from jax_cxl._commands.measuring import results_file
 
 _ROOT = pathlib.Path(__file__).parents[2]
 # The most lines of all files together. To stay below the limit, a new file replaces an older file

@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import sys
 import unittest
 
 import jax.numpy as jnp
@@ -13,9 +12,8 @@ from absl.testing import absltest, parameterized
 from jax_cxl._lowering.contract import Op
 from jax_cxl._lowering.levels import compose, split, table
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "benchmarks"))
 try:
-    from simulator import constants as c, levels, levels_study, model, nccl, report_levels
+    from lab.simulator import constants as c, levels, levels_study, model, nccl, report_levels
 except ImportError as error:
     raise unittest.SkipTest(str(error)) from error
 
@@ -182,7 +180,7 @@ class LevelsTest(parameterized.TestCase):
     @pytest.mark.long
     def test_document_says_what_the_model_says_of_levels(self):
         # This leaves out the rows of 32 hosts, which would take most of the time. The command
-        # `python benchmarks/simulate.py --write docs` writes all rows.
+        # `python -m lab.simulator --write docs` writes all rows.
         document = pathlib.Path(__file__).parents[2] / "docs" / "performance.md"
         documented = document.read_text().splitlines()
         for line in report_levels.levels_section(hosts=(2, 8)).splitlines():

@@ -1,10 +1,9 @@
-"""`python benchmarks/simulate.py`: the command line, and what the study claims."""
+"""`python -m lab.simulator`: the command line, and what the study claims."""
 
 import contextlib
 import io
 import json
 import pathlib
-import sys
 import tempfile
 import unittest
 from unittest import mock
@@ -15,9 +14,8 @@ from absl.testing import absltest, parameterized
 from jax_cxl import _sizes
 from jax_cxl._job import tuning_table
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "benchmarks"))
 try:
-    from simulator import (
+    from lab.simulator import (
         cli,
         constants as c,
         levels,
@@ -306,13 +304,11 @@ class DocumentTest(absltest.TestCase):
             report_ours.infiniband(),
         ):
             title = section.partition("\n")[0]
-            self.assertTrue(
-                section in text, f"{title}: run python benchmarks/simulate.py --write docs"
-            )
+            self.assertTrue(section in text, f"{title}: run python -m lab.simulator --write docs")
 
     @pytest.mark.long
     def test_plots(self):
-        from simulator import plots
+        from lab.simulator import plots
 
         with tempfile.TemporaryDirectory() as folder:
             plots.write(pathlib.Path(folder))

@@ -13,7 +13,7 @@ from jax.extend import xla
 
 import jax_cxl
 from jax_cxl import _compat
-from jax_cxl._commands.bench.world import World
+from jax_cxl._commands.measuring.world import World
 from jax_cxl._lowering import contract
 from jax_cxl._takeover import hook, install
 

@@ -1,4 +1,4 @@
-// The Python module that benchmarks/simulator calls. It models machines that do
+// The Python module that lab/simulator calls. It models machines that do
 // not exist yet, and is not in the wheel.
 
 #include <nanobind/nanobind.h>

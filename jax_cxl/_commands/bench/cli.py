@@ -12,8 +12,9 @@ from typing import Any
 
 from jax_cxl import _sizes
 from jax_cxl._commands import option_types
-from jax_cxl._commands.bench import nccl_options, results_file, teams
-from jax_cxl._commands.bench.ops import MAX_RANKS, OPS
+from jax_cxl._commands.bench import nccl_options
+from jax_cxl._commands.measuring import results_file, teams
+from jax_cxl._commands.measuring.ops import MAX_RANKS, OPS
 from jax_cxl._job.launched.environment import launched
 
 _PROGRAM = "python -m jax_cxl bench"
@@ -74,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     parser, options = _parse(arguments)
     if options.draw:
-        from jax_cxl._commands.bench import report
+        from jax_cxl._commands.measuring import report
 
         report.write_plot(options.plot, options.draw)
         return 0
@@ -114,7 +115,7 @@ def _start_teams(options: argparse.Namespace, arguments: list[str]) -> int:
     """
     status, found = teams.run(teams.of(options.baseline), options.ranks, arguments)
     if found:
-        from jax_cxl._commands.bench import report
+        from jax_cxl._commands.measuring import report
 
         found["command"] = results_file.command_line(_PROGRAM, arguments)
         if options.json:
@@ -129,8 +130,8 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace, arguments
     import jax
 
     import jax_cxl
-    from jax_cxl._commands.bench import backends, measure, report
-    from jax_cxl._commands.bench.world import World
+    from jax_cxl._commands.measuring import backends, measure, report
+    from jax_cxl._commands.measuring.world import World
 
     load = os.getloadavg()[0]
     names = options.team or ["jax_cxl", *options.baseline]

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Sequence
 
 from jax_cxl._commands import option_types
-from jax_cxl._commands.bench import results_file
+from jax_cxl._commands.measuring import results_file
 from jax_cxl._job import configuration, tuning_table
 from jax_cxl._lowering.contract import Op
 from jax_cxl._lowering.levels import table as levels_table
@@ -225,7 +225,7 @@ def _levels(values: dict[str, int], options: argparse.Namespace) -> dict:
         values,
         *("jax_cxl.launch", "-n", str(options.ranks), "--no-prefix"),
         *("--devices-per-process", str(options.devices_per_process)),
-        *("-m", "jax_cxl._commands.bench.levels", ",".join(_OPERATIONS)),
+        *("-m", "jax_cxl._commands.measuring.levels", ",".join(_OPERATIONS)),
         *(_LEVELS_SIZES[options.platform], str(options.turns)),
         JAX_PLATFORMS=options.platform,
         # A process with several GPUs has to load all kernels before any of them runs

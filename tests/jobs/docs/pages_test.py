@@ -131,7 +131,7 @@ class PagesTest(parameterized.TestCase):
 
 def _prepare(folder):
     """Makes the folder in which the commands run, with links to the folders that they read."""
-    for name in ("benchmarks", "docs", "examples"):
+    for name in ("benchmarks", "docs", "examples", "lab"):
         (folder / name).symlink_to(_ROOT / name)
     (folder / "bin").mkdir()
     python = folder / "bin" / "python"

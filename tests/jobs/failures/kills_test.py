@@ -1,15 +1,11 @@
-"""Some jobs of benchmarks/failures/kill_sweep.py, whose processes die at random instants."""
+"""Some jobs of lab/kills/kill_sweep.py, whose processes die at random instants."""
 
-import pathlib
 import random
-import sys
 
 import pytest
 from absl.testing import absltest, parameterized
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "benchmarks/failures"))
-
-import kill_sweep
+from lab.kills import kill_sweep
 
 
 class KillsTest(parameterized.TestCase):

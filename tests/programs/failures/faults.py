@@ -1,6 +1,6 @@
 """Causes a fault in a job of two ranks. Prints the error of each rank, and when it came.
 
-benchmarks/gpu/faults.py runs it on CPUs and on GPUs, and compares the errors. Times are those of
+lab/gpu/faults.py runs it on CPUs and on GPUs, and compares the errors. Times are those of
 the machine's monotonic clock, which both processes share.
 """
 

@@ -1,6 +1,6 @@
 """Loses a process at a random instant of a stage, and continues as the stage allows.
 
-benchmarks/failures/kill_sweep.py starts it many times, and reads its output. Times are those of
+lab/kills/kill_sweep.py starts it many times, and reads its output. Times are those of
 the machine's monotonic clock, which all processes share.
 """
 

@@ -21,10 +21,9 @@ from jax.extend import xla
 import jax_cxl
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "examples"))
-sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "benchmarks"))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[3]))
 from common import speed
 from experts import exchanges, microbatches
-from fuzz.early import absent_gpus
 from sharded import fsdp, prefetch
 
 from jax_cxl._job import lifecycle, platforms
@@ -33,6 +32,7 @@ from jax_cxl._lowering.primitives import rank_groups
 from jax_cxl._table.columns import Column
 from jax_cxl._takeover import hook
 from jax_cxl._takeover.world import World
+from lab.fuzz.early import absent_gpus
 
 WIDTH, LAYERS, ROWS = 512, 4, 64
 EXPERT_LAYERS = 2

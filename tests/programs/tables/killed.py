@@ -1,4 +1,4 @@
-"""A process that benchmarks/tables/kills.py starts: it changes a table, or reads it.
+"""A process that lab/kills/table_kills.py starts: it changes a table, or reads it.
 
 The elements of row i are i + n * (1, 2, 3 ...), where n counts the steps that have changed the row.
 Step k changes the rows `_ids(k)`, and row 0. So row 0 shows how many steps there were, and thus

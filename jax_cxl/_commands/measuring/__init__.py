@@ -1,0 +1,1 @@
+"""Measures collectives and writes results, for commands and for programs of the checkout."""

@@ -1,0 +1,237 @@
+"""Backends, which execute collectives: jax_cxl, JAX over Gloo or NCCL, and MPI."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jax_cxl
+from jax_cxl._commands.measuring import routed
+from jax_cxl._commands.measuring.ops import UNWRITTEN, Shape
+
+_AXIS = "i"
+
+
+class JaxBuffers:
+    """The input x and the output y. All runners of JAX use them in turn.
+
+    Each program takes both by donation and returns them, so that no program allocates memory. The
+    first use of fresh memory costs more than a collective.
+
+    Attributes:
+      types: types of x and y, for programs that are compiled before the memory is allocated.
+    """
+
+    def __init__(self, shape: Shape):
+        self.shape = shape
+        self.mesh = jax_cxl.make_mesh(
+            (shape.ranks,), (_AXIS,), axis_types=(jax.sharding.AxisType.Auto,)
+        )
+        sharding = jax.NamedSharding(self.mesh, jax.P(_AXIS))
+        blocks = shape.op.blocks_in(shape.ranks), shape.op.blocks_out(shape.ranks)
+        self.types = [
+            jax.ShapeDtypeStruct((shape.ranks * n * shape.count,), shape.dtype, sharding=sharding)
+            for n in blocks
+        ]
+        self.x: Any = None
+        self.y: Any = None
+
+    def allocate(self) -> None:
+        """Allocates x, and a y in which every element is wrong."""
+        x = jax.make_array_from_process_local_data(
+            self.types[0].sharding, self.shape.input(), self.types[0].shape
+        )
+        # Copy into memory that XLA owns: NumPy's memory cannot be donated.
+        self.x = jax.jit(jnp.copy)(x).block_until_ready()
+        self.spoil()
+
+    def release(self) -> None:
+        """Frees the input and the output."""
+        self.x = self.y = None
+
+    def spoil(self) -> None:
+        """Makes every element of y wrong."""
+        y = self.types[1]
+        fill = jax.jit(lambda: jnp.full(y.shape, UNWRITTEN, y.dtype), out_shardings=y.sharding)
+        self.y = fill().block_until_ready()
+
+
+# A function that returns the operation to measure, which takes and returns a rank's value. The work
+# of this function does not count as part of a call.
+Prepare = Callable[[], Callable[[Any], Any]]
+
+
+class JaxRunner:
+    """A jitted program that loops over the collective.
+
+    Each call's input depends on the output of the previous call, through one element that keeps its
+    value, so that no compiler drops, merges or overlaps calls.
+
+    Attributes:
+      calls: number of calls of each run if it is fixed; None if `run` can execute any number. GPUs
+        need a fixed number: in a loop with a variable bound they ask the host in each iteration
+        whether to continue.
+    """
+
+    def __init__(self, prepare: Prepare, buffers: JaxBuffers, calls: int | None = None):
+        self._buffers = buffers
+        self.calls = calls
+
+        def body(x, y, calls):
+            collective = prepare()
+
+            def once(_, carry):
+                x, _ = carry
+                y = collective(x)
+                kept = x[:1]
+                tied = jnp.maximum(jnp.minimum(y[:1], kept), kept)
+                return jax.lax.dynamic_update_slice(x, tied, (0,)), y
+
+            return jax.lax.fori_loop(0, self.calls or calls, once, (x, y))
+
+        spec = jax.P(_AXIS)
+        program = jax.shard_map(
+            body,
+            mesh=buffers.mesh,
+            in_specs=(spec, spec, jax.P()),
+            out_specs=(spec, spec),
+            check_vma=False,
+        )
+        number = jax.ShapeDtypeStruct((), np.int32)
+        self._program = (
+            jax.jit(program, donate_argnums=(0, 1), keep_unused=True)
+            .lower(*buffers.types, number)
+            .compile()
+        )
+
+    def run(self, calls: int) -> None:
+        """Executes the collective `calls` times, one after the other, and waits for the end."""
+        buffers = self._buffers
+        buffers.x, buffers.y = self._program(buffers.x, buffers.y, np.int32(calls))
+        jax.block_until_ready(buffers.y)
+
+    def clear(self) -> None:
+        """Makes every element of the output wrong."""
+        self._buffers.spoil()
+
+    def output(self) -> np.ndarray:
+        """Returns this rank's output of the last call."""
+        return np.asarray(self._buffers.y.addressable_shards[0].data)
+
+
+# The operations that `jax.lax` has on all platforms. It also has functions with the names of other
+# operations, but these are not collectives, or do not run everywhere.
+_OF_LAX = ("all_gather", "psum", "psum_scatter", "all_to_all", "ppermute")
+
+
+def _prepare(backend: str, shape: Shape) -> Prepare | None:
+    """Returns a function that prepares the operation of `shape`, or None if `backend` lacks it."""
+    name, _, routing = shape.op.name.partition(":")
+    ours = backend == "jax_cxl"
+    if ours and name in routed.NAMES:
+        way = routing or "uniform"
+        return functools.partial(routed.prepare, name, way, shape.ranks, shape.count, _AXIS)
+    if backend.startswith("nccl-"):
+        if name == "broadcast":
+            return lambda: lambda x: jax.lax.pbroadcast(x, _AXIS, 0)
+        if name == "scatter":
+            # JAX has no scatter. In an all-to-all, the first block that arrives comes from rank 0,
+            # the root, and is the result.
+            return lambda: lambda x: jax.lax.all_to_all(x, _AXIS, 0, 0, tiled=True)[: shape.count]
+        # JAX has no reduce and no gather. Users would write psum and all_gather instead, which move
+        # more data than necessary.
+        name = {"reduce": "psum", "gather": "all_gather"}.get(name, name)
+    if not ours and name not in _OF_LAX:
+        return None
+    tiled = ("all_gather", "psum_scatter", "all_to_all", "gather", "scatter")
+    options: dict[str, Any] = {"tiled": True} if name in tiled else {}
+    if name == "all_to_all":
+        options |= {"split_axis": 0, "concat_axis": 0}
+    if name == "ppermute":
+        options["perm"] = [(rank, (rank + 1) % shape.ranks) for rank in range(shape.ranks)]
+    function = getattr(jax_cxl if ours else jax.lax, name)
+    return lambda: functools.partial(function, axis_name=_AXIS, **options)
+
+
+class MpiRunner:
+    """An operation of MPI. It has its own arrays, which hold the same values as JAX's.
+
+    The MPI library behind mpi4py is called from Python, without JAX.
+    """
+
+    calls: int | None = None
+
+    def __init__(self, shape: Shape):
+        from mpi4py import MPI
+
+        ranks, rank, name = shape.ranks, shape.rank, shape.op.name
+        world, x = MPI.COMM_WORLD, shape.input()
+        self._y = y = np.empty(shape.op.blocks_out(ranks) * shape.count, shape.dtype)
+        # MPI broadcasts in place, so the result on the root is x. A barrier returns its operand x.
+        in_place = name == "barrier" or (name == "broadcast" and rank == 0)
+        self._result = x if in_place else y
+        calls: dict[str, Callable[[], Any]] = {
+            "all_gather": lambda: world.Allgather(x, y),
+            "psum": lambda: world.Allreduce(x, y),
+            "psum_scatter": lambda: world.Reduce_scatter_block(x, y),
+            "all_to_all": lambda: world.Alltoall(x, y),
+            "broadcast": lambda: world.Bcast(self._result, root=0),
+            "reduce": lambda: world.Reduce(x, y, root=0),
+            "gather": lambda: world.Gather(x, y, root=0),
+            "scatter": lambda: world.Scatter(x, y, root=0),
+            "ppermute": lambda: world.Sendrecv(
+                x, (rank + 1) % ranks, recvbuf=y, source=(rank - 1) % ranks
+            ),
+            "pscan": lambda: world.Scan(x, y),
+            "barrier": world.Barrier,
+        }
+        self._call = calls[name]
+
+    def run(self, calls: int) -> None:
+        for _ in range(calls):
+            self._call()
+
+    def clear(self) -> None:
+        self._y[:] = UNWRITTEN
+
+    def output(self) -> np.ndarray:
+        return self._result
+
+
+Runner = JaxRunner | MpiRunner
+
+
+def runner_of(name: str, buffers: JaxBuffers, calls: int | None = None) -> Runner | None:
+    """Returns a runner of the operation of `buffers`, or None if the backend does not have it.
+
+    Args:
+      name: jax_cxl or a baseline.
+      buffers: the shape, and the input and output of runners that use JAX.
+      calls: number of calls of a program; None for any number.
+    """
+    if name == "mpi":
+        moves_rows = buffers.shape.op.name.partition(":")[0] in routed.NAMES
+        return None if moves_rows else MpiRunner(buffers.shape)
+    prepare = _prepare(name, buffers.shape)
+    return JaxRunner(prepare, buffers, calls) if prepare else None
+
+
+def mpi_version() -> str:
+    """Returns the version of the MPI library."""
+    from mpi4py import MPI
+
+    return MPI.Get_library_version().splitlines()[0].rstrip("\0")
+
+
+def calls_on_gpu(name: str, size: int) -> int:
+    """Returns how many calls of `size` bytes a program of backend `name` contains.
+
+    They are enough to make the overhead of the program, 1.2 ms on two GPUs, negligible.
+    """
+    steps = ((64 << 10, 1000), (1 << 20, 500), (16 << 20, 200), (128 << 20, 60))
+    calls = next((more for largest, more in steps if size <= largest), 24)
+    # A call over sockets takes ten times as long, so fewer calls are enough.
+    return calls // 8 if name == "nccl-socket" else calls

@@ -1,0 +1,231 @@
+"""The measurement. Backends take turns, so that a slow machine affects all of them equally."""
+
+import argparse
+import contextlib
+import math
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import jax_cxl
+from jax_cxl._commands.measuring import device_time, teams
+from jax_cxl._commands.measuring.backends import JaxBuffers, Runner, calls_on_gpu, runner_of
+from jax_cxl._commands.measuring.ops import OPS, Shape
+from jax_cxl._commands.measuring.world import CopyBound, World
+
+_SAMPLE_SECONDS = 0.01
+_MAX_CALLS = 1000
+# Larger messages are not traced: they take much longer than anything around them.
+_MAX_TRACED_BYTES = 1 << 20
+
+
+class Case(NamedTuple):
+    """A shape, with the runners of the backends that have its operation."""
+
+    buffers: JaxBuffers
+    runners: dict[str, Runner]
+
+
+def spread(microseconds: Sequence[float]) -> dict[str, float]:
+    """Returns minimum, median and maximum, in the form of results files."""
+    found = min(microseconds), statistics.median(microseconds), max(microseconds)
+    return dict(zip(("min", "median", "max"), (round(time, 3) for time in found), strict=True))
+
+
+def prepare(world: World, names: Sequence[str], options: argparse.Namespace) -> Iterable[Case]:
+    """Returns the cases to measure, with the runners of the backends in `names`.
+
+    On CPUs each case is compiled when it is needed. On GPUs this function compiles all cases, so
+    that no team of processes compiles while another team measures.
+    """
+    cases = (
+        _case(world, names, op, size, options)
+        for op in options.ops
+        for size in _sizes_of(op, options)
+    )
+    return cases if options.platform == "cpu" else list(cases)
+
+
+def _sizes_of(name: str, options: argparse.Namespace) -> list[int]:
+    return options.sizes if OPS[name].sized else [0]
+
+
+def _case(
+    world: World, names: Sequence[str], name: str, size: int, options: argparse.Namespace
+) -> Case:
+    op, dtype = OPS[name], np.dtype(options.dtype)
+    # Whole blocks, of at least one element.
+    count = op.rounded(max(1, size // (op.blocks(world.size) * dtype.itemsize)))
+    shape = Shape(op, world.size, world.rank, count, dtype)
+    buffers = JaxBuffers(shape)
+    runners = {}
+    for backend in names:
+        fixed = options.calls or calls_on_gpu(backend, shape.bytes)
+        runner = runner_of(backend, buffers, None if options.platform == "cpu" else fixed)
+        if runner:
+            runners[backend] = runner
+    return Case(buffers, runners)
+
+
+def measure(
+    world: World, cases: Iterable[Case], options: argparse.Namespace
+) -> Iterator[tuple[Shape, dict[str, Any]]]:
+    """Measures the cases; yields the rows of the results file on all ranks."""
+    total = sum(len(_sizes_of(name, options)) for name in options.ops)
+    for i, case in enumerate(cases, 1):
+        with _turn(world, options):
+            _say(world, f"{i}/{total} {case.buffers.shape}", "\r")
+            for row in _measure_case(world, case, options):
+                yield case.buffers.shape, row
+
+
+def measure_on_device(
+    world: World, cases: Iterable[Case], options: argparse.Namespace
+) -> Iterator[tuple[Shape, str, dict[str, float]]]:
+    """Yields the times of a call on the device, for each backend whose trace shows them.
+
+    The kernels of a call wait for ranks that start later. So the time of a call is the shortest
+    among the ranks that get data from others. Tracing slows a process down, so measure everything
+    else first.
+    """
+    traced = [case for case in cases if case.buffers.shape.bytes <= _MAX_TRACED_BYTES]
+    for i, case in enumerate(traced, 1):
+        with _turn(world, options):
+            _say(world, f"{i}/{len(traced)} {case.buffers.shape}, traced", "\r")
+            for name, times in _trace_case(world, case):
+                yield case.buffers.shape, name, times
+
+
+@contextlib.contextmanager
+def _turn(world: World, options: argparse.Namespace) -> Iterator[None]:
+    """Waits for the turn of this process's team, and holds it inside the `with` statement.
+
+    All ranks of the team enter and leave together.
+    """
+    with teams.turn(options.turn) if world.rank == 0 else contextlib.nullcontext():
+        world.barrier()
+        yield
+        world.barrier()
+
+
+def _say(world: World, text: str, end: str = "\n") -> None:
+    if world.rank == 0:
+        print(f"bench: {text}", file=sys.stderr, end=end, flush=True)
+
+
+def _measure_case(
+    world: World, case: Case, options: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
+    buffers, runners = case
+    shape = buffers.shape
+    buffers.allocate()
+    expected = shape.expected()
+    wrong = {name: _count_wrong(world, expected, runner) for name, runner in runners.items()}
+    calls = {
+        name: runner.calls or options.calls or enough(world, runner)
+        for name, runner in runners.items()
+    }
+    for runner in runners.values() if options.warmup_iters else ():
+        sample(world, runner, options.warmup_iters)
+    copies = CopyBound(world, shape.bytes) if options.platform == "cpu" else None
+    times: dict[str, list[float]] = {name: [] for name in runners}
+    bounds = []
+    for _ in range(options.repeats):
+        for name, runner in runners.items():
+            times[name].append(sample(world, runner, calls[name]) * 1e6)
+        if copies is not None:
+            bounds.append(shape.bound_seconds(*copies.measure()) * 1e6)
+    for name, runner in runners.items():
+        median = statistics.median(times[name])
+        rate = shape.bytes / median / 1e3
+        row = {
+            "backend": name,
+            "op": shape.op.name,
+            "bytes": shape.bytes,
+            "dtype": shape.dtype.name,
+            "ranks": shape.ranks,
+            "time_us": spread(times[name]),
+            "algbw_gbps": round(rate, 6),
+            "busbw_gbps": round(rate * shape.op.bus_factor(shape.ranks), 6),
+        }
+        written = _bytes_written(world, runner) if name == "jax_cxl" else None
+        row["wrong"] = wrong[name] + _count_wrong(world, expected, runner)
+        if written is not None:
+            row["bytes_written"] = written
+        row["bound_share"] = None
+        if bounds and shape.op.sized:
+            row["bound_share"] = round(statistics.median(bounds) / median, 6)
+        yield row
+    buffers.release()
+
+
+def _trace_case(world: World, case: Case) -> Iterator[tuple[str, dict[str, float]]]:
+    calls = {name: runner.calls or 1 for name, runner in case.runners.items()}
+
+    def run() -> None:
+        world.barrier()
+        for name, runner in case.runners.items():
+            runner.run(calls[name])
+
+    case.buffers.allocate()
+    events: list[device_time.Event] = []
+    try:
+        events = device_time.trace(run)
+    except device_time.NoDeviceTimeError as error:
+        _say(world, f"cannot measure the device time of {case.buffers.shape}: {error}")
+    case.buffers.release()
+    receives = case.buffers.shape.receives()
+    for name in case.runners:
+        mine: list[float] = []
+        try:
+            mine = device_time.of_calls(events, name, calls[name]) if events else []
+        except device_time.NoDeviceTimeError as error:
+            _say(world, f"cannot measure the device time of {case.buffers.shape}: {error}")
+        if min(world.gather(len(mine))) == calls[name]:
+            yield name, spread([min(world.gather(t if receives else math.inf)) for t in mine])
+
+
+def sample(world: World, runner: Any, calls: int) -> float:
+    """Returns the seconds of one call on the slowest rank. `runner` is like a `JaxRunner`."""
+    world.barrier()
+    start = time.perf_counter()
+    runner.run(calls)
+    return max(world.gather(time.perf_counter() - start)) / calls
+
+
+def enough(world: World, runner: Any) -> int:
+    """Returns how many calls of `runner` a sample needs to be long enough, equal on all ranks."""
+    sample(world, runner, 1)
+    calls = 1
+    while calls < _MAX_CALLS:
+        seconds = sample(world, runner, calls)
+        if seconds * calls >= _SAMPLE_SECONDS:
+            break
+        # The time of a single call is mostly dispatch, and tells little about the time of many
+        # calls. So increase the number of calls in steps.
+        calls = min(8 * calls, max(2 * calls, int(_SAMPLE_SECONDS / seconds)), _MAX_CALLS)
+    return calls
+
+
+def _bytes_written(world: World, runner: Runner) -> int:
+    """Returns the bytes that a call writes to the pool, on the rank that writes the most."""
+    before = jax_cxl.stats().bytes_published
+    calls = runner.calls or 1
+    runner.run(calls)
+    return int(max(world.gather(jax_cxl.stats().bytes_published - before))) // calls
+
+
+def _count_wrong(world: World, expected: np.ndarray | None, runner: Runner) -> int:
+    """Overwrites the output, runs the collective, and returns how many elements are wrong."""
+    runner.clear()
+    world.barrier()
+    runner.run(1)
+    differ = 0
+    if expected is not None:
+        bits = np.dtype(f"u{expected.dtype.itemsize}")
+        differ = int(np.count_nonzero(runner.output().view(bits) != expected.view(bits)))
+    return int(sum(world.gather(differ)))

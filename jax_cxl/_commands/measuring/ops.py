@@ -1,0 +1,207 @@
+"""The operations: their shapes, their results, and the bytes that they must at least move.
+
+The conventions are those of nccl-tests. A *block* is the data that one rank sends to, or gets from,
+one other rank. The size of an operation is the size of the larger of a rank's two buffers.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jax_cxl._commands.measuring import routed
+from jax_cxl._sizes import format_size
+
+# Inputs are integers below this value, so that sums are exact in any dtype and any order.
+_VALUES = 4
+# Inputs repeat after this many elements. It is a prime, so that no two blocks are equal.
+_PERIOD = 1_000_003
+# No collective gives this value, so it marks an element that was not written.
+UNWRITTEN = 127
+MAX_RANKS = (UNWRITTEN - 1) // (_VALUES - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Op:
+    """An operation of the benchmark. Functions without listed arguments take the number of ranks.
+
+    Attributes:
+      name: name of the function in jax_cxl; a routing may follow a colon.
+      blocks_in: number of blocks in a rank's input.
+      blocks_out: number of blocks in a rank's output.
+      pool: function (ranks, block elements) -> a pair for each of the ranks that move the most
+        data: the least number of blocks that the rank has to write to the pool, and to read from
+        it.
+      result: function (ranks, rank, block elements, values) -> expected output, or None if the
+        output is not defined on that rank. `values` is a function (rank, first element, elements)
+        -> integers.
+      rounded: function that rounds a number of elements down to a possible block size.
+    """
+
+    name: str
+    blocks_in: Callable[[int], int]
+    blocks_out: Callable[[int], int]
+    pool: Callable[[int, int], Sequence[tuple[float, float]]]
+    result: Callable[[int, int, int, Any], np.ndarray | None]
+    rounded: Callable[[int], int] = lambda count: count
+
+    @property
+    def sums(self) -> bool:
+        return self.name in ("psum", "psum_scatter", "reduce", "pscan")
+
+    @property
+    def sized(self) -> bool:
+        """Whether the operation moves data. A barrier moves none, and has one element."""
+        return self.name != "barrier"
+
+    def bus_factor(self, ranks: int) -> float:
+        """Returns bus bandwidth divided by algorithm bandwidth, both as in nccl-tests."""
+        others = (ranks - 1) / ranks
+        if self.name == "psum":
+            return 2 * others
+        return others if self.blocks(ranks) > 1 else 1.0
+
+    def blocks(self, ranks: int) -> int:
+        """Returns the number of blocks in the larger buffer."""
+        return max(self.blocks_in(ranks), self.blocks_out(ranks))
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """A measured case: an operation on blocks of `count` elements."""
+
+    op: Op
+    ranks: int
+    rank: int
+    count: int
+    dtype: Any
+
+    def __str__(self) -> str:
+        return f"{self.op.name} {format_size(self.bytes)}"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the larger of a rank's two buffers, as in nccl-tests."""
+        blocks = self.op.blocks(self.ranks) if self.op.sized else 0
+        return blocks * self.count * self.dtype.itemsize
+
+    def input(self) -> np.ndarray:
+        """Returns this rank's input."""
+        count = self.op.blocks_in(self.ranks) * self.count
+        return values(self.rank, 0, count).astype(self.dtype)
+
+    def expected(self) -> np.ndarray | None:
+        """Returns this rank's expected output, or None if it is undefined."""
+        result = self.op.result(self.ranks, self.rank, self.count, values)
+        return None if result is None else result.astype(self.dtype)
+
+    def receives(self) -> bool:
+        """Returns whether this rank waits for data of others, or for others in a barrier."""
+        sources = set()
+
+        def of(source: int, first: int, count: int) -> np.ndarray:
+            sources.add(source)
+            return values(source, first, count)
+
+        self.op.result(self.ranks, self.rank, 1, of)
+        return not self.op.sized or bool(sources - {self.rank})
+
+    def bound_seconds(self, write: float, read: float) -> float:
+        """Returns the seconds that the busiest rank needs for its copies, at rates in bytes/s."""
+        moved = self.op.pool(self.ranks, self.count)
+        seconds = max(written / write + taken / read for written, taken in moved)
+        return self.count * self.dtype.itemsize * seconds
+
+
+def values(rank: int, first: int, count: int) -> np.ndarray:
+    """Returns elements [first, first + count) of a rank's input."""
+    # Copying a table is much faster than computing the values, which matters for a gigabyte.
+    return np.resize(np.roll(_table(rank), -first), count)
+
+
+@functools.cache
+def _table(rank: int) -> np.ndarray:
+    position = np.arange(_PERIOD, dtype=np.uint32)
+    scattered = (position * np.uint32(2654435761)) >> np.uint32(13)
+    return ((scattered + np.uint32(5 * rank)) % np.uint32(_VALUES)).astype(np.int32)
+
+
+def _one(_: int) -> int:
+    return 1
+
+
+def _each(ranks: int) -> int:
+    return ranks
+
+
+def _total(ranks: int, first: int, count: int, of: Any) -> np.ndarray:
+    return sum(of(rank, first, count) for rank in range(ranks))
+
+
+def _joined(ranks: int, first: int, count: int, of: Any) -> np.ndarray:
+    return np.concatenate([of(rank, first, count) for rank in range(ranks)])
+
+
+# `pool` returns the same numbers of blocks as plan::LowerBound (cc/simulator/bounds.cc).
+_ALL = (
+    Op(
+        *("all_gather", _one, _each, lambda n, _: [(1, n - 1)]),
+        lambda n, r, count, of: _joined(n, 0, count, of),
+    ),
+    Op(
+        *("psum", _one, _one, lambda n, _: [(1, 2 * (n - 1) / n)]),
+        lambda n, r, count, of: _total(n, 0, count, of),
+    ),
+    Op(
+        *("psum_scatter", _each, _one, lambda n, _: [(n - 1, n - 1)]),
+        lambda n, r, count, of: _total(n, r * count, count, of),
+    ),
+    Op(
+        *("all_to_all", _each, _each, lambda n, _: [(n - 1, n - 1)]),
+        lambda n, r, count, of: _joined(n, r * count, count, of),
+    ),
+    Op(
+        *("broadcast", _one, _one, lambda n, _: [(1, 0), (0, 1)]),
+        lambda n, r, count, of: of(0, 0, count),
+    ),
+    Op(
+        *("reduce", _one, _one, lambda n, _: [(1, 0), (0, 1)] if n == 2 else [(1, 1)]),
+        lambda n, r, count, of: _total(n, 0, count, of) if r == 0 else None,
+    ),
+    Op(
+        *("gather", _one, _each, lambda n, _: [(1, 0), (0, n - 1)]),
+        lambda n, r, count, of: _joined(n, 0, count, of) if r == 0 else None,
+    ),
+    Op(
+        *("scatter", _each, _one, lambda n, _: [(n - 1, 0), (0, 1)]),
+        lambda n, r, count, of: of(0, r * count, count),
+    ),
+    Op(
+        *("ppermute", _one, _one, lambda n, _: [(1, 1)]),
+        lambda n, r, count, of: of((r - 1) % n, 0, count),
+    ),
+    Op(
+        *("pscan", _one, _one, lambda n, _: [(0, n - 1), (1, n - 2)]),
+        lambda n, r, count, of: _total(r + 1, 0, count, of),
+    ),
+    Op("barrier", _one, _one, lambda n, _: [(0, 0)], lambda n, r, count, of: of(r, 0, count)),
+)
+
+
+def _routed(name: str, routing: str) -> Op:
+    """Returns an operation that moves rows as a router chose; uniform routings have no suffix."""
+    room = routed.blocks(name, routing)
+    blocks_in, blocks_out = (room, _one) if name == "moe_combine" else (_one, room)
+    return Op(
+        name if routing == "uniform" else f"{name}:{routing}",
+        *(blocks_in, blocks_out),
+        functools.partial(routed.pool, name, routing),
+        functools.partial(routed.result, name, routing),
+        routed.rounded,
+    )
+
+
+_ROUTED = [_routed(name, routing) for name in routed.NAMES for routing in routed.ROUTINGS]
+OPS = {op.name: op for op in (*_ALL, *_ROUTED)}

@@ -1,0 +1,1 @@
+"""Parts of lab/suites/mutants.py."""
