@@ -18,7 +18,8 @@ from jax_cxl._store.memory import catalog
 from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import rebuilding, validity
-from jax_cxl._store.reading.restoring import Known, Reader
+from jax_cxl._store.reading.restoring import Reader
+from jax_cxl._store.reading.reusing import Arrays, Previous, Reusable
 from jax_cxl._store.reading.validity import Records
 from jax_cxl._store.trees import leaves, names
 from jax_cxl._store.writing import fence
@@ -38,7 +39,7 @@ class Version:
 
     version: int
     tree: Any
-    _known: Known = dataclasses.field(repr=False)
+    _reusable: Reusable = dataclasses.field(repr=False, compare=False)
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.version, self.tree))
@@ -89,6 +90,8 @@ class Wanted:
             newer_than = arguments.whole("newer_than", newer_than)
         if into is not None and not isinstance(into, Version):
             raise TypeError(f"into={type(into).__name__} must be what store.read has returned")
+        if into is not None:
+            into._reusable.check()
         tree = None if like is None else rebuilding.wanted(like)
         together = tree is not None and any(map(_is_over_processes, tree.likes))
         return cls(tree, version, newer_than, seconds_of(timeout), into, together)
@@ -106,8 +109,15 @@ def seconds_of(timeout: float | None) -> float:
 
 def read(devices: Devices, name: str, wanted: Wanted) -> Version:
     """Reads a version; see `Store.read`."""
-    if wanted.together:
-        return _read_together(devices, name, wanted)
+    read = _read_together if wanted.together else _read_alone
+    if wanted.into is None:
+        return read(devices, name, wanted, Previous(None, {}, None, ()))
+    likes = wanted.tree.likes if wanted.tree else ()
+    with wanted.into._reusable.taken(wanted.into.tree, likes) as previous:
+        return read(devices, name, wanted, previous)
+
+
+def _read_alone(devices: Devices, name: str, wanted: Wanted, previous: Previous) -> Version:
     problem: errors.StoreError | None = None
     section, found = candidates(devices, name, wanted)
     tried: set[int] = set()
@@ -117,7 +127,7 @@ def read(devices: Devices, name: str, wanted: Wanted) -> Version:
             if there:
                 tried.add(records[0].number)
                 try:
-                    return _build(section, records, wanted)
+                    return _build(section, records, wanted, previous)
                 except errors.StoreError as error:
                     if wanted.version is not None:
                         raise
@@ -204,24 +214,25 @@ def candidates(devices: Devices, name: str, wanted: Wanted) -> tuple[Section, li
     return section, found
 
 
-def _build(section: Section, records: Records, wanted: Wanted) -> Version:
-    into = wanted.into
-    reader = Reader(section, records, into._known if into else None)
+def _build(section: Section, records: Records, wanted: Wanted, previous: Previous) -> Version:
+    known, arrays = previous.begin()
+    reader = Reader(section, records, known)
     if wanted.tree is None:
-        tree: Any = _all_leaves(reader, into.tree if into else {})
+        made = _all_leaves(reader, arrays)
+        tree: Any = _by_paths(made)
     else:
-        previous = _by_name(into.tree) if into else None
         # If only NumPy arrays are wanted, do not ask for the process index: JAX would make its
         # devices.
         with_jax = any(hasattr(x, "sharding") for x in wanted.tree.likes)
         own = jax.process_index() if with_jax else 0
         writers = agreement.processes() if wanted.together else [own]
-        made = rebuilding.rebuild(wanted.tree, reader, writers, own, previous)
-        tree = jax.block_until_ready(made)
-    return Version(records[0].version, tree, reader.known())
+        tree = rebuilding.rebuild(wanted.tree, reader, writers, own, arrays)
+        tree = jax.block_until_ready(tree)
+        made = dict(zip(wanted.tree.names, wanted.tree.structure.flatten_up_to(tree), strict=True))
+    return Version(records[0].version, tree, Reusable(reader.known(), made))
 
 
-def _read_together(devices: Devices, name: str, wanted: Wanted) -> Version:
+def _read_together(devices: Devices, name: str, wanted: Wanted, previous: Previous) -> Version:
     """Reads the version that the first process chooses, on all processes or on none."""
     writers = tuple(agreement.processes())
     first = writers[0] == jax.process_index()
@@ -247,7 +258,7 @@ def _read_together(devices: Devices, name: str, wanted: Wanted) -> Version:
 
         number = agreement.gather([_on_all(writers, choose)])[0][0]
         section, records = _on_all(writers, find)
-        return _on_all(writers, lambda: _build(section, records, wanted))
+        return _on_all(writers, lambda: _build(section, records, wanted, previous))
 
 
 def _on_all(writers: Sequence[int], step: Callable[[], Any]) -> Any:
@@ -262,36 +273,27 @@ def _on_all(writers: Sequence[int], step: Callable[[], Any]) -> Any:
     return result
 
 
-def _all_leaves(reader: Reader, previous: Any) -> dict[str, Any]:
-    """Returns all leaves as NumPy arrays and Python values, by their paths."""
-    tree: dict[str, Any] = {}
+def _all_leaves(reader: Reader, previous: Arrays) -> dict[str, Any]:
+    """Returns all leaves as NumPy arrays and Python values, by their names."""
+    made: dict[str, Any] = {}
     for name, leaf in reader.leaves.items():
-        path = "/".join(names.simple(name))
-        key = name if path in tree else path
-        if not leaf.dtype:
-            tree[key] = leaf.value
-            continue
         whole = tuple((0, n) for n in leaf.shape)
-        if leaf.local:
-            tree[key] = reader.read_same(leaf, whole)
+        if not leaf.dtype:
+            made[name] = leaf.value
+        elif leaf.local:
+            made[name] = reader.read_same(leaf, whole)
         else:
-            have = previous.get(key) if isinstance(previous, dict) else None
-            tree[key] = reader.read(leaf, whole, have if _is_usable(have, leaf) else None)
+            made[name] = reader.read(leaf, whole, previous.into(name, reader, leaf))
+    return made
+
+
+def _by_paths(made: dict[str, Any]) -> dict[str, Any]:
+    """Returns leaves by their paths."""
+    tree: dict[str, Any] = {}
+    for name, x in made.items():
+        path = "/".join(names.simple(name))
+        tree[name if path in tree else path] = x
     return tree
-
-
-def _is_usable(have: Any, leaf: leaves.Leaf) -> bool:
-    """Returns whether an array may be overwritten with a leaf."""
-    fits = isinstance(have, np.ndarray) and (have.shape, have.dtype.name) == (
-        leaf.shape,
-        leaf.dtype,
-    )
-    return bool(fits and have.flags.writeable and have.flags.c_contiguous)
-
-
-def _by_name(tree: Any) -> dict[str, Any]:
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is None)
-    return {jax.tree_util.keystr(path): x for path, x in flat}
 
 
 def _is_over_processes(like: Any) -> bool:

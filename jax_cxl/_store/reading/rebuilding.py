@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,6 +11,7 @@ import numpy as np
 from jax_cxl import _compat, errors
 from jax_cxl._store.reading import on_gpus
 from jax_cxl._store.reading.restoring import Reader
+from jax_cxl._store.reading.reusing import Arrays
 from jax_cxl._store.trees import collector, flatten, leaves, names
 
 
@@ -50,7 +51,7 @@ def rebuild(
     reader: Reader,
     writers: Sequence[int],
     own: int,
-    previous: Mapping[str, Any] | None = None,
+    previous: Arrays | None = None,
 ) -> Any:
     """Returns a tree like `of`, with the saved leaves of the same names.
 
@@ -59,8 +60,8 @@ def rebuild(
       reader: the snapshot.
       writers: indices of the processes that restore.
       own: index of this process.
-      previous: leaves that were read from an earlier version, by name. A leaf that has not changed
-        since then is used again.
+      previous: arrays of the version that `reader` knows. An array that has not changed since then
+        is used again.
 
     Raises:
       StoreError: a leaf is missing in the version, or has another shape or dtype, or the processes
@@ -70,7 +71,7 @@ def rebuild(
     building = _Building()
     makers = [
         _restored(
-            x, leaf, _Source(reader, leaf, writers, own, (previous or {}).get(name)), building
+            x, leaf, _Source(reader, leaf, writers, own, name, previous), building
         )
         for x, leaf, name in zip(of.likes, saved, of.names, strict=True)
     ]
@@ -172,28 +173,35 @@ class _Source:
       leaf: the leaf.
       writers: indices of the processes that restore.
       own: index of this process.
-      previous: the leaf as it was read from an earlier version, or None.
+      name: name of the leaf in the tree to build.
+      previous: arrays of the version that the reader knows, or None.
     """
 
     reader: Reader
     leaf: leaves.Leaf
     writers: Sequence[int]
     own: int
-    previous: Any = None
+    name: str
+    previous: Arrays | None
 
     def whole(self) -> np.ndarray:
         """Returns the whole array."""
-        return self.part(tuple((0, n) for n in self.leaf.shape), for_this_process=True)
+        into = None
+        if self.previous is not None and not self.leaf.local:
+            into = self.previous.into(self.name, self.reader, self.leaf)
+        return self.part(tuple((0, n) for n in self.leaf.shape), True, into)
 
-    def part(self, index: leaves.Index, for_this_process: bool) -> np.ndarray:
+    def part(
+        self, index: leaves.Index, for_this_process: bool, into: np.ndarray | None = None
+    ) -> np.ndarray:
         """Returns a part of the array.
 
         Args:
           index: start and end of the part along each dimension.
           for_this_process: whether the array is for this process alone.
+          into: as for `Reader.read`.
         """
         if not self.leaf.local:
-            into = None if self.previous is None else self._into(index)
             return self.reader.read(self.leaf, index, into)
         saved_by = len(self.reader.writers)
         if for_this_process and saved_by == len(self.writers):
@@ -219,33 +227,18 @@ class _Source:
             parts.append(copy or found[index])
         return parts
 
-    def unchanged(self, like: Any) -> bool:
-        """Whether the previous leaf fits `like` and has not changed."""
-        have = self.previous
-        if have is None:
-            return False
-        if type(have) is not type(like) and not isinstance(like, jax.ShapeDtypeStruct):
-            return False
+    def unchanged(self, like: Any) -> jax.Array | None:
+        """Returns the previous array if it fits `like` and has not changed, else None."""
+        have = None if self.previous is None else self.previous.get(self.name)
         if not isinstance(have, jax.Array) or have.is_deleted():
-            return False
+            return None
+        if type(have) is not type(like) and not isinstance(like, jax.ShapeDtypeStruct):
+            return None
         wanted_sharding = getattr(like, "sharding", None)
         fits = (have.shape, have.dtype) == (like.shape, like.dtype)
         fits &= wanted_sharding in (None, have.sharding)
         weak = bool(getattr(like, "weak_type", False)) == bool(getattr(have, "weak_type", False))
-        return bool(fits and weak and self.reader.is_unchanged(self.leaf))
-
-    def _into(self, index: leaves.Index) -> np.ndarray | None:
-        """Returns the previous leaf if the part can be read into its memory, else None.
-
-        For that, the previous leaf must be a NumPy array of this shape and dtype, and the part must
-        be the whole array.
-        """
-        have = self.previous
-        whole = index == tuple((0, n) for n in self.leaf.shape)
-        if not isinstance(have, np.ndarray) or not whole or have.shape != self.leaf.shape:
-            return None
-        usable = have.flags.c_contiguous and have.flags.writeable
-        return have if usable and have.dtype == leaves.dtype_of(self.leaf.dtype) else None
+        return have if fits and weak and self.reader.is_unchanged(self.leaf) else None
 
 
 def _restored(like: Any, leaf: leaves.Leaf, source: _Source, building: _Building) -> Any:
@@ -278,8 +271,9 @@ def _restored(like: Any, leaf: leaves.Leaf, source: _Source, building: _Building
             f"{leaf.name} is {leaf.dtype}, which JAX has only with jax_enable_x64; set it, or ask"
             " for a NumPy array"
         )
-    if source.unchanged(like):
-        return lambda: source.previous
+    same = source.unchanged(like)
+    if same is not None:
+        return lambda: same
     make = _on_devices(like, leaf, source, building)
     return lambda: jax.random.wrap_key_data(make(), impl=key) if key else make()
 

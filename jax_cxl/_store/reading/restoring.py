@@ -178,9 +178,9 @@ class Reader:
         Args:
           leaf: the array.
           index: start and end of the part along each dimension.
-          into: an array with the same part of the version that the caller knows. If the part is a
-            whole shard, only the blocks that have changed are read, into this array. If not, the
-            array is not used.
+          into: an array with the same part of the version that the caller knows. If nothing of
+            `leaf` has changed, or the part is a whole shard, it is the result, and only the blocks
+            that have changed are read into it. If not, it is not used.
 
         Raises:
           StoreError: bytes of the part are damaged.
@@ -188,8 +188,13 @@ class Reader:
         shape = tuple(end - start for start, end in index)
         dtype = leaves.dtype_of(leaf.dtype)
         same = next((n for n, shard in enumerate(leaf.shards) if shard.index == index), None)
+        if into is not None and self._changed is not None:
+            if same is not None:
+                self._read_shard(leaf, same, (), into.reshape(-1).view(np.uint8))
+            if same is not None or self.is_unchanged(leaf):
+                return into
         if same is not None:
-            return self._read_shard(leaf, same, (), into).view(dtype).reshape(shape)
+            return self._read_shard(leaf, same, ()).view(dtype).reshape(shape)
         out = _aligned(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
         for number, shard, common in overlaps(leaf, index):
             here, there = (
@@ -259,22 +264,23 @@ class Reader:
     ) -> np.ndarray:
         """Returns the bytes of a shard.
 
-        If `here` gives a part of the shard, only the bytes of this part are defined.
+        If `here` gives a part of the shard, only the bytes of this part are defined. `into` may
+        have the bytes of the version that the caller knows. Then only blocks that have changed are
+        read into it.
         """
-        known = into is not None and self._changed is not None
         parts = self.parts_of_shard(leaf, number)
         # In a tree of many leaves, most shards fit into one block. Read them with little work.
-        if not known and parts and parts[-1].end <= layout.BLOCK_BYTES:
+        if into is None and parts and parts[-1].end <= layout.BLOCK_BYTES:
             return self._read_small(parts)
         shard = leaf.shards[number]
         size = math.prod(shard.shape) * leaf.itemsize
-        out = into.reshape(-1).view(np.uint8) if into is not None and known else _aligned(size)
+        out = _aligned(size) if into is None else into
         runs = _runs(shard.shape, leaf.itemsize, here) if here else None
         work = []
         for part in parts:
             base = part.offset - part.start
             blocks: Any = _all_blocks_of(part) if runs is None else _blocks_of(part, base, *runs)
-            if known and self._changed is not None:
+            if into is not None and self._changed is not None:
                 blocks = np.asarray(blocks)
                 blocks = blocks[self._changed[part.writer][blocks]]
             work += [(part, base, run) for run in _together(blocks)]

@@ -1,0 +1,148 @@
+"""What a read may use again of the result of an earlier read: its arrays, and what they hold.
+
+What is known about the bytes of an array belongs to the array. So it holds only for the very arrays
+that were returned, and for one later read. It is void once a read that may write to these arrays
+has begun, until that read has ended well. Then it belongs to the result of that read.
+"""
+
+import functools
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+
+from jax_cxl._store.reading.restoring import Known, Reader
+from jax_cxl._store.trees import leaves
+
+
+class Reusable:
+    """The arrays of a result, which one later read may use again."""
+
+    def __init__(self, known: Known | None, arrays: Mapping[str, Any]):
+        """Notes what has been read.
+
+        Args:
+          known: the version that the arrays are of; None if their bytes are not known.
+          arrays: leaves by name. Those that are not arrays are ignored.
+        """
+        # Empty while a read has the arrays, and afterwards. Threads may read at the same time, and
+        # `pop` gives the arrays to one of them.
+        self._known = [known]
+        # Weak references, so that the program can free an array that it takes out of the tree.
+        kinds = (np.ndarray, jax.Array)
+        self._arrays = {k: weakref.ref(x) for k, x in arrays.items() if isinstance(x, kinds)}
+
+    def __reduce__(self) -> Any:
+        return Reusable, (None, {})  # Nothing is known about copies of the arrays.
+
+    def check(self) -> None:
+        """Raises ValueError if the arrays have been given to another read."""
+        if not self._known:
+            raise ValueError(
+                "into was given to an earlier read, so its arrays belong to the result of that"
+                " read: pass that result"
+            )
+
+    @contextmanager
+    def taken(self, tree: Any, likes: Sequence[Any]) -> Iterator["Previous"]:
+        """Gives the arrays to a read.
+
+        Args:
+          tree: the tree that the program has, with these arrays.
+          likes: the leaves of what to read, which may be the same arrays.
+
+        Raises:
+          ValueError: they have been given to another read.
+        """
+        self.check()
+        previous = Previous(self._known.pop(), self._arrays, tree, likes)
+        try:
+            yield previous
+        except BaseException:
+            self._known.append(previous.known)
+            raise
+
+
+class Previous:
+    """The arrays of an earlier result, for a read that has taken them.
+
+    Attributes:
+      known: the version that the arrays are of; None if their bytes are not known.
+    """
+
+    def __init__(
+        self,
+        known: Known | None,
+        arrays: Mapping[str, weakref.ref[Any]],
+        tree: Any,
+        likes: Sequence[Any],
+    ):
+        """Takes the arguments of `Reusable` and `Reusable.taken`."""
+        self.known, self._arrays, self._tree, self._likes = known, arrays, tree, likes
+
+    def begin(self) -> "tuple[Known | None, Arrays]":
+        """Returns the known version, and its arrays. From now on, their bytes are not known."""
+        known, self.known = self.known, None
+        if known is None:
+            return None, Arrays({}, set())
+        there = {id(x) for x in jax.tree.leaves(self._tree)}
+        found = {name: ref() for name, ref in self._arrays.items()}
+        found = {name: found[name] for name in found if id(found[name]) in there}
+        asked = Counter(map(id, self._likes))
+        return known, Arrays(found, {name for name in found if _is_alone(found, name, asked)})
+
+
+class Arrays:
+    """Arrays of an earlier version, by name."""
+
+    def __init__(self, arrays: Mapping[str, Any], alone: set[str]):
+        """Takes the arrays, and the names of those that only the program's tree refers to."""
+        self._arrays, self._alone = arrays, alone
+
+    def get(self, name: str) -> Any:
+        """Returns an array, which the caller does not change; None if there is none."""
+        return self._arrays.get(name)
+
+    def into(self, name: str, reader: Reader, leaf: leaves.Leaf) -> np.ndarray | None:
+        """Returns the NumPy array into which a leaf is read; None to make a new array.
+
+        An array that something else refers to is used only if it need not change: JAX may use its
+        memory, for example after `jax.device_put`, and an array of JAX never changes.
+        """
+        have = self._arrays.get(name)
+        if not isinstance(have, np.ndarray):
+            return None
+        if (have.shape, have.dtype) != (leaf.shape, leaves.dtype_of(leaf.dtype)):
+            return None
+        may_change = name in self._alone and have.flags.writeable and have.flags.c_contiguous
+        return have if may_change or reader.is_unchanged(leaf) else None
+
+
+def _is_alone(arrays: Mapping[str, Any], name: str, asked: Mapping[int, int]) -> bool:
+    """Whether only `arrays`, the program's tree and the `asked` leaves refer to an array."""
+    if not isinstance(arrays[name], np.ndarray):
+        return False
+    array, memory = _references(arrays, name)
+    return (array - asked.get(id(arrays[name]), 0), memory) == _least_references()
+
+
+def _references(arrays: Mapping[str, Any], name: str) -> tuple[int, int]:
+    """Counts the references to an array, and to the memory that it is a view of.
+
+    NumPy keeps the owner of the memory as the base of each view. So whoever uses the memory refers
+    to one of the two, also JAX while a program runs that has an argument there.
+    """
+    array = arrays[name]
+    return sys.getrefcount(array), sys.getrefcount(array.base)
+
+
+@functools.cache
+def _least_references() -> tuple[int, int]:
+    """Counts the references to an array that only a tree and `arrays` refer to."""
+    tree = [np.empty(1, np.uint8)[:].view(np.int8)]
+    return _references({"": tree[0]}, "")
