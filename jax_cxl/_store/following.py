@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 import jax
-import numpy as np
 
 from jax_cxl import _compat, errors
 from jax_cxl._job import configuration
@@ -21,7 +20,7 @@ from jax_cxl._store.reading import rebuilding, validity
 from jax_cxl._store.reading.restoring import Reader
 from jax_cxl._store.reading.reusing import Arrays, Previous, Reusable
 from jax_cxl._store.reading.validity import Records
-from jax_cxl._store.trees import leaves, names
+from jax_cxl._store.trees import names
 from jax_cxl._store.writing import fence
 from jax_cxl._store.writing.problems import raise_first
 

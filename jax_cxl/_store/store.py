@@ -165,9 +165,11 @@ class Store:
             logger `jax_cxl`, and the version before it is read, unless `version` is given.
           newer_than: waits for a version that is newer than this.
           timeout: how many seconds to wait for a newer version, by default `JAX_CXL_TIMEOUT`.
-          into: what an earlier read of this name has returned. NumPy arrays are overwritten, and
-            only their blocks that have changed are read. JAX arrays that have changed are read; the
-            others are returned again.
+          into: what an earlier read has returned, for one later read. Only what has changed is read:
+            blocks of NumPy arrays, which are overwritten, and JAX arrays. A NumPy array to which
+            something else refers is not overwritten, but read as a whole: so a JAX array that
+            shares its memory stays as it is. Do not write into the arrays of `into`. After an
+            error, its NumPy arrays have any values; give it to another read nevertheless.
 
         Returns:
           The version and the tree: `version, tree = store.read(...)`.
@@ -175,7 +177,8 @@ class Store:
         Raises:
           StoreError: there is no such version, it is damaged, or it does not fit `like`.
           StoreTimeoutError: no newer version came in time.
-          TypeError, ValueError: an argument, or a leaf of `like`, is wrong.
+          TypeError, ValueError: an argument, or a leaf of `like`, is wrong; or `into` was given to
+            a read before.
         """
         wanted = following.Wanted.of(like, version, newer_than, timeout, into)
         return following.read(self._devices, catalog.check_name(name), wanted)

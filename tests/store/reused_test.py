@@ -15,7 +15,7 @@ from absl.testing import absltest, parameterized
 import jax_cxl
 from jax_cxl._store.memory import checksum
 
-_SIZE = harness.MIB // 4  # Each array fills a block.
+_SIZE = harness.MIB // 2  # Each array fills two blocks. XLA can use the memory of such arrays.
 _DAMAGED = 9.0
 
 

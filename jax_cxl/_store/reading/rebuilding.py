@@ -70,9 +70,7 @@ def rebuild(
     saved = by_names(of.names, reader.leaves)
     building = _Building()
     makers = [
-        _restored(
-            x, leaf, _Source(reader, leaf, writers, own, name, previous), building
-        )
+        _restored(x, leaf, _Source(reader, leaf, writers, own, name, previous), building)
         for x, leaf, name in zip(of.likes, saved, of.names, strict=True)
     ]
     on_gpus.run(building.copies)
