@@ -165,11 +165,11 @@ class Store:
             logger `jax_cxl`, and the version before it is read, unless `version` is given.
           newer_than: waits for a version that is newer than this.
           timeout: how many seconds to wait for a newer version, by default `JAX_CXL_TIMEOUT`.
-          into: what an earlier read has returned, for one later read. Only what has changed is read:
-            blocks of NumPy arrays, which are overwritten, and JAX arrays. A NumPy array to which
-            something else refers is not overwritten, but read as a whole: so a JAX array that
-            shares its memory stays as it is. Do not write into the arrays of `into`. After an
-            error, its NumPy arrays have any values; give it to another read nevertheless.
+          into: what an earlier read has returned, for one later read. Only what has changed is
+            read: blocks of NumPy arrays, which are overwritten, and JAX arrays. A NumPy array to
+            which something else refers is not overwritten, but read as a whole. So a JAX array that
+            shares its memory stays as it is. Do not write into the arrays of `into`. After an error
+            its NumPy arrays are undefined, but it can be given to another read.
 
         Returns:
           The version and the tree: `version, tree = store.read(...)`.
