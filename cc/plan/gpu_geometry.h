@@ -41,7 +41,7 @@ Stripes GpuStripes(uint64_t slot_bytes, int num_devices, int num_ranks,
 // this layout unchanged, for links of 20 GB/s. The CUDA engine chooses another
 // size of slots, and its kernels put another number of bytes into a round. Both
 // choices come from measurements on links of 55 GB/s
-// (cc/comm/cuda/device_connection.h).
+// (cc/gpu/cuda/channel/device_connection.h).
 inline constexpr uint64_t kGpuSlotBytes = uint64_t{2} << 20;
 Geometry GpuGeometry(int num_devices, int num_ranks,
                      uint64_t slot_bytes = kGpuSlotBytes);

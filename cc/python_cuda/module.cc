@@ -18,19 +18,19 @@
 #include <vector>
 
 #include "cc/base/status.h"
-#include "cc/comm/cuda/device_copies/device_copies.h"
-#include "cc/comm/cuda/device_runtime.h"
 #include "cc/comm/runtime.h"
 #include "cc/ffi/call/contract.h"
 #include "cc/ffi/call/program_sites.h"
 #include "cc/ffi/cuda/handlers.h"
 #include "cc/ffi/cuda/store/handlers.h"
 #include "cc/ffi/errors/failures.h"
+#include "cc/gpu/cuda/device_runtime.h"
 #include "cc/python/shared/errors.h"
 #include "cc/python/shared/registrations.h"
 #include "cc/python/shared/stats.h"
 #include "cc/python_cuda/residuals.h"
 #include "cc/python_cuda/tables.h"
+#include "cc/store/cuda/device_copies.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -128,7 +128,7 @@ NB_MODULE(_cuda, m) {
     return StatsDict(runtime == nullptr ? comm::Stats() : runtime->stats());
   });
   nb::class_<comm::DeviceCopies>(m, "DeviceCopies",
-                                 "cc/comm/cuda/device_copies/device_copies.h")
+                                 "cc/store/cuda/device_copies.h")
       .def_static(
           "create",
           [](const nb::object&, uintptr_t base, uint64_t bytes,

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "cc/comm/cuda/residuals/device_ring.h"
 #include "cc/python/shared/errors.h"
+#include "cc/store/cuda/device_ring.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -47,7 +47,7 @@ class GpuResidualRing {
 void BindResiduals(nb::module_& m) {
   nb::class_<GpuResidualRing>(m, "ResidualRing",
                               "The memory of a GPU's residuals in a store "
-                              "(cc/comm/cuda/residuals/device_ring.h).")
+                              "(cc/store/cuda/device_ring.h).")
       .def(nb::init<uint32_t, int, const std::vector<uintptr_t>&, uint64_t>(),
            nb::kw_only(), "ring"_a, "device"_a, "addresses"_a, "rows"_a,
            "`device` is a local ordinal. The ring has `rows` blocks in "

@@ -10,13 +10,13 @@
 #include <utility>
 #include <vector>
 
+#include "cc/base/cuda/cuda_status.h"
 #include "cc/base/cuda/current_device.h"
-#include "cc/engine/cuda/executor.h"
 #include "cc/ffi/cuda/store/device_cache.h"
 #include "cc/python/shared/caches.h"
 #include "cc/python/shared/errors.h"
-#include "cc/table/column.h"
-#include "cc/table/registry.h"
+#include "cc/store/table/column.h"
+#include "cc/store/table/registry.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -87,7 +87,7 @@ class GpuTableColumn {
 void BindTables(nb::module_& m) {
   nb::class_<GpuTableColumn>(
       m, "TableColumn",
-      "Rows in registered memory that programs take (cc/table/column.h).")
+      "Rows in registered memory that programs take (cc/store/table/column.h).")
       .def(nb::init<int64_t, int32_t, uintptr_t, uint64_t, uint64_t, uintptr_t,
                     uint64_t, double, uintptr_t, uint64_t, std::vector<int>>(),
            nb::kw_only(), "table"_a, "number"_a, "address"_a, "rows"_a,

@@ -66,7 +66,7 @@ KERNEL_FENCE = POOL_LOAD
 # design: doorbells lie 128 bytes apart.
 DOORBELL_BYTES = 128
 # design: the fewest bytes of a round in the kernels of the CUDA engine, in a pool of several
-# devices (cc/comm/cuda/device_connection.h). The modeled calls use shorter rounds.
+# devices (cc/gpu/cuda/channel/device_connection.h). The modeled calls use shorter rounds.
 ENGINE_ROUND = MIB
 # Two things are not constants here, because the model takes them from the CUDA engine
 # (cc/plan/gpu_geometry.h): the sizes of rings, and which calls carry flags in the lines of their

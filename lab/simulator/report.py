@@ -117,7 +117,7 @@ calls of up to 12 hosts and 256 MiB run to the end.
 In one respect the model is faster than the CUDA engine, which matters for calls of many ranks.
 Except in calls with flags, a warp of the engine reads from one peer after another, so each peer
 costs the latency of a read. The limits of the engine also differ from those of the model. They were
-measured on an emulated pool with links of 55 GB/s (`cc/comm/cuda/device_connection.h`):
+measured on an emulated pool with links of 55 GB/s (`cc/gpu/cuda/channel/device_connection.h`):
 
 | | engine | model |
 | --- | --- | --- |

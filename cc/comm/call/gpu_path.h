@@ -44,7 +44,7 @@ struct GpuCallFacts {
   bool aside = false;
   bool alone = false;    // Call::alone
   bool striped = false;  // the pool has several devices
-  bool relayed = false;  // the pool is without coherence (cc/comm/relay)
+  bool relayed = false;  // the pool is without coherence (cc/gpu/relay)
   // Consecutive calls of the copy engines form a series. This is the number of
   // short calls at the end of the current series, or -1 if a kernel executed
   // the previous call.

@@ -60,7 +60,7 @@ struct Tuning {
   uint64_t gpu_levels_all_to_all_bytes = uint64_t{64} << 20;
   uint64_t gpu_levels_broadcast_bytes = uint64_t{16} << 20;
   // The next two fields are for GPUs in pools without hardware coherence
-  // (cc/comm/relay). `flush_threads` is the number of threads of each GPU that
+  // (cc/gpu/relay). `flush_threads` is the number of threads of each GPU that
   // pass doorbells on, and that write back and drop cache lines. If it is 0,
   // the GPUs of a process share a quarter of the process's cores, with at most
   // 4 threads for each GPU. `flush_piece_bytes` is how many bytes one of these

@@ -3,6 +3,7 @@
 #include <span>
 #include <vector>
 
+#include "cc/base/cuda/cuda_status.h"
 #include "cc/engine/cuda/copy_engine.h"
 #include "cc/engine/cuda/reduce.cuh"
 

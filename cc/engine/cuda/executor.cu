@@ -113,9 +113,4 @@ cudaError_t LaunchWait(const uint64_t* flag, uint64_t value,
   return cudaGetLastError();
 }
 
-Status CudaStatus(cudaError_t error, std::string_view what) {
-  if (error == cudaSuccess) return OkStatus();
-  return Error(Code::kInternal, what, ": ", cudaGetErrorString(error));
-}
-
 }  // namespace jax_cxl::cuda

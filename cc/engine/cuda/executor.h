@@ -50,9 +50,6 @@ cudaError_t Preload();
 cudaError_t LaunchWait(const uint64_t* flag, uint64_t value,
                        const DeviceStatus* status, cudaStream_t stream);
 
-// Returns "what: the CUDA error's text" as an error, or OK for cudaSuccess.
-Status CudaStatus(cudaError_t error, std::string_view what);
-
 }  // namespace jax_cxl::cuda
 
 #endif  // JAX_CXL_ENGINE_CUDA_EXECUTOR_H_

@@ -1,5 +1,5 @@
+#include "cc/base/cuda/cuda_status.h"
 #include "cc/base/cuda/driver.h"
-#include "cc/engine/cuda/executor.h"
 #include "cc/engine/cuda/stream_words.h"
 
 namespace jax_cxl::cuda {

@@ -8,7 +8,7 @@ namespace jax_cxl::cuda {
 // A copy of one member's words, for a pool without coherence. It is in memory
 // that a device and its host keep coherent. Devices wait for these words and
 // ring them, instead of the words in the pool. A host thread relays values
-// between the two (cc/comm/relay/channel_relay.h). The device writes the words
+// between the two (cc/gpu/relay/channel_relay.h). The device writes the words
 // of its own member, and the host writes those of all other members.
 struct MirrorWords {
   SendLine send[kMaxBlocks];

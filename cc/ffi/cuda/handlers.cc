@@ -6,12 +6,13 @@
 #include <utility>
 #include <vector>
 
-#include "cc/comm/cuda/device_runtime.h"
+#include "cc/base/cuda/cuda_status.h"
 #include "cc/engine/cuda/rows.h"
 #include "cc/ffi/binding.h"
 #include "cc/ffi/call/call_site.h"
 #include "cc/ffi/errors/errors.h"
 #include "cc/ffi/row_buffers.h"
+#include "cc/gpu/cuda/device_runtime.h"
 #include "cc/plan/plan.h"
 #include "xla/ffi/api/ffi.h"
 

@@ -14,9 +14,9 @@
 #include "cc/ffi/errors/errors.h"
 #include "cc/ffi/store/chunks.h"
 #include "cc/ffi/store/handlers.h"
-#include "cc/tier/memory_ring.h"
-#include "cc/tier/registry.h"
-#include "cc/tier/ring.h"
+#include "cc/store/ring/memory_ring.h"
+#include "cc/store/ring/registry.h"
+#include "cc/store/ring/ring.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jax_cxl::ffi {

@@ -5,7 +5,7 @@
 #include "cc/engine/cpu/huge_pages.h"
 #include "cc/ffi/store/chunks.h"
 #include "cc/ffi/store/handlers.h"
-#include "cc/table/registry.h"
+#include "cc/store/table/registry.h"
 
 namespace jax_cxl::ffi {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "cc/base/status.h"
 #include "cc/ffi/errors/errors.h"
-#include "cc/table/column.h"
-#include "cc/table/take.h"
+#include "cc/store/table/column.h"
+#include "cc/store/table/take.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jax_cxl::ffi {

@@ -11,12 +11,13 @@
 #include <string>
 #include <thread>
 
+#include "cc/base/cuda/cuda_status.h"
 #include "cc/base/cuda/current_device.h"
-#include "cc/comm/cuda/device_connection.h"
 #include "cc/engine/cuda/executor.h"
 #include "cc/engine/cuda/flagged/flagged.h"
 #include "cc/engine/cuda/premultiplied/premultiplied.h"
 #include "cc/engine/cuda/transfers/transfers.h"
+#include "cc/gpu/cuda/channel/device_connection.h"
 #include "cc/nccl/cuda/inner_gpus.h"
 #include "cc/nccl/facts.h"
 #include "cc/nccl/levels/real_inner.h"

@@ -9,13 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "cc/base/cuda/device_memory.h"
+#include "cc/base/cuda/pool_registration.h"
 #include "cc/base/status.h"
-#include "cc/comm/cuda/counted/counted_channel.h"
-#include "cc/comm/cuda/counted/counted_plans.h"
-#include "cc/comm/cuda/device_connection.h"
-#include "cc/comm/cuda/device_memory.h"
-#include "cc/comm/cuda/pool_registration.h"
-#include "cc/comm/relay/relay.h"
+#include "cc/gpu/cuda/channel/counted_channel.h"
+#include "cc/gpu/cuda/channel/counted_plans.h"
+#include "cc/gpu/cuda/channel/device_connection.h"
+#include "cc/gpu/relay/relay.h"
 #include "cc/nccl/cuda/stream_order.h"
 #include "cc/nccl/device.h"
 #include "cc/nccl/interface/settings.h"

@@ -2,7 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "cc/engine/cuda/executor.h"
+#include "cc/base/cuda/cuda_status.h"
 #include "cc/nccl/interface/abi.h"
 
 namespace jax_cxl::nccl {

@@ -1,6 +1,6 @@
 #include "cc/nccl/cuda/stream_order.h"
 
-#include "cc/engine/cuda/executor.h"
+#include "cc/base/cuda/cuda_status.h"
 
 namespace jax_cxl::nccl {
 

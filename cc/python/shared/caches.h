@@ -4,7 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include "cc/python/shared/errors.h"
-#include "cc/table/column.h"
+#include "cc/store/table/column.h"
 
 // Functions about caches that the TableColumn classes of jax_cxl._core and
 // jax_cxl._cuda share.

@@ -1,4 +1,4 @@
-#include "cc/pool/persistent/persistent_memory.h"
+#include "cc/store/memory/persistent_memory.h"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -29,7 +29,7 @@ using pool::PersistentMemory;
 void BindPersistentMemory(nb::module_& m) {
   nb::class_<PersistentMemory>(m, "PersistentMemory",
                                "Memory that outlives the jobs that use it "
-                               "(cc/pool/persistent/persistent_memory.h).")
+                               "(cc/store/memory/persistent_memory.h).")
       .def_static(
           "open",
           [](const nb::dict& place, std::string magic,

@@ -1,11 +1,11 @@
 #include <cstdint>
 #include <memory>
 
-#include "cc/pool/persistent/persistent_memory.h"
 #include "cc/python/store/bindings.h"
-#include "cc/tier/memory_ring.h"
-#include "cc/tier/registry.h"
-#include "cc/tier/ring.h"
+#include "cc/store/memory/persistent_memory.h"
+#include "cc/store/ring/memory_ring.h"
+#include "cc/store/ring/registry.h"
+#include "cc/store/ring/ring.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -42,7 +42,7 @@ void BindResiduals(nb::module_& m) {
   m.attr("RESIDUAL_ALIGNMENT") = tier::Ring::kAlignment;
   nb::class_<ResidualRing>(
       m, "ResidualRing",
-      "The memory of one device's residuals in a store (cc/tier/ring.h).")
+      "The memory of one device's residuals in a store (cc/store/ring/ring.h).")
       .def(nb::init<const PersistentMemory&, uint32_t, int32_t, uint64_t,
                     uint64_t>(),
            "memory"_a, nb::kw_only(), "ring"_a, "device"_a, "offset"_a,

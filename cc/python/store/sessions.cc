@@ -1,4 +1,4 @@
-#include "cc/pool/persistent/sessions.h"
+#include "cc/store/memory/sessions.h"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "cc/pool/persistent/persistent_memory.h"
 #include "cc/python/shared/errors.h"
 #include "cc/python/store/bindings.h"
+#include "cc/store/memory/persistent_memory.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -28,7 +28,7 @@ void BindSessions(nb::module_& m) {
   nb::class_<Sessions::Lease>(m, "Lease", "A lease of a session.");
   nb::class_<Sessions>(m, "Sessions",
                        "The processes that use persistent memory "
-                       "(cc/pool/persistent/sessions.h).")
+                       "(cc/store/memory/sessions.h).")
       .def(nb::init<const PersistentMemory&, std::vector<int>, uint64_t>(),
            "memory"_a, "devices"_a, "offset"_a, nb::keep_alive<1, 2>())
       .def(

@@ -5,14 +5,14 @@
 #include <span>
 #include <utility>
 
-#include "cc/pool/persistent/persistent_memory.h"
 #include "cc/python/shared/caches.h"
 #include "cc/python/shared/errors.h"
 #include "cc/python/store/bindings.h"
-#include "cc/table/cache.h"
-#include "cc/table/column.h"
-#include "cc/table/registry.h"
-#include "cc/table/write.h"
+#include "cc/store/memory/persistent_memory.h"
+#include "cc/store/table/cache.h"
+#include "cc/store/table/column.h"
+#include "cc/store/table/registry.h"
+#include "cc/store/table/write.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -71,7 +71,7 @@ std::span<const int64_t> SpanOf(const Rows& rows) {
 void BindTables(nb::module_& m) {
   nb::class_<TableColumn>(
       m, "TableColumn",
-      "Rows in persistent memory that programs take (cc/table/column.h).")
+      "Rows in persistent memory that programs take (cc/store/table/column.h).")
       .def(nb::init<const PersistentMemory&, int64_t, int32_t, uintptr_t,
                     uint64_t, uint64_t, uintptr_t, uint64_t, double>(),
            "memory"_a, nb::kw_only(), "table"_a, "number"_a, "address"_a,

@@ -12,17 +12,18 @@
 #include <thread>
 #include <vector>
 
-#include "cc/comm/cuda/counted/counted_channel.h"
-#include "cc/comm/cuda/pool_registration.h"
-#include "cc/comm/relay/relay.h"
+#include "cc/base/cuda/cuda_status.h"
+#include "cc/base/cuda/pool_registration.h"
 #include "cc/engine/cuda/flagged/flagged.h"
 #include "cc/engine/cuda/premultiplied/premultiplied.h"
 #include "cc/engine/cuda/transfers/transfers.h"
+#include "cc/gpu/cuda/channel/counted_channel.h"
+#include "cc/gpu/relay/relay.h"
 #include "cc/testing/cuda/device_world.h"
 #include "cc/testing/world/world.h"
 
 // For tests: two ranks that number their calls in the device's memory
-// (cc/comm/cuda/counted).
+// (cc/gpu/cuda/channel).
 namespace jax_cxl::comm {
 
 inline constexpr int kRanks = 2;

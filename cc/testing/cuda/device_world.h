@@ -7,8 +7,9 @@
 #include <numeric>
 #include <vector>
 
-#include "cc/comm/cuda/device_endpoint.h"
-#include "cc/comm/cuda/pool_registration.h"
+#include "cc/base/cuda/cuda_status.h"
+#include "cc/base/cuda/pool_registration.h"
+#include "cc/gpu/cuda/device_endpoint.h"
 #include "cc/testing/world/world.h"
 
 namespace jax_cxl::comm {

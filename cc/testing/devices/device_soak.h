@@ -9,7 +9,7 @@
 
 // Random collectives of modeled devices, checked against plain loops. The
 // devices' hosts relay doorbells, and write back and drop lines
-// (cc/comm/relay).
+// (cc/gpu/relay).
 namespace jax_cxl::comm::soak {
 
 struct DeviceSoakReport {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "cc/base/status.h"
-#include "cc/pool/persistent/persistent_memory.h"
+#include "cc/store/memory/persistent_memory.h"
 
 // Code that the tests of PersistentMemory share.
 namespace jax_cxl::pool {

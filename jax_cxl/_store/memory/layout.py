@@ -1,7 +1,7 @@
 """The layout of the memory of a store.
 
 Each device begins with two copies of a superblock. Then comes the table of sessions: the processes
-that use the memory (cc/pool/persistent/sessions.h). Then comes the catalog, with the place of the
+that use the memory (cc/store/memory/sessions.h). Then comes the catalog, with the place of the
 section of each name (`catalog.py`). Sections take the rest.
 
 A section begins with the claims of the jobs that wrote to it (`fence.py`), the numbers of the saves
@@ -27,7 +27,7 @@ from jax_cxl._store.memory import checksum
 PAGE_BYTES = 4096
 SUPERBLOCK_OFFSETS = (0, 2 * PAGE_BYTES)  # As in cc/pool/layout/layout.h.
 SESSIONS_OFFSET = 3 * PAGE_BYTES
-SESSIONS_BYTES = 512 * (512 + 40 * 8)  # As in cc/pool/persistent/sessions.h.
+SESSIONS_BYTES = 512 * (512 + 40 * 8)  # As in cc/store/memory/sessions.h.
 CATALOG_OFFSET = SESSIONS_OFFSET + SESSIONS_BYTES
 ENTRY_BYTES = 256
 MAX_SECTIONS = 512

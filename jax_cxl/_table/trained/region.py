@@ -5,7 +5,7 @@ follows the blocks of this tree, and has no checksums:
 
     header     the last step that was committed, and the last that was applied
     journal    the entry of the last committed step
-    words      for each part of the rows, the step that changes it (cc/table/column.h)
+    words      for each part of the rows, the step that changes it (cc/store/table/column.h)
     columns    the rows, and the state of an optimizer, one array after another
     ids, new   what the last step changes: numbers of rows, and what they become in each column
 

@@ -1,4 +1,4 @@
-"""The memory of residuals in a store: a ring for each device of this process (cc/tier/ring.h)."""
+"""The memory of residuals in a store, a ring for each device of this process (cc/store/ring)."""
 
 import contextlib
 import itertools

@@ -3,10 +3,10 @@
 #include <cstddef>
 #include <utility>
 
+#include "cc/base/cuda/cuda_status.h"
 #include "cc/base/cuda/current_device.h"
-#include "cc/engine/cuda/executor.h"
-#include "cc/table/column.h"
-#include "cc/table/cuda/take.h"
+#include "cc/store/cuda/kernels/take.h"
+#include "cc/store/table/column.h"
 
 namespace jax_cxl::ffi {
 namespace {

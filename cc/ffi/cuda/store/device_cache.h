@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cc/base/status.h"
-#include "cc/table/cache.h"
+#include "cc/store/table/cache.h"
 
 namespace jax_cxl::ffi {
 

@@ -7,9 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cc/comm/cuda/residuals/device_ring.h"
 #include "cc/ffi/cuda/store/handlers.h"
-#include "cc/tier/cuda/get.h"
+#include "cc/store/cuda/device_ring.h"
+#include "cc/store/cuda/kernels/get.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jax_cxl::ffi {

@@ -12,11 +12,11 @@
 #include <string>
 #include <utility>
 
-#include "cc/comm/cuda/started.h"
-#include "cc/engine/cuda/executor.h"
+#include "cc/base/cuda/cuda_status.h"
 #include "cc/ffi/cuda/store/handlers.h"
 #include "cc/ffi/errors/errors.h"
-#include "cc/table/cuda/take.h"
+#include "cc/gpu/cuda/started.h"
+#include "cc/store/cuda/kernels/take.h"
 
 namespace jax_cxl::ffi {
 namespace {

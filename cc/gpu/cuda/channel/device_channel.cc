@@ -1,0 +1,403 @@
+#include "cc/gpu/cuda/channel/device_channel.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "cc/base/cuda/cuda_status.h"
+#include "cc/engine/cuda/executor.h"
+#include "cc/engine/cuda/flagged/flagged.h"
+#include "cc/engine/cuda/rows.h"
+#include "cc/engine/gpu_plan/flagged_ring.h"
+#include "cc/gpu/cuda/channel/device_channel_reading.h"
+#include "cc/gpu/cuda/channel/device_plans.h"
+#include "cc/plan/slices.h"
+
+namespace jax_cxl::comm {
+namespace {
+
+cudaError_t LaunchRows(const Call& call, const cuda::DeviceCall& device,
+                       const cuda::Shape& shape, cudaStream_t stream) {
+  const RowOperands& operands = call.row_operands;
+  cuda::DeviceRows rows;
+  const cudaError_t error =
+      call.request.op == plan::Op::kTakeRows
+          ? cuda::PrepareIndices(call.request, operands.indices,
+                                 operands.published, operands.scratch,
+                                 call.input, call.output, &rows, stream)
+          : cuda::PrepareSlices(call.request, operands.slice_entry_bytes,
+                                operands.scratch, call.input, call.output,
+                                device.status, &rows, stream);
+  if (error != cudaSuccess) return error;
+  return cuda::LaunchRows(device, shape, rows, stream);
+}
+
+bool GathersSlices(const Call& call) {
+  return call.request.op == plan::Op::kRaggedAllToAll && call.request.count > 0;
+}
+
+// Returns the call that is the first part of a ragged_all_to_all. This call
+// gathers the tables of slices, so that every member has the tables of all
+// members.
+Call GatherOfSlices(const Call& ragged) {
+  const RowOperands& operands = ragged.row_operands;
+  Call gather;
+  gather.request.op = plan::Op::kAllGather;
+  gather.request.num_ranks = ragged.request.num_ranks;
+  gather.request.rank = ragged.request.rank;
+  gather.request.count = plan::SliceEntries(ragged.request);
+  gather.request.element_bytes = operands.slice_entry_bytes;
+  gather.dtype = operands.slice_entry_bytes == sizeof(int32_t) ? DType::kInt32
+                                                               : DType::kInt64;
+  gather.input = static_cast<const std::byte*>(operands.slices);
+  gather.output = cuda::RowScratch(ragged.request, operands.scratch).slices;
+  gather.name = ragged.name;
+  gather.site = ragged.site;
+  return gather;
+}
+
+std::string PlanKey(uint64_t channel, const Call& call,
+                    const pool::CallDescriptor& descriptor, SlotUse use) {
+  std::string key(reinterpret_cast<const char*>(&channel), sizeof(channel));
+  key.append(reinterpret_cast<const char*>(&descriptor), sizeof(descriptor));
+  // Hashes may collide, so the key contains the permutation itself.
+  key.append(reinterpret_cast<const char*>(call.request.sources.data()),
+             call.request.sources.size() * sizeof(int32_t));
+  key.push_back(static_cast<char>(use));
+  return key;
+}
+
+}  // namespace
+
+DeviceChannel::DeviceChannel(pool::Pool* pool, Peers* peers,
+                             const DeviceOptions& options, Group group,
+                             PlanStore* plans, cuda::CopyEngine* copy_engine,
+                             Relay* relay)
+    : pool_(pool),
+      peers_(peers),
+      options_(options),
+      connection_(pool, peers, options, std::move(group)),
+      plans_(plans),
+      copy_engine_(copy_engine),
+      relay_(relay),
+      key_(HashGroup(connection_.group().members)),
+      waits_(pool, peers, options, connection_.group()),
+      flagged_rounds_(options.first_flagged_round) {}
+
+DeviceChannel::~DeviceChannel() {
+  for (const TimedCopies& copies : timed_copies_)
+    free_times_.push_back(copies.times);
+  if (counted_times_) free_times_.push_back(*counted_times_);
+  for (const cuda::CopyTimes& times : free_times_) {
+    cudaEventDestroy(times.begin);
+    cudaEventDestroy(times.end);
+  }
+  if (last_done_ != nullptr) cudaEventDestroy(last_done_);
+}
+
+// Returns the size of one of the buffers to which the copy engines copy the
+// peers' operands of a reduction.
+uint64_t DeviceChannel::staging_bytes() const {
+  return (connection_.members().size() - 1) *
+         connection_.geometry(SlotUse::kCopies).slot_bytes;
+}
+
+// Makes `stream` wait for the channel's last call. So the calls of a channel
+// execute in the order in which they are enqueued, even on different streams.
+Status DeviceChannel::FollowLast(cudaStream_t stream) {
+  if (calls_ == 0 || stream == last_stream_) return OkStatus();
+  CXL_RETURN_IF_ERROR(RecordLast());
+  return cuda::CudaStatus(cudaStreamWaitEvent(stream, last_done_),
+                          "cudaStreamWaitEvent");
+}
+
+// Makes sure that the event `last_done_` is recorded after the last call.
+Status DeviceChannel::RecordLast() {
+  if (last_recorded_) return OkStatus();
+  CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+      cudaEventRecord(last_done_, last_stream_), "cudaEventRecord"));
+  last_recorded_ = true;
+  return OkStatus();
+}
+
+// Returns true if a kernel of this shape divides the slots differently from the
+// previous call. Two kernels divide the slots differently if they have
+// different numbers of blocks. This matters only without a relay, because a
+// relay waits for the words of all blocks itself.
+bool DeviceChannel::StartsNewLayout(const cuda::Shape& shape) const {
+  return last_by_copy_engine_ || (relay_ == nullptr && last_blocks_ > 0 &&
+                                  last_blocks_ != shape.blocks);
+}
+
+GpuCallFacts DeviceChannel::FactsOf(const Call& call, bool aside) const {
+  GpuCallFacts facts;
+  facts.op = call.request.op;
+  facts.bytes =
+      std::max(plan::InputBytes(call.request), plan::OutputBytes(call.request));
+  facts.members = members_count();
+  facts.world_size = pool_->world_size();
+  facts.aside = aside;
+  facts.alone = call.alone;
+  facts.striped = connection_.stripes().slot_step > 0;
+  facts.relayed = relay_ != nullptr;
+  if (series_) facts.short_calls = series_->short_calls;
+  return facts;
+}
+
+Result<bool> DeviceChannel::FollowEarlierCalls(const GpuCallFacts& facts,
+                                               GpuPath path,
+                                               cudaStream_t stream) {
+  const bool in_series = path.copies() && series_ && series_->path == path;
+  if (!in_series) {
+    CXL_RETURN_IF_ERROR(FollowLast(stream));
+    series_.reset();
+    if (path.copies()) series_ = {path, rounds_};
+  }
+  if (path.copies())
+    series_->short_calls =
+        IsShort(facts, options_) ? series_->short_calls + 1 : 0;
+  return in_series;
+}
+
+Result<const StoredPlan*> DeviceChannel::StoredPlanFor(
+    const Call& call, const pool::CallDescriptor& descriptor, GpuPath path,
+    cudaStream_t stream) {
+  const std::string key = PlanKey(key_, call, descriptor, path.slots);
+  if (const StoredPlan* found = plans_->Find(key)) return found;
+  const auto store = [&](const cuda::GpuPlan& gpu_plan, bool flagged) {
+    std::shared_ptr<const RelayPlan> relayed;
+    if (relay_ != nullptr)
+      relayed = std::make_shared<const RelayPlan>(
+          MakeRelayPlan(gpu_plan.sending, gpu_plan.receiving, gpu_plan.rounds,
+                        members_count(), connection_.group().self));
+    return plans_->Store(key, gpu_plan, flagged, std::move(relayed), stream);
+  };
+  if (!path.copies()) {
+    CXL_ASSIGN_OR_RETURN(
+        const std::optional<cuda::GpuPlan> gpu_plan,
+        MakeFlaggedPlan(call.request, options_.flagged_slot_bytes));
+    if (gpu_plan) return store(*gpu_plan, true);
+  }
+  CXL_ASSIGN_OR_RETURN(const cuda::GpuPlan gpu_plan,
+                       MakeSlotPlan(call.request, connection_, path.slots));
+  return store(gpu_plan, false);
+}
+
+// Returns a call in the form in which the device executes it. Sets the fields
+// that every GpuPath needs.
+cuda::DeviceCall DeviceChannel::Prepare(const Call& call,
+                                        const StoredPlan& gpu_plan,
+                                        const pool::CallDescriptor& descriptor,
+                                        SlotUse use) {
+  cuda::DeviceCall device = MakeDeviceCall(call, gpu_plan, connection_, use);
+  device.members = members_.get();
+  device.base_round = gpu_plan.flagged ? flagged_rounds_ : rounds_;
+  device.epoch = pool_->epoch();
+  device.call = calls_;
+  device.hash = calls_hash_ =
+      HashDescriptor(descriptor, calls_hash_) & cuda::kValueMask;
+  device.status = status_.get();
+  device.scratch = scratch_.get();
+  // This deadline is for a device whose host no longer runs. Otherwise the
+  // host's deadline passes first, and the host reports a better error.
+  device.timeout_ns =
+      static_cast<uint64_t>((options_.timeout_s * 1.5 + 5) * 1e9);
+  return device;
+}
+
+void DeviceChannel::TellRelay(const cuda::DeviceCall& call,
+                              const StoredPlan& gpu_plan, GpuPath path,
+                              const cuda::Shape& shape, bool in_series) {
+  const bool copies = path.copies();
+  RelayedCall relayed;
+  relayed.plan = gpu_plan.relay;
+  relayed.members = connection_.members(path.slots).data();
+  relayed.num_words = copies ? path.copy_pipelines : shape.blocks;
+  relayed.words_take_turns = copies;
+  relayed.num_slots = call.num_slots;
+  relayed.unit_bytes = call.unit_bytes;
+  relayed.blocks = shape.blocks;
+  relayed.slot_step = copies ? 0 : call.slot_step;
+  relayed.base_round = call.base_round;
+  relayed.call = call.call;
+  relayed.hash = call.hash;
+  relayed.awaited_end = copies                 ? series_->begin
+                        : last_by_copy_engine_ ? call.base_round
+                                               : 0;
+  relayed.follows_on = in_series;
+  channel_relay_->Enqueue(std::move(relayed));
+  relay_->Wake();
+}
+
+Status DeviceChannel::LaunchFlagged(cuda::DeviceCall call,
+                                    const StoredPlan& gpu_plan,
+                                    cudaStream_t stream) {
+  if (cuda::flagged::BeginsAnew(flagged_rounds_)) {
+    CXL_RETURN_IF_ERROR(BeginFlagsAnew());
+    call.base_round = ++flagged_rounds_;
+  }
+  ++flagged_rounds_;
+  if (relay_ != nullptr) {
+    RelayedCall relayed;
+    relayed.plan = gpu_plan.relay;
+    relayed.flagged = true;
+    relayed.base_round = call.base_round;
+    channel_relay_->Enqueue(std::move(relayed));
+    relay_->Wake();
+  }
+  return cuda::CudaStatus(
+      cuda::LaunchFlagged(
+          call,
+          {gpu_plan.host_sending, gpu_plan.host_receiving,
+           connection_.members().data(), gpu_plan.flagged_blocks},
+          stream),
+      "launching a collective");
+}
+
+bool DeviceChannel::Announce(const Call& call) {
+  return !taking_back_ ||
+         taking_back_->Announce(calls_ + 1 + (GathersSlices(call) ? 1 : 0));
+}
+
+Result<cudaStream_t> DeviceChannel::Enqueue(const Call& call, bool aside,
+                                            cudaStream_t stream) {
+  if (plan::MovesRows(call.request.op) && call.request.count > 0) {
+    CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+        cuda::ClearRows(call.request, call.row_operands.scratch, stream),
+        "clearing scratch memory"));
+    if (GathersSlices(call)) {
+      CXL_RETURN_IF_ERROR(
+          RecordAndLaunch(GatherOfSlices(call), aside, stream).status());
+      std::lock_guard lock(mutex_);
+      ++parts_of_calls_;
+    }
+  }
+  return RecordAndLaunch(call, aside, stream);
+}
+
+Result<cudaStream_t> DeviceChannel::RecordAndLaunch(const Call& started,
+                                                    bool aside,
+                                                    cudaStream_t stream) {
+  Call call = started;
+  const uint64_t place = calls_;
+  {
+    std::lock_guard lock(mutex_);
+    recorded_->Record(place, &call);
+  }
+  Result<cudaStream_t> end = Launch(call, aside, stream);
+  if (end.ok()) return end;
+  // The relay may already have the call, which no device will execute. So let
+  // the relay drop it.
+  if (channel_relay_ != nullptr) channel_relay_->Stop();
+  std::lock_guard lock(mutex_);
+  recorded_->Fail(place, end.status());
+  return end;
+}
+
+Status DeviceChannel::LaunchCopies(const cuda::DeviceCall& call,
+                                   const StoredPlan& gpu_plan, GpuPath path,
+                                   cudaStream_t stream) {
+  CXL_ASSIGN_OR_RETURN(const cuda::CopyTimes times, TakeTimes(call.call));
+  last_by_copy_engine_ = true;
+  return cuda::CudaStatus(
+      copy_engine_->Enqueue(
+          call,
+          {path.copy_pipelines, gpu_plan.host_sending, gpu_plan.host_receiving,
+           connection_.members(path.slots).data(), staging_.get(),
+           staging_bytes(), series_->begin},
+          times, stream),
+      "launching a collective");
+}
+
+Status DeviceChannel::LaunchKernel(const Call& call,
+                                   const cuda::DeviceCall& device,
+                                   const cuda::Shape& shape,
+                                   cudaStream_t stream) {
+  cudaError_t error = cudaSuccess;
+  if (StartsNewLayout(shape)) error = cuda::LaunchWaitForEnd(device, stream);
+  last_by_copy_engine_ = false;
+  last_blocks_ = shape.blocks;
+  if (error == cudaSuccess)
+    error = plan::MovesRows(call.request.op) && call.request.count > 0
+                ? LaunchRows(call, device, shape, stream)
+                : cuda::Launch(device, shape, stream);
+  return cuda::CudaStatus(error, "launching a collective");
+}
+
+Result<cudaStream_t> DeviceChannel::Launch(const Call& call, bool aside,
+                                           cudaStream_t stream) {
+  CXL_RETURN_IF_ERROR(Connect(call));
+  const GpuCallFacts facts = FactsOf(call, aside);
+  const GpuPath path = ChoosePath(facts, options_);
+  CXL_ASSIGN_OR_RETURN(const bool in_series,
+                       FollowEarlierCalls(facts, path, stream));
+  const pool::CallDescriptor descriptor = Describe(call);
+  CXL_ASSIGN_OR_RETURN(const StoredPlan* gpu_plan,
+                       StoredPlanFor(call, descriptor, path, stream));
+  const cuda::DeviceCall device =
+      Prepare(call, *gpu_plan, descriptor, path.slots);
+  const cuda::Shape shape = ChooseShape(facts, options_);
+  Note(call, descriptor, *gpu_plan);
+  if (relay_ != nullptr && !gpu_plan->flagged)
+    TellRelay(device, *gpu_plan, path, shape, in_series);
+  cudaStream_t end = stream;
+  if (path.copies()) {
+    CXL_RETURN_IF_ERROR(LaunchCopies(device, *gpu_plan, path, stream));
+    end = copy_engine_->end();
+  } else if (gpu_plan->flagged) {
+    CXL_RETURN_IF_ERROR(LaunchFlagged(device, *gpu_plan, stream));
+  } else {
+    CXL_RETURN_IF_ERROR(LaunchKernel(call, device, shape, stream));
+  }
+  last_recorded_ = aside || path.copies();
+  if (last_recorded_)
+    CXL_RETURN_IF_ERROR(
+        cuda::CudaStatus(cudaEventRecord(last_done_, end), "cudaEventRecord"));
+  if (path.copies() && !aside)
+    CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+        cudaStreamWaitEvent(stream, last_done_), "cudaStreamWaitEvent"));
+  last_stream_ = end;
+  if (!gpu_plan->flagged) rounds_ += gpu_plan->rounds;
+  if (plan::MovesRows(call.request.op)) return end;  // the device counts
+  std::lock_guard lock(mutex_);
+  stats_.bytes_published += gpu_plan->bytes_published;
+  stats_.bytes_retrieved += gpu_plan->bytes_retrieved;
+  return end;
+}
+
+// Returns events that measure the time of call number `place`. From here on,
+// Abort regards the call as a copy-engine call, and stops the copy engines.
+// Fails if Abort was called before.
+Result<cuda::CopyTimes> DeviceChannel::TakeTimes(uint64_t place) {
+  std::lock_guard lock(mutex_);
+  if (Read(status_.get()->abort) != 0)
+    return Error(Code::kFailedPrecondition,
+                 "an earlier collective of this process has failed; look for "
+                 "its error, and start all processes again");
+  cuda::CopyTimes times;
+  if (free_times_.empty()) {
+    for (cudaEvent_t* event : {&times.begin, &times.end})
+      CXL_RETURN_IF_ERROR(
+          cuda::CudaStatus(cudaEventCreate(event), "cudaEventCreate"));
+  } else {
+    times = free_times_.back();
+    free_times_.pop_back();
+  }
+  timed_copies_.push_back({place, times});
+  return times;
+}
+
+void DeviceChannel::Note(const Call& call,
+                         const pool::CallDescriptor& descriptor,
+                         const StoredPlan& gpu_plan) {
+  Enqueued enqueued = {call, gpu_plan.flagged, rounds_ + gpu_plan.rounds};
+  if (gpu_plan.flagged)
+    enqueued.end =
+        flagged_rounds_ + (cuda::flagged::BeginsAnew(flagged_rounds_) ? 2 : 1);
+  std::lock_guard lock(mutex_);
+  under_way_.push_back(std::move(enqueued));
+  ++calls_;
+  journal_->Write(call, descriptor);
+}
+
+}  // namespace jax_cxl::comm

@@ -1,0 +1,25 @@
+#ifndef JAX_CXL_GPU_CUDA_CHANNEL_DEVICE_CHANNEL_READING_H_
+#define JAX_CXL_GPU_CUDA_CHANNEL_DEVICE_CHANNEL_READING_H_
+
+#include <atomic>
+#include <chrono>
+
+#include "cc/comm/call/call.h"
+
+// Functions for clocks and for words that devices write. Both the enqueuing
+// side and the checking side of DeviceChannel use them.
+namespace jax_cxl::comm {
+
+inline double Seconds(Clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+// Reads a word that a device writes.
+template <typename T>
+T Read(T& word) {
+  return std::atomic_ref(word).load(std::memory_order_acquire);
+}
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_GPU_CUDA_CHANNEL_DEVICE_CHANNEL_READING_H_

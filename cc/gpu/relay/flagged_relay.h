@@ -1,0 +1,67 @@
+#ifndef JAX_CXL_GPU_RELAY_FLAGGED_RELAY_H_
+#define JAX_CXL_GPU_RELAY_FLAGGED_RELAY_H_
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "cc/gpu/relay/flagged_rings.h"
+#include "cc/gpu/relay/relay_plan.h"
+#include "cc/pool/coherence/coherence.h"
+
+namespace jax_cxl::comm {
+
+// The host's work in short calls, whose data carry flags, in a pool without
+// coherence. The device writes the data and words of its ring into the pool,
+// and polls the data and words of the peers there. No doorbell passes through a
+// host:
+//
+//   device writes data with flags -> its host, which sees the flags too, writes
+//   the lines back
+//   device polls the lines of a peer -> once the peer has begun the call, the
+//   host drops these lines, again and again, until the device has read them
+//
+// Flags show which data are new, so the result does not depend on when the host
+// does this. If the host writes a line back late, or drops it late, the data of
+// the line only arrive later.
+//
+// Not thread-safe.
+class FlaggedRelay {
+ public:
+  // `write_back` is true if writes of devices may stay in this host's cache.
+  FlaggedRelay(bool write_back, FlaggedRings rings)
+      : write_back_(write_back), rings_(std::move(rings)) {}
+
+  // Begins a call, which takes round `round` of the rings for short messages.
+  void Begin(const RelayPlan& plan, uint64_t round);
+
+  // Does as much as possible without waiting. Returns true once the device has
+  // ended the call and everything that it wrote is in the pool.
+  bool Advance();
+
+ private:
+  // Another member whose data the device polls in this call.
+  struct Polled {
+    int member = 0;
+    std::vector<pool::Part> lines;  // of its data
+  };
+
+  void AddLines(const RelayPlan::Step& step, int member,
+                std::vector<pool::Part>* lines) const;
+  bool WrittenHasArrived();
+  void Drop();
+
+  const bool write_back_;
+  const FlaggedRings rings_;
+
+  // The state of the current call.
+  uint64_t round_ = 0;
+  std::vector<pool::Part> to_write_back_;
+  std::vector<pool::Part> written_;  // which of these the cache may lack
+  std::vector<Polled> not_begun_;    // members that have not begun the call
+  std::vector<pool::Part> to_drop_;
+};
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_GPU_RELAY_FLAGGED_RELAY_H_

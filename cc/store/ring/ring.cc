@@ -1,0 +1,60 @@
+#include "cc/store/ring/ring.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+#include "cc/base/status.h"
+
+namespace jax_cxl::tier {
+
+Ring::Ring(uint32_t number, int32_t device, const Layout& layout)
+    : number_(number), device_(device), layout_(layout) {}
+
+Result<Handle> Ring::Take(uint64_t bytes) {
+  const uint64_t capacity = layout_.bytes();
+  const uint64_t taken = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (taken > capacity)
+    return Error(Code::kResourceExhausted, "a residual has ", bytes,
+                 " bytes, but its ring in the store has ", capacity,
+                 "; please report this to jax_cxl");
+  // A reader that finds a changed byte must also see the new head, so the head
+  // is raised before the caller writes.
+  const uint64_t position = head_.fetch_add(taken, std::memory_order_seq_cst);
+  return Handle{position, number_, device_};
+}
+
+Status Ring::Check(const Handle& handle) const {
+  if (handle.ring != number_ || handle.device != device_)
+    return Error(Code::kInternal, "device ", device_,
+                 " got the handle of a residual of device ", handle.device,
+                 ", ring ", handle.ring, " instead of ", number_,
+                 "; please report this to jax_cxl");
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const uint64_t since =
+      head_.load(std::memory_order_seq_cst) - handle.position;
+  return since > layout_.bytes() ? OverwrittenError(since) : OkStatus();
+}
+
+Status Ring::OverwrittenError(uint64_t since) const {
+  return Error(
+      Code::kResourceExhausted,
+      "a residual was overwritten before the backward pass needed it: "
+      "residuals of at least ",
+      since, " bytes are needed at the same time, and each device has ",
+      layout_.bytes(),
+      " bytes in the store. Increase `calls` of offload_residuals: it counts "
+      "all calls between a forward pass and its backward pass");
+}
+
+Ring::Piece Ring::PieceAt(uint64_t position, uint64_t most) const {
+  const uint64_t at = position % layout_.bytes();
+  const uint64_t block = at / Layout::kBlockBytes;
+  const uint64_t inside = at % Layout::kBlockBytes;
+  const auto devices = static_cast<uint64_t>(layout_.devices);
+  return {static_cast<int>(block % devices),
+          block / devices * Layout::kBlockBytes + inside,
+          std::min(most, Layout::kBlockBytes - inside)};
+}
+
+}  // namespace jax_cxl::tier

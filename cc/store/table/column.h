@@ -1,0 +1,63 @@
+#ifndef JAX_CXL_STORE_TABLE_COLUMN_H_
+#define JAX_CXL_STORE_TABLE_COLUMN_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <shared_mutex>
+
+#include "cc/pool/coherence/coherence.h"
+#include "cc/store/table/cache.h"
+
+namespace jax_cxl::table {
+
+// The words of a part of a trained table. Only the process that owns the part
+// writes them. In each step it stores the step's number in `begun`, then
+// changes rows of the part, then stores the number in `finished`.
+struct alignas(128) PartWords {
+  uint64_t begun;
+  uint64_t unused[7];
+  uint64_t finished;
+  uint64_t unused_too[7];
+};
+static_assert(sizeof(PartWords) == 128);
+
+// One column of a table: rows of equal size in mapped memory.
+struct Column {
+  const std::byte* data = nullptr;
+  uint64_t rows = 0;
+  uint64_t row_bytes = 0;
+  // The words of each part of a trained table. Part i has the rows from i *
+  // rows_of_part on. Null if the table is not trained: then its rows never
+  // change, and this host's cache has no old lines of the rows.
+  const PartWords* parts = nullptr;
+  uint64_t rows_of_part = 0;
+  pool::Coherence coherence{pool::CoherenceMode::kCoherent};
+  double timeout_s = 0;  // how long a reader waits for a step to finish
+  // GPUs only: a kernel sets this word to 1 if a step has not finished within
+  // timeout_s.
+  uint32_t* stalled = nullptr;
+
+  // How many rows of the table this process has taken.
+  std::atomic<uint64_t>* taken = nullptr;
+
+  // A call holds this lock in shared mode while it takes rows. To change the
+  // column or its caches, hold the lock exclusively.
+  mutable std::shared_mutex in_use;
+  bool closed = false;  // guarded by in_use
+  // The caches by device. All CPU devices count as device 0. Guarded by in_use.
+  std::map<int, std::unique_ptr<Cache>> caches;
+
+  // Returns the cache of a device for a call that takes `count` rows. The
+  // caller holds `in_use`.
+  CacheView CacheFor(int device, uint64_t count) const {
+    const auto found = caches.find(device);
+    return found == caches.end() ? CacheView() : found->second->View(count);
+  }
+};
+
+}  // namespace jax_cxl::table
+
+#endif  // JAX_CXL_STORE_TABLE_COLUMN_H_
