@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from jax_cxl import errors
@@ -102,7 +103,7 @@ class OpenTable:
         rows = self.shape[0]
         sources.check_no_mask(ids)
         at = np.arange(rows) if ids is None else np.asarray(ids)
-        if at.ndim != 1 or not np.issubdtype(at.dtype, np.integer):
+        if at.ndim != 1 or not jnp.issubdtype(at.dtype, np.integer):
             raise ValueError(f"ids must be a vector of integers, got {at.dtype}{list(at.shape)}")
         if at.size and (at.min() < 0 or at.max() >= rows):
             raise ValueError(f"ids must be from 0 to {rows - 1}")

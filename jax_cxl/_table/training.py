@@ -27,15 +27,15 @@ class Training(OpenTable):
         All processes of the job call it at the same place of the program, outside of `jax.jit`. It
         waits for the arguments. Updates of one row are summed first, in the order of the processes
         and of their positions in `ids`. The sum is then added to the row. The result has the same
-        bits as on one device with `rows + jnp.zeros_like(rows).at[ids].add(updates)`. When `add`
-        returns, all processes of all jobs take the new rows. A row that is taken meanwhile includes
-        all of the step or nothing of it.
+        bits as on one CPU device with `rows + jnp.zeros_like(rows).at[ids].add(updates)`, where
+        floats of fewer than 32 bits, in rows or in updates, are converted to float32 first, and the
+        result is converted to the dtype of the table. When `add` returns, all processes of all jobs
+        take the new rows. A row that is taken meanwhile includes all of the step or nothing of it.
 
         Args:
           ids: integers of any shape. Ids from -R to -1 count from the end; other ids outside of the
             table have no effect. An array over several processes is divided along its first axis.
-          updates: array of shape (*ids.shape, ...), of any dtype that promotes with that of the
-            table. Sums are in float32 at least, and each row is rounded once.
+          updates: array of shape (*ids.shape, ...), of any dtype of numbers.
 
         Returns:
           The number of the step, from 1 on.
@@ -64,9 +64,10 @@ class Training(OpenTable):
           ids: as for `add`.
           gradients: as `updates` for `add`.
           rule: function of three arguments: rows of shape (K, ...); the sums of their gradients,
-            of the same shape; and a dict with K entries of each array of the state. It returns new
-            rows and a new dict, of the same shapes and dtypes. JAX compiles it. K is a power of
-            two: rows of zeros are added, and what the rule returns for them is dropped.
+            of the same shape, in the dtype to which JAX promotes rows and gradients, and at least
+            in float32 if these are floats; and a dict with K entries of each array of the state. It
+            returns new rows and a new dict, of the same shapes and dtypes. JAX compiles it. K is a
+            power of two: rows of zeros are added, and what the rule returns for them is dropped.
 
         Returns:
           The number of the step.
@@ -137,7 +138,7 @@ class Training(OpenTable):
         """Returns ids as a vector, and an update for each."""
         rows = self._columns[ROWS]
         ids, updates = merging.local(ids), merging.local(updates)
-        if not np.issubdtype(ids.dtype, np.integer):
+        if not jnp.issubdtype(ids.dtype, np.integer):
             raise TypeError(f"ids must be integers, got {ids.dtype}")
         if updates.shape != (*ids.shape, *rows.row_shape):
             raise ValueError(
@@ -145,13 +146,15 @@ class Training(OpenTable):
             )
         if not jnp.issubdtype(updates.dtype, np.number):
             raise TypeError(f"updates must be numbers, got {updates.dtype}")
+        if merging.as_jax(np.empty(0, rows.dtype)).dtype == rows.dtype:
+            updates = merging.as_jax(updates)
         named = merging.named(ids.reshape(-1), rows.rows)
         return named, updates.reshape(-1, *rows.row_shape)
 
 
 def _add(rows: Any, sums: Any, state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    wide = jnp.promote_types(rows.dtype, sums.dtype)
-    return (rows.astype(wide) + sums.astype(wide)).astype(rows.dtype), state
+    wide = merging.widened(rows.dtype)
+    return (rows.astype(wide) + merging.converted(sums, wide)).astype(rows.dtype), state
 
 
 def _compiled(rule: Any, *arguments: Any) -> Any:

@@ -3,23 +3,39 @@
 import subprocess
 import sys
 import threading
+import warnings
 
 import jax
 import jax.numpy as jnp
 import job
 import ml_dtypes
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
-from tables import StoreCase, random_rows
+from tables import StoreCase, dtype_of, random_rows
 
 import jax_cxl
 from jax_cxl._table.trained import merging
 
 _ROWS = 500
+_KINDS = (
+    *("bool", "int4", "uint4", "int8", "uint8", "int16", "int32", "uint32", "int64", "uint64"),
+    *("float4_e2m1fn", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float16", "bfloat16"),
+    *("float32", "float64", "complex64", "complex128"),
+)
 
 
 def _floats(shape, dtype="float32", seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.dtype(dtype))
+
+
+def _numbers(x, dtype):
+    """Returns numbers of a dtype. Integers wrap around."""
+    kind = dtype_of(dtype)
+    x = np.asarray(x, np.float64)
+    with np.errstate(all="ignore"):
+        x = x.astype(np.int64) if jnp.issubdtype(kind, np.integer) else x
+        return x.astype(kind)
 
 
 class StepsTest(StoreCase):
@@ -53,6 +69,43 @@ class StepsTest(StoreCase):
             jax_cxl.Table.open(self.store, "table").read([3, 3])["rows"],
             np.asarray(expected)[[3, 3]],
         )
+
+    @pytest.mark.sample(2)
+    @parameterized.parameters(*_KINDS)
+    def test_all_pairs_of_dtypes(self, dtype):
+        kind = dtype_of(dtype)
+        rows = _numbers([[100, 3], [-7, 0], [1, 0.5]], dtype)
+        ids = np.array([0, 1, 0, 0, 2, 0, 1])
+        numbers = [100, -3.6, 100, 1e9, 1.6, 1, 1.6]
+
+        updates = {
+            name: _numbers(np.stack([numbers, numbers[::-1]], 1), name) for name in _KINDS[1:]
+        }
+
+        def widened(x):
+            bits = jnp.finfo(x.dtype).bits if "float" in str(x.dtype) else 0
+            if 0 < bits < 32:
+                return x.astype(jnp.float32)
+            return x.astype(jnp.int8) if "int4" in str(x.dtype) else x
+
+        @jax.jit
+        def dense(rows, updates):
+            wide = widened(rows)
+            return [
+                (wide + jnp.zeros_like(wide).at[ids].add(widened(x))).astype(kind) for x in updates
+            ]
+
+        with jax.enable_x64(True), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # JAX and NumPy warn of casts to narrower kinds.
+            expected = dense(rows, list(updates.values()))
+            for (name, x), want in zip(updates.items(), expected, strict=True):
+                with self.create(rows, name=name, trained=True) as table:
+                    table.add(ids, x)
+                    found = table.read()["rows"]
+                self.store.delete(name)
+                # Through complex128, because NumPy does not know the NaN of ml_dtypes.
+                found, want = (np.asarray(x).astype(np.complex128) for x in (found, want))
+                np.testing.assert_array_equal(found, want, f"updates of {name}")
 
     def test_gradients_of_take_train_the_table(self):
         rows = _floats((_ROWS, 6))
@@ -97,7 +150,7 @@ class StepsTest(StoreCase):
             ids = np.random.default_rng(step).integers(0, _ROWS, 90)
             gradients = _floats((90, 4), seed=step)
             table.update(ids, gradients, rule)
-            hit, sums = merging.merge(ids, gradients)
+            hit, sums = merging.merge(ids, gradients, rows.dtype)
             m = np.float32(0.5) * expected["m"][hit] + sums
             expected["rows"][hit] -= m
             expected["m"][hit] = m
@@ -111,14 +164,51 @@ class StepsTest(StoreCase):
             ids = np.repeat(np.arange(len(counts)) * 3, counts)
             ids = np.random.default_rng(seed).permutation(ids)
             updates = _floats((len(ids), 5), seed=seed) * 1e3
-            found, sums = merging.merge(ids, updates)
+            found, sums = merging.merge(ids, updates, np.float32)
             np.testing.assert_array_equal(found, np.unique(ids))
             dense = np.zeros((ids.max() + 1, 5), np.float32)
             for row, update in zip(ids, updates, strict=True):
                 dense[row] += update
             self.assert_bits(sums, dense[found])
-        none = merging.merge(np.empty(0, np.int64), np.empty((0, 2), ml_dtypes.bfloat16))
+        none = merging.merge(
+            np.empty(0, np.int64), np.empty((0, 2), ml_dtypes.bfloat16), np.float32
+        )
         self.assertEqual([x.shape for x in none], [(0,), (0, 2)])
+
+    def test_the_rule_gets_sums_in_a_wide_dtype(self):
+        for dtype, of_gradients, expected in (
+            ("bfloat16", "bfloat16", "float32"),
+            ("float32", "int8", "float32"),
+            ("int32", "int8", "int32"),
+            ("float8_e5m2", "float32", "float32"),
+        ):
+            rows = np.zeros((4, 1), dtype_of(dtype))
+            seen = []
+
+            def rule(rows, gradients, state, seen=seen):
+                seen.append(gradients.dtype)
+                return gradients.astype(rows.dtype), state
+
+            table = self.create(rows, name=f"{dtype}.{of_gradients}", trained=True)
+            table.update([2, 2, 2], np.full((3, 1), 100, dtype_of(of_gradients)), rule)
+            self.assertEqual(seen, [expected])
+            one = np.asarray(100, dtype_of(of_gradients)).astype(np.float32)
+            self.assert_bits(table.read([2])["rows"][0, 0], (3 * one).astype(rows.dtype))
+
+    def test_updates_are_what_they_are_in_jax(self):
+        updates = np.array([[1 + 2.0**-30], [-1]])  # float64, and 0 in float32
+        table = self.create(np.zeros((2, 1), np.float32), trained=True)
+        table.add([1, 1], updates)
+        rows = jnp.zeros((2, 1))
+        self.assert_bits(table.read()["rows"], rows.at[np.array([1, 1])].add(updates))
+
+    def test_ids_of_all_dtypes(self):
+        table = self.create(np.zeros((8, 1), np.int32), trained=True)
+        for number, dtype in enumerate(_KINDS[1:10], 1):
+            ids = np.array([1, 7, 1]).astype(dtype_of(dtype))
+            table.add(ids, np.ones((3, 1), np.int32))
+            found = table.read(ids)["rows"][:, 0]
+            np.testing.assert_array_equal(found, [2 * number, number, 2 * number], dtype)
 
     def test_a_reader_never_gets_a_part_of_a_step(self):
         rows = np.zeros((40, 5000), np.int32)

@@ -1,6 +1,9 @@
 """Sums the updates of rows that occur several times, in a fixed order."""
 
+from typing import Any
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jax_cxl._table import sources
@@ -42,18 +45,51 @@ def named(ids: np.ndarray, rows: int) -> np.ndarray:
     return np.where((wide >= 0) & (wide < rows), wide, -1)
 
 
-def merge(ids: np.ndarray, updates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def widened(dtype: np.dtype) -> np.dtype:
+    """Returns float32 for narrower floats, int8 for narrower integers, else the same dtype."""
+    if jnp.issubdtype(dtype, np.floating) and dtype.itemsize < 4:
+        return np.dtype(np.float32)
+    # JAX does not promote them.
+    narrow = jnp.issubdtype(dtype, np.integer) and jnp.iinfo(dtype).bits < 8
+    return np.dtype(np.int8) if narrow else dtype
+
+
+def as_jax(x: np.ndarray) -> np.ndarray:
+    """Converts an array to the dtype that it has in JAX. Without x64, this has 32 bits at most."""
+    return x.astype(jax.dtypes.canonicalize_dtype(x.dtype), copy=False)
+
+
+def converted(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Converts an array as XLA does.
+
+    XLA converts NaN to the integer 0, and numbers that are too large to the largest integer. NumPy
+    leaves both undefined.
+    """
+    if np.issubdtype(x.dtype, np.complexfloating) and not jnp.issubdtype(dtype, np.complexfloating):
+        x = (x != 0) if dtype == np.bool_ else x.real
+    if not (jnp.issubdtype(x.dtype, np.floating) and jnp.issubdtype(dtype, np.integer)):
+        return x.astype(dtype)
+    limits = jnp.iinfo(dtype)
+    with np.errstate(invalid="ignore"):
+        out = np.where(np.isnan(x), 0, x).astype(dtype)
+    out[x >= int(limits.max)] = limits.max
+    out[x <= int(limits.min)] = limits.min
+    return out
+
+
+def merge(ids: np.ndarray, updates: np.ndarray, of_rows: Any) -> tuple[np.ndarray, np.ndarray]:
     """Returns the distinct ids, ascending, and the sum of the updates of each id.
 
-    The updates of an id are added to zero one after another, as XLA's scatter does on CPUs. Narrow
-    floats are summed in float32.
+    The updates of an id are added to zero one after another, as XLA's scatter does on CPUs. They
+    are added in the dtype to which JAX promotes those of rows and updates, after `widened`.
 
     Args:
       ids: int64 vector of rows.
       updates: array of shape (len(ids), ...).
+      of_rows: dtype of the rows.
     """
-    narrow = updates.dtype.itemsize < 4 and not np.issubdtype(updates.dtype, np.integer)
-    updates = updates.astype(np.float32) if narrow else updates
+    wide = jnp.promote_types(widened(np.dtype(of_rows)), widened(updates.dtype))
+    updates = updates.astype(wide)
     order = np.argsort(ids, kind="stable")
     unique, first, counts = np.unique(ids[order], return_index=True, return_counts=True)
     sums = np.zeros((len(unique), *updates.shape[1:]), updates.dtype)

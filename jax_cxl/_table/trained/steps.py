@@ -71,7 +71,8 @@ class Steps:
 
         def write_journal() -> np.ndarray:
             inside = ids >= 0
-            unique, sums = merging.merge(ids[inside], updates[inside])
+            of_rows = region.plan.columns[0].dtype
+            unique, sums = merging.merge(ids[inside], updates[inside], of_rows)
             self._check_room(len(unique))
             first, last = self._places(unique, self._own, len(self._writers))
             if first < last:
