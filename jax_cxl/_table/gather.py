@@ -144,9 +144,7 @@ def _jvp(primals, tangents, **params):
 
 
 table_take_p.def_abstract_eval(_abstract_eval)
-table_take_p.def_impl(
-    jax.jit(table_take_p.bind, static_argnames=("column", "mode", "fill", "dtype"))
-)
+lowering.run_alone(table_take_p, "column", "mode", "fill", "dtype")
 lowering.register(table_take_p, _lower)
 ad.primitive_jvps[table_take_p] = _jvp
 batching.fancy_primitive_batchers[table_take_p] = _batch

@@ -47,6 +47,21 @@ def register(primitive: Any, rule: Any) -> None:
     mlir.register_lowering(primitive, refuse, cacheable=False)
 
 
+def run_alone(primitive: Any, *parameters: str) -> None:
+    """Lets a primitive run outside of programs: as a program of this one operation.
+
+    Args:
+      primitive: the primitive.
+      *parameters: names of its parameters.
+    """
+    program = jax.jit(primitive.bind, static_argnames=parameters)
+
+    @primitive.def_impl
+    def run(*operands: Any, **values: Any) -> Any:
+        with jax.disable_jit(False):  # With it, the program would come here again, without end.
+            return program(*operands, **values)
+
+
 def between(
     ctx: mlir.LoweringRuleContext,
     x: Any,

@@ -17,6 +17,7 @@ from jax.interpreters import ad, batching, mlir
 from jax_cxl import _compat
 from jax_cxl._job import lifecycle, platforms
 from jax_cxl._lowering import contract
+from jax_cxl._lowering.primitives import lowering
 from jax_cxl._tier.residuals.rings import Ring
 
 _HANDLE = 4  # words of 32 bits: tier::Handle
@@ -187,8 +188,8 @@ offload_p.def_impl(lambda x, *, value: x)
 offload_p.def_abstract_eval(lambda x, *, value: x)
 put_p.def_abstract_eval(_put_avals)
 get_p.def_abstract_eval(lambda handle, *, value, aval: aval)
-put_p.def_impl(jax.jit(put_p.bind, static_argnames=("value",)))
-get_p.def_impl(jax.jit(get_p.bind, static_argnames=("value", "aval")))
+lowering.run_alone(put_p, "value")
+lowering.run_alone(get_p, "value", "aval")
 mlir.register_lowering(offload_p, lambda ctx, x, *, value: [x])
 for _platform in platforms.ALL:
     for _primitive, _lower in ((put_p, _lower_put), (get_p, _lower_get)):
