@@ -104,7 +104,7 @@ class EngineBackend : public Backend {
       views[rank].published = &doorbells[0].word;
       views[rank].released = &doorbells[1].word;
       auto* slots = reinterpret_cast<std::byte*>(doorbells + 2);
-      for (int slot = 0; slot < kSlots.num_slots; ++slot)
+      for (uint64_t slot = 0; slot < kSlots.num_slots; ++slot)
         views[rank].slots[slot] = slots + slot * kSlots.slot_bytes;
     }
     return views;

@@ -99,7 +99,9 @@ TEST(ReductionsTest, NumbersAreNotThoseOfNccl) {
     EXPECT_GT(number, kNumOps);
     EXPECT_LT(number, kNoOp);
     EXPECT_TRUE(numbers.insert(number).second);
-    if (i % 2 == 0) EXPECT_TRUE(reductions.Remove(number).ok());
+    if (i % 2 == 0) {
+      EXPECT_TRUE(reductions.Remove(number).ok());
+    }
   }
 }
 
