@@ -4,24 +4,17 @@
 #include <string>
 
 #include "cc/base/status.h"
-#include "cc/pool/media/medium.h"
+#include "cc/pool/media/uri.h"
 
 namespace jax_cxl::nccl {
 
-// Memory that several machines map, as JAX_CXL_NCCL_POOL names it.
-// Communicators have their pools there.
-struct SharedMemory {
-  // One path. For a device, the part of the device in which pools lie.
-  pool::PoolSpec spec;
-  bool coherence_given = false;  // false: the default
-  // With coherence=flush: writes of GPUs reach the memory without a write-back.
-  bool gpu_writes_memory = false;
-};
-
-// Reads a URI of dax: or file:, as jax_cxl/_job/pool/pool_uri.py does. Fails
-// with kInvalidArgument if the URI is wrong, and with kUnimplemented if it
-// names memory that this library cannot use.
-Result<SharedMemory> ReadSharedMemory(const std::string& uri);
+// Reads JAX_CXL_NCCL_POOL: memory that several machines map, in which
+// communicators have their pools. The result has one path. For a device, the
+// spec is the part of the device in which pools lie.
+//
+// Fails with kInvalidArgument if the URI is wrong, and with kUnimplemented if
+// it names memory that this library cannot use.
+Result<pool::PoolUri> ReadSharedMemory(const std::string& uri);
 
 }  // namespace jax_cxl::nccl
 

@@ -47,7 +47,7 @@ Status ReadLevels(const std::string& text, uint64_t* bytes) {
 
 Status ReadPool(const std::string& uri, Settings* settings) {
   if (uri.empty()) return OkStatus();
-  CXL_ASSIGN_OR_RETURN(const SharedMemory memory, ReadSharedMemory(uri));
+  CXL_ASSIGN_OR_RETURN(const pool::PoolUri memory, ReadSharedMemory(uri));
   if (settings->hosts == Hosts::kMachines && !memory.coherence_given &&
       memory.spec.coherence == pool::CoherenceMode::kCoherent)
     return Error(Code::kInvalidArgument, "JAX_CXL_NCCL_POOL is '", uri,

@@ -29,7 +29,7 @@ struct Settings {
   std::string library;             // JAX_CXL_NCCL_LIBRARY: the real NCCL
   // JAX_CXL_NCCL_POOL, if it names memory that machines share. Without it,
   // pools lie in /dev/shm.
-  std::optional<SharedMemory> shared_memory;
+  std::optional<pool::PoolUri> shared_memory;
   // JAX_CXL_NCCL_COMMUNICATOR_BYTES: how much of a shared device a communicator
   // takes, however many ranks it has. Two pools then never overlap in a part,
   // which creators on different machines could not detect.

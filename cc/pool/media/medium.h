@@ -30,8 +30,7 @@ struct DevicePart {
 // differs from one medium to another: names, permissions, locks and sizes. Once
 // a pool is mapped, its medium makes no difference.
 //
-// To add a medium, write a class, add it to All, and add its kind to
-// jax_cxl/_job/pool/pool_uri.py.
+// docs/extending/pool_memory.md shows how to add one.
 //
 // Immutable.
 class Medium {
@@ -94,7 +93,7 @@ class Medium {
   virtual CoherenceMode DurableMode(CoherenceMode mode) const { return mode; }
 };
 
-// What a pool URI describes (jax_cxl/_job/pool/pool_uri.py parses it).
+// Where a pool lies.
 struct PoolSpec {
   const Medium* medium = &Medium::Shm();
   // Shm: one name, without a slash. Other media: one path per pool device.

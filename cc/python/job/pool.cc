@@ -14,6 +14,7 @@
 #include "cc/comm/health/regroup.h"
 #include "cc/pool/layout/geometry.h"
 #include "cc/pool/layout/layout.h"
+#include "cc/pool/media/uri.h"
 #include "cc/pool/memory_check.h"
 #include "cc/python/shared/errors.h"
 
@@ -169,6 +170,23 @@ void BindPool(nb::module_& m) {
         "Removes the pools that dead jobs of this user have left in /dev/shm. "
         "Returns their paths.");
   m.attr("AUTOMATIC_RANK_BYTES") = pool::kAutomaticRankBytes;
+  m.def(
+      "parse_pool_uri",
+      [](std::string_view uri) {
+        const pool::PoolUri parsed = ValueOrRaise(pool::ParsePoolUri(uri));
+        nb::dict fields;
+        fields["kind"] = parsed.spec.medium->name();
+        fields["paths"] = nb::tuple(nb::cast(parsed.spec.paths));
+        fields["bytes"] = parsed.spec.bytes;
+        fields["devices_per_path"] = parsed.spec.devices_per_path;
+        fields["offset"] = parsed.spec.offset;
+        fields["coherence"] = pool::CoherenceModeName(parsed.spec.coherence);
+        fields["gpu_writes_memory"] = parsed.gpu_writes_memory;
+        fields["keep"] = parsed.keep;
+        fields["coherence_given"] = parsed.coherence_given;
+        return fields;
+      },
+      "uri"_a);
   m.def("automatic_path_bytes", &pool::AutomaticPathBytes,
         "Returns the size of a pool's path if the user gives none "
         "(cc/pool/layout/geometry.h).",
