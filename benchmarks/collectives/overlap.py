@@ -15,6 +15,7 @@ takes at best as long as the collective alone plus the products alone.
 """
 
 import argparse
+import functools
 import os
 import pathlib
 import statistics
@@ -42,8 +43,8 @@ _MATRIX = 128  # The matrices stay in a core's own cache.
 # another, and waits for each. Nothing could then overlap, so this program has more thunks.
 _LOOPS = 16
 _OPS = {
-    "psum": jax_cxl.psum_start,
-    "ppermute": lambda x, axis: jax_cxl.ppermute_start(x, axis, [(0, 1), (1, 0)]),
+    "psum": functools.partial(jax_cxl.start, jax_cxl.psum),
+    "ppermute": lambda x, axis: jax_cxl.start(jax_cxl.ppermute, x, axis, [(0, 1), (1, 0)]),
 }
 _ENDPOINT_THREAD = "jax_cxl"
 

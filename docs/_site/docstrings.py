@@ -11,8 +11,6 @@ import griffe
 # griffe shows a section `Example:` as a quotation, but a section `Examples:` as code.
 _EXAMPLE = re.compile(r"^(\s*)Example:$", re.MULTILINE)
 
-_PAIRS = "jax_cxl.ops.start_done"
-
 
 class ExamplesAreCode(griffe.Extension):
     """Renames sections `Example:` to `Examples:`, which griffe shows as code."""
@@ -30,19 +28,6 @@ class SharedDocumentation(griffe.Extension):
             function = getattr(importlib.import_module(func.module.path), func.name)
             shown = _described(func.name, function, func.module)
             func.docstring, func.parameters = shown.docstring, shown.parameters
-
-
-class ImportPairs(griffe.Extension):
-    """Adds the functions `x_start` and `x_done`, which are not in the source.
-
-    The module jax_cxl.ops.start_done makes these functions when it is imported.
-    """
-
-    def on_module(self, *, mod: griffe.Module, **_: Any) -> None:
-        if mod.path == _PAIRS:
-            for name, function in vars(importlib.import_module(_PAIRS)).items():
-                if name.endswith(("_start", "_done")):
-                    mod.set_member(name, _described(name, function, mod))
 
 
 def _described(name: str, function: Callable, parent: griffe.Module) -> griffe.Function:

@@ -115,12 +115,12 @@ class _Layers:
                 combine1 = _send_cotangents(ct1, saved[number - 1][1][1])
                 ct_tokens0 = combine1.tie(ct_tokens0)
             vector0, ct0 = pulls0.before((ct0, ct_tokens0, ct_weights0))
-            scatter = _jax_cxl().psum_scatter_start(vector0 + vector1, AXIS, tiled=True)
+            scatter = _start("psum_scatter", vector0 + vector1, AXIS, tiled=True)
         of_shards.append(scatter.done())
         return of_shards[::-1], of_matrices[::-1], jnp.concatenate([ct0, ct1])
 
     def _gather(self, shard: jax.Array) -> Any:
-        return _jax_cxl().all_gather_start(shard, AXIS, tiled=True)
+        return _start("all_gather", shard, AXIS, tiled=True)
 
 
 @dataclasses.dataclass
@@ -157,8 +157,8 @@ class _Half:
     def dispatch(self) -> Any:
         """Starts to send the tokens to the experts."""
         sizes = self._layers.sizes
-        return _jax_cxl().moe_dispatch_start(
-            *(self.tokens, self._chosen, sizes.axis),
+        return _start(
+            *("moe_dispatch", self.tokens, self._chosen, sizes.axis),
             num_experts=sizes.experts,
             capacity=sizes.capacity,
         )
@@ -215,12 +215,16 @@ def _jax_cxl() -> Any:
     return jax_cxl
 
 
+def _start(operation: str, *args: Any, **kwargs: Any) -> Any:
+    return _jax_cxl().start(getattr(_jax_cxl(), operation), *args, **kwargs)
+
+
 def _send_cotangents(ct: jax.Array, handle: Any) -> Any:
-    return _jax_cxl().moe_dispatch_start(ct.reshape(-1, ct.shape[-1]), handle)
+    return _start("moe_dispatch", ct.reshape(-1, ct.shape[-1]), handle)
 
 
 def _combine_start(y: jax.Array, handle: Any) -> Any:
-    return _jax_cxl().moe_combine_start(y, None, handle)
+    return _start("moe_combine", y, None, handle)
 
 
 def _gather_weights(weights: jax.Array) -> jax.Array:

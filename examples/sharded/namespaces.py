@@ -1,7 +1,8 @@
 """Namespaces with the collectives that the example needs, in place of `jax_cxl`."""
 
 import dataclasses
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,41 +27,32 @@ class Started:
         return self.value
 
 
-class _Whole(Protocol):
-    def all_gather(self, x: jax.Array, axis_name: str, *, tiled: bool) -> jax.Array: ...
-
-    def psum_scatter(self, x: jax.Array, axis_name: str, *, tiled: bool) -> jax.Array: ...
+def _start(operation: Callable[..., jax.Array], *args: Any, **kwargs: Any) -> Started:
+    return Started(operation(*args, **kwargs))
 
 
-class _Halves:
-    """The base of namespaces that have no start functions: makes these from whole collectives."""
-
-    def all_gather_start(self: _Whole, x: jax.Array, axis_name: str, *, tiled: bool) -> Started:
-        return Started(self.all_gather(x, axis_name, tiled=tiled))
-
-    def psum_scatter_start(self: _Whole, x: jax.Array, axis_name: str, *, tiled: bool) -> Started:
-        return Started(self.psum_scatter(x, axis_name, tiled=tiled))
-
-
-class Lax(_Halves):
+class Lax:
     """JAX's own collectives.
 
     XLA itself splits these into start and done, and puts operations that do not depend on them in
     between (on GPUs with --xla_gpu_enable_latency_hiding_scheduler).
     """
 
+    start = staticmethod(_start)
     all_gather = staticmethod(lax.all_gather)
     psum = staticmethod(lax.psum)
     psum_scatter = staticmethod(lax.psum_scatter)
 
 
-class StandIns(_Halves):
+class StandIns:
     """Local copies in place of the collectives, for measurements only.
 
     They return arrays of the right shapes with wrong values. The time of a step with the
     collectives minus its time with these is the communication that is not hidden. `psum`, which
     sums a few scalars, stays a collective.
     """
+
+    start = staticmethod(_start)
 
     def __init__(self, collectives: Any):
         """Takes `psum` from `collectives`."""

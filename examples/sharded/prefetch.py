@@ -35,9 +35,13 @@ class Future(Protocol):
 class Collectives(Protocol):
     """The functions that the stack needs; `jax_cxl` has them."""
 
-    def all_gather_start(self, x: jax.Array, axis_name: str, *, tiled: bool) -> Future: ...
+    def start(
+        self, operation: Callable[..., jax.Array], /, *args: Any, **kwargs: Any
+    ) -> Future: ...
 
-    def psum_scatter_start(self, x: jax.Array, axis_name: str, *, tiled: bool) -> Future: ...
+    def all_gather(self, x: jax.Array, axis_name: str, *, tiled: bool) -> jax.Array: ...
+
+    def psum_scatter(self, x: jax.Array, axis_name: str, *, tiled: bool) -> jax.Array: ...
 
 
 def stack(layer: Layer, axis: str, collectives: Collectives) -> Callable:
@@ -55,10 +59,10 @@ def stack(layer: Layer, axis: str, collectives: Collectives) -> Callable:
     """
 
     def gather(shard: jax.Array) -> Future:
-        return collectives.all_gather_start(shard, axis, tiled=True)
+        return collectives.start(collectives.all_gather, shard, axis, tiled=True)
 
     def scatter(gradient: jax.Array) -> Future:
-        return collectives.psum_scatter_start(gradient, axis, tiled=True)
+        return collectives.start(collectives.psum_scatter, gradient, axis, tiled=True)
 
     def pull_back(vector: jax.Array, x: jax.Array, ct: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns the gradients of a layer's vector (not summed over devices) and of its input."""

@@ -1,4 +1,4 @@
-"""All operations. `start_done` splits them in halves."""
+"""All operations."""
 
 from jax_cxl.ops.all_gather import all_gather as all_gather
 from jax_cxl.ops.all_to_all import all_to_all as all_to_all, pswapaxes as pswapaxes
@@ -28,7 +28,7 @@ from jax_cxl.ops.rooted import (
 )
 from jax_cxl.ops.scan import pexscan as pexscan, pscan as pscan
 from jax_cxl.ops.send_receive import precv as precv, psend as psend
-from jax_cxl.ops.start_done import *
+from jax_cxl.ops.start_done import start as start
 from jax_cxl.ops.take_rows import take_rows as take_rows
 
 # Type checkers see the imports. A plain assignment of this list, which they cannot compute, would

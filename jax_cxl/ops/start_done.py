@@ -1,7 +1,6 @@
-"""The collectives in two halves: `x_start` starts one, `x_done` waits for it."""
+"""A collective in two halves: `start` starts it, and `done` of its future waits for it."""
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -21,122 +20,67 @@ from jax_cxl.ops.rooted import broadcast, gather, pbroadcast, reduce, scatter
 from jax_cxl.ops.scan import pexscan, pscan
 from jax_cxl.ops.take_rows import take_rows
 
-_START = """\
-Starts `{name}` and returns a future of its result.
-
-Operations between the start and `{name}_done` run during the collective, unless they need its
-result.
-The arguments, errors and derivatives are those of `{name}`.
-
-On CPUs the two halves change nothing, because a collective never blocks XLA: XLA starts it
-when its operands are ready, and only operations that use the result wait for it.
-
-On GPUs the collective runs on a stream of its own. `jax_cxl.Future` shows how to put the start
-before a computation and the wait after it. Under `jax.vmap`, and in derivatives, the program
-waits for the collective at once.{note}
-
-Returns:
-  A `jax_cxl.Future`, a pytree. Its method `done` does the same as `{name}_done`.
-
-Example:
-  >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
-  >>> def body(x, y):
-  ...   future = jax_cxl.psum_start(x, "i")
-  ...   y = jnp.sin(y)  # while the sum is under way
-  ...   return jax_cxl.psum_done(future) + y
-  >>> step = jax.shard_map(body, mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
-  >>> jax.jit(step)(jnp.arange(4), jnp.zeros(4))
-  Array([6., 6., 6., 6.], dtype=float32)
-"""
-
-_DONE = """\
-Returns the result of a `{name}` that `{name}_start` has started.
-
-Args:
-  future: the future that `{name}_start` returned.
-  after: pytree of arrays. On GPUs the wait for the result comes after their computation.
-
-Returns:
-  What `{name}` returns.
-
-Raises:
-  TypeError: the argument is not the future of a `{name}_start`.
-"""
-
-
-_NOTES = {
-    "ragged_all_to_all": " It always waits at once for a ragged exchange.",
-    "moe_combine": " Only the move of the rows runs beside other work; the weights are gathered"
-    " before.",
-    "moe_dispatch": " Only the move of the rows runs beside other work; the choices are gathered"
-    " before. It waits at once with float8_block.",
+# All operations that can be started. `split_function.start` starts all collectives of an operation
+# that do not depend on another collective.
+_OPERATIONS = (
+    *(all_gather, all_to_all, broadcast, gather, moe_combine, moe_dispatch, pand, pbroadcast),
+    *(pexscan, pmax, pmean, pmin, por, ppermute, pscan, pshuffle, psum, psum_scatter, pswapaxes),
+    *(ragged_all_to_all, reduce, scatter, take_rows),
+)
+# Functions of the same arguments that start an operation in another way, and return what
+# `split_function.start` returns.
+_HALVES: dict[Callable[..., Any], Callable[..., Any]] = {
+    moe_combine: moe_combine_halves,
+    moe_dispatch: moe_dispatch_halves,
 }
 
 
-def _pair(
-    operation: Callable, halves: Callable | None = None
-) -> tuple[Callable[..., Future], Callable[..., Any]]:
-    """Makes the start and the done of an operation.
+def start(operation: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
+    """Starts an operation and returns a future of its result.
+
+    Operations between the start and `done` of the future run during the collective, unless they
+    need its result. Errors and derivatives are those of the operation.
+
+    On CPUs the two halves change nothing, because a collective never blocks XLA: XLA starts it
+    when its operands are ready, and only operations that use the result wait for it.
+
+    On GPUs the collective runs on a stream of its own. `jax_cxl.Future` shows how to put the start
+    before a computation and the wait after it. The program waits for the collective at once under
+    `jax.vmap`, in derivatives, with `levels=True`, for a `ragged_all_to_all`, and for a
+    `moe_dispatch` with `float8_block`. Of `moe_dispatch` and `moe_combine` only the move of the
+    rows runs beside other work; the choices and the weights are gathered before.
 
     Args:
-      operation: the operation that is split in halves.
-      halves: function of the same arguments that starts the operation's collectives on a GPU, and
-        returns what `split_function.start` returns. By default, all collectives are started that do
-        not depend on another collective.
+      operation: an operation of jax_cxl that moves data, such as `jax_cxl.psum`.
+      *args: arguments of the operation.
+      **kwargs: further arguments of the operation.
+
+    Returns:
+      A `jax_cxl.Future`, a pytree. Its method `done` returns what the operation returns.
+
+    Raises:
+      TypeError: the operation cannot be started.
+
+    Example:
+      >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> def body(x, y):
+      ...   future = jax_cxl.start(jax_cxl.psum, x, "i")
+      ...   y = jnp.sin(y)  # while the sum is under way
+      ...   return future.done() + y
+      >>> step = jax.shard_map(body, mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
+      >>> jax.jit(step)(jnp.arange(4), jnp.zeros(4))
+      Array([6., 6., 6., 6.], dtype=float32)
     """
+    if not any(operation is each for each in _OPERATIONS):
+        names = ", ".join(each.__name__ for each in _OPERATIONS)
+        raise TypeError(
+            f"jax_cxl.start cannot start {operation!r}: pass one of these functions of jax_cxl,"
+            f" then its arguments: {names}."
+        )
     name = operation.__name__
-    halves = halves or functools.partial(split_function.start, operation)
-
-    @functools.wraps(operation)
-    def start(*args, **kwargs):
-        # On CPUs a future holds the result itself. What counts is the default backend at the time
-        # of tracing.
-        if jax.default_backend() == "cpu":
-            return Future(operation(*args, **kwargs), name)
-        return futures.of(name, *halves(*args, **kwargs))
-
-    def done(future: Future, after: Any = None) -> Any:
-        if not isinstance(future, Future) or future.operation != name:
-            got = f"that of {future.operation}" if isinstance(future, Future) else type(future)
-            raise TypeError(f"jax_cxl.{name}_done takes the future of {name}_start, got {got}.")
-        return future.done(after)
-
-    note = _NOTES.get(name, "")
-    signature = inspect.signature(operation)
-    if "levels" in signature.parameters:
-        note += " It waits at once with `levels=True` too."
-    start.__signature__ = signature.replace(return_annotation=Future)  # type: ignore[attr-defined]
-    for function, suffix, text in ((start, "start", _START), (done, "done", _DONE)):
-        function.__name__ = function.__qualname__ = f"{name}_{suffix}"
-        function.__module__ = __name__
-        function.__doc__ = text.format(name=name, note=note)
-    return start, done
-
-
-all_gather_start, all_gather_done = _pair(all_gather)
-all_to_all_start, all_to_all_done = _pair(all_to_all)
-broadcast_start, broadcast_done = _pair(broadcast)
-gather_start, gather_done = _pair(gather)
-moe_combine_start, moe_combine_done = _pair(moe_combine, moe_combine_halves)
-moe_dispatch_start, moe_dispatch_done = _pair(moe_dispatch, moe_dispatch_halves)
-pand_start, pand_done = _pair(pand)
-pbroadcast_start, pbroadcast_done = _pair(pbroadcast)
-pexscan_start, pexscan_done = _pair(pexscan)
-pmax_start, pmax_done = _pair(pmax)
-pmean_start, pmean_done = _pair(pmean)
-pmin_start, pmin_done = _pair(pmin)
-por_start, por_done = _pair(por)
-ppermute_start, ppermute_done = _pair(ppermute)
-pscan_start, pscan_done = _pair(pscan)
-pshuffle_start, pshuffle_done = _pair(pshuffle)
-psum_start, psum_done = _pair(psum)
-psum_scatter_start, psum_scatter_done = _pair(psum_scatter)
-pswapaxes_start, pswapaxes_done = _pair(pswapaxes)
-ragged_all_to_all_start, ragged_all_to_all_done = _pair(ragged_all_to_all)
-reduce_start, reduce_done = _pair(reduce)
-scatter_start, scatter_done = _pair(scatter)
-take_rows_start, take_rows_done = _pair(take_rows)
-
-# A plain assignment of `__all__`, which type checkers cannot compute, would hide the names of this
-# module from them (see public.py).
-globals()["__all__"] = [name for name in list(globals()) if name.endswith(("_start", "_done"))]
+    # On CPUs a future holds the result itself. What counts is the default backend at the time of
+    # tracing.
+    if jax.default_backend() == "cpu":
+        return Future(operation(*args, **kwargs), name)
+    halves = _HALVES.get(operation) or functools.partial(split_function.start, operation)
+    return futures.of(name, *halves(*args, **kwargs))

@@ -81,9 +81,9 @@ class OnGpuTest(parameterized.TestCase):
 
         def split(v):
             options = {"published": jnp.ones(4, bool)} if published else {}
-            future = ops.take_rows_start(v, indices, "i", **options)
+            future = ops.start(ops.take_rows, v, indices, "i", **options)
             w = future.tie(v + 1)
-            return ops.take_rows_done(future, after=w), w
+            return future.done(after=w), w
 
         def at_once(v):
             return ops.take_rows(v, indices, "i"), v + 1
@@ -127,12 +127,12 @@ class OnGpuTest(parameterized.TestCase):
             if not split:
                 rows, handle = ops.moe_dispatch(x, experts, "i", **options)
                 return ops.moe_combine(jnp.sin(rows), weights, handle), jnp.cos(x)
-            future = ops.moe_dispatch_start(x, experts, "i", **options)
+            future = ops.start(ops.moe_dispatch, x, experts, "i", **options)
             w = jnp.cos(future.tie(x))
-            rows, handle = ops.moe_dispatch_done(future, after=w)
-            future = ops.moe_combine_start(jnp.sin(rows), weights, handle)
+            rows, handle = future.done(after=w)
+            future = ops.start(ops.moe_combine, jnp.sin(rows), weights, handle)
             w = future.tie(w)
-            return ops.moe_combine_done(future, after=w), w
+            return future.done(after=w), w
 
         def loss(x, weights, a, split):
             return sum(jnp.sum(y**2) for y in layer((x, a[1], weights), split))
@@ -168,9 +168,9 @@ class OnGpuTest(parameterized.TestCase):
         def body(x):
             experts = jnp.arange(len(x), dtype=np.int32)[:, None] % 2
             options = {"num_experts": 2, "float8_block": 4}
-            rows, handle = ops.moe_dispatch_start(x, experts, "i", **options).done()
-            rows = ops.moe_dispatch_start(x, handle).done()[0]
-            return ops.moe_combine_start(rows, None, handle).done()
+            rows, handle = ops.start(ops.moe_dispatch, x, experts, "i", **options).done()
+            rows = ops.start(ops.moe_dispatch, x, handle).done()[0]
+            return ops.start(ops.moe_combine, rows, None, handle).done()
 
         program = jax.shard_map(
             body, mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"), check_vma=False
@@ -203,13 +203,13 @@ class OnGpuTest(parameterized.TestCase):
             harness.check_equal(harness.run(transform(split), x, check_vma=check_vma), expected)
 
     def test_no_derivative_where_the_whole_has_none(self):
-        for operation in (ops.pmax, lambda v, a: ops.pmax_start(v, a).done()):
+        for operation in (ops.pmax, lambda v, a: ops.start(ops.pmax, v, a).done()):
             with self.assertRaisesRegex(NotImplementedError, "(for 'pmax'|pmax has no deriv)"):
                 harness.run(jax.grad(lambda v: jnp.sum(operation(v, "i"))), harness.values(4))  # noqa: B023
 
     def test_vmap(self):
         def split(v):
-            future = ops.all_gather_start(v, "i")
+            future = ops.start(ops.all_gather, v, "i")
             return future.done(after=future.tie(2 * v))
 
         x = harness.values(3, 2)
@@ -217,7 +217,7 @@ class OnGpuTest(parameterized.TestCase):
         harness.check_equal(harness.run(jax.vmap(split), x), expected)
 
         def from_outside(v):
-            future = ops.psum_start(v, "i")
+            future = ops.start(ops.psum, v, "i")
             return jax.vmap(lambda u: future.done(after=u) + u)(v)
 
         total = harness.fold(x)
@@ -225,13 +225,13 @@ class OnGpuTest(parameterized.TestCase):
         harness.check_equal(harness.run(from_outside, x), expected)
 
         def as_argument(v):
-            return jax.vmap(lambda future: future.done())(ops.psum_start(v, "i"))
+            return jax.vmap(lambda future: future.done())(ops.start(ops.psum, v, "i"))
 
         with self.assertRaisesRegex(NotImplementedError, "under jax.vmap on GPUs"):
             harness.run(as_argument, x[:, :1])  # More would not fit the token: JAX's own error.
 
     def test_not_traced(self):
-        future = lambda v: ops.psum_start({"v": v, "n": 1}, "i").done()  # noqa: E731
+        future = lambda v: ops.start(ops.psum, {"v": v, "n": 1}, "i").done()  # noqa: E731
         out = harness.run(future, harness.values(2))
         np.testing.assert_array_equal(out["n"], [4] * 4)
 
@@ -270,7 +270,7 @@ class OnGpuTest(parameterized.TestCase):
     def test_inside_a_loop(self):
         def body(v):
             def step(carry, u):
-                future = ops.all_gather_start(u, "i", tiled=True)
+                future = ops.start(ops.all_gather, u, "i", tiled=True)
                 carry = future.tie(carry)
                 carry = jnp.sin(carry)
                 return carry, future.done(after=carry)
@@ -292,24 +292,25 @@ class OnGpuTest(parameterized.TestCase):
 
         def carried(v):
             def step(future, _):
-                return ops.ppermute_start(future.done(), "i", ring), None
+                return ops.start(ops.ppermute, future.done(), "i", ring), None
 
-            return jax.lax.scan(step, ops.ppermute_start(v, "i", ring), None, length=3)[0].done()
+            first = ops.start(ops.ppermute, v, "i", ring)
+            return jax.lax.scan(step, first, None, length=3)[0].done()
 
         def captured(v):
-            future = ops.psum_start(v, "i")
+            future = ops.start(ops.psum, v, "i")
             return jax.lax.fori_loop(0, 3, lambda _, u: u + future.done(), v)
 
         def branch(v):
-            future = ops.psum_start(v, "i")
+            future = ops.start(ops.psum, v, "i")
             return jax.lax.cond(v[0] > 0, lambda: future.done(), lambda: jnp.zeros_like(v))
 
         def tied(v):
-            future = ops.psum_start(v, "i")
+            future = ops.start(ops.psum, v, "i")
             return jax.lax.fori_loop(0, 3, lambda _, u: future.tie(u), v), future.done()
 
         def function(v):
-            return jax.jit(lambda future: future.done())(ops.psum_start(v, "i"))
+            return jax.jit(lambda future: future.done())(ops.start(ops.psum, v, "i"))
 
         with self.assertRaisesRegex(NotImplementedError, "crosses the boundary"):
             lower(locals()[where], jnp.zeros(4), check_vma=False)
@@ -320,10 +321,10 @@ class OnGpuTest(parameterized.TestCase):
         )
 
         def body(v, four_bits):
-            alone = ops.psum_start(v, "i")
+            alone = ops.start(ops.psum, v, "i")
             v = alone.tie(v)
-            empty = ops.all_gather_start(v[:0], "i")
-            return alone.done(after=v), empty.done(), ops.psum_start(four_bits, "i").done()
+            empty = ops.start(ops.all_gather, v[:0], "i")
+            return alone.done(after=v), empty.done(), ops.start(ops.psum, four_bits, "i").done()
 
         program = jax.jit(
             jax.shard_map(
@@ -336,12 +337,8 @@ class OnGpuTest(parameterized.TestCase):
 
         # A result of int4 arrives packed in a wider type and has to be unpacked. So the start makes
         # one blocking call and unpacks its result.
-        text = lower(lambda v: ops.ppermute_start(v, "i", [(0, 1)]).done(), arguments[1])
+        text = lower(lambda v: ops.start(ops.ppermute, v, "i", [(0, 1)]).done(), arguments[1])
         self.assertEqual([call[0] for call in calls(text)], ["collective"])
-
-    def test_wrong_futures(self):
-        with self.assertRaisesRegex(TypeError, "psum_done takes the future of psum_start"):
-            harness.run(lambda v: ops.psum_done(ops.pmax_start(v, "i")), harness.values(4))
 
 
 class LoweringTest(parameterized.TestCase):

@@ -19,7 +19,6 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tables"))
 
 from tables import StoreCase, expected_take, random_rows
 
-import jax_cxl
 from jax_cxl._job import lifecycle
 from jax_cxl._table.columns import Column
 
@@ -125,8 +124,6 @@ class TablesOnGpuTest(StoreCase):
             table.take_start([1.0])
         with self.assertRaisesRegex(ValueError, "mode='wrap' must be"):
             table.take_start([1], mode="wrap")
-        with self.assertRaisesRegex(TypeError, "takes the future of psum_start, got that of"):
-            jax_cxl.psum_done(table.take_start([1]))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""The operations that have a start and a done, and arguments with which tests call them."""
+"""The operations that can be started, and arguments with which tests call them."""
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
 
+import jax_cxl
 from jax_cxl import ops
 
 ARGUMENTS = {
@@ -37,4 +39,5 @@ def dtype_for(name: str) -> type[np.generic]:
 
 
 def halves(name: str) -> tuple[Callable, Callable]:
-    return getattr(ops, f"{name}_start"), getattr(ops, f"{name}_done")
+    """Returns the functions that start an operation, and that wait for its future."""
+    return functools.partial(ops.start, getattr(ops, name)), jax_cxl.Future.done

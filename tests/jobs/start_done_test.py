@@ -1,6 +1,6 @@
 """Collectives in two halves: the start, and the done that returns the result."""
 
-import inspect
+import importlib
 import tempfile
 
 import jax
@@ -16,20 +16,12 @@ from jax_cxl import ops
 
 
 class StartDoneTest(parameterized.TestCase):
-    def test_every_pair_is_here(self):
-        pairs = {name.removesuffix("_start") for name in ops.__all__ if name.endswith("_start")}
-        # tests/moe runs the pairs for experts, and tests/gpu the pairs that move rows.
+    def test_every_operation_is_here(self):
+        start_done = importlib.import_module("jax_cxl.ops.start_done")
+        # tests/moe starts the operations for experts, and tests/gpu those that move rows.
         others = {"ragged_all_to_all", "take_rows", "moe_dispatch", "moe_combine"}
-        self.assertEqual(pairs, {*ARGUMENTS, *others})
-        for name in pairs:
-            start, done = halves(name)
-            whole = getattr(jax_cxl, name)
-            self.assertEqual(
-                inspect.signature(start).parameters, inspect.signature(whole).parameters
-            )
-            self.assertIn(name, start.__doc__)
-            self.assertIn(name, done.__doc__)
-            self.assertEqual((start.__name__, done.__name__), (f"{name}_start", f"{name}_done"))
+        names = {operation.__name__ for operation in start_done._OPERATIONS}
+        self.assertEqual(names, {*ARGUMENTS, *others})
 
     @parameterized.parameters(*ARGUMENTS)
     def test_same_as_the_whole(self, name):
@@ -72,31 +64,29 @@ class StartDoneTest(parameterized.TestCase):
         def body(v):
             def step(future, u):
                 arrived = future.done()
-                return ops.ppermute_start(
-                    arrived + u, "i", [(0, 1), (1, 2), (2, 3), (3, 0)]
+                return ops.start(
+                    ops.ppermute, arrived + u, "i", [(0, 1), (1, 2), (2, 3), (3, 0)]
                 ), arrived
 
-            ring = ops.ppermute_start(v, "i", [(0, 1), (1, 2), (2, 3), (3, 0)])
+            ring = ops.start(ops.ppermute, v, "i", [(0, 1), (1, 2), (2, 3), (3, 0)])
             last, seen = jax.lax.scan(step, ring, jnp.ones((3, 2)))
-            return ops.ppermute_done(last), seen
+            return last.done(), seen
 
         x = harness.values(2)
         last, seen = harness.run(body, x)
         harness.check_equal(last, x + 3)
         for t in range(3):
             harness.check_equal(seen[:, t], np.roll(x, t + 1, 0) + t)
-        batched = jax.vmap(lambda u: ops.psum_start(u, "i"))
+        batched = jax.vmap(lambda u: ops.start(ops.psum, u, "i"))
         harness.check_equal(
             harness.run(lambda v: batched(v).done(), harness.values(3, 2)),
             np.stack([harness.fold(harness.values(3, 2))] * 4),
         )
 
-    def test_wrong_futures(self):
-        x = harness.values(4)
-        with self.assertRaisesRegex(TypeError, "psum_done takes the future of psum_start"):
-            harness.run(lambda v: ops.psum_done(ops.pmax_start(v, "i")), x)
-        with self.assertRaisesRegex(TypeError, "got <class"):
-            harness.run(lambda v: ops.psum_done(v), x)
+    def test_what_cannot_be_started(self):
+        for wrong in (jnp.sum, jax.lax.psum, jax_cxl.barrier, "psum"):
+            with self.assertRaisesRegex(TypeError, "cannot start .* all_gather, all_to_all"):
+                ops.start(wrong, np.ones(4), "i")
 
     def test_overlaps_with_computation(self):
         signal = self.enter_context(tempfile.TemporaryDirectory()) + "/computed"

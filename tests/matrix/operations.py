@@ -195,8 +195,8 @@ OPERATIONS: tuple[Operation, ...] = (
         invariant=True,
     ),
     Operation(
-        "all_gather_start, done",
-        lambda x, a: jax_cxl.all_gather_done(jax_cxl.all_gather_start(x, a, axis=1)),
+        "all_gather, started",
+        lambda x, a: jax_cxl.start(jax_cxl.all_gather, x, a, axis=1).done(),
         _gathered,
     ),
     Operation("psum", jax_cxl.psum, _total, invariant=True),
@@ -207,8 +207,8 @@ OPERATIONS: tuple[Operation, ...] = (
         groups=True,
     ),
     Operation(
-        "psum_start, done",
-        lambda x, a: jax_cxl.psum_start(x, a).done(),
+        "psum, started",
+        lambda x, a: jax_cxl.start(jax_cxl.psum, x, a).done(),
         _total,
         invariant=True,
     ),

@@ -272,16 +272,18 @@ class ExchangeTest(parameterized.TestCase):
 
         def in_halves(x, experts, weights):
             futures = [
-                jax_cxl.moe_dispatch_start(x[i], experts[i], "i", num_experts=8, capacity=4)
+                jax_cxl.start(
+                    *(jax_cxl.moe_dispatch, x[i], experts[i], "i"), num_experts=8, capacity=4
+                )
                 for i in range(2)
             ]
             results = []
             for i, future in enumerate(futures):
-                rows, handle = jax_cxl.moe_dispatch_done(future)
+                rows, handle = future.done()
                 number = experts_of_rows(handle, experts[i], 8).reshape(rows.shape[:2]) + 1.0
                 y = rows * number[..., None]
-                results.append(jax_cxl.moe_combine_start(y, weights[i], handle))
-            return jnp.stack([jax_cxl.moe_combine_done(future) for future in results])
+                results.append(jax_cxl.start(jax_cxl.moe_combine, y, weights[i], handle))
+            return jnp.stack([future.done() for future in results])
 
         def body(a):
             loop = jax.lax.scan(lambda carry, b: (carry, both(*b)), 0, a)[1]

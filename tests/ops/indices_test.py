@@ -88,7 +88,7 @@ class IndicesTest(parameterized.TestCase):
             return (
                 ops.take_rows(x, i, "i"),
                 jax.vmap(lambda j: ops.take_rows(x, j, "i"))(b),
-                ops.take_rows_done(ops.take_rows_start(x, i, "i")),
+                ops.start(ops.take_rows, x, i, "i").done(),
                 ops.take_rows(x, numbers, "i"),  # a constant of NumPy
                 jax.grad(lambda t: ops.take_rows(t, i, "i").sum())(x),
             )

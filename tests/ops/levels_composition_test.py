@@ -209,8 +209,8 @@ class CompositionTest(parameterized.TestCase):
         x = jax.ShapeDtypeStruct((DEVICES, 16 << 20), np.float32)
         for axes, levels, alone in ((("host", "gpu"), True, 1), ("host", None, 0)):
             program = harness.program(
-                lambda v, axes=axes, levels=levels: jax_cxl.psum_start(
-                    v, axes, levels=levels
+                lambda v, axes=axes, levels=levels: jax_cxl.start(
+                    jax_cxl.psum, v, axes, levels=levels
                 ).done(),
                 check_vma=True,
                 on=mesh_of((2, 4)),
@@ -365,14 +365,14 @@ class CompositionTest(parameterized.TestCase):
             v, w = values
             both = jnp.stack([v, w])
             part, pull = jax.vjp(scatter, v)
-            future = jax_cxl.psum_start(v, axes, levels=True)
+            future = jax_cxl.start(jax_cxl.psum, v, axes, levels=True)
             return {
                 "vmap": jax.vmap(total)(both),
                 "scan": lax.scan(lambda c, u: (c, total(u)), 0, both)[1],
                 "gradient": pull(part)[0],
                 "gradient of all_gather": jax.vjp(gather, v)[1](gather(w))[0],
                 "cond": lax.cond(v[0, 0] < 1e9, total, jnp.negative, w),
-                "start, done": jax_cxl.psum_done(future),
+                "start, done": future.done(),
             }
 
         def model(name, v):

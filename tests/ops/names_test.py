@@ -53,28 +53,22 @@ class NamesTest(absltest.TestCase):
         pages = (_ROOT / "docs" / "reference").glob("*.md")
         text = "".join(page.read_text() for page in pages)
         listed = re.findall(r"^::: jax_cxl\.(?:ops\.\w+\.)?(\w+)$", text, re.MULTILINE)
-        # Starts and dones are not listed one by one: start_done.md names them by a pattern.
-        names = {
-            name for name in jax_cxl.__all__ if not name.endswith(("Error", "_start", "_done"))
-        }
+        names = {name for name in jax_cxl.__all__ if not name.endswith("Error")}
         self.assertEqual({*listed}, names - {"lax"} | {"errors"})
         table = (_ROOT / "docs" / "collectives.md").read_text().partition("## Dtypes")[0]
-        for name in ops.__all__:
-            if not name.endswith(("_start", "_done")):
-                self.assertRegex(table, f"(?m)^\\|.*`{name}`")
+        for name in {*ops.__all__} - {"start"}:
+            self.assertRegex(table, f"(?m)^\\|.*`{name}`")
 
     def test_every_operation_has_an_example(self):
         for name in ops.__all__:
             function = getattr(ops, name)
-            if not isinstance(function, type) and not name.endswith("_done"):
-                self.assertIn("Example:", function.__doc__ or "", name)
+            self.assertIn("Example:", function.__doc__ or "", name)
 
     def test_operations_on_one_array_stay_those_of_jax_lax(self):
         shared = {name for name in ops.__all__ if hasattr(jax.lax, name)}
         ours = {name for name in shared if getattr(lax, name) is getattr(ops, name)}
         # These names of jax.lax stay functions of JAX, most of them on one array.
-        # psum_scatter_start is in JAX 0.12, whose documentation does not mention it.
-        others = {"broadcast", "reduce", "gather", "scatter", "psum_scatter_start"}
+        others = {"broadcast", "reduce", "gather", "scatter"}
         self.assertEqual(shared - ours, others & {*dir(jax.lax)})
 
     def test_enumerations_of_cpp(self):

@@ -43,12 +43,12 @@ def main(signal):
         return x
 
     def body(x):
-        future = jax_cxl.psum_start(x, "i")
+        future = jax_cxl.start(jax_cxl.psum, x, "i")
         meanwhile = jax.pure_callback(compute, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
         # If a program has only a handful of operations, XLA runs them one after the other. These
         # operations make it longer, so that XLA starts each one once its operands are there.
         more = sum(jnp.sort(x * (k + 1)) for k in range(12))
-        return jax_cxl.psum_done(future) + meanwhile + 0 * more
+        return future.done() + meanwhile + 0 * more
 
     mesh = jax_cxl.make_mesh((jax.device_count(),), ("i",), axis_types=(AxisType.Auto,))
     spec = jax.P("i")

@@ -36,7 +36,7 @@ def _functions():
         "swap": (lambda x: jax_cxl.pshuffle(x, "b", [1, 0]), _SWAP),
         "vmap": (jax.vmap(lambda x: jax_cxl.ppermute(x, "b", _SHIFT)), _SHIFT),
         "transpose": (_transposed(jax_cxl.ppermute), [(1, 0)]),
-        "halves": (lambda x: jax_cxl.ppermute_start(x, "b", _SWAP).done(), _SWAP),
+        "halves": (lambda x: jax_cxl.start(jax_cxl.ppermute, x, "b", _SWAP).done(), _SWAP),
         "send": (
             lambda x: jax_cxl.precv(
                 jax_cxl.psend(x, "b", _SHIFT), jax.ShapeDtypeStruct(x.shape, x.dtype), "b", _SHIFT

@@ -29,8 +29,8 @@ def collective(
     """Lowers a collective over mesh axes, in levels if `levels` is True or if that is faster.
 
     Between CPU devices a collective in levels is one call (cc/comm/level_calls.h). Between GPUs it
-    is a composition (compose.py). The start of a composition, such as `all_gather_start`, returns a
-    complete result, because a future can hold only a single call.
+    is a composition (compose.py). The start of a composition returns a complete result, because
+    a future can hold only a single call.
 
     Args:
       ctx: context of the lowering rule.

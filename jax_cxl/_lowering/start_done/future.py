@@ -14,7 +14,7 @@ _STATIC = {"static": True}
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Future:
-    """A started collective or read of table rows, from a function such as `all_gather_start`.
+    """A started collective or read of table rows, from `jax_cxl.start` or `Table.take_start`.
 
     A future is a pytree, and derivatives pass through it. On CPUs it can be carried through
     `jax.lax.scan`, `jax.checkpoint` or `jax.vmap`. On GPUs call `done` in the same function, or the
@@ -25,7 +25,7 @@ class Future:
     collective like any kernel. `tie` and the argument `after` of `done` fix an order in which the
     collective runs during the computation:
 
-      future = jax_cxl.all_gather_start(next_layer, "i", tiled=True)
+      future = jax_cxl.start(jax_cxl.all_gather, next_layer, "i", tiled=True)
       x = future.tie(x)                   # uses of x come after the start
       y = layer(parameters, x)
       parameters = future.done(after=y)   # the wait comes after the computation of y

@@ -43,7 +43,7 @@ MERGED = "all_gather", "all_reduce", "reduce_scatter"
 
 
 def straight(shards, x):
-    future = jax_cxl.all_gather_start(shards[1], AXIS, tiled=True)
+    future = jax_cxl.start(jax_cxl.all_gather, shards[1], AXIS, tiled=True)
     x = future.tie(x)
     x = jnp.tanh(x @ x.T)
     return future.done(after=x), x
@@ -51,7 +51,7 @@ def straight(shards, x):
 
 def loop(shards, x):
     def step(x, shard):
-        future = jax_cxl.all_gather_start(shard, AXIS, tiled=True)
+        future = jax_cxl.start(jax_cxl.all_gather, shard, AXIS, tiled=True)
         tied = future.tie(x)
         x = jnp.tanh(tied @ tied.T) @ x
         return x, (tied, future.done(after=x))
@@ -186,14 +186,14 @@ def in_levels(platform):
         yield f"levels_{run.__name__}", found.as_text(), memory.temp_size_in_bytes / larger
 
     def started(x, y):
-        future = jax_cxl.psum_start(jnp.tanh(x), axes, levels=True)
+        future = jax_cxl.start(jax_cxl.psum, jnp.tanh(x), axes, levels=True)
         y = future.tie(y)
         y = jnp.tanh(y @ y.T)
         return future.done(after=y), y
 
     def by_hand(x, y):
         part = jax.lax.psum_scatter(x, "gpu", tiled=True)
-        future = jax_cxl.psum_start(part, "host")
+        future = jax_cxl.start(jax_cxl.psum, part, "host")
         y = future.tie(y)
         y = jnp.tanh(y @ y.T)
         return jax.lax.all_gather(future.done(after=y), "gpu", tiled=True), y

@@ -35,7 +35,7 @@ def gather(x):
 
 
 def overlapped(x, a, h):
-    future = jax_cxl.all_gather_start(x, "i", tiled=True)
+    future = jax_cxl.start(jax_cxl.all_gather, x, "i", tiled=True)
     h = products(a, future.tie(h))
     return future.done(after=h), h
 

@@ -51,11 +51,14 @@ def operations(ranks, count):
         *(lambda x: jax_cxl.all_gather(x, "i", tiled=True), gathered),
     )
     yield (
-        *("all_gather_start", len(part)),
-        *(lambda x: jax_cxl.all_gather_start(x, "i", tiled=True).done(), gathered),
+        *("all_gather, started", len(part)),
+        *(lambda x: jax_cxl.start(jax_cxl.all_gather, x, "i", tiled=True).done(), gathered),
     )
     yield "psum", count, lambda x: jax_cxl.psum(x, "i"), summed(all_of_it)
-    yield "psum_start", count, lambda x: jax_cxl.psum_start(x, "i").done(), summed(all_of_it)
+    yield (
+        *("psum, started", count),
+        *(lambda x: jax_cxl.start(jax_cxl.psum, x, "i").done(), summed(all_of_it)),
+    )
     yield (
         *("psum_scatter", count),
         *(lambda x: jax_cxl.psum_scatter(x, "i", tiled=True), summed(mine)),

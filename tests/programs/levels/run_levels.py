@@ -89,10 +89,9 @@ class Cell:
         if self.transformation == "scan":
             return lax.scan(lambda c, v: (c, collective(v)), 0, x)[1]
         if self.transformation == "start, done" and self.operation != "broadcast":
-            name = self.operation
-            start, done = (getattr(jax_cxl, f"{name}_{half}") for half in ("start", "done"))
             options = getattr(run, "keywords", {})
-            return done(start(x[0], axis_name=axes, levels=levels, **options))
+            operation = getattr(jax_cxl, self.operation)
+            return jax_cxl.start(operation, x[0], axis_name=axes, levels=levels, **options).done()
         return collective(x[0])
 
     def expect(self, x: np.ndarray, model: Model) -> Any:
