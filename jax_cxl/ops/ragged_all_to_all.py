@@ -157,7 +157,7 @@ def _abstract_eval(operand, output, table, *, axes, groups, size, elements):
         "ragged_all_to_all", "operand of all ranks together", size * operand.shape[0]
     )
     indices.check_rows("ragged_all_to_all", "output", output.shape[0])
-    return named_axis.abstract_result("ragged_all_to_all", output, axes)
+    return named_axis.abstract_result("ragged_all_to_all", output, axes, strong=True)
 
 
 def _lower(ctx, operand, output, table, *, axes, groups, size, elements):

@@ -145,9 +145,9 @@ def _reduce(primitive, x, axis_name, axis_index_groups, levels):
 
     def bind(leaf):
         if primitive is psum_p:
-            leaf = dtypes.count_bool(leaf)
             if not isinstance(leaf, jax.core.Tracer):
                 return _times(leaf, size)
+            leaf = dtypes.count_bool(leaf)
         # Check the dtype here, because derivatives and the rules of vmap do not check it.
         dtypes.check_reduction(name, primitive.reduce_op, jax.dtypes.result_type(leaf))
         return named_axis.bind_reduction(primitive, leaf, axes, groups, levels)
@@ -156,8 +156,12 @@ def _reduce(primitive, x, axis_name, axis_index_groups, levels):
 
 
 def _times(leaf: Any, size: int) -> Any:
+    if jax.dtypes.result_type(leaf) == np.bool:
+        return jnp.asarray(leaf, np.int32) * np.int32(size)
     if isinstance(leaf, (int, float, complex)):
         return leaf * type(leaf)(size)
+    if getattr(leaf, "weak_type", False):
+        return leaf * size
     return leaf * np.asarray(size, leaf.dtype)
 
 

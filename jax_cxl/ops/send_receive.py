@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+from jax import lax
 
 from jax_cxl._lowering.primitives import named_axis
 from jax_cxl._lowering.primitives.documentation import documented
@@ -107,4 +108,4 @@ def precv(
             f"jax_cxl.precv: out_shape is {out_shape}, but the psend sent"
             f" {sent.dtype}{list(sent.shape)}. Pass the shape and dtype of the sent array."
         )
-    return sent
+    return lax.convert_element_type(sent, out_shape.dtype)  # no longer weakly typed

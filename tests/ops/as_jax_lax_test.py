@@ -5,6 +5,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+import ops_harness as harness
 from absl.testing import absltest, parameterized
 from jax import lax
 
@@ -139,6 +140,41 @@ class NotSupportedTest(parameterized.TestCase):
             )
             with self.assertRaisesRegex(NotImplementedError, "do not take arrays that are unred"):
                 jax.jit(body)(x)
+
+    @parameterized.parameters("psum", "pmean", "pmax", "pmin", "all_gather", "all_to_all")
+    def test_positional_axes(self, name):
+        more = (0, 0) if name == "all_to_all" else ()
+        with self.assertRaisesRegex(TypeError, "named axes, got axis_name=0. Reduce positional"):
+            harness.run(lambda x: getattr(jax_cxl, name)(x, (0, "i"), *more), np.ones((4, 4)))
+
+    @parameterized.parameters("ppermute", "pshuffle", "all_to_all", "all_gather", "pbroadcast")
+    def test_typed_keys(self, name):
+        more = {
+            "ppermute": ([(0, 1)],),
+            "pshuffle": ([1, 2, 3, 0],),
+            "all_to_all": (0, 0),
+            "pbroadcast": (0,),
+        }.get(name, ())
+
+        def body(x):
+            keys = jax.random.split(jax.random.key(x[0]), 4)
+            return jax.random.key_data(getattr(jax_cxl, name)(keys, "i", *more))
+
+        with self.assertRaisesRegex(
+            TypeError, r"arrays of dtype key<fry>. Pass its data, .*key_data"
+        ):
+            harness.run(body, np.ones((4, 1), np.int32))
+
+    @parameterized.parameters("all_to_all", "all_gather", "psum_scatter", "ppermute")
+    def test_an_axis_of_vmap_and_a_mesh_axis(self, name):
+        more = {"all_to_all": (0, 0), "ppermute": ([(0, 1)],)}.get(name, ())
+
+        def body(x):
+            both = jax.vmap(lambda v: getattr(jax_cxl, name)(v, ("v", "i"), *more), axis_name="v")
+            return both(x)
+
+        with self.assertRaisesRegex(NotImplementedError, "call it once for each axis"):
+            harness.run(body, np.ones((4, 2, 8), np.float32))
 
     def test_to_reduced(self):
         with jax.set_mesh(_mesh(jax.sharding.AxisType.Explicit)):

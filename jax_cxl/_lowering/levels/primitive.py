@@ -63,7 +63,14 @@ def make(
             del shape[operand_blocks]
         if result_blocks is not None:
             shape.insert(result_blocks, size)
-        return named_axis.abstract_result(name, x, axes, shape=shape, invariant=invariant)
+        strong = op is Op.ALL_TO_ALL or drops_weak_types()
+        return named_axis.abstract_result(
+            name, x, axes, shape=shape, invariant=invariant, strong=strong
+        )
+
+    def drops_weak_types():
+        # The reductions of jax.lax keep weak types under check_vma only.
+        return op is Op.ALL_REDUCE and not _compat.tracing.check_vma()
 
     def lower(ctx, x, *, size=None, invariant=False, **params):
         return choose.collective(ctx, x, name=name, op=op, **{"reduce_op": reduce_op, **params})
@@ -75,7 +82,10 @@ def make(
         groups = params.get("groups")
         vmapped_axis.check(name, axis_data.name, axes, groups, others=op is Op.ALL_REDUCE)
         if op in (Op.ALL_REDUCE, Op.REDUCE, Op.REDUCE_SCATTER):
-            x, d = _reduced(reduce_op, x, d, axis_data.size), params.get("operand_blocks")
+            reduced = _reduced(reduce_op, x, d, axis_data.size)
+            if drops_weak_types() and reduced is not x:
+                reduced = lax.convert_element_type(reduced, x.dtype)
+            x, d = reduced, params.get("operand_blocks")
         else:
             if d is None:
                 x, d = lax.broadcast(x, (axis_data.size,)), 0

@@ -194,7 +194,9 @@ def only_at(x: Any, axes: Axes, root: int) -> Any:
     return jax.numpy.where(lax.axis_index(axes) == root, x, jax.numpy.zeros_like(x))
 
 
-def abstract_result(op: str, x: Any, axes: Axes, *, shape=None, invariant=False) -> tuple:
+def abstract_result(
+    op: str, x: Any, axes: Axes, *, shape=None, invariant=False, strong=False
+) -> tuple:
     """Checks the operand of a collective. Returns the type of the result and the effects.
 
     Args:
@@ -204,6 +206,7 @@ def abstract_result(op: str, x: Any, axes: Axes, *, shape=None, invariant=False)
       shape: shape of the result, by default the shape of the operand.
       invariant: whether the result is equal on all ranks along `axes`, so that it does not vary
         over them.
+      strong: whether the result is never weakly typed. Otherwise it is if the operand is.
     """
     effects = {effect(op, axis) for axis in axes}
     dtypes.check_dtype(op, x.dtype)
@@ -216,8 +219,9 @@ def abstract_result(op: str, x: Any, axes: Axes, *, shape=None, invariant=False)
         )
     if invariant:
         vma = vma.update(varying=vma.varying - set(axes))
-    out = x.update(shape=x.shape if shape is None else tuple(shape), manual_axis_type=vma)
-    return out, effects
+    shape = x.shape if shape is None else tuple(shape)
+    weak_type = x.weak_type and not strong
+    return x.update(shape=shape, manual_axis_type=vma, weak_type=weak_type), effects
 
 
 def effect(op: str, axis: Hashable) -> Any:
