@@ -52,7 +52,7 @@ class Supervisor:
     def _reset(self) -> None:
         """Prepares for a start of all ranks."""
         self._status = 0
-        self._succeeded = False  # Whether a rank has ended with status 0.
+        self._succeeded: int | None = None  # The first rank that has ended with status 0.
         self._killed = False  # Whether a signal has ended a rank.
         self._ending = False
         self._ended: set[int] = set()  # Process ids of the ranks that this process has ended.
@@ -306,15 +306,15 @@ class Supervisor:
     def _on_exit(self, number: int, code: int) -> None:
         """Handles the end of a rank: restarts it, lets the others continue, or ends the job."""
         self._board.note_end(number, code)
-        self._succeeded |= code == 0
         if code == 0:
+            self._succeeded = number if self._succeeded is None else self._succeeded
             return
-        if self._restarts < self._job.restart_lost and not self._succeeded:
+        if self._restarts < self._job.restart_lost and self._succeeded is None:
             self._restarts += 1
             count = f"{self._restarts} of {self._job.restart_lost}"
             self._say(f"rank {number} {_how(code)}; restart {count}")
             self._start_rank(number)
-        elif self._job.go_on and (self._ranks or self._succeeded):
+        elif self._job.go_on and (self._ranks or self._succeeded is not None):
             self._say(f"rank {number} {_how(code)}; the others go on")
         else:
             self._on_failure(number, code)
@@ -322,8 +322,13 @@ class Supervisor:
     def _on_failure(self, number: int, code: int, spare: int | None = None) -> None:
         """Ends the job after a rank failed. Process `spare` gets no signal: it ends by itself."""
         self._status = 128 - code if code < 0 else code
-        others = "; ending the others" if self._ranks.keys() - {spare} else ""
-        self._end(signal.SIGTERM, f"rank {number} {_how(code)}{others}", spare)
+        message = f"rank {number} {_how(code)}"
+        if self._succeeded is not None:
+            # Perhaps the others failed because this rank no longer takes part.
+            message += f"; rank {self._succeeded} had ended first, with status 0"
+        if self._ranks.keys() - {spare}:
+            message += "; ending the others"
+        self._end(signal.SIGTERM, message, spare)
 
     def _end(self, number: signal.Signals, message: str | None, spare: int | None = None) -> None:
         """Sends all processes but `spare` a signal, and kills those left after the grace period."""

@@ -279,6 +279,15 @@ class EndTest(LaunchTestCase):
         else:
             self.assertEqual(said, [f"jax_cxl.launch: {message}; ending the others"])
 
+    def test_the_rank_that_ended_first_is_named(self):
+        folder = self.enter_context(tempfile.TemporaryDirectory())
+        status, _, stderr = self.launch("-n", "2", "end_one_by_one.py", f"{folder}/ended")
+        self.assertEqual(status, 5)
+        self.assertIn(
+            "jax_cxl.launch: rank 0 failed with status 5; rank 1 had ended first, with status 0\n",
+            stderr,
+        )
+
     def test_a_failing_rank_runs_its_exit_handlers(self):
         status, stdout, _ = self.launch("-n", "3", "exit_handler.py")
         self.assertEqual((status, stdout), (6, "[1] handler\n"))
