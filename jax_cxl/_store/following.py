@@ -106,17 +106,20 @@ def seconds_of(timeout: float | None) -> float:
     return configuration.from_environment().timeout if given is None else given
 
 
-def read(devices: Devices, name: str, wanted: Wanted) -> Version:
-    """Reads a version; see `Store.read`."""
+def read(open_memory: Callable[[], Devices], name: str, wanted: Wanted) -> Version:
+    """Reads a version from the memory that `open_memory` returns; see `Store.read`."""
     read = _read_together if wanted.together else _read_alone
     if wanted.into is None:
-        return read(devices, name, wanted, Previous(None, {}, None, ()))
+        return read(open_memory, name, wanted, Previous(None, {}, None, ()))
     likes = wanted.tree.likes if wanted.tree else ()
     with wanted.into._reusable.taken(wanted.into.tree, likes) as previous:
-        return read(devices, name, wanted, previous)
+        return read(open_memory, name, wanted, previous)
 
 
-def _read_alone(devices: Devices, name: str, wanted: Wanted, previous: Previous) -> Version:
+def _read_alone(
+    open_memory: Callable[[], Devices], name: str, wanted: Wanted, previous: Previous
+) -> Version:
+    devices = open_memory()
     problem: errors.StoreError | None = None
     section, found = candidates(devices, name, wanted)
     tried: set[int] = set()
@@ -231,9 +234,12 @@ def _build(section: Section, records: Records, wanted: Wanted, previous: Previou
     return Version(records[0].version, tree, Reusable(reader.known(), made))
 
 
-def _read_together(devices: Devices, name: str, wanted: Wanted, previous: Previous) -> Version:
+def _read_together(
+    open_memory: Callable[[], Devices], name: str, wanted: Wanted, previous: Previous
+) -> Version:
     """Reads the version that the first process chooses, on all processes or on none."""
     writers = tuple(agreement.processes())
+    devices = _on_all(writers, open_memory)
     first = writers[0] == jax.process_index()
     with contextlib.ExitStack() as leases:
 

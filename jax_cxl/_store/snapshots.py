@@ -34,7 +34,7 @@ class Snapshots:
     """
 
     def __init__(self, where: str, *, keep: int = 2, parity: int = 0) -> None:
-        """Opens the memory, and prepares it if it is new.
+        """Opens the memory. If it is new, the first `save` prepares it.
 
         Args:
           where: URI of the memory (docs/snapshots.md): `file:/path?size=1GiB`,
@@ -52,6 +52,7 @@ class Snapshots:
           TypeError, ValueError: an argument is wrong.
 
         In a job of several processes the first operation raises these errors, on all processes.
+        The first `save` raises them if the memory is new.
 
         Example:
           >>> snapshots = jax_cxl.Snapshots("shm:my_run?size=64MiB")
@@ -59,16 +60,9 @@ class Snapshots:
           >>> step, state = found or (0, state)
           >>> snapshots.save(step, state)
         """
-        self._where = where
-        section, problem = None, None
-        try:
-            arguments.check_layout(where, keep, parity)
-            section = _open(where, keep, parity)
-        except Exception as error:
-            if _compat.distributed.process_count() == 1:
-                raise
-            problem = error
-        self._publisher = Publisher(section, problem, shared=False, advice=_advice(section))
+        self._where, self._keep, self._parity = where, keep, parity
+        self._absent = True  # whether there were no snapshots when the memory was last opened
+        self._publisher = self._look()
 
     def __enter__(self) -> Self:
         return self
@@ -130,7 +124,7 @@ class Snapshots:
 
         After an error nothing of this tree has been written.
         """
-        self._publisher.save(_step(step), tree, copy=copy)
+        self._look(make=True).save(_step(step), tree, copy=copy)
 
     def wait(self, timeout: float | None = None) -> None:
         """Waits until the last save is a valid snapshot.
@@ -153,8 +147,10 @@ class Snapshots:
 
         Processes that replace lost ones call it together with the survivors.
         """
-        self._publisher.agree("latest")
-        found = self._publisher.valid()
+        publisher = self._agree("latest")
+        if publisher is None:
+            return None
+        found = publisher.valid()
         return found[0][0].version if found else None
 
     def restore(self, step: int, like: Any) -> Any:
@@ -181,10 +177,11 @@ class Snapshots:
         except (TypeError, ValueError) as error:
             problem = error
         operation = f"restore({step!r})" if problem is None else "restore"
-        self._publisher.agree(operation, problem)
-        for records in self._publisher.valid():
+        publisher = self._look()
+        publisher.agree(operation, problem)
+        for records in publisher.valid():
             if records[0].version == step:
-                return recovery.restore(self._publisher, records, _rebuild(wanted))
+                return recovery.restore(publisher, records, _rebuild(wanted))
         raise errors.StoreError(
             f"{self._where!r} has no valid snapshot of step {step}: latest() returns the newest"
         )
@@ -209,8 +206,10 @@ class Snapshots:
             wanted = rebuilding.wanted(like)
         except (TypeError, ValueError) as error:
             problem = error
-        self._publisher.agree("restore_latest", problem)
-        return recovery.restore_newest(self._publisher, _rebuild(wanted))
+        publisher = self._agree("restore_latest", problem)
+        if publisher is None:
+            return None
+        return recovery.restore_newest(publisher, _rebuild(wanted))
 
     def repair(self) -> int:
         """Restores lost paths and damaged blocks from parity.
@@ -226,7 +225,7 @@ class Snapshots:
           StoreError: there is no parity, or a snapshot is too damaged for parity. The other
             snapshots have then been repaired.
         """
-        publisher = self._publisher
+        publisher = self._look()
         together = publisher.agree("repair")
         problem: Exception | None = None
         old = publisher.section
@@ -254,6 +253,40 @@ class Snapshots:
     def close(self) -> None:
         """Waits until this process has written its part of the last save."""
         self._publisher.close()
+
+    def _agree(self, operation: str, problem: Exception | None = None) -> Publisher | None:
+        """Returns the publisher when all processes have agreed; None if there are no snapshots."""
+        publisher = self._look()
+        try:
+            publisher.agree(operation, problem)
+        except opening.AbsentError as error:
+            error.__traceback__ = None  # It would keep this object, and so the memory.
+            return None
+        return publisher
+
+    def _look(self, make: bool = False) -> Publisher:
+        """Returns the publisher. Opens the memory if there were no snapshots at the last call.
+
+        Args:
+          make: whether to prepare new memory.
+        """
+        if not self._absent:
+            return self._publisher
+        section: Section | None = None
+        problem: Exception | None = None
+        self._absent = False
+        try:
+            arguments.check_layout(self._where, self._keep, self._parity)
+            section = _open(self._where, self._keep, self._parity, existing=not make)
+        except opening.AbsentError as error:
+            # The traceback would keep this object, and so the memory.
+            self._absent, problem = True, error.with_traceback(None)
+        except Exception as error:
+            if _compat.distributed.process_count() == 1:
+                raise
+            problem = error
+        self._publisher = Publisher(section, problem, shared=False, advice=_advice(section))
+        return self._publisher
 
 
 def _rebuild(wanted: rebuilding.Wanted) -> Callable[[Reader], Any]:
@@ -289,10 +322,12 @@ def _advice(section: Section | None) -> Callable[[int], str]:
     return text
 
 
-def _open(where: str, keep: int, parity: int, *, repair: bool = False) -> Section:
-    """Opens the section of the snapshots. In new memory, makes it first."""
+def _open(
+    where: str, keep: int, parity: int, *, existing: bool = False, repair: bool = False
+) -> Section:
+    """Opens the section of the snapshots. In new memory, makes it first, unless `existing`."""
     least = layout.Geometry(keep, 0, 1, 0, 0).bytes_for(1)
-    devices = opening.open_devices(where, parity, repair=repair, least=least)
+    devices = opening.open_devices(where, parity, existing=existing, repair=repair, least=least)
     found = catalog.entries(devices)
     entry = next((entry for entry in found if entry.name == NAME), None)
     if entry is None:
@@ -300,6 +335,8 @@ def _open(where: str, keep: int, parity: int, *, repair: bool = False) -> Sectio
             raise errors.StoreError(
                 f"{where!r} holds a store with other names: give the snapshots a place of their own"
             )
+        if existing:
+            raise opening.AbsentError(f"there are no snapshots in {where!r} yet: save some first")
         # If another process was faster, this returns the section that it made.
         entry = catalog.create(devices, NAME, keep, None)
     if entry.keep != keep:

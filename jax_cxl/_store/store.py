@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import threading
 import zlib
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from jax_cxl import errors
 from jax_cxl._store import agreement, arguments, following, views
 from jax_cxl._store.following import Version
 from jax_cxl._store.memory import catalog, layout, opening
+from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import validity
 from jax_cxl._store.trees import flatten, sizes
@@ -50,7 +52,7 @@ class Store:
     """
 
     def __init__(self, where: str, *, parity: int | None = None) -> None:
-        """Opens the memory, and prepares it if it is new.
+        """Opens the memory. If it is new, the first call that writes prepares it.
 
         Args:
           where: URI of the memory, as for `Snapshots`. `size` is the size of each path.
@@ -63,13 +65,20 @@ class Store:
           CxlError: the package xxhash is missing.
           TypeError, ValueError: an argument is wrong.
 
+        If there is no store yet, calls that write raise these errors when they make it, and calls
+        that read raise a StoreError. Calls that wait also wait for the store.
+
         Example:
           >>> store = jax_cxl.Store("shm:weights?size=64MiB")
           >>> store.publish("policy", params)
           >>> version, params = store.read("policy", params)
         """
         arguments.check_where(where)
-        self._devices = opening.open_devices(where, parity)
+        self._where, self._parity = where, parity
+        self._opening = threading.Lock()
+        self._opened: Devices | None = None
+        with contextlib.suppress(opening.AbsentError):
+            self._existing()
         self._publishers: dict[str, Publisher] = {}
         self._making = threading.RLock()  # held by the thread that makes or deletes a name
 
@@ -78,6 +87,34 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def _devices(self) -> Devices:
+        """The memory. Raises StoreError if there is no store yet."""
+        return self._existing()
+
+    def _existing(self, seconds: float = 0) -> Devices:
+        """Returns the memory. Waits `seconds` until a job has made the store."""
+        with self._opening:
+            if self._opened is None:
+                self._opened = opening.wait_for_devices(self._where, self._parity, seconds)
+            return self._opened
+
+    def _has(self, name: str) -> bool:
+        """Returns whether the store has a name, or cannot be read."""
+        try:
+            return catalog.find(self._existing(), name) is not None
+        except opening.AbsentError:
+            return False
+        except errors.CxlError:
+            return True
+
+    def _made(self) -> Devices:
+        """Returns the memory, for a call that writes. Makes the store if there is none."""
+        with self._opening:
+            if self._opened is None:
+                self._opened = opening.open_devices(self._where, self._parity)
+            return self._opened
 
     def publish(
         self,
@@ -175,13 +212,16 @@ class Store:
           The version and the tree: `version, tree = store.read(...)`.
 
         Raises:
-          StoreError: there is no such version, it is damaged, or it does not fit `like`.
+          StoreError: there is no store, or no such version, or the version is damaged, or it does
+            not fit `like`.
           StoreTimeoutError: no newer version came in time.
           TypeError, ValueError: an argument, or a leaf of `like`, is wrong; or `into` was given to
             a read before.
         """
         wanted = following.Wanted.of(like, version, newer_than, timeout, into)
-        return following.read(self._devices, catalog.check_name(name), wanted)
+        seconds = 0 if newer_than is None else wanted.seconds
+        open_memory = functools.partial(self._existing, seconds)
+        return following.read(open_memory, catalog.check_name(name), wanted)
 
     def wait(self, name: str, newer_than: int | None = None, timeout: float | None = None) -> int:
         """Waits for a version of a name; returns the newest.
@@ -196,7 +236,8 @@ class Store:
         """
         newer_than = -1 if newer_than is None else arguments.whole("newer_than", newer_than)
         seconds = following.seconds_of(timeout)
-        _, found = following.wait(self._devices, catalog.check_name(name), newer_than, seconds)
+        name = catalog.check_name(name)
+        _, found = following.wait(self._existing(seconds), name, newer_than, seconds)
         return found[0][0].version
 
     def view(self, name: str, like: Any = None, *, version: int | None = None) -> views.View:
@@ -219,7 +260,8 @@ class Store:
           StoreError: as for `read`, or an array has several shards, or is spread over several
             paths. Use `read` then.
         """
-        return views.view(self._devices, catalog.check_name(name), like, version)
+        name = catalog.check_name(name)
+        return views.view(self._devices, name, like, version)
 
     def list(self) -> "Sequence[Listed]":
         """Returns the names in the store, in order."""
@@ -295,7 +337,8 @@ class Store:
           again: whether to make a new publisher, as a new job does, because a process may have been
             replaced.
         """
-        self._devices.check_opener()
+        if self._opened is not None:
+            self._opened.check_opener()
         if again and (old := self._publishers.pop(name, None)) is not None:
             with contextlib.suppress(Exception):  # An earlier call has raised it.
                 old.close()
@@ -326,12 +369,13 @@ class Store:
             if keep is not None:
                 arguments.check_keep(keep)
             flat = describe(writers)
-            entry = catalog.find(self._devices, name)
+            devices = self._made()
+            entry = catalog.find(devices, name)
             kept = keep or 2
             if entry:
-                catalog.check_kind(self._devices, entry, kept)
+                catalog.check_kind(devices, entry, kept)
                 kept = entry.keep
-            geometry = catalog.geometry_for(self._devices, kept)
+            geometry = catalog.geometry_for(devices, kept)
             needed = sizes.section_bytes(flat.description, flat.values, geometry)
             # If a later tree has other shardings, each process may need one more block.
             more += len(writers) if len(writers) > 1 else 0

@@ -21,17 +21,22 @@ def publish_counts(section: Section, columns: dict[str, Column]) -> None:
     section.devices.sessions.count(lease, native.taken_address)
 
 
-def devices_of(store: Any) -> Devices:
+def devices_of(store: Any, *, make: bool = False, seconds: float = 0) -> Devices:
     """Returns the memory of a store, which may be given by its URI.
 
+    Args:
+      store: a `Store`, its URI, or its memory.
+      make: whether to make the store if there is none.
+      seconds: how long to wait until another job has made it.
+
     Raises:
-      StoreError: the store cannot hold a table.
+      StoreError: there is no store, or it cannot hold a table.
     """
     if isinstance(store, Devices):
         return store
     if not isinstance(store, Store):
         store = Store(store)
-    devices: Devices = store._devices
+    devices: Devices = store._made() if make else store._existing(seconds)
     if devices.count != 1:
         raise errors.StoreError(
             f"{devices.where!r} has {devices.count} devices: a table needs a store with one"

@@ -84,7 +84,6 @@ class Table(Taking, Training):
           Array([[ 9, 81],
                  [ 0, 81]], dtype=int32)
         """
-        devices = opening.devices_of(store)
         name = catalog.check_new_name(name)
         given = sources.of(rows, shape, dtype, tensor)
         if trained:
@@ -92,6 +91,7 @@ class Table(Taking, Training):
                 raise ValueError("a trained table cannot have scales: leave them out")
             beside = {key: sources.of_state(key, x, given) for key, x in (state or {}).items()}
             plan = region.Plan.of(given, beside, step_rows)
+            devices = opening.devices_of(store, make=True)
             creating.write_trained(devices, name, plan, [given, *beside.values()])
         else:
             if state is not None:
@@ -100,6 +100,7 @@ class Table(Taking, Training):
             if scales is not None:
                 columns[SCALES] = sources.of(scales)
                 scaling.check(given, columns[SCALES])
+            devices = opening.devices_of(store, make=True)
             creating.write_arrays(devices, name, columns)
         return cls.open(store if isinstance(store, Store) else devices, name)
 
@@ -125,17 +126,17 @@ class Table(Taking, Training):
             takes 72 bytes besides the row itself.
 
         Raises:
-          StoreError: there is no such table, or it is damaged; or it is trained, and cache_rows is
-            not 0.
+          StoreError: there is no store, or no such table, or the table is damaged; or it is
+            trained, and cache_rows is not 0.
           StoreTimeoutError: it was not complete in time.
           TypeError, ValueError: an argument is wrong.
         """
-        devices = opening.devices_of(store)
         name = catalog.check_name(name)
         cache_rows = arguments.whole("cache_rows", cache_rows)
         if cache_rows < 0:
             raise ValueError(f"cache_rows={cache_rows} must not be negative")
         seconds = following.seconds_of(timeout)
+        devices = opening.devices_of(store, seconds=seconds)
         if seconds:
             following.wait(devices, name, -1, seconds)
         section, view = opening.view(devices, name)

@@ -170,11 +170,14 @@ class Pooled:
 
         Raises:
           StoreError: the states are damaged, or do not fit the parameters and the optimizer.
-          PoolTooSmallError: there is no state, and no room for one.
           ValueError, TypeError: as for `init`.
         """
         plan = self._plan_of(params)
         self._newest = self._reader = None
+        if self._publisher is None and not any(
+            has for (has,) in agreement.gather([self._store._has(self._name)])
+        ):
+            return None
         publisher = self._opened(plan, again=True)
         publisher.agree("restore_latest")
         writers = agreement.processes()

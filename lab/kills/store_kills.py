@@ -153,7 +153,7 @@ def main(_: list[str]) -> None:
         where = f"file:{paths}?size={128 << 20}"
         if _POOL.value == "incoherent":
             where += "&coherence=flush"
-        jax_cxl.Store(where, parity=_PARITY.value).close()
+        jax_cxl.Store(where, parity=_PARITY.value)._made()  # empty
         seen = pathlib.Path(folder, "seen")
         seen.touch()
 

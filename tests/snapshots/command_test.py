@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import time
 from typing import NamedTuple
 
@@ -124,13 +125,16 @@ class CommandTest(parameterized.TestCase):
         more = ("/x",) if command == "export" else ()
         with shared_folder.folder() as folder:
             where = f"file:{folder}/a?size=1MiB"
-            self.refused(f"there is no {folder}/a", command, where, *more)
+            absent = re.escape(f"there is no store at '{where}': {folder}/a")
+            self.refused(f"{absent} does not exist. Check the URI", command, where, *more)
             self.assertEmpty(os.listdir(folder))
             path = pathlib.Path(folder, "a")
             path.touch(mode=0o600)
-            self.refused("it is empty", command, where, *more)
+            self.refused(f"{absent} is empty", command, where, *more)
             self.assertEqual(path.stat().st_size, 0)
-        self.refused("write for example shm:", command, "shm:of_no_test", *more)
+        absent = "there is no store at 'shm:of_no_test': /dev/shm/jax_cxl_store.of_no_test"
+        self.refused(absent, command, "shm:of_no_test", *more)
+        self.refused("it needs a name", command, "shm:", *more)
 
     def test_shm_needs_no_size_once_it_is_there(self):
         name = f"command_test.{os.getpid()}"

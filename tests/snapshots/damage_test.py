@@ -151,7 +151,7 @@ class StartTest(absltest.TestCase):
     def test_processes_that_start_together_prepare_new_memory(self):
         """Each process may look at memory of which another has prepared only some devices."""
         with places.place(_tree(0), paths=3) as place:
-            place.open()
+            place.open()._look(make=True)
             prepared = [content[: layout.PAGE_BYTES] for content in place.contents()]
             for device in range(3):
                 place.zero(device)

@@ -119,7 +119,7 @@ class DeviceCopiesTest(parameterized.TestCase):
         copies = host_as_gpu.Copies()
         with places.place(_tree(0), paths=paths, parity=parity) as place:
             snapshots = place.open(parity=parity)
-            snapshots._publisher.section.devices._copies = copies
+            snapshots._look(make=True).section.devices._copies = copies
             with host_as_gpu.arrays_on_gpus():
                 for step in range(3):
                     snapshots.save(step, _tree(step))
@@ -141,7 +141,7 @@ class DeviceCopiesTest(parameterized.TestCase):
         copies.wrong_copy = 0  # The first copy belongs to "large", and has whole blocks.
         with places.place(_tree(0)) as place:
             snapshots = place.open()
-            snapshots._publisher.section.devices._copies = copies
+            snapshots._look(make=True).section.devices._copies = copies
             with host_as_gpu.arrays_on_gpus():
                 snapshots.save(1, _tree(1))
                 snapshots.wait()
@@ -157,7 +157,7 @@ class DeviceCopiesTest(parameterized.TestCase):
             places.place(_tree(0)) as place,
         ):
             snapshots = place.open()
-            snapshots._publisher.section.devices._copies = copies
+            snapshots._look(make=True).section.devices._copies = copies
             with host_as_gpu.arrays_on_gpus():
                 snapshots.save(1, _tree(1))
                 snapshots.wait()
@@ -187,7 +187,7 @@ class DeviceCopiesTest(parameterized.TestCase):
             places.place(tree) as place,
         ):
             snapshots = place.open()
-            snapshots._publisher.section.devices._copies = copies
+            snapshots._look(make=True).section.devices._copies = copies
             with host_as_gpu.arrays_on_gpus():
                 snapshots.save(1, tree)
                 snapshots.wait()

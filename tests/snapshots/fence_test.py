@@ -52,7 +52,7 @@ class _StopsInside:
 
 def _stopped(snapshots, stop: int, meanwhile) -> _StopsInside:
     """Lets a job stop in write number `stop`, and go on when `meanwhile` has returned."""
-    devices = snapshots._publisher.section.devices
+    devices = snapshots._look(make=True).section.devices
     devices.core = _StopsInside(devices.core, stop, meanwhile)
     return devices.core
 
@@ -202,7 +202,7 @@ class GoneTest(parameterized.TestCase):
 
     def test_a_claim_in_a_used_slot_has_begun_nothing(self):
         with places.place({"x": 1}) as place:
-            place.open()
+            place.open()._look(make=True)
             section, slots, last = places.section(place), set(), 0
             for token in range(1, 1000):
                 section.claim = claim = fence.take(section, last, token, 0, 0)

@@ -57,9 +57,9 @@ class TooSmallTest(parameterized.TestCase):
     def test_too_small_for_anything(self):
         with shared_folder.folder() as folder:
             with self.assertRaises(errors.PoolTooSmallError) as caught:
-                places.Place(folder, 64 << 10).open()
+                places.Place(folder, 64 << 10).open()._look(make=True)
             needed = _number(r"at least (\d+) bytes", caught.exception)
-            places.Place(folder, needed).open(keep=2)
+            places.Place(folder, needed).open(keep=2)._look(make=True)
 
     def test_parts_of_a_path(self):
         tree = jnp.zeros(8_000_000)

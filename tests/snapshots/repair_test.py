@@ -171,7 +171,9 @@ class RepairTest(parameterized.TestCase):
     def test_without_parity(self):
         refused = self.assertRaisesRegex(jax_cxl.StoreError, "no parity")
         with places.place(self.trees[0]) as place, refused:
-            place.open().repair()
+            snapshots = place.open()
+            snapshots._look(make=True)
+            snapshots.repair()
 
     @parameterized.parameters(2, 3)
     def test_processes_share_the_work(self, processes):

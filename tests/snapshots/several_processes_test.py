@@ -128,7 +128,9 @@ class SnapshotsTest(Case):
 
     def test_other_memory(self):
         def run(own):
-            self.opened(own, keep=3 if own == 2 else 2, folder=str(own == 2)).latest()
+            snapshots = self.opened(own, keep=3 if own == 2 else 2, folder=str(own == 2))
+            snapshots._look(make=True)
+            snapshots.latest()
 
         text = r"have different memory: process 0 has Geometry\(keep=2.* 2 has Geometry\(keep=3"
         self.all_raise(run, *[(errors.MismatchError, text)] * COUNT)
@@ -156,6 +158,17 @@ class SnapshotsTest(Case):
 
         of_others = errors.StoreError, "process 1 cannot restore_latest: TypeError: keep="
         self.all_raise(run, of_others, (TypeError, "keep="), of_others)
+
+    def test_one_finds_no_store(self):
+        def run(own):
+            snapshots = self.opened(own, folder=str(own == 1))
+            if own == 1:
+                return snapshots.latest()
+            snapshots._look(make=True)
+            return snapshots.latest()
+
+        text = "process 1 cannot latest: AbsentError: there is no store at"
+        self.all_raise(run, *[(errors.StoreError, text)] * COUNT)
 
     def test_a_deletion_is_the_same_error_on_all(self):
         def run(own):

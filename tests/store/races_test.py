@@ -210,7 +210,7 @@ class RacesTest(harness.StoreTest):
             deleting.append(in_thread(delete))
             began.wait(30)
 
-        ring = rings.Ring(own._devices, 1 << 20, "residuals")
+        ring = rings.Ring(own._made(), 1 << 20, "residuals")
         with once(catalog, "create", after=begin):
             stays = catalog.stays
 
@@ -230,7 +230,8 @@ class RacesTest(harness.StoreTest):
                 store.publish("residuals of a model", {"x": X})
             with self.assertRaisesRegex(ValueError, "must not begin with 'residuals '"):
                 jax_cxl.Table.create(store, "residuals of a table", X[:, None])
-            self.assertEmpty(store.list())
+            with self.assertRaisesRegex(jax_cxl.StoreError, "there is no store at"):
+                store.list()
 
     def test_a_view_that_failed_ends_no_other_lease(self):
         with self.open() as store, self.open() as reader:

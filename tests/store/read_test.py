@@ -104,6 +104,7 @@ class ReadTest(harness.StoreTest):
 
     def test_any_version_is_newer_than_none(self):
         with self.open() as store:
+            self.publish(store, "b", 0)
             with self.assertRaisesRegex(jax_cxl.StoreError, "no version newer than -1 within"):
                 store.wait("a", timeout=0.01)
             self.publish(store, "a", 0)
@@ -164,6 +165,7 @@ class ReadTest(harness.StoreTest):
 
     def test_what_is_wrong_is_refused(self):
         with self.open() as store:
+            store._made()
             with self.assertRaisesRegex(jax_cxl.StoreError, "has no 'a'"):
                 store.read("a")
             for name in ("", "a\n", "x" * 129, "\u202e"):

@@ -78,7 +78,7 @@ class WritersTest(harness.StoreTest):
         with self.open() as store:
             needed = layout.Geometry(2, 0, 1, 0, 0).bytes_for(2)
             self.assertEqual(needed % layout.PAGE_BYTES, 0)
-            entry = catalog.create(store._devices, "a", 2, needed + extra)
+            entry = catalog.create(store._made(), "a", 2, needed + extra)
             self.assertEqual(entry.end - entry.start, needed + pages * layout.PAGE_BYTES)
 
     def test_names_come_and_go(self):

@@ -274,6 +274,7 @@ class RefusedTest(StoreCase):
             self.create(rows, name="constant").add([1], one)
 
     def test_arguments_of_create(self):
+        self.store._made()
         rows = random_rows((8, 2), "float32")
         for options, message in (
             ({"trained": True, "scales": np.ones(8, np.float32)}, "cannot have scales"),

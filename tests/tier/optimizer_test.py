@@ -267,7 +267,7 @@ class PooledTest(_Test):
         # The host stands in for the GPUs: it reads pieces of the pool, and its copies end late.
         copies = host_as_gpu.Copies()
         store = self.store(paths)
-        store._devices._copies = copies
+        store._made()._copies = copies
         started = self.enter_context(
             absltest.mock.patch.object(copying, "start", wraps=copying.start)
         )

@@ -73,6 +73,19 @@ bool AnyIsOurs(const std::vector<KeptPath>& paths) {
   return std::ranges::any_of(paths, &KeptPath::ours);
 }
 
+bool HaveNoBytes(const std::vector<KeptPath>& paths) {
+  return std::ranges::all_of(paths, [](const KeptPath& path) {
+    return !path.file || path.file->Size() == 0;
+  });
+}
+
+// The error of kExisting if no path has the signature.
+Status NothingIn(const KeptPath& path, const PoolSpec& spec) {
+  if (path.file) return Error(Code::kNotFound, path.path, " is empty");
+  if (!spec.medium->allocates()) return Error(Code::kNotFound, path.lost);
+  return Error(Code::kNotFound, path.path, " does not exist");
+}
+
 // If the user gives no size, files and missing paths get the size of the
 // existing paths. Fails if no path has a size.
 Status Measure(std::vector<KeptPath>& paths, const PoolSpec& spec) {
@@ -149,6 +162,8 @@ Result<std::vector<KeptPath>> Examine(const PoolSpec& spec,
                                       const Signature& signature, OpenMode mode,
                                       uint64_t least_bytes) {
   CXL_ASSIGN_OR_RETURN(std::vector<KeptPath> paths, OpenAll(spec, signature));
+  if (mode == OpenMode::kExisting && HaveNoBytes(paths))
+    return NothingIn(paths.front(), spec);
   CXL_RETURN_IF_ERROR(Measure(paths, spec));
   CXL_RETURN_IF_ERROR(CheckSizes(paths, spec, least_bytes));
   for (KeptPath& path : paths)
@@ -206,9 +221,7 @@ Result<std::vector<KeptPath>> OpenKeptPaths(const PoolSpec& spec,
   if (incomplete()) found = Examine(spec, signature, mode, least_bytes);
   if (!found.ok()) return found.status();
   if (mode == OpenMode::kExisting && !AnyIsOurs(*found))
-    return Error(
-        Code::kDataLoss, spec.paths.front(),
-        ": it is empty; save something there first, or name another path");
+    return NothingIn(found->front(), spec);
   CXL_RETURN_IF_ERROR(CheckOthers(*found, mode, spec.dead_after_s));
   const bool keep_lost = incomplete();
   for (KeptPath& path : *found) {

@@ -27,8 +27,8 @@ enum class OpenMode : uint8_t {
   // Takes memory that has the signature. If no path has the signature, creates
   // the memory from paths that are missing, empty or all zeros.
   kNormal,
-  // Takes memory that has the signature. Fails with kDataLoss if no path has
-  // the signature.
+  // Takes memory that has the signature. Fails with kNotFound if all paths are
+  // missing, empty or all zeros. Creates nothing.
   kExisting,
   // Like kNormal, but also creates paths that are lost: missing or too short.
   kRepair,

@@ -143,9 +143,13 @@ TEST_F(TakenFilesTest, ExistingMemoryIsNotMade) {
   EXPECT_FALSE(TryOpen(spec, OpenMode::kExisting).ok());
   EXPECT_FALSE(fs::exists(a_));
   WriteFile(a_, "");
-  ExpectRefused(TryOpen(spec, OpenMode::kExisting).status(), Code::kDataLoss,
+  ExpectRefused(TryOpen(spec, OpenMode::kExisting).status(), Code::kNotFound,
                 "empty");
   EXPECT_EQ(fs::file_size(a_), 0u);
+  WriteFile(a_, std::string(8192, '\0'));
+  ExpectRefused(TryOpen(spec, OpenMode::kExisting).status(), Code::kNotFound,
+                "empty");
+  EXPECT_EQ(fs::file_size(a_), 8192u);
 }
 
 TEST_F(TakenFilesTest, TheLostPathIsNamed) {

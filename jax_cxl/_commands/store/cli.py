@@ -1,6 +1,7 @@
 """The command line of `python -m jax_cxl store`."""
 
 import argparse
+import contextlib
 import fcntl
 import os
 import pathlib
@@ -221,7 +222,7 @@ def _import(options: argparse.Namespace) -> int:
 
 def _import_snapshot(options: argparse.Namespace, tree: object) -> int:
     keep, parity, version = options.keep, options.parity, options.version
-    if _exists(options.where):
+    with contextlib.suppress(opening.AbsentError):
         devices = _open(options.where)
         parity = devices.parity if parity is None else parity
         if entry := catalog.find(devices, snapshots.NAME):
@@ -328,18 +329,14 @@ def _files(path: pathlib.Path) -> Any:
     return safetensors_files if path.suffix == ".safetensors" else orbax_files
 
 
-def _exists(where: str) -> bool:
-    return any(os.path.exists(path) for path in opening.spec_of(where).paths)
-
-
 def _contents(where: str) -> str:
     """Describes what memory holds; returns "" if it is new or all zeros."""
-    if not _exists(where):
-        return ""
     try:
         devices = _open(where)
+    except opening.AbsentError:
+        return ""
     except errors.StoreError as error:
-        return "" if str(error).endswith(superblocks.EMPTY) else f"may hold something: {error}"
+        return f"may hold something: {error}"
     names = [entry.name for entry in catalog.entries(devices)]
     return f"holds the names {names}" if names else ""
 

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import logging
-import os
+import time
 
 from jax_cxl import _core, errors
 from jax_cxl._job import configuration
@@ -13,12 +13,17 @@ from jax_cxl._store.memory import layout, superblocks
 from jax_cxl._store.memory.devices import Devices
 
 _SHM = "/dev/shm/jax_cxl_store."
+_POLL_SECONDS = 0.01
+
+
+class AbsentError(errors.StoreError):
+    """There is no store yet: the paths are missing, empty or all zeros."""
 
 
 def spec_of(where: str) -> pool_uri.PoolSpec:
     """Reads the URI of a store. It is like a pool's URI, but `shm:` names a file that stays.
 
-    `shm:` therefore needs a name, and a size if the file does not exist yet.
+    `shm:` therefore needs a name.
 
     Raises:
       InvalidPoolError: the URI is wrong.
@@ -26,13 +31,12 @@ def spec_of(where: str) -> pool_uri.PoolSpec:
     spec = pool_uri.parse(where)
     if not spec.medium.in_dev_shm:
         return spec
-    path = _SHM + spec.paths[0] if spec.paths else ""
-    if not path or not (spec.bytes or os.path.exists(path)):
+    if not spec.paths:
         raise errors.InvalidPoolError(
-            f"a store cannot be in {where!r}: it needs a size, and a name by which other jobs"
-            " find it; write for example shm:my_run?size=1GiB"
+            f"a store cannot be in {where!r}: it needs a name by which other jobs find it; write"
+            " for example shm:my_run?size=1GiB"
         )
-    return dataclasses.replace(spec, kind="file", paths=(path,))
+    return dataclasses.replace(spec, kind="file", paths=(_SHM + spec.paths[0],))
 
 
 def open_devices(
@@ -50,20 +54,17 @@ def open_devices(
     Args:
       where: URI.
       parity: 0 or 1; None takes the value in the superblock, and 0 in new memory.
-      existing: whether new memory is an error.
+      existing: whether new memory is an error. Nothing is created then.
       repair: whether to create lost paths again.
       least: bytes that each device must have for sections.
 
     Raises:
       PoolError: the memory cannot be mapped.
+      AbsentError: `existing`, and there is no store.
       StoreError: the memory holds something else, or was made with other arguments.
     """
     spec = spec_of(where)
     _check_parity(where, spec, parity)
-    if existing and not any(os.path.exists(path) for path in spec.paths):
-        raise errors.StoreError(
-            f"there is no {', '.join(spec.paths)}: name memory that a job has written"
-        )
     mode = "repair" if repair else "existing" if existing else "normal"
     core = _open_core(where, spec, mode, least)
     found, problems, blank = superblocks.read(core)
@@ -71,7 +72,7 @@ def open_devices(
         parity = next(iter(found.values())).parity if found else 0
     if existing and not found:
         problem = next(iter((problems | blank).values()))
-        raise errors.StoreError(f"there is no store in {where!r}: {problem}")
+        raise errors.StoreError(f"there is no store at {where!r}: {problem}")
     expect = functools.partial(
         layout.Superblock, parity, core.num_devices, device_bytes=core.device_bytes
     )
@@ -110,6 +111,33 @@ def open_devices(
     return devices
 
 
+def wait_for_devices(where: str, parity: int | None, seconds: float) -> Devices:
+    """Maps the memory of a store. Waits until a job has made the store.
+
+    Raises:
+      AbsentError: there is no store, and `seconds` is 0.
+      StoreTimeoutError: there was none within this time.
+      PoolError: as for `open_devices`.
+    """
+    start = time.monotonic()
+    warn_after = configuration.from_environment().warn_after
+    while True:
+        try:
+            return open_devices(where, parity, existing=True)
+        except AbsentError as error:
+            waited = time.monotonic() - start
+            if not seconds:
+                raise
+            if waited > seconds:
+                raise errors.StoreTimeoutError(
+                    f"{error}. No job made it within {seconds:g} s"
+                ) from error
+            if waited > warn_after:
+                logging.getLogger("jax_cxl").warning("waiting, because %s", error)
+                warn_after = seconds
+        time.sleep(_POLL_SECONDS)
+
+
 def format_devices(where: str, parity: int) -> Devices:
     """Clears the memory, whatever it holds, and writes superblocks.
 
@@ -140,8 +168,15 @@ def _open_core(
             least_bytes=0 if mode == "existing" else layout.SECTIONS_OFFSET + least,
             dead_after=configuration.from_environment().heartbeat_timeout,
         )
+    except errors.PoolNotFoundError as error:
+        if mode != "existing":
+            raise
+        raise AbsentError(
+            f"there is no store at {where!r}: {error}. Check the URI. The first call that writes"
+            " makes the store: Store.publish, Table.create or Snapshots.save"
+        ) from error
     except errors.PoolCorruptError as error:
-        problem = "there is no store in" if mode == "existing" else "a store cannot be in"
+        problem = "there is no store at" if mode == "existing" else "a store cannot be in"
         raise errors.StoreError(f"{problem} {where!r}: {error}") from error
 
 

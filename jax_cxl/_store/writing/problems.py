@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from jax_cxl import errors
 from jax_cxl._store import agreement
+from jax_cxl._store.memory import opening
 from jax_cxl._store.writing import fence
 
 # Errors that end a publisher. All processes raise the same kind, so that the publisher ends on all.
@@ -48,9 +49,11 @@ def raise_disagreement(
       problem: the problem of this process.
     """
     told = [json.loads(text) for text in texts]
-    if problem is not None:
+    absent = [text.startswith(opening.AbsentError.__name__) for *_, text in told]
+    # A process that finds no store raises the problem of another process that has one.
+    if problem is not None and (all(absent) or not isinstance(problem, opening.AbsentError)):
         raise problem
-    for process, (operation, _, text) in zip(writers, told, strict=True):
+    for _, process, (operation, _, text) in sorted(zip(absent, writers, told, strict=True)):
         if text:
             raise errors.StoreError(f"process {process} cannot {operation}: {text}")
     other = next(number for number, of in enumerate(told) if of != told[0])

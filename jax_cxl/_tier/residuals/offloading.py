@@ -183,5 +183,5 @@ class _Offloaded:
             f"the residuals {', '.join(texts)} of {self.calls} calls need {needed} bytes for each"
             " device"
         )
-        self._rings.append(Ring(self.store._devices, needed, what))
+        self._rings.append(Ring(self.store._made(), needed, what))
         return self._rings[-1]
