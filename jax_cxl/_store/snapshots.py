@@ -279,8 +279,8 @@ class Snapshots:
             arguments.check_layout(self._where, self._keep, self._parity)
             section = _open(self._where, self._keep, self._parity, existing=not make)
         except opening.AbsentError as error:
-            # The traceback would keep this object, and so the memory.
-            self._absent, problem = True, error.with_traceback(None)
+            # The tracebacks of `error` and its cause would keep this object, and so the memory.
+            self._absent, problem = True, opening.AbsentError(str(error))
         except Exception as error:
             if _compat.distributed.process_count() == 1:
                 raise

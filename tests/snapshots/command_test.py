@@ -263,7 +263,7 @@ class CommandTest(parameterized.TestCase):
             self.assertTrue(place.paths[1].read_bytes().startswith(b"A novel."))
             self.done("format", place.where, "--yes", "--parity=1")
             snapshots = place.open(parity=1)
-            self.assertIsNone(snapshots.latest())
+            snapshots._look(make=True)
             self.refused("in use by a job", "format", place.where, "--yes")
             del snapshots
 

@@ -230,6 +230,11 @@ class PooledTest(_Test):
             deleted = {x.is_deleted() for x in jax.tree.leaves((params, grads))}
             self.assertEqual(deleted, {donate})
 
+    def test_restore_latest_of_nothing_creates_nothing(self):
+        optimizer = self.pooled(_OPTIMIZERS["adamw"], self.store())
+        self.assertIsNone(optimizer.restore_latest(_params()))
+        self.assertEmpty(os.listdir(self.folder))
+
     def test_a_death_at_any_write_leaves_the_last_whole_step(self):
         store = self.store()
         optimizer = self.pooled(_OPTIMIZERS["adamw"], store)
