@@ -168,7 +168,7 @@ def main(argv: list[str]) -> None:
     training.connect()
     sizes, dtype, optimizer = training.model()
     trainer = JitTrainer(sizes, dtype, optimizer, _TENSOR_PARALLEL.value)
-    run = training.train(training.Program("XLA's"), trainer, training.load_corpus())
+    run = training.train(training.Program("inserted by XLA"), trainer, training.load_corpus())
     training.write(run)
 
 

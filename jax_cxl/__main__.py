@@ -1,5 +1,6 @@
 """The command line: `jax_cxl <command> [options]`, or `python -m jax_cxl <command> [options]`."""
 
+import difflib
 import importlib
 import os
 import select
@@ -15,7 +16,7 @@ COMMANDS = {
     ),
     "doctor": ("jax_cxl._commands.status.doctor", "check whether this machine can run jax_cxl"),
     "launch": ("jax_cxl._commands.launch.cli", "run a script as several ranks on this machine"),
-    "nccl": ("jax_cxl._nccl.cli", "print the environment that gives NCCL programs the pool"),
+    "nccl": ("jax_cxl._commands.nccl", "print the environment that gives NCCL programs the pool"),
     "run": ("jax_cxl._commands.launch.run_program", "run a program through the pool"),
     "store": ("jax_cxl._commands.store.cli", "list, check, copy and mend what is in a store"),
     "status": ("jax_cxl._commands.status.status", "show which ranks of a job wait for which"),
@@ -52,7 +53,9 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if first not in COMMANDS:
         if first:
-            print(f"jax_cxl: there is no command {first!r}\n", file=sys.stderr)
+            near = difflib.get_close_matches(first, COMMANDS, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            print(f"jax_cxl: there is no command {first!r}{hint}\n", file=sys.stderr)
         print(_help(), file=sys.stderr)
         return 2
     module = importlib.import_module(COMMANDS[first][0])

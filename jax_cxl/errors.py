@@ -6,6 +6,7 @@ instance of `jax.errors.JaxRuntimeError`. `docs/errors.md` has advice for each o
 """
 
 import contextlib
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -151,9 +152,22 @@ _REPORT = (
     " python -m jax_cxl doctor"
 )
 # The end of the message for a lost rank, unless the message already says what to do.
-_CONTINUE = (
-    ". The output of the lost rank may have the reason. jax_cxl.regroup() continues without it"
-)
+_OUTPUT = ". The output of the lost rank may have the reason. "
+
+
+def _advice_if_lost() -> str:
+    """Returns how a program can go on without a rank.
+
+    That depends on the launcher, whose variables are in `_job/variables.py`.
+    """
+    if "JAX_CXL_LAUNCH_GO_ON" in os.environ:
+        return "On CPUs jax_cxl.regroup() continues without it"
+    if "JAX_CXL_LAUNCH_SIZE" in os.environ:
+        return (
+            "This launcher now ends all ranks. With its option --go-on they may continue without it"
+            " (jax_cxl.regroup), and with --restarts N they start again"
+        )
+    return "Start all processes again; under python -m jax_cxl.launch --go-on others may continue"
 
 
 def message_of(code: str, message: str) -> str:
@@ -161,7 +175,7 @@ def message_of(code: str, message: str) -> str:
     if code == "INTERNAL" and "please report" not in message:
         return message.rstrip(".") + _REPORT
     if code == "PEER_LOST" and "regroup" not in message:
-        return message.rstrip(".") + _CONTINUE
+        return message.rstrip(".") + _OUTPUT + _advice_if_lost()
     return message
 
 

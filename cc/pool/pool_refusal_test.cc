@@ -85,6 +85,10 @@ TEST(PoolRefusalTest, FilesOthersCanWriteAreRefused) {
     EXPECT_EQ(CreateCode(FileSpec({dir / "open"}), "chmod 600"),
               Code::kPermissionDenied);
   }
+  WriteFile(dir / "open", "a novel");
+  EXPECT_EQ(CreateCode(FileSpec({dir / "open"}),
+                       "holds data that are not a pool; name another path"),
+            Code::kPermissionDenied);
 }
 
 TEST(PoolRefusalTest, FilesOfOtherUsersAreRefused) {

@@ -90,6 +90,38 @@ def environment(
     return variables
 
 
+def describe(hosts: str, base: Mapping[str, str] = os.environ) -> str:
+    """Returns a sentence: which communicators of a program go through pools, or why none does.
+
+    Args:
+      hosts: as for `environment`.
+      base: the environment of the program.
+    """
+    none = "no communicator of NCCL goes through a pool"
+    pool = base.get("JAX_CXL_NCCL_POOL")
+    if not _has_gpu():
+        return f"{none}: this machine has no NVIDIA GPU (there is no /dev/nvidia0)"
+    if hosts == "machines" and not pool:
+        return (
+            f"{none}: JAX_CXL_NCCL_HOSTS=machines needs memory that several machines share, which"
+            " JAX_CXL_NCCL_POOL names"
+        )
+    given = base.get("JAX_CXL_NCCL_LIBRARY")
+    if given and not os.path.exists(given):
+        return f"{none}: JAX_CXL_NCCL_LIBRARY={given}, NVIDIA's NCCL, does not exist"
+    of = {"all": "GPUs"}.get(hosts, hosts)
+    real = given or real_path() or "NVIDIA's NCCL that the program brings (this Python has none)"
+    return (
+        f"communicators of NCCL over several {of} go through pools in {pool or '/dev/shm'}, and the"
+        f" others to {real}; NCCL_DEBUG=INFO names each"
+    )
+
+
+def _has_gpu() -> bool:
+    places = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg", "/proc/driver/nvidia/version")
+    return any(map(os.path.exists, places))
+
+
 def functions(library: pathlib.Path) -> set[str]:
     """Returns the functions of NCCL that a library exports.
 

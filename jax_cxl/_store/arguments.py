@@ -27,7 +27,7 @@ def check_keep(keep: Any) -> None:
     """Raises an error if `keep` is wrong."""
     if not 2 <= whole("keep", keep) < 1 << 16:
         raise ValueError(
-            f"keep={keep} must be from 2 to 65535: how many snapshots are kept while another"
+            f"keep={keep} must be from 2 to 65535: how many versions are kept while another"
             " is saved"
         )
 

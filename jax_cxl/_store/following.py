@@ -88,7 +88,10 @@ class Wanted:
         if newer_than is not None:
             newer_than = arguments.whole("newer_than", newer_than)
         if into is not None and not isinstance(into, Version):
-            raise TypeError(f"into={type(into).__name__} must be what store.read has returned")
+            raise TypeError(
+                f"into={type(into).__name__} must be what store.read has returned, not its tree:"
+                " last = store.read(name), and then store.read(name, into=last)"
+            )
         if into is not None:
             into._reusable.check()
         tree = None if like is None else rebuilding.wanted(like)
@@ -131,7 +134,7 @@ def _read_alone(
                 try:
                     return _build(section, records, wanted, previous)
                 except errors.StoreError as error:
-                    if wanted.version is not None:
+                    if wanted.version is not None or isinstance(error, rebuilding.MisfitError):
                         raise
                     problem = error
                     logging.getLogger("jax_cxl").warning(

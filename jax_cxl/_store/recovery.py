@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from jax_cxl import errors
 from jax_cxl._store import agreement
+from jax_cxl._store.reading import rebuilding
 from jax_cxl._store.reading.restoring import Reader
 from jax_cxl._store.reading.validity import Records
 from jax_cxl._store.writing.problems import in_words
@@ -35,16 +36,18 @@ def restore(publisher: Publisher, records: Records, read: Callable[[Reader], Res
         result.append(read(Reader(publisher.section, records)))
     except Exception as error:
         problem = error
-    # 1 stands for a StoreError, after which `restore_newest` tries an older version. 2 stands for
-    # any other error, after which it does not.
-    kind = 0 if problem is None else 2 - isinstance(problem, errors.StoreError)
+    # After a StoreError because of damage, `restore_newest` tries an older version. After any other
+    # error it does not.
+    kind = 0 if problem is None else 3
+    if isinstance(problem, errors.StoreError):
+        kind = 2 if isinstance(problem, rebuilding.MisfitError) else 1
     kinds = [kind for (kind,) in agreement.gather([kind])]
     if any(kinds):
         texts = agreement.gather_bytes(in_words(problem).encode())
         worst = kinds.index(max(kinds))
         if problem is not None and kind == max(kinds):
             raise problem
-        make = errors.StoreError if max(kinds) == 1 else errors.CxlError
+        make = (errors.StoreError, rebuilding.MisfitError, errors.CxlError)[max(kinds) - 1]
         raise make(
             f"process {writers[worst]} could not restore"
             f" {publisher.section.text_of(records[0].version)}:"
@@ -64,12 +67,14 @@ def restore_newest(
       read: as for `restore`.
 
     Raises:
-      StoreError: all versions are damaged, or do not fit.
+      StoreError: all versions are damaged, or the newest undamaged one does not fit.
     """
     problem: Exception | None = None
     for records in publisher.valid():
         try:
             return records[0].version, restore(publisher, records, read)
+        except rebuilding.MisfitError:
+            raise
         except errors.StoreError as error:
             problem = error
             logging.getLogger("jax_cxl").warning(

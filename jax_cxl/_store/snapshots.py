@@ -198,7 +198,7 @@ class Snapshots:
           Its step and the tree; None if there is no snapshot.
 
         Raises:
-          StoreError: all snapshots are damaged, or do not fit `like`.
+          StoreError: all snapshots are damaged, or the newest undamaged one does not fit `like`.
           TypeError: a leaf of `like` is wrong.
         """
         problem: Exception | None = None

@@ -6,6 +6,7 @@ XLA makes the devices in all processes together.
 """
 
 import atexit
+import sys
 import threading
 from concurrent.futures import Future
 
@@ -52,7 +53,14 @@ def _run() -> None:
         while not _compat.backends.made() and not _ends.wait(_POLL_SECONDS):
             pass
         if _compat.backends.made() and jax.process_count() > 1:
-            lifecycle.ensure_started()
+            running = lifecycle.ensure_started()
+            if jax.process_index() == 0:
+                print(
+                    f"jax_cxl: the collectives of these {len(running.rank_of_device)} ranks go"
+                    f" through the pool ({running.spec.uri}); JAX_CXL_LOG=info lists them",
+                    file=sys.stderr,
+                    flush=True,
+                )
         _outcome.set_result(None)
     except BaseException as error:
         _outcome.set_exception(error)

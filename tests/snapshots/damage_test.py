@@ -231,11 +231,17 @@ class ForeignTest(parameterized.TestCase):
             _save_two(place)
             snapshots = place.open()
             for like, why in [
-                ({"large": jnp.zeros((4, 150_000))}, "has shape .4, 150001. in the snapshot"),
-                ({"large": jnp.zeros((4, 150_001), jnp.bfloat16)}, "is float32 in the snapshot"),
+                (
+                    {"large": jnp.zeros((4, 150_000))},
+                    "saved with shape .4, 150001., and `like`",
+                ),
+                (
+                    {"large": jnp.zeros((4, 150_001), jnp.bfloat16)},
+                    "saved as float32, and `like` has",
+                ),
                 ({"large": 1}, "is an array"),
                 ({"step": jnp.zeros(())}, "is the value 1, not an array"),
-                ({"small": jax.random.key(0)}, "is an array in the snapshot"),
+                ({"small": jax.random.key(0)}, "was saved as an array, and `like` has"),
                 ({"other": 1}, r"has no leaf \['other'\]"),
                 (jnp.zeros(1), "has no leaf .the whole tree."),
             ]:

@@ -148,7 +148,7 @@ class SnapshotsTest(Case):
                 snapshots.wait()
             raise raised.exception
 
-        text = "could not save: TypeError: a snapshot cannot hold"
+        text = "could not save: TypeError: a store cannot hold"
         of_others = errors.StoreError, f"process 1 {text}"
         self.all_raise(run, of_others, (TypeError, r"cannot hold \['a'\]"), of_others)
 

@@ -10,7 +10,9 @@ import sys
 
 import pytest
 
-from jax_cxl._nccl import cli, library
+from jax_cxl._commands import nccl as cli
+from jax_cxl._commands.launch import cli as launch, run_program
+from jax_cxl._nccl import library
 
 _SOURCES = pathlib.Path(__file__).parents[2] / "cc/nccl_library"
 
@@ -256,6 +258,50 @@ def test_environment(monkeypatch, tmp_path):
     # A launcher in a launcher does not name the library twice.
     twice = library.environment("all", library.environment("all", {}))
     assert twice["LD_PRELOAD"] == f"{tmp_path}/libnccl.so.2"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "hosts", "variables", "says"),
+    [
+        (False, "all", {}, "no communicator of NCCL goes through a pool: .* has no NVIDIA GPU"),
+        (True, "machines", {}, "no communicator of NCCL .*=machines needs memory"),
+        (True, "all", {"JAX_CXL_NCCL_LIBRARY": "/missing"}, "no communicator .* does not exist"),
+        (
+            True,
+            "all",
+            {},
+            "over several GPUs go through pools in /dev/shm, and the others to /.*libnccl",
+        ),
+        (
+            True,
+            "machines",
+            {"JAX_CXL_NCCL_POOL": "dax:/dev/dax0.0"},
+            "over several machines go through pools in dax:/dev/dax0.0,",
+        ),
+    ],
+)
+def test_what_goes_through_a_pool(monkeypatch, capsys, tmp_path, gpu, hosts, variables, says):
+    monkeypatch.setattr(library, "path", lambda: tmp_path / "libnccl.so.2")
+    (tmp_path / "libnccl").touch()
+    monkeypatch.setattr(library, "real_path", lambda: tmp_path / "libnccl")
+    monkeypatch.setattr(library, "_has_gpu", lambda: gpu)
+    for name in ("JAX_CXL_NCCL_LIBRARY", "JAX_CXL_NCCL_POOL"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    if not (gpu and hosts == "all" and not variables):
+        monkeypatch.setattr(library, "environment", lambda *_, **__: {})
+    ran = []
+    monkeypatch.setattr(os, "execve", lambda *arguments: ran.append(arguments))
+    run_program.main(["--nccl", f"--hosts={hosts}", "true"])
+    assert len(ran) == 1
+    assert re.search(f"^jax_cxl: --nccl: .*{says}", capsys.readouterr().err)
+    if hosts == "all":  # All that the launcher has.
+        script = tmp_path / "a.py"
+        script.touch()
+        monkeypatch.setattr(os, "environ", dict(os.environ))
+        launch._parse(["--nccl", str(script)])
+        assert re.search(f"^jax_cxl: --nccl: .*{says}", capsys.readouterr().err)
 
 
 def test_command_without_the_library(monkeypatch, capsys):

@@ -167,7 +167,9 @@ Status WaitMonitor::CheckTime(const Wait& wait, double waited,
   if (waited > times_.warn_after_s &&
       Seconds(now - last_warning_) > times_.warn_after_s) {
     last_warning_ = now;
-    std::fprintf(stderr, "jax_cxl: warning: %s\n",
+    std::fprintf(stderr,
+                 "jax_cxl: warning: %s. python -m jax_cxl status shows which "
+                 "ranks wait for which\n",
                  DescribeWait(wait, waited).text.c_str());
   }
   return OkStatus();

@@ -33,6 +33,14 @@ constexpr std::chrono::milliseconds kLockPause(5);
 // opens it, before this process gives up.
 constexpr int kOpenAttempts = 10;
 
+// Returns true if a file begins with data, and these are not a pool.
+bool HoldsOtherData(int fd, const std::string& path) {
+  std::byte page[kPageBytes] = {};
+  const Result<uint64_t> got = ReadAt(fd, path, 0, 0, page);
+  if (!got.ok() || *got == 0) return false;
+  return HoldsPool(page, *got, path).status().code() == Code::kDataLoss;
+}
+
 Result<struct stat> Stat(int fd, const std::string& path) {
   struct stat info;
   if (fstat(fd, &info) != 0) return FileError(errno, "inspect", path);
@@ -81,7 +89,11 @@ Status PoolFile::CheckOurs() const {
   if ((info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
     return Error(Code::kPermissionDenied, path_, " can be ",
                  info.st_mode & (S_IWGRP | S_IWOTH) ? "written" : "read",
-                 " by other users; run chmod 600 on it or name another path");
+                 " by other users",
+                 HoldsOtherData(fd(), path_)
+                     ? ", and holds data that are not a pool; name another "
+                       "path (or run chmod 600 on it, if it is your store)"
+                     : "; run chmod 600 on it or name another path");
   }
   if (info.st_nlink > 1) {
     return Error(Code::kPermissionDenied, path_, " has ", info.st_nlink,

@@ -1,10 +1,23 @@
 #include "cc/pool/open/file_error.h"
 
+#include <sys/statvfs.h>
+
 #include <cerrno>
 #include <string>
 #include <system_error>
 
 namespace jax_cxl::pool {
+namespace {
+
+// Returns true if the file system of a path has free blocks, but no free inode.
+bool LacksInodes(const std::string& path) {
+  const std::string folder = path.substr(0, path.rfind('/') + 1);
+  struct statvfs info = {};
+  return statvfs(folder.empty() ? "." : folder.c_str(), &info) == 0 &&
+         info.f_files > 0 && info.f_favail == 0 && info.f_bavail > 0;
+}
+
+}  // namespace
 
 Status FileError(int error, const std::string& action,
                  const std::string& path) {
@@ -42,6 +55,11 @@ Status FileError(int error, const std::string& action,
       return Error(Code::kResourceExhausted, text,
                    "; raise the limit on open files (ulimit -n)");
     case ENOSPC:
+      if (LacksInodes(path))
+        return Error(Code::kResourceExhausted, text,
+                     "; its file system has space, but no inode for another "
+                     "file (df -i): remove files, or name another path");
+      [[fallthrough]];
     case EDQUOT:
     case ENOMEM:
       return Error(Code::kResourceExhausted, text,

@@ -21,11 +21,13 @@ namespace jax_cxl::pool {
 namespace {
 
 Status NoSpace(const std::string& path, uint64_t needed, uint64_t free) {
-  return Error(Code::kResourceExhausted, "no space for ", path, ": the pool ",
-               "needs ", FormatBytes(needed), ", but only ", FormatBytes(free),
-               " are free; pass a smaller size=, delete files of dead jobs, or "
-               "enlarge the file system (for /dev/shm: mount -o "
-               "remount,size=..., in a container --shm-size=...)");
+  return Error(Code::kResourceExhausted, "no space for ", path, ": it needs ",
+               FormatBytes(needed), ", but only ", FormatBytes(free),
+               " are free; remove what dead jobs have left (python -m jax_cxl "
+               "clean), pass a smaller size= (for a pool: "
+               "JAX_CXL_POOL='shm:?size=...'), or enlarge the file system (for "
+               "/dev/shm: mount -o remount,size=..., in a container "
+               "--shm-size=...)");
 }
 
 // Returns the error for EFBIG, which has two causes: the process may not write
@@ -89,7 +91,7 @@ int Append(int fd, uint64_t size, uint64_t end) {
 Status CannotGrow(const std::string& path, uint64_t size, uint64_t needed) {
   return Error(
       Code::kInvalidArgument, path, " has ", FormatBytes(size),
-      ", but the pool needs ", FormatBytes(needed),
+      ", but it needs ", FormatBytes(needed),
       ", and its file system does not let files grow; make the file "
       "with its size, with the file system's own tool (for famfs: famfs "
       "creat -s ",

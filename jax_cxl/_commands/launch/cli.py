@@ -159,7 +159,7 @@ def _wait(child: int, signals: Sequence[signal.Signals]) -> int:
 
 def _parse(arguments: Sequence[str] | None) -> Job:
     """Returns the job that the command line describes."""
-    parser = argparse.ArgumentParser(
+    parser = option_types.Parser(
         prog="jax_cxl.launch",
         usage=_USAGE,
         description=_DESCRIPTION,
@@ -222,6 +222,7 @@ def _parse(arguments: Sequence[str] | None) -> Job:
             os.environ.update(nccl.environment("all", one_gpu=one_gpu))
         except FileNotFoundError as error:
             parser.error(f"--nccl: {error}")
+        print(f"jax_cxl: --nccl: {nccl.describe('all')}", file=sys.stderr, flush=True)
     if not job.m and not os.path.isfile(job.command[0]):
         parser.error(f"no such file: {job.command[0]}")
     cores = len(os.sched_getaffinity(0))

@@ -55,6 +55,8 @@ def main(arguments: Sequence[str]) -> int:
             environment |= library.environment(options.hosts)
         except FileNotFoundError as error:
             parser.error(f"--nccl: {error}")
+        said = library.describe(options.hosts, environment)
+        print(f"jax_cxl: --nccl: {said}", file=sys.stderr, flush=True)
     if options.replace_collectives:
         if not entry_point.is_installed():
             parser.error(entry_point.absent())

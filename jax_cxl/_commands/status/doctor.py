@@ -8,6 +8,7 @@ import mmap
 import os
 import pathlib
 import resource
+import tempfile
 from collections.abc import Iterator, Sequence
 
 from jax_cxl._commands import option_types
@@ -28,7 +29,7 @@ _MIB = 1 << 20
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the command; returns 1 if there is a problem, else 0."""
-    parser = argparse.ArgumentParser(prog="python -m jax_cxl doctor", description=_DESCRIPTION)
+    parser = option_types.command("doctor", _DESCRIPTION)
     parser.add_argument(
         "--ranks",
         type=option_types.whole_number(1),
@@ -122,8 +123,17 @@ def check_pool(ranks: int) -> Iterator[Finding]:
 
 
 def _space(folder: str, needed: int, name: str) -> Finding:
-    """Compares the size of a pool with the free space of a file system."""
-    space = os.statvfs(folder)
+    """Compares the size of a pool with the free space of a file system, where it makes a file."""
+    try:
+        space = os.statvfs(folder)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        return problem(
+            f"{folder}: this user cannot make a file there ({error.strerror}), and {name} is one:"
+            " make it writable (chmod 1777), or put the pool into a file elsewhere"
+            " (JAX_CXL_POOL=file:/path?size=...)"
+        )
     free, total = space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize
     text = (
         f"{folder}: {free / _MIB:.0f} of {total / _MIB:.0f} MiB are free,"

@@ -116,6 +116,7 @@ def begin(awaited: Sequence[int], timeout: float) -> None:
             # and waits until this process makes them too.
             announced = making_devices.announcements
             wait_for(lambda: announced().keys() >= set(missing()) or None, timeout, problem)
+            _check_counts()  # JAX waits two minutes for a process that does not exist.
             jax.devices()
         wait_for(lambda: not missing() or None, deadline - time.monotonic(), problem)
         _check_versions()
@@ -221,7 +222,7 @@ def _post(failure: str | None, code: str | None = None) -> None:
     who: dict[str, Any] = {"pid": os.getpid(), "start": process_identity.start_of(os.getpid())}
     who |= {"host": socket.gethostname(), "boot_id": process_identity.boot_id()}
     who |= {"pid_namespace": process_identity.pid_namespace(), "failure": failure, "code": code}
-    who |= {"versions": _versions()}
+    who |= {"versions": _versions(), "processes": _compat.distributed.process_count()}
     _compat.distributed.post(_folder(_attempt), json.dumps(who))
 
 
@@ -231,6 +232,19 @@ def _versions() -> str:
     except importlib.metadata.PackageNotFoundError:
         ours = "of a folder of sources"
     return f"jax_cxl {ours}, jax {jax.__version__}, jaxlib {jaxlib.version.__version__}"
+
+
+def _check_counts() -> None:
+    """Raises if a process that has arrived was told another number of processes."""
+    own, count = _compat.distributed.process_id(), _compat.distributed.process_count()
+    for process, who in sorted(_arrivals(_attempt).items()):
+        if who.get("processes", count) != count:
+            raise errors.NotInitializedError(
+                f"process {own} was started as one of {count} processes, and process {process} (pid"
+                f" {who['pid']} on host {who['host']}) as one of {who['processes']}: pass the same"
+                " num_processes to jax.distributed.initialize in all processes, or start all of"
+                " them by one launcher"
+            )
 
 
 def _check_versions() -> None:
@@ -268,6 +282,7 @@ def check_others() -> None:
     """
     if not _several():
         return
+    _check_counts()
     # A process may have died before it arrived in this attempt. Its arrival in the previous attempt
     # identifies the process.
     before = {p: who | {"failure": None} for p, who in _arrivals(_attempt - 1).items()}

@@ -15,6 +15,10 @@ from jax_cxl._store.reading.reusing import Arrays
 from jax_cxl._store.trees import collector, flatten, leaves, names
 
 
+class MisfitError(errors.StoreError):
+    """What the caller wants is not what was saved. Nothing is damaged."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Wanted:
     """A tree like the tree to build, split into leaves.
@@ -92,7 +96,7 @@ def by_names(asked: Sequence[str], saved: dict[str, leaves.Leaf]) -> list[leaves
     for name in asked:
         same = [saved[name]] if name in saved else by_keys.get(names.simple(name), [])
         if len(same) != 1:
-            raise errors.StoreError(
+            raise MisfitError(
                 f"the version has no leaf {name or '(the whole tree)'}: leave it out of `like`"
             )
         found.append(same[0])
@@ -246,18 +250,16 @@ def _restored(like: Any, leaf: leaves.Leaf, source: _Source, building: _Building
     """
     if not leaf.dtype:
         if type(like) not in flatten.VALUES:
-            raise errors.StoreError(
+            raise MisfitError(
                 f"{leaf.name} is the value {leaf.value!r}, not an array: change `like`"
             )
         return lambda: leaf.value
     if not hasattr(like, "shape") or not hasattr(like, "dtype"):
-        raise errors.StoreError(
-            f"{leaf.name} is an array of {leaf.shape}, not {like!r}: change `like`"
-        )
+        raise MisfitError(f"{leaf.name} is an array of {leaf.shape}, not {like!r}: change `like`")
     if leaves.is_key(like) != bool(leaf.key):
         words = ("typed PRNG keys", "an array") if leaf.key else ("an array", "typed PRNG keys")
-        raise errors.StoreError(
-            f"{leaf.name} is {words[0]} in the snapshot, and {words[1]} in `like`: change `like`"
+        raise MisfitError(
+            f"{leaf.name} was saved as {words[0]}, and `like` has {words[1]}: change `like`"
         )
     key = leaf.key
     check_fits(leaf, _key_data(leaf, like) if key else like)
@@ -265,7 +267,7 @@ def _restored(like: Any, leaf: leaves.Leaf, source: _Source, building: _Building
         array = source.whole()
         return lambda: array if isinstance(like, np.ndarray) else array[()]
     if not key and not building.has(like.dtype):
-        raise errors.StoreError(
+        raise MisfitError(
             f"{leaf.name} is {leaf.dtype}, which JAX has only with jax_enable_x64; set it, or ask"
             " for a NumPy array"
         )
@@ -285,9 +287,9 @@ def _key_data(leaf: leaves.Leaf, like: Any) -> Any:
     impl = str(jax.random.key_impl(like)) if isinstance(like, jax.Array) else None
     expected = jax.random.key(0, impl=leaf.key).dtype
     if like.dtype != expected or impl not in (None, leaf.key):
-        raise errors.StoreError(
-            f"{leaf.name} has keys of {leaf.key} in the snapshot, and keys of {impl or like.dtype}"
-            " in `like`: change `like`"
+        raise MisfitError(
+            f"{leaf.name} was saved with keys of {leaf.key}, and `like` has keys of"
+            f" {impl or like.dtype}: change `like`"
         )
     return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(like.shape, like.dtype))
 
@@ -299,14 +301,13 @@ def check_fits(leaf: leaves.Leaf, like: Any) -> None:
       StoreError: they differ from those of `like`.
     """
     if like.shape != leaf.shape:
-        raise errors.StoreError(
-            f"{leaf.name} has shape {leaf.shape} in the snapshot, and {like.shape} in `like`:"
-            " change `like`"
+        raise MisfitError(
+            f"{leaf.name} was saved with shape {leaf.shape}, and `like` has {like.shape}: change"
+            " `like`"
         )
     if like.dtype != leaves.dtype_of(leaf.dtype):
-        raise errors.StoreError(
-            f"{leaf.name} is {leaf.dtype} in the snapshot, and {like.dtype} in `like`: change"
-            " `like`"
+        raise MisfitError(
+            f"{leaf.name} was saved as {leaf.dtype}, and `like` has {like.dtype}: change `like`"
         )
 
 

@@ -139,7 +139,7 @@ def _describe(
     for path, x in flat:
         name = jax.tree_util.keystr(path)
         if name in described:
-            raise TypeError(f"a snapshot cannot hold two leaves named {name}: rename one of them")
+            raise TypeError(f"a store cannot hold two leaves named {name}: rename one of them")
         empty = _is_empty(x)
         described[name] = leaves.Leaf(name) if empty else _leaf(name, x, writers, own)
         positions.append(None if empty else count)
@@ -186,10 +186,10 @@ def describe(name: str, x: Any, writers: tuple[int, ...], own: int) -> leaves.Le
         else:
             form = _form_of(x.dtype, x.shape, False, None, writers, own)
     except ValueError as error:
-        raise ValueError(f"a snapshot cannot hold {name}: {error}") from None
+        raise ValueError(f"a store cannot hold {name}: {error}") from None
     if not form.dtype:
         raise TypeError(
-            f"a snapshot cannot hold {name}, an array of {x.dtype!r}: elements must be numbers in"
+            f"a store cannot hold {name}, an array of {x.dtype!r}: elements must be numbers in"
             " the byte order of this machine. Convert the array with astype, or leave it out"
         )
     return leaves.Leaf(name, *form[1:])
@@ -204,7 +204,7 @@ def _form_of(
     writers: tuple[int, ...],
     own: int,
 ) -> leaves.Leaf:
-    """Describes arrays without their names; the dtype is "" if a snapshot cannot hold it.
+    """Describes arrays without their names; the dtype is "" if a store cannot hold it.
 
     Args:
       dtype, shape, weak_type: of the arrays.
@@ -254,7 +254,7 @@ def check_kind(name: str, x: Any) -> None:
     elif isinstance(x, jax.core.Tracer):
         hint = ". Save outside of functions that JAX traces"
     raise TypeError(
-        f"a snapshot cannot hold {name or 'this tree'}, of type {type(x).__name__}: leaves must be"
+        f"a store cannot hold {name or 'this tree'}, of type {type(x).__name__}: leaves must be"
         f" JAX or NumPy arrays, bool, int, float, str and None{hint}"
     )
 

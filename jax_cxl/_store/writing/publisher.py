@@ -363,7 +363,7 @@ class Publisher:
         if self._saving is None:
             return
         self._saving.result()
-        together.wait(self._not_written, timeout, "written their parts of a snapshot")
+        together.wait(self._not_written, timeout, f"written their parts of a {self.section.what}")
         records = validity.complete(self.section, self.last)
         if records and (columns := replicas.differing(records)):
             raise errors.MismatchError(

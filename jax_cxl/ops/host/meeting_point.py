@@ -63,7 +63,8 @@ def wait(
         if waited > config.warn_after and not warned:
             warned = True
             logging.getLogger("jax_cxl").warning(
-                "jax_cxl: warning: %s has waited %.0f s for %s",
+                "jax_cxl: warning: %s has waited %.0f s for %s. python -m jax_cxl status shows"
+                " which ranks wait for which",
                 *(what, waited, _names(missing, ranks)),
             )
         time.sleep(pause)

@@ -49,6 +49,12 @@ class ArrivalTest(parameterized.TestCase):
             r"(process 1 .* could not start jax_cxl: .*)?"
             r"the processes run different versions \(process 0: .*; process 1: .* jax 0\.1\.0, ",
         ),
+        (
+            "count",  # Process 1 may find the difference first, and report it.
+            r"(process 1 .* could not start jax_cxl: )?process (0 was started as one of 2"
+            r" processes, and process 1 .* as one of 3|1 was started as one of 3 .* as one of 2):"
+            r" pass the same num_processes",
+        ),
         ("come", None),
     )
     @pytest.mark.sample(3)

@@ -16,13 +16,14 @@ from jax_cxl._job.meeting import arrival, meetings
 
 _PROCESS = flags.DEFINE_integer("process", 0, "The number of this process.")
 _PORT = flags.DEFINE_integer("port", None, "Port of the coordination service.")
-_HOWS = ("die", "end", "raise", "refuse", "late", "come", "chain", "version")
+_HOWS = ("die", "end", "raise", "refuse", "late", "come", "chain", "version", "count")
 _HOW = flags.DEFINE_enum("how", "die", _HOWS, "What the last process does.")
 
 
 def main(_) -> None:
     processes = 3 if _HOW.value == "chain" else 2
-    jax.distributed.initialize(f"127.0.0.1:{_PORT.value}", processes, _PROCESS.value)
+    told = 3 if _HOW.value == "count" and _PROCESS.value else processes
+    jax.distributed.initialize(f"127.0.0.1:{_PORT.value}", told, _PROCESS.value)
     if _HOW.value == "chain":
         jax.devices()
         time.sleep(0 if _PROCESS.value else 4)

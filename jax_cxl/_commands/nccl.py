@@ -1,10 +1,10 @@
 """The command line of `python -m jax_cxl nccl`."""
 
-import argparse
 import shlex
 import sys
 from collections.abc import Sequence
 
+from jax_cxl._commands import option_types
 from jax_cxl._nccl import library
 
 _DESCRIPTION = """\
@@ -20,11 +20,7 @@ gain most: NCCL itself goes through the host's memory there."""
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the command; returns 1 if the library has not been built, else 0."""
-    parser = argparse.ArgumentParser(
-        prog="python -m jax_cxl nccl",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = option_types.command("nccl", _DESCRIPTION)
     parser.add_argument(
         "--hosts",
         choices=library.HOSTS,
@@ -40,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"jax_cxl nccl: {error}", file=sys.stderr)
         return 1
     print(" ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items()))
-    for line in _notes():
+    for line in (library.describe(options.hosts), *_notes()):
         print(f"jax_cxl nccl: {line}", file=sys.stderr)
     return 0
 
