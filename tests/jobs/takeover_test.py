@@ -24,6 +24,8 @@ class TakeoverTest(parameterized.TestCase):
         done = job.run("takeover/host_memory.py", environment=REPLACED)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout.count("right, in pinned_host"), 2)
+        says = "the collectives of these 2 ranks go through the pool (shm:); JAX_CXL_LOG=info"
+        self.assertEqual(done.stderr.count(says), 1, done.stderr)
 
 
 class LoadedProgramsTest(parameterized.TestCase):

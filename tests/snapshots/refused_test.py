@@ -12,6 +12,7 @@ from absl.testing import absltest, parameterized
 import jax_cxl
 from jax_cxl import errors
 from jax_cxl._store.memory import layout
+from jax_cxl._store.trees import flatten, sizes
 
 
 def _number(pattern: str, error: Exception) -> int:
@@ -53,6 +54,20 @@ class TooSmallTest(parameterized.TestCase):
                 snapshots.wait()
                 for step in range(1, keep + 1):
                     places.assert_same(self, tree, snapshots.restore(step, tree))
+
+    def test_the_part_that_does_not_depend_on_the_tree(self):
+        """The documents name these sizes (docs/snapshots.md, docs/offload.md)."""
+        tree = {"x": jnp.zeros(16)}
+        self.assertEqual(jax_cxl.Snapshots.bytes_needed(tree), 11_325_440)
+        for processes in range(1, 4):
+            flat = flatten.Flattener(whole=False).flatten(tree, tuple(range(processes)))
+            for keep in (2, 5):
+                geometry = layout.Geometry(keep, 0, 1, 0, 0)
+                needed = sizes.section_bytes(flat.description, flat.values, geometry)
+                areas = (keep + 1) * (1.3e6 + 2.1e6 * processes)
+                self.assertAlmostEqual(
+                    layout.SECTIONS_OFFSET + needed, 1.1e6 + areas, delta=0.01 * areas
+                )
 
     def test_too_small_for_anything(self):
         with shared_folder.folder() as folder:

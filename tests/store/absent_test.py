@@ -5,10 +5,10 @@ import threading
 import time
 
 import numpy as np
+import shared_folder
 from absl.testing import absltest, parameterized
 
 import jax_cxl
-from tests.helpers import shared_folder
 
 X = np.arange(8, dtype=np.float32)
 _READS = {

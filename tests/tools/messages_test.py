@@ -6,12 +6,12 @@ import sys
 from unittest import mock
 
 import numpy as np
+import shared_folder
 from absl.testing import absltest, parameterized
 
 import jax_cxl
 from jax_cxl import errors
 from jax_cxl._commands.status import doctor
-from tests.helpers import shared_folder
 
 # Makes a store where each file system has room, but no inode.
 _NO_INODES = """
