@@ -297,11 +297,8 @@ def _all_leaves(reader: Reader, previous: Arrays) -> dict[str, Any]:
 
 def _by_paths(made: dict[str, Any]) -> dict[str, Any]:
     """Returns leaves by their paths."""
-    tree: dict[str, Any] = {}
-    for name, x in made.items():
-        path = "/".join(names.simple(name))
-        tree[name if path in tree else path] = x
-    return tree
+    paths = names.paths(made)
+    return {paths[name]: x for name, x in made.items()}
 
 
 def _is_over_processes(like: Any) -> bool:

@@ -197,7 +197,8 @@ class Store:
           name: the name.
           like: tree of arrays, or of `jax.ShapeDtypeStruct` with shardings, on any devices. Leaves
             that only the store has are left out. None returns all leaves as NumPy arrays, in a
-            dict whose keys are the paths of the leaves, such as "params/w".
+            dict whose keys are the paths of the leaves, such as "params/w". Leaves whose paths
+            would be equal have their names as keys, such as "['a/b']" and "['a']['b']".
           version: the version to read, by default the newest. A damaged version is reported to the
             logger `jax_cxl`, and the version before it is read, unless `version` is given.
           newer_than: waits for a version that is newer than this.

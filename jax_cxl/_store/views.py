@@ -127,10 +127,12 @@ class _Held:
         Raises:
           KeyError: there is none.
         """
-        for name, leaf in self.reader.leaves.items():
-            if path in (name, "/".join(names.simple(name))) and leaf.dtype:
-                return leaf
-        raise KeyError(path)
+        found = self.reader.leaves
+        name_of = {path: name for name, path in names.paths(found).items()}
+        leaf = found.get(name_of.get(path, path))
+        if leaf is None or not leaf.dtype:
+            raise KeyError(path)
+        return leaf
 
     def array(self, leaf: leaves.Leaf) -> np.ndarray:
         """Returns an array over the memory, after its data have been checked."""
@@ -201,12 +203,11 @@ class _Bytes:
 
 
 def _numpy_tree(held: _Held) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for name, leaf in held.reader.leaves.items():
-        path = "/".join(names.simple(name))
-        value = held.array(leaf) if leaf.dtype else leaf.value
-        tree[name if path in tree else path] = value
-    return tree
+    found = held.reader.leaves
+    paths = names.paths(found)
+    return {
+        paths[name]: held.array(leaf) if leaf.dtype else leaf.value for name, leaf in found.items()
+    }
 
 
 def _tree_like(held: _Held, wanted: rebuilding.Wanted) -> Any:

@@ -91,13 +91,16 @@ def by_names(asked: Sequence[str], saved: dict[str, leaves.Leaf]) -> list[leaves
         return [saved[name] for name in asked]
     by_keys: dict[tuple[str, ...], list[leaves.Leaf]] = {}
     for name, leaf in saved.items():
-        by_keys.setdefault(names.simple(name), []).append(leaf)
+        by_keys.setdefault(names.alike(name), []).append(leaf)
     found = []
     for name in asked:
-        same = [saved[name]] if name in saved else by_keys.get(names.simple(name), [])
+        same = [saved[name]] if name in saved else by_keys.get(names.alike(name), [])
         if len(same) != 1:
+            text = names.simple(name)
+            other = next((of for of in saved if names.simple(of) == text), None)
+            advice = f"it has {other}: use its key in `like`" if other else "leave it out of `like`"
             raise MisfitError(
-                f"the version has no leaf {name or '(the whole tree)'}: leave it out of `like`"
+                f"the version has no leaf {name or '(the whole tree)'}: {advice}"
             )
         found.append(same[0])
     return found

@@ -1,7 +1,10 @@
 """Parses names of leaves, which `jax.tree_util.keystr` has made from their paths."""
 
 import ast
+import collections
 import re
+from collections.abc import Iterable
+from typing import Any
 
 _ATTRIBUTE = re.compile(r"\.(\w+)")
 _FLAT = re.compile(r"\[<flat index (\d+)>\]")
@@ -16,7 +19,36 @@ def parse(name: str) -> tuple[str | int, ...]:
     Args:
       name: name of the leaf.
     """
-    keys: list[str | int] = []
+    return tuple(key if type(key) is int else str(key) for key in _keys(name))
+
+
+def alike(name: str) -> tuple[str, ...]:
+    """Returns what is equal for names of the same leaf in two kinds of containers.
+
+    It is equal for `.mu` and `['mu']`, but not for `[1]` and `['1']`.
+    """
+    return tuple(map(repr, _keys(name)))
+
+
+def simple(name: str) -> tuple[str, ...]:
+    """Returns the keys of a path as text, as orbax writes them: `['mu']` for `.mu`."""
+    return tuple(map(str, parse(name)))
+
+
+def paths(saved: Iterable[str]) -> dict[str, str]:
+    """Returns the path of each leaf by its name, such as "params/w" for `['params']['w']`.
+
+    Leaves whose paths would be equal have their names instead, so that no two are equal.
+    """
+    found = {name: "/".join(simple(name)) for name in saved}
+    count = collections.Counter(found.values())
+    clash = {path for path in count if count[path] > 1 or path in found}
+    return {name: name if path in clash else path for name, path in found.items()}
+
+
+def _keys(name: str) -> list[Any]:
+    """Returns the keys of a leaf's path."""
+    keys: list[Any] = []
     at = 0
     while at < len(name):
         if (match := _ATTRIBUTE.match(name, at)) is not None:
@@ -28,24 +60,18 @@ def parse(name: str) -> tuple[str | int, ...]:
         else:
             key, at = _subscript(name, at)
             keys.append(key)
-    return tuple(keys)
+    return keys
 
 
-def simple(name: str) -> tuple[str, ...]:
-    """Returns the keys of a path as text, as orbax writes them: `['mu']` for `.mu`."""
-    return tuple(map(str, parse(name)))
-
-
-def _subscript(name: str, start: int) -> tuple[str | int, int]:
+def _subscript(name: str, start: int) -> tuple[Any, int]:
     """Returns the key in brackets that begins at `start`, and where it ends."""
     end = start
     while (end := name.find("]", end + 1)) >= 0:
         # A key that is text may contain brackets. So try the closing brackets one after another.
         try:
-            key = ast.literal_eval(name[start + 1 : end])
+            return ast.literal_eval(name[start + 1 : end]), end + 1
         except (SyntaxError, ValueError):
             continue
-        return (key if isinstance(key, int) and not isinstance(key, bool) else str(key)), end + 1
     end = name.find("]", start)
     end = len(name) if end < 0 else end + 1
     return name[start:end].strip("[]"), end
