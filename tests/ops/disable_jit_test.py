@@ -14,7 +14,7 @@ from absl.testing import absltest
 from jax.ad_checkpoint import checkpoint_name
 
 import jax_cxl
-from jax_cxl import ops
+from jax_cxl.ops import start_done
 
 _PERM = [(0, 1), (1, 0)]
 _EXPERTS = np.array([[1], [0]])
@@ -31,7 +31,7 @@ def _combined(f, x):
     return f(rows, jnp.ones((2, 1)), handle)
 
 
-# Operation -> how to call it, or its start, with a rank's value of shape (2, 4).
+# Operation -> how to call it, or to start it, with a rank's value of shape (2, 4).
 _ON_RANKS = {
     **dict.fromkeys(
         (
@@ -56,8 +56,8 @@ _ON_RANKS = {
 }
 
 
-def _both(start, done, of, x):
-    return done(of(start, x))
+def _started(operation, of, x):
+    return of(functools.partial(jax_cxl.start, operation), x).done()
 
 
 def _squares(f, x):
@@ -82,10 +82,10 @@ class DisableJitTest(absltest.TestCase):
         """Returns functions without arguments, by the names of the public functions they call."""
         of_ranks = {"psend, precv": lambda v: _ON_RANKS["psend"](jax_cxl.psend, v)}
         for name, of in _ON_RANKS.items():
-            of_ranks[name] = functools.partial(of, getattr(jax_cxl, name))
-            if start := getattr(ops, f"{name}_start", None):
-                done = getattr(ops, f"{name}_done")
-                of_ranks[f"{name}_start, {name}_done"] = functools.partial(_both, start, done, of)
+            operation = getattr(jax_cxl, name)
+            of_ranks[name] = functools.partial(of, operation)
+            if operation in start_done._OPERATIONS:
+                of_ranks[f"start {name}"] = functools.partial(_started, operation, of)
         for name in ("psum", "all_gather", "ppermute", "all_to_all"):
             squares = functools.partial(_squares, of_ranks[name])
             of_ranks[f"gradient of {name}"] = jax.grad(squares)

@@ -99,9 +99,7 @@ def by_names(asked: Sequence[str], saved: dict[str, leaves.Leaf]) -> list[leaves
             text = names.simple(name)
             other = next((of for of in saved if names.simple(of) == text), None)
             advice = f"it has {other}: use its key in `like`" if other else "leave it out of `like`"
-            raise MisfitError(
-                f"the version has no leaf {name or '(the whole tree)'}: {advice}"
-            )
+            raise MisfitError(f"the version has no leaf {name or '(the whole tree)'}: {advice}")
         found.append(same[0])
     return found
 
