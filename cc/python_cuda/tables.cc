@@ -32,14 +32,15 @@ using table::Column;
 // modules.
 class GpuTableColumn {
  public:
-  GpuTableColumn(int64_t table, int32_t number, uintptr_t address,
-                 uint64_t rows, uint64_t row_bytes, uintptr_t words,
-                 uint64_t rows_of_part, double timeout_s, uintptr_t taken,
-                 uint64_t cache_rows, std::vector<int> devices)
+  GpuTableColumn(uintptr_t memory, int64_t table, int32_t number,
+                 uintptr_t address, uint64_t rows, uint64_t row_bytes,
+                 uintptr_t words, uint64_t rows_of_part, double timeout_s,
+                 uintptr_t taken, uint64_t cache_rows, std::vector<int> devices)
       : name_(table, number),
         column_(std::make_shared<Column>()),
         devices_(std::move(devices)) {
     column_->data = reinterpret_cast<const std::byte*>(address);
+    column_->memory = reinterpret_cast<const pool::PersistentMemory*>(memory);
     column_->rows = rows;
     column_->row_bytes = row_bytes;
     column_->parts = reinterpret_cast<const table::PartWords*>(words);
@@ -88,13 +89,15 @@ void BindTables(nb::module_& m) {
   nb::class_<GpuTableColumn>(
       m, "TableColumn",
       "Rows in registered memory that programs take (cc/store/table/column.h).")
-      .def(nb::init<int64_t, int32_t, uintptr_t, uint64_t, uint64_t, uintptr_t,
-                    uint64_t, double, uintptr_t, uint64_t, std::vector<int>>(),
-           nb::kw_only(), "table"_a, "number"_a, "address"_a, "rows"_a,
-           "row_bytes"_a, "words"_a, "rows_of_part"_a, "timeout"_a, "taken"_a,
-           "cache_rows"_a, "devices"_a,
-           "`taken` is the address of the word that counts taken rows. Without "
-           "`cache_rows` there is no cache.")
+      .def(nb::init<uintptr_t, int64_t, int32_t, uintptr_t, uint64_t, uint64_t,
+                    uintptr_t, uint64_t, double, uintptr_t, uint64_t,
+                    std::vector<int>>(),
+           nb::kw_only(), "memory"_a, "table"_a, "number"_a, "address"_a,
+           "rows"_a, "row_bytes"_a, "words"_a, "rows_of_part"_a, "timeout"_a,
+           "taken"_a, "cache_rows"_a, "devices"_a,
+           "`memory` is the address of the PersistentMemory, which the caller "
+           "keeps. `taken` is the address of the word that counts taken rows. "
+           "Without `cache_rows` there is no cache.")
       .def("refresh_cache",
            [](const GpuTableColumn& self) { RefreshCaches(self.column()); })
       .def("cache_counts", [](const GpuTableColumn& self) {

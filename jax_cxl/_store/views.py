@@ -26,13 +26,12 @@ class View:
 
     Attributes:
       version: the version.
-      tree: the arrays.
     """
 
     def __init__(self, version: int, tree: Any, held: "_Held"):
         """Holds a tree of arrays, and the lease that protects their version."""
         self.version = version
-        self.tree = tree
+        self._tree = tree
         self._held: _Held | None = held
 
     def __enter__(self) -> Self:
@@ -41,12 +40,24 @@ class View:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def check(self) -> None:
-        """Checks that the version was not overwritten while this process was stopped.
+    @property
+    def tree(self) -> Any:
+        """The arrays; None if the view is closed.
 
         Raises:
-          StoreError: the version may have been overwritten. Then compute everything again that was
-            computed from its arrays.
+          StoreError: the file of the store was cut short, deleted or replaced, or its memory failed.
+        """
+        if self._held is not None:
+            self._held.devices.check_intact()
+        return self._tree
+
+    def check(self) -> None:
+        """Checks that the arrays have been those of the version all the time.
+
+        Raises:
+          StoreError: the version may have been overwritten while this process was stopped; or the
+            file of the store was cut short, deleted or replaced, or its memory failed, so that
+            arrays may have zeros. Then compute everything again that was computed from its arrays.
         """
         if self._held is None:
             raise errors.StoreError("the view is closed: open another")
@@ -68,7 +79,7 @@ class View:
 
     def close(self) -> None:
         """Closes the view. The version may be overwritten once the last of its arrays is gone."""
-        self._held, self.tree = None, None
+        self._held, self._tree = None, None
 
 
 def view(devices: Devices, name: str, like: Any, version: int | None) -> View:
@@ -88,7 +99,7 @@ class _Held:
     """A version that this process has leased. The arrays over it keep this object alive."""
 
     def __init__(self, section: Section, records: Records, lease: _core.Lease):
-        self._section = section
+        self._section, self.devices = section, section.devices
         # Keep the sessions to which the lease belongs. In a forked child, `devices.sessions` are
         # other sessions.
         self._sessions, self._lease = section.devices.sessions, lease
@@ -113,7 +124,12 @@ class _Held:
         return None
 
     def check(self) -> None:
-        """Checks that the lease has protected the version without interruption."""
+        """Checks that the lease has protected the version without interruption.
+
+        Raises:
+          StoreError: it has not, or memory was lost.
+        """
+        self.devices.check_paths()
         if not self._sessions.holds(self._lease):
             raise errors.StoreError(
                 f"{self.what} may have been overwritten, because this process was stopped for a"
@@ -139,7 +155,7 @@ class _Held:
         if not leaf.stored_bytes:
             return np.empty(leaf.shape, leaves.dtype_of(leaf.dtype))
         device, offset, size = self._find(leaf)
-        address = self._section.devices.core.address(device, offset)
+        address = self.devices.core.address(device, offset)
         over = _Bytes(address, size, self)
         dtype = leaves.dtype_of(leaf.dtype)
         return np.asarray(over).view(dtype).reshape(leaf.shape)
@@ -150,12 +166,12 @@ class _Held:
         if dlpack.code_of(dtype) is None:
             raise errors.StoreError(f"DLPack has no arrays of {dtype}: read {leaf.name} instead")
         device, offset, _ = self._find(leaf)
-        core = self._section.devices.core
+        core = self.devices.core
         return dlpack.array(core, (device, offset), leaf.shape, dtype, gpu, self)
 
     def registered(self) -> None:
         """Registers the memory with CUDA, once."""
-        _ = self._section.devices.copies
+        _ = self.devices.copies
 
     def _find(self, leaf: leaves.Leaf) -> tuple[int, int, int]:
         """Checks the data of an array, and returns its device, its offset and its size.

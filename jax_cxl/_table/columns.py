@@ -119,11 +119,15 @@ class Column:
         """Returns the rows with the numbers `ids`, an int64 vector.
 
         Nobody may change these rows meanwhile.
+
+        Raises:
+          StoreError: the table was closed, or memory of it was lost.
         """
         self.check_open()
-        assert self.native is not None
+        native = self.native
+        assert native is not None
         out = np.empty(len(ids) * self.row_bytes, np.uint8)
-        self.native.read(ids, out)
+        self._devices.access(0, lambda: native.read(ids, out))
         return out.view(self.dtype).reshape(len(ids), *self.row_shape)
 
     def write(self, ids: np.ndarray, data: np.ndarray) -> None:
@@ -132,8 +136,9 @@ class Column:
         Before this, the caller must call `Region.begin` for the parts that contain the rows.
         """
         self.check_open()
-        assert self.native is not None
-        self.native.write(ids, data)
+        native = self.native
+        assert native is not None
+        self._devices.access(0, lambda: native.write(ids, data))
 
     def close(self) -> None:
         """Waits until no program takes rows. Afterwards others may overwrite the rows."""
@@ -159,6 +164,7 @@ class Column:
             _ = self._devices.copies  # registers the memory
             self._on_gpus = platforms.CUDA.load().TableColumn(
                 **self._fields,
+                memory=self._devices.core.pointer,
                 taken=self.native.taken_address,
                 cache_rows=self._cache_rows,
                 devices=[platforms.CUDA.ordinal(device) for device in jax.local_devices()],

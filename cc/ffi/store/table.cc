@@ -1,6 +1,7 @@
 #include "cc/ffi/store/table.h"
 
 #include <cstring>
+#include <utility>
 
 #include "cc/engine/cpu/huge_pages.h"
 #include "cc/ffi/store/chunks.h"
@@ -22,11 +23,14 @@ Status TakeAll(xffi::ThreadPool& pool, const TableCall& call) {
   const uint64_t count = call.request.ids.count;
   column.taken->fetch_add(count);
   cpu::PreferHugePages(call.request.output, count * column.row_bytes);
-  return RunChunks(pool, count, table::IdsOfChunk(column),
-                   [&](uint64_t begin, uint64_t end) {
-                     return table::TakeRows(column, call.request, begin, end,
-                                            column.CacheFor(0, end - begin));
-                   });
+  const auto take = [&](uint64_t begin, uint64_t end) {
+    return table::TakeRows(column, call.request, begin, end,
+                           column.CacheFor(0, end - begin));
+  };
+  const Status taken =
+      RunChunks(pool, count, table::IdsOfChunk(column), std::move(take));
+  const Status intact = column.CheckIntact();
+  return intact.ok() ? taken : intact;
 }
 
 xffi::Error Take(xffi::ThreadPool pool, int64_t table, int32_t column,

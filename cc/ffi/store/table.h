@@ -35,8 +35,9 @@ struct TableCall {
                               xla::ffi::AnyBuffer& output);
 };
 
-// Decodes a call, and calls `run` with it. The table stays open while `run`
-// uses it. Converts errors to those that handlers return to XLA.
+// Decodes a call, and calls `run` with it, unless memory of the table was lost.
+// The table stays open while `run` uses it. Converts errors to those that
+// handlers return to XLA.
 template <typename Run>
 xla::ffi::Error OnTable(const TableAttributes& attributes,
                         const xla::ffi::AnyBuffer& ids,
@@ -48,7 +49,8 @@ xla::ffi::Error OnTable(const TableAttributes& attributes,
     return ToFfiError(Error(Code::kFailedPrecondition,
                             "take: the table was closed; open it again with "
                             "jax_cxl.Table.open"));
-  return ToFfiError(run(*call));
+  const Status intact = call->column->CheckIntact();
+  return ToFfiError(intact.ok() ? run(*call) : intact);
 }
 
 // Adds the attributes and buffers of the call to `binding`, which has bound the

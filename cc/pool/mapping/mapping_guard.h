@@ -19,7 +19,7 @@ namespace jax_cxl::pool {
 // outside of guarded mappings, it calls the handler that was installed before,
 // or restores the default action.
 //
-// intact() is thread-safe.
+// intact() and Lose() are thread-safe.
 class MappingGuard {
  public:
   // Guards [begin, begin + bytes). Lost memory is replaced in whole units of
@@ -32,6 +32,9 @@ class MappingGuard {
   // Replaces the whole mapping with private zeros. The mapping is not intact
   // from then on, and stores of this process reach no other process.
   void Abandon();
+
+  // Marks the mapping as not intact. Its user has found out that memory is lost.
+  void Lose() { range_->lost = true; }
 
   bool intact() const { return !range_->lost.load(std::memory_order_relaxed); }
 

@@ -33,6 +33,7 @@ class TableColumn {
               uintptr_t words, uint64_t rows_of_part, double timeout_s)
       : name_(table, number), column_(std::make_shared<Column>()) {
     column_->data = reinterpret_cast<const std::byte*>(address);
+    column_->memory = &memory;
     column_->rows = rows;
     column_->row_bytes = row_bytes;
     column_->parts = reinterpret_cast<const table::PartWords*>(words);

@@ -111,28 +111,26 @@ Result<uint64_t*> PersistentMemory::FindWord(int device,
                "; please report this to jax_cxl");
 }
 
-Status PersistentMemory::CheckReadable(int device) const {
+Status PersistentMemory::CheckIntact(int device) const {
   const KeptPath& path = path_of(device);
   if (!path.lost.empty()) return Error(Code::kDataLoss, path.lost);
-  if (path.guard->intact()) return OkStatus();
-  return Error(
-      Code::kDataLoss, path.path,
-      " was cut short, or its memory failed, while it was in use; repair it "
-      "(python -m jax_cxl store repair), and leave the file alone");
-}
-
-Status PersistentMemory::CheckIntact(int device) const {
-  CXL_RETURN_IF_ERROR(CheckReadable(device));
-  if (!*path_of(device).unnamed) return OkStatus();
-  return Error(Code::kDataLoss, path(device),
+  if (!path.guard->intact())
+    return Error(
+        Code::kDataLoss, path.path,
+        " was cut short, or its memory failed, while it was in use; repair it "
+        "(python -m jax_cxl store repair), and leave the file alone");
+  if (!*path.unnamed) return OkStatus();
+  return Error(Code::kDataLoss, path.path,
                " was deleted or replaced while it was in use; open the memory "
                "again, and leave the file alone");
 }
 
-void PersistentMemory::CheckNames() {
-  for (KeptPath& path : paths_) {
-    if (path.file && !path.piece.is_device() && !path.file->StillNamed())
-      *path.unnamed = true;
+void PersistentMemory::CheckFiles() const {
+  for (const KeptPath& path : paths_) {
+    if (!path.file || path.piece.is_device() || !path.lost.empty()) continue;
+    if (path.file->Size() < path.piece.offset + path.piece.bytes)
+      path.guard->Lose();
+    if (!path.file->StillNamed()) *path.unnamed = true;
   }
 }
 
@@ -157,11 +155,11 @@ Status PersistentMemory::PublishDeviceWrites(int device, uint64_t offset,
 Status PersistentMemory::Read(int device, uint64_t offset,
                               std::span<std::byte> to) const {
   CXL_ASSIGN_OR_RETURN(std::byte * from, Find(device, offset, to.size()));
-  CXL_RETURN_IF_ERROR(CheckReadable(device));
+  CXL_RETURN_IF_ERROR(CheckIntact(device));
   if (to.empty()) return OkStatus();
   coherence_.AcquirePayload(from, to.size());
   std::memcpy(to.data(), from, to.size());
-  return CheckReadable(device);
+  return CheckIntact(device);
 }
 
 Status PersistentMemory::StoreWord(int device, uint64_t offset,
@@ -175,7 +173,7 @@ Status PersistentMemory::StoreWord(int device, uint64_t offset,
 Result<uint64_t> PersistentMemory::LoadWord(int device, uint64_t offset) const {
   CXL_ASSIGN_OR_RETURN(const uint64_t* const from, FindWord(device, offset));
   const uint64_t value = coherence_.LoadFlag(from);
-  CXL_RETURN_IF_ERROR(CheckReadable(device));
+  CXL_RETURN_IF_ERROR(CheckIntact(device));
   return value;
 }
 

@@ -46,9 +46,10 @@ struct KeptPath;
 // this class ensure.
 //
 // A path is *lost* if it is missing or too short although other paths have the
-// signature. A path also becomes lost if its file is cut short or its memory
-// fails while it is mapped, or if CheckNames does not find its file. Operations
-// on the devices of a lost path fail. The other devices stay usable.
+// signature. A path also becomes lost if its file is cut short, deleted or
+// replaced, or its memory fails, while it is mapped. An access to missing memory
+// finds this at once, and CheckFiles finds it without an access. Operations on
+// the devices of a lost path fail. The other devices stay usable.
 //
 // Thread-safe.
 class PersistentMemory {
@@ -85,10 +86,14 @@ class PersistentMemory {
   std::byte* At(int device, uint64_t offset, uint64_t bytes) const;
 
   // If the path of a device is lost, fails with kDataLoss and names the path.
+  // Users of this class that read or write the mapping themselves call it after
+  // each access: if memory was missing, they have read zeros, and what they have
+  // written is gone. It takes some nanoseconds.
   Status CheckIntact(int device) const;
-  // Checks whether files still have their names. A file that was deleted or
-  // replaced counts as lost from then on.
-  void CheckNames();
+  // Checks whether files still have their names and sizes. A file that was
+  // deleted, replaced or cut short counts as lost from then on. Sessions calls
+  // it with each heartbeat.
+  void CheckFiles() const;
 
   // Copies bytes into the memory, and publishes them.
   Status Write(int device, uint64_t offset,
@@ -110,10 +115,6 @@ class PersistentMemory {
   Status Map(const PoolSpec& spec);
   Result<std::byte*> Find(int device, uint64_t offset, uint64_t bytes) const;
   Result<uint64_t*> FindWord(int device, uint64_t offset) const;
-  // Fails if the contents of the device are undefined, because its path is
-  // lost. A file that has only lost its name is no failure here, because it
-  // still has its data.
-  Status CheckReadable(int device) const;
   const KeptPath& path_of(int device) const;
 
   Mapping mapped_;  // Destroyed after the members that use it.

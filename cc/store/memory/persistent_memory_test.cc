@@ -218,5 +218,18 @@ TEST_F(PersistentMemoryTest, FileThatIsCutShortIsAnError) {
   ExpectRefused(memory->LoadWord(0, 0).status(), Code::kDataLoss, "cut short");
 }
 
+TEST_F(PersistentMemoryTest, FileThatIsCutShortIsFoundWithoutAnAccess) {
+  const std::string path = dir_ / "a";
+  const auto memory = Open(FileSpec({path}, kMiB));
+  memory->CheckFiles();
+  EXPECT_TRUE(memory->CheckIntact(0).ok());
+  fs::resize_file(path, kMiB - 1);
+  EXPECT_TRUE(memory->CheckIntact(0).ok());
+  memory->CheckFiles();
+  fs::resize_file(path, kMiB);  // Too late: what it had is gone.
+  memory->CheckFiles();
+  ExpectRefused(memory->CheckIntact(0), Code::kDataLoss, "cut short");
+}
+
 }  // namespace
 }  // namespace jax_cxl::pool

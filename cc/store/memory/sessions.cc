@@ -198,6 +198,7 @@ void Sessions::Beat() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     if (StoodStill()) ++epoch_;
+    memory_.CheckFiles();
     if (LoadMax(slot_, kIdentity) != identity_) {
       // Another process took the slot, because it saw no heartbeats. So all
       // leases are lost. The next call of Enter takes another slot.

@@ -8,8 +8,13 @@
 #include <memory>
 #include <shared_mutex>
 
+#include "cc/base/status.h"
 #include "cc/pool/coherence/coherence.h"
 #include "cc/store/table/cache.h"
+
+namespace jax_cxl::pool {
+class PersistentMemory;
+}
 
 namespace jax_cxl::table {
 
@@ -27,6 +32,8 @@ static_assert(sizeof(PartWords) == 128);
 // One column of a table: rows of equal size in mapped memory.
 struct Column {
   const std::byte* data = nullptr;
+  // The memory that has the rows, on its only device. Null in tests.
+  const pool::PersistentMemory* memory = nullptr;
   uint64_t rows = 0;
   uint64_t row_bytes = 0;
   // The words of each part of a trained table. Part i has the rows from i *
@@ -49,6 +56,11 @@ struct Column {
   bool closed = false;  // guarded by in_use
   // The caches by device. All CPU devices count as device 0. Guarded by in_use.
   std::map<int, std::unique_ptr<Cache>> caches;
+
+  // Fails with kDataLoss if the file of the table was cut short, deleted or
+  // replaced, or its memory failed. If a host calls it after it has read rows,
+  // it knows that these rows are not zeros in place of lost ones.
+  Status CheckIntact() const;
 
   // Returns the cache of a device for a call that takes `count` rows. The
   // caller holds `in_use`.

@@ -39,7 +39,7 @@ Status WriteRows(const Column& column, std::span<const int64_t> rows,
     column.coherence.PublishPayload(to, column.row_bytes);
     from += column.row_bytes;
   }
-  return OkStatus();
+  return column.CheckIntact();
 }
 
 Status ReadRows(const Column& column, std::span<const int64_t> rows,
@@ -52,7 +52,7 @@ Status ReadRows(const Column& column, std::span<const int64_t> rows,
     std::memcpy(to, from, column.row_bytes);
     to += column.row_bytes;
   }
-  return OkStatus();
+  return column.CheckIntact();
 }
 
 }  // namespace jax_cxl::table

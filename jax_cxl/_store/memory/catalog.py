@@ -280,7 +280,12 @@ def locked(devices: Devices) -> Iterator[None]:
 
 
 def _newest(devices: Devices) -> dict[int, Entry]:
-    """Returns the newest entry of each slot that ever had one."""
+    """Returns the newest entry of each slot that ever had one.
+
+    Raises:
+      StoreError: a file of the memory was cut short, deleted or replaced.
+    """
+    devices.check_paths()
     found: dict[int, Entry] = {}
     for device in devices.mirrors:
         size = layout.MAX_SECTIONS * layout.ENTRY_BYTES

@@ -119,23 +119,23 @@ class Devices:
 
     def read_into(self, device: int, offset: int, out: np.ndarray) -> None:
         """Copies bytes of a device into private memory."""
-        if not self._try(device, lambda: self.core.read(device, offset, out)):
+        if not self.access(device, lambda: self.core.read(device, offset, out)):
             out[:] = 0
 
     def load_word(self, device: int, offset: int) -> int:
         """Returns a word of a device."""
         words: list[int] = []
-        self._try(device, lambda: words.append(self.core.load_word(device, offset)))
+        self.access(device, lambda: words.append(self.core.load_word(device, offset)))
         return words[0] if words else 0
 
     def write(self, device: int, offset: int, data: Any) -> None:
         """Copies bytes (any object with the buffer protocol) to a device, and publishes them."""
         array = np.frombuffer(data, np.uint8)
-        self._try(device, lambda: self.core.write(device, offset, array))
+        self.access(device, lambda: self.core.write(device, offset, array))
 
     def store_word(self, device: int, offset: int, value: int) -> None:
         """Stores a word after all earlier writes of this thread."""
-        self._try(device, lambda: self.core.store_word(device, offset, value))
+        self.access(device, lambda: self.core.store_word(device, offset, value))
 
     def write_entry(self, device: int, offset: int, data: bytes) -> None:
         """Writes an entry: its first word, written last, says that the rest is complete."""
@@ -154,24 +154,36 @@ class Devices:
 
     def publish_device_writes(self, device: int, offset: int, size: int) -> None:
         """Publishes bytes that a GPU has written."""
-        self._try(device, lambda: self.core.publish_device_writes(device, offset, size))
+        self.access(device, lambda: self.core.publish_device_writes(device, offset, size))
 
     def check_paths(self) -> None:
-        """Checks that files still have their names.
+        """Checks that files still have their names and sizes.
 
         Raises:
-          StoreError: a file was deleted or replaced, and parity does not allow its loss.
+          StoreError: a file was deleted, replaced or cut short, and parity does not allow its loss.
         """
-        self.core.check_names()
-        for device in self.usable:
-            self._try(device, functools.partial(self.core.check_intact, device))
+        self.core.check_files()
+        self.check_intact()
 
-    def _try(self, device: int, access: Callable[[], None]) -> bool:
-        """Calls `access`. Returns whether that succeeded. If not, the device counts as lost."""
+    def check_intact(self) -> None:
+        """Checks that no memory was lost so far. It asks the system for nothing.
+
+        Raises:
+          StoreError: memory was lost, and parity does not allow its loss.
+        """
+        for device in self.usable:
+            self.access(device, functools.partial(self.core.check_intact, device))
+
+    def access(self, device: int, run: Callable[[], None]) -> bool:
+        """Calls `run`, which uses a device. Returns whether that succeeded. If not, the device counts as lost.
+
+        Raises:
+          StoreError: memory of the device was lost, and parity does not allow its loss.
+        """
         if device in self.lost:
             return False
         try:
-            access()
+            run()
         except errors.PoolCorruptError as error:
             self._lose(device, error)
             return False

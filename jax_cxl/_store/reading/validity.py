@@ -31,7 +31,12 @@ def complete(section: Section, number: int) -> Records | None:
 
 
 def all_valid(section: Section, last: int | None = None) -> list[Records]:
-    """Returns the valid versions whose numbers are at most `last`, the newest first."""
+    """Returns the valid versions whose numbers are at most `last`, the newest first.
+
+    Raises:
+      StoreError: the memory is no longer that of this name: a file was deleted or replaced.
+    """
+    section.devices.check_paths()
     seen = None
     while True:
         firsts = [section.record(area, 0) for area in range(section.geometry.areas)]
