@@ -21,6 +21,7 @@ class Spec:
       dtype: its dtype.
       sharding: its sharding.
       committed: whether JAX has to keep it on these devices.
+      weak_type: whether JAX promotes it like a Python number.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Spec:
     dtype: Any
     sharding: jax.sharding.Sharding
     committed: bool
+    weak_type: bool = False
 
     @property
     def struct(self) -> jax.ShapeDtypeStruct:
@@ -43,7 +45,9 @@ class Spec:
     @property
     def like(self) -> jax.ShapeDtypeStruct:
         """A description for reads. It has no sharding if JAX may choose the device."""
-        return jax.ShapeDtypeStruct(self.shape, self.dtype, sharding=self.wanted_sharding)
+        return jax.ShapeDtypeStruct(
+            self.shape, self.dtype, sharding=self.wanted_sharding, weak_type=self.weak_type
+        )
 
     @property
     def wanted_sharding(self) -> jax.sharding.Sharding | None:

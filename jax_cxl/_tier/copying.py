@@ -75,7 +75,8 @@ def start(sources: Sequence[Source], specs: Sequence[Spec]) -> list[jax.Array]:
     """Starts to copy arrays to their GPUs; returns the copies."""
     made = _program(tuple(spec.sharding for spec in specs))([each.array for each in sources])
     return [
-        _compat.arrays.like(x, False, spec.committed) for x, spec in zip(made, specs, strict=True)
+        _compat.arrays.like(x, spec.weak_type, spec.committed)
+        for x, spec in zip(made, specs, strict=True)
     ]
 
 

@@ -50,11 +50,20 @@ class OffloadedArray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Version:
-    """A version of a name in a store."""
+    """A version of a name in a store.
+
+    Attributes:
+      store: the store.
+      name: the name.
+      version: the version.
+      origin: the identity of the name's entry in the catalog, and the token of the save. A name
+        that was deleted and used again has other versions of the same number, with another origin.
+    """
 
     store: Store
     name: str
     version: int
+    origin: tuple[int, int]
 
     @functools.cached_property
     def reader(self) -> Reader:
@@ -62,11 +71,14 @@ class _Version:
         self.store.flush(self.name)
         section = Section.find(self.store._devices, self.name)
         for records in validity.all_valid(section) if section is not None else []:
-            if section is not None and records[0].version == self.version:
+            if section is None or records[0].version != self.version:
+                continue
+            if (section.entry.identity, records[0].token) == self.origin:
                 return Reader(section, records)
         raise errors.StoreError(
             f"the arrays that were offloaded to {self.name!r}, version {self.version}, are gone:"
-            " a name keeps only its last two trees. Offload each tree under its own name"
+            " the name was deleted, or has newer trees, of which it keeps only the last two."
+            " Offload each tree under its own name"
         )
 
     def read(self, specs: Sequence[Spec]) -> list[Any]:
@@ -104,10 +116,19 @@ def offload(tree: Any, store: Store, name: str) -> Any:
       >>> logits = apply(jax_cxl.fetch(cold), batch)
     """
     flat, structure = jax.tree_util.tree_flatten_with_path(tree)
-    specs = [arrays.spec_of(jax.tree_util.keystr(path), x) for path, x in flat]
+    specs = [
+        dataclasses.replace(
+            arrays.spec_of(jax.tree_util.keystr(path), x),
+            weak_type=bool(getattr(x, "weak_type", False)),
+        )
+        for path, x in flat
+    ]
     if not isinstance(store, Store):
         raise TypeError(f"store={store!r} must be a jax_cxl.Store")
-    version = _Version(store, name, store.publish(name, tree, copy=False))
+    number = store.publish(name, tree, copy=False)
+    publisher = store._publishers[name]
+    origin = publisher.section.entry.identity, publisher.token
+    version = _Version(store, name, number, origin)
     return jax.tree.unflatten(structure, [OffloadedArray(spec, version) for spec in specs])
 
 
@@ -121,11 +142,11 @@ def fetch(tree: Any) -> Any:
         leaves stay as they are.
 
     Returns:
-      The tree of arrays, with their original shardings.
+      The tree of arrays, with their original shardings and weak types.
 
     Raises:
       StoreError: the arrays are damaged, or are gone because two newer trees were offloaded under
-        the name.
+        the name, or the name was deleted.
       TypeError: it is called in a function that `jax.jit` traces.
     """
     if isinstance(jnp.zeros(()), jax.core.Tracer):

@@ -55,6 +55,37 @@ class OffloadTest(absltest.TestCase):
         with self.assertRaisesRegex(jax_cxl.StoreError, "'tree', version 0, are gone"):
             jax_cxl.fetch(cold[0])
 
+    def test_a_name_that_is_used_again(self):
+        teacher = jax_cxl.offload({"w": jnp.full(4, 1.0)}, self.store, "tree")
+        self._assert_same(jax_cxl.fetch(teacher), {"w": jnp.full(4, 1.0)})
+        self.store.delete("tree")
+        student = jax_cxl.offload({"w": jnp.full(4, 2.0)}, self.store, "tree")
+        other = jax_cxl.offload({"w": jnp.full(4, 1.0)}, self.store, "other")
+        self.store.delete("other")
+        again = jax_cxl.offload({"w": jnp.full(4, 2.0)}, self.store, "other")
+        for gone in (teacher, other, jax.tree.map(lambda x: x, teacher)):
+            for fetch in (jax_cxl.fetch, lambda x: jax_cxl.prefetch(x).result()):
+                with self.assertRaisesRegex(jax_cxl.StoreError, "version 0, are gone"):
+                    fetch(gone)
+        for there in (student, again):
+            self._assert_same(jax_cxl.fetch(there), {"w": jnp.full(4, 2.0)})
+
+    def test_weak_types(self):
+        tree = {
+            "weak": jnp.asarray(2.0),
+            "int": jnp.asarray(3),
+            "strong": jnp.float32(2),
+            "vector": jnp.broadcast_to(jnp.asarray(2.0), 4),
+        }
+        found = jax_cxl.fetch(jax_cxl.offload(tree, self.store, "tree"))
+        self._assert_same(found, tree)
+        other = jnp.ones(2, jnp.bfloat16)
+        for name, x in tree.items():
+            self.assertEqual(found[name].weak_type, x.weak_type, name)
+            self.assertEqual((found[name][..., None] * other).dtype, (x[..., None] * other).dtype)
+        self.assertTrue(found["weak"].weak_type)
+        self.assertFalse(found["strong"].weak_type)
+
     def test_wrong_calls(self):
         cold = jax_cxl.offload(self._tree(), self.store, "tree")
         with self.assertRaisesRegex(TypeError, "call it outside"):

@@ -33,7 +33,8 @@ class MappingGuard {
   // from then on, and stores of this process reach no other process.
   void Abandon();
 
-  // Marks the mapping as not intact. Its user has found out that memory is lost.
+  // Marks the mapping as not intact. Its user has found out that memory is
+  // lost.
   void Lose() { range_->lost = true; }
 
   bool intact() const { return !range_->lost.load(std::memory_order_relaxed); }

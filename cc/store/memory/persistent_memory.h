@@ -47,9 +47,9 @@ struct KeptPath;
 //
 // A path is *lost* if it is missing or too short although other paths have the
 // signature. A path also becomes lost if its file is cut short, deleted or
-// replaced, or its memory fails, while it is mapped. An access to missing memory
-// finds this at once, and CheckFiles finds it without an access. Operations on
-// the devices of a lost path fail. The other devices stay usable.
+// replaced, or its memory fails, while it is mapped. An access to missing
+// memory finds this at once, and CheckFiles finds it without an access.
+// Operations on the devices of a lost path fail. The other devices stay usable.
 //
 // Thread-safe.
 class PersistentMemory {
@@ -87,8 +87,8 @@ class PersistentMemory {
 
   // If the path of a device is lost, fails with kDataLoss and names the path.
   // Users of this class that read or write the mapping themselves call it after
-  // each access: if memory was missing, they have read zeros, and what they have
-  // written is gone. It takes some nanoseconds.
+  // each access: if memory was missing, they have read zeros, and what they
+  // have written is gone. It takes some nanoseconds.
   Status CheckIntact(int device) const;
   // Checks whether files still have their names and sizes. A file that was
   // deleted, replaced or cut short counts as lost from then on. Sessions calls

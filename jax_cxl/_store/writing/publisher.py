@@ -82,6 +82,7 @@ class Publisher:
         self._version = -1  # the last one
         self._overtaken: fence.OvertakenError | None = None  # why this job can no longer save
         self.last = 0
+        self.token = 0  # of the last save
         self._agreed = 0  # value of `last` when the processes agreed
         self._incarnation = 0  # last claim of the section when the processes agreed
         self._own_claim: fence.Claim | None = None  # the last one that this process has written
@@ -191,7 +192,7 @@ class Publisher:
         except BaseException as error:  # also Ctrl-C, for which the other processes must not wait
             self._give_up(together, error)
             raise
-        self.last, self._version = number, version
+        self.last, self.token, self._version = number, together.token, version
         work = saving.Save(
             section,
             number,
