@@ -45,7 +45,7 @@ class View:
         """The arrays; None if the view is closed.
 
         Raises:
-          StoreError: the file of the store was cut short, deleted or replaced, or its memory failed.
+          StoreError: the store's file was cut short, deleted or replaced, or its memory failed.
         """
         if self._held is not None:
             self._held.devices.check_intact()

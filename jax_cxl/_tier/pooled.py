@@ -237,7 +237,10 @@ class Pooled:
         return plan
 
     def _opened(self, plan: Plan, again: bool = False) -> Publisher:
-        if self._publisher is None or again:
+        # If the name was deleted, the store has dropped the publisher.
+        known = self._store._publishers.get(self._name)
+        if self._publisher is None or again or known is not self._publisher:
+            self._reader = None
             self._publisher = self._store._publisher(
                 self._name,
                 lambda writers: plan.describe(writers, 0),

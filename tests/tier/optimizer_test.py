@@ -373,6 +373,23 @@ class RefusedTest(_Test):
             with self.assertRaisesRegex(jax_cxl.StoreError, "already has a state"):
                 again.init(params)
 
+    def test_a_name_that_is_used_again(self):
+        store = self.store()
+        optimizer = self.pooled(_OPTIMIZERS["adamw"], store)
+        params = _params()
+        state = optimizer.init(params)
+        params, state = optimizer.step(params, _gradients(params, _batch(0))[1], state)
+        optimizer.wait()
+        store.delete("state")
+        new = _params()
+        grads = _gradients(new, _batch(1))[1]
+        again, _ = optimizer.step(new, grads, optimizer.init(new))
+        other = jax_cxl.pooled(_OPTIMIZERS["adamw"], store, "other", group_bytes=_GROUP_BYTES)
+        new = _params()
+        grads = _gradients(new, _batch(1))[1]
+        expected, _ = other.step(new, grads, other.init(new))
+        jax.tree.map(np.testing.assert_array_equal, again, expected)
+
     def test_wrong_calls(self):
         store = self.store()
         optimizer = self.pooled(_OPTIMIZERS["adamw"], store)

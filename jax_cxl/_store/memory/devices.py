@@ -175,7 +175,9 @@ class Devices:
             self.access(device, functools.partial(self.core.check_intact, device))
 
     def access(self, device: int, run: Callable[[], None]) -> bool:
-        """Calls `run`, which uses a device. Returns whether that succeeded. If not, the device counts as lost.
+        """Calls `run`, which uses a device. Returns whether that succeeded.
+
+        If it did not, the device counts as lost.
 
         Raises:
           StoreError: memory of the device was lost, and parity does not allow its loss.
