@@ -48,7 +48,7 @@ class View:
           StoreError: the store's file was cut short, deleted or replaced, or its memory failed.
         """
         if self._held is not None:
-            self._held.devices.check_intact()
+            self._held.check_memory()
         return self._tree
 
     def check(self) -> None:
@@ -106,6 +106,7 @@ class _Held:
         weakref.finalize(self, self._sessions.remove_lease, lease).atexit = False
         self.reader = Reader(section, records)
         self._checked: set[str] = set()
+        self._used: set[int] = set()  # devices
         self._lock = threading.Lock()
         self.what = section.text_of(records[0].version)
 
@@ -130,10 +131,25 @@ class _Held:
           StoreError: it has not, or memory was lost.
         """
         self.devices.check_paths()
+        self.check_memory()
         if not self._sessions.holds(self._lease):
             raise errors.StoreError(
                 f"{self.what} may have been overwritten, because this process was stopped for a"
                 " time, or was forked since: open a new view, and compute again what was computed"
+                " from this one"
+            )
+
+    def check_memory(self) -> None:
+        """Checks that no memory of the arrays was lost so far.
+
+        Raises:
+          StoreError: some was lost. Parity cannot help, because arrays use the memory in place.
+        """
+        self.devices.check_intact()
+        if lost := self._used & self.devices.lost:
+            raise errors.StoreError(
+                f"{self.what} has arrays in {self.devices.core.path(min(lost))}, which was lost:"
+                " read it, or open a new view after a repair, and compute again what was computed"
                 " from this one"
             )
 
@@ -202,6 +218,7 @@ class _Held:
                 self.reader.check_blocks(part.writer, range(first, last + 1))
                 self._checked.add(leaf.name)
         device, offset = own.place(first)
+        self._used.add(device)
         return device, offset + inside, size
 
 

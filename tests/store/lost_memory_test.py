@@ -173,6 +173,22 @@ class LostMemoryTest(harness.StoreTest):
             with self.subTest(name), self.refused():
                 call(of)
 
+    def test_arrays_over_a_path_that_parity_replaces(self):
+        paths = [self.path.with_name(name) for name in "abc"]
+        files = ",".join(map(str, paths))
+        store = jax_cxl.Store(f"file:{files}?size=64MiB", parity=1)
+        data = np.random.default_rng(0).integers(0, 256, harness.MIB, np.uint8)
+        store.publish("tree", {"w": data})
+        store.flush("tree")
+        view = store.view("tree")
+        (lost,) = (path for path in paths if data[:4096].tobytes() in path.read_bytes())
+        os.truncate(lost, _CUT // 3)
+        self.assertFalse(view.tree["w"].any())
+        for call in (view.check, lambda: view.tree):
+            with self.assertRaisesRegex(jax_cxl.StoreError, f"arrays in {lost}, which was lost"):
+                call()
+        np.testing.assert_array_equal(store.read("tree").tree["w"], data)
+
     def test_arrays_over_the_memory(self):
         of = self.open(*_SUMS.values())
         rows = of.rows
