@@ -9,6 +9,7 @@
 //                    [--flagged=262144] [--flush_threads=0]
 //                    [--flush_pieces=131072] [--started=0]
 //                    [--aside=1048576] [--copies=0x2097152] [--bound=1]
+//                    [--between=0]
 //
 // Prints one JSON object per line. In it, `bytes` is the total size as in
 // nccl-tests, and `cores_busy` is how many cores the library's own threads use.
@@ -24,7 +25,10 @@
 // - The coherence `memory` is flush with gpu_writes=memory.
 //
 // If there are more ranks than GPUs, ranks share GPUs. Then --copy_engine must
-// be so large that no call uses copy engines. --bound=0 omits the bound.
+// be so large that no call uses copy engines. --bound=0 omits the bound. With
+// --between=BYTES, a kernel that reads so many bytes runs before each call, as
+// in a program that computes between its calls. The times are then those of the
+// calls alone: the time of such a loop without the calls is subtracted.
 
 #include <algorithm>
 #include <barrier>
@@ -83,6 +87,7 @@ double BusFactor(plan::Op op, int n) {
 
 // The memory, the second stream and the events of one rank.
 struct Rank {
+  std::byte* between = nullptr;
   std::byte* input = nullptr;
   std::byte* output = nullptr;
   cudaStream_t second = nullptr;
@@ -93,12 +98,16 @@ struct Rank {
 
 class Benchmark {
  public:
-  Benchmark(int ranks, uint64_t buffer_bytes)
-      : ranks_(ranks), buffer_bytes_(buffer_bytes), rank_(ranks) {
+  Benchmark(int ranks, uint64_t buffer_bytes, uint64_t between)
+      : ranks_(ranks),
+        buffer_bytes_(buffer_bytes),
+        between_(between),
+        rank_(ranks) {
     for (int r = 0; r < ranks; ++r) {
       OkOrDie(cudaSetDevice(r % CountDevices()));
       OkOrDie(cudaMalloc(&rank_[r].input, buffer_bytes));
       OkOrDie(cudaMalloc(&rank_[r].output, buffer_bytes));
+      if (between > 0) OkOrDie(cudaMalloc(&rank_[r].between, between));
       // The inputs are zeros, so all sums are exact.
       OkOrDie(cudaMemset(rank_[r].input, 0, buffer_bytes));
       OkOrDie(
@@ -127,6 +136,11 @@ class Benchmark {
                   int repeats) {
     std::vector<int32_t> members(ranks_);
     for (int r = 0; r < ranks_; ++r) members[r] = r;
+    const auto compute = [&](int r) {
+      if (between_ > 0)
+        OkOrDie(
+            cuda::EnqueueReading(rank_[r].between, between_, world.stream(r)));
+    };
     auto enqueue = [&](int r, int calls, plan::Op what, uint64_t elements) {
       Call call;
       call.name = "benchmark";
@@ -140,8 +154,10 @@ class Benchmark {
       call.output = rank_[r].output;
       DeviceEndpoint& endpoint = world.endpoint(r);
       if (started == 0 || what == plan::Op::kBarrier) {
-        for (int i = 0; i < calls; ++i)
+        for (int i = 0; i < calls; ++i) {
+          compute(r);
           OkOrDie(endpoint.Enqueue(members, call, world.stream(r)));
+        }
         return;
       }
       const uint64_t bytes = plan::OutputBytes(call.request);
@@ -166,6 +182,17 @@ class Benchmark {
     Times times = Measure(
         world, repeats, calls, [&](int r) { enqueue(r, calls, op, count); },
         [&](int r) { enqueue(r, 1, plan::Op::kBarrier, 0); });
+    if (between_ > 0) {
+      const Times alone = Measure(
+          world, repeats, calls,
+          [&](int r) {
+            for (int i = 0; i < calls; ++i) compute(r);
+          },
+          [&](int r) { enqueue(r, 1, plan::Op::kBarrier, 0); });
+      times.min -= alone.median;
+      times.median -= alone.median;
+      times.max -= alone.median;
+    }
     const Stats after = world.endpoint(0).stats();
     times.cores = std::chrono::duration<double>(UsedByOwnThreads() - used) /
                   (Clock::now() - start);
@@ -262,6 +289,7 @@ class Benchmark {
 
   int ranks_;
   uint64_t buffer_bytes_;
+  uint64_t between_;
   std::vector<Rank> rank_;
   std::byte* rings_ = nullptr;
 };
@@ -318,7 +346,7 @@ int Main(int argc, char** argv) {
   uint64_t under_way = 2;
   for (const Setting& setting : settings)
     under_way = std::max<uint64_t>(under_way, std::stoull(setting.started));
-  Benchmark benchmark(ranks, under_way * largest);
+  Benchmark benchmark(ranks, under_way * largest, flags.between);
   std::vector<std::unique_ptr<DeviceWorld>> worlds;
   for (const Setting& setting : settings)
     worlds.push_back(std::make_unique<DeviceWorld>(

@@ -31,6 +31,7 @@ struct Flags {
   std::vector<std::string> copies = {"0x2097152"};
   int ranks = 0;  // 0: one per GPU
   int repeats = 5;
+  uint64_t between = 0;
   bool bound = true;
 };
 
@@ -71,6 +72,8 @@ inline Flags Parse(int argc, char** argv) {
       flags.ranks = std::stoi(value);
     else if (name == "--bound")
       flags.bound = value != "0";
+    else if (name == "--between")
+      flags.between = std::stoull(value);
     else if (name == "--repeats")
       flags.repeats = std::stoi(value);
     else

@@ -102,6 +102,9 @@ struct DeviceCall {
   uint64_t timeout_ns = 0;  // of one wait
   uint32_t divisor = 0;     // of the results of a reduction; 0: none
   uint32_t flagged_slot_bytes = plan::kFlaggedBytes;
+  // Rounds of short messages that all peers have read when this call begins, as
+  // far as the host knows.
+  uint64_t flagged_released = 0;
   // For a premultiplied sum (premultiplied/premultiplied.h): the size of the
   // factor in bytes. The factor is in device memory at `factor_at` or, if that
   // is null, in `factor`.

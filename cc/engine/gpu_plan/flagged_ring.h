@@ -64,6 +64,24 @@ inline bool Fits(const GpuPlan& gpu_plan) {
                       to_slot);
 }
 
+// Returns the members from which a short message receives, one bit each.
+inline uint64_t SourcesOf(const GpuPlan& gpu_plan) {
+  static_assert(kMaxMembers <= 64);
+  uint64_t sources = 0;
+  for (const DeviceStep& step : gpu_plan.receiving)
+    for (int member = step.first; member < step.last; ++member)
+      sources |= uint64_t{1} << member;
+  return sources;
+}
+
+// Returns true if a message receives from all other members. When it ends, all
+// of them have begun its round, so they have read all earlier rounds.
+constexpr bool HearsAll(uint64_t sources, int num_members, int self) {
+  const uint64_t others =
+      (~uint64_t{0} >> (64 - num_members)) & ~(uint64_t{1} << self);
+  return (sources & others) == others;
+}
+
 }  // namespace jax_cxl::cuda::flagged
 
 #endif  // JAX_CXL_ENGINE_GPU_PLAN_FLAGGED_RING_H_

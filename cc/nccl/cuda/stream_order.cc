@@ -1,5 +1,7 @@
 #include "cc/nccl/cuda/stream_order.h"
 
+#include <utility>
+
 #include "cc/base/cuda/cuda_status.h"
 
 namespace jax_cxl::nccl {
@@ -39,9 +41,15 @@ Status StreamOrder::Before(const std::vector<cudaStream_t>& streams) {
     CXL_RETURN_IF_ERROR(CudaStatus(cudaStreamWaitEvent(first, fork_, 0),
                                    "cudaStreamWaitEvent"));
   }
-  if (!capturing_)
+  if (!capturing_) {
+    unsigned long long id = 0;
+    CXL_RETURN_IF_ERROR(
+        CudaStatus(cudaStreamGetId(first, &id), "cudaStreamGetId"));
+    // A stream's own order is enough, unless a graph may have run in between.
+    if (std::exchange(last_, id) == id && capture_ == 0) return OkStatus();
     return CudaStatus(cudaStreamWaitEvent(first, done_, 0),
                       "cudaStreamWaitEvent");
+  }
   if (capture == capture_)
     return CudaStatus(cudaStreamWaitEvent(first, captured_, 0),
                       "cudaStreamWaitEvent");

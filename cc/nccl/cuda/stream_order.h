@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <optional>
 #include <vector>
 
 #include "cc/base/status.h"
@@ -56,7 +57,9 @@ class StreamOrder {
   cudaEvent_t captured_ = nullptr;
   cudaEvent_t fork_ = nullptr;
   bool capturing_ = false;          // the current call
-  unsigned long long capture_ = 0;  // the last capture
+  unsigned long long capture_ = 0;  // the last capture; 0: there was none
+  // The id of the last call's stream. No other stream ever gets this id.
+  std::optional<unsigned long long> last_;
 };
 
 }  // namespace jax_cxl::nccl

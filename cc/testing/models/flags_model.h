@@ -162,6 +162,13 @@ class Model {
         Wrong("ends with the data of another call");
     State& next = Add("releases a round");
     Mine(next).released = me().round + 1;
+    // All from which this rank has data have begun this round, so they have
+    // read all earlier rounds.
+    const uint8_t others = (Bit(setup_.ranks) - 1) & ~Bit(self_);
+    if (Sources(call, self_) == others ||
+        (Has(Fault::kHeardAll) && Sources(call, self_) != 0))
+      Mine(next).noted = std::max<int>(
+          me().noted, me().round + (Has(Fault::kThisRound) ? 1 : 0));
     NextRound(&next);
   }
 

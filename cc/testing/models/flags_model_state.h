@@ -19,6 +19,8 @@ enum class Fault : uint8_t {
   kReleasedWait,         // the wait before a slot is written again
   kReleaseAfterReading,  // a rank releases while it still has to read
   kLeastReleased,        // counts one peer's releases, not all peers'
+  kThisRound,            // a rank that has heard from all counts this round too
+  kHeardAll,             // a rank counts rounds, but has heard only from some
   kFlag,                 // the check of a word's flag
   kCallWait,             // the check of the peer's call
   kCallBehindSlot,       // the call is named before its slot is free
@@ -28,9 +30,10 @@ enum class Fault : uint8_t {
 };
 
 inline constexpr std::string_view kFaultNames[] = {
-    "Nothing",  "ReleasedWait", "ReleaseAfterReading", "LeastReleased",
-    "Flag",     "CallWait",     "CallBehindSlot",      "Wipe",
-    "WipeWait", "Meeting"};
+    "Nothing",       "ReleasedWait", "ReleaseAfterReading",
+    "LeastReleased", "ThisRound",    "HeardAll",
+    "Flag",          "CallWait",     "CallBehindSlot",
+    "Wipe",          "WipeWait",     "Meeting"};
 inline std::string_view FaultName(Fault fault) {
   return kFaultNames[static_cast<int>(fault)];
 }

@@ -42,6 +42,13 @@ std::vector<Named> Configurations() {
   Configuration three;
   three.ranks = 3;
   three.calls.assign(3, Broadcast(1));
+  // After a call in which all hear from all, a root goes on alone.
+  Configuration leaves;
+  leaves.calls = {AllGather(2, 1), Broadcast(1), Broadcast(1), Broadcast(1)};
+  Configuration two_write;
+  two_write.ranks = 3;
+  two_write.crashes = 0;  // with a death it has too many states
+  two_write.calls.assign(3, {1, 0b011, {}});
   Configuration disagree = two;
   disagree.calls[1].kind = {0, 1};
   // The rounds have the flags 1, 2 and 3. Then the slots are cleared, and the
@@ -58,9 +65,10 @@ std::vector<Named> Configurations() {
                           Broadcast(2), Broadcast(1)};
   Configuration timeout = wrapping;
   timeout.timeouts = 1;
-  return {{"TwoRanks", two},       {"LeaderAhead", ahead},
-          {"ThreeRanks", three},   {"Disagree", disagree},
-          {"FlagsWrap", wrapping}, {"LeaderAheadWraps", ahead_wrapping},
+  return {{"TwoRanks", two},         {"LeaderAhead", ahead},
+          {"ThreeRanks", three},     {"LeaderLeaves", leaves},
+          {"TwoOfThree", two_write}, {"Disagree", disagree},
+          {"FlagsWrap", wrapping},   {"LeaderAheadWraps", ahead_wrapping},
           {"Timeout", timeout}};
 }
 
@@ -97,6 +105,8 @@ const Broken kBroken[] = {
     {Fault::kReleasedWait, "LeaderAhead"},
     {Fault::kReleaseAfterReading, "LeaderAhead"},
     {Fault::kLeastReleased, "ThreeRanks"},
+    {Fault::kThisRound, "LeaderLeaves"},
+    {Fault::kHeardAll, "TwoOfThree"},
     {Fault::kFlag, "TwoRanks"},
     {Fault::kCallWait, "Disagree"},
     {Fault::kCallBehindSlot, "LeaderAhead"},

@@ -36,6 +36,12 @@ cudaError_t EnqueueBoundByCopyEngine(const BoundTask& task,
                                      cudaStream_t publishing,
                                      cudaStream_t retrieving);
 
+// Reads `bytes` of device memory from `from` on, as a computation between two
+// calls does. So the caches keep nothing of the calls if `bytes` is larger than
+// the cache. `bytes` is a multiple of 16.
+cudaError_t EnqueueReading(const std::byte* from, uint64_t bytes,
+                           cudaStream_t stream);
+
 }  // namespace jax_cxl::cuda
 
 #endif  // JAX_CXL_BENCH_CUDA_BOUND_BOUND_H_

@@ -24,7 +24,8 @@ __device__ Task TaskOf(const DeviceCall& given, const DeviceCall& call,
           lists.steps,
           given.num_sending,
           lists.steps + given.num_sending,
-          given.num_receiving};
+          given.num_receiving,
+          lists.sources};
 }
 
 template <typename AnyLists>
@@ -35,16 +36,22 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   const KernelProgress progress(call);
   const Task task = TaskOf(call, call, lists);
   FlaggedControl& mine = *task.rings[call.self];
-  Begin(call, shared);
+  // If the host knows that the slot is free, nothing is loaded before the puts.
+  const bool free = SlotIsFree(call, call.flagged_released);
+  Begin(call, shared, free);
   Puts puts(call.input, task.sending, task.num_sending);
+  if (free) Put(task, mine, puts);
   __syncthreads();
-  if (!Run</*counted=*/false>(task, mine, shared, puts, /*done=*/true)) {
+  if (!Run</*counted=*/false>(task, mine, shared, puts, free, /*done=*/true)) {
     if (threadIdx.x == 0) Stop(call.status);
     return;
   }
   // By now, all threads have loaded the data of the peers. The following store
   // cannot overtake these loads, so peers that see it may overwrite the slot.
-  if (threadIdx.x == 0 && progress.Finish()) StoreReleased(call, mine);
+  if (threadIdx.x == 0 && progress.Finish()) {
+    NoteRound(task, shared);
+    StoreReleased(call, mine);
+  }
 }
 
 // Does what RunFlagged does, for calls that are numbered on the device
@@ -67,6 +74,7 @@ AnyLists ListsOf(const DeviceCall& call, const FlaggedPlan& gpu_plan) {
   AnyLists lists = {};
   for (int member = 0; member < call.num_members; ++member)
     lists.rings[member] = gpu_plan.members[member].flagged;
+  lists.sources = gpu_plan.sources;
   const auto in_short = [](const DeviceStep& step) {
     return ShortStep{static_cast<uint16_t>(step.kind),
                      static_cast<uint8_t>(step.first),

@@ -23,6 +23,7 @@ struct FlaggedPlan {
   const DeviceStep* receiving;
   const MemberView* members;
   uint32_t blocks;
+  uint64_t sources;  // flagged::SourcesOf
 };
 
 // Like Launch (executor.h), or like LaunchCounted if the call has a journal.

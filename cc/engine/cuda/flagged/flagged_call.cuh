@@ -19,17 +19,11 @@ __device__ inline bool Get(const Task& task, Shared& shared,
                            const Units& units) {
   const DeviceCall& call = task.call;
   const ShortStep& step = units.step();
-  const UnitVectors vectors(task, step.first, step.from + units.i());
-  Wait wait(call, shared);
-  for (;;) {
-    const Arriving arriving(vectors);
-    if (arriving.Has(FlagOf(call))) {
-      StoreLocal(call.output + step.to + units.i(), arriving.Data(),
-                 units.left());
-      return true;
-    }
-    if (!wait.GoOn(step.first)) return false;
-  }
+  uint4 data;
+  if (!Await(task, shared, step.first, step.from + units.i(), &data))
+    return false;
+  StoreLocal(call.output + step.to + units.i(), data, units.left());
+  return true;
 }
 
 // Does the work of a data thread after the puts: copies, zeros, gets and
@@ -87,43 +81,61 @@ class Puts {
   uint4 data_ = {};
 };
 
-// Initializes `shared`. Called by all threads of a block. One of them loads
-// what earlier calls have noted about the peers, and none of them waits for
-// this load here.
-__device__ inline void Begin(const DeviceCall& call, Shared& shared) {
+// Returns true if all peers have read what an earlier call put into the slot of
+// this call. `released` is the number of rounds that they have certainly read.
+__device__ inline bool SlotIsFree(const DeviceCall& call, uint64_t released) {
+  return released + kFlaggedSlots > call.base_round;
+}
+
+// Initializes `shared`. Called by all threads of a block. Unless `known` is
+// true, one of them loads what earlier calls have noted about the peers, and
+// none of them waits for this load here. If it is true, the host knows enough.
+__device__ inline void Begin(const DeviceCall& call, Shared& shared,
+                             bool known = false) {
   if (threadIdx.x != kThreads) return;
   shared.gave_up = 0;
-  shared.released = call.scratch->flagged_released;
+  shared.released =
+      known ? call.flagged_released : call.scratch->flagged_released;
+}
+
+// Names the call, and puts this thread's data. Call it once the slot is free.
+// The word that names the call replaces the word of the call that used this
+// slot before. A peer that had not yet read the slot might still have needed
+// the old word.
+__device__ inline void Put(const Task& task, FlaggedControl& mine, Puts& puts) {
+  // The data threads do not store the word, because it would delay their data.
+  if (threadIdx.x == kThreads && blockIdx.x == 0)
+    StoreWord(&mine.calls[SlotOf(task.call)], ExpectedCall(task.call));
+  if (threadIdx.x < kThreads) puts.Run(task);
 }
 
 // Executes the call, once all threads of the block can see the contents of
-// `shared`. `done` is false if an earlier step of the block has failed. Returns
-// false if the call cannot complete.
+// `shared`. `has_put` is true if Put was called before. `done` is false if an
+// earlier step of the block has failed. Returns false if the call cannot
+// complete.
 template <bool counted>
 __device__ inline bool Run(const Task& task, FlaggedControl& mine,
-                           Shared& shared, Puts& puts, bool done) {
+                           Shared& shared, Puts& puts, bool has_put,
+                           bool done) {
   const DeviceCall& call = task.call;
   const uint32_t warp = threadIdx.x / 32;
   const bool data = warp < kThreads / 32, watches = warp == kThreads / 32;
   const bool notes = warp == kThreads / 32 + 1;
-  if (done && shared.released + kFlaggedSlots <= call.base_round) {
-    if (watches)
-      done = AwaitReleased(call, shared, call.base_round + 1 - kFlaggedSlots);
-    done = !__syncthreads_or(!done);
+  if (done && !has_put) {
+    if (!SlotIsFree(call, shared.released)) {
+      if (watches)
+        done = AwaitReleased(call, shared, call.base_round + 1 - kFlaggedSlots);
+      done = !__syncthreads_or(!done);
+    }
+    if (done) Put(task, mine, puts);
   }
-  // The word names this call. It replaces the word of the call that used this
-  // slot before. Store it only after the wait above, because a peer that had
-  // not yet read the slot might still have needed the old word.
-  if (done && threadIdx.x == 0 && blockIdx.x == 0)
-    StoreWord(&mine.calls[SlotOf(call)], ExpectedCall(call));
   if (done && data) {
-    puts.Run(task);
     done = Receive(task, shared);
   } else if (done && watches && blockIdx.x == 0) {
     done = AwaitCalls(task, shared);
   } else if (done && notes && blockIdx.x == 0) {
     if constexpr (counted) WriteJournal(call);
-    NoteReleased(call, shared);
+    NoteReleased(task, shared);
   }
   return !__syncthreads_or(!done);
 }
@@ -179,12 +191,14 @@ __device__ inline void RunCounted(const Task& task, Shared& shared,
   FlaggedControl& mine = *task.rings[call->self];
   const bool done =
       !BeginsAnew(call->base_round) || BeginAnew(task, shared, call);
-  if (!Run</*counted=*/true>(task, mine, shared, puts, done)) {
+  if (!Run</*counted=*/true>(task, mine, shared, puts, /*has_put=*/false,
+                             done)) {
     if (threadIdx.x == 0) AwaitAbort(*call);
     return;
   }
   if (threadIdx.x == 0 && progress.Finish()) {
     PassPosition(*call, /*flagged=*/true);
+    NoteRound(task, shared);
     StoreReleased(*call, mine);
   }
 }

@@ -28,11 +28,16 @@ __device__ inline bool AwaitReleased(const DeviceCall& call, Shared& shared,
   });
 }
 
+__device__ inline bool HearsAll(const Task& task) {
+  return HearsAll(task.sources, task.call.num_members, task.call.self);
+}
+
 // Remembers how many rounds all peers have read, for later calls. Reading the
-// peers' words crosses the link, so it does this only in some calls. Called by
-// a whole warp.
-__device__ inline void NoteReleased(const DeviceCall& call,
-                                    const Shared& shared) {
+// peers' words crosses the link, so it does this only in some calls, and never
+// in calls that receive from all peers (NoteRound). Called by a whole warp.
+__device__ inline void NoteReleased(const Task& task, const Shared& shared) {
+  const DeviceCall& call = task.call;
+  if (HearsAll(task)) return;
   if (shared.released + kFlaggedSlots / 2 > call.base_round) return;
   uint64_t least = ~uint64_t{0};
   for (int member = LaneInWarp(); member < call.num_members; member += 32)
@@ -42,19 +47,20 @@ __device__ inline void NoteReleased(const DeviceCall& call,
     call.scratch->flagged_released = least;
 }
 
+// Does the same at the end of a call. Called by one thread.
+__device__ inline void NoteRound(const Task& task, const Shared& shared) {
+  const DeviceCall& call = task.call;
+  if (HearsAll(task) && shared.released < call.base_round)
+    call.scratch->flagged_released = call.base_round;
+}
+
 // Waits until all members from which this one receives are in the same call.
 // Called by a whole warp.
 __device__ inline bool AwaitCalls(const Task& task, Shared& shared) {
   const DeviceCall& call = task.call;
-  uint64_t sources = 0;
-  static_assert(kMaxMembers <= 64);
-  for (uint32_t at = 0; at < task.num_receiving; ++at)
-    for (int member = task.receiving[at].first;
-         member < task.receiving[at].last; ++member)
-      sources |= uint64_t{1} << member;
   const uint64_t expected = ExpectedCall(call);
   return AwaitMembers(call, &shared.gave_up, [&](int member) {
-    if ((sources >> member & 1) == 0) return PollResult::kReady;
+    if ((task.sources >> member & 1) == 0) return PollResult::kReady;
     const uint64_t word = LoadWord(&task.rings[member]->calls[SlotOf(call)]);
     if (word == expected) return PollResult::kReady;
     if ((word & ~kValueMask) != (expected & ~kValueMask))

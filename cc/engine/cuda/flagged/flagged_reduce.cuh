@@ -48,10 +48,53 @@ __device__ __forceinline__ bool Fetch(const Task& task, Wait& wait,
   return true;
 }
 
+template <typename Type>
+__device__ __forceinline__ uint4 SumAs(uint4 first, uint4 second) {
+  ElementFold<Type> fold;
+  fold.Begin(first);
+  fold.Add(ReduceOp::kSum, second);
+  return fold.Result();
+}
+
+// Returns true if a step is a sum of two members' numbers of a type of
+// gradients and activations. Such sums are frequent, and have code of their own
+// without calls and without data in memory: a program between two calls drops
+// the rest of the code from the caches.
+__device__ __forceinline__ bool IsPlainSum(const DeviceCall& call,
+                                           const ShortStep& step) {
+  return step.last - step.first == 2 && call.reduce_op == ReduceOp::kSum &&
+         call.divisor == 0 && step.first <= call.self &&
+         call.self < step.last &&
+         (call.dtype == DType::kBfloat16 || call.dtype == DType::kFloat32 ||
+          call.dtype == DType::kFloat16);
+}
+
+__device__ __forceinline__ bool PlainSum(const Task& task, Shared& shared,
+                                         const Units& units) {
+  const DeviceCall& call = task.call;
+  const ShortStep& step = units.step();
+  const uint4 own =
+      LoadLocal(call.input + step.input_from + units.i(), units.left());
+  const bool is_first = call.self == step.first;
+  uint4 data;
+  if (!Await(task, shared, is_first ? step.first + 1 : step.first,
+             step.from + units.i(), &data))
+    return false;
+  const uint4 first = is_first ? own : data, second = is_first ? data : own;
+  const uint4 sum = call.dtype == DType::kFloat32
+                        ? SumAs<Float<float>>(first, second)
+                    : call.dtype == DType::kBfloat16
+                        ? SumAs<NarrowFloat<cpu::Bfloat16>>(first, second)
+                        : SumAs<NarrowFloat<cpu::Float16>>(first, second);
+  StoreLocal(call.output + step.to + units.i(), sum, units.left());
+  return true;
+}
+
 __device__ inline bool Reduce(const Task& task, Shared& shared,
                               const Units& units) {
   const DeviceCall& call = task.call;
   const ShortStep& step = units.step();
+  if (IsPlainSum(call, step)) return PlainSum(task, shared, units);
   Wait wait(call, shared);
   Operands operands;
   uint4 result = {};

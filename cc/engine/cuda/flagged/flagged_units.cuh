@@ -41,13 +41,14 @@ struct ShortStep {
     return kind == static_cast<uint16_t>(other);
   }
 };
-static_assert(kMaxMembers <= 255);
+static_assert(kMaxMembers <= 64);  // bits of Task::sources
 
 // The lists of a call: the rings of its members, and its steps. They are launch
 // arguments: if they were in the device's memory, each list would cost a load
 // before the load of the data.
 template <uint32_t kMembers, uint32_t kSteps>
 struct Lists {
+  uint64_t sources;  // see Task
   FlaggedControl* rings[kMembers];
   ShortStep steps[kSteps];  // sending steps, then receiving steps
 };
@@ -65,6 +66,7 @@ struct Task {
   uint32_t num_sending;
   const ShortStep* receiving;
   uint32_t num_receiving;
+  uint64_t sources;  // members from which this one receives, one bit each
 };
 
 __device__ inline uint32_t FlagOf(const DeviceCall& call) {
@@ -151,6 +153,22 @@ class Wait {
   uint32_t polls_ = 0;
   uint64_t start_ = 0;
 };
+
+// Waits for a unit of `member`, and sets `*data`. Returns false when the call
+// cannot continue.
+__device__ __forceinline__ bool Await(const Task& task, Shared& shared,
+                                      int member, uint64_t at, uint4* data) {
+  const UnitVectors vectors(task, member, at);
+  Wait wait(task.call, shared);
+  for (;;) {
+    const Arriving arriving(vectors);
+    if (arriving.Has(FlagOf(task.call))) {
+      *data = arriving.Data();
+      return true;
+    }
+    if (!wait.GoOn(member)) return false;
+  }
+}
 
 // This thread's part of all units of the steps of one kind. The threads of all
 // blocks share the units evenly.

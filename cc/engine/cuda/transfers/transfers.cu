@@ -41,7 +41,8 @@ __device__ void RunShort(const DeviceTransfer& given, DeviceCall* call) {
                               .sending = &step,
                               .num_sending = source ? 1u : 0u,
                               .receiving = &step,
-                              .num_receiving = source ? 0u : 1u};
+                              .num_receiving = source ? 0u : 1u,
+                              .sources = source ? 0u : 1u};
   flagged::Begin(given.call, shared);
   flagged::Puts puts(given.call.input, task.sending, task.num_sending);
   if (!TakePosition(given.call, /*flagged=*/true, call)) return;

@@ -214,7 +214,7 @@ cudaError_t CountedChannel::Launch(const CountedCall& call,
   return cuda::LaunchFlagged(
       call.device,
       {stored.host_sending, stored.host_receiving, connection_.members().data(),
-       stored.flagged_blocks},
+       stored.flagged_blocks, stored.flagged_sources},
       stream);
 }
 

@@ -6,6 +6,7 @@
 #include "cc/base/cuda/cuda_status.h"
 #include "cc/comm/call/call.h"
 #include "cc/engine/cuda/flagged/flagged.h"
+#include "cc/engine/gpu_plan/flagged_ring.h"
 
 namespace jax_cxl::comm {
 namespace {
@@ -77,7 +78,10 @@ Result<const CountedPlan*> CountedPlans::Store(
   plan.bytes_published = gpu_plan.bytes_published;
   plan.bytes_retrieved = gpu_plan.bytes_retrieved;
   plan.flagged = flagged;
-  if (flagged) plan.flagged_blocks = cuda::FlaggedBlocks(gpu_plan);
+  if (flagged) {
+    plan.flagged_blocks = cuda::FlaggedBlocks(gpu_plan);
+    plan.flagged_sources = cuda::flagged::SourcesOf(gpu_plan);
+  }
   stored->record = reinterpret_cast<const cuda::JournalEntry*>(place);
   stored->descriptor_hash = HashDescriptor(record.descriptor, 0);
   return (plans_[key] = std::move(stored)).get();

@@ -82,7 +82,8 @@ DeviceChannel::DeviceChannel(pool::Pool* pool, Peers* peers,
       relay_(relay),
       key_(HashGroup(connection_.group().members)),
       waits_(pool, peers, options, connection_.group()),
-      flagged_rounds_(options.first_flagged_round) {}
+      flagged_rounds_(options.first_flagged_round),
+      heard_rounds_(options.first_flagged_round) {}
 
 DeviceChannel::~DeviceChannel() {
   for (const TimedCopies& copies : timed_copies_)
@@ -237,6 +238,10 @@ Status DeviceChannel::LaunchFlagged(cuda::DeviceCall call,
     call.base_round = ++flagged_rounds_;
   }
   ++flagged_rounds_;
+  call.flagged_released = heard_rounds_;
+  if (cuda::flagged::HearsAll(gpu_plan.flagged_sources, members_count(),
+                              call.self))
+    heard_rounds_ = call.base_round;
   if (relay_ != nullptr) {
     RelayedCall relayed;
     relayed.plan = gpu_plan.relay;
@@ -246,11 +251,11 @@ Status DeviceChannel::LaunchFlagged(cuda::DeviceCall call,
     relay_->Wake();
   }
   return cuda::CudaStatus(
-      cuda::LaunchFlagged(
-          call,
-          {gpu_plan.host_sending, gpu_plan.host_receiving,
-           connection_.members().data(), gpu_plan.flagged_blocks},
-          stream),
+      cuda::LaunchFlagged(call,
+                          {gpu_plan.host_sending, gpu_plan.host_receiving,
+                           connection_.members().data(),
+                           gpu_plan.flagged_blocks, gpu_plan.flagged_sources},
+                          stream),
       "launching a collective");
 }
 

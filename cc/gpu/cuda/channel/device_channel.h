@@ -209,6 +209,9 @@ class DeviceChannel {
   uint64_t calls_hash_ = 0;
   uint64_t rounds_ = 0;
   uint64_t flagged_rounds_;
+  // The round of the last of these calls that receives from all members. When a
+  // later call begins, all members have read the rounds before that round.
+  uint64_t heard_rounds_;
 
   mutable std::mutex mutex_;  // for members that both threads use
   uint64_t calls_ = 0;        // number of enqueued calls

@@ -5,6 +5,7 @@
 
 #include "cc/base/cuda/cuda_status.h"
 #include "cc/engine/cuda/flagged/flagged.h"
+#include "cc/engine/gpu_plan/flagged_ring.h"
 
 namespace jax_cxl::comm {
 namespace {
@@ -72,7 +73,10 @@ Result<const StoredPlan*> PlanStore::Store(
   stored.bytes_retrieved = gpu_plan.bytes_retrieved;
   stored.flagged = flagged;
   stored.relay = std::move(relay);
-  if (flagged) stored.flagged_blocks = cuda::FlaggedBlocks(gpu_plan);
+  if (flagged) {
+    stored.flagged_blocks = cuda::FlaggedBlocks(gpu_plan);
+    stored.flagged_sources = cuda::flagged::SourcesOf(gpu_plan);
+  }
   return &(plans_[key] = stored);
 }
 

@@ -29,6 +29,7 @@ struct StoredPlan {
   uint64_t bytes_retrieved = 0;
   bool flagged = false;  // for a short message (see flagged.h)
   uint32_t flagged_blocks = 0;
+  uint64_t flagged_sources = 0;  // cuda::flagged::SourcesOf
   // The host's work for the call, if there is a relay.
   std::shared_ptr<const RelayPlan> relay;
 };
