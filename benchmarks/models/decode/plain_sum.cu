@@ -58,10 +58,9 @@ ffi::Error Run(cudaStream_t stream, int64_t number, ffi::AnyBuffer input,
   Library& library = libraries[number];
   const int type = input.element_type() == ffi::BF16 ? kBfloat16 : kFloat32;
   const double begin = NowUs();
-  const int error =
-      library.all_reduce(input.untyped_data(), output->untyped_data(),
-                         input.element_count(), type, kSum,
-                         library.communicator, stream);
+  const int error = library.all_reduce(
+      input.untyped_data(), output->untyped_data(), input.element_count(), type,
+      kSum, library.communicator, stream);
   library.host_us.push_back(static_cast<float>(NowUs() - begin));
   if (error == 0) return ffi::Error::Success();
   return ffi::Error::Internal("ncclAllReduce returns " + std::to_string(error));

@@ -59,5 +59,24 @@ TEST(FlaggedRingTest, OnlyPlansOfOneRoundFit) {
   EXPECT_FALSE(Fits(gpu_plan));
 }
 
+TEST(FlaggedRingTest, AMessageHearsAllIfOnlyThisMemberIsNoSource) {
+  GpuPlan gpu_plan;
+  gpu_plan.receiving.resize(3);
+  gpu_plan.receiving[0] = {
+      .kind = DeviceStepKind::kReduce, .first = 1, .last = 3};
+  gpu_plan.receiving[1] = {.kind = DeviceStepKind::kRelease};
+  gpu_plan.receiving[2] = {.kind = DeviceStepKind::kGet, .first = 4, .last = 5};
+  const uint64_t sources = SourcesOf(gpu_plan);
+  EXPECT_EQ(sources, 0b10110u);
+  EXPECT_FALSE(HearsAll(sources, 5, 0));  // 3 is missing
+  EXPECT_FALSE(HearsAll(sources, 5, 1));  // 0 and 3
+  EXPECT_TRUE(HearsAll(0b10110, 3, 0));
+  EXPECT_TRUE(HearsAll(0b10111, 5, 3));
+  EXPECT_TRUE(HearsAll(0, 1, 0));
+  const uint64_t all = ~uint64_t{0};
+  EXPECT_TRUE(HearsAll(all & ~(uint64_t{1} << 63), kMaxMembers, 63));
+  EXPECT_FALSE(HearsAll(all & ~uint64_t{1}, kMaxMembers, 63));
+}
+
 }  // namespace
 }  // namespace jax_cxl::cuda::flagged
