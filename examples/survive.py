@@ -1,10 +1,10 @@
 """Trains to the same loss however often its ranks are killed, and reads nothing from a disk.
 
-    python -m jax_cxl.launch -n 2 --restart-lost 20 examples/survive.py --kills 20
+    python -m jax_cxl.launch -n 2 --restarts 20 --grace 0.5 examples/survive.py --kills 20
 
-The launcher restarts a rank that is killed. The others get `jax_cxl.PeerLostError` within
-milliseconds and wait for the new rank. Then all ranks continue from the last snapshot: the state
-of the last step or of the previous one. They read the checkpoint on the disk only if there is no
+When a rank is killed, the others get `jax_cxl.PeerLostError` within milliseconds and end. The
+launcher starts all ranks again, and they continue from the last snapshot: the state of the last
+step or of the previous one. They read the checkpoint on the disk only if there is no
 snapshot, for example because the memory of the snapshots is lost too. The position in the data is
 part of the state, so that a kill does not change a bit of the result.
 """
@@ -124,15 +124,7 @@ def like(mesh):
 def main(_):
     logging.set_verbosity(logging.WARNING)  # absl's default shows JAX looking for TPUs.
     jax_cxl.initialize()
-    # The launcher tells a restarted rank how many restarts there were. The other ranks count below.
-    kills = int(os.environ.get("JAX_CXL_LAUNCH_RESTARTS", "0"))
-    while True:
-        try:
-            return train(kills)
-        except jax_cxl.PeerLostError as error:
-            print(f"rank {error.rank} is lost", flush=True)
-            jax_cxl.regroup(rejoin=True)
-            kills += 1
+    train(kills=int(os.environ.get("JAX_CXL_LAUNCH_RESTARTS", "0")))
 
 
 if __name__ == "__main__":

@@ -75,12 +75,3 @@ def leave_without_barrier() -> None:
         # The destructor would also wait at the barrier, so keep the object alive.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
     state.client = state.service = state.preemption_sync_manager = None
-
-
-def forget_topology() -> None:
-    """Deletes the list of all devices from the coordination service.
-
-    A restarted process 0 publishes this list again, and XLA does not overwrite the list of the
-    first process 0. The other processes have read the list, and do not read it again.
-    """
-    client().key_value_delete("cpu:global_topology/cpu")

@@ -10,9 +10,6 @@ on the new one, in words that no lost rank writes (cc/comm/health/regroup.h):
    have registered. Nobody removes a registration, so either all processes see all registrations, or
    none does. If a process is lost before it registers, all others join the next attempt.
 
-With `rejoin`, step 2 also waits for successors of the lost processes, and the rank that decides
-tells them where the new pool is (successor_tickets.py).
-
 If another process dies meanwhile, there is another attempt, or the new pool reports the death. The
 survivors never hang.
 """
@@ -31,7 +28,6 @@ import jax
 from jax_cxl import _core, errors
 from jax_cxl._job import configuration, lifecycle, platforms
 from jax_cxl._job.launched import environment as launch_environment
-from jax_cxl._job.meeting import successor_tickets
 from jax_cxl._job.pool import pool_uri, pools
 
 _POLL_SECONDS = 0.002
@@ -42,7 +38,6 @@ _GIVEN_UP_SECONDS = 2.0
 def regroup(
     devices: Sequence[Any] | None = None,
     *,
-    rejoin: bool = False,
     pool: str | None = None,
     timeout: float | None = None,
 ) -> list[Any]:
@@ -61,9 +56,6 @@ def regroup(
     Args:
       devices: the devices that may continue, by default all devices of living processes. Leave out
         a device to give up a rank that lives but is stuck. All processes pass the same devices.
-      rejoin: whether to wait for successors of the lost processes, which `python -m jax_cxl.launch
-        --restart-lost N` starts. A successor joins by `jax_cxl.initialize`. All processes pass the
-        same value.
       pool: URI of the new pool, by default a new pool of the same kind as the old one. If the old
         pool is on dax devices or in a file that stays, the new pool needs another place.
       timeout: seconds to wait for ranks that live, by default `JAX_CXL_TIMEOUT`.
@@ -72,8 +64,8 @@ def regroup(
       The devices that continue, in the order of `jax.devices()`. Make a mesh of them.
 
     Raises:
-      CollectiveTimeoutError: a rank lives but has not called `regroup`, or a lost rank has no
-        successor. Call `regroup` again, or without that rank's device.
+      CollectiveTimeoutError: a rank lives but has not called `regroup`. Call `regroup` again, or
+        without that rank's device.
       PoolError: the new pool cannot be created.
       NotInitializedError: jax_cxl is not running, or the others have continued without this
         process.
@@ -101,14 +93,9 @@ def regroup(
             )
         seconds = configuration.from_environment().timeout if timeout is None else timeout
         spec = running.spec if pool is None else pool_uri.parse(pool)
-        if rejoin and not launch_environment.restarts_lost():
-            raise errors.CxlError(
-                "jax_cxl.regroup(rejoin=True) waits for successors of lost processes. Start the job"
-                " with python -m jax_cxl.launch --restart-lost N, or leave rejoin=True out."
-            )
         deadline = time.monotonic() + seconds
         ranks, mine = _ranks(devices)
-        meeting = _Agreement(running, ranks, mine, rejoin, spec, deadline).reach()
+        meeting = _Agreement(running, ranks, mine, spec, deadline).reach()
         lifecycle.restart(meeting, spec)
         jax.clear_caches()
         _warn_of_jax(meeting.members)
@@ -135,7 +122,6 @@ class _Agreement:
     running: lifecycle.Runtime
     ranks: list[int]
     mine: list[int]  # The ranks of this process.
-    rejoin: bool
     spec: pool_uri.PoolSpec
     deadline: float
     created: _core.Pool | None = None  # Set if this process decides.
@@ -146,8 +132,7 @@ class _Agreement:
             self.created = None
             for rank in self.mine:
                 _core.join_attempt(rank, self.running.attempt)
-            members, plan = self._wait(self._decision, "called jax_cxl.regroup()")
-            place, tickets = plan["place"], plan["tickets"]
+            members, place = self._wait(self._decision, "called jax_cxl.regroup()")
             if "error" in place:
                 self.running.attempt += 1  # All do this, because they read the same decision.
                 raise errors.from_code(place["error"], place["message"])
@@ -159,12 +144,12 @@ class _Agreement:
             try:
                 pool = self.created or pools.attach(place)
             except errors.PoolNotFoundError:
-                if not self._given_up(members, tickets):
+                if not self._given_up(members):
                     raise
                 self.running.attempt += 1
                 continue
             pools.register(pool, self.mine)
-            arrival = functools.partial(self._arrival, pool, members, tickets)
+            arrival = functools.partial(self._arrival, pool, members)
             complete = self._wait(arrival, "come to the new pool")
             pools.remove_name(pool, place, self.spec)
             if complete:
@@ -184,48 +169,28 @@ class _Agreement:
         awaited = [rank for rank in left if not _core.joined_attempt(rank, attempt)]
         if awaited or left[0] not in self.mine:
             return None, awaited or left[:1]
-        lost = [rank for rank in self.ranks if rank not in left] if self.rejoin else []
-        tickets = successor_tickets.tickets() if lost else {}
-        joining = {_process_of(rank) for rank in lost}
-        ready = joining & successor_tickets.unanswered(tickets) if lost else set()
-        if ready != joining:
-            return None, [rank for rank in lost if _process_of(rank) not in ready]
-        members = sorted(left + lost)
-        place = self._create()
-        if lost:
-            generation = self.running.generation + 1
-            successor_tickets.answer(tickets, joining, members, place, generation)
-        plan = {"place": place, "tickets": {str(p): tickets[str(p)] for p in joining}}
-        _core.decide_attempt(left[0], attempt, members, json.dumps(plan))
+        _core.decide_attempt(left[0], attempt, left, json.dumps(self._create()))
         return None, left[:1]
 
-    def _arrival(
-        self, pool: _core.Pool, members: list[int], tickets: dict[str, str]
-    ) -> tuple[bool | None, list[int]]:
+    def _arrival(self, pool: _core.Pool, members: list[int]) -> tuple[bool | None, list[int]]:
         """Returns whether all members are in the pool, and the ranks that are missing.
 
         The first result is None while missing ranks may still come.
         """
         # First find the lost ranks, then read: a rank that registered before it was lost counts.
-        lost = self._lost(members, tickets)
+        lost = any(map(_core.rank_lost, members))
         missing = [rank for rank in members if not pool.registered(rank)]
         if missing and not lost:
             return None, missing
         return not missing, missing
 
-    def _lost(self, members: list[int], tickets: dict[str, str]) -> bool:
-        """Returns whether a member is lost, or a successor that was supposed to become a member."""
-        if any(_core.rank_lost(rank) for rank in members if str(_process_of(rank)) not in tickets):
-            return True
-        return bool(tickets) and not tickets.items() <= successor_tickets.tickets().items()
-
-    def _given_up(self, members: list[int], tickets: dict[str, str]) -> bool:
+    def _given_up(self, members: list[int]) -> bool:
         """Returns whether the others have given up this attempt and removed the pool's name."""
         later = self.running.attempt + 1
         end = time.monotonic() + _GIVEN_UP_SECONDS
         while time.monotonic() < end:
             joined = (_core.joined_attempt(rank, later) for rank in members)
-            if self._lost(members, tickets) or any(joined):
+            if any(map(_core.rank_lost, members)) or any(joined):
                 return True
             time.sleep(_POLL_SECONDS)
         return False
@@ -249,26 +214,18 @@ class _Agreement:
                 return found
             if time.monotonic() > self.deadline:
                 who = _core.rank_name(missing[0])
-                error = errors.CollectiveTimeoutError(
-                    f"{who} is gone, and its successor has not joined in time"
-                    if _core.rank_lost(missing[0])
-                    else f"{who} lives, but has not {awaited} in time"
-                )
+                error = errors.CollectiveTimeoutError(f"{who} lives, but has not {awaited} in time")
                 error.rank = missing[0]
                 raise error
-            time.sleep(successor_tickets.POLL_SECONDS if self.rejoin else _POLL_SECONDS)
-
-
-def _process_of(rank: int) -> int:
-    return jax.devices()[rank].process_index
+            time.sleep(_POLL_SECONDS)
 
 
 def _read(text: str) -> dict[str, Any]:
-    """Parses the decision of a rank."""
-    with contextlib.suppress(ValueError, TypeError, KeyError):
-        plan = json.loads(text)
-        if isinstance(plan["place"], dict) and isinstance(plan["tickets"], dict):
-            return plan
+    """Parses the decision of a rank: the place of the new pool."""
+    with contextlib.suppress(ValueError):
+        place = json.loads(text)
+        if isinstance(place, dict):
+            return place
     raise errors.PoolCorruptError(
         f"the decision of a rank about the new pool is damaged: {text!r}. Start all processes again"
     )

@@ -20,10 +20,8 @@ CORES = "JAX_CXL_LAUNCH_CORES"
 # How many columns of a terminal the rank's unfinished line may use. Unset if no terminal shows this
 # line.
 COLUMNS = "JAX_CXL_LAUNCH_COLUMNS"
-# Set if the ranks continue without a rank that has failed. If the value is RESTART, the launcher
-# starts the failed rank again.
+# Set if the ranks continue without a rank that has failed.
 GO_ON = "JAX_CXL_LAUNCH_GO_ON"
-RESTART = "restart"
 
 # Variables of JAX that the launcher sets for its ranks.
 COORDINATOR = "JAX_COORDINATOR_ADDRESS"

@@ -3,9 +3,9 @@
     python -m lab.kills.kill_sweep --count 500 --json FILE
 
 Each job has three or four processes (tests/programs/failures/killed.py). One of them dies in one of
-these stages: while it compiles, while it shuts down and initializes again, while it regroups, or
-while it starts as the successor of a lost process. In jobs of the stage `none` no process dies.
-These jobs show that any number of jobs can follow each other. A job is right if
+these stages: while it compiles, while it shuts down and initializes again, or while it regroups. In
+jobs of the stage `none` no process dies. These jobs show that any number of jobs can follow each
+other. A job is right if
 
 * every survivor gets an error that names a lost rank,
 * every survivor then continues with right values, except in the stage `shutdown`,
@@ -36,10 +36,9 @@ import job
 from jax_cxl import _core
 from jax_cxl._commands.measuring import report, results_file
 
-_PROCESSES = {"none": 3, "compile": 3, "shutdown": 3, "regroup": 4, "successor": 3}
+_PROCESSES = {"none": 3, "compile": 3, "shutdown": 3, "regroup": 4}
 # About how many seconds each stage takes. The process dies at some instant within this time.
-_SECONDS = {"none": 0.0, "compile": 0.6, "shutdown": 0.6, "regroup": 0.3, "successor": 0.8}
-_LAUNCHER = {"successor": "--restart-lost=2"}
+_SECONDS = {"none": 0.0, "compile": 0.6, "shutdown": 0.6, "regroup": 0.3}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -106,9 +105,8 @@ def _run(stage: str, seed: int, limit: float) -> tuple[str, str, list[float]]:
     name = f"kill-{uuid.uuid4().hex[:12]}"
     arguments = (f"--stage={stage}", f"--victim={victim}", f"--first={first}")
     arguments += (f"--after={rng.random() * _SECONDS[stage]:.6f}", f"--pool=shm:{name}")
-    launcher = (_LAUNCHER.get(stage, "--go-on"),)
     with job.start(
-        "failures/killed.py", *arguments, processes=processes, launcher=launcher
+        "failures/killed.py", *arguments, processes=processes, launcher=("--go-on",)
     ) as running:
         try:
             stdout, stderr = running.communicate(timeout=limit)
@@ -129,8 +127,6 @@ def _run(stage: str, seed: int, limit: float) -> tuple[str, str, list[float]]:
         _core.sweep_leftovers()  # As the next job does.
         if left := job.pool_files(name):
             return "leaves a file", f"{output}\n{left}", []
-    if "restart 2 of 2" in output:
-        lost = set()  # Without it, the first successor died when the others had ended.
     for rank in set(range(processes)) - lost:
         says = rf"^\[{rank}\] done" if stage != "shutdown" else _named(rank, victim)
         if not re.search(says, stdout, re.MULTILINE):
@@ -144,19 +140,14 @@ def _named(rank: int, victim: int) -> str:
 
 
 def _times(stdout: str, victim: int) -> list[float]:
-    """Returns the seconds from the victim's last death to each error that names the victim.
-
-    The victim can die several times, because the launcher may replace it by a successor.
-    """
+    """Returns the seconds from the victim's death to each error that names the victim."""
     deaths = re.findall(r"dies at ([0-9.]+)", stdout)
     errors = re.findall(
         rf"(?:lost|caught .*) rank {victim}\b.* at ([0-9.]+)$", stdout, re.MULTILINE
     )
     if not deaths:
         return []
-    after = (float(instant) - float(deaths[-1]) for instant in errors)
-    # An error with a negative time came before the last death, so it reports an earlier death.
-    return [seconds for seconds in after if seconds > 0]
+    return [float(instant) - float(deaths[-1]) for instant in errors]
 
 
 def _milliseconds(seconds: list[float], quantile: float) -> float | None:

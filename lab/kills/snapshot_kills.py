@@ -3,10 +3,11 @@
     python -m lab.kills.snapshot_kills --kills 1000 --json FILE
 
 tests/programs/snapshots/killed.py trains on `--processes` processes. They are killed one at a time,
-half of them in the middle of a save. After each death a successor and the survivors restore the
-last snapshot. With `--whole` the whole job, including its launcher, is killed each time and started
-again. A job is right if its losses are those of an undisturbed job to the last bit, and if it lost
-at most one step for which `save` had returned. The exit status is 1 if a job is not right.
+half of them in the middle of a save. After each death the launcher starts all processes again, and
+they restore the last snapshot. With `--whole` the whole job, including its launcher, is killed each
+time and started again. A job is right if its losses are those of an undisturbed job to the last
+bit, and if it lost at most one step for which `save` had returned. The exit status is 1 if a job is
+not right.
 """
 
 import argparse
@@ -69,8 +70,8 @@ def main() -> int:
 
 def _phases(events: list[dict[str, float]]) -> dict[str, list[float]]:
     """Returns, for each phase after a death, its median and its longest time in seconds."""
-    moments = ("died", "error", "regrouped", "restored", "stepped")
-    names = ("until the error", "regroup", "restore", "compile and step")
+    moments = ("died", "error", "restored", "stepped")
+    names = ("until the error", "start again and restore", "compile and step")
     seconds = {
         name: [event[after] - event[before] for event in events]
         for name, before, after in zip(names, moments, moments[1:], strict=False)
@@ -108,7 +109,7 @@ def _run(seed: int, options: argparse.Namespace) -> tuple[str, int, list[dict[st
                 *arguments,
                 f"--kills={kills}",
                 processes=options.processes,
-                launcher=(f"--restart-lost={kills}",),
+                launcher=(f"--restarts={kills}",),
                 environment=environment,
                 modules=("numpy.testing", "jax_cxl"),
                 timeout=120 + 20 * kills,
@@ -120,7 +121,14 @@ def _run(seed: int, options: argparse.Namespace) -> tuple[str, int, list[dict[st
             path.unlink()
     lines = [json.loads(text) for text in re.findall(r"^\[\d+\] (\{.*\})$", done.stdout, re.M)]
     died = {line["death"]: line["died"] for line in lines if "died" in line}
-    events = [line | {"died": died[line["death"]]} for line in lines if "lost" in line]
+    again = {line["after"]: line for line in lines if "after" in line}
+    events = [
+        again[death] | {"died": died[death], "error": line["error"], "lost": lost}
+        for line in lines
+        # A process whose first save had not returned can have lost nothing.
+        if (death := line.get("lost")) in again and line["returned"] is not None
+        for lost in [line["returned"] - again[death]["found"]]
+    ]
     ends = [line for line in lines if "digest" in line]
     if done.returncode or not ends:
         return f"ends with {done.returncode}\n{done.stdout}{done.stderr}", 0, events

@@ -3,11 +3,11 @@
     python -m lab.kills.tier_kills --kills=300
 
 tests/programs/tier/trained.py trains on `--processes` processes. They are killed one at a time,
-half of them in the middle of an update. After each death a successor and the survivors restore the
-state. With `--whole` the whole job, including its launcher, is killed each time, and started again
-on fewer or more processes. The jobs never save explicitly. A job is right if all losses that it
-prints are those of an undisturbed job of one process, to the last bit, and if it lost at most one
-step for which `step` had returned. The exit status is 1 if a job is not right.
+half of them in the middle of an update. After each death the launcher starts all processes again,
+and they restore the state. With `--whole` the whole job, including its launcher, is killed each
+time, and started again on fewer or more processes. The jobs never save explicitly. A job is right
+if all losses that it prints are those of an undisturbed job of one process, to the last bit, and if
+it lost at most one step for which `step` had returned. The exit status is 1 if a job is not right.
 """
 
 import argparse
@@ -81,7 +81,7 @@ def _run(seed: int, kills: int, options: argparse.Namespace) -> tuple[str, dict[
         )
     expected = {line["step"]: line["loss"] for line in _lines(undisturbed.stdout) if "loss" in line}
     losses = [(line["step"], line["loss"]) for line in lines if "loss" in line]
-    lost = max((line["lost"] for line in lines if "lost" in line), default=0)
+    lost = _steps_lost(lines)
     counts = {
         "kills": killed,
         "in an update": sum(line.get("died") == "in an update" for line in lines),
@@ -99,6 +99,16 @@ def _run(seed: int, kills: int, options: argparse.Namespace) -> tuple[str, dict[
     return ("" if lost <= 1 else f"{lost} steps are lost"), counts
 
 
+def _steps_lost(lines: list[dict[str, Any]]) -> int:
+    """Returns the largest number of steps that had returned, and that a restart did not find."""
+    returned = lost = 0
+    for line in lines:
+        returned = max(returned, line.get("returned", 0))
+        if "found" in line:
+            lost = max(lost, returned - line["found"])
+    return lost
+
+
 def _lines(output: str) -> list[dict[str, Any]]:
     return [json.loads(text) for text in re.findall(r"^(?:\[\d+\] )?(\{.*\})$", output, re.M)]
 
@@ -106,7 +116,7 @@ def _lines(output: str) -> list[dict[str, Any]]:
 def _kill_processes(
     seed: int, kills: int, arguments: list[str], processes: int
 ) -> tuple[subprocess.CompletedProcess[str], int]:
-    """Runs a job whose processes die one after another. The launcher replaces each of them.
+    """Runs a job whose processes die one after another. The launcher starts all again.
 
     Returns:
       The job, and how many processes died.
@@ -117,7 +127,7 @@ def _kill_processes(
         *arguments,
         f"--kills={kills}",
         processes=processes,
-        launcher=(f"--restart-lost={kills}",),
+        launcher=(f"--restarts={kills}",),
         modules=_MODULES,
         timeout=120 + 20 * kills,
     )

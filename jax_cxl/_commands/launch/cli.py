@@ -28,7 +28,7 @@ _PER_CORE = 8
 
 _USAGE = """\
 python -m jax_cxl.launch [-n N] [--devices-per-process K] [--no-prefix]
-                                [--grace SECONDS] [--restarts N] [--restart-lost N]
+                                [--grace SECONDS] [--restarts N]
                                 [--go-on] [--post-mortem FILE] [--replace-collectives]
                                 [--nccl] [--bind-cores | --oversubscribe]
                                 (SCRIPT | -m MODULE) [ARG ...]"""
@@ -79,11 +79,9 @@ end:
   start again after a failure, up to N times; JAX_CXL_LAUNCH_RESTARTS has the count. A
   signal to the launcher ends the job without a restart.
 
-  With --restart-lost N only the rank that fails starts again, up to N times in all. The
-  others live on, and wait for it in jax_cxl.regroup(rejoin=True). With --go-on they
-  continue without it, by jax_cxl.regroup(); the status is 0 if any rank ends with status
-  0. A rank that fails has the grace period to end. With either option the launcher hosts
-  JAX's coordination service, so that rank 0 may fail too.
+  With --go-on the others continue without the rank that fails, by jax_cxl.regroup(); the
+  status is 0 if any rank ends with status 0. A rank that fails has the grace period to end.
+  The launcher hosts JAX's coordination service, so that rank 0 may fail too.
 
   After a failure the launcher prints which ranks waited for which in a collective, and
   which rank was the cause. With --post-mortem FILE, python -m jax_cxl status FILE shows
@@ -183,7 +181,6 @@ def _parse(arguments: Sequence[str] | None) -> Job:
     )
     count = functools.partial(add, type=number(0), default=0, metavar="N")
     count("--restarts", help="how many times all ranks start again after a failure (default: 0)")
-    count("--restart-lost", help="how many times a rank that fails starts again alone (default: 0)")
     flag("--go-on", help="let the other ranks continue when a rank fails")
     add(
         "--post-mortem",
@@ -212,8 +209,8 @@ def _parse(arguments: Sequence[str] | None) -> Job:
         del job.command[0]
     if not job.command:
         parser.error("SCRIPT or -m MODULE is missing")
-    if job.restarts and job.survives:
-        parser.error("--restarts starts all ranks again: not with --restart-lost or --go-on")
+    if job.restarts and job.go_on:
+        parser.error("--restarts starts all ranks again: not with --go-on")
     if (job.replace_collectives or entry_point.wanted()) and not entry_point.is_installed():
         parser.error(entry_point.absent())
     if job.nccl:

@@ -19,7 +19,6 @@ class Job(argparse.Namespace):
     no_prefix: bool
     grace: float
     restarts: int
-    restart_lost: int
     go_on: bool
     post_mortem: pathlib.Path | None
     replace_collectives: bool
@@ -27,11 +26,6 @@ class Job(argparse.Namespace):
     bind_cores: bool
     oversubscribe: bool
     command: list[str]
-
-    @property
-    def survives(self) -> bool:
-        """Whether the other ranks may continue after a rank has failed."""
-        return self.go_on or self.restart_lost > 0
 
     def environment(
         self,
@@ -49,7 +43,7 @@ class Job(argparse.Namespace):
           base: the launcher's environment; it is not changed.
           rank: the rank, from 0.
           port: the loopback port of the coordination service.
-          restarts: how many times ranks have been restarted so far.
+          restarts: how many times the ranks have been restarted so far.
           cores: the cores on which the rank stays; if empty, all cores.
           columns: how many columns of a terminal the rank's unfinished line may use; None if no
             terminal shows this line.
@@ -71,7 +65,7 @@ class Job(argparse.Namespace):
             # service in process 0, even if the processes connect to another one. Port 0 gives that
             # unused service any free port.
             environment[variables.COORDINATOR_BIND] = "127.0.0.1:0"
-            environment[variables.GO_ON] = variables.RESTART if self.restart_lost else "1"
+            environment[variables.GO_ON] = "1"
         if self.replace_collectives and base.get(variables.REPLACE_COLLECTIVES) != variables.STRICT:
             environment[variables.REPLACE_COLLECTIVES] = "1"
         # Keep the GPUs that the user chose (several ranks may share one). If RANK is set, an outer

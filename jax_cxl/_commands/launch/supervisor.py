@@ -115,7 +115,7 @@ class Supervisor:
     def _start(self) -> None:
         """Starts the coordination service, if needed, and the ranks."""
         try:
-            if self._job.survives:
+            if self._job.go_on:
                 self._start_coordinator()
             for number in range(self._job.n):
                 # Handle signals, output and ended ranks while the other ranks start.
@@ -298,23 +298,18 @@ class Supervisor:
             self._reap()  # First handle ranks that ended before this rank failed.
         # Ignore the report if the rank has ended meanwhile: then its exit status has been handled.
         if report and not self._ending and pid in self._ranks:
-            if self._job.survives:
+            if self._job.go_on:
                 self._failing[pid] = report[0], time.monotonic() + self._job.grace
             else:
                 self._on_failure(self._ranks[pid], report[0], spare=pid)
 
     def _on_exit(self, number: int, code: int) -> None:
-        """Handles the end of a rank: restarts it, lets the others continue, or ends the job."""
-        self._board.note_end(number, code)
+        """Handles the end of a rank: lets the others continue, or ends the job."""
+        self._board.note_end(number)
         if code == 0:
             self._succeeded = number if self._succeeded is None else self._succeeded
             return
-        if self._restarts < self._job.restart_lost and self._succeeded is None:
-            self._restarts += 1
-            count = f"{self._restarts} of {self._job.restart_lost}"
-            self._say(f"rank {number} {_how(code)}; restart {count}")
-            self._start_rank(number)
-        elif self._job.go_on and (self._ranks or self._succeeded is not None):
+        if self._job.go_on and (self._ranks or self._succeeded is not None):
             self._say(f"rank {number} {_how(code)}; the others go on")
         else:
             self._on_failure(number, code)

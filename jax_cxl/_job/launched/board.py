@@ -1,16 +1,15 @@
 """The state of each rank before there is a pool: a byte for each rank, in shared memory.
 
 JAX connects processes by a call that aborts its own process if another process does not join. So a
-rank first checks here that all ranks are there. A restarted rank checks here that there are ranks
-that it can join.
+rank first checks here that all ranks are there.
 """
 
 import mmap
 import os
 
 # RUNS: the rank has not begun to connect. CONNECTS: it has begun to connect. ENDED: it ended before
-# it began to connect. FINISHED: it began to connect, and later ended with status 0.
-RUNS, CONNECTS, ENDED, FINISHED = range(4)
+# it began to connect.
+RUNS, CONNECTS, ENDED = range(3)
 
 
 class Board:
@@ -33,16 +32,10 @@ class Board:
         if self._memory[rank] == RUNS:
             self._memory[rank] = CONNECTS
 
-    def note_end(self, rank: int, status: int) -> None:
-        """Notes that a rank has ended.
-
-        The state stays CONNECTS if the rank failed after it had begun to connect, because the
-        launcher may restart it.
-        """
+    def note_end(self, rank: int) -> None:
+        """Notes that a rank has ended."""
         if self._memory[rank] == RUNS:
             self._memory[rank] = ENDED
-        elif status == 0:
-            self._memory[rank] = FINISHED
 
     def ranks(self, state: int) -> list[int]:
         """Returns the ranks that are in `state`."""

@@ -101,20 +101,6 @@ def goes_on() -> bool:
     return launched() and variables.GO_ON in os.environ
 
 
-def restarts_lost() -> bool:
-    """Returns whether the launcher restarts a rank that has failed, while the others continue."""
-    return goes_on() and os.environ[variables.GO_ON] == variables.RESTART
-
-
-def succeeds_process_0() -> bool:
-    """Returns whether this is process 0, restarted while the others continue."""
-    return (
-        goes_on()
-        and os.environ[variables.RANK] == "0"
-        and int(os.environ.get(variables.RESTARTS, "0")) > 0
-    )
-
-
 def announce_pool(fd: int, offset: int) -> None:
     """Hands the pool at this offset of a file to the launcher, if there is one.
 

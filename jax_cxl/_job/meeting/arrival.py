@@ -6,10 +6,8 @@ cannot start:
 
     jax_cxl/arrival/A/P   for attempt A of process P to initialize: its identity, and its failure
 
-`python -m jax_cxl.launch` may start successors of ranks that failed. A successor starts alone, so
-in such a job no process waits for arrivals. Before JAX has connected the processes there is no
-key-value store. Until then, the board of the launcher shows which ranks have begun to connect
-(launched/board.py).
+Before JAX has connected the processes there is no key-value store. Until then, the board of the
+launcher shows which ranks have begun to connect (launched/board.py).
 """
 
 import atexit
@@ -90,7 +88,7 @@ def begin(awaited: Sequence[int], timeout: float) -> None:
     """
     global _attempt, _expected
     _attempt += 1
-    if not _several():
+    if not _compat.distributed.connected():
         return
     _expected = set(awaited)
     _post(None)
@@ -209,13 +207,9 @@ def telling_failures(begins: bool = False) -> Any:
         yield
     except Exception as error:
         _attempt += begins
-        if _several():
+        if _compat.distributed.connected():
             _post(f"{type(error).__name__}: {error}", errors.code_of(error))
         raise
-
-
-def _several() -> bool:
-    return _compat.distributed.connected() and not launch_environment.restarts_lost()
 
 
 def _post(failure: str | None, code: str | None = None) -> None:
@@ -280,7 +274,7 @@ def check_others() -> None:
       NotInitializedError: a process has ended.
       CxlError: a process has failed; the class is that of the process's own error.
     """
-    if not _several():
+    if not _compat.distributed.connected():
         return
     _check_counts()
     # A process may have died before it arrived in this attempt. Its arrival in the previous attempt
@@ -312,7 +306,7 @@ def check_others() -> None:
 def _tell_of_end() -> None:
     """Tells the others if this program ends before it has tried to initialize."""
     global _attempt
-    if _attempt == 0 and _several():
+    if _attempt == 0 and _compat.distributed.connected():
         _attempt = 1
         why = program_ending.reason() or "it ended normally"
         _post(f"its program ended before it called jax_cxl.initialize() ({why})")

@@ -31,8 +31,6 @@ def connect(connect_timeout: float) -> None:
                 " jax_cxl.initialize() at the beginning of the script, before anything uses a"
                 " device."
             ) from error
-    if launch_environment.succeeds_process_0():
-        _compat.distributed.forget_topology()
 
 
 def check_open_files(more: int) -> None:

@@ -14,8 +14,7 @@ import jax
 
 from jax_cxl import _compat, _core, _text, errors
 from jax_cxl._job import platforms, setting, tuning_table, variables
-from jax_cxl._job.launched import environment as launch_environment
-from jax_cxl._job.meeting import arrival, connection, successor_tickets
+from jax_cxl._job.meeting import arrival, connection
 from jax_cxl._job.pool import pool_uri, pools
 
 
@@ -67,8 +66,7 @@ def processes_left() -> Sequence[int]:
 
 def check_lost() -> None:
     """Raises if a rank that `initialize` would wait for is lost."""
-    successors = launch_environment.restarts_lost() and _past.members is None
-    if not _past.lost or successors:
+    if not _past.lost:
         return
     were = "was" if len(_past.lost) == 1 else "were"
     raise errors.NotInitializedError(
@@ -89,28 +87,21 @@ def come_together(
     everyone = range(len(devices))
     members = everyone if _past.members is None else _past.members
     processes = sorted({devices[rank].process_index for rank in members})
-    # Successors of lost processes may be among the others. They count meetings from 0, so they
-    # cannot know `key`, and all processes meet by tickets instead.
-    by_tickets = launch_environment.restarts_lost() and _past.members is None
     if len(processes) > 1:
         connection.check_open_files(len(processes))
-        _check_settings("jax_cxl" if by_tickets else key, tuning, processes[0])
-    if by_tickets:
-        meeting = successor_tickets.join(spec, platform, before, _past.failed)
-    else:
-        generation = max(before, 0)
-        if before >= 0 and len(processes) > 1:
-            # A rank that had given up when it shut down may have launched a program a different
-            # number of times than the other ranks. Calls of the ranks are matched by these numbers,
-            # so all ranks need newly compiled programs.
-            what = "call jax_cxl.initialize() again"
-            told = arrival.exchange(f"{key}/failed", f"{_past.failed:d}", processes, what)
-            generation += "1" in told
-        pool = _meet(key, spec, platform, processes, members)
-        meeting = pools.Meeting(pool, members, generation)
-    if 0 <= before < meeting.generation:
+        _check_settings(key, tuning, processes[0])
+    generation = max(before, 0)
+    if before >= 0 and len(processes) > 1:
+        # A rank that had given up when it shut down may have launched a program a different number
+        # of times than the other ranks. Calls of the ranks are matched by these numbers, so all
+        # ranks need newly compiled programs.
+        what = "call jax_cxl.initialize() again"
+        told = arrival.exchange(f"{key}/failed", f"{_past.failed:d}", processes, what)
+        generation += "1" in told
+    pool = _meet(key, spec, platform, processes, members)
+    if 0 <= before < generation:
         jax.clear_caches()  # Programs that were compiled before must not communicate.
-    return meeting
+    return pools.Meeting(pool, members, generation)
 
 
 def remember(meeting: pools.Meeting) -> None:
@@ -146,9 +137,7 @@ def _check_settings(meeting: str, tuning: _core.Tuning, first: int) -> None:
     early = {variables.EARLY_BYTES: "off" if early_bytes is None else early_bytes}
     key, process = f"{meeting}/settings", jax.process_index()
     if process == first:
-        # A successor of process 0 overwrites the settings of its predecessor.
-        text = json.dumps([mine, early])
-        _compat.distributed.client().key_value_set(key, text, allow_overwrite=True)
+        _compat.distributed.client().key_value_set(key, json.dumps([mine, early]))
         return
     problem = f"process {first} did not publish its tuning table"
     theirs, theirs_early = json.loads(arrival.wait_for_value(key, problem))

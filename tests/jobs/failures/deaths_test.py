@@ -79,7 +79,7 @@ class DeathsTest(parameterized.TestCase):
         for rank in ranks.keys() - {victim} if launcher else ():
             self.assertRegex(stdout, rf"\[{rank}\] lost rank \d")
 
-    @parameterized.parameters((), ("--go-on",), ("--restart-lost=3",))
+    @parameterized.parameters((), ("--go-on",), ("--restarts=3",))
     def test_launcher(self, *launcher):
         running, _, pids = self.start(*launcher)
         running.kill()

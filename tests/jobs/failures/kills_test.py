@@ -9,7 +9,7 @@ from lab.kills import kill_sweep
 
 
 class KillsTest(parameterized.TestCase):
-    @parameterized.parameters("none", "compile", "shutdown", "regroup", "successor")
+    @parameterized.parameters("none", "compile", "shutdown", "regroup")
     @pytest.mark.sample(2)
     def test_others_go_on(self, stage):
         first = random.randrange(1 << 30)

@@ -81,43 +81,6 @@ class SeveralProcessesTest(parameterized.TestCase):
             self.assertEqual(sums_of(said, process)[-1], [0, 2], said)
             self.assertIn(f"[{process}] done", said)
 
-    @parameterized.parameters(("0",), ("1",), ("0,2",), ("0,1,2",))
-    @pytest.mark.sample(3)
-    def test_successors_join(self, victims):
-        restarts = len(victims.split(","))
-        said = self.run_job(
-            f"--victims={victims}",
-            program="regroup/rejoin.py",
-            launcher=(f"--restart-lost={restarts}",),
-        )
-        for process in range(3):
-            # Each process prints one sum before the loss and one after it. A successor prints only
-            # the second one.
-            self.assertEqual(said.count(f"[{process}] sum 3"), 2, said)
-            self.assertEqual(said.count(f"[{process}] done"), 1, said)
-
-    def test_a_successor_is_lost_on_its_way(self):
-        said = self.run_job(
-            "--victims=1",
-            "--on_the_way",
-            program="regroup/rejoin.py",
-            launcher=("--restart-lost=2",),
-        )
-        self.assertEqual(said.count("done"), 3, said)
-
-    @parameterized.parameters(("0",), ("2",))
-    @pytest.mark.sample(2)
-    def test_a_successor_comes_after_the_others_have_ended(self, victim):
-        done = job.run(
-            "regroup/rejoin.py",
-            *(f"--victims={victim}", "--end"),
-            processes=3,
-            launcher=("--restart-lost=1",),
-            timeout=60,  # Much less than what it waits for processes that may still come.
-        )
-        self.assertEqual(done.returncode, 1, done.stderr)
-        self.assertRegex(done.stderr, "rank [012] ended before this process could join the job")
-
     @parameterized.parameters(("0,2", [1]), ("2", [0, 1]), ("0", [1, 2]))
     @pytest.mark.sample(3)
     def test_initializes_again(self, victims, left):
@@ -130,23 +93,6 @@ class SeveralProcessesTest(parameterized.TestCase):
             # initialized again: of the old program and of a new one.
             self.assertEqual(sums_of(said, process)[-3:], [ranks] * 3, said)
             self.assertIn(f"[{process}] sum {sum(ranks)} of {ranks}", said)
-            self.assertIn(f"[{process}] done", said)
-
-    @parameterized.product(
-        victim=(0, 1), how=((("--rejoin",), 4, 3), (("--shut_down_first",), 2, 1))
-    )
-    @pytest.mark.sample(4)
-    def test_initializes_again_with_successors(self, victim, how):
-        arguments, sums, of_successor = how
-        said = self.run_job(
-            f"--victims={victim}",
-            *arguments,
-            program="regroup/regroup_and_restart.py",
-            launcher=("--restart-lost=1",),
-        )
-        for process in range(3):
-            expected = 1 + of_successor if process == victim else sums
-            self.assertEqual(sums_of(said, process), [[0, 1, 2]] * expected, said)
             self.assertIn(f"[{process}] done", said)
 
     def test_shuts_down_before_it_regroups(self):

@@ -16,7 +16,7 @@ from absl import app, flags
 
 import jax_cxl
 
-_STAGES = ("none", "compile", "shutdown", "regroup", "successor")
+_STAGES = ("none", "compile", "shutdown", "regroup")
 _STAGE = flags.DEFINE_enum("stage", "compile", _STAGES, "What the victim is doing when it dies.")
 _VICTIM = flags.DEFINE_integer("victim", 0, "The process that dies in the stage.")
 _FIRST = flags.DEFINE_integer(
@@ -63,10 +63,10 @@ def until_lost(devices) -> None:
         check_sum(devices, scale)
 
 
-def regroup(**options) -> list:
+def regroup() -> list:
     """Regroups, and again if another process is lost meanwhile. Returns the remaining devices."""
     for _ in range(4):
-        devices = jax_cxl.regroup(**options)
+        devices = jax_cxl.regroup()
         try:
             check_sum(devices, 1)
             return devices
@@ -118,51 +118,12 @@ def regroups() -> None:
         regroup()
 
 
-def goes_on_with_successor() -> None:
-    """The victim's first successor dies at a random instant. The second successor stays."""
-    try:
-        until_lost(jax.devices())
-    except jax_cxl.PeerLostError as error:
-        say(f"lost rank {error.rank}")
-    for _ in range(4):
-        devices = jax_cxl.regroup(rejoin=True)
-        try:
-            for scale in range(1, 4):
-                check_sum(devices, scale)
-            return
-        except jax_cxl.PeerLostError as error:
-            say(f"lost rank {error.rank}")
-
-
 def main(_) -> None:
-    life = int(os.environ.get("JAX_CXL_LAUNCH_RESTARTS", "0"))
-    if _STAGE.value == "successor" and life == 1:
-        die_later()
-    try:
-        jax_cxl.initialize(_POOL.value)
-    except jax_cxl.NotInitializedError as error:
-        # The first successor died after the others had finished their computation, so there is
-        # nothing left to do.
-        if life == 2 and "the job is over" in str(error):
-            say("done")
-            return
-        raise
-    if life:
-        for scale in range(1, 4):
-            check_sum(jax.devices(), scale)
-        if life == 1:
-            time.sleep(60)
-        say("done")
-        return
+    jax_cxl.initialize(_POOL.value)
     check_sum(jax.devices(), 1)
-    if _STAGE.value == "successor":
-        if jax.process_index() == _VICTIM.value:
-            os.kill(os.getpid(), signal.SIGKILL)
-        goes_on_with_successor()
-    else:
-        stages = {"none": nobody_dies, "compile": compiles}
-        stages |= {"shutdown": shuts_down, "regroup": regroups}
-        stages[_STAGE.value]()
+    stages = {"none": nobody_dies, "compile": compiles}
+    stages |= {"shutdown": shuts_down, "regroup": regroups}
+    stages[_STAGE.value]()
     say("done")
 
 

@@ -1,4 +1,4 @@
-"""Loses processes, continues without them or with successors, shuts down, initializes again.
+"""Loses processes, continues without them, shuts down, initializes again.
 
 With --shut_down_first, processes shut down and initialize instead of regrouping.
 """
@@ -13,7 +13,6 @@ from absl import app, flags
 import jax_cxl
 
 _VICTIMS = flags.DEFINE_list("victims", ["2"], "Processes that are lost, one after another.")
-_REJOIN = flags.DEFINE_bool("rejoin", False, "Successors join.")
 _SHUT_DOWN_FIRST = flags.DEFINE_bool("shut_down_first", False, "In place of regrouping.")
 _POOL = flags.DEFINE_string("pool", None, "URI of the pool.")
 
@@ -65,18 +64,13 @@ def main(_) -> None:
     devices = jax.devices()
     program = sum_of_ranks(devices)
     say(program, devices)
-    if os.environ["JAX_CXL_LAUNCH_RESTARTS"] != "0":
-        if not _SHUT_DOWN_FIRST.value:
-            initialize_again(devices, program)
-        print("done", flush=True)
-        return
     for victim in map(int, _VICTIMS.value):
         lose(program, victim)
         if _SHUT_DOWN_FIRST.value:
             jax_cxl.shutdown()
             jax_cxl.initialize(_POOL.value)
         else:
-            devices = jax_cxl.regroup(rejoin=_REJOIN.value)
+            devices = jax_cxl.regroup()
         program = sum_of_ranks(devices)
         say(program, devices)
         if not _SHUT_DOWN_FIRST.value:

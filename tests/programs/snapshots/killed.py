@@ -1,4 +1,4 @@
-"""Trains on snapshots while processes are killed, under `jax_cxl.launch --restart-lost`.
+"""Trains on snapshots while processes are killed, under `jax_cxl.launch --restarts`.
 
 Half of the deaths come in the middle of a save, after a random number of writes; the others come at
 random times. The state contains a digest of all losses so far. So the last digest equals that of an
@@ -30,6 +30,10 @@ _STEPS = flags.DEFINE_integer("steps", 40, "Steps of training after the last dea
 _FEATURES = flags.DEFINE_integer("features", 384, "The weights are features x features.")
 _SEED = flags.DEFINE_integer("seed", 0, "Seed of the deaths.")
 _PARITY = flags.DEFINE_integer("parity", 0, "As for Snapshots.")
+
+
+def now() -> float:
+    return round(time.monotonic(), 4)
 
 
 def tell_of_death(kills: int, when: float) -> None:
@@ -88,60 +92,47 @@ def main(_) -> None:
     jax_cxl.initialize()
     snapshots = jax_cxl.Snapshots(_WHERE.value, parity=_PARITY.value)
     kills = int(os.environ.get("JAX_CXL_LAUNCH_RESTARTS", "0"))
-    returned = 0
-    times: dict[str, float] = {}  # after a death
-
-    def note(name: str) -> None:
-        times[name] = round(time.monotonic(), 4)
-
-    while True:
-        rng = random.Random(f"{_SEED.value} {kills}")
-        victim, at_step, writes, after, in_save = (
-            rng.randrange(jax.process_count()),
-            rng.randrange(1, 4),
-            rng.randrange(1, 25),
-            rng.uniform(0, 0.1),
-            rng.random() < 0.5,
+    returned = None
+    rng = random.Random(f"{_SEED.value} {kills}")
+    victim, at_step, writes, after, in_save = (
+        rng.randrange(jax.process_count()),
+        rng.randrange(1, 4),
+        rng.randrange(1, 25),
+        rng.uniform(0, 0.1),
+        rng.random() < 0.5,
+    )
+    dies = kills < _KILLS.value and jax.process_index() == victim
+    try:
+        training = Training()
+        like = training.initial()
+        found = snapshots.restore_latest(like)
+        step, state = found or (0, like)
+        restored = now()
+        assert state["step"] == step, (state["step"], step)
+        np.testing.assert_array_equal(
+            state["start"].addressable_data(0), like["start"].addressable_data(0)
         )
-        dies = kills < _KILLS.value and jax.process_index() == victim
-        try:
-            training = Training()
-            like = training.initial()
-            found = snapshots.restore_latest(like)
-            note("restored")
-            step, state = found or (0, like)
-            assert state["step"] == step, (state["step"], step)
-            np.testing.assert_array_equal(
-                state["start"].addressable_data(0), like["start"].addressable_data(0)
-            )
-            lost = returned - step
-            begun = step
-            if dies and not in_save:
-                tell_of_death(kills, time.monotonic() + after)
-                deadly.die_after(after)
-            while kills < _KILLS.value or step < begun + _STEPS.value:
-                state = training.step(state)
-                step += 1
-                if "error" in times:
-                    note("stepped")
-                    deadly.say(death=kills - 1, lost=lost, **times)
-                    times.clear()
-                if dies and in_save and step == begun + at_step:
-                    devices = snapshots._publisher.section.devices
-                    tell = lambda: tell_of_death(kills, time.monotonic())  # noqa: B023, E731
-                    devices.core = deadly.DeadlyMemory(devices.core, deadly.Deaths(writes, tell))
-                snapshots.save(step, state)
-                returned = step
-                if step % 8 == 0:  # Saves of several lengths of time beside steps.
-                    time.sleep(0.002 * rng.random())
-            snapshots.wait()
-            break
-        except jax_cxl.PeerLostError as error:
-            note("error")
-            print(f"rank {error.rank} is lost", file=sys.stderr, flush=True)
-            jax_cxl.regroup(rejoin=True)
-            note("regrouped")
-            kills += 1
+        begun = step
+        if dies and not in_save:
+            tell_of_death(kills, time.monotonic() + after)
+            deadly.die_after(after)
+        while kills < _KILLS.value or step < begun + _STEPS.value:
+            state = training.step(state)
+            if step == begun and kills:
+                deadly.say(after=kills - 1, found=step, restored=restored, stepped=now())
+            step += 1
+            if dies and in_save and step == begun + at_step:
+                devices = snapshots._publisher.section.devices
+                tell = lambda: tell_of_death(kills, time.monotonic())  # noqa: E731
+                devices.core = deadly.DeadlyMemory(devices.core, deadly.Deaths(writes, tell))
+            snapshots.save(step, state)
+            returned = step
+            if step % 8 == 0:  # Saves of several lengths of time beside steps.
+                time.sleep(0.002 * rng.random())
+        snapshots.wait()
+    except jax_cxl.PeerLostError:
+        deadly.say(lost=kills, returned=returned, error=now())
+        raise
     snapshots.close()
     if jax.process_index() == 0:
         deadly.say(kills=kills, step=step, digest=state["digest"])
