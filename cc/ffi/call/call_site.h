@@ -37,8 +37,8 @@ namespace jax_cxl::ffi {
 // can have the same identity. Therefore the members of a group also compare the
 // descriptors of their calls (comm::Negotiation). docs/decisions/0002 explains
 // why the identity consists of these values. Calls between GPUs have no
-// identities. They are counted (comm::CountedCalls), because XLA orders them in
-// the same way on all ranks.
+// identities. They are known by their place (comm::GroupRecord): XLA orders
+// them in the same way on all ranks.
 //
 // NextIdentity is thread-safe. Everything else is constant.
 class CallSite {

@@ -109,13 +109,13 @@ TEST_F(DeviceEndpointTest, SeriesOfCallsByTheCopyEngines) {
   for (uint64_t copy_engine_bytes : {0, 4000, 1000000}) {
     Setting setting{
         ranks, 0, 0, 1, 32, true, StartMode::kStartAndDone, copy_engine_bytes};
-    soak::RunSeries(31, setting, 6, 15, 4 << 20);
+    soak::RunBatches(31, setting, 6, 15, 4 << 20);
     setting.slot_bytes = 64 << 10;
     setting.num_slots = 3;
-    soak::RunSeries(32, setting, 6, 10, 1 << 20);
+    soak::RunBatches(32, setting, 6, 10, 1 << 20);
     setting.num_slots = 6;
     setting.coherence = pool::CoherenceMode::kFlush;
-    soak::RunSeries(33, setting, 6, 10, 1 << 20);
+    soak::RunBatches(33, setting, 6, 10, 1 << 20);
   }
 }
 

@@ -246,11 +246,11 @@ inline void RunSoak(uint64_t seed, const Setting& setting, int calls,
   }
 }
 
-// Runs `series` series of random calls of all ranks. In a series, `under_way`
+// Runs `batches` batches of random calls of all ranks. In a batch, `under_way`
 // calls are started before the first one is done, so that calls follow each
 // other without a pause.
-inline void RunSeries(uint64_t seed, const Setting& setting, int under_way,
-                      int series, uint64_t large) {
+inline void RunBatches(uint64_t seed, const Setting& setting, int under_way,
+                       int batches, uint64_t large) {
   Random random(seed);
   DeviceWorld world(setting.ranks, OptionsOf(setting), setting.direct,
                     setting.pool_devices, 192 << 20, setting.coherence);
@@ -262,7 +262,7 @@ inline void RunSeries(uint64_t seed, const Setting& setting, int under_way,
   for (int rank = 0; rank < setting.ranks; ++rank)
     for (int i = 0; i < under_way; ++i)
       scratch[rank].push_back(std::make_unique<Scratch>(world.device(rank)));
-  for (int done = 0; done < series; ++done) {
+  for (int done = 0; done < batches; ++done) {
     std::vector<std::unique_ptr<SoakCall>> soaks;
     for (int i = 0; i < under_way; ++i)
       soaks.push_back(std::make_unique<SoakCall>(random, everyone,
@@ -293,7 +293,7 @@ inline void RunSeries(uint64_t seed, const Setting& setting, int under_way,
       OkOrDie(cudaStreamSynchronize(world.stream(rank)));
     for (const auto& soak : soaks)
       ASSERT_EQ(soak->CountWrong(), 0u)
-          << soak->Text() << ", series " << done << ", seed " << seed;
+          << soak->Text() << ", batch " << done << ", seed " << seed;
     ASSERT_TRUE(world.failure().ok()) << world.failure().message();
   }
 }

@@ -18,7 +18,7 @@
 #include "cc/comm/health/device_waits.h"
 #include "cc/comm/health/peers.h"
 #include "cc/comm/order/journal.h"
-#include "cc/comm/record/counted_calls.h"
+#include "cc/comm/record/group_record.h"
 #include "cc/engine/cuda/device_call.h"
 #include "cc/engine/cuda/executor.h"
 #include "cc/engine/gpu_plan/channel_words.h"
@@ -121,7 +121,7 @@ class CountedChannel {
   std::unique_ptr<DeviceJournal> device_journal_;
   mutable std::mutex relay_mutex_;  // of channel_relay_, for other threads
   std::unique_ptr<ChannelRelay> channel_relay_;
-  std::optional<CountedCalls> recorded_;  // once open
+  std::optional<GroupRecord> recorded_;  // once open
 
   // Only the checking thread uses the following members.
   uint64_t written_ = 0;        // calls seen in this member's journal

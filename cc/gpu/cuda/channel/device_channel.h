@@ -21,7 +21,7 @@
 #include "cc/comm/health/device_waits.h"
 #include "cc/comm/health/peers.h"
 #include "cc/comm/order/journal.h"
-#include "cc/comm/record/counted_calls.h"
+#include "cc/comm/record/group_record.h"
 #include "cc/engine/cuda/copy_engine.h"
 #include "cc/gpu/cuda/channel/device_connection.h"
 #include "cc/gpu/cuda/channel/plan_store.h"
@@ -220,7 +220,7 @@ class DeviceChannel {
   uint64_t parts_of_calls_ = 0;
   // The latest calls. Only Check removes those that have finished.
   std::deque<Enqueued> under_way_;
-  std::optional<CountedCalls> recorded_;  // once open
+  std::optional<GroupRecord> recorded_;  // once open
   Stats stats_;
   // Copy-engine calls that may be under way.
   std::deque<TimedCopies> timed_copies_;

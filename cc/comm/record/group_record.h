@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_COMM_RECORD_COUNTED_CALLS_H_
-#define JAX_CXL_COMM_RECORD_COUNTED_CALLS_H_
+#ifndef JAX_CXL_COMM_RECORD_GROUP_RECORD_H_
+#define JAX_CXL_COMM_RECORD_GROUP_RECORD_H_
 
 #include <array>
 #include <cstdint>
@@ -17,10 +17,10 @@ namespace jax_cxl::comm {
 // 0. The same call has the same place on all ranks.
 //
 // Not thread-safe.
-class CountedCalls {
+class GroupRecord {
  public:
   // `group` is the key of the group's channel.
-  CountedCalls(Recorder* recorder, uint64_t group)
+  GroupRecord(Recorder* recorder, uint64_t group)
       : recorder_(recorder), group_(group) {}
 
   // Records the next call, and sets its number and identity. The place
@@ -52,4 +52,4 @@ class CountedCalls {
 
 }  // namespace jax_cxl::comm
 
-#endif  // JAX_CXL_COMM_RECORD_COUNTED_CALLS_H_
+#endif  // JAX_CXL_COMM_RECORD_GROUP_RECORD_H_

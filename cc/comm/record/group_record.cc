@@ -1,4 +1,4 @@
-#include "cc/comm/record/counted_calls.h"
+#include "cc/comm/record/group_record.h"
 
 #include <algorithm>
 
@@ -8,7 +8,7 @@ namespace jax_cxl::comm {
 
 using pool::kRecordedCalls;
 
-void CountedCalls::Record(uint64_t place, Call* call) {
+void GroupRecord::Record(uint64_t place, Call* call) {
   call->identity = place + 1;
   call->submitted = Ticks();
   recorder_->Record(call, group_);
@@ -16,20 +16,20 @@ void CountedCalls::Record(uint64_t place, Call* call) {
   submitted_ = place + 1;
 }
 
-uint64_t CountedCalls::NumberOf(uint64_t place) const {
+uint64_t GroupRecord::NumberOf(uint64_t place) const {
   const bool known = place < submitted_ && place + kRecordedCalls >= submitted_;
   return known ? numbers_[place % kRecordedCalls] : 0;
 }
 
-void CountedCalls::Wait(uint64_t place, int rank) {
+void GroupRecord::Wait(uint64_t place, int rank) {
   recorder_->Wait(NumberOf(place), rank);
 }
 
-void CountedCalls::Fail(uint64_t place, const Status& status) {
+void GroupRecord::Fail(uint64_t place, const Status& status) {
   recorder_->Finish(NumberOf(place), status, Ticks());
 }
 
-void CountedCalls::Advance(uint64_t started, uint64_t finished) {
+void GroupRecord::Advance(uint64_t started, uint64_t finished) {
   const uint64_t now = Ticks();
   for (; started_ < std::max(started, finished); ++started_)
     recorder_->Start(NumberOf(started_), now);
@@ -37,7 +37,7 @@ void CountedCalls::Advance(uint64_t started, uint64_t finished) {
     recorder_->Finish(NumberOf(finished_), OkStatus(), now);
 }
 
-void CountedCalls::SkipTo(uint64_t place) {
+void GroupRecord::SkipTo(uint64_t place) {
   if (place <= submitted_) return;
   Advance(submitted_, submitted_);
   submitted_ = started_ = finished_ = place;

@@ -1,4 +1,4 @@
-#include "cc/comm/record/counted_calls.h"
+#include "cc/comm/record/group_record.h"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@
 namespace jax_cxl::comm {
 namespace {
 
-class CountedCallsTest : public testing::Test {
+class GroupRecordTest : public testing::Test {
  protected:
-  CountedCallsTest() : world_(2, {}), calls_(world_.endpoint(0).recorder(), 5) {
+  GroupRecordTest() : world_(2, {}), calls_(world_.endpoint(0).recorder(), 5) {
     call_.request.op = plan::Op::kAllReduce;
     call_.name = "psum";
   }
@@ -26,11 +26,11 @@ class CountedCallsTest : public testing::Test {
   }
 
   World world_;
-  CountedCalls calls_;
+  GroupRecord calls_;
   Call call_;
 };
 
-TEST_F(CountedCallsTest, ProgressComesInCounts) {
+TEST_F(GroupRecordTest, ProgressComesInCounts) {
   for (uint64_t place : {0, 1, 2, 3}) calls_.Record(place, &call_);
   calls_.Advance(3, 1);
   calls_.Wait(1, 1);
@@ -51,7 +51,7 @@ TEST_F(CountedCallsTest, ProgressComesInCounts) {
   }
 }
 
-TEST_F(CountedCallsTest, AFailureIsThatOfItsCall) {
+TEST_F(GroupRecordTest, AFailureIsThatOfItsCall) {
   calls_.Record(0, &call_);
   calls_.Fail(0, Error(Code::kUnimplemented, "refused"));
   calls_.Record(0, &call_);  // The next call has the same place.
@@ -64,8 +64,8 @@ TEST_F(CountedCallsTest, AFailureIsThatOfItsCall) {
   EXPECT_EQ(At(2).identity, At(1).identity);
 }
 
-TEST_F(CountedCallsTest, CallsOfOthersComeBetween) {
-  CountedCalls others(world_.endpoint(0).recorder(), 6);
+TEST_F(GroupRecordTest, CallsOfOthersComeBetween) {
+  GroupRecord others(world_.endpoint(0).recorder(), 6);
   for (uint64_t place : {0, 1}) {
     calls_.Record(place, &call_);
     others.Record(place, &call_);
@@ -75,7 +75,7 @@ TEST_F(CountedCallsTest, CallsOfOthersComeBetween) {
     EXPECT_EQ(At(number).finished != 0, number % 2 == 1);
 }
 
-TEST_F(CountedCallsTest, CallsThatLeftTheRecorderStayOut) {
+TEST_F(GroupRecordTest, CallsThatLeftTheRecorderStayOut) {
   // The device is further behind its host than there are records.
   const uint64_t total = 2 * pool::kRecordedCalls;
   for (uint64_t place = 0; place < total; ++place) calls_.Record(place, &call_);
@@ -88,7 +88,7 @@ TEST_F(CountedCallsTest, CallsThatLeftTheRecorderStayOut) {
   }
 }
 
-TEST_F(CountedCallsTest, SkippedCallsHaveNoRecord) {
+TEST_F(GroupRecordTest, SkippedCallsHaveNoRecord) {
   for (uint64_t place : {0, 1}) calls_.Record(place, &call_);
   calls_.Advance(1, 0);
   calls_.SkipTo(1);  // behind the last record: nothing to do
