@@ -60,7 +60,7 @@ class Job(argparse.Namespace):
         environment[variables.COORDINATOR] = address
         # JAX binds all interfaces by default; the ranks of one machine need loopback only.
         environment[variables.COORDINATOR_BIND] = address
-        if self.survives:
+        if self.go_on:
             # The launcher, and not rank 0, hosts the coordination service. JAX always starts a
             # service in process 0, even if the processes connect to another one. Port 0 gives that
             # unused service any free port.
