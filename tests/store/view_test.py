@@ -113,7 +113,7 @@ class ViewTest(harness.StoreTest):
                 store.view("a")
             with self.assertRaisesRegex(jax_cxl.StoreError, "typed PRNG keys"):
                 store.view("a", {"k": jax.random.key(0)})
-            with self.assertRaisesRegex(jax_cxl.StoreError, "in .like."):
+            with self.assertRaisesRegex(jax_cxl.StoreError, "`like` has"):
                 store.view("a", {"r": np.zeros((8, 5), np.float32)})
 
 
