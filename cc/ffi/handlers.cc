@@ -78,10 +78,9 @@ struct Cpu {
       PermuteAlone(*call);
       return Finish(OkStatus());
     }
-    const Result<uint64_t> identity =
-        site->NextIdentity(device.runtime->number(), run_id.run_id, ordinal);
-    if (!identity.ok()) return Finish(identity.status());
-    call->identity = *identity;
+    const Status identified =
+        site->Identify(run_id.run_id, ordinal, call.get());
+    if (!identified.ok()) return Finish(identified);
     cpu::PreferHugePages(call->output, plan::OutputBytes(call->request));
     if (rows != nullptr) SetRows(*rows, call.get());
 

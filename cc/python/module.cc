@@ -127,11 +127,35 @@ NB_MODULE(_core, m) {
       "jax_cxl._cuda.");
   m.def(
       "complete_program",
-      [](const std::string& program) {
-        ffi::ProgramSites::Get().Complete(program);
+      [](const std::string& program, uint64_t hash, uint32_t run_ids_from) {
+        ffi::ProgramSites::Get().Complete(program, hash, run_ids_from);
       },
-      "Call it when XLA has made all call sites of a program that it loads.",
+      "Call it when XLA has made all call sites of a program that it loads. "
+      "`hash` is equal on all ranks that load the program, and differs between "
+      "programs. `run_ids_from` is where XLA begins to count its launches.",
+      "program"_a, "hash"_a, "run_ids_from"_a);
+  m.def(
+      "begin_program",
+      [](const std::string& program) {
+        ffi::ProgramSites::Get().Begin(program);
+      },
+      "Call it before XLA makes the call sites of a program.", "program"_a);
+  m.def(
+      "has_sites",
+      [](const std::string& program) {
+        return ffi::ProgramSites::Get().HasSites(program);
+      },
+      "Returns whether XLA has made call sites of a program that is not "
+      "complete.",
       "program"_a);
+  m.def(
+      "note_numbered_site",
+      [](const std::string& program, int64_t number, const std::string& line) {
+        ffi::ProgramSites::Get().NoteNumberedLine(program, number, line);
+      },
+      "Notes the source line of a call to which the compiler hook has given a "
+      "number. Call it before the program is complete.",
+      "program"_a, "number"_a, "line"_a);
   m.def(
       "failures",
       [] { return nb::capsule(&ffi::Failures::Get(), "jax_cxl.Failures"); },

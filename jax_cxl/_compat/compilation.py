@@ -1,5 +1,6 @@
 """When JAX compiles or loads a program, the hook in XLA's compiler, and the compilation cache."""
 
+import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable, Sequence
@@ -7,10 +8,12 @@ from typing import Any
 
 import jax
 from jax._src import cache_key as _cache_key
-from jax._src.dispatch import BACKEND_COMPILE_EVENT as BACKEND_COMPILE_EVENT
+from jax._src import compiler as _compiler
 from jax._src.lib import xla_client as _xla_client
+from jax._src.lib.mlir import ir as _ir
 
 _cache_key.get, _xla_client.Client.deserialize_executable  # noqa: B018
+_compiler.compile_or_get_cached, _xla_client.LoadedExecutable.fingerprint  # noqa: B018
 
 
 def register_compiler_hook(platform: str, hook: Callable[[bytes], bytes | None]) -> None:
@@ -57,6 +60,66 @@ def extend_cache_key(part: Callable[[list[int]], str]) -> None:
         return f"{key}-{hashlib.sha256(addition.encode()).hexdigest()[:32]}"
 
     _cache_key.get = get
+
+
+@dataclasses.dataclass
+class Compilation:
+    """A program that JAX compiles, or takes from its persistent cache.
+
+    Attributes:
+      module: the program, in MLIR.
+      devices: ids of its devices, in the program's order.
+      platform: "cpu" or "gpu".
+      options: XLA's options.
+    """
+
+    module: Any
+    devices: list[int]
+    platform: str
+    options: Any
+
+    @property
+    def name(self) -> str:
+        """Name of the program."""
+        return _ir.StringAttr(self.module.operation.attributes["sym_name"]).value
+
+    def count_equal_programs_together(self) -> None:
+        """Lets JAX count the launches of equal programs together, on CPUs.
+
+        JAX counts launches by a hash of XLA's text of the compiled program. By default this text
+        contains the lines from which the program was called, which may differ between equal
+        programs. This option leaves them out.
+        """
+        self.options.executable_build_options.debug_options.xla_dump_disable_metadata = True
+
+    def text(self) -> str:
+        """Returns a text of the program and of the options that the user gave, without lines."""
+        module = self.module.operation.get_asm(enable_debug_info=False, large_elements_limit=None)
+        return f"{self.options.env_option_overrides} {module}"
+
+
+def around_compilation(
+    compile_program: Callable[[Compilation, Callable[[], Any]], Any],
+) -> None:
+    """Calls `compile_program` whenever JAX compiles a program or takes it from its cache.
+
+    Args:
+      compile_program: takes the program, and JAX's own function, bound to its arguments. Returns
+        the loaded program.
+    """
+    other = _compiler.compile_or_get_cached
+
+    @functools.wraps(other)
+    def compile_or_get_cached(
+        backend: Any, module: Any, devices: Any, options: Any, *arguments: Any, **others: Any
+    ) -> Any:
+        ids = [device.id for device in devices.flat]
+        return compile_program(
+            Compilation(module, ids, backend.platform, options),
+            lambda: other(backend, module, devices, options, *arguments, **others),
+        )
+
+    _compiler.compile_or_get_cached = compile_or_get_cached
 
 
 def around_loading(

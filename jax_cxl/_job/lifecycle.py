@@ -322,7 +322,7 @@ def register_handlers(platform: platforms.Platform) -> None:
         jax.ffi.register_ffi_type(name, registration, platform=target)
     for name, stages in handlers.registrations().items():
         jax.ffi.register_ffi_target(name, stages, platform=target)
-    lowered_programs.listen()
+    lowered_programs.install()
     program_errors.install()
     prepare_end()
 

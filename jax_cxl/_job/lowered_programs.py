@@ -1,18 +1,21 @@
 """The programs that this process lowers, and the source lines of their collectives.
 
-The handlers number the collectives of a program in the order in which XLA makes their custom calls
-(cc/ffi/call/program_sites.h). The numbers start again with the next program of the same name. So
-the handlers have to know when XLA has loaded the whole program.
+The handlers identify each execution of a collective (docs/decisions/0002). For this they have to
+know which program XLA loads, when it has loaded the whole program, and how JAX counts the program's
+launches (cc/ffi/call/program_sites.h).
 """
 
+import contextlib
+import functools
+import hashlib
 import os
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import jax
-
 from jax_cxl import _compat, _core
+from jax_cxl._job import launch_ids
 
 # XLA's collectives in the programs that this process has compiled. `taken` counts, by name, those
 # that run through the pool. `left` counts, by reason, those that XLA executes itself although they
@@ -20,7 +23,12 @@ from jax_cxl import _compat, _core
 taken: Counter[str] = Counter()
 left: Counter[str] = Counter()
 
-_lowered = threading.local()
+# Whether this thread is loading a program (`loading`).
+_loading = threading.local()
+
+# Name of a program -> what a thread holds while it loads a program of this name.
+_locks: dict[str, threading.RLock] = {}
+_locks_lock = threading.Lock()
 
 # Name of a program -> `id` of the last lowered module of this name. A later module may get the same
 # `id`; then messages name the lines of both modules.
@@ -31,11 +39,7 @@ _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 def name(module: Any) -> str:
     """Returns the name of the module that is being lowered. It is equal on all ranks."""
-    symbol = module.operation.attributes["sym_name"].value
-    if not hasattr(_lowered, "names"):
-        _lowered.names = set()
-    _lowered.names.add(symbol)
-    return symbol
+    return module.operation.attributes["sym_name"].value
 
 
 def note_site(ctx: Any, attributes: dict[str, Any]) -> None:
@@ -88,15 +92,54 @@ def _short(path: str) -> str:
     return relative if len(relative) < len(path) else path
 
 
-def listen() -> None:
-    """Tells the handlers, from now on, when XLA has loaded a program."""
-    jax.monitoring.register_event_duration_secs_listener(_on_duration)
+@functools.cache
+def install() -> None:
+    """Tells the handlers, from now on, which programs this process loads."""
+    _compat.compilation.around_compilation(_compile)
 
 
-def _on_duration(event: str, duration_secs: float, **_: str | int) -> None:
-    if event != _compat.compilation.BACKEND_COMPILE_EVENT:
-        return
-    # The event does not reliably name the program. But the thread that lowered the program also
-    # compiles it. This thread loads none of its other programs now, so completing them all is safe.
-    for program in getattr(_lowered, "names", ()):
-        _core.complete_program(program)
+@contextlib.contextmanager
+def loading(program: str) -> Iterator[None]:
+    """While a program is loaded. One thread at a time loads programs of a name."""
+    with _locks_lock:
+        lock = _locks.setdefault(program, threading.RLock())
+    with lock:
+        outer, _loading.now = is_loading(), True
+        try:
+            yield
+        finally:
+            _loading.now = outer
+
+
+def is_loading() -> bool:
+    """Whether this thread is inside `loading`."""
+    return getattr(_loading, "now", False)
+
+
+def complete(program: str, text: str, executable: Any) -> None:
+    """Tells the handlers that XLA has loaded a program.
+
+    Args:
+      program: its name.
+      text: tells programs apart, and is equal on all ranks that load this program.
+      executable: the loaded program.
+    """
+    digest = hashlib.sha256(text.encode()).digest()
+    first = launch_ids.first(executable.fingerprint)
+    _core.complete_program(program, int.from_bytes(digest[:8], "little"), first)
+
+
+def _compile(program: _compat.compilation.Compilation, compile_program: Callable[[], Any]) -> Any:
+    # A program on one device has no collectives.
+    if len(program.devices) == 1:
+        return compile_program()
+    if program.platform == "cpu":
+        program.count_equal_programs_together()
+    name = program.name
+    with loading(name):
+        _core.begin_program(name)
+        executable = compile_program()
+        if _core.has_sites(name):
+            # What the compiler hook adds to the program depends on the devices.
+            complete(name, f"{program.devices} {program.text()}", executable)
+    return executable

@@ -109,7 +109,9 @@ def attributes(
     """Returns the attributes of a call.
 
     In programs that it takes over, the compiler hook (jax_cxl/_takeover/hook.py) fills in `site`,
-    the number of the call in its program, and `line`, where the user's program calls it.
+    the number of the call in its program. No attribute tells where the user's program calls the
+    collective: equal programs have equal attributes, because JAX counts the launches of equal
+    programs together (docs/decisions/0002).
 
     Args:
       name: name of the public function, for messages.
@@ -149,7 +151,6 @@ def attributes(
         "generation": np.int32(generation),
         "program": program,
         "site": np.int64(-1),
-        "line": "",
     }
 
 

@@ -11,9 +11,9 @@ _TYPES = {"int32": "i32", "int64": "i64"}
 _NO_SITE = "site = -1 : i64"
 
 
-def of(attributes: dict[str, Any], line: str) -> str:
-    """Returns the attributes that `contract.attributes` made, with a source line."""
-    every = sorted({**attributes, "line": line}.items())
+def of(attributes: dict[str, Any]) -> str:
+    """Returns the attributes that `contract.attributes` made."""
+    every = sorted(attributes.items())
     return "{" + ", ".join(f"{name} = {_value(value)}" for name, value in every) + "}"
 
 
@@ -22,12 +22,8 @@ def is_new(config: str) -> bool:
     return _NO_SITE in config
 
 
-def completed(config: str, site: int, line: str) -> str:
-    """Returns the attributes of a new call with its number in its program.
-
-    Also adds the source line if the call has none.
-    """
-    config = config.replace('line = ""', f"line = {_value(line)}")
+def numbered(config: str, site: int) -> str:
+    """Returns the attributes of a new call with its number in its program."""
     return config.replace(_NO_SITE, f"site = {site} : i64")
 
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from jax_cxl import errors
+from jax_cxl import _core, errors
 from jax_cxl._job import lowered_programs
 from jax_cxl._takeover import config, entry_layout, find, match, rewrite
 from jax_cxl._takeover.hlo.module import Instruction, Module
@@ -149,7 +149,9 @@ def _number(module: Module) -> None:
         attributes = call.proto.text(Instruction.BACKEND_CONFIG)
         if config.is_new(attributes):
             line = module.source_line(call, lowered_programs.is_own_file)
-            attributes = config.completed(attributes, site, line)
+            # The line is no attribute, because equal programs have to have equal attributes.
+            _core.note_numbered_site(module.name, site, line)
+            attributes = config.numbered(attributes, site)
             call.proto.set(Instruction.BACKEND_CONFIG, attributes)
             computation.touch(call)
             site += 1

@@ -9,7 +9,7 @@ import threading
 import jax
 
 from jax_cxl import _compat
-from jax_cxl._job import setting
+from jax_cxl._job import lowered_programs, setting
 from jax_cxl._job.ending import program_errors
 from jax_cxl._takeover import hook, start, survey
 
@@ -27,6 +27,7 @@ def install() -> None:
             return
         _compat.compilation.register_compiler_hook(platform, _on_module)
         _compat.compilation.extend_cache_key(_cache_key)
+        lowered_programs.install()
         program_errors.add_source(_strictness)
         program_errors.install()
         _installed = True

@@ -8,18 +8,26 @@ jax_cxl starts before it is loaded.
 import functools
 import re
 import struct
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jax_cxl import _compat, errors
+from jax_cxl import _compat, _core, errors
+from jax_cxl._job import lowered_programs
 from jax_cxl._takeover.hlo.module import Instruction, Module
 
 _OURS = b"jax_cxl_"
+# A thread holds this while it loads a program that the process has not lowered.
+_loading = threading.Lock()
 
 
 @functools.cache
 def install() -> None:
-    """Makes jax_cxl start before this process loads a program with collectives of jax_cxl."""
+    """Makes jax_cxl start before this process loads a program with collectives of jax_cxl.
+
+    Also tells the handlers which programs the process loads.
+    """
+    lowered_programs.install()
     _compat.compilation.around_loading(_load)
 
 
@@ -28,15 +36,33 @@ def _load(serialized: bytes, devices: Sequence[int] | None, load: Callable[[], A
     if _OURS not in serialized:
         return load()
     # A process that loads no such program does not need these modules.
-    from jax_cxl import _core
     from jax_cxl._takeover import start
 
     running = start.ensure_started()
-    executable = load()
-    for module in executable.hlo_modules():
-        for program in _check(module.as_serialized_hlo_module_proto(), devices, running):
-            _core.complete_program(program)
+    if lowered_programs.is_loading():
+        # JAX's cache has the program, and JAX has lowered it.
+        executable = load()
+        for module in executable.hlo_modules():
+            _check(module.as_serialized_hlo_module_proto(), devices, running)
+        return executable
+    with _loading:
+        executable = load()
+        for module in executable.hlo_modules():
+            names = _check(module.as_serialized_hlo_module_proto(), devices, running)
+            for program in names:
+                text = f"{sorted(names)} {devices} {_canonical(module.to_string())}"
+                lowered_programs.complete(program, text, executable)
     return executable
+
+
+def _canonical(text: str) -> str:
+    """Returns XLA's text of a loaded program without what may differ between ranks.
+
+    Lines of the source differ, and numbers of threads.
+    """
+    text = text[max(text.find("\n%"), text.find("\nENTRY"), 0) :]
+    text = re.sub(r", metadata=\{[^\n]*?\}(?=,|\n|$)", "", text)
+    return re.sub(r'"outer_dimension_partitions":\[[^\]]*\]', "", text)
 
 
 def _check(data: bytes, devices: Sequence[int] | None, running: Any) -> set[str]:
@@ -60,6 +86,9 @@ def _check(data: bytes, devices: Sequence[int] | None, running: Any) -> set[str]
         if not call.proto.text(Instruction.TARGET).startswith(_OURS.decode()):
             continue
         config = call.proto.text(Instruction.BACKEND_CONFIG)
+        if number := re.search(r"\bsite = (\d+) ", config):
+            line = module.source_line(call, lowered_programs.is_own_file)
+            _core.note_numbered_site(module.name, int(number[1]), line)
         if (generation := _integers(config, "generation")) not in ([], [running.generation]):
             _refuse(
                 module.name,

@@ -26,7 +26,6 @@ class _Context:
     collective: Collective
     world: World
     program: str
-    line: str
     # Whether any of the calls runs in levels.
     in_levels: bool = False
 
@@ -74,7 +73,7 @@ class _Context:
             program=self.program,
             **options,
         )
-        return config.of(attributes, self.line)
+        return config.of(attributes)
 
     def _grid(self, num_bytes: int) -> np.ndarray | None:
         """Returns how the ranks are spread over processes, None if the call runs without levels.
@@ -109,8 +108,7 @@ def rewrite(module: Module, found: Found, collective: Collective, world: World) 
       NotTakenError: the pool has no collective that does the same. Nothing has been changed.
     """
     builder = (PairBuilder if found.starts else Builder)(found.computation, found.outer)
-    line = module.source_line(found.outer)
-    context = _Context(builder, collective, world, module.name, line)
+    context = _Context(builder, collective, world, module.name)
     operands, results = builder.operands(), builder.results()
     for shape in [*results, *(operand.shape for operand in operands)]:
         if not shape.regular:

@@ -180,13 +180,13 @@ class WireTest(parameterized.TestCase):
     def test_attributes(self):
         attributes = {"a": 'tab\t, "~" \x7f', "b": np.int32(3), "c": np.array([1, 2], np.int64)}
         self.assertEqual(
-            config.of({"line": "", **attributes}, "x.py:1"),
-            '{a = "tab\\09, \\22~\\22 \\7F", b = 3 : i32, c = array<i64: 1, 2>, line = "x.py:1"}',
+            config.of(attributes),
+            '{a = "tab\\09, \\22~\\22 \\7F", b = 3 : i32, c = array<i64: 1, 2>}',
         )
-        new = config.of({"line": "", "site": np.int64(-1)}, "")
+        new = config.of({"site": np.int64(-1)})
         self.assertTrue(config.is_new(new))
-        numbered = config.completed(new, 7, "x.py:2")
-        self.assertEqual(numbered, '{line = "x.py:2", site = 7 : i64}')
+        numbered = config.numbered(new, 7)
+        self.assertEqual(numbered, '{site = 7 : i64}')
         self.assertFalse(config.is_new(numbered))
 
     def test_rows(self):

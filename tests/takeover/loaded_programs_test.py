@@ -26,7 +26,7 @@ def attributes(ranks, generation=0):
     made = contract.attributes(
         "psum", Op.ALL_REDUCE, np.array([ranks]), generation=generation, program="jit_f"
     )
-    return config.of(made, "")
+    return config.of(made)
 
 
 def job(generation=0, **ranks):

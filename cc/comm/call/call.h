@@ -77,6 +77,12 @@ struct Call {
   std::shared_ptr<const cpu::MemberBuffers> buffers;
   std::string name;  // for messages, as the user wrote it: "psum"
   std::string site;  // "train.py:33 (step)", or empty
+  // For messages: the program that executes the call, or null if it is not
+  // known. Which of its launches this is, and which execution of the call in
+  // the launch, counted from 1.
+  std::shared_ptr<const std::string> program;
+  uint64_t launch = 0;
+  uint64_t execution = 0;
   // Called once, with the result, when the call has ended. This function may
   // block its thread for any length of time.
   std::function<void(const Status&)> done;

@@ -30,6 +30,10 @@ std::string FullText(const UnmatchedCall& unmatched) {
     for (int32_t source : sources)
       text << " " << (source < 0 ? "-" : std::to_string(source));
   }
+  if (const comm::Call& call = *unmatched.call; call.program != nullptr) {
+    text << ", in launch " << call.launch << " of " << *call.program;
+    if (call.execution > 1) text << ", execution " << call.execution;
+  }
   return text.str();
 }
 

@@ -44,6 +44,9 @@ class Rank {
     call->output = reinterpret_cast<std::byte*>(&sum_);
     call->name = "call" + std::to_string(identity);
     call->site = "test.py:" + std::to_string(identity);
+    call->program = std::make_shared<const std::string>("jit_step");
+    call->launch = identity + 1;
+    call->execution = identity;
     done_.push_back(std::make_unique<Countdown>(1));
     done_.back()->StartCall(world_->endpoint(rank_), members, std::move(call));
   }
@@ -95,7 +98,8 @@ class StallDetectorTest : public testing::Test {
 TEST_F(StallDetectorTest, DifferentCallsOfAllRanks) {
   Make(3, 300);
   for (int r : {0, 1, 2}) ranks_[r].Start(7 + r, {0, 1, 2});
-  ExpectMismatchOnAll({"call7", "call8", "call9", "test.py:7", "test.py:8"});
+  ExpectMismatchOnAll({"call7", "call8", "call9", "test.py:7", "test.py:8",
+                       "in launch 8 of jit_step, execution 7"});
 }
 
 TEST_F(StallDetectorTest, OneRankOfSeveral) {

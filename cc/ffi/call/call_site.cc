@@ -26,14 +26,6 @@ uint64_t Mix(uint64_t seed, uint64_t value) {
   return z ^ (z >> 31);
 }
 
-// Returns the FNV-1a hash of a text, which is the same on all hosts.
-uint64_t Hash(std::string_view text) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : text)
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
-}
-
 // The attributes of one call. Their texts and arrays are in XLA's memory.
 struct CallAttributes {
 #define JAX_CXL_MEMBER(type, name) type name = {};
@@ -156,13 +148,12 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
                     a.rows.size() > 2 ? static_cast<uint64_t>(a.rows[2]) : 0,
                     a.rows.size() > 3 ? static_cast<uint64_t>(a.rows[3]) : 1};
   // If the compiler hook has replaced no collective of the program, the
-  // attributes contain neither call numbers nor source lines. In that case the
-  // hook does not add them, because the donation of a module's arguments is
-  // dropped when a hook changes the module.
+  // attributes contain no call numbers. In that case the hook does not add
+  // them, because the donation of a module's arguments is dropped when a hook
+  // changes the module.
   ProgramSites& sites = ProgramSites::Get();
   const std::string program(a.program);
   int64_t number = a.site;
-  call.site = std::string(a.line);
   if (number < 0) {
     number = static_cast<int64_t>(sites.Next(program));
     call.site = sites.LinesOf(
@@ -178,8 +169,8 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
                    a.group_size / a.processes,
                    {a.places.begin(), a.places.end()}};
   made->generation_ = a.generation;
-  made->key_ = Mix(Hash(a.program), static_cast<uint64_t>(number));
-  made->executions_ = Executions::Of(a.program, number, made->groups_);
+  made->number_ = number;
+  made->program_ = sites.Loading(program, a.generation);
   return made;
 }
 
@@ -222,6 +213,11 @@ Result<CallSite::Execution> CallSite::MakeExecution(int rank, const void* input,
                  "; compile the program for the devices of this job");
   Execution execution = {&groups_[group->second],
                          std::make_unique<comm::Call>(prototype_)};
+  if (prototype_.site.empty() &&
+      program_->complete.load(std::memory_order_acquire))
+    if (const auto line = program_->lines.find(number_);
+        line != program_->lines.end())
+      execution.call->site = line->second;
   plan::Request& request = execution.call->request;
   request.num_ranks = static_cast<int>(execution.members->size());
   if (!sources_.empty()) request.sources = sources_[group->second];
@@ -244,11 +240,27 @@ Status CallSite::CheckBuffers(size_t input_bytes, size_t output_bytes) const {
                "; please report this, with the versions of jax and jaxlib");
 }
 
-Result<uint64_t> CallSite::NextIdentity(uint64_t job, int64_t run_id,
-                                        int32_t device_ordinal) {
-  CXL_ASSIGN_OR_RETURN(const Executions::Number number,
-                       executions_->Next(job, device_ordinal, run_id));
-  return Mix(Mix(key_, number.launch), number.execution);
+Status CallSite::Identify(int64_t run_id, int32_t device_ordinal,
+                          comm::Call* call) {
+  const LoadedProgram& program = *program_;
+  if (!program.complete.load(std::memory_order_acquire))
+    return Error(Code::kInternal, "XLA runs ", call->name,
+                 " in a program that jax_cxl has not seen JAX load, so its "
+                 "launches have no certain numbers; run it through jax.jit");
+  if (program.counted_apart)
+    return Error(Code::kInternal, call->name,
+                 " is in a program that this process has compiled twice, with "
+                 "different settings of XLA. So the launches of the program "
+                 "have no certain numbers; compile it with one setting");
+  // Ids have 32 bits, and may start again at 0.
+  const uint32_t launch = static_cast<uint32_t>(run_id) - program.run_ids_from;
+  const uint64_t execution = executions_.Next(device_ordinal, run_id);
+  const uint64_t site = Mix(program.hash, static_cast<uint64_t>(number_));
+  call->identity = Mix(Mix(site, launch), execution);
+  call->program = program.name;
+  call->launch = launch - program.FirstLaunch(launch) + 1;
+  call->execution = execution + 1;
+  return OkStatus();
 }
 
 }  // namespace jax_cxl::ffi

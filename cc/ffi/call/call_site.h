@@ -12,6 +12,7 @@
 #include "cc/comm/call/call.h"
 #include "cc/engine/cpu/member_buffers.h"
 #include "cc/ffi/call/executions.h"
+#include "cc/ffi/call/program_sites.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jax_cxl::ffi {
@@ -21,26 +22,24 @@ namespace jax_cxl::ffi {
 // program.
 //
 // The *identity* of a call tells the ranks of a group that they make the same
-// call, in whatever order each rank starts its calls. It is a hash of four
-// values, which are equal on all ranks that run the same programs:
+// call, in whatever order each rank starts its calls, and whichever calls a
+// failed launch has left out. It is a hash of four values, which are equal on
+// all ranks that run the same programs:
 //
-//  - The name of the program.
+//  - The program (LoadedProgram::hash).
 //  - The number of the call in the program. If the compiler hook has changed
 //    the program (jax_cxl/_takeover/hook.py), the hook has numbered the calls.
 //    Otherwise ProgramSites numbers them.
-//  - The number of the launch. Class Executions counts the launches of programs
-//    of this name between the same groups of ranks, from 0 in each job.
+//  - The number of the launch among the launches of the program. JAX has
+//    counted them (LoadedProgram::run_ids_from).
 //  - The number of the execution in the launch, because a loop executes a call
-//    several times.
+//    several times (class Executions).
 //
-// If ranks launch different programs that have the same name, different calls
-// can have the same identity. Therefore the members of a group also compare the
-// descriptors of their calls (comm::Negotiation). docs/decisions/0002 explains
-// why the identity consists of these values. Calls between GPUs have no
-// identities. They are known by their place (comm::GroupRecord): XLA orders
-// them in the same way on all ranks.
+// docs/decisions/0002 explains why the identity consists of these values. Calls
+// between GPUs have no identities. They are known by their place
+// (comm::GroupRecord): XLA orders them in the same way on all ranks.
 //
-// NextIdentity is thread-safe. Everything else is constant.
+// Identify is thread-safe. Everything else is constant.
 class CallSite {
  public:
   // The id by which XLA knows this class. It is registered before any handler
@@ -84,11 +83,11 @@ class CallSite {
   // The generation of the runtime for which the call was lowered.
   int generation() const { return generation_; }
 
-  // Returns the identity of the next execution of the call on device
+  // Sets the identity of `call`, the next execution of this site on device
   // `device_ordinal`, in the launch to which XLA has given the id `run_id`.
-  // `job` is the runtime's number in this process.
-  Result<uint64_t> NextIdentity(uint64_t job, int64_t run_id,
-                                int32_t device_ordinal);
+  // Also sets what messages say about the launch. Fails with kInternal if the
+  // launch has no certain number.
+  Status Identify(int64_t run_id, int32_t device_ordinal, comm::Call* call);
 
  private:
   CallSite() = default;
@@ -102,10 +101,11 @@ class CallSite {
   // Otherwise empty.
   std::vector<std::vector<int32_t>> sources_;
   std::unordered_map<int32_t, int> group_of_rank_;
-  uint64_t key_ = 0;
+  int64_t number_ = 0;  // in the program
   int generation_ = 0;
   cpu::Grid grid_;
-  std::shared_ptr<Executions> executions_;
+  std::shared_ptr<const LoadedProgram> program_;
+  Executions executions_;
 };
 
 }  // namespace jax_cxl::ffi

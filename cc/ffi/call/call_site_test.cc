@@ -96,8 +96,7 @@ Attributes Psum(const std::string& program) {
           {"generation", int32_t{4}},
           {"program", program},
           {"name", std::string("pmax")},
-          {"site", int64_t{7}},
-          {"line", std::string("train.py:3 (step)")}};
+          {"site", int64_t{7}}};
 }
 
 std::unique_ptr<CallSite> Make(const Attributes& attributes) {
@@ -111,11 +110,21 @@ std::string ErrorOf(const Attributes& attributes) {
   return site.has_value() ? "" : site.error().message();
 }
 
-uint64_t Next(CallSite& site, int64_t run_id, int32_t device,
-              uint64_t job = 1) {
-  const Result<uint64_t> identity = site.NextIdentity(job, run_id, device);
-  EXPECT_TRUE(identity.ok()) << identity.status().message();
-  return identity.ok() ? *identity : 0;
+// Makes a site of a program that is complete, with this hash and count.
+std::unique_ptr<CallSite> Load(const Attributes& attributes,
+                               uint64_t hash = 1234,
+                               uint32_t run_ids_from = 100) {
+  auto site = Make(attributes);
+  const auto program = std::get<std::string>(attributes.at("program"));
+  ProgramSites::Get().Complete(program, hash, run_ids_from);
+  return site;
+}
+
+uint64_t Next(CallSite& site, int64_t run_id, int32_t device) {
+  comm::Call call;
+  const Status status = site.Identify(run_id, device, &call);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return call.identity;
 }
 
 TEST(CallSiteTest, ReadsTheAttributes) {
@@ -130,7 +139,6 @@ TEST(CallSiteTest, ReadsTheAttributes) {
   EXPECT_EQ(call.dtype, DType::kFloat32);
   EXPECT_EQ(call.reduce_op, ReduceOp::kMax);
   EXPECT_EQ(call.name, "pmax");
-  EXPECT_EQ(call.site, "train.py:3 (step)");
   EXPECT_EQ(site->generation(), 4);
 }
 
@@ -260,7 +268,7 @@ TEST(CallSiteTest, BuffersHaveToBeThoseOfTheLowering) {
 }
 
 TEST(CallSiteTest, IdentitiesAreEqualOnAllDevicesAndForNoOtherCall) {
-  const auto site = Make(Psum("identities"));
+  const auto site = Load(Psum("identities"));
   const uint64_t first = Next(*site, 100, 0);
   // The second execution of the call in this launch, and the first one in the
   // next launch.
@@ -269,22 +277,73 @@ TEST(CallSiteTest, IdentitiesAreEqualOnAllDevicesAndForNoOtherCall) {
   EXPECT_NE(first, second);
   EXPECT_NE(first, third);
   EXPECT_NE(second, third);
-  // On device 1, XLA's launch ids are different, but the identities are the
-  // same.
-  EXPECT_EQ(Next(*site, 5, 1), first);
-  EXPECT_EQ(Next(*site, 5, 1), second);
-  EXPECT_EQ(Next(*site, 9, 1), third);
+  // On device 1 the launches start in another order.
+  EXPECT_EQ(Next(*site, 101, 1), third);
+  EXPECT_EQ(Next(*site, 100, 1), first);
+  EXPECT_EQ(Next(*site, 100, 1), second);
 
   Attributes attributes = Psum("identities");
   attributes["site"] = int64_t{8};
-  EXPECT_NE(Next(*Make(attributes), 100, 0), first);
-  EXPECT_NE(Next(*Make(Psum("another program")), 100, 0), first);
+  EXPECT_NE(Next(*Load(attributes), 100, 0), first);
+  EXPECT_NE(Next(*Load(Psum("identities"), 1235), 100, 0), first);
+  attributes = Psum("identities");
+  attributes["generation"] = int32_t{5};
+  EXPECT_NE(Next(*Load(attributes), 100, 0), first);
 }
 
-TEST(CallSiteTest, ALaunchBeforeAnEarlierOneIsAnError) {
-  const auto site = Make(Psum("launches"));
-  Next(*site, 100, 0);
-  EXPECT_EQ(site->NextIdentity(1, 99, 0).status().code(), Code::kInternal);
+// XLA counts from other ids on ranks with other numbers of threads, and its ids
+// may pass the largest number of 32 bits.
+TEST(CallSiteTest, IdentitiesDoNotDependOnWhereXlaCountsFrom) {
+  const auto site = Load(Psum("one"), 55, 0xffffffff);
+  std::vector<uint64_t> launches;
+  for (int64_t run_id : {-1, 0, 1}) launches.push_back(Next(*site, run_id, 0));
+  EXPECT_NE(launches[0], launches[1]);
+  // Another process would load the program of the first site.
+  ProgramSites there;
+  ProgramSites& before = ProgramSites::Get();
+  ProgramSites::Use(&there);
+  const auto same = Load(Psum("one"), 55, 40);
+  for (int64_t i = 0; i < 3; ++i)
+    EXPECT_EQ(Next(*same, 40 + i, 0), launches[i]);
+  ProgramSites::Use(&before);
+}
+
+TEST(CallSiteTest, UncertainIdentitiesAreErrors) {
+  comm::Call call;
+  const auto early = Make(Psum("early"));
+  EXPECT_EQ(early->Identify(100, 0, &call).code(), Code::kInternal);
+  ProgramSites::Get().Complete("early", 77, 100);
+  EXPECT_TRUE(early->Identify(100, 0, &call).ok());
+  // XLA counts the launches of an equal program from another number.
+  const auto twice = Load(Psum("twice"), 77, 300);
+  EXPECT_EQ(twice->Identify(300, 0, &call).code(), Code::kInternal);
+  // It counts these launches together with those of the first program.
+  const auto again = Load(Psum("again"), 77, 100);
+  EXPECT_TRUE(again->Identify(101, 0, &call).ok());
+}
+
+TEST(CallSiteTest, MessagesNameTheLaunch) {
+  const auto site = Load(Psum("jit_step"), 88, 1000);
+  comm::Call call;
+  for (int64_t run_id : {5000, 5003, 5003})
+    EXPECT_TRUE(site->Identify(run_id, 0, &call).ok());
+  EXPECT_EQ(*call.program, "jit_step");
+  EXPECT_EQ(call.launch, 4u);
+  EXPECT_EQ(call.execution, 2u);
+  // The count goes on when the program is loaded again.
+  const auto again = Load(Psum("jit_step"), 88, 1000);
+  EXPECT_TRUE(again->Identify(5004, 0, &call).ok());
+  EXPECT_EQ(call.launch, 5u);
+}
+
+TEST(CallSiteTest, NumberedCallsHaveTheLinesOfTheirProgram) {
+  ProgramSites::Get().NoteNumberedLine("lines", 7, "train.py:3 (step)");
+  const auto site = Load(Psum("lines"), 99);
+  const auto execution = site->MakeExecution(0, nullptr, nullptr);
+  ASSERT_TRUE(execution.ok());
+  EXPECT_EQ(execution->call->site, "train.py:3 (step)");
+  const auto other = Load(Psum("lines"), 100);
+  EXPECT_EQ(other->MakeExecution(0, nullptr, nullptr)->call->site, "");
 }
 
 // In this program the calls have no numbers from the compiler hook (`site` is
@@ -301,12 +360,11 @@ TEST(CallSiteTest, SitesWithoutNumbersAreNumberedAsTheyAreMade) {
       "noted.py:8 (f)");
   const auto first = Make(attributes), second = Make(attributes);
   EXPECT_EQ(first->prototype().site, "noted.py:8 (f)");
+  ProgramSites::Get().Complete(program, 1, 100);
   const uint64_t identity = Next(*first, 100, 0);
   EXPECT_NE(identity, Next(*second, 100, 0));
-  // Job 2 stands for another rank, which loads the same program from a cache.
-  ProgramSites::Get().Complete(program);
-  const auto again = Make(attributes);
-  EXPECT_EQ(Next(*again, 100, 0, /*job=*/2), identity);
+  // As on another rank, which loads the same program from a cache.
+  EXPECT_EQ(Next(*Load(attributes, 1), 100, 0), identity);
   // No source line was noted for calls of six elements, so this call has none.
   attributes["count"] = int64_t{6};
   EXPECT_EQ(Make(attributes)->prototype().site, "");

@@ -67,8 +67,7 @@ using Int64s = xla::ffi::Span<const int64_t>;
   V(Int32s, places)                \
   V(int32_t, generation)           \
   V(std::string_view, program)     \
-  V(int64_t, site)                 \
-  V(std::string_view, line)
+  V(int64_t, site)
 
 // The name of an attribute, and its type: "int32", "int32s", "int64", "int64s"
 // or "text".

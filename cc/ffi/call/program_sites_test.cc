@@ -9,8 +9,30 @@ TEST(ProgramSitesTest, NumbersStartOverWithEachLoad) {
   ProgramSites sites;
   for (int load = 0; load < 3; ++load) {
     for (uint64_t i = 0; i < 3; ++i) EXPECT_EQ(sites.Next("jit_f"), i);
-    sites.Complete("jit_f");
+    sites.Complete("jit_f", 1, 2);
   }
+  // A load that fails is not completed.
+  EXPECT_EQ(sites.Next("jit_f"), 0u);
+  sites.Begin("jit_f");
+  EXPECT_EQ(sites.Next("jit_f"), 0u);
+}
+
+TEST(ProgramSitesTest, SitesOfALoadShareTheirProgram) {
+  ProgramSites sites;
+  EXPECT_FALSE(sites.HasSites("jit_f"));
+  const auto program = sites.Loading("jit_f", 0);
+  EXPECT_TRUE(sites.HasSites("jit_f"));
+  EXPECT_EQ(sites.Loading("jit_f", 0), program);
+  EXPECT_NE(sites.Loading("jit_g", 0), program);
+  EXPECT_FALSE(program->complete);
+  sites.NoteNumberedLine("jit_f", 3, "a.py:3 (f)");
+  sites.Complete("jit_f", 5, 6);
+  EXPECT_TRUE(program->complete);
+  EXPECT_EQ(program->hash, 5u);
+  EXPECT_EQ(program->run_ids_from, 6u);
+  EXPECT_EQ(program->lines.at(3), "a.py:3 (f)");
+  EXPECT_FALSE(sites.HasSites("jit_f"));
+  EXPECT_NE(sites.Loading("jit_f", 0), program);
 }
 
 TEST(ProgramSitesTest, ProgramsAreApart) {
@@ -20,8 +42,8 @@ TEST(ProgramSitesTest, ProgramsAreApart) {
   EXPECT_EQ(sites.Next("jit_f"), 1u);
   // Completing jit_g does not affect the numbers of jit_f, which is still being
   // loaded.
-  sites.Complete("jit_g");
-  sites.Complete("jit_h");
+  sites.Complete("jit_g", 1, 2);
+  sites.Complete("jit_h", 1, 2);
   EXPECT_EQ(sites.Next("jit_f"), 2u);
   EXPECT_EQ(sites.Next("jit_g"), 0u);
 }
