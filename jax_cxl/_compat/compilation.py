@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax._src import cache_key as _cache_key
-from jax._src import compiler as _compiler
+from jax._src import cache_key as _cache_key, compiler as _compiler
 from jax._src.lib import xla_client as _xla_client
 from jax._src.lib.mlir import ir as _ir
 
@@ -107,7 +106,8 @@ def around_compilation(
       compile_program: takes the program, and JAX's own function, bound to its arguments. Returns
         the loaded program.
     """
-    other = _compiler.compile_or_get_cached
+    compiler: Any = _compiler
+    other = compiler.compile_or_get_cached
 
     @functools.wraps(other)
     def compile_or_get_cached(
@@ -119,7 +119,7 @@ def around_compilation(
             lambda: other(backend, module, devices, options, *arguments, **others),
         )
 
-    _compiler.compile_or_get_cached = compile_or_get_cached
+    compiler.compile_or_get_cached = compile_or_get_cached
 
 
 def around_loading(

@@ -36,9 +36,7 @@ def hash64(text: bytes) -> int:
         b = _word(text, 8)
         c = _word(text, size - 8) * factor & _MASK
         d = _word(text, size - 16) * _K2
-        return _mix(
-            _turned(a + b, 43) + _turned(c, 30) + d, a + _turned(b + _K2, 18) + c, factor
-        )
+        return _mix(_turned(a + b, 43) + _turned(c, 30) + d, a + _turned(b + _K2, 18) + c, factor)
     a = _word(text, 0) * _K2 & _MASK
     b = _word(text, 8)
     c = _word(text, size - 8) * factor & _MASK

@@ -186,7 +186,7 @@ class WireTest(parameterized.TestCase):
         new = config.of({"site": np.int64(-1)})
         self.assertTrue(config.is_new(new))
         numbered = config.numbered(new, 7)
-        self.assertEqual(numbered, '{site = 7 : i64}')
+        self.assertEqual(numbered, "{site = 7 : i64}")
         self.assertFalse(config.is_new(numbered))
 
     def test_rows(self):

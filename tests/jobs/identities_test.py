@@ -1,0 +1,34 @@
+"""Random launches of threads, on ranks that differ in everything else, have right values."""
+
+import re
+
+import job
+import pytest
+from absl.testing import absltest, parameterized
+
+
+def run(*options: str, processes: int = 2) -> list[tuple[int, int, str, str]]:
+    """Returns how many sums were right and wrong, which launches failed, and how it ended."""
+    done = job.run("identities.py", *options, processes=processes, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ended = re.findall(r"(\d+) right, (\d+) wrong, failed \[(.*?)\], (.*)", done.stdout)
+    assert len(ended) == processes, done.stdout + done.stderr
+    return [(int(right), int(wrong), failed, end) for right, wrong, failed, end in ended]
+
+
+class IdentitiesTest(parameterized.TestCase):
+    @parameterized.parameters(False, True)
+    def test_threads(self, replace):
+        for ended in run("--launches=100", *["--replace"] * replace):
+            self.assertEqual(ended, (100, 0, "", "went on"))
+
+    @pytest.mark.long
+    @parameterized.product(replace=(False, True), seed=(1, 2, 3, 4, 5))
+    def test_more_threads(self, replace, seed):
+        options = [f"--seed={seed}", "--launches=400", "--threads=4", *["--replace"] * replace]
+        for ended in run(*options, processes=3):
+            self.assertEqual(ended, (400, 0, "", "went on"))
+
+
+if __name__ == "__main__":
+    absltest.main()
