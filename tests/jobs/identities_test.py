@@ -22,8 +22,8 @@ class IdentitiesTest(parameterized.TestCase):
         for ended in run("--launches=100", *["--replace"] * replace):
             self.assertEqual(ended, (100, 0, "", "went on"))
 
-    @pytest.mark.long
     @parameterized.product(replace=(False, True), seed=(1, 2, 3, 4, 5))
+    @pytest.mark.long
     def test_more_threads(self, replace, seed):
         options = [f"--seed={seed}", "--launches=400", "--threads=4", *["--replace"] * replace]
         for ended in run(*options, processes=3):
