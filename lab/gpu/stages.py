@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 
-from lab.gpu import checks, choices, faults, hosts, measurements
+from lab.gpu import checks, choices, faults, hosts, measurements, programs
 from lab.gpu.process import Record, Suite
 
 
@@ -73,6 +73,7 @@ ALL = {
         measurements.transformer("cxl", JAX_CXL_POOL=f"shm:?size=768MiB{checks.FLUSH}"), 150
     ),
     "jit_training": Stage(measurements.jit_training, 240),
+    "programs": Stage(programs.programs, 400, default=False),
     "snapshots": Stage(measurements.snapshots, 120),
     "started": Stage(choices.started, 150, default=False),
     "flush_chunks": Stage(choices.flush_chunks, 150, default=False),
