@@ -86,6 +86,7 @@ TEST(PoolRefusalTest, FilesOthersCanWriteAreRefused) {
               Code::kPermissionDenied);
   }
   WriteFile(dir / "open", "a novel");
+  fs::permissions(dir / "open", fs::perms(0644));
   EXPECT_EQ(CreateCode(FileSpec({dir / "open"}),
                        "holds data that are not a pool; name another path"),
             Code::kPermissionDenied);
