@@ -29,6 +29,18 @@ class IdentitiesTest(parameterized.TestCase):
         for ended in run(*options, processes=3):
             self.assertEqual(ended, (400, 0, "", "went on"))
 
+    @parameterized.parameters("all", "one")
+    def test_failures(self, fail):
+        ended = run(f"--fail={fail}", "--launches=60", "--threads=1")
+        for _, wrong, failed, _ in ended:
+            self.assertEqual(wrong, 0)
+            if fail == "all":
+                self.assertNotEmpty(failed)
+        # Either all ranks went on, or all of them got an error.
+        self.assertLen({end.partition(":")[0] for _, _, _, end in ended}, 1)
+        if fail == "one":
+            self.assertStartsWith(ended[0][3], "stopped")
+
 
 if __name__ == "__main__":
     absltest.main()
