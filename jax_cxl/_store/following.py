@@ -15,6 +15,7 @@ from jax_cxl._job import configuration
 from jax_cxl._store import agreement, arguments
 from jax_cxl._store.memory import catalog
 from jax_cxl._store.memory.devices import Devices
+from jax_cxl._store.memory.record import Record
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import rebuilding, validity
 from jax_cxl._store.reading.restoring import Reader
@@ -124,25 +125,29 @@ def _read_alone(
 ) -> Version:
     devices = open_memory()
     problem: errors.StoreError | None = None
-    section, found = candidates(devices, name, wanted)
-    tried: set[int] = set()
-    while left := [records for records in found if records[0].number not in tried]:
+    tried: set[Record] = set()
+    while True:
+        # Newer versions may have replaced those that were found before, so look again each time.
+        section, found = candidates(devices, name, wanted)
+        left = [records for records in found if records[0] not in tried]
+        if not left:
+            break
         records = left[0]
         with leased(section, records) as there:
-            if there:
-                tried.add(records[0].number)
-                try:
-                    return _build(section, records, wanted, previous)
-                except errors.StoreError as error:
-                    if wanted.version is not None or isinstance(error, rebuilding.MisfitError):
-                        raise
-                    problem = error
-                    logging.getLogger("jax_cxl").warning(
-                        "%s is not used: %s", section.text_of(records[0].version), error
-                    )
-        if not there or problem is not None:
-            # Meanwhile newer versions may have replaced those that were found, so look again.
-            section, found = candidates(devices, name, wanted)
+            if not there:
+                continue
+            try:
+                return _build(section, records, wanted, previous)
+            except errors.StoreError as error:
+                if not is_there(section, records):
+                    continue  # This process stood still for so long that its lease has ended.
+                if wanted.version is not None or isinstance(error, rebuilding.MisfitError):
+                    raise
+                problem = error
+                tried.add(records[0])
+                logging.getLogger("jax_cxl").warning(
+                    "%s is not used: %s", section.text_of(records[0].version), error
+                )
     raise problem or errors.StoreError(
         f"{section.text} has lost its last valid version: publish it again"
     )
@@ -157,11 +162,8 @@ def wait(
       StoreTimeoutError: none came in time.
     """
     end = time.monotonic() + seconds
-    section: Section | None = None
     while True:
-        if section is None or not catalog.is_current(devices, section.entry):
-            section = Section.find(devices, name)
-        found = validity.all_valid(section) if section is not None else []
+        section, found = validity.find(devices, name) or (None, [])
         newer = [records for records in found if records[0].version > newer_than]
         if section is not None and newer:
             return section, newer
@@ -188,7 +190,9 @@ def leased(section: Section, records: Records) -> Iterator[bool]:
     sessions = section.devices.sessions
     lease = sessions.add_lease(catalog.lease_of(section.entry, records[0].number))
     try:
-        yield is_there(section, records)
+        if not (there := is_there(section, records)):
+            sessions.remove_lease(lease)  # The caller may go on to another version.
+        yield there
     finally:
         sessions.remove_lease(lease)
 
@@ -203,10 +207,10 @@ def candidates(devices: Devices, name: str, wanted: Wanted) -> tuple[Section, li
     """Returns the versions that may be read, in the order of preference."""
     if wanted.newer_than is not None:
         return wait(devices, name, wanted.newer_than, wanted.seconds)
-    section = Section.find(devices, name)
-    if section is None:
+    known = validity.find(devices, name)
+    if known is None:
         raise errors.StoreError(f"{devices.where!r} has no {name!r}; store.list() has all names")
-    found = validity.all_valid(section)
+    section, found = known
     if wanted.version is not None:
         versions = [records[0].version for records in found]
         found = [records for records in found if records[0].version == wanted.version]
@@ -242,7 +246,7 @@ def _read_together(
 ) -> Version:
     """Reads the version that the first process chooses, on all processes or on none."""
     writers = tuple(agreement.processes())
-    devices = _on_all(writers, open_memory)
+    devices = on_all(writers, open_memory)
     first = writers[0] == jax.process_index()
     with contextlib.ExitStack() as leases:
 
@@ -264,12 +268,12 @@ def _read_together(
                 )
             return section, records
 
-        number = agreement.gather([_on_all(writers, choose)])[0][0]
-        section, records = _on_all(writers, find)
-        return _on_all(writers, lambda: _build(section, records, wanted, previous))
+        number = agreement.gather([on_all(writers, choose)])[0][0]
+        section, records = on_all(writers, find)
+        return on_all(writers, lambda: _build(section, records, wanted, previous))
 
 
-def _on_all(writers: Sequence[int], step: Callable[[], Any]) -> Any:
+def on_all(writers: Sequence[int], step: Callable[[], Any]) -> Any:
     """Returns the result of `step()`. If it fails on one process, all processes raise an error."""
     problem: Exception | None = None
     result = None

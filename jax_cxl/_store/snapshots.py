@@ -148,10 +148,7 @@ class Snapshots:
         Processes that replace lost ones call it together with the survivors.
         """
         publisher = self._agree("latest")
-        if publisher is None:
-            return None
-        found = publisher.valid()
-        return found[0][0].version if found else None
+        return None if publisher is None else publisher.newest_version
 
     def restore(self, step: int, like: Any) -> Any:
         """Reads the snapshot of a step.
@@ -179,12 +176,12 @@ class Snapshots:
         operation = f"restore({step!r})" if problem is None else "restore"
         publisher = self._look()
         publisher.agree(operation, problem)
-        for records in publisher.valid():
-            if records[0].version == step:
-                return recovery.restore(publisher, records, _rebuild(wanted))
-        raise errors.StoreError(
-            f"{self._where!r} has no valid snapshot of step {step}: latest() returns the newest"
-        )
+        found = recovery.restore(publisher, _rebuild(wanted), step)
+        if found is None:
+            raise errors.StoreError(
+                f"{self._where!r} has no valid snapshot of step {step}: latest() returns the newest"
+            )
+        return found[1]
 
     def restore_latest(self, like: Any) -> tuple[int, Any] | None:
         """Reads the newest snapshot that is valid and undamaged.
@@ -207,9 +204,7 @@ class Snapshots:
         except (TypeError, ValueError) as error:
             problem = error
         publisher = self._agree("restore_latest", problem)
-        if publisher is None:
-            return None
-        return recovery.restore_newest(publisher, _rebuild(wanted))
+        return None if publisher is None else recovery.restore(publisher, _rebuild(wanted))
 
     def repair(self) -> int:
         """Restores lost paths and damaged blocks from parity.

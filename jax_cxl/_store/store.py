@@ -267,10 +267,11 @@ class Store:
     def list(self) -> "Sequence[Listed]":
         """Returns the names in the store, in order."""
         found = []
-        for entry in catalog.entries(self._devices):
-            versions = validity.all_valid(Section(self._devices, entry, "version"))
-            numbers = tuple(records[0].version for records in versions)
-            found.append(Listed(entry.name, numbers, entry.keep, entry.end - entry.start))
+        for name in [entry.name for entry in catalog.entries(self._devices)]:
+            if known := validity.find(self._devices, name):
+                entry = known[0].entry
+                numbers = tuple(records[0].version for records in known[1])
+                found.append(Listed(entry.name, numbers, entry.keep, entry.end - entry.start))
         return found
 
     def delete(self, name: str) -> None:

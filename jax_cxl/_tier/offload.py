@@ -14,6 +14,7 @@ from jax_cxl._store import agreement, following
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import validity
 from jax_cxl._store.reading.restoring import Reader
+from jax_cxl._store.reading.validity import Records
 from jax_cxl._store.store import Store
 from jax_cxl._tier import arrays, fetching
 from jax_cxl._tier.arrays import Spec
@@ -66,28 +67,36 @@ class _Version:
     origin: tuple[int, int]
 
     @functools.cached_property
-    def reader(self) -> Reader:
-        """A reader of the version. Waits until the version is whole."""
+    def found(self) -> tuple[Section, Records]:
+        """The section of the name, and the records of the version. Waits until it is whole."""
         self.store.flush(self.name)
-        section = Section.find(self.store._devices, self.name)
-        for records in validity.all_valid(section) if section is not None else []:
+        section, found = validity.find(self.store._devices, self.name) or (None, [])
+        for records in found:
             if section is None or records[0].version != self.version:
                 continue
             if (section.entry.identity, records[0].token) == self.origin:
-                return Reader(section, records)
-        raise errors.StoreError(
+                return section, records
+        raise self.gone()
+
+    @functools.cached_property
+    def reader(self) -> Reader:
+        """A reader of the version, which the caller has leased."""
+        return Reader(*self.found)
+
+    def gone(self) -> errors.StoreError:
+        """Returns the error for a version that was overwritten."""
+        return errors.StoreError(
             f"the arrays that were offloaded to {self.name!r}, version {self.version}, are gone:"
             " the name was deleted, or has newer trees, of which it keeps only the last two."
             " Offload each tree under its own name"
         )
 
     def read(self, specs: Sequence[Spec]) -> list[Any]:
-        reader = self.reader
-        with following.leased(reader.stripes[0].section, reader.records) as there:
+        section, records = self.found
+        with following.leased(section, records) as there:
             if not there:
-                del self.__dict__["reader"]
-                return self.read(specs)  # Raises the error.
-            return jax.block_until_ready(fetching.fetch(reader, specs, agreement.processes()))
+                raise self.gone()
+            return jax.block_until_ready(fetching.fetch(self.reader, specs, agreement.processes()))
 
 
 def offload(tree: Any, store: Store, name: str) -> Any:

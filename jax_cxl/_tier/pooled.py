@@ -201,7 +201,7 @@ class Pooled:
             tree = jax.tree.unflatten(plan.structure, made)
             return jax.block_until_ready(tree), state
 
-        found = recovery.restore_newest(publisher, read)
+        found = recovery.restore(publisher, read)
         if found is None:
             return None
         self._newest = found[1][1]

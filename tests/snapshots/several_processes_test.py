@@ -1,6 +1,7 @@
 """What processes agree on before they save or restore, with threads in their place."""
 
 import os
+import shutil
 import threading
 from unittest import mock
 
@@ -185,12 +186,27 @@ class SnapshotsTest(Case):
             self.assertRegex(str(error), text)
         self.assertIn(kind, [type(error) for error in found])
 
-    @mock.patch.object(save_agreement, "_SAME_MEMORY_SECONDS", 0.3)
     def test_one_has_another_file(self):
+        def save(own):
+            with self.opened(own, folder=str(own == 2)) as snapshots:
+                snapshots.save(1, tree(1, own))
+
+        text = "is not the same memory on processes 0 and 2: name"
+        self.all_raise(save, *[(errors.StoreError, text)] * COUNT)
+
+    @mock.patch.object(save_agreement, "_SAME_MEMORY_SECONDS", 0.3)
+    def test_one_has_a_copy_of_the_file(self):
         def run(own):
             with self.opened(own, folder=str(own == 2)) as snapshots:
                 snapshots.save(1, tree(1, own))
 
+        def save(own):
+            with self.opened(own, folder="False") as snapshots:
+                snapshots.save(0, tree(0, own))
+                snapshots.wait()
+
+        self.processes.run(save)
+        shutil.copy(f"{self.folder}/Falsex", f"{self.folder}/Truex")
         text = r"is not the same memory on processes {} and {}: name"
         *others, last = self.processes.run(run)
         self.first_raises(others, errors.StoreError, text.format("[01]", r"\[2\]"))

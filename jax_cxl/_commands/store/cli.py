@@ -13,7 +13,7 @@ from jax_cxl import _text, errors
 from jax_cxl._commands import option_types
 from jax_cxl._commands.store import listing, orbax_files, safetensors_files
 from jax_cxl._job.pool import pool_uri
-from jax_cxl._store import snapshots, store
+from jax_cxl._store import following, snapshots, store
 from jax_cxl._store.memory import catalog, layout, opening, superblocks
 from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.section import Section
@@ -163,7 +163,7 @@ def _check(options: argparse.Namespace) -> int:
         damaged += 1
         print(f"superblock (device {device}, offset {offset:#x}) is damaged: it has a copy")
     for section in listing.sections(devices):
-        for records in validity.all_valid(section):
+        for records in _each_leased(section):
             what = f"{_text.printable(section.entry.name)} {records[0].version}"
             problems = list(_damages(section, records))
             damaged += len(problems)
@@ -173,6 +173,25 @@ def _check(options: argparse.Namespace) -> int:
     if damaged == 0:
         print("nothing is damaged")
     return int(damaged > 0)
+
+
+def _each_leased(section: Section) -> Iterator[Records]:
+    """Yields the valid versions, the newest first, each leased until the next one.
+
+    Leaves out versions that a job overwrites before they can be leased.
+    """
+    some = False
+    while not some:
+        found = validity.all_valid(section)
+        if not found or not catalog.is_current(section.devices, section.entry):
+            return
+        for records in found:
+            with following.leased(section, records) as there:
+                if there:
+                    some = True
+                    yield records
+                elif not some:
+                    break  # Newer versions have replaced those that were found.
 
 
 def _damages(section: Section, records: Records) -> Iterator[str]:
@@ -194,11 +213,17 @@ def _export(options: argparse.Namespace) -> int:
     devices = _open(options.where)
     _only_on_the_host()
     section = _section(devices, options.name)
-    records = _of_version(section, options.version)
     if options.path.exists():
         raise errors.CxlError(f"{options.path} already exists; choose a new name")
-    reader = restoring.Reader(section, records)
-    _files(options.path).write(reader, options.path)
+    there = False
+    while not there:  # A job may overwrite the version before it is leased.
+        records = _of_version(section, options.version)
+        with following.leased(section, records) as there:
+            if there:
+                reader = restoring.Reader(section, records)
+                _files(options.path).write(reader, options.path)
+        if not there and not catalog.is_current(devices, section.entry):
+            raise errors.StoreError(f"{section.text} was deleted")
     print(f"wrote {_text.printable(section.entry.name)} {records[0].version} to {options.path}")
     for leaf in reader.leaves.values():
         if leaf.key:

@@ -57,14 +57,12 @@ class Area:
 
 def areas(section: Section) -> list[Area]:
     """Returns all areas: valid versions, the newest first, then the others."""
-    found = []
-    for area in range(section.geometry.areas):
-        first = section.record(area, 0)
-        records = validity.version(section, first.number) if first else None
-        described = _valid(section, area, records) if records else _other(section, area)
-        found.append((records, described))
-    found.sort(key=lambda item: (not item[0], -item[0][0].number if item[0] else item[1].area))
-    return [described for _, described in found]
+    described: list[Area] = []
+    while not described and (found := validity.all_valid(section)):
+        described = [area for records in found if (area := _valid(section, records))]
+    taken = [of.area for of in described]
+    others = [area for area in range(section.geometry.areas) if area not in taken]
+    return described + [_other(section, area) for area in others]
 
 
 def lines(devices: Devices) -> Iterator[str]:
@@ -115,11 +113,15 @@ def sections(devices: Devices) -> list[Section]:
     return [Section(devices, entry, "version") for entry in catalog.entries(devices)]
 
 
-def _valid(section: Section, area: int, records: Records) -> Area:
+def _valid(section: Section, records: Records) -> Area | None:
+    """Describes a version; returns None if a job has overwritten it meanwhile."""
+    area = records[0].number % section.geometry.areas
     version, time = records[0].version, max(record.time for record in records)
     try:
         reader = restoring.Reader(section, records)
     except errors.StoreError as error:
+        if validity.version(section, records[0].number) != records:
+            return None
         return Area(area, "damaged", version, time, len(records), why=str(error))
     return Area(area, "valid", version, time, len(records), reader.data_bytes, len(reader.leaves))
 
@@ -127,6 +129,10 @@ def _valid(section: Section, area: int, records: Records) -> Area:
 def _other(section: Section, area: int) -> Area:
     if not np.any(section.words(area)):
         return Area(area, "empty")
+    first = section.record(area, 0)
+    records = validity.version(section, first.number) if first else None
+    if records and (described := _valid(section, records)):
+        return described  # It has become valid since.
     writers = validity.writers_with_records(section, area)
     found = [section.record(area, writer) for writer in writers]
     newest = max((r for r in found if r is not None), key=lambda r: r.number, default=None)

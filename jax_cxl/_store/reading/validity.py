@@ -2,12 +2,26 @@
 
 import numpy as np
 
-from jax_cxl._store.memory import layout
+from jax_cxl._store.memory import catalog, layout
+from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.record import Record
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.trees import replicas
 
 Records = list[Record]
+
+
+def find(devices: Devices, name: str) -> tuple[Section, list[Records]] | None:
+    """Returns the section of a name, and its valid versions as `all_valid` does.
+
+    Returns None if the store does not have the name.
+    """
+    while (section := Section.find(devices, name)) is not None:
+        found = all_valid(section)
+        # If the name was deleted meanwhile, another name may have this memory now.
+        if catalog.is_current(devices, section.entry):
+            return section, found
+    return None
 
 
 def version(section: Section, number: int) -> Records | None:
@@ -30,25 +44,33 @@ def complete(section: Section, number: int) -> Records | None:
     return records
 
 
-def all_valid(section: Section, last: int | None = None) -> list[Records]:
-    """Returns the valid versions whose numbers are at most `last`, the newest first.
+def all_valid(section: Section) -> list[Records]:
+    """Returns the valid versions, the newest first.
+
+    Each version was valid at some time during the call. The first one was the newest at some time
+    during the call.
 
     Raises:
       StoreError: the memory is no longer that of this name: a file was deleted or replaced.
     """
     section.devices.check_paths()
-    seen = None
+    start = before = _firsts(section)
     while True:
-        firsts = [section.record(area, 0) for area in range(section.geometry.areas)]
-        recent = [r.number for r in firsts if r and (last is None or r.number <= last)]
-        found = [records for number in recent if (records := version(section, number))]
+        found = [records for r in before if r and (records := version(section, r.number))]
+        found.sort(key=lambda records: -records[0].number)
         # The areas are read one after another. Meanwhile a publisher may complete a version in an
-        # area that was already read, and then erase an older version before its area is read. Then
-        # this process finds neither version. So if it finds nothing, it reads the areas again,
-        # until the records are the same twice in a row.
-        if found or firsts == seen:
-            return sorted(found, key=lambda records: -records[0].number)
-        seen = firsts
+        # area that was already read, and erase a version in an area that was not. So this process
+        # may find only old versions, or none. What it has found counts if no area has changed, or
+        # if the newest of it was completed during this call.
+        after = _firsts(section)
+        if after == before or (found and found[0][0] not in start):
+            return found
+        before = after
+
+
+def _firsts(section: Section) -> list[Record | None]:
+    """Returns the records of the first process in all areas."""
+    return [section.record(area, 0) for area in range(section.geometry.areas)]
 
 
 def last_number(section: Section) -> int:

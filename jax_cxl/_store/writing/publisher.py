@@ -88,6 +88,12 @@ class Publisher:
         self._own_claim: fence.Claim | None = None  # the last one that this process has written
         self._base = 0  # number of the version from which the job continues; 0: none
         self._newest = 0  # number of the newest valid version; 0: none
+        self._newest_version = -1  # the newest valid version when the processes agreed; -1: none
+
+    @property
+    def newest_version(self) -> int | None:
+        """The newest version when the processes agreed, None if there was none."""
+        return None if self._newest_version < 0 else self._newest_version
 
     @property
     def section(self) -> Section:
@@ -281,18 +287,25 @@ class Publisher:
         self.last = self._agreed = max(lasts)
         section = self.section
         self._incarnation, section.claim = max(claims), None
-        found = validity.all_valid(section, self.last)
-        self._newest = found[0][0].number if found else 0
+        found = validity.all_valid(section)[:1]
+        current = catalog.is_current(section.devices, section.entry)
+        # Another job may publish meanwhile, so all take what the first process has found.
+        numbers = (found[0][0].number, found[0][0].version + 1) if found else (0, 0)
+        known = agreement.gather([section.entry.identity, current, *numbers])
+        self._newest, self._newest_version = known[0][2], known[0][3] - 1
+        for process, (identity, *_) in zip(writers, known, strict=True):
+            if identity != known[0][0]:
+                raise errors.StoreError(
+                    f"{section.text} is not the same memory on processes {writers[0]} and"
+                    f" {process}: name the same memory on all processes"
+                )
+        if not all(current for _, current, *_ in known):
+            raise errors.StoreError(f"{section.text} was deleted: open it again")
+        self.last = self._agreed = max(self.last, self._newest)
         if operation != "save" or not fresh or not self._base:
             self._base = self._newest
-        if self._shared and found:
-            self._version = max(self._version, found[0][0].version)
-        valid = json.dumps([(r[0].number, r[0].token, r[0].version) for r in found]).encode()
-        if len({words for (words,) in agreement.gather([zlib.crc32(valid)])}) > 1:
-            raise errors.StoreError(
-                f"the processes find different {section.what}s in {section.text}: name the same"
-                " memory on all processes"
-            )
+        if self._shared:
+            self._version = max(self._version, self._newest_version)
         own = writers.index(jax.process_index())
         self._agreement = SaveAgreement(section, max(tokens), writers, own)
         return self._agreement
@@ -322,13 +335,11 @@ class Publisher:
         fields = claim.numbers() if claim else (0,) * fence.Claim.NUM_FIELDS
         section.claim = fence.Claim(*agreement.gather(fields)[0])
 
-    def valid(self) -> list[validity.Records]:
-        """Returns the valid versions that the processes have agreed on, the newest first."""
-        return validity.all_valid(self.section, self.last)
-
     def continue_from(self, number: int) -> None:
         """Keeps the version with this number until the next two saves are valid."""
         self._base = number
+        self._newest = max(self._newest, number)
+        self.last = self._agreed = max(self.last, number)
 
     def replace_agreement(self, together: SaveAgreement) -> None:
         """Keeps what the processes have agreed on, after the section was opened again."""
