@@ -48,8 +48,8 @@ class Taking(OpenTable):
           ValueError: an argument is wrong.
           StoreError: the table was closed.
           InvalidCollectiveError: from the program, in mode "error": an id is outside of the table.
-          PoolCorruptError: from the program: the table's file was cut short, deleted or replaced, or
-            its memory failed.
+          PoolCorruptError: from the program: the table's file was cut short, deleted or replaced,
+            or its memory failed.
 
         Example:
           >>> table = jax_cxl.Table.open("shm:tables", "squares")
