@@ -58,6 +58,7 @@ def main() -> int:
         if problem:
             print(f"seed {seed}: {problem}", flush=True)
     found |= {"steps lost, at most": max((event["lost"] for event in events), default=None)}
+    events = [event for event in events if event.keys() >= {"error", "stepped"}]
     found |= {"seconds": _phases(events)} if events else {}
     found["minutes"] = round((time.monotonic() - began) / 60, 1)
     print(json.dumps(found), flush=True)
@@ -86,7 +87,7 @@ def _run(seed: int, options: argparse.Namespace) -> tuple[str, int, list[dict[st
     """Runs a job, and compares its losses with those of an undisturbed job.
 
     Returns:
-      What is wrong, or ""; how many processes were killed; what survivors reported of each death.
+      What is wrong, or ""; how many processes were killed; what is known of each death.
     """
     name = f"kills-{uuid.uuid4().hex[:12]}"
     if options.parity:
@@ -122,15 +123,22 @@ def _run(seed: int, options: argparse.Namespace) -> tuple[str, int, list[dict[st
     lines = [json.loads(text) for text in re.findall(r"^\[\d+\] (\{.*\})$", done.stdout, re.M)]
     died = {line["death"]: line["died"] for line in lines if "died" in line}
     again = {line["after"]: line for line in lines if "after" in line}
+    returned = dict.fromkeys(again, 0)
+    for line in lines:
+        if line.get("life") in again:
+            returned[line["life"]] = max(returned[line["life"]], line["returned"])
+    # If process 0 dies, JAX may end the other one before it has noticed an error.
+    errors = {line["lost"]: {"error": line["error"]} for line in lines if "error" in line}
+    stepped = {line["again"]: {"stepped": line["stepped"]} for line in lines if "stepped" in line}
     events = [
-        again[death] | {"died": died[death], "error": line["error"], "lost": lost}
-        for line in lines
-        # A process whose first save had not returned can have lost nothing.
-        if (death := line.get("lost")) in again and line["returned"] is not None
-        for lost in [line["returned"] - again[death]["found"]]
+        line
+        | errors.get(death, {})
+        | stepped.get(death, {})
+        | {"died": died[death], "lost": returned[death] - line["found"]}
+        for death, line in again.items()
     ]
     ends = [line for line in lines if "digest" in line]
-    if done.returncode or not ends:
+    if done.returncode or not ends or (not options.whole and len(events) < kills):
         return f"ends with {done.returncode}\n{done.stdout}{done.stderr}", 0, events
     if max((event["lost"] for event in events), default=0) > 1:
         return f"more than one step is lost: {events}", kills, events

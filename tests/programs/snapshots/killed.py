@@ -92,11 +92,10 @@ def main(_) -> None:
     jax_cxl.initialize()
     snapshots = jax_cxl.Snapshots(_WHERE.value, parity=_PARITY.value)
     kills = int(os.environ.get("JAX_CXL_LAUNCH_RESTARTS", "0"))
-    returned = None
     rng = random.Random(f"{_SEED.value} {kills}")
     victim, at_step, writes, after, in_save = (
         rng.randrange(jax.process_count()),
-        rng.randrange(1, 4),
+        rng.randrange(2, 5),  # The first save makes the memory.
         rng.randrange(1, 25),
         rng.uniform(0, 0.1),
         rng.random() < 0.5,
@@ -107,7 +106,8 @@ def main(_) -> None:
         like = training.initial()
         found = snapshots.restore_latest(like)
         step, state = found or (0, like)
-        restored = now()
+        if kills:
+            deadly.say(after=kills - 1, found=step, restored=now())
         assert state["step"] == step, (state["step"], step)
         np.testing.assert_array_equal(
             state["start"].addressable_data(0), like["start"].addressable_data(0)
@@ -119,19 +119,19 @@ def main(_) -> None:
         while kills < _KILLS.value or step < begun + _STEPS.value:
             state = training.step(state)
             if step == begun and kills:
-                deadly.say(after=kills - 1, found=step, restored=restored, stepped=now())
+                deadly.say(again=kills - 1, stepped=now())
             step += 1
             if dies and in_save and step == begun + at_step:
                 devices = snapshots._publisher.section.devices
                 tell = lambda: tell_of_death(kills, time.monotonic())  # noqa: E731
                 devices.core = deadly.DeadlyMemory(devices.core, deadly.Deaths(writes, tell))
             snapshots.save(step, state)
-            returned = step
+            deadly.say(life=kills, returned=step)
             if step % 8 == 0:  # Saves of several lengths of time beside steps.
                 time.sleep(0.002 * rng.random())
         snapshots.wait()
     except jax_cxl.PeerLostError:
-        deadly.say(lost=kills, returned=returned, error=now())
+        deadly.say(lost=kills, error=now())
         raise
     snapshots.close()
     if jax.process_index() == 0:

@@ -84,7 +84,6 @@ def main(_) -> None:
     jax_cxl.initialize()
     store = jax_cxl.Store(_WHERE.value)
     kills = int(os.environ.get("JAX_CXL_LAUNCH_RESTARTS", "0"))
-    returned = None
     rng = random.Random(f"{_SEED.value} {kills}")
     victim, at_step, writes, after, in_update = (
         rng.randrange(jax.process_count()),
@@ -94,34 +93,30 @@ def main(_) -> None:
         rng.random() < 0.5,
     )
     dies = kills < _KILLS.value and jax.process_index() == victim
-    try:
-        training = Training(store)
-        found = training.optimizer.restore_latest(training.params)
-        params, state = found or (training.params, training.optimizer.init(training.params))
-        deadly.say(found=state.step)
-        begun = state.step
-        if dies and not in_update:
-            tell_of_death("at some time")
-            deadly.die_after(after)
-        end = _UNTIL.value or begun + _STEPS.value
-        while kills < _KILLS.value or state.step < end:
-            loss, gradients = training.gradients(params, np.int32(state.step))
-            text = np.asarray(loss.addressable_data(0)).tobytes().hex()
-            if jax.process_index() == 0:
-                deadly.say(step=state.step, loss=text)
-            if dies and in_update and state.step == begun + at_step:
-                tell = functools.partial(tell_of_death, "in an update")
-                devices = store._devices
-                devices.core = deadly.DeadlyMemory(devices.core, deadly.Deaths(writes, tell))
-            params, state = training.optimizer.step(params, gradients, state)
-            returned = state.step
-            if state.step % 8 == 0:  # Writes of several lengths of time beside steps.
-                time.sleep(0.002 * rng.random())
-        training.optimizer.wait()
-    except jax_cxl.PeerLostError:
-        if returned is not None:
-            deadly.say(returned=returned)
-        raise
+    training = Training(store)
+    found = training.optimizer.restore_latest(training.params)
+    params, state = found or (training.params, training.optimizer.init(training.params))
+    deadly.say(found=state.step)
+    begun = state.step
+    if dies and not in_update:
+        tell_of_death("at some time")
+        deadly.die_after(after)
+    end = _UNTIL.value or begun + _STEPS.value
+    while kills < _KILLS.value or state.step < end:
+        loss, gradients = training.gradients(params, np.int32(state.step))
+        text = np.asarray(loss.addressable_data(0)).tobytes().hex()
+        if jax.process_index() == 0:
+            deadly.say(step=state.step, loss=text)
+        if dies and in_update and state.step == begun + at_step:
+            tell = functools.partial(tell_of_death, "in an update")
+            devices = store._devices
+            devices.core = deadly.DeadlyMemory(devices.core, deadly.Deaths(writes, tell))
+        params, state = training.optimizer.step(params, gradients, state)
+        if jax.process_index() == 0:
+            deadly.say(returned=state.step)
+        if state.step % 8 == 0:  # Writes of several lengths of time beside steps.
+            time.sleep(0.002 * rng.random())
+    training.optimizer.wait()
     store.close()
     deadly.say(end=state.step, kills=kills)
 
