@@ -5,7 +5,7 @@ import importlib
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from jax_cxl import _compat, _core, errors
+from jax_cxl import _core, errors
 
 _NO_CUDA = """\
 JAX's default backend is CUDA, but this jax_cxl was built without its CUDA module: {error}.
@@ -80,4 +80,6 @@ def of(device: Any) -> Platform:
 @functools.cache
 def only_cpus() -> bool:
     """Whether JAX has only CPU devices. To ask each of 10,000 arrays instead would take 50 ms."""
+    from jax_cxl import _compat  # The store imports this module in programs without JAX.
+
     return set(_compat.backends.names()) == {"cpu"}

@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
-import jax
-
-from jax_cxl import _compat, errors
+from jax_cxl import errors
 from jax_cxl._job import configuration
 from jax_cxl._store import agreement, arguments
 from jax_cxl._store.memory import catalog
@@ -21,7 +19,7 @@ from jax_cxl._store.reading import rebuilding, validity
 from jax_cxl._store.reading.restoring import Reader
 from jax_cxl._store.reading.reusing import Arrays, Previous, Reusable
 from jax_cxl._store.reading.validity import Records
-from jax_cxl._store.trees import names
+from jax_cxl._store.trees import names, pytrees
 from jax_cxl._store.writing import fence
 from jax_cxl._store.writing.problems import raise_first
 
@@ -233,10 +231,10 @@ def _build(section: Section, records: Records, wanted: Wanted, previous: Previou
         # If only NumPy arrays are wanted, do not ask for the process index: JAX would make its
         # devices.
         with_jax = any(hasattr(x, "sharding") for x in wanted.tree.likes)
-        own = jax.process_index() if with_jax else 0
+        own = agreement.own() if with_jax else 0
         writers = agreement.processes() if wanted.together else [own]
         tree = rebuilding.rebuild(wanted.tree, reader, writers, own, arrays)
-        tree = jax.block_until_ready(tree)
+        tree = pytrees.ready(tree) if with_jax else tree
         made = dict(zip(wanted.tree.names, wanted.tree.structure.flatten_up_to(tree), strict=True))
     return Version(records[0].version, tree, Reusable(reader.known(), made))
 
@@ -247,7 +245,7 @@ def _read_together(
     """Reads the version that the first process chooses, on all processes or on none."""
     writers = tuple(agreement.processes())
     devices = on_all(writers, open_memory)
-    first = writers[0] == jax.process_index()
+    first = writers[0] == agreement.own()
     with contextlib.ExitStack() as leases:
 
         def choose() -> int:
@@ -264,7 +262,7 @@ def _read_together(
             if section is None or records is None:
                 raise errors.StoreError(
                     f"{devices.where!r} is not the same memory on processes {writers[0]} and"
-                    f" {jax.process_index()}: name the same memory on all processes"
+                    f" {agreement.own()}: name the same memory on all processes"
                 )
             return section, records
 
@@ -307,8 +305,4 @@ def _by_paths(made: dict[str, Any]) -> dict[str, Any]:
 
 def _is_over_processes(like: Any) -> bool:
     sharding = getattr(like, "sharding", None)
-    return (
-        sharding is not None
-        and _compat.distributed.process_count() > 1
-        and not sharding.is_fully_addressable
-    )
+    return sharding is not None and agreement.is_connected() and not sharding.is_fully_addressable

@@ -3,15 +3,13 @@
 from collections.abc import Callable
 from typing import Any, Self
 
-import jax
-
-from jax_cxl import _compat, errors
+from jax_cxl import errors
 from jax_cxl._store import agreement, arguments, recovery
 from jax_cxl._store.memory import catalog, layout, opening
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import rebuilding, repair
 from jax_cxl._store.reading.restoring import Reader
-from jax_cxl._store.trees import flatten, sizes
+from jax_cxl._store.trees import flatten, pytrees, sizes
 from jax_cxl._store.writing.publisher import Publisher
 
 NAME = "snapshots"  # name of the section, which has all of the memory
@@ -277,7 +275,7 @@ class Snapshots:
             # The tracebacks of `error` and its cause would keep this object, and so the memory.
             self._absent, problem = True, opening.AbsentError(str(error))
         except Exception as error:
-            if _compat.distributed.process_count() == 1:
+            if not agreement.is_connected():
                 raise
             problem = error
         self._publisher = Publisher(section, problem, shared=False, advice=_advice(section))
@@ -288,9 +286,9 @@ def _rebuild(wanted: rebuilding.Wanted) -> Callable[[Reader], Any]:
     """Returns a function that reads a tree from a snapshot."""
 
     def read(reader: Reader) -> Any:
-        own = jax.process_index()
+        own = agreement.own()
         tree = rebuilding.rebuild(wanted, reader, agreement.processes(), own)
-        return jax.block_until_ready(tree)
+        return pytrees.ready(tree)
 
     return read
 

@@ -8,8 +8,6 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-import jax
-
 from jax_cxl import errors
 from jax_cxl._store import agreement, arguments, following, views
 from jax_cxl._store.following import Version
@@ -297,7 +295,7 @@ class Store:
         problem: Exception | None = None
         # Wait until all processes have closed their publishers.
         raise_first(writers, None, "could not delete")
-        if writers[0] == jax.process_index():
+        if writers[0] == agreement.own():
             try:
                 self._delete(name)
             except errors.CxlError as error:
@@ -395,7 +393,7 @@ class Store:
                 what = "must not publish different names or different values of keep"
                 raise agreement.mismatch(writers, (0, side), texts, what)
         section: Section | None = None
-        if writers[0] == jax.process_index():
+        if writers[0] == agreement.own():
             try:
                 size = max(needed for needed, *_ in told)
                 entry = catalog.create(self._devices, name, kept, size)
@@ -407,7 +405,7 @@ class Store:
         if section is None:
             problem = errors.StoreError(
                 f"{self._devices.where!r} is not the same memory on processes {writers[0]} and"
-                f" {jax.process_index()}: name the same memory on all processes"
+                f" {agreement.own()}: name the same memory on all processes"
             )
         raise_first(writers, problem, "could not publish")
         assert section is not None

@@ -4,11 +4,9 @@ import threading
 import weakref
 from typing import Any, Self
 
-import jax
 import numpy as np
 
 from jax_cxl import _core, errors
-from jax_cxl._job import platforms
 from jax_cxl._store import arguments, following
 from jax_cxl._store.memory import catalog, dlpack, layout
 from jax_cxl._store.memory.devices import Devices
@@ -246,7 +244,7 @@ def _numpy_tree(held: _Held) -> dict[str, Any]:
 def _tree_like(held: _Held, wanted: rebuilding.Wanted) -> Any:
     found = rebuilding.by_names(wanted.names, held.reader.leaves)
     made = [_like(held, x, leaf) for x, leaf in zip(wanted.likes, found, strict=True)]
-    return jax.tree.unflatten(wanted.structure, made)
+    return wanted.structure.unflatten(made)
 
 
 def _like(held: _Held, like: Any, leaf: leaves.Leaf) -> Any:
@@ -257,6 +255,10 @@ def _like(held: _Held, like: Any, leaf: leaves.Leaf) -> Any:
     rebuilding.check_fits(leaf, like)
     if isinstance(like, np.ndarray | np.generic):
         return held.array(leaf)
+    import jax
+
+    from jax_cxl._job import platforms
+
     sharding = getattr(like, "sharding", None)
     device = next(iter(sharding.device_set)) if sharding is not None else jax.local_devices()[0]
     if device.platform == "cpu":

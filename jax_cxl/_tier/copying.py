@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from jax_cxl import _compat
-from jax_cxl._store.reading import on_gpus, rebuilding
+from jax_cxl._store.reading import on_devices, on_gpus
 from jax_cxl._store.reading.restoring import Reader
 from jax_cxl._store.trees import leaves
 from jax_cxl._tier.arrays import Spec
@@ -57,7 +57,7 @@ def _find(reader: Reader, spec: Spec) -> Source | None:
         return None
     if leaves.dtype_of(leaf.dtype) != spec.dtype:
         return None
-    place = rebuilding.place_of(spec.sharding, spec.shape, jax.process_index())
+    place = on_devices.place_of(spec.sharding, spec.shape, jax.process_index())
     copies = [on_gpus.find(reader, leaf, index, where) for index, where in place.shards]
     parts = []
     for copy in copies:

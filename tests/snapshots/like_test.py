@@ -11,7 +11,7 @@ from absl.testing import absltest, parameterized
 
 import jax_cxl
 from jax_cxl._store.trees import leaves, place, replicas
-from jax_cxl._store.writing import shard_bytes
+from jax_cxl._store.writing import gpu_programs, shard_bytes
 
 
 def _mesh():
@@ -171,7 +171,7 @@ class CopiesTest(parameterized.TestCase):
         self.assertLen(seen, len(range(0, len(bits), 7)) + 2)
 
     def _sum(self, x):
-        return shard_bytes.DeviceSum(shard_bytes._sums([jnp.asarray(x)])[0]).checksum()
+        return shard_bytes.DeviceSum(gpu_programs.sums([jnp.asarray(x)])[0]).checksum()
 
 
 class PlaceTest(absltest.TestCase):

@@ -9,11 +9,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 
 from jax_cxl import _core, errors
-from jax_cxl._job import platforms
 from jax_cxl._store.memory import layout
 
 
@@ -98,6 +96,10 @@ class Devices:
 
         The first use takes long, because it registers the memory with CUDA.
         """
+        import jax
+
+        from jax_cxl._job import platforms
+
         with self._creating_copies:
             if self._copies is None:
                 ordinals = [platforms.CUDA.ordinal(device) for device in jax.local_devices()]

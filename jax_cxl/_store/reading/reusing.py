@@ -13,11 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import jax
 import numpy as np
 
 from jax_cxl._store.reading.restoring import Known, Reader
-from jax_cxl._store.trees import leaves
+from jax_cxl._store.trees import leaves, pytrees
 
 
 class Reusable:
@@ -34,8 +33,11 @@ class Reusable:
         # `pop` gives the arrays to one of them.
         self._known = [known]
         # Weak references, so that the program can free an array that it takes out of the tree.
-        kinds = (np.ndarray, jax.Array)
-        self._arrays = {k: weakref.ref(x) for k, x in arrays.items() if isinstance(x, kinds)}
+        self._arrays = {
+            k: weakref.ref(x)
+            for k, x in arrays.items()
+            if isinstance(x, np.ndarray) or leaves.is_array(x)
+        }
 
     def __reduce__(self) -> Any:
         return Reusable, (None, {})  # Nothing is known about copies of the arrays.
@@ -90,7 +92,7 @@ class Previous:
         known, self.known = self.known, None
         if known is None:
             return None, Arrays({}, set())
-        there = {id(x) for x in jax.tree.leaves(self._tree)}
+        there = {id(x) for x in pytrees.flatten(self._tree)[0]}
         found = {name: ref() for name, ref in self._arrays.items()}
         found = {name: found[name] for name in found if id(found[name]) in there}
         asked = Counter(map(id, self._likes))

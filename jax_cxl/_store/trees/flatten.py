@@ -3,14 +3,17 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 
 from jax_cxl._job import platforms
-from jax_cxl._store.trees import leaves
+from jax_cxl._store import agreement, frameworks
+from jax_cxl._store.trees import leaves, pytrees
 from jax_cxl._store.trees.description import Description
+
+if TYPE_CHECKING:
+    import jax
 
 # Subclasses of these types are refused, because a restore would return the plain types.
 VALUES = (bool, int, float, str, type(None))
@@ -28,7 +31,7 @@ class Flat:
     """
 
     description: Description
-    arrays: Sequence[jax.Array | np.ndarray | None]
+    arrays: "Sequence[jax.Array | np.ndarray | None]"
     values: Sequence[Any]
 
 
@@ -40,7 +43,7 @@ class _Known:
       structure: its structure.
       writers: indices of the processes that save.
       description: the description of its leaves.
-      positions: the position of each leaf among those that `jax.tree.flatten` returns; None for a
+      positions: the position of each leaf among those that `pytrees.flatten` returns; None for a
         node without leaves.
       others: numbers of the leaves that are not JAX arrays, or are typed keys.
     """
@@ -71,7 +74,7 @@ class Flattener:
         Raises:
           TypeError: a leaf is something else, or two leaves have the same name.
         """
-        found, structure = jax.tree.flatten(tree)
+        found, structure = pytrees.flatten(tree)
         forms = _forms(found)
         known = self._last
         if known is None or (known.structure, known.writers, self._forms) != (
@@ -118,12 +121,14 @@ def _form(x: Any) -> Any:
     return type(x)
 
 
-def _is_weak(x: jax.Array) -> bool:
+def _is_weak(x: "jax.Array") -> bool:
     return bool(getattr(x, "weak_type", False))  # Arrays of keys do not have it.
 
 
 def _data(leaf: leaves.Leaf, x: Any) -> Any:
     if leaf.key:
+        import jax
+
         return jax.random.key_data(x)
     return x if leaves.is_array(x) else np.asarray(x)
 
@@ -131,13 +136,12 @@ def _data(leaf: leaves.Leaf, x: Any) -> Any:
 def _describe(
     tree: Any, writers: tuple[int, ...]
 ) -> tuple[tuple[leaves.Leaf, ...], list[int | None]]:
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_empty)
-    own = jax.process_index()
+    names, flat, _ = pytrees.flatten_with_names(tree, _is_empty)
+    own = agreement.own()
     described: dict[str, leaves.Leaf] = {}
     positions: list[int | None] = []
     count = 0
-    for path, x in flat:
-        name = jax.tree_util.keystr(path)
+    for name, x in zip(names, flat, strict=True):
         if name in described:
             raise TypeError(f"a store cannot hold two leaves named {name}: rename one of them")
         empty = _is_empty(x)
@@ -154,8 +158,7 @@ def _is_empty(x: Any) -> bool:
         return True
     if not isinstance(x, tuple | list | dict) or x:
         return False
-    structure: Any = jax.tree.structure(x)
-    return bool(structure.num_leaves == 0)
+    return not pytrees.flatten(x)[0]
 
 
 def _leaf(name: str, x: Any, writers: tuple[int, ...], own: int) -> leaves.Leaf:
@@ -200,7 +203,7 @@ def _form_of(
     dtype: Any,
     shape: tuple[int, ...],
     weak_type: bool,
-    sharding: jax.sharding.Sharding | None,
+    sharding: "jax.sharding.Sharding | None",
     writers: tuple[int, ...],
     own: int,
 ) -> leaves.Leaf:
@@ -218,6 +221,8 @@ def _form_of(
         shards, local = (leaves.Shard(tuple((0, n) for n in shape), (0,)),), len(writers) > 1
         shards = leaves.of_each_process(shards, len(writers)) if local else shards
     else:
+        import jax
+
         x = jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
         if leaves.is_key(x):
             key, x = data_of_keys(x)
@@ -227,8 +232,10 @@ def _form_of(
     return leaves.Leaf("", name, shape, shards, key, weak_type, local)
 
 
-def data_of_keys(x: Any) -> tuple[str, jax.ShapeDtypeStruct]:
+def data_of_keys(x: Any) -> "tuple[str, jax.ShapeDtypeStruct]":
     """Returns the implementation of typed keys, and a description of their data."""
+    import jax
+
     found: list[str] = []
 
     def data(keys: Any) -> Any:
@@ -251,7 +258,7 @@ def check_kind(name: str, x: Any) -> None:
             ". JAX does not know this container: register it (jax.tree_util), or make it a dict,"
             " list or tuple"
         )
-    elif isinstance(x, jax.core.Tracer):
+    elif (jax := frameworks.jax()) and isinstance(x, jax.core.Tracer):
         hint = ". Save outside of functions that JAX traces"
     raise TypeError(
         f"a store cannot hold {name or 'this tree'}, of type {type(x).__name__}: leaves must be"
@@ -266,6 +273,10 @@ def wait_for_values(flat: Flat) -> None:
       RuntimeError: an array has been donated or deleted.
     """
     arrays = [x for x in flat.arrays if x is not None and not isinstance(x, np.ndarray)]
+    if not arrays:
+        return
+    import jax
+
     on_cpu = arrays
     if not platforms.only_cpus():
         _check_not_deleted(flat)
@@ -285,6 +296,6 @@ def _check_not_deleted(flat: Flat) -> None:
 
 
 @functools.lru_cache(1024)
-def _is_on_cpu(sharding: jax.sharding.Sharding) -> bool:
+def _is_on_cpu(sharding: "jax.sharding.Sharding") -> bool:
     devices: Any = sharding.device_set
     return any(device.platform == "cpu" for device in devices)

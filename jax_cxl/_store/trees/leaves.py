@@ -6,11 +6,15 @@ import json
 import math
 import zlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
-import ml_dtypes
 import numpy as np
+
+from jax_cxl import errors
+from jax_cxl._store import frameworks
+
+if TYPE_CHECKING:
+    import jax
 
 Index = tuple[tuple[int, int], ...]  # start and end along each dimension
 
@@ -73,7 +77,23 @@ class Leaf(NamedTuple):
 
 @functools.cache
 def dtype_of(name: str) -> np.dtype:
-    """Returns a dtype by JAX's name."""
+    """Returns a dtype by JAX's name.
+
+    Raises:
+      TypeError: there is no such dtype.
+      StoreError: the dtype may be one of the package ml_dtypes, which is missing.
+    """
+    try:
+        return np.dtype(name)
+    except TypeError:
+        pass
+    try:
+        import ml_dtypes  # Only dtypes that NumPy lacks need this package.
+    except ImportError as error:
+        raise errors.StoreError(
+            f"NumPy has no dtype {name}: pip install ml_dtypes, which adds bfloat16, float8 and"
+            " int4"
+        ) from error
     return np.dtype(getattr(ml_dtypes, name, None) or name)
 
 
@@ -98,7 +118,10 @@ def is_key(x: Any) -> bool:
 
 @functools.cache
 def _is_key_type(dtype: Any) -> bool:
-    return jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+    jax = frameworks.jax()
+    if isinstance(dtype, np.dtype) or not jax:
+        return False
+    return bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
 
 
 def is_array(x: Any) -> bool:
@@ -110,7 +133,8 @@ def is_array(x: Any) -> bool:
 @functools.cache
 def is_array_type(kind: Any) -> bool:
     """Whether objects of this type are JAX arrays with values."""
-    return issubclass(kind, jax.Array) and not issubclass(kind, jax.core.Tracer)
+    jax = frameworks.jax()
+    return bool(jax) and issubclass(kind, jax.Array) and not issubclass(kind, jax.core.Tracer)
 
 
 def index_of(slices: Sequence[slice], shape: Sequence[int]) -> Index:
@@ -121,7 +145,7 @@ def index_of(slices: Sequence[slice], shape: Sequence[int]) -> Index:
 
 @functools.lru_cache(4096)
 def shards_of(
-    sharding: jax.sharding.Sharding, shape: tuple[int, ...], writers: tuple[int, ...], own: int
+    sharding: "jax.sharding.Sharding", shape: tuple[int, ...], writers: tuple[int, ...], own: int
 ) -> tuple[tuple[Shard, ...], bool]:
     """Returns the distinct shards of a sharding, in device order, and whether it is local.
 

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from jax_cxl._store.memory import checksum, layout, stripes
@@ -35,6 +34,8 @@ def write_data(own: stripes.Stripes, batches: Iterable[Any], table: np.ndarray) 
       batches: the parts that this process writes, in order (`saving.Batch`).
       table: array for the checksum of each block of data.
     """
+    import jax
+
     rows = own.section.geometry.blocks_per_row
     chunk = max(rows, _CHUNK_BYTES // layout.BLOCK_BYTES // rows * rows) * layout.BLOCK_BYTES
     parts = (batch.parts for batch in batches)

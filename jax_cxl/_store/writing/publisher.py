@@ -10,8 +10,6 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-import jax
-
 from jax_cxl import errors
 from jax_cxl._job import configuration
 from jax_cxl._store import agreement, arguments
@@ -306,7 +304,7 @@ class Publisher:
             self._base = self._newest
         if self._shared:
             self._version = max(self._version, self._newest_version)
-        own = writers.index(jax.process_index())
+        own = writers.index(agreement.own())
         self._agreement = SaveAgreement(section, max(tokens), writers, own)
         return self._agreement
 

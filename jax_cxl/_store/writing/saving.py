@@ -5,18 +5,18 @@ import functools
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import jax
 import numpy as np
 
-from jax_cxl import _compat, errors
+from jax_cxl import errors
+from jax_cxl._store import frameworks
 from jax_cxl._store.memory import checksum, layout, stripes
 from jax_cxl._store.memory.record import Record
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.trees import flatten, leaves, place, replicas
 from jax_cxl._store.trees.description import Description
-from jax_cxl._store.writing import device_copies, joining
+from jax_cxl._store.writing import device_copies
 from jax_cxl._store.writing.shard_bytes import (
     DeviceBytes,
     DeviceSum,
@@ -26,6 +26,11 @@ from jax_cxl._store.writing.shard_bytes import (
     is_on_gpu,
     view,
 )
+
+if TYPE_CHECKING:
+    import jax
+
+    from jax_cxl._store.writing import joining
 
 
 class Bytes(Protocol):
@@ -329,7 +334,9 @@ class Selection:
                 list(zip((of for of, _ in copies), sums, strict=True)),
             )
         views = self._views(arrays)
-        if is_known and self._joiner is None:
+        if is_known and self._joiner is None and frameworks.jax():
+            from jax_cxl._store.writing import joining
+
             # This is the second save of arrays like these, so more will follow.
             self._joiner = joining.Joiner(arrays, self._chosen.shards)
         # These are generators. So the objects, of which there may be many, are made by the thread
@@ -385,7 +392,11 @@ class _Chosen:
 def _shard(arrays: Mapping[int, Any], leaf: int, position: int) -> Any:
     """Returns the part of an array that a device of this process has, as an array."""
     array = arrays[leaf]
-    return array if position == _ITSELF else _compat.arrays.of_devices(array)[position]
+    if position == _ITSELF:
+        return array
+    from jax_cxl import _compat
+
+    return _compat.arrays.of_devices(array)[position]
 
 
 def _position(array: Any, index: leaves.Index, holder: int) -> int:
@@ -400,8 +411,8 @@ def _position(array: Any, index: leaves.Index, holder: int) -> int:
 
 @functools.lru_cache(1024)
 def _holders(
-    sharding: jax.sharding.Sharding, shape: tuple[int, ...]
-) -> tuple[dict[leaves.Index, list[jax.Device]], dict[jax.Device, int], bool]:
+    sharding: "jax.sharding.Sharding", shape: tuple[int, ...]
+) -> "tuple[dict[leaves.Index, list[jax.Device]], dict[jax.Device, int], bool]":
     """Returns, for each shard, the devices that hold it, in the order of `Shard.writers`.
 
     Also returns the position of each device of this process, in JAX's order of these devices, and

@@ -2,14 +2,15 @@
 
 import functools
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jax_cxl._job import platforms
 from jax_cxl._store.memory import checksum
+
+if TYPE_CHECKING:
+    import jax
 
 _HOST_MEMORY = ("pinned_host", "unpinned_host")
 
@@ -47,7 +48,7 @@ class DeviceBytes:
       ordinal: ordinal of the GPU in this process.
     """
 
-    def __init__(self, array: jax.Array, start: int = 0, view: Any = None):
+    def __init__(self, array: "jax.Array", start: int = 0, view: Any = None):
         """Holds the bytes of an array on one GPU, in row-major order, from `start` on.
 
         Args:
@@ -69,7 +70,7 @@ class DeviceBytes:
 class DeviceSum:
     """The checksum of an array in the memory of a GPU, which the GPU computes."""
 
-    def __init__(self, words: jax.Array):
+    def __init__(self, words: "jax.Array"):
         """Holds two words of 32 bits, which may not have been computed yet."""
         self._words = words
 
@@ -115,7 +116,9 @@ def hold(ranges: Sequence[Range], copy: bool, owned: bool = False) -> list[HostB
     # One program for each GPU: to start a program for each array would take longer than to copy.
     for numbers in to_copy.values():
         chosen = [ranges[number] for number in numbers]
-        copies = _copied(
+        from jax_cxl._store.writing import gpu_programs
+
+        copies = gpu_programs.copied(
             [array for array, _, _ in chosen],
             tuple((start // x.dtype.itemsize, end // x.dtype.itemsize) for x, start, end in chosen),
         )
@@ -124,7 +127,7 @@ def hold(ranges: Sequence[Range], copy: bool, owned: bool = False) -> list[HostB
     return cast(list[HostBytes | DeviceBytes], held)
 
 
-def hold_sums(arrays: Sequence[jax.Array]) -> list[HostBytes | DeviceSum]:
+def hold_sums(arrays: "Sequence[jax.Array]") -> list[HostBytes | DeviceSum]:
     """Returns objects that return the checksums of arrays later, even if the arrays are donated.
 
     Arrays with equal bytes have equal checksums if their devices are of the same kind. (CPUs and
@@ -143,49 +146,21 @@ def hold_sums(arrays: Sequence[jax.Array]) -> list[HostBytes | DeviceSum]:
         else:
             held.append(HostBytes(array, 0, array.size * array.dtype.itemsize))
     for numbers in on_gpu.values():
-        for number, words in zip(numbers, _sums([arrays[n] for n in numbers]), strict=True):
+        from jax_cxl._store.writing import gpu_programs
+
+        for number, words in zip(
+            numbers, gpu_programs.sums([arrays[n] for n in numbers]), strict=True
+        ):
             held[number] = DeviceSum(words)
     return cast(list[HostBytes | DeviceSum], held)
 
 
-@jax.jit
-def _sums(arrays: list[jax.Array]) -> list[jax.Array]:
-    """Returns a checksum of each array: two sums of its words, weighted by their positions."""
-    return [_sum(array) for array in arrays]
-
-
-def _sum(array: jax.Array) -> jax.Array:
-    if jnp.iscomplexobj(array):
-        array = jnp.stack([array.real, array.imag])
-    if array.dtype == jnp.bool_:
-        array = array.astype(jnp.uint8)
-    bits = min(32, 8 * array.dtype.itemsize)
-    words = jax.lax.bitcast_convert_type(array, f"uint{bits}").reshape(-1).astype(jnp.uint32)
-    place = jax.lax.iota(jnp.uint32, words.size)
-    sums = []
-    for multiplier in (0x9E3779B1, 0x85EBCA6B):
-        # An odd factor keeps every bit of a word. The mixing makes the factors of neighboring words
-        # independent.
-        mixed = (place + 1) * jnp.uint32(multiplier)
-        factor = (mixed ^ (mixed >> 15)) * jnp.uint32(0xC2B2AE35) | 1
-        word = (words ^ (words >> 16)) * jnp.uint32(multiplier)
-        sums.append(jnp.sum((word ^ (word >> 13)) * factor, dtype=jnp.uint32))
-    return jnp.stack(sums)
-
-
-@functools.partial(jax.jit, static_argnums=1)
-def _copied(arrays: list[jax.Array], ranges: tuple[tuple[int, int], ...]) -> list[jax.Array]:
-    """Returns copies of some elements of each array, in row-major order."""
-    return [
-        jnp.copy(array.reshape(-1)[start:end])
-        for array, (start, end) in zip(arrays, ranges, strict=True)
-    ]
-
-
 def is_on_gpu(array: Any) -> bool:
     """Whether a JAX array, or what describes one, is in the memory of GPUs."""
-    if platforms.only_cpus() or not hasattr(array, "sharding"):
+    if not hasattr(array, "sharding") or platforms.only_cpus():
         return False
+    import jax
+
     # Elements of less than a byte are packed on the GPU, and take a byte each on the host. Such an
     # array is read by JAX instead, which unpacks it.
     return _is_gpu_memory(array.sharding) and jax.dtypes.itemsize_bits(array.dtype) >= 8
@@ -197,7 +172,7 @@ def _is_gpu_memory(sharding: Any) -> bool:
     return device.platform != "cpu" and sharding.memory_kind not in _HOST_MEMORY
 
 
-def _is_row_major(array: jax.Array) -> bool:
+def _is_row_major(array: "jax.Array") -> bool:
     form: Any = getattr(array, "format", None)
     layout = form and form.layout
     return layout is None or tuple(layout.major_to_minor) == tuple(range(array.ndim))

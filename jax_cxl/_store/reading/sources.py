@@ -1,0 +1,78 @@
+"""Reads the leaves of a version, as a process wants them."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jax_cxl import errors
+from jax_cxl._store.reading.restoring import Reader
+from jax_cxl._store.reading.reusing import Arrays
+from jax_cxl._store.trees import leaves
+
+
+class MisfitError(errors.StoreError):
+    """What the caller wants is not what was saved. Nothing is damaged."""
+
+
+def check_fits(leaf: leaves.Leaf, like: Any) -> None:
+    """Checks shape and dtype of a leaf.
+
+    Raises:
+      StoreError: they differ from those of `like`.
+    """
+    if like.shape != leaf.shape:
+        raise MisfitError(
+            f"{leaf.name} was saved with shape {leaf.shape}, and `like` has {like.shape}: change"
+            " `like`"
+        )
+    if like.dtype != leaves.dtype_of(leaf.dtype):
+        raise MisfitError(
+            f"{leaf.name} was saved as {leaf.dtype}, and `like` has {like.dtype}: change `like`"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Reads a leaf for this process.
+
+    Attributes:
+      reader: the snapshot.
+      leaf: the leaf.
+      writers: indices of the processes that restore.
+      own: index of this process.
+      name: name of the leaf in the tree to build.
+      previous: arrays of the version that the reader knows, or None.
+    """
+
+    reader: Reader
+    leaf: leaves.Leaf
+    writers: Sequence[int]
+    own: int
+    name: str
+    previous: Arrays | None
+
+    def whole(self) -> np.ndarray:
+        """Returns the whole array."""
+        into = None
+        if self.previous is not None and not self.leaf.local:
+            into = self.previous.into(self.name, self.reader, self.leaf)
+        return self.part(tuple((0, n) for n in self.leaf.shape), True, into)
+
+    def part(
+        self, index: leaves.Index, for_this_process: bool, into: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Returns a part of the array.
+
+        Args:
+          index: start and end of the part along each dimension.
+          for_this_process: whether the array is for this process alone.
+          into: as for `Reader.read`.
+        """
+        if not self.leaf.local:
+            return self.reader.read(self.leaf, index, into)
+        saved_by = len(self.reader.writers)
+        if for_this_process and saved_by == len(self.writers):
+            return self.reader.read_local(self.leaf, index, self.writers.index(self.own))
+        return self.reader.read_same(self.leaf, index)

@@ -1,0 +1,119 @@
+"""Takes trees apart and puts them together, as JAX does.
+
+If the program has imported JAX, JAX does it. Otherwise no container can be registered with JAX, and
+the trees consist of dicts, lists, tuples and None.
+"""
+
+import dataclasses
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from jax_cxl._store import frameworks
+
+
+def flatten(tree: Any) -> tuple[list[Any], Any]:
+    """Returns the leaves of a tree, and its structure: JAX's, or a `Structure`."""
+    if jax := frameworks.jax():
+        found: tuple[list[Any], Any] = jax.tree.flatten(tree)
+        return found
+    _, leaves, structure = flatten_with_names(tree)
+    return leaves, structure
+
+
+def flatten_with_names(
+    tree: Any, is_leaf: Callable[[Any], bool] = lambda _: False
+) -> tuple[list[str], list[Any], Any]:
+    """Returns the names of the leaves, as `jax.tree_util.keystr` writes them, besides.
+
+    Args:
+      tree: the tree.
+      is_leaf: whether something is a leaf that would be a node otherwise.
+    """
+    if jax := frameworks.jax():
+        flat, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)
+        names = [jax.tree_util.keystr(path) for path, _ in flat]
+        return names, [x for _, x in flat], structure
+    found: list[tuple[str, Any]] = []
+    own = _take_apart(tree, "", is_leaf, found)
+    return [name for name, _ in found], [x for _, x in found], own
+
+
+def ready(tree: Any) -> Any:
+    """Waits until the arrays of JAX in a tree have been computed; returns the tree."""
+    jax = frameworks.jax()
+    return jax.block_until_ready(tree) if jax else tree
+
+
+@dataclasses.dataclass(frozen=True)
+class Structure:
+    """A tree without its leaves, in a program without JAX.
+
+    Attributes:
+      kind: type of the container; None for a leaf. The type of None has no children.
+      keys: the keys of its children in the container.
+      children: the structures of its children.
+      default: the default of a defaultdict.
+    """
+
+    kind: type | None
+    keys: tuple[Any, ...] = ()
+    children: tuple["Structure", ...] = ()
+    default: Any = None
+
+    def unflatten(self, leaves: Sequence[Any]) -> Any:
+        """Returns a tree of this structure with these leaves."""
+        return self._make(iter(leaves))
+
+    def flatten_up_to(self, tree: Any) -> list[Any]:
+        """Returns what a tree has in the places of the leaves."""
+        if self.kind is None:
+            return [tree]
+        pairs = zip(self.keys, self.children, strict=True)
+        return [x for key, child in pairs for x in child.flatten_up_to(tree[key])]
+
+    def _make(self, leaves: Iterator[Any]) -> Any:
+        if self.kind is None:
+            return next(leaves)
+        made = [child._make(leaves) for child in self.children]
+        if self.kind is type(None):
+            return None
+        if issubclass(self.kind, dict):
+            pairs = zip(self.keys, made, strict=True)
+            return defaultdict(self.default, pairs) if self.default else self.kind(pairs)
+        return self.kind(*made) if hasattr(self.kind, "_fields") else self.kind(made)
+
+
+_LEAF = Structure(None)
+
+
+def _take_apart(
+    tree: Any, name: str, is_leaf: Callable[[Any], bool], found: list[tuple[str, Any]]
+) -> Structure:
+    """Adds the leaves of a tree to a list, with their names; returns the tree's structure."""
+    children = None if is_leaf(tree) else _children(tree)
+    if children is None:
+        found.append((name, tree))
+        return _LEAF
+    return Structure(
+        type(tree),
+        tuple(key for key, *_ in children),
+        tuple(_take_apart(x, name + text, is_leaf, found) for _, text, x in children),
+        getattr(tree, "default_factory", None),
+    )
+
+
+def _children(tree: Any) -> list[tuple[Any, str, Any]] | None:
+    """Returns the children of a container: key, key as in a name, and child; None for a leaf."""
+    kind = type(tree)
+    if tree is None:
+        return []
+    if kind in (dict, OrderedDict, defaultdict):
+        keys = tree if kind is OrderedDict else sorted(tree)
+        return [(key, f"[{key!r}]", tree[key]) for key in keys]
+    if isinstance(tree, tuple) and hasattr(kind, "_fields"):
+        fields = zip(kind._fields, tree, strict=True)
+        return [(n, f".{field}", x) for n, (field, x) in enumerate(fields)]
+    if kind in (list, tuple):
+        return [(n, f"[{n}]", x) for n, x in enumerate(tree)]
+    return None
