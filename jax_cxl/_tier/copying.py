@@ -93,8 +93,8 @@ def check(reader: Reader, sources: Sequence[Source], made: Sequence[jax.Array]) 
 @functools.lru_cache(256)
 def _program(shardings: tuple[Any, ...]) -> Any:
     def copy(arrays: list[jax.Array]) -> list[jax.Array]:
-        return [jax.device_put(x, to) for x, to in zip(arrays, on_devices, strict=True)]
+        return [jax.device_put(x, to) for x, to in zip(arrays, targets, strict=True)]
 
     kinds = [next(iter(each.device_set)).default_memory().kind for each in shardings]
-    on_devices = [each.with_memory_kind(kind) for each, kind in zip(shardings, kinds, strict=True)]
+    targets = [each.with_memory_kind(kind) for each, kind in zip(shardings, kinds, strict=True)]
     return jax.jit(copy)

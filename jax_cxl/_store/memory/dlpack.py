@@ -3,22 +3,21 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from jax_cxl import _core
 
 _CPU, _CUDA_HOST = 1, 3  # kinds of devices in DLPack
 
-# DLPack's codes for NumPy's kinds of dtypes, and for other dtypes of JAX.
+# DLPack's codes for NumPy's kinds of dtypes, and for dtypes of the package ml_dtypes.
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 _OTHER_CODES = {
-    np.dtype(ml_dtypes.bfloat16): 4,
-    np.dtype(ml_dtypes.float8_e4m3b11fnuz): 9,
-    np.dtype(ml_dtypes.float8_e4m3fn): 10,
-    np.dtype(ml_dtypes.float8_e4m3fnuz): 11,
-    np.dtype(ml_dtypes.float8_e5m2): 12,
-    np.dtype(ml_dtypes.float8_e5m2fnuz): 13,
+    "bfloat16": 4,
+    "float8_e4m3b11fnuz": 9,
+    "float8_e4m3fn": 10,
+    "float8_e4m3fnuz": 11,
+    "float8_e5m2": 12,
+    "float8_e5m2fnuz": 13,
 }
 
 
@@ -38,7 +37,7 @@ class Array:
 
 def code_of(dtype: np.dtype) -> int | None:
     """Returns DLPack's code of a dtype, None if it has none."""
-    return _OTHER_CODES.get(dtype, _CODES.get(dtype.kind))
+    return _OTHER_CODES.get(dtype.name, _CODES.get(dtype.kind))
 
 
 def array(

@@ -56,7 +56,7 @@ class Structure:
       default: the default of a defaultdict.
     """
 
-    kind: type | None
+    kind: Any
     keys: tuple[Any, ...] = ()
     children: tuple["Structure", ...] = ()
     default: Any = None
