@@ -13,7 +13,7 @@ from absl.testing import absltest, parameterized
 
 import jax_cxl
 from jax_cxl import errors
-from jax_cxl._store import agreement
+from jax_cxl._store import agreement, gathering
 from jax_cxl._store.trees import flatten
 from jax_cxl._store.writing import fence, problems, save_agreement
 from jax_cxl._store.writing.announcements import Announcement
@@ -288,7 +288,7 @@ class AgreementTest(parameterized.TestCase):
 
         with (
             mock.patch.object(agreement, "processes", lambda: [0, 1]),
-            mock.patch.object(agreement, "_gather", gathered),
+            mock.patch.object(gathering, "gather", gathered),
         ):
             values = (3 << 40) + 5, 7
             self.assertEqual(agreement.gather(values), [values, values])

@@ -7,8 +7,12 @@ import numpy as np
 from absl.testing import absltest
 
 from jax_cxl._store.memory import dlpack
+from jax_cxl._store.trees import leaves
 
-_DTYPES = (*dlpack._OTHER_CODES, *map(np.dtype, ("i1", "u2", "f2", "f4", "c8", "?")))
+_DTYPES = (
+    *map(leaves.dtype_of, dlpack._OTHER_CODES),
+    *map(np.dtype, ("i1", "u2", "f2", "f4", "c8", "?")),
+)
 
 
 class _Tensor(ctypes.Structure):
