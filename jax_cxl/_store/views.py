@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 
 from jax_cxl import _core, errors
+from jax_cxl._job import platforms
 from jax_cxl._store import arguments, following
 from jax_cxl._store.memory import catalog, dlpack, layout
 from jax_cxl._store.memory.devices import Devices
@@ -256,8 +257,6 @@ def _like(held: _Held, like: Any, leaf: leaves.Leaf) -> Any:
     if isinstance(like, np.ndarray | np.generic):
         return held.array(leaf)
     import jax
-
-    from jax_cxl._job import platforms
 
     sharding = getattr(like, "sharding", None)
     device = next(iter(sharding.device_set)) if sharding is not None else jax.local_devices()[0]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from jax_cxl import _core, errors
+from jax_cxl._job import platforms
 from jax_cxl._store.memory import layout
 
 
@@ -97,8 +98,6 @@ class Devices:
         The first use takes long, because it registers the memory with CUDA.
         """
         import jax
-
-        from jax_cxl._job import platforms
 
         with self._creating_copies:
             if self._copies is None:
