@@ -5,8 +5,6 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-import jax
-
 from jax_cxl import errors
 from jax_cxl._store import agreement, following
 from jax_cxl._store.memory import catalog
@@ -42,7 +40,7 @@ def restore(
       CxlError: a process has another error.
     """
     writers = agreement.processes()
-    first = writers[0] == jax.process_index()
+    first = writers[0] == agreement.own()
     tried: set[Record] = set()
     problem: Exception | None = None
     while True:
@@ -107,7 +105,7 @@ def _read(section: Section, records: Records | None, read: Callable[[Reader], Re
         if records is None:
             raise errors.StoreError(
                 f"{section.text} is not the same memory on processes {writers[0]} and"
-                f" {jax.process_index()}: name the same memory on all processes"
+                f" {agreement.own()}: name the same memory on all processes"
             )
         result.append(read(Reader(section, records)))
     except Exception as error:
