@@ -123,8 +123,9 @@ def _parser() -> argparse.ArgumentParser:
         "repair",
         _repair,
         "restore lost paths and damaged blocks from parity",
-        "Without parity=1 it can only restore superblocks. First put an empty file or device in"
-        " place of a lost path. A lost file need not be there if size= says how large it was.",
+        "Without parity=1 it can only restore superblocks and numbers of begun saves. First put an"
+        " empty file or device in place of a lost path. A lost file need not be there if size= says"
+        " how large it was.",
     )
     return parser
 
@@ -163,6 +164,12 @@ def _check(options: argparse.Namespace) -> int:
         damaged += 1
         print(f"superblock (device {device}, offset {offset:#x}) is damaged: it has a copy")
     for section in listing.sections(devices):
+        for device, offset, _ in fence.damaged(section):
+            damaged += 1
+            print(
+                f"{_text.printable(section.entry.name)}: number of a begun save (device {device},"
+                f" offset {offset:#x}) is damaged: repair mends it"
+            )
         for records in _each_leased(section):
             what = f"{_text.printable(section.entry.name)} {records[0].version}"
             problems = list(_damages(section, records))

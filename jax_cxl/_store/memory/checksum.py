@@ -23,6 +23,17 @@ def seal(data: bytes, size: int) -> bytes:
     return data + struct.pack("<Q", of(data))
 
 
+def seal_number(number: int) -> int:
+    """Returns a number below 2**40 as a word that has its own checksum of 24 bits."""
+    return number | (of(struct.pack("<Q", number)) >> 40) << 40 if number else 0
+
+
+def number_of(word: int) -> int | None:
+    """Returns the number in a word of `seal_number`; None if the word is damaged."""
+    number = word & ((1 << 40) - 1)
+    return number if seal_number(number) == word else None
+
+
 def is_sealed(entry: bytes) -> bool:
     """Whether an entry ends with its checksum."""
     return struct.unpack("<Q", entry[-8:])[0] == of(entry[:-8])

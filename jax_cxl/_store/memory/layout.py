@@ -47,7 +47,7 @@ _ANNOUNCEMENTS = 2 * PAGE_BYTES  # where announcements begin in a section
 _AREAS = _ANNOUNCEMENTS + MAX_PROCESSES * ANNOUNCEMENT_BYTES  # where areas begin
 
 MAGIC = b"JAX_CXLs"
-_VERSION = 5
+_VERSION = 6
 
 
 class DamagedError(ValueError):

@@ -10,6 +10,7 @@ from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.record import Record
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import examining, restoring, validity
+from jax_cxl._store.writing import fence
 
 Gather = Callable[[list[int]], list[tuple[int, ...]]]
 
@@ -43,13 +44,17 @@ def repair(
         the numbers of all.
 
     Raises:
-      StoreError: the memory has no parity, and no superblock was damaged. (A damaged superblock can
-        be repaired without parity, from its other copy.)
+      StoreError: the memory has no parity, and nothing was damaged that can be repaired without
+        parity: a superblock, or the number of a begun save.
     """
     damaged = superblocks.damaged(devices) if share == 0 else []
     for device in sorted({device for device, _ in damaged}):
         superblocks.write(devices.core, devices.parity, [device])
     written = len(damaged)
+    for section in sections if share == 0 else ():
+        for device, offset, word in fence.damaged(section):
+            devices.store_word(device, offset, word)
+            written += 1
     if not devices.parity:
         if any(told for (told,) in gather([written])):
             return Repaired(written, ())

@@ -18,7 +18,7 @@ import contextlib
 import dataclasses
 import secrets
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Self
 
 import numpy as np
@@ -110,17 +110,20 @@ class Claim:
     def begin(self, section: Section, number: int) -> None:
         """Records that the job may begin a save, before anything in that save's area changes."""
         for device in section.geometry.mirrors:
-            section.store_word(device, section.geometry.begun(self.slot), number)
+            section.store_word(
+                device, section.geometry.begun(self.slot), checksum.seal_number(number)
+            )
 
     def choose(self, section: Section, number: int) -> None:
         """Tells the other processes of the job which save they begin."""
         for device in section.geometry.mirrors:
-            section.store_word(device, section.geometry.begun(self.slot) + 8, number)
+            section.store_word(
+                device, section.geometry.begun(self.slot) + 8, checksum.seal_number(number)
+            )
 
     def chosen(self, section: Section) -> int:
         """Returns the number of the last save that was chosen with `choose`, 0 if there is none."""
-        offset = section.geometry.begun(self.slot) + 8
-        return max(section.devices.load_word(d, offset) for d in section.geometry.mirrors)
+        return max(_numbers(section, section.geometry.begun(self.slot) + 8), default=0)
 
     def check(self, section: Section, device: int) -> None:
         """Checks that no other job has claimed the section since this job did.
@@ -319,7 +322,43 @@ def _begun(section: Section, previous: Claim | None) -> int:
     if previous is None:
         return 0
     offset = section.geometry.begun(previous.slot)
-    return max(section.devices.load_word(device, offset) for device in section.geometry.mirrors)
+    # A process stores the number on all mirrors before it changes anything else. So any copy will
+    # do.
+    if not (numbers := _numbers(section, offset)):
+        raise errors.StoreError(
+            f"{section.text} is damaged: the number of the save that the last job has begun (offset"
+            f" {offset:#x}). End all programs that use this memory, then repair it by"
+            " `python -m jax_cxl store repair`"
+        )
+    return max(numbers)
+
+
+def damaged(section: Section) -> list[tuple[int, int, int]]:
+    """Finds damaged numbers of begun saves.
+
+    Returns a device, an offset, and the right word for each. Without another copy, this word is 0,
+    which is right if no program uses the memory.
+    """
+    found = []
+    for slot in range(layout.NUM_CLAIMS):
+        for offset in (section.geometry.begun(slot), section.geometry.begun(slot) + 8):
+            words = {d: section.devices.load_word(d, offset) for d in section.geometry.mirrors}
+            right = checksum.seal_number(max(_numbers_in(words.values()), default=0))
+            found += [
+                (device, offset, right)
+                for device, word in words.items()
+                if checksum.number_of(word) is None
+            ]
+    return found
+
+
+def _numbers(section: Section, offset: int) -> list[int]:
+    """Returns the number at an offset of each mirror, without damaged copies."""
+    return _numbers_in(section.devices.load_word(d, offset) for d in section.geometry.mirrors)
+
+
+def _numbers_in(words: Iterable[int]) -> list[int]:
+    return [number for word in words if (number := checksum.number_of(word)) is not None]
 
 
 def _retired_by(previous: Claim | None) -> int:
