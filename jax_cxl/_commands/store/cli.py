@@ -14,7 +14,7 @@ from jax_cxl._commands import option_types
 from jax_cxl._commands.store import listing, orbax_files, safetensors_files
 from jax_cxl._job.pool import pool_uri
 from jax_cxl._store import following, snapshots, store
-from jax_cxl._store.memory import catalog, layout, opening, superblocks
+from jax_cxl._store.memory import begun, catalog, layout, opening, superblocks
 from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import examining, repair, restoring, validity
@@ -164,7 +164,7 @@ def _check(options: argparse.Namespace) -> int:
         damaged += 1
         print(f"superblock (device {device}, offset {offset:#x}) is damaged: it has a copy")
     for section in listing.sections(devices):
-        for device, offset, _ in fence.damaged(section):
+        for device, offset, _ in begun.damaged(section):
             damaged += 1
             print(
                 f"{_text.printable(section.entry.name)}: number of a begun save (device {device},"

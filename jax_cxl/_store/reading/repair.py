@@ -5,12 +5,11 @@ import logging
 from collections.abc import Callable, Sequence
 
 from jax_cxl import errors
-from jax_cxl._store.memory import catalog, superblocks
+from jax_cxl._store.memory import begun, catalog, superblocks
 from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.record import Record
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import examining, restoring, validity
-from jax_cxl._store.writing import fence
 
 Gather = Callable[[list[int]], list[tuple[int, ...]]]
 
@@ -52,7 +51,7 @@ def repair(
         superblocks.write(devices.core, devices.parity, [device])
     written = len(damaged)
     for section in sections if share == 0 else ():
-        for device, offset, word in fence.damaged(section):
+        for device, offset, word in begun.damaged(section):
             devices.store_word(device, offset, word)
             written += 1
     if not devices.parity:

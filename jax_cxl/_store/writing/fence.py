@@ -18,13 +18,13 @@ import contextlib
 import dataclasses
 import secrets
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, Self
 
 import numpy as np
 
 from jax_cxl import errors
-from jax_cxl._store.memory import catalog, checksum, layout
+from jax_cxl._store.memory import begun, catalog, checksum, layout
 from jax_cxl._store.memory.record import Record
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import validity
@@ -123,7 +123,7 @@ class Claim:
 
     def chosen(self, section: Section) -> int:
         """Returns the number of the last save that was chosen with `choose`, 0 if there is none."""
-        return max(_numbers(section, section.geometry.begun(self.slot) + 8), default=0)
+        return max(begun.numbers(section, section.geometry.begun(self.slot) + 8), default=0)
 
     def check(self, section: Section, device: int) -> None:
         """Checks that no other job has claimed the section since this job did.
@@ -212,11 +212,11 @@ def take(section: Section, expected: int, token: int, last: int, base: int) -> C
         if alone and all(other.incarnation <= expected for other in others):
             complete = [other for other in others if other.first]
             previous = max(complete, key=lambda other: other.incarnation, default=None)
-            begun = _begun(section, previous)
+            last_begun = _begun(section, previous)
             # If the previous job has begun nothing, leave out the same area as that job, because
             # the job before it may still be writing there.
-            retired = begun % section.geometry.areas if begun else _retired_by(previous)
-            first = _first(section, retired, max(last, begun), base)
+            retired = last_begun % section.geometry.areas if last_begun else _retired_by(previous)
+            first = _first(section, retired, max(last, last_begun), base)
             slot = _free_slot([*before, intent], token)
             claim = dataclasses.replace(intent, first=first, retired=retired, slot=slot)
             for device in section.devices.usable:
@@ -324,41 +324,13 @@ def _begun(section: Section, previous: Claim | None) -> int:
     offset = section.geometry.begun(previous.slot)
     # A process stores the number on all mirrors before it changes anything else. So any copy will
     # do.
-    if not (numbers := _numbers(section, offset)):
+    if not (numbers := begun.numbers(section, offset)):
         raise errors.StoreError(
             f"{section.text} is damaged: the number of the save that the last job has begun (offset"
             f" {offset:#x}). End all programs that use this memory, then repair it by"
             " `python -m jax_cxl store repair`"
         )
     return max(numbers)
-
-
-def damaged(section: Section) -> list[tuple[int, int, int]]:
-    """Finds damaged numbers of begun saves.
-
-    Returns a device, an offset, and the right word for each. Without another copy, this word is 0,
-    which is right if no program uses the memory.
-    """
-    found = []
-    for slot in range(layout.NUM_CLAIMS):
-        for offset in (section.geometry.begun(slot), section.geometry.begun(slot) + 8):
-            words = {d: section.devices.load_word(d, offset) for d in section.geometry.mirrors}
-            right = checksum.seal_number(max(_numbers_in(words.values()), default=0))
-            found += [
-                (device, offset, right)
-                for device, word in words.items()
-                if checksum.number_of(word) is None
-            ]
-    return found
-
-
-def _numbers(section: Section, offset: int) -> list[int]:
-    """Returns the number at an offset of each mirror, without damaged copies."""
-    return _numbers_in(section.devices.load_word(d, offset) for d in section.geometry.mirrors)
-
-
-def _numbers_in(words: Iterable[int]) -> list[int]:
-    return [number for word in words if (number := checksum.number_of(word)) is not None]
 
 
 def _retired_by(previous: Claim | None) -> int:
