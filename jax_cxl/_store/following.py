@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -15,7 +15,7 @@ from jax_cxl._store.memory import catalog
 from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.record import Record
 from jax_cxl._store.memory.section import Section
-from jax_cxl._store.reading import rebuilding, validity
+from jax_cxl._store.reading import rebuilding, targets, validity
 from jax_cxl._store.reading.restoring import Reader
 from jax_cxl._store.reading.reusing import Arrays, Previous, Reusable
 from jax_cxl._store.reading.validity import Records
@@ -55,6 +55,7 @@ class Wanted:
       into: the result of an earlier read, whose leaves this read may use again; None for no such
         result.
       together: whether all processes of the job read the same version.
+      arrays: the program's arrays to read into, by the paths of their leaves; None to make arrays.
     """
 
     tree: rebuilding.Wanted | None
@@ -63,6 +64,7 @@ class Wanted:
     seconds: float
     into: Version | None
     together: bool
+    arrays: Mapping[str, targets.Target] | None = None
 
     @classmethod
     def of(
@@ -71,7 +73,7 @@ class Wanted:
         version: int | None,
         newer_than: int | None,
         timeout: float | None,
-        into: Version | None,
+        into: Version | Mapping[str, Any] | None,
     ) -> Self:
         """Returns what to read, from the arguments of `Store.read`, which this function checks.
 
@@ -86,6 +88,12 @@ class Wanted:
                 )
         if newer_than is not None:
             newer_than = arguments.whole("newer_than", newer_than)
+        arrays = None
+        if isinstance(into, Mapping):
+            if like is not None:
+                raise ValueError("like and arrays in into cannot be given together: leave one out")
+            arrays = targets.of(into)
+            into = None
         if into is not None and not isinstance(into, Version):
             raise TypeError(
                 f"into={type(into).__name__} must be what store.read has returned, not its tree:"
@@ -95,7 +103,8 @@ class Wanted:
             into._reusable.check()
         tree = None if like is None else rebuilding.wanted(like)
         together = tree is not None and any(map(_is_over_processes, tree.likes))
-        return cls(tree, version, newer_than, seconds_of(timeout), into, together)
+        seconds = seconds_of(timeout)
+        return cls(tree, version, newer_than, seconds, into, together, arrays)
 
 
 def seconds_of(timeout: float | None) -> float:
@@ -224,9 +233,12 @@ def candidates(devices: Devices, name: str, wanted: Wanted) -> tuple[Section, li
 def _build(section: Section, records: Records, wanted: Wanted, previous: Previous) -> Version:
     known, arrays = previous.begin()
     reader = Reader(section, records, known)
+    if wanted.arrays is not None:
+        tree: Any = targets.read(wanted.arrays, reader)
+        return Version(records[0].version, tree, Reusable(None, {}))
     if wanted.tree is None:
         made = _all_leaves(reader, arrays)
-        tree: Any = _by_paths(made)
+        tree = _by_paths(made)
     else:
         # If only NumPy arrays are wanted, do not ask for the process index: JAX would make its
         # devices.

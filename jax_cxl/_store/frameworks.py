@@ -13,3 +13,8 @@ from typing import Any
 def jax() -> Any:
     """Returns the module `jax` if the program has imported it, else None."""
     return sys.modules.get("jax")
+
+
+def torch() -> Any:
+    """Returns the module `torch` if the program has imported it, else None."""
+    return sys.modules.get("torch")

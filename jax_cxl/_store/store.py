@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 from jax_cxl import errors
@@ -184,7 +184,7 @@ class Store:
         version: int | None = None,
         newer_than: int | None = None,
         timeout: float | None = None,
-        into: Version | None = None,
+        into: Version | Mapping[str, Any] | None = None,
     ) -> Version:
         """Reads a version of a tree.
 
@@ -201,7 +201,11 @@ class Store:
             logger `jax_cxl`, and the version before it is read, unless `version` is given.
           newer_than: waits for a version that is newer than this.
           timeout: how many seconds to wait for a newer version, by default `JAX_CXL_TIMEOUT`.
-          into: what an earlier read has returned, for one later read. Only what has changed is
+          into: NumPy arrays, or tensors of PyTorch on the CPU, by the paths of their leaves. They
+            are overwritten. For a part of a leaf, give a tuple of an array and slices, such as
+            `(x, numpy.s_[:, 8:16])`. Other leaves are not read. After an error they are undefined
+            unless the error says that they do not fit. Or, what an earlier read has returned, for
+            one later read. Only what has changed is
             read: blocks of NumPy arrays, which are overwritten, and JAX arrays. A NumPy array to
             which something else refers is not overwritten, but read as a whole. So a JAX array that
             shares its memory stays as it is. Do not write into the arrays of `into`. After an error

@@ -144,7 +144,7 @@ class WithoutJaxTest(harness.StoreTest):
             store.publish("a", tree(1))
             store.flush("a")
             store.read("a"), store.view("a"), store.wait("a"), store.list()
-            print([name for name in sys.modules if name in ("jax", "jaxlib", "ml_dtypes")])
+            print([name for name in sys.modules if name in ("jax", "jaxlib", "ml_dtypes", "torch")])
             """,
             blocked=(),
         )

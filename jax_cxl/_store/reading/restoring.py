@@ -205,6 +205,18 @@ class Reader:
             out[there] = data[here]
         return out
 
+    def read_into(self, leaf: leaves.Leaf, index: leaves.Index, out: np.ndarray) -> None:
+        """Reads a part of an array into memory of the caller, of the same shape and dtype.
+
+        Raises:
+          StoreError: as for `read_same`.
+        """
+        same = next((n for n, shard in enumerate(leaf.shards) if shard.index == index), None)
+        if leaf.local or same is None or not out.flags.c_contiguous or self._changed is not None:
+            out[...] = self.read_same(leaf, index)
+        else:
+            self._read_shard(leaf, same, (), out.reshape(-1).view(np.uint8))
+
     def read_local(self, leaf: leaves.Leaf, index: leaves.Index, writer: int) -> np.ndarray:
         """Returns a part of a local array (`Leaf.local`), as the saving process `writer` had it.
 

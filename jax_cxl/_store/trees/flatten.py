@@ -9,7 +9,7 @@ import numpy as np
 
 from jax_cxl._job import platforms
 from jax_cxl._store import agreement, frameworks
-from jax_cxl._store.trees import leaves, pytrees
+from jax_cxl._store.trees import leaves, pytrees, tensors
 from jax_cxl._store.trees.description import Description
 
 if TYPE_CHECKING:
@@ -68,13 +68,16 @@ class Flattener:
         """Returns the leaves of a tree.
 
         Args:
-          tree: tree of jax.Array, np.ndarray, and values that JSON can store.
+          tree: tree of jax.Array, np.ndarray, torch.Tensor, and values that JSON can store.
           writers: indices of the processes that save.
 
         Raises:
           TypeError: a leaf is something else, or two leaves have the same name.
         """
         found, structure = pytrees.flatten(tree)
+        if any(map(tensors.is_tensor, found)):
+            found = [tensors.to_save(x) if tensors.is_tensor(x) else x for x in found]
+            tree = structure.unflatten(found)
         forms = _forms(found)
         known = self._last
         if known is None or (known.structure, known.writers, self._forms) != (

@@ -1,0 +1,50 @@
+"""Tensors of PyTorch, as NumPy arrays over the same memory."""
+
+from typing import Any
+
+import numpy as np
+
+from jax_cxl._store import frameworks
+from jax_cxl._store.trees import leaves
+
+
+def is_tensor(x: Any) -> bool:
+    """Whether x is a tensor of PyTorch."""
+    torch = frameworks.torch()
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def array(x: Any) -> np.ndarray:
+    """Returns an array over the memory of a tensor of the host.
+
+    Raises:
+      TypeError: the tensor is on another device, or is not one of plain numbers.
+    """
+    torch = frameworks.torch()
+    plain = type(x) in (torch.Tensor, torch.nn.Parameter) and x.layout is torch.strided
+    name = str(x.dtype).removeprefix("torch.")
+    # PyTorch's names of other dtypes are not those of NumPy's or JAX's.
+    if not plain or x.is_conj() or x.is_neg() or not leaves.is_name(name):
+        raise TypeError(
+            f"a {type(x).__name__} of {x.dtype} cannot be used: it must be a dense tensor of a"
+            " dtype that NumPy or JAX has"
+        )
+    if x.device.type != "cpu":
+        raise TypeError(f"a tensor on {x.device} cannot be used: it must be on the CPU")
+    dtype = leaves.dtype_of(name)
+    if dtype.isbuiltin == 1:
+        found: np.ndarray = x.detach().numpy()
+        return found
+    # NumPy knows the dtype from ml_dtypes, and PyTorch does not know that: pass the bits.
+    bits = torch.uint8 if dtype.itemsize == 1 else torch.int16
+    return x.detach().view(bits).numpy().view(dtype)
+
+
+def to_save(x: Any) -> np.ndarray:
+    """Returns the values of a tensor. The array is a view unless the tensor is on a GPU."""
+    return array(x.detach().cpu().resolve_conj().resolve_neg() if _may_move(x) else x)
+
+
+def _may_move(x: Any) -> bool:
+    torch = frameworks.torch()
+    return type(x) in (torch.Tensor, torch.nn.Parameter) and x.device.type in ("cpu", "cuda")
