@@ -196,20 +196,19 @@ class Store:
           like: tree of arrays, or of `jax.ShapeDtypeStruct` with shardings, on any devices. Leaves
             that only the store has are left out. None returns all leaves as NumPy arrays, in a
             dict whose keys are the paths of the leaves, such as "params/w". Leaves whose paths
-            would be equal have their names as keys, such as "['a/b']" and "['a']['b']".
+            would be equal have their names as keys, such as `['a/b']` and `['a']['b']`.
           version: the version to read, by default the newest. A damaged version is reported to the
             logger `jax_cxl`, and the version before it is read, unless `version` is given.
           newer_than: waits for a version that is newer than this.
           timeout: how many seconds to wait for a newer version, by default `JAX_CXL_TIMEOUT`.
-          into: NumPy arrays, or tensors of PyTorch on the CPU, by the paths of their leaves. They
-            are overwritten. For a part of a leaf, give a tuple of an array and slices, such as
-            `(x, numpy.s_[:, 8:16])`. Other leaves are not read. After an error they are undefined
-            unless the error says that they do not fit. Or, what an earlier read has returned, for
-            one later read. Only what has changed is
-            read: blocks of NumPy arrays, which are overwritten, and JAX arrays. A NumPy array to
-            which something else refers is not overwritten, but read as a whole. So a JAX array that
-            shares its memory stays as it is. Do not write into the arrays of `into`. After an error
-            its NumPy arrays are undefined, but it can be given to another read.
+          into: where to read to, one of two things. A dict of NumPy arrays, or of tensors of
+            PyTorch on the CPU, by the paths of their leaves: the read overwrites them, and reads no
+            other leaves. A tuple of an array and slices, such as `(x, numpy.s_[:, 8:16])`, takes a
+            part of a leaf. Or the result of an earlier read, for one later read: then only what has
+            changed is read, into the NumPy arrays of that result. A NumPy array that something else
+            refers to stays as it is, and so does a JAX array that shares its memory: that leaf is
+            read into a new array. Do not write into the arrays of such a result. After an error the
+            arrays of `into` are undefined, unless the error says that they do not fit.
 
         Returns:
           The version and the tree: `version, tree = store.read(...)`.

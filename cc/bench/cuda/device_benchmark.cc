@@ -26,7 +26,7 @@
 //
 // If there are more ranks than GPUs, ranks share GPUs. Then --copy_engine must
 // be so large that no call uses copy engines. --bound=0 omits the bound. With
-// --between=BYTES, a kernel that reads so many bytes runs before each call, as
+// --between=BYTES, a kernel that reads BYTES bytes runs before each call, as
 // in a program that computes between its calls. The times are then those of the
 // calls alone: the time of such a loop without the calls is subtracted.
 

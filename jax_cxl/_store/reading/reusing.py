@@ -136,8 +136,8 @@ def _is_alone(arrays: Mapping[str, Any], name: str, asked: Mapping[int, int]) ->
 def _references(arrays: Mapping[str, Any], name: str) -> tuple[int, int]:
     """Counts the references to an array, and to the memory that it is a view of.
 
-    NumPy keeps the owner of the memory as the base of each view. So whoever uses the memory refers
-    to one of the two, also JAX while a program runs that has an argument there.
+    NumPy keeps the owner of the memory as the base of each view. So every user of the memory refers
+    to one of the two, even JAX while it runs a program that has an argument there.
     """
     array = arrays[name]
     return sys.getrefcount(array), sys.getrefcount(array.base)
