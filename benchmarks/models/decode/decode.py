@@ -279,7 +279,7 @@ def main() -> None:
     for way in ways:
         found[way] = {"us": _summary(times[way][0]), "enqueue_us": _summary(times[way][1])}
         if "none" in ways and way != "none":
-            # The difference between neighboring turns: a slow moment of the machine counts for both.
+            # Neighboring turns: a slow moment of the machine counts for both.
             costs = np.subtract(times[way][0], times["none"][0]) / (2 * options.layers)
             found[way]["a_sum_us"] = _summary(costs)
         if way.startswith("plain"):
