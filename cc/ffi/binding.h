@@ -143,9 +143,9 @@ class Handlers {
     if (site->generation() != device->runtime->generation())
       return Platform::Finish(
           Error(Code::kFailedPrecondition, site->prototype().name,
-                " is called by a program that was compiled before "
-                "jax_cxl.regroup(); compile it again, for a mesh of the "
-                "devices that regroup returned"));
+                " is called by a program that was compiled before the last "
+                "jax_cxl.initialize() or jax_cxl.regroup(); compile it again, "
+                "for the devices that regroup returned"));
     Result<CallSite::Execution> execution =
         site->MakeExecution(device->local->rank, input, output);
     if (!execution.ok()) return Platform::Finish(execution.status());

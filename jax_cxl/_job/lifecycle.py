@@ -86,7 +86,7 @@ class Runtime:
       pool_bytes: size of the pool.
       spec: the pool, parsed from its URI.
       tuning: the tuning table on which all processes agreed.
-      generation: how many times the job has continued after an error.
+      generation: how many times the job has started again, or continued after an error.
       attempt: number of the next attempt to regroup (regroup.py).
     """
 
@@ -162,9 +162,9 @@ def initialize(pool: str | None = None) -> None:
 def shutdown() -> None:
     """Stops jax_cxl and unmaps the pool. Collectives that are under way fail.
 
-    jax_cxl calls it when the process exits. Programs that are already compiled can run again after
-    another `initialize` with the same devices. After a `regroup`, these are the devices that
-    `regroup` returned.
+    jax_cxl calls it when the process exits. After another `initialize`, programs can run again. If
+    there are several processes, they are compiled again, and a program that was compiled ahead of
+    time raises `NotInitializedError`.
     """
     _shutdown("", program_ends=False)
 
@@ -178,7 +178,7 @@ def _shutdown(reason: str, program_ends: bool) -> None:
                 _running.platform.load().stop()
             lateness.stop_watching()
             ranks = _running.rank_of_device.values()
-            meetings.note_end([rank for rank in ranks if _core.rank_lost(rank)], _core.failed())
+            meetings.note_end([rank for rank in ranks if _core.rank_lost(rank)])
             _core.stop(reason, program_ends)
             _running = None
 

@@ -130,7 +130,7 @@ def attributes(
         of elements of the batch.
       grid: for a call in levels (cc/comm/level_calls.h), a row for each process: the places of its
         ranks in their group. None for a call that is not in levels.
-      generation: how many times the job has continued after an error.
+      generation: how many times the job has started again, or continued after an error.
       program: name of the program.
     """
     return {

@@ -93,7 +93,8 @@ def _check(data: bytes, devices: Sequence[int] | None, running: Any) -> set[str]
             _refuse(
                 module.name,
                 f"in generation {generation[0]} of a job, and this is generation"
-                f" {running.generation} (jax_cxl.regroup). Compile it again",
+                f" {running.generation} (each initialize and each regroup begin one)."
+                " Compile it again",
             )
         if compiled_for and not ranks.issuperset(members := _integers(config, "groups")):
             _refuse(

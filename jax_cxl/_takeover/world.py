@@ -12,7 +12,7 @@ class World(NamedTuple):
     Attributes:
       rank_of: global device id -> rank in the pool's world, for the devices that communicate.
       process_of: global device id -> index of the process that holds it.
-      generation: how many times the job has continued after an error.
+      generation: how many times the job has started again, or continued after an error.
       local: whether groups within one process are taken over too.
       levels: whether collectives run in levels where their groups allow it; None leaves it to the
         tuning table.

@@ -211,9 +211,11 @@ class SeveralProcessesTest(InitializeTestCase):
         for launcher in ((), ("--go-on",)):
             done = job.run("initialize_repeatedly.py", launcher=launcher, timeout=100)
             self.assertEqual(done.returncode, 0, done.stderr)
+            sums = [2 * x for x in range(12)]
             for process in range(2):
                 self.assertEqual(done.stdout.count(f"[{process}] no pool"), 2, done.stdout)
-                self.assertEqual(done.stdout.count(f"[{process}] sum 2"), 3, done.stdout)
+                self.assertEqual(done.stdout.count(f"[{process}] sums {sums}"), 3, done.stdout)
+            self.assertEqual(done.stdout.count("[0] not running"), 3, done.stdout)
 
     @pytest.mark.long
     def test_limits_of_the_process_are_named(self):

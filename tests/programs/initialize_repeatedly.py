@@ -1,4 +1,7 @@
-"""Initializes jax_cxl, twice with an error, then three times with success and communication."""
+"""Initializes jax_cxl, twice with an error, then three times with success and communication.
+
+Process 0 also launches the program while jax_cxl is not running.
+"""
 
 import jax
 import numpy as np
@@ -24,8 +27,15 @@ def main() -> None:
     )  # fmt: skip
     for _ in range(3):
         jax_cxl.initialize()
-        print(f"sum {int(total(np.float32(1)))}", flush=True)
+        # Many launches at once, so that a call of one of them could be matched with another's.
+        sums = [total(np.float32(x)) for x in range(12)]
+        print(f"sums {[int(x) for x in sums]}", flush=True)
         jax_cxl.shutdown()
+        if jax.process_index() == 0:
+            try:
+                total(np.float32(1)).block_until_ready()
+            except jax_cxl.NotInitializedError:
+                print("not running", flush=True)
 
 
 if __name__ == "__main__":

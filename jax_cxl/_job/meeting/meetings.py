@@ -30,14 +30,12 @@ class _Past:
       starts: how often this process has tried to start a runtime of this generation.
       members: the ranks that have continued after an error; None for all.
       lost: ranks whose processes had ended before the last shutdown.
-      failed: whether a rank of this process had given up at the last shutdown.
     """
 
     generation: int = -1
     starts: int = 0
     members: Sequence[int] | None = None
     lost: Sequence[int] = ()
-    failed: bool = False
 
 
 _past = _Past()
@@ -92,12 +90,10 @@ def come_together(
         _check_settings(key, tuning, processes[0])
     generation = max(before, 0)
     if before >= 0 and len(processes) > 1:
-        # A rank that had given up when it shut down may have launched a program a different number
-        # of times than the other ranks. Calls of the ranks are matched by these numbers, so all
-        # ranks need newly compiled programs.
-        what = "call jax_cxl.initialize() again"
-        told = arrival.exchange(f"{key}/failed", f"{_past.failed:d}", processes, what)
-        generation += "1" in told
+        # The processes may have launched a program different numbers of times: before they shut
+        # down, or while jax_cxl was not running. Calls of the ranks are matched by these numbers,
+        # so all ranks need newly compiled programs.
+        generation += 1
     pool = _meet(key, spec, platform, processes, members)
     if 0 <= before < generation:
         jax.clear_caches()  # Programs that were compiled before must not communicate.
@@ -110,14 +106,13 @@ def remember(meeting: pools.Meeting) -> None:
     if meeting.generation != max(_past.generation, 0):
         _past = _Past(starts=1)
     _past.generation = meeting.generation
-    _past.failed = False
     everyone = len(meeting.members) == jax.device_count()
     _past.members = None if everyone else list(meeting.members)
 
 
-def note_end(lost: Sequence[int], failed: bool) -> None:
-    """Remembers how a runtime of this process has ended. `_Past` describes the arguments."""
-    _past.lost, _past.failed = lost, failed
+def note_end(lost: Sequence[int]) -> None:
+    """Remembers which ranks were lost when a runtime of this process ended."""
+    _past.lost = lost
 
 
 def somebody_was_lost() -> bool:
