@@ -108,8 +108,8 @@ class StoreTest(Case):
         self.assertEqual(version, wanted)
         self.assertTrue(self.job.was_whole(version, of), (version, of))
 
-    @pytest.mark.sample(5)
     @parameterized.product(act=ALL, sharding=(None, ONE, SPREAD))
+    @pytest.mark.sample(5)
     def test_read(self, act, sharding):
         self.run_all(act, lambda store: self.newest(store.read("a", like(sharding))))
 
@@ -117,8 +117,8 @@ class StoreTest(Case):
     def test_read_all_leaves(self, act):
         self.run_all(act, lambda store: self.newest(store.read("a")))
 
-    @pytest.mark.sample(7)
     @parameterized.product(act=ALL, with_like=(False, True))
+    @pytest.mark.sample(7)
     def test_read_into(self, act, with_like):
         before = self.open()
 
@@ -137,8 +137,8 @@ class StoreTest(Case):
         self.job.begin = begin_and_read
         self.run_all(act, call)
 
-    @pytest.mark.sample(3)
     @parameterized.product(act=("half", "1", "keep", "keep_1", "3_keep"), than=(0, 1))
+    @pytest.mark.sample(3)
     def test_read_newer(self, act, than):
         if act == "half" and not than:
             return  # There is no newer version.
@@ -152,8 +152,8 @@ class StoreTest(Case):
         # Without a newer version, the call loads again and again.
         self.run_all(act, call, most=1000 if than else 60)
 
-    @pytest.mark.sample(5)
     @parameterized.product(act=ALL, which=("start", "first"))
+    @pytest.mark.sample(5)
     def test_read_version(self, act, which):
         def call(store):
             wanted = getattr(self.job, which)
@@ -181,14 +181,14 @@ class StoreTest(Case):
 
         return later
 
-    @pytest.mark.sample(7)
     @parameterized.product(act=ALL, sharding=(None, ONE))
+    @pytest.mark.sample(7)
     def test_view(self, act, sharding):
         like_ = None if sharding is None else like(sharding)
         self.run_all(act, lambda store: self.view(store, like=like_))
 
-    @pytest.mark.sample(5)
     @parameterized.parameters(*ALL)
+    @pytest.mark.sample(5)
     def test_view_of_a_version(self, act):
         def call(store):
             wanted = self.job.start
@@ -216,8 +216,8 @@ class StoreTest(Case):
 
         self.run_all(act, call)
 
-    @pytest.mark.sample(7)
     @parameterized.product(act=ALL, command=("check", "list"))
+    @pytest.mark.sample(7)
     def test_command(self, act, command):
         def call(_):
             printed, problems = io.StringIO(), io.StringIO()
@@ -235,8 +235,8 @@ class StoreTest(Case):
 
         self.run_all(act, call)
 
-    @pytest.mark.sample(3)
     @parameterized.product(act=("half", "1", "keep", "keep_1", "3_keep"), ahead=(False, True))
+    @pytest.mark.sample(3)
     def test_fetch(self, act, ahead):
         x = jax.device_put(tree(0)["x"], ONE)
 
@@ -331,8 +331,8 @@ class SnapshotsTest(Case):
 
         self.run_all(act, call)
 
-    @pytest.mark.sample(7)
     @parameterized.product(act=ALL, sharding=(None, ONE, SPREAD))
+    @pytest.mark.sample(7)
     def test_restore_latest(self, act, sharding):
         def call(snapshots):
             step, of = snapshots.restore_latest(like(sharding))
@@ -340,8 +340,8 @@ class SnapshotsTest(Case):
 
         self.run_all(act, call)
 
-    @pytest.mark.sample(9)
     @parameterized.product(act=ALL, which=("start", "first"), sharding=(None, SPREAD))
+    @pytest.mark.sample(9)
     def test_restore(self, act, which, sharding):
         def call(snapshots):
             step = getattr(self.job, which)
