@@ -1,6 +1,7 @@
 """Readers of a store, while another job acts at each single load of the reader."""
 
 import contextlib
+import gc
 import io
 import os
 import re
@@ -178,6 +179,8 @@ class StoreTest(Case):
             for name, x in view.tree.items():
                 np.testing.assert_array_equal(x, values[name])
             view.close()
+            del x
+            gc.collect()  # JAX keeps an array that it has made of a view until then.
 
         return later
 
