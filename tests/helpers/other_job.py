@@ -39,7 +39,8 @@ class OtherJob:
         self._seen: dict[int, set[int]] = {}
         self._newest: dict[int, set[int]] = {}
         self._open()
-        self.publish(KEEP + 1)
+        # One more than there are areas: the newest version is not in the area that is read first.
+        self.publish(KEEP + 2)
 
     def _open(self) -> None:
         self._store = jax_cxl.Store(self.where)
