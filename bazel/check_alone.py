@@ -43,6 +43,12 @@ def _by_itself(file: pathlib.Path, options: list[str]) -> list[str]:
     return [*options, "-fsyntax-only", "-x", "c++", *source]
 
 
+def _first_include(source: pathlib.Path) -> pathlib.Path | None:
+    """Returns the file that a source includes first, or None."""
+    first = re.search(r'^#include "(cc/[^"]+)"|^#include', source.read_text(), re.MULTILINE)
+    return _ROOT / first[1] if first and first[1] else None
+
+
 def _nearest(header: pathlib.Path, sources: dict[pathlib.Path, list[str]]) -> list[str] | None:
     """Returns the options of a source that shares most folders with `header`, or None."""
     kernels = header.suffix == ".cuh"
@@ -58,7 +64,9 @@ def _commands(entries: list[dict[str, str]]) -> dict[pathlib.Path, list[str]]:
     paths = {pathlib.Path(entry["file"]): entry["command"] for entry in entries}
     sources = {path: _options(each) for path, each in paths.items() if path.is_relative_to(_CC)}
     files = dict(sources)
-    for header in sorted([*_CC.rglob("*.h"), *_CC.rglob("*.cuh")]):
+    # A header that a source includes before all else is by itself there.
+    shown = {_first_include(source) for source in sources}
+    for header in sorted({*_CC.rglob("*.h"), *_CC.rglob("*.cuh")} - shown):
         if options := _nearest(header, sources):
             files[header] = options
     return {file: _by_itself(file, options) for file, options in files.items()}
