@@ -135,7 +135,8 @@ class Store:
           name: 1 to 128 printable bytes.
           tree: as for `Snapshots.save`.
           version: a number greater than the last version. The default is the last version plus one,
-            or 0 for the first version.
+            or 0 for the first version. A version that was damaged, or that a lost job had begun,
+            also counts as the last one then.
           keep: how many versions are kept, at least 2 (the default). It is fixed when the name is
             new.
           copy: as for `Snapshots.save`.

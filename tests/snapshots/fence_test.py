@@ -207,7 +207,7 @@ class GoneTest(parameterized.TestCase):
             for token in range(1, 1000):
                 section.claim = claim = fence.take(section, last, token, 0, 0)
                 self.assertEqual(claim.chosen(section), 0)
-                claim.begin(section, 7)
+                claim.begin(section, 7, 7)
                 claim.choose(section, 7)
                 if claim.slot in slots:
                     return

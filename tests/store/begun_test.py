@@ -11,6 +11,8 @@ from interleaved import X, publish
 import jax_cxl
 from jax_cxl._commands.store import cli
 from jax_cxl._store.memory import catalog, checksum, layout
+from jax_cxl._store.memory.section import Section
+from jax_cxl._store.reading import validity
 
 
 class BegunTest(harness.StoreTest):
@@ -55,6 +57,32 @@ class BegunTest(harness.StoreTest):
             found = store.read("a")
             self.assertEqual(found.version, 3 + parity)
             np.testing.assert_array_equal(found.tree["x"], X + 4)
+
+    @parameterized.parameters(0, 1)
+    def test_the_number_of_a_damaged_version_is_not_used_again(self, parity):
+        paths = [f"{self.path}{i}" for i in range(3 if parity else 1)]
+        self.where = f"file:{','.join(paths)}?size=32MiB"
+        with jax_cxl.Store(self.where, parity=parity) as store:
+            for k in range(3):
+                publish(store, "a", X + k)
+            section = Section.find(store._devices, "a")
+            newest = validity.all_valid(section)[0][0].number
+            offset = section.geometry.record(newest, 0)
+        del store, section
+        for path in paths:
+            with open(path, "r+b") as file:
+                file.seek(offset + 32)
+                file.write(b"\xff" * 8)
+        for version in (3, 4):  # The second job takes over what the first one knew.
+            with self.open() as store:
+                self.assertEqual(store.read("a").version, 1 if version == 3 else 3)
+                self.assertEqual(store.publish("a", {"x": X + version}), version)
+                store.wait("a")
+        with self.open() as store:
+            store.delete("a")
+            self.assertEqual(store.publish("a", {"x": X}), 0)
+            self.assertEqual(store.publish("a", {"x": X}, version=1 << 62), 1 << 62)
+            self.assertEqual(store.publish("a", {"x": X}), (1 << 62) + 1)
 
     def test_each_flipped_bit_is_noticed(self):
         for number in (1, 2, 1000, (1 << 40) - 1):

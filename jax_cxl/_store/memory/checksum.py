@@ -6,6 +6,8 @@ from typing import Any
 
 from jax_cxl import errors
 
+NUMBERS = 1 << 40  # how many numbers fit in a word with a checksum
+
 
 def of(data: Any) -> int:
     """Returns the checksum of an object with a buffer.
@@ -24,13 +26,13 @@ def seal(data: bytes, size: int) -> bytes:
 
 
 def seal_number(number: int) -> int:
-    """Returns a number below 2**40 as a word that has its own checksum of 24 bits."""
+    """Returns a number below `NUMBERS` as a word that has its own checksum of 24 bits."""
     return number | (of(struct.pack("<Q", number)) >> 40) << 40 if number else 0
 
 
 def number_of(word: int) -> int | None:
     """Returns the number in a word of `seal_number`; None if the word is damaged."""
-    number = word & ((1 << 40) - 1)
+    number = word & (NUMBERS - 1)
     return number if seal_number(number) == word else None
 
 

@@ -107,12 +107,13 @@ class Claim:
                 section.devices.write_entry(device, offset, self._released.to_bytes())
         section.claim = None
 
-    def begin(self, section: Section, number: int) -> None:
+    def begin(self, section: Section, number: int, version: int) -> None:
         """Records that the job may begin a save, before anything in that save's area changes."""
+        begun = section.geometry.begun(self.slot)
         for device in section.geometry.mirrors:
-            section.store_word(
-                device, section.geometry.begun(self.slot), checksum.seal_number(number)
-            )
+            section.store_word(device, begun, checksum.seal_number(number))
+            if version + 1 < checksum.NUMBERS:
+                section.store_word(device, begun + 16, checksum.seal_number(version + 1))
 
     def choose(self, section: Section, number: int) -> None:
         """Tells the other processes of the job which save they begin."""
@@ -274,7 +275,7 @@ def _deleted(section: Section) -> DeletedError:
 
 
 def next_number(
-    section: Section, last: int, newest_valid: int, base: int
+    section: Section, last: int, newest_valid: int, base: int, version: int
 ) -> tuple[Record | None, int] | None:
     """Begins the next save: chooses its number, and erases the version that is in its area.
 
@@ -283,6 +284,7 @@ def next_number(
       last: number of the last save.
       newest_valid: number of the newest valid version; 0: none.
       base: number of a version that has to stay; 0: none.
+      version: the version that is saved.
 
     Returns:
       The record that the first process had in the area, and the number; None if processes are
@@ -299,7 +301,7 @@ def next_number(
         if area == claim.retired or area in spared or _is_read(section, number):
             continue
         old = section.record(number, 0)
-        claim.begin(section, number)
+        claim.begin(section, number, version)
         for device in section.geometry.mirrors:
             section.store_word(device, section.geometry.record(number, 0), 0)
         # From now on no process begins to read the old version. But one may have begun after the

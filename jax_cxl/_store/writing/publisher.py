@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from jax_cxl import errors
 from jax_cxl._job import configuration
 from jax_cxl._store import agreement, arguments
-from jax_cxl._store.memory import catalog
+from jax_cxl._store.memory import begun, catalog
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import validity
 from jax_cxl._store.trees import collector, flatten, replicas, sizes
@@ -87,6 +87,7 @@ class Publisher:
         self._base = 0  # number of the version from which the job continues; 0: none
         self._newest = 0  # number of the newest valid version; 0: none
         self._newest_version = -1  # the newest valid version when the processes agreed; -1: none
+        self._used = -1  # the greatest version that a job had begun to publish then; -1: none
 
     @property
     def newest_version(self) -> int | None:
@@ -176,7 +177,8 @@ class Publisher:
             problem: Exception | None = None
             try:
                 section.devices.check_paths()
-                version = self._version + 1 if version is None else arguments.step(version)
+                following = max(self._version, self._used) + 1
+                version = arguments.step(following if version is None else version)
                 arguments.check_grows(version, self._version)
                 flat = describe(together.writers)
             except Exception as error:
@@ -189,7 +191,11 @@ class Publisher:
             description = together.agree(flat, version)
             needed = sizes.section_bytes(description, flat.values, section.geometry)
             section.check_room(needed, self._advice)
-            old, number = self._begin() if together.own == 0 else (None, together.number(self.last))
+            old, number = None, 0
+            if together.own == 0:
+                old, number = self._begin(version)
+            else:
+                number = together.number(self.last)
             selection = self._select(flat, description, together.own)
             flat = flatten.Flat(description, flat.arrays, flat.values)
             batches = batches_of(flat, selection)
@@ -289,7 +295,9 @@ class Publisher:
         current = catalog.is_current(section.devices, section.entry)
         # Another job may publish meanwhile, so all take what the first process has found.
         numbers = (found[0][0].number, found[0][0].version + 1) if found else (0, 0)
-        known = agreement.gather([section.entry.identity, current, *numbers])
+        # The number of a version stays used if its records were damaged.
+        used = begun.last_version(section) + 1
+        known = agreement.gather([section.entry.identity, current, *numbers, used])
         self._newest, self._newest_version = known[0][2], known[0][3] - 1
         for process, (identity, *_) in zip(writers, known, strict=True):
             if identity != known[0][0]:
@@ -304,6 +312,7 @@ class Publisher:
             self._base = self._newest
         if self._shared:
             self._version = max(self._version, self._newest_version)
+            self._used = known[0][4] - 1
         own = writers.index(agreement.own())
         self._agreement = SaveAgreement(section, max(tokens), writers, own)
         return self._agreement
@@ -345,7 +354,7 @@ class Publisher:
             self.section, together.token, together.writers, together.own
         )
 
-    def _begin(self) -> tuple[Any, int]:
+    def _begin(self, version: int) -> tuple[Any, int]:
         """Begins the next save: chooses its number, and erases the old version in its area.
 
         Returns this process's record of the old version (None if there was none), and the number.
@@ -354,9 +363,9 @@ class Publisher:
         base = self._base if self.last == self._agreed else 0
         end = time.monotonic() + configuration.from_environment().timeout
         while True:
-            begun = fence.next_number(section, self.last, self._newest, base)
-            if begun is not None:
-                return begun
+            found = fence.next_number(section, self.last, self._newest, base, version)
+            if found is not None:
+                return found
             if time.monotonic() > end:
                 readers = [
                     who
