@@ -290,7 +290,17 @@ Status Endpoint::CheckStall(Clock::time_point now,
         {&channel->members(), channel->unmatched(), channel->needed_pool()});
   for (const LocalWait& wait : local_waits_)
     calls.push_back({&wait.ranks, wait.call.get()});
-  return stall_detector_.Check(now, calls, recorder_.calls());
+  CXL_ASSIGN_OR_RETURN(const Call* failing,
+                       stall_detector_.Check(now, calls, recorder_.calls()));
+  if (failing == nullptr) return OkStatus();
+  const uint64_t program = failing->program_hash;
+  const uint32_t launch = failing->launch_number;
+  const Status left_out = LeftOut(*failing);
+  for (Channel* channel : busy)
+    channel->EndLaunch(program, launch, left_out, &finished_);
+  stall_detector_.NoteProgress();
+  Finish();
+  return OkStatus();
 }
 
 void Endpoint::Fail(const Status& status) {

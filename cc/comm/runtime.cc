@@ -108,6 +108,11 @@ void Runtime::NoteFailedProgram(const std::string& reason) const {
     for (int rank : host.ranks) host.peers->NoteFailedProgram(rank, reason);
 }
 
+void Runtime::NoteFailedCallbacks(int count) const {
+  for (const Host& host : hosts_)
+    for (int rank : host.ranks) host.peers->NoteFailedCallbacks(rank, count);
+}
+
 Status Runtime::failure() const {
   for (const auto& [ordinal, local] : by_ordinal_)
     if (Status status = peers()->GaveUp(local.rank); !status.ok())

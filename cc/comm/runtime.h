@@ -58,6 +58,7 @@ class Runtime {
   // Tells the other ranks that a program over several processes has failed in
   // this process, outside of its collectives.
   void NoteFailedProgram(const std::string& reason) const;
+  void NoteFailedCallbacks(int count) const;
 
   struct Local {
     int rank;

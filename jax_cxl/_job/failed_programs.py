@@ -26,7 +26,10 @@ _POLL_SECONDS = 0.05
 _told: list[str] = []
 _looking = threading.local()
 _ending = threading.Event()
-_threads: set[threading.Thread] = set()
+# For each host callback that has failed, and whose program may not have ended: a thread that waits
+# for the end, the text of the error, and what ends the wait.
+_failing: dict[threading.Thread, tuple[str, threading.Event]] = {}
+_failing_lock = threading.Lock()
 
 
 def install() -> None:
@@ -40,8 +43,15 @@ def look(reason: str) -> None:
 
     `reason` is the text of an error that is not jax_cxl's.
     """
-    if not getattr(_looking, "now", False) and _some_failed(_arrays()):
+    if getattr(_looking, "now", False):
+        return
+    if _failed_of(_arrays()):
         _tell(reason)
+    with _failing_lock:
+        for text, ended in _failing.values():
+            if text in reason and not ended.is_set():
+                ended.set()
+                break
 
 
 def _tell(reason: str) -> None:
@@ -58,34 +68,58 @@ def _on_callback_failure(error: BaseException) -> None:
     If JAX is still starting such a program, this tells them at once. Otherwise a new thread waits
     until a result of the program has failed. The thread that reads the results may be too late: it
     may wait for another device of this process, whose collective waits for the failed device.
+
+    The program may have started collectives that the other ranks leave out, if it fails there too.
+    It ends once the stall detector has ended them, for which it has to know of the failure.
     """
     reason = f"{type(error).__name__}: {error}"
     if _compat.dispatch.starts_program_over_processes():
         _tell(reason)
-        return
-    arrays = [array for array in _arrays() if not array.is_ready()]
+    arrays = _arrays()
+    running = [array for array in arrays if not array.is_ready()]
+    ready = [array for array in arrays if array.is_ready()]
+    ended = threading.Event()
     thread = threading.Thread(
-        target=_wait, args=(arrays, reason), name="jax_cxl failed programs", daemon=True
+        target=_wait,
+        args=(running, ready, reason, ended),
+        name="jax_cxl failed programs",
+        daemon=True,
     )
-    _threads.add(thread)
+    with _failing_lock:
+        _failing[thread] = reason, ended
+        _core.note_failed_callbacks(len(_failing))
     thread.start()
 
 
-def _wait(arrays: list[Any], reason: str) -> None:
+def _wait(running: list[Any], ready: list[Any], reason: str, ended: threading.Event) -> None:
+    """Waits until a result of the program has failed, or `look` has seen its error.
+
+    Args:
+      running: arrays that were results of running programs when the callback failed.
+      ready: arrays that were not, so that they are not of this program.
+      reason: text of the callback's error.
+      ended: is set once the program has ended.
+    """
+    before = {id(array) for array in ready}
     for _ in range(int(_SOON / _POLL_SECONDS)):
         # The results may not exist yet, because JAX makes them only after it has started the
         # program. So look for new arrays each time.
-        if _ending.wait(_POLL_SECONDS):
+        if _ending.wait(_POLL_SECONDS) or ended.is_set():
             break
-        if _some_failed([*arrays, *_arrays()]):
+        failed = _failed_of(a for a in [*running, *_arrays()] if id(a) not in before)
+        if failed:
             _tell(reason)
+        # The program may still run on another device of this process.
+        if any(array.is_deleted() or array.is_ready() for array in failed):
             break
-    _threads.discard(threading.current_thread())
+    with _failing_lock:
+        del _failing[threading.current_thread()]
+        _core.note_failed_callbacks(len(_failing))
 
 
 def _stop() -> None:
     _ending.set()
-    for thread in list(_threads):
+    for thread in list(_failing):
         thread.join()
 
 
@@ -94,10 +128,11 @@ def _arrays() -> list[Any]:
     return [array for array in jax.live_arrays() if not array.is_fully_addressable]
 
 
-def _some_failed(arrays: Iterable[Any]) -> bool:
+def _failed_of(arrays: Iterable[Any]) -> list[Any]:
+    """Returns those of the arrays of which `_failed` is true."""
     _looking.now = True  # The errors found here must not start another look.
     try:
-        return any(_failed(array) for array in arrays if not array.is_deleted())
+        return [array for array in arrays if not array.is_deleted() and _failed(array)]
     finally:
         _looking.now = False
 

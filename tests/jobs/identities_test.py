@@ -29,6 +29,16 @@ class IdentitiesTest(parameterized.TestCase):
         for ended in run(*options, processes=3):
             self.assertEqual(ended, (400, 0, "", "went on"))
 
+    @parameterized.product(replace=(False, True), processes=(2, 3))
+    def test_all_go_on_after_failures_on_all(self, replace, processes):
+        options = ["--fail=all", "--in_step", "--launches=60", "--threads=1"]
+        for right, wrong, failed, end in run(
+            *options, *["--replace"] * replace, processes=processes
+        ):
+            failures = len(failed.split(","))
+            self.assertGreater(failures, 1)
+            self.assertEqual((right, wrong, end), (60 - failures, 0, "went on"))
+
     @parameterized.parameters("all", "one")
     def test_failures(self, fail):
         ended = run(f"--fail={fail}", "--launches=60", "--threads=1")

@@ -26,6 +26,7 @@ _SEED = flags.DEFINE_integer("seed", 0, "Seed of the plan.")
 _LAUNCHES = flags.DEFINE_integer("launches", 150, "Launches of the plan.")
 _THREADS = flags.DEFINE_integer("threads", 3, "Threads that launch programs.")
 _FAIL = flags.DEFINE_enum("fail", "", ["", "all", "one"], "On which ranks callbacks raise.")
+_IN_STEP = flags.DEFINE_bool("in_step", False, "Whether a launch waits for the one before.")
 
 _SIZE = 2000
 
@@ -177,7 +178,7 @@ def main(_) -> None:
                     turn += 1
                     changed.notify_all()
             _disturb(rng, rank, programs, operand(0))
-            while len(unread) > rng.randrange(6):
+            while len(unread) > (0 if _IN_STEP.value else rng.randrange(6)):
                 finish(*unread.pop(0))
         for each in unread:
             finish(*each)

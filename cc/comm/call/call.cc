@@ -47,6 +47,14 @@ Status WasShutDown() {
       "results (jax.block_until_ready) before jax_cxl.shutdown()");
 }
 
+Status LeftOut(const Call& call) {
+  return Error(Code::kMismatch, "other ranks have left out ",
+               DescribeText(call), ", in launch ", call.launch, " of ",
+               call.program == nullptr ? "a program" : *call.program,
+               ", because the launch has failed there. A host callback has "
+               "also failed on this rank, maybe in this launch");
+}
+
 uint64_t HashDescriptor(const pool::CallDescriptor& descriptor,
                         uint64_t before) {
   uint64_t words[sizeof(descriptor) / sizeof(uint64_t)];

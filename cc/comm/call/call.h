@@ -77,8 +77,12 @@ struct Call {
   std::shared_ptr<const cpu::MemberBuffers> buffers;
   std::string name;  // for messages, as the user wrote it: "psum"
   std::string site;  // "train.py:33 (step)", or empty
-  // For messages: the program that executes the call, or null if it is not
-  // known. Which of its launches this is, and which execution of the call in
+  // The program that executes the call, and which of its launches this is.
+  // Equal on all ranks. 0 if the program is not known.
+  uint64_t program_hash = 0;
+  uint32_t launch_number = 0;
+  // For messages: the name of the program, or null if it is not known. Which of
+  // its launches in this process this is, and which execution of the call in
   // the launch, counted from 1.
   std::shared_ptr<const std::string> program;
   uint64_t launch = 0;
@@ -120,6 +124,15 @@ Status Disagreement(const Group& group, Version first, Version second,
 
 // Returns the error status of a call that had not finished when the job ended.
 Status WasShutDown();
+
+// Returns the error status of a call that other ranks have left out, in a
+// launch that has failed.
+Status LeftOut(const Call& call);
+
+// Returns true if a launch of a program executes the call.
+inline bool IsOf(const Call& call, uint64_t program, uint32_t launch) {
+  return call.program_hash == program && call.launch_number == launch;
+}
 
 pool::CallDescriptor Describe(const Call& call);
 

@@ -64,6 +64,16 @@ class Peers {
   // In that case, `self` still runs a program that has ended on `rank`.
   Status FailedMoreThan(int rank, int self) const;
 
+  // Notes how many host callbacks have failed in the process of `rank`, a rank
+  // of this process, whose programs have not ended yet.
+  void NoteFailedCallbacks(int rank, int count) {
+    peers_[rank]->failed_callbacks = count;
+  }
+  // Returns true if a program of `rank` has failed, but has not ended yet.
+  bool ProgramFails(int rank) const {
+    return peers_[rank]->failed_callbacks > 0;
+  }
+
   // Tells the other ranks that `rank`, a rank of this process, has started
   // `started` calls and will start no more. `reason` is the status or exception
   // with which the program ends, or empty if there was no error. `program_ends`
@@ -90,6 +100,7 @@ class Peers {
     std::atomic<double> last_change_s{0};
     std::atomic<bool> lost{false};
     std::atomic<bool> ended{false};
+    std::atomic<int> failed_callbacks{0};
     std::string name;
     ProcessIdentity process = {};
     std::string host;

@@ -37,6 +37,12 @@ std::string FullText(const UnmatchedCall& unmatched) {
   return text.str();
 }
 
+const UnmatchedCall& Oldest(const std::vector<UnmatchedCall>& calls) {
+  return *std::ranges::min_element(calls, {}, [](const UnmatchedCall& each) {
+    return each.call->submitted;
+  });
+}
+
 }  // namespace
 
 StallDetector::StallDetector(pool::Pool* pool, Peers* peers, int rank)
@@ -44,24 +50,29 @@ StallDetector::StallDetector(pool::Pool* pool, Peers* peers, int rank)
 
 void StallDetector::NoteProgress() {
   progressed_ = true;
+  Retract();
+}
+
+void StallDetector::Retract() {
   if (version_ % 2 == 0) return;
   doorbells_.Ring(&pool_->rank_page(rank_)->stall.version, ++version_);
   seen_.clear();
 }
 
-Status StallDetector::Check(Clock::time_point now,
-                            const std::vector<UnmatchedCall>& calls,
-                            uint64_t started) {
+Result<const Call*> StallDetector::Check(
+    Clock::time_point now, const std::vector<UnmatchedCall>& calls,
+    uint64_t started) {
   if (std::exchange(progressed_, false)) last_progress_ = now;
-  if (now - last_progress_ < kStallTime || calls.empty()) return OkStatus();
+  if (now - last_progress_ < kStallTime || calls.empty()) return nullptr;
   for (const UnmatchedCall& entry : calls)
-    if (entry.call == nullptr) return OkStatus();
+    if (entry.call == nullptr) return nullptr;
+  if (peers_->ProgramFails(rank_) != fails_) Retract();
   if (version_ % 2 == 0) Publish(calls, started);
 
   std::vector<StalledRank> cycle = FindWaitCycle();
   if (cycle.size() < 2) {
     seen_.clear();
-    return OkStatus();
+    return nullptr;
   }
   if (seen_.empty()) idle_.Start();
   const auto stall = [](const StalledRank& stalled) {
@@ -69,18 +80,22 @@ Status StallDetector::Check(Clock::time_point now,
   };
   if (!std::ranges::equal(cycle, seen_, {}, stall, stall)) {
     seen_ = std::move(cycle);
-    return OkStatus();
+    return nullptr;
   }
   if (!idle_.Check()) {
     // The process has done something since idle_.Start. Even if its threads are
     // idle at this moment, this proves nothing, because a computation may have
     // ended just now. So measure again.
     idle_.Start();
-    return OkStatus();
+    return nullptr;
   }
   doorbells_.Ring(&pool_->rank_page(rank_)->stall_beats.word, ++beats_);
   for (size_t i = 1; i < cycle.size(); ++i)
-    if (cycle[i].beats < seen_[i].beats + kBeatsAfter) return OkStatus();
+    if (cycle[i].beats < seen_[i].beats + kBeatsAfter) return nullptr;
+  if (cycle[0].stall.failed != 0) return Oldest(calls).call;
+  // The others may continue once these ranks have ended their calls.
+  for (const StalledRank& stalled : cycle)
+    if (stalled.stall.failed != 0) return nullptr;
   return Report(cycle);
 }
 
@@ -89,18 +104,20 @@ void StallDetector::Publish(const std::vector<UnmatchedCall>& calls,
   pool::RankStall& shared = pool_->rank_page(rank_)->stall;
   pool::RankStall entry = {};
   entry.version = doorbells_.Word(version_);
-  const UnmatchedCall* oldest = &calls[0];
+  const UnmatchedCall& oldest = Oldest(calls);
   for (const UnmatchedCall& unmatched : calls) {
     for (int32_t member : *unmatched.members)
       entry.waits_for[member / 64] |= uint64_t{1} << member % 64;
-    if (unmatched.call->submitted < oldest->call->submitted)
-      oldest = &unmatched;
     entry.needs_pool_bytes =
         std::max(entry.needs_pool_bytes, unmatched.needed_pool_bytes);
   }
   entry.started = started;
-  std::snprintf(entry.call, sizeof(entry.call), "%s",
-                FullText(*oldest).c_str());
+  std::snprintf(entry.call, sizeof(entry.call), "%s", FullText(oldest).c_str());
+  fails_ = peers_->ProgramFails(rank_);
+  // A call in levels has other ranks of the process to wait for, which would
+  // not learn that it has ended.
+  entry.failed =
+      fails_ && oldest.call->program_hash != 0 && !oldest.call->in_levels;
   pool::StoreWords(&shared, entry);
   pool_->coherence().PublishPayload(&shared, sizeof(shared));
   doorbells_.Ring(&shared.version, ++version_);

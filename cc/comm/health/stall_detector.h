@@ -49,8 +49,14 @@ class StallDetector {
   // collectives that the rank has ever started. Fails if the ranks can never
   // continue: with kResourceExhausted if one of them waits for memory,
   // otherwise with kMismatch.
-  Status Check(Clock::time_point now, const std::vector<UnmatchedCall>& calls,
-               uint64_t started);
+  //
+  // If a launch has failed on several ranks, each of them leaves out the calls
+  // that it has not started. Then the ranks can continue once each has ended
+  // the calls of this launch that it has started. Returns a call of the launch
+  // if this rank has to do so. Otherwise returns null.
+  Result<const Call*> Check(Clock::time_point now,
+                            const std::vector<UnmatchedCall>& calls,
+                            uint64_t started);
 
  private:
   // A rank that has published that it has stalled.
@@ -62,6 +68,8 @@ class StallDetector {
   };
 
   void Publish(const std::vector<UnmatchedCall>& calls, uint64_t started);
+  // Ends the time for which this rank has stalled.
+  void Retract();
   // Returns this rank, and then all ranks that it waits for, directly or
   // indirectly. Empty unless all of them have stalled.
   std::vector<StalledRank> FindWaitCycle() const;
@@ -75,6 +83,7 @@ class StallDetector {
   bool progressed_ = true;
   Clock::time_point last_progress_;
   uint64_t version_ = 0;  // odd: published
+  bool fails_ = false;    // as published
   uint64_t beats_ = 0;
   Idle idle_;
   std::vector<StalledRank> seen_;  // the cycle when it was first seen

@@ -30,7 +30,8 @@ class Rank {
 
   // Starts a sum whose identity is `identity`. Ranks that use another identity
   // are in another call.
-  void Start(uint64_t identity, const std::vector<int32_t>& members) {
+  void Start(uint64_t identity, const std::vector<int32_t>& members,
+             uint32_t launch = 1) {
     auto call = std::make_unique<Call>();
     call->identity = identity;
     call->request.op = plan::Op::kAllReduce;
@@ -45,6 +46,8 @@ class Rank {
     call->name = "call" + std::to_string(identity);
     call->site = "test.py:" + std::to_string(identity);
     call->program = std::make_shared<const std::string>("jit_step");
+    call->program_hash = 5;
+    call->launch_number = launch;
     call->launch = identity + 1;
     call->execution = identity;
     done_.push_back(std::make_unique<Countdown>(1));
@@ -88,6 +91,13 @@ class StallDetectorTest : public testing::Test {
             << word << " on rank " << rank << ": " << status.message();
     }
     EXPECT_LT(Clock::now() - start_, kSoon);
+  }
+
+  static void ExpectLeftOut(const Status& status) {
+    EXPECT_EQ(status.code(), Code::kMismatch);
+    EXPECT_NE(status.message().find("other ranks have left out call"),
+              std::string::npos)
+        << status.message();
   }
 
   std::unique_ptr<World> world_;
@@ -181,6 +191,60 @@ TEST_F(StallDetectorTest, NotWhileCallsComeAndGo) {
     const Status status = ranks_[r].Wait();
     EXPECT_TRUE(status.ok()) << status.message();
   }
+}
+
+// Launch 1 has failed on all ranks. Ranks 0 and 1 had started different calls
+// of it, and rank 2 is in launch 2.
+TEST_F(StallDetectorTest, CallsOfAFailedLaunchEnd) {
+  Make(3, 300);
+  for (int r : {0, 1}) world_->peers(r).NoteFailedCallbacks(r, 1);
+  ranks_[0].Start(7, {0, 1, 2}, 1);
+  ranks_[0].Start(70, {0, 1}, 1);
+  ranks_[1].Start(8, {0, 1, 2}, 1);
+  Rank next[] = {{world_.get(), 0}, {world_.get(), 1}, {world_.get(), 2}};
+  next[2].Start(9, {0, 1, 2}, 2);
+  // The calls of one rank may end only once the other rank is in launch 2.
+  const auto go_on = [&](int r) {
+    ExpectLeftOut(ranks_[r].Wait());
+    world_->peers(r).NoteFailedCallbacks(r, 0);
+    next[r].Start(9, {0, 1, 2}, 2);
+  };
+  std::thread other(go_on, 1);
+  go_on(0);
+  other.join();
+  for (Rank& rank : next) {
+    const Status status = rank.Wait();
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+  // The other ranks start a call that rank 0 has ended.
+  for (int r : {1, 2}) {
+    next[r].Start(7, {0, 1, 2}, 1);
+    next[r].Start(10, {0, 1, 2}, 3);
+  }
+  next[0].Start(10, {0, 1, 2}, 3);
+  const Status status = next[0].Wait();
+  EXPECT_EQ(status.code(), Code::kMismatch);
+  EXPECT_NE(status.message().find("starts a call of a launch that has failed"),
+            std::string::npos)
+      << status.message();
+  for (int r : {1, 2}) next[r].Wait();
+}
+
+// A failed launch does not hide a mismatch of later ones.
+TEST_F(StallDetectorTest, MismatchAfterAFailedLaunch) {
+  Make(2, 300);
+  world_->peers(0).NoteFailedCallbacks(0, 1);
+  ranks_[0].Start(7, {0, 1}, 1);
+  ranks_[1].Start(8, {0, 1}, 1);
+  ExpectLeftOut(ranks_[0].Wait());
+  world_->peers(0).NoteFailedCallbacks(0, 0);
+  ranks_[0].Start(9, {0, 1}, 2);
+  const Status status = ranks_[1].Wait();
+  ranks_[0].Wait();
+  EXPECT_EQ(status.code(), Code::kMismatch);
+  EXPECT_NE(status.message().find("the ranks wait for each other"),
+            std::string::npos)
+      << status.message();
 }
 
 TEST_F(StallDetectorTest, RankThatLeftNormally) {

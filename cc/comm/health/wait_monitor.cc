@@ -112,6 +112,8 @@ WaitMonitor::BlockingRank WaitMonitor::DescribeWait(const Wait& wait,
 Status WaitMonitor::CheckProgram(int rank, Clock::time_point now) {
   Status failed = peers_->FailedMoreThan(rank, group_.rank());
   if (failed.ok()) return failed;
+  // Here the program may end only once the StallDetector ends its calls.
+  if (peers_->ProgramFails(group_.rank())) return OkStatus();
   if (!failed_since_) failed_since_ = now;
   return Seconds(now - *failed_since_) < kOwnFailureS ? OkStatus() : failed;
 }

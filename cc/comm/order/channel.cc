@@ -190,6 +190,16 @@ Status Channel::CheckPeers(Clock::time_point now) {
                              now);
 }
 
+void Channel::EndLaunch(uint64_t program, uint32_t launch, const Status& status,
+                        std::vector<Finished>* finished) {
+  std::erase_if(waiting_, [&](StartedCall& started) {
+    if (!IsOf(*started.call, program, launch)) return false;
+    finished->push_back({std::move(started.call), status});
+    return true;
+  });
+  if (negotiation_) negotiation_->EndLaunch(program, launch, status, finished);
+}
+
 void Channel::Fail(const Status& status, std::vector<Finished>* finished) {
   if (current_) finished->push_back({std::move(current_), status});
   execution_.reset();

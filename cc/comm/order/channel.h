@@ -55,6 +55,11 @@ class Channel {
   // unusable: the caller finishes all its calls with that error.
   Result<bool> Progress(std::vector<Finished>* finished);
 
+  // Finishes with `status` the calls of a launch that some member has not
+  // started. The other members must never start them.
+  void EndLaunch(uint64_t program, uint32_t launch, const Status& status,
+                 std::vector<Finished>* finished);
+
   // Finishes every call with `status`.
   void Fail(const Status& status, std::vector<Finished>* finished);
 

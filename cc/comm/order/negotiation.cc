@@ -112,6 +112,7 @@ Negotiation::Match* Negotiation::Add(uint64_t identity) {
   }
   match->identity = identity;
   match->lacks_payload = false;
+  match->ended = false;
   match->num_submitted = 0;
   match->submitted.assign(size(), false);
   match->payloads.assign(size(), nullptr);
@@ -167,6 +168,11 @@ void Negotiation::KeepPayload(Match* match, int member,
 }
 
 Status Negotiation::OnComplete(Match* match, std::vector<Finished>* finished) {
+  if (match->ended)
+    return Error(Code::kMismatch,
+                 "a rank starts a call of a launch that has failed on rank ",
+                 group_.rank(), ", after the others have ended this launch. ",
+                 kSamePrograms);
   if (!match->mine.call_plan->eager) {
     if (leads()) complete_.push_back(match);
     return OkStatus();
@@ -217,6 +223,8 @@ Result<StartedCall> Negotiation::Follow() {
   const uint64_t identity =
       leader.doorbells.coherence().AcquireCopy(slot.identity);
   Match* match = Find(identity);
+  // OnComplete fails once all submissions of the call have arrived here.
+  if (match != nullptr && match->ended) return StartedCall();
   if (match == nullptr || match->mine.call == nullptr ||
       !match->submitted[group_.self])
     return submissions_.Corrupt(
@@ -273,6 +281,20 @@ std::vector<int> Negotiation::WaitingFor() const {
   if (!leads()) return {0};
   for (int member = 1; member < size(); ++member) missing.push_back(member);
   return missing;
+}
+
+void Negotiation::EndLaunch(uint64_t program, uint32_t launch,
+                            const Status& status,
+                            std::vector<Finished>* finished) {
+  for (auto& match : matches_) {
+    if (match->mine.call == nullptr || match->num_submitted == size() ||
+        !IsOf(*match->mine.call, program, launch))
+      continue;
+    finished->push_back({std::move(match->mine.call), status});
+    match->ended = true;
+    std::erase(unsent_, match.get());
+    --pending_;
+  }
 }
 
 void Negotiation::Fail(const Status& status, std::vector<Finished>* finished) {

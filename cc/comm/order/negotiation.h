@@ -84,6 +84,10 @@ class Negotiation {
   // Returns the oldest pending call of this rank, or null if none is pending.
   const Call* oldest() const;
 
+  // See Channel::EndLaunch.
+  void EndLaunch(uint64_t program, uint32_t launch, const Status& status,
+                 std::vector<Finished>* finished);
+
   // Finishes all pending calls with `status`.
   void Fail(const Status& status, std::vector<Finished>* finished);
 
@@ -93,6 +97,7 @@ class Negotiation {
     uint64_t identity = 0;
     StartedCall mine;            // no call: not started here yet
     bool lacks_payload = false;  // some submission came without a payload
+    bool ended = false;          // EndLaunch has finished this rank's call
     int num_submitted = 0;
     // By member.
     std::vector<bool> submitted;

@@ -257,6 +257,8 @@ Status CallSite::Identify(int64_t run_id, int32_t device_ordinal,
   const uint64_t execution = executions_.Next(device_ordinal, run_id);
   const uint64_t site = Mix(program.hash, static_cast<uint64_t>(number_));
   call->identity = Mix(Mix(site, launch), execution);
+  call->program_hash = program.hash;
+  call->launch_number = launch;
   call->program = program.name;
   call->launch = launch - program.FirstLaunch(launch) + 1;
   call->execution = execution + 1;

@@ -33,7 +33,7 @@ inline constexpr uint64_t kPageBytes = 4096;
 inline constexpr char kMagic[8] = {'J', 'A', 'X', 'C', 'X', 'L', 'P', '1'};
 inline constexpr char kKeeperMagic[8] = {'J', 'A', 'X', 'C',
                                          'X', 'L', 'K', '1'};
-inline constexpr uint32_t kLayoutVersion = 6;
+inline constexpr uint32_t kLayoutVersion = 7;
 
 // Each device of a store has two equal superblocks, at these offsets. They are
 // pages that begin with the fields below (jax_cxl/_store/memory/layout.py).
@@ -126,7 +126,9 @@ struct alignas(kInterferenceBytes) RankStall {
   // If a call waits because this rank has too little memory in the pool, the
   // size in bytes of a pool that would have enough. Otherwise 0.
   uint64_t needs_pool_bytes;
-  char call[488];  // zero-terminated
+  // 1: the launch of its oldest call has failed, because of a host callback.
+  uint64_t failed;
+  char call[480];  // zero-terminated
 };
 
 // Reports that a rank has left the job and will start no more calls.

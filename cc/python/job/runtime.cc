@@ -139,6 +139,16 @@ void BindRuntime(nb::module_& m) {
       "Tells the other ranks that a program over several processes has failed "
       "in this process, outside of its collectives.",
       "reason"_a);
+  m.def(
+      "note_failed_callbacks",
+      [](int count) {
+        if (auto runtime = comm::Runtime::Current())
+          runtime->NoteFailedCallbacks(count);
+      },
+      "Notes how many host callbacks have failed in this process whose "
+      "programs "
+      "have not ended yet.",
+      "count"_a);
   m.def("stats", []() {
     auto runtime = comm::Runtime::Current();
     return StatsDict(runtime == nullptr ? comm::Stats() : runtime->stats());

@@ -48,7 +48,7 @@ def main():
         except Exception as error:
             seconds = time.monotonic() - since
             text = " ".join(str(error).split())
-            print(f"{seconds:.1f} s, {type(error).__name__}: {text[-400:]}", flush=True)
+            print(f"{seconds:.1f} s, {type(error).__name__}: {text[-900:]}", flush=True)
         if len(sys.argv) - 1 < jax.device_count():
             time.sleep(8)  # Nobody learns anything by the end of a process.
             break
