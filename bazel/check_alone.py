@@ -51,8 +51,12 @@ def _first_include(source: pathlib.Path) -> pathlib.Path | None:
 
 def _nearest(header: pathlib.Path, sources: dict[pathlib.Path, list[str]]) -> list[str] | None:
     """Returns the options of a source that shares most folders with `header`, or None."""
-    kernels = header.suffix == ".cuh"
-    alike = [source for source in sources if (source.suffix == ".cu") == kernels]
+
+    def compiler(file: pathlib.Path) -> tuple[bool, bool]:
+        # Only folders named cuda see CUDA's own headers.
+        return file.suffix in (".cu", ".cuh"), "cuda" in file.parts
+
+    alike = [source for source in sources if compiler(source) == compiler(header)]
     if not alike:
         return None
     common = {source: len(os.path.commonpath([source, header])) for source in alike}
