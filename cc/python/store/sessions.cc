@@ -63,7 +63,17 @@ void BindSessions(nb::module_& m) {
       .def("living", &Sessions::Living, "slot"_a, "identity"_a)
       .def("lock", &Sessions::Lock, "timeout_s"_a, Unlocked())
       .def("unlock", &Sessions::Unlock)
-      .def("check_locked", &Sessions::CheckLocked);
+      .def("check_locked", &Sessions::CheckLocked)
+      .def(
+          "damaged",
+          [](const Sessions& self) {
+            std::vector<std::pair<int, uint64_t>> found;
+            for (const auto& [device, offset] : self.Damaged())
+              found.emplace_back(device, offset);
+            return found;
+          },
+          Unlocked(),
+          "Returns the device and the offset of each damaged slot.");
 }
 
 }  // namespace jax_cxl

@@ -7,6 +7,8 @@
 #include <atomic>
 #include <bit>
 #include <cstddef>
+#include <iterator>
+#include <limits>
 #include <utility>
 
 #include "cc/base/idle.h"
@@ -29,7 +31,12 @@ constexpr size_t kIdentity = offsetof(SessionSlot, identity) / 8;
 constexpr size_t kHeartbeat = offsetof(SessionSlot, heartbeat) / 8;
 constexpr size_t kChoosing = offsetof(SessionSlot, choosing) / 8;
 constexpr size_t kTicket = offsetof(SessionSlot, ticket) / 8;
+constexpr size_t kProcess = offsetof(SessionSlot, process) / 8;
 constexpr size_t kLeases = offsetof(SessionSlot, leases) / 8;
+constexpr size_t kProcessWords = sizeof(ProcessIdentity) / 8;
+
+// Tickets are small: they grow only while processes wait for the lock.
+constexpr uint64_t kTickets = uint64_t{1} << 32;
 
 std::chrono::nanoseconds SinceBoot() {
   timespec now;
@@ -127,6 +134,51 @@ Result<SessionSlot> Sessions::ReadSlot(int slot) const {
   return status;
 }
 
+// Each word is judged alone, because the slot's owner may be changing the slot,
+// or may have been killed while it did.
+bool Sessions::IsDamaged(int device, int slot) const {
+  const auto load = [&](size_t i) {
+    const Result<uint64_t> word = memory_.LoadWord(device, OffsetOf(slot, i));
+    return word.ok() ? *word : 0;  // A lost device is left out.
+  };
+  if (load(kChoosing) > 1 || load(kTicket) >= kTickets) return true;
+  std::array<uint64_t, kProcessWords> words;
+  for (size_t i = 0; i < kProcessWords; ++i) words[i] = load(kProcess + i);
+  const auto process = std::bit_cast<ProcessIdentity>(words);
+  const auto printable = [](char c) {
+    return c == 0 || (c >= ' ' && c <= '~');
+  };
+  return process.pid < 0 || process.pid > std::numeric_limits<int32_t>::max() ||
+         !std::ranges::all_of(process.boot_id, printable) ||
+         std::end(process.boot_id)[-1] != 0 || std::end(process.host)[-1] != 0;
+}
+
+std::vector<Sessions::DamagedSlot> Sessions::Damaged() const {
+  std::vector<DamagedSlot> found;
+  for (int slot = 0; slot < kMaxSessions; ++slot)
+    for (int device : devices_)
+      if (IsDamaged(device, slot)) found.push_back({device, OffsetOf(slot, 0)});
+  if (found.empty()) return found;
+  // Look again: a repair may be clearing the table.
+  std::this_thread::sleep_for(kSettle);
+  std::erase_if(found, [&](const DamagedSlot& damaged) {
+    const uint64_t slot = (damaged.offset - offset_) / sizeof(SessionSlot);
+    return !IsDamaged(damaged.device, static_cast<int>(slot));
+  });
+  return found;
+}
+
+Status Sessions::CheckDamage() const {
+  const std::vector<DamagedSlot> found = Damaged();
+  if (found.empty()) return OkStatus();
+  return Error(Code::kDataLoss,
+               "the table of sessions of this store is damaged (", found.size(),
+               " slots, the first at offset ", found[0].offset, " of device ",
+               found[0].device,
+               "). End all programs that use the store, then repair it by "
+               "`python -m jax_cxl store repair`");
+}
+
 int Sessions::LeaseOf(int device, int slot, uint64_t what) const {
   for (int i = 0; i < kMaxLeases; ++i) {
     const Result<uint64_t> word =
@@ -151,6 +203,8 @@ bool Sessions::IsLiving(int slot, const SessionSlot& read) {
 Result<bool> Sessions::TryToTake(int slot, uint64_t identity) {
   CXL_ASSIGN_OR_RETURN(const SessionSlot found, ReadSlot(slot));
   if (IsLiving(slot, found)) return false;
+  for (int device : devices_)
+    if (IsDamaged(device, slot)) return false;
   CXL_RETURN_IF_ERROR(Store(slot, kIdentity, identity));
   std::this_thread::sleep_for(kSettle);
   for (uint64_t word : Load(slot, kIdentity))
@@ -185,6 +239,7 @@ Result<Sessions::Own> Sessions::Enter() {
     beating_->thread = StartOwnThread([this] { Beat(); });
     return Own{slot_, identity_};
   }
+  CXL_RETURN_IF_ERROR(CheckDamage());
   return Error(Code::kResourceExhausted, "all ", kMaxSessions,
                " sessions of this memory are in use: close some of the "
                "programs that read it");
@@ -318,6 +373,7 @@ Status Sessions::Lock(double timeout_s) {
       Clock::now() + std::chrono::duration_cast<Clock::duration>(timeout);
   Status status = [&]() -> Status {
     CXL_ASSIGN_OR_RETURN(const Own own, Enter());
+    CXL_RETURN_IF_ERROR(CheckDamage());
     {
       std::lock_guard lock(mutex_);
       locked_epoch_ = epoch_;

@@ -126,6 +126,14 @@ class Sessions {
   // Fails if this process may have lost the lock because it was stopped.
   Status CheckLocked();
 
+  // A slot with words that no process stores, on one device. If no process uses
+  // the memory, zeros repair it.
+  struct DamagedSlot {
+    int device;
+    uint64_t offset;
+  };
+  std::vector<DamagedSlot> Damaged() const;
+
  private:
   struct Seen {
     uint64_t identity = 0;
@@ -145,6 +153,8 @@ class Sessions {
   std::vector<uint64_t> Load(int slot, size_t word) const;
   uint64_t LoadMax(int slot, size_t word) const;
   Result<SessionSlot> ReadSlot(int slot) const;
+  bool IsDamaged(int device, int slot) const;
+  Status CheckDamage() const;  // kDataLoss if a slot is damaged
   // Returns the index of the lease of a slot that is for `what`, or -1 if there
   // is none.
   int LeaseOf(int device, int slot, uint64_t what) const;

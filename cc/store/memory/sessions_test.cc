@@ -6,15 +6,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cc/store/memory/persistent_memory.h"
@@ -244,6 +249,52 @@ TEST_F(EndedTest, AProcessOfThisHostEndsAtOnce) {
   waitpid(child, &status, 0);
   Sessions session(*memory_, {0}, kTable);
   EXPECT_TRUE(session.HoldersOf(7)->empty());
+}
+
+TEST_F(EndedTest, DamageIsNamed) {
+  const auto store = [&](int slot, size_t at, uint64_t word) {
+    const uint64_t begin = kTable + slot * sizeof(SessionSlot);
+    return memory_->StoreWord(0, begin + at, word).ok();
+  };
+  constexpr size_t kProcess = offsetof(SessionSlot, process);
+  for (const auto& [at, word] : std::vector<std::pair<size_t, uint64_t>>{
+           {offsetof(SessionSlot, choosing), 2},
+           {offsetof(SessionSlot, ticket), ~uint64_t{0}},
+           {kProcess, uint64_t{1} << 63},
+           {kProcess + offsetof(ProcessIdentity, boot_id), 0x80},
+           {kProcess + sizeof(ProcessIdentity) - 8, ~uint64_t{0}}}) {
+    Sessions session(*memory_, {0}, kTable);
+    ASSERT_TRUE(store(9, at, word));
+    EXPECT_TRUE(session.AddLease(7).ok()) << "there are other slots";
+    ExpectRefused(session.Lock(60), Code::kDataLoss, "store repair");
+    ASSERT_EQ(session.Damaged().size(), 1u);
+    EXPECT_EQ(session.Damaged()[0].offset, kTable + 9 * sizeof(SessionSlot));
+    ASSERT_TRUE(store(9, at, 0));
+    EXPECT_TRUE(session.Lock(60).ok());
+    session.Unlock();
+  }
+  for (int slot = 0; slot < kMaxSessions; ++slot)
+    for (size_t at = 0; at < sizeof(SessionSlot); at += 8)
+      ASSERT_TRUE(store(slot, at, ~uint64_t{0}));
+  Sessions session(*memory_, {0}, kTable);
+  ExpectRefused(session.AddLease(7).status(), Code::kDataLoss, "damaged");
+}
+
+// An owner may be killed after any of its stores. Then its slot has words of
+// several processes.
+TEST_F(EndedTest, ASlotThatIsHalfWrittenIsNoDamage) {
+  SessionSlot slot = SilentSlot();
+  slot.ticket = slot.choosing = 1;
+  std::ranges::fill(slot.process.host, 'x');
+  std::end(slot.process.host)[-1] = 0;
+  const auto words =
+      std::bit_cast<std::array<uint64_t, sizeof(slot) / 8>>(slot);
+  Sessions session(*memory_, {0}, kTable);
+  for (size_t i = 0; i < words.size(); ++i) {
+    const uint64_t begin = kTable + 9 * sizeof(slot);
+    ASSERT_TRUE(memory_->StoreWord(0, begin + i * 8, words[i]).ok());
+    EXPECT_TRUE(session.Damaged().empty()) << i;
+  }
 }
 
 TEST_F(EndedTest, TwoThatShareASlotNotice) {

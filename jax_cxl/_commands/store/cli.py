@@ -163,6 +163,9 @@ def _check(options: argparse.Namespace) -> int:
     for device, offset in superblocks.damaged(devices):
         damaged += 1
         print(f"superblock (device {device}, offset {offset:#x}) is damaged: it has a copy")
+    for device, offset in devices.sessions.damaged():
+        damaged += 1
+        print(f"session (device {device}, offset {offset:#x}) is damaged: repair mends it")
     for section in listing.sections(devices):
         for device, offset, _ in begun.damaged(section):
             damaged += 1

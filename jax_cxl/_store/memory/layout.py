@@ -27,7 +27,8 @@ from jax_cxl._store.memory import checksum
 PAGE_BYTES = 4096
 SUPERBLOCK_OFFSETS = (0, 2 * PAGE_BYTES)  # As in cc/pool/layout/layout.h.
 SESSIONS_OFFSET = 3 * PAGE_BYTES
-SESSIONS_BYTES = 512 * (512 + 40 * 8)  # As in cc/store/memory/sessions.h.
+SESSION_BYTES = 512
+SESSIONS_BYTES = 512 * (SESSION_BYTES + 40 * 8)  # As in cc/store/memory/sessions.h.
 CATALOG_OFFSET = SESSIONS_OFFSET + SESSIONS_BYTES
 ENTRY_BYTES = 256
 MAX_SECTIONS = 512

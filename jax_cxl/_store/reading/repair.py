@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from jax_cxl import errors
-from jax_cxl._store.memory import begun, catalog, superblocks
+from jax_cxl._store.memory import begun, catalog, layout, superblocks
 from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.record import Record
 from jax_cxl._store.memory.section import Section
@@ -44,12 +44,15 @@ def repair(
 
     Raises:
       StoreError: the memory has no parity, and nothing was damaged that can be repaired without
-        parity: a superblock, or the number of a begun save.
+        parity: a superblock, a session, or the number of a begun save.
     """
     damaged = superblocks.damaged(devices) if share == 0 else []
     for device in sorted({device for device, _ in damaged}):
         superblocks.write(devices.core, devices.parity, [device])
     written = len(damaged)
+    for device, offset in devices.sessions.damaged() if share == 0 else ():
+        devices.write(device, offset, bytes(layout.SESSION_BYTES))
+        written += 1
     for section in sections if share == 0 else ():
         for device, offset, word in begun.damaged(section):
             devices.store_word(device, offset, word)
