@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from jax_cxl import _compat, _core
-from jax_cxl._job import launch_ids
+from jax_cxl._job import launch_ids, setting
 
 # XLA's collectives in the programs that this process has compiled. `taken` counts, by name, those
 # that run through the pool. `left` counts, by reason, those that XLA executes itself although they
@@ -140,6 +140,9 @@ def _compile(program: _compat.compilation.Compilation, compile_program: Callable
         _core.begin_program(name)
         executable = compile_program()
         if _core.has_sites(name):
-            # What the compiler hook adds to the program depends on the devices.
-            complete(name, f"{program.devices} {program.text()}", executable)
+            # The compiler hook changes the program after this text. What it makes of the program
+            # depends on the devices and the setting. `strict` only decides whether it raises.
+            wanted = setting.current()
+            made_for = f"{program.devices} {wanted and wanted._replace(strict=False)}"
+            complete(name, f"{made_for} {program.text()}", executable)
     return executable
