@@ -56,7 +56,8 @@ def _publish(where: str, rng: random.Random) -> None:
     store = jax_cxl.Store(where)
     for of in store.list():
         assert len(of.versions) >= 1, "the last version is gone"
-    version = store.publish(_NAME, _tree(_next(store)))
+    # Without `version`, it would not use the number of a version that a killed publisher has begun.
+    version = store.publish(_NAME, _tree(_next(store)), version=_next(store))
     store.flush(_NAME)
     if rng.random() < 0.5:
         deaths = deadly.Deaths(rng.randrange(1, 60))
