@@ -57,7 +57,8 @@ def _publish(where: str, rng: random.Random) -> None:
     for of in store.list():
         assert len(of.versions) >= 1, "the last version is gone"
     # Without `version`, it would not use the number of a version that a killed publisher has begun.
-    version = store.publish(_NAME, _tree(_next(store)), version=_next(store))
+    version = _next(store)
+    store.publish(_NAME, _tree(version), version=version)
     store.flush(_NAME)
     if rng.random() < 0.5:
         deaths = deadly.Deaths(rng.randrange(1, 60))
