@@ -109,7 +109,7 @@ def test_pools_that_the_library_cannot_use():
     assert "name one path" in str(said["init_error"])
     said = _call(JAX_CXL_NCCL_POOL="dax:/dev/dax0.0?size=1GB")
     assert said["id"] == 4  # ncclInvalidArgument
-    assert "size=1GB is not a size" in str(said["init_error"])
+    assert "size='1GB' is not a size" in str(said["init_error"])
 
 
 def test_run_says_what_is_missing():
