@@ -7,9 +7,15 @@ import pytest
 from absl.testing import absltest, parameterized
 
 
-def run(*options: str, processes: int = 2) -> list[tuple[int, int, str, str]]:
-    """Returns how many sums were right and wrong, which launches failed, and how it ended."""
-    done = job.run("identities.py", *options, processes=processes, timeout=200)
+def run(*options: str, processes: int = 2, programs: int = 0) -> list[tuple[int, int, str, str]]:
+    """Returns how many sums were right and wrong, which launches failed, and how it ended.
+
+    `programs` is how many programs XLA runs at once. 0: one on each core.
+    """
+    environment = {"NPROC": str(programs)} if programs else {}
+    done = job.run(
+        "identities.py", *options, processes=processes, environment=environment, timeout=200
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     ended = re.findall(r"(\d+) right, (\d+) wrong, failed \[(.*?)\], (.*)", done.stdout)
     assert len(ended) == processes, done.stdout + done.stderr
@@ -26,8 +32,18 @@ class IdentitiesTest(parameterized.TestCase):
     @pytest.mark.long
     def test_more_threads(self, replace, seed):
         options = [f"--seed={seed}", "--launches=400", "--threads=4", *["--replace"] * replace]
-        for ended in run(*options, processes=3):
+        for ended in run(*options, processes=3, programs=4):
             self.assertEqual(ended, (400, 0, "", "went on"))
+
+    def test_more_threads_than_programs_at_once(self):
+        # XLA chooses by itself which launches run first, on each rank differently. So the ranks
+        # wait in different launches, if not by chance the same ones run first.
+        ended = run("--launches=100", "--threads=4", processes=3, programs=1)
+        self.assertLen({end.partition(":")[0] for _, _, _, end in ended}, 1)
+        for _, wrong, _, end in ended:
+            self.assertEqual(wrong, 0)
+            if end != "went on":
+                self.assertIn("set NPROC to their number", end)
 
     @parameterized.product(replace=(False, True), processes=(2, 3))
     def test_all_go_on_after_failures_on_all(self, replace, processes):

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "cc/base/text.h"
@@ -20,6 +21,8 @@ constexpr auto kStallTime = std::chrono::milliseconds(100);
 // have made its checks for that beat before this rank saw the cycle.
 constexpr uint64_t kBeatsAfter = 2;
 
+constexpr std::string_view kInLaunch = ", in launch ";
+
 // Describes the call with every detail on which two ranks may disagree.
 std::string FullText(const UnmatchedCall& unmatched) {
   std::ostringstream text;
@@ -31,10 +34,15 @@ std::string FullText(const UnmatchedCall& unmatched) {
       text << " " << (source < 0 ? "-" : std::to_string(source));
   }
   if (const comm::Call& call = *unmatched.call; call.program != nullptr) {
-    text << ", in launch " << call.launch << " of " << *call.program;
+    text << kInLaunch << call.launch << " of " << *call.program;
     if (call.execution > 1) text << ", execution " << call.execution;
   }
   return text.str();
+}
+
+// The end of a FullText that names program, launch and execution.
+std::string_view LaunchIn(std::string_view text) {
+  return text.substr(std::min(text.find(kInLaunch), text.size()));
 }
 
 const UnmatchedCall& Oldest(const std::vector<UnmatchedCall>& calls) {
@@ -179,6 +187,10 @@ Status StallDetector::Report(const std::vector<StalledRank>& cycle) const {
         ": they may be in different executions of one program, such as "
         "loops of different length, or have more programs under way than "
         "XLA runs at once (call block_until_ready every few steps)";
+  else if (LaunchIn(mine) != LaunchIn(theirs))
+    why +=
+        ". If more threads launch programs than this machine has cores, set "
+        "NPROC to their number: XLA then runs as many programs at once";
   return Error(Code::kMismatch,
                "the ranks wait for each other in different collectives: ",
                peers_->Name(rank_), " in ", mine, " (its collective number ",
