@@ -4,13 +4,13 @@
     python -m lab.suites.mutants --sample=300 --work=DIR
 
 Each mutant is one change that cosmic-ray makes in a copy of the checkout: of an operator, a number
-or a condition, in operations, the lowering, the store or the takeover. For each mutant, the script
-first runs those tests of one process that execute the changed statement. The mutant survives if all
-of them pass. After that, for each survivor, the script runs the tests that start jobs, as far as
-they belong to the part of the package that the mutant changes (mutation/choose.py). The
-script prints the difference of each mutant that survives these tests too. Such a mutant is either
-equivalent to the original, or a test is missing. mutation/equivalent.toml has the mutants that a
-person has judged to be equivalent.
+or a condition, in operations, the lowering, the store, tables, the tier or the takeover. For each
+mutant, the script first runs those tests of one process that execute the changed statement. The
+mutant survives if all of them pass. After that, for each survivor, the script runs the tests that
+start jobs, as far as they belong to the part of the package that the mutant changes
+(mutation/choose.py). The script prints the difference of each mutant that survives these tests too.
+Such a mutant is either equivalent to the original, or a test is missing. mutation/equivalent.toml
+has the mutants that a person has judged to be equivalent.
 
 DIR keeps the copies, a record of which test executes which line, and the results as cosmic-ray's
 sessions (`cr-report DIR/tests.sqlite`, `cr-report DIR/jobs.sqlite`). The same command continues a
@@ -49,7 +49,9 @@ def main() -> int:
     parser.add_argument("--work", type=pathlib.Path, required=True, metavar="DIR")
     parser.add_argument("--processes", type=int, default=2, help="mutants at a time (default: 2)")
     parser.add_argument("--seconds", type=float, default=40, help="of tests of one process")
-    parser.add_argument("--only", default="", metavar="PREFIX", help="of modules, jax_cxl/_store")
+    parser.add_argument(
+        "--only", default="", metavar="PREFIX", help="samples only modules whose paths begin so"
+    )
     parser.add_argument("--no-jobs", action="store_true", help="leaves out the tests of jobs")
     parser.add_argument("--survivors", action="store_true", help="runs the survivors again")
     options = parser.parse_args()
@@ -62,10 +64,8 @@ def main() -> int:
         use_db(work / "jobs.sqlite") as jobs,
         contextlib.closing(Crew(trees, work / "cache")) as crew,
     ):
-        items = _sampled((tests, jobs), options.sample, options.seed, work)
-        mutants = {
-            item.job_id: item.mutations[0] for item in items if item.job_id.startswith(options.only)
-        }
+        items = _sampled((tests, jobs), options.sample, options.seed, options.only, work)
+        mutants = {item.job_id: item.mutations[0] for item in items}
 
         def survivors() -> list[str]:
             return report.survivors(mutants, dict(tests.results), dict(jobs.results))
@@ -83,10 +83,18 @@ def main() -> int:
 
 
 def _sampled(
-    sessions: Iterable[WorkDB], count: int, seed: int, work: pathlib.Path
+    sessions: Iterable[WorkDB], count: int, seed: int, only: str, work: pathlib.Path
 ) -> list[WorkItem]:
-    """Returns the sample, and adds it to the sessions. A new sample takes a minute to make."""
-    kept = work / f"sample-{count}-{seed}.json"
+    """Returns the sample, and adds it to the sessions. A new sample takes a minute to make.
+
+    Args:
+      sessions: the sessions, which keep the mutants of all samples.
+      count: how many mutants.
+      seed: the seed of the random choice.
+      only: how the paths of the modules begin.
+      work: a folder, which keeps the names of the mutants.
+    """
+    kept = work / f"sample-{count}-{seed}-{only.replace('/', '-')}.json"
     known = {item.job_id: item for session in sessions for item in session.work_items}
     if not kept.exists():
         modules = [
@@ -94,6 +102,7 @@ def _sampled(
             for part in choose.PARTS
             for folder in part.folders
             for module in pathlib.Path("jax_cxl", folder).rglob("*.py")
+            if str(module).startswith(only)
         ]
         items = sample.sample(modules, count, seed)
         for session in sessions:

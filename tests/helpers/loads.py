@@ -69,19 +69,26 @@ class Loads:
 
 
 @contextmanager
-def act_at(number: int | None, act: Callable[[], object]) -> Iterator[Loads]:
+def act_at(
+    number: int | None, act: Callable[[], object], counts: Callable[[], bool] = lambda: True
+) -> Iterator[Loads]:
     """Calls `act` before the load with this number, counted from 0; never for None.
 
-    `act` may use stores itself. Its own loads are not counted.
+    Args:
+      number: the number.
+      act: may use stores itself. Its own loads are not counted.
+      counts: whether loads of the calling thread are counted.
     """
     loads = Loads(number, act)
     with contextlib.ExitStack() as stack:
 
         def patch(kind: Any, name: str, call: Callable[..., Any]) -> None:
             real = getattr(kind, name)
-            stack.enter_context(
-                mock.patch.object(kind, name, lambda *args, **kw: call(real, *args, **kw))
-            )
+
+            def load(*args: Any) -> Any:
+                return call(real, *args) if counts() else real(*args)
+
+            stack.enter_context(mock.patch.object(kind, name, load))
 
         patch(_core.PersistentMemory, "read", loads.read)
         patch(_core.PersistentMemory, "load_word", loads.load_word)

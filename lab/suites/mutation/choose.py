@@ -51,6 +51,8 @@ PARTS = (
         ("tests/store", "tests/snapshots", "tests/tier"),
         ("tests/jobs/published_test.py", "tests/jobs/snapshots_test.py", "-k=not overwritten"),
     ),
+    Part(("_table",), ("tests/tables",), ("tests/jobs/tables_test.py",)),
+    Part(("_tier",), ("tests/tier",), ("tests/jobs/pooled_test.py",)),
     Part(
         ("_takeover",),
         ("tests/takeover",),

@@ -1,10 +1,12 @@
 """Threads in place of the processes of a job: they start at once, not in seconds.
 
-Each thread opens the memory for itself, and saves NumPy arrays and Python values.
+Each thread opens the memory for itself, and saves NumPy arrays and Python values. All other threads
+belong to the process of the test, which is in no job.
 """
 
 import concurrent.futures
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -28,33 +30,45 @@ class Processes:
         self._own = threading.local()
         self._meeting = threading.Barrier(count, timeout=60)
         self._told: list[Any] = [None] * count
+        self._running, self._ending = 0, threading.Lock()
         self.lost: set[int] = set()
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Replaces the functions with which the store asks about the job."""
         with ExitStack() as stack:
-            stack.enter_context(
-                mock.patch.multiple(
-                    agreement,
-                    gather=self._gather,
-                    gather_bytes=self._exchange,
-                    processes=lambda: list(range(self._count)),
-                    ranks_of=list,
-                    lost_rank=lambda of: min(self.lost.intersection(of), default=None),
-                )
-            )
-            stack.enter_context(
-                mock.patch.object(_compat.distributed, "process_count", lambda: self._count)
-            )
-            stack.enter_context(mock.patch.object(jax, "process_index", lambda: self._own.index))
+
+            def replace(module: Any, name: str, made: Callable[..., Any]) -> None:
+                real = getattr(module, name)
+                chosen = lambda *args: (real if self.own is None else made)(*args)  # noqa: E731
+                stack.enter_context(mock.patch.object(module, name, chosen))
+
+            replace(agreement, "gather", self._gather)
+            replace(agreement, "gather_bytes", self._exchange)
+            replace(agreement, "processes", lambda: list(range(self._count)))
+            replace(agreement, "ranks_of", list)
+            lost = lambda of: min(self.lost.intersection(of), default=None)  # noqa: E731
+            replace(agreement, "lost_rank", lost)
+            replace(_compat.distributed, "process_count", lambda: self._count)
+            replace(jax, "process_index", lambda: self.own)
             yield
+
+    @property
+    def own(self) -> int | None:
+        """The process of this thread, None if it is none of them."""
+        return getattr(self._own, "index", None)
+
+    def wait_for_others(self) -> None:
+        """Waits until all other processes wait for this one, or have ended."""
+        while self._meeting.n_waiting < self._running - 1:
+            time.sleep(0.0002)
 
     def _gather(self, values: Sequence[int]) -> list[tuple[int, ...]]:
         return [tuple(told) for told in self._exchange(values)]
 
     def _exchange(self, values: Any) -> list[Any]:
-        self._told[self._own.index] = values
+        assert self.own is not None
+        self._told[self.own] = values
         self._meeting.wait()
         told = list(self._told)
         self._meeting.wait()
@@ -71,6 +85,10 @@ class Processes:
                 raise
             except Exception as error:
                 return error
+            finally:
+                with self._ending:
+                    self._running -= 1
 
+        self._running = self._count
         with concurrent.futures.ThreadPoolExecutor(self._count) as threads:
             return list(threads.map(one, range(self._count)))
