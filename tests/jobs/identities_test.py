@@ -25,7 +25,7 @@ def run(*options: str, processes: int = 2, programs: int = 0) -> list[tuple[int,
 class IdentitiesTest(parameterized.TestCase):
     @parameterized.parameters(False, True)
     def test_threads(self, replace):
-        for ended in run("--launches=100", *["--replace"] * replace):
+        for ended in run("--launches=100", *["--replace"] * replace, programs=4):
             self.assertEqual(ended, (100, 0, "", "went on"))
 
     @parameterized.product(replace=(False, True), seed=(1, 2, 3, 4, 5))
