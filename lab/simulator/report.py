@@ -81,8 +81,8 @@ what the kernel of the CUDA engine does, with some improvements that the engine 
 `cc/plan/gpu_geometry.cc` defines rings and limits: with {PAPER.cards} cards a ring has
 {geometry.num_slots} slots of {bytes_text(geometry.slot_bytes)}. Each thread block of the kernel
 keeps its stripes of a round in another slot, so that a round of one rank lies on all cards
-([decision 12](decisions/0012-striped-rounds.md)). A copy loads each card with the bytes that lie on
-that card.
+([laboratory](laboratory.md#a-kernels-round-lies-on-all-pool-devices)). A copy loads each card
+with the bytes that lie on that card.
 
 `cc/simulator/paper.cc` rebuilds the paper's three variants, Naive, Aggregate and All. It is
 not known how many chunks All uses, nor in which order the readers of a broadcast read. The model

@@ -142,7 +142,8 @@ def _chunk_sizes() -> str:
 takes {bytes_text(table.CHUNK_BYTES)}. Each cell has two figures: with rounds in the pool as in all
 other tables, and with rounds of at least {bytes_text(c.ENGINE_ROUND)}, as the CUDA engine makes
 them in a pool of several devices. In the model a chunk enters the pool when the previous chunk has
-left. In the engine they overlap ([decision 11](decisions/0011-words-of-streams.md)), which favors
+left. In the engine they overlap
+([laboratory](laboratory.md#between-copies-the-streams-themselves-wait-and-ring)), which favors
 short chunks.
 
 {markdown(header, rows)}"""

@@ -84,7 +84,7 @@ std::optional<CopyRule> RuleOf(plan::Op op, bool relayed) {
 //   and kernels load all devices at once.
 // - If the job has more GPUs than the call has members, other groups
 //   communicate at the same time. Copy engines of several groups slow each
-//   other down, and kernels do not (docs/decisions/0013). Then even a long call
+//   other down, and kernels do not (docs/laboratory.md). Then even a long call
 //   uses the copy engines only if it runs beside computation.
 GpuPath ChoosePath(const GpuCallFacts& call, const DeviceOptions& options) {
   const auto is_long = [&](double from) {

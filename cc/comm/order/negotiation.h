@@ -41,7 +41,7 @@ struct StartedCall {
 // members execute calls in the order of announcements. So a call is executed
 // only when every rank has started it, and then waits only for the progress of
 // the other ranks. No call holds slots while some rank has yet to start it.
-// (docs/decisions/0002, 0006)
+// (docs/decisions/0002)
 //
 // Not thread-safe.
 class Negotiation {
