@@ -14,7 +14,6 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "cc/nccl/job.h"
@@ -196,16 +195,12 @@ TEST(SharedFileTest, EachCommunicatorHasAFileWhileItsRanksMeet) {
 TEST(HostsTest, TheSettingSaysWhatAHostIs) {
   Settings settings;
   settings.rank_bytes = kLeastRankBytes;
-  for (const auto& [hosts, expected] :
-       std::vector<std::pair<Hosts, std::vector<int>>>{
-           {Hosts::kMachines, {0, 0}},
-           {Hosts::kProcesses, {0, 0}},
-           {Hosts::kAll, {0, 1}}}) {
+  for (const Hosts hosts : {Hosts::kMachines, Hosts::kProcesses, Hosts::kAll}) {
     settings.hosts = hosts;
     const Jobs jobs = Meet(2, settings);
     ASSERT_FALSE(jobs.empty());
-    EXPECT_EQ(jobs[1]->host_of(), expected);
-    EXPECT_EQ(jobs[0]->on_one_host(), hosts != Hosts::kAll);
+    for (const std::unique_ptr<Job>& job : jobs)
+      EXPECT_EQ(job->on_one_host(), hosts != Hosts::kAll);
     EXPECT_EQ(jobs[0]->rank_bytes(), kLeastRankBytes);
   }
 }

@@ -8,7 +8,6 @@
 #include "cc/base/status.h"
 #include "cc/comm/call/call.h"
 #include "cc/nccl/calls/operation.h"
-#include "cc/nccl/levels/steps.h"
 
 namespace jax_cxl::nccl {
 
@@ -37,16 +36,6 @@ class Device {
   virtual Status Enqueue(const Collective& collective, Stream stream) = 0;
   virtual Status SendAndReceive(std::span<const Transfer> transfers) = 0;
   virtual Status Copy(const Transfer& transfer) = 0;
-
-  // How collectives run in levels. Null if they do not.
-  virtual const Levels* levels() const = 0;
-  // Enqueues a collective of the ranks that have the same place in their
-  // hosts.
-  virtual Status EnqueueBetween(const Collective& collective,
-                                Stream stream) = 0;
-  // Call these before and after work of Levels::inner is enqueued.
-  virtual Status BeginInside(Stream stream) = 0;
-  virtual Status EndInside(Stream stream) = 0;
 
   // Waits for the calls that are enqueued.
   virtual Status Drain() = 0;

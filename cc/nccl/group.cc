@@ -12,7 +12,6 @@
 
 #include "cc/nccl/calls/batches.h"
 #include "cc/nccl/interface/settings.h"
-#include "cc/nccl/levels/steps.h"
 
 namespace jax_cxl::nccl {
 namespace {
@@ -22,7 +21,7 @@ constexpr auto kPollInterval = std::chrono::microseconds(50);
 // One communicator's part of a group that runs.
 struct Running {
   Communicator* communicator;
-  std::vector<std::pair<LevelStep, Stream>> steps;  // of its collectives
+  std::vector<std::pair<Collective, Stream>> collectives;
   Batches batches;
   std::unique_lock<std::mutex> lock;
 };
@@ -92,97 +91,19 @@ Status ForAll(std::span<Running> parts,
   return first;
 }
 
-// Returns the steps of a communicator's collectives.
-Result<std::vector<std::pair<LevelStep, Stream>>> StepsOf(
-    std::vector<std::pair<Collective, Operation>> collectives,
-    const Levels* levels) {
-  std::vector<std::pair<LevelStep, Stream>> steps;
-  steps.reserve(collectives.size());
-  for (auto& [collective, operation] : collectives) {
-    const plan::Request& request = collective.call.request;
-    if (levels == nullptr || !RunsInLevels(operation, request, *levels)) {
-      LevelStep step;
-      step.collective = std::move(collective);
-      steps.emplace_back(std::move(step), operation.stream);
-      continue;
-    }
-    CXL_ASSIGN_OR_RETURN(std::vector<LevelStep> made,
-                         LevelSteps(operation, request, *levels));
-    for (LevelStep& step : made)
-      steps.emplace_back(std::move(step), operation.stream);
-  }
-  return steps;
-}
-
-bool IsInside(const Running& part, size_t index) {
-  return index < part.steps.size() &&
-         part.steps[index].first.kind == LevelStep::Kind::kInside;
-}
-
-Status LaunchInPool(const Running& part, size_t index) {
-  if (index >= part.steps.size() || IsInside(part, index)) return OkStatus();
-  const auto& [step, stream] = part.steps[index];
-  Device* device = part.communicator->device();
-  return step.kind == LevelStep::Kind::kAll
-             ? device->Enqueue(step.collective, stream)
-             : device->EnqueueBetween(step.collective, stream);
-}
-
-bool AreAlike(const LevelStep& one, const LevelStep& other) {
-  return std::ranges::equal(one.operations, other.operations,
-                            [](const Operation& left, const Operation& right) {
-                              return std::tie(left.verb, left.count, left.type,
-                                              left.reduction, left.root) ==
-                                     std::tie(right.verb, right.count,
-                                              right.type, right.reduction,
-                                              right.root);
-                            });
-}
-
-// Launches the steps with this index that use the real NCCL, of all parts
-// together. If they were launched one after another, the first would wait for
-// the others.
-Status LaunchInside(std::span<Running> parts, size_t index) {
-  const auto inside = std::ranges::find_if(
-      parts, [&](const Running& part) { return IsInside(part, index); });
-  if (inside == parts.end()) return OkStatus();
-  CXL_RETURN_IF_ERROR(ForAll(parts, [&](const Running& part) -> Status {
-    if (IsInside(part, index) &&
-        AreAlike(part.steps[index].first, inside->steps[index].first))
-      return part.communicator->device()->BeginInside(part.steps[index].second);
-    return Error(Code::kMismatch, "ranks ", part.communicator->rank(), " and ",
-                 inside->communicator->rank(),
-                 " of a host call different collectives. ",
-                 comm::kSamePrograms);
-  }));
-  Inner* const inner = inside->communicator->device()->levels()->inner;
-  Status status = inner->StartGroup();
-  if (status.ok()) {
-    status = ForAll(parts, [&](const Running& part) -> Status {
-      Inner* const own = part.communicator->device()->levels()->inner;
-      for (const Operation& operation : part.steps[index].first.operations)
-        CXL_RETURN_IF_ERROR(own->Add(operation));
-      return OkStatus();
-    });
-    const Status ended = inner->EndGroup();
-    if (status.ok()) status = ended;
-  }
-  return ForAll(parts, [&](const Running& part) -> Status {
-    CXL_RETURN_IF_ERROR(status);
-    return part.communicator->device()->EndInside(part.steps[index].second);
-  });
-}
-
 // Launches the collectives of the ranks of one communicator that this thread
-// serves. All of them have the same steps.
+// serves: the first ones of all ranks, then the second ones, and so on. CUDA
+// can make a launch wait for earlier kernels, which wait for other ranks.
 Status LaunchCollectives(std::span<Running> parts) {
   size_t most = 0;
-  for (const Running& part : parts) most = std::max(most, part.steps.size());
-  for (size_t index = 0; index < most; ++index) {
-    CXL_RETURN_IF_ERROR(ForAll(
-        parts, [&](const Running& part) { return LaunchInPool(part, index); }));
-    CXL_RETURN_IF_ERROR(LaunchInside(parts, index));
-  }
+  for (const Running& part : parts)
+    most = std::max(most, part.collectives.size());
+  for (size_t index = 0; index < most; ++index)
+    CXL_RETURN_IF_ERROR(ForAll(parts, [&](const Running& part) -> Status {
+      if (index >= part.collectives.size()) return OkStatus();
+      const auto& [collective, stream] = part.collectives[index];
+      return part.communicator->device()->Enqueue(collective, stream);
+    }));
   return OkStatus();
 }
 
@@ -220,7 +141,7 @@ Status Group::Add(Communicator* communicator, const Operation& operation) {
         MakeCollective(operation, rank, size, communicator->reductions()));
     if (operation.count == 0) return OkStatus();
     WorkOf(communicator)
-        .collectives.emplace_back(std::move(collective), operation);
+        .collectives.emplace_back(std::move(collective), operation.stream);
     return OkStatus();
   };
   const Status status = add();
@@ -294,9 +215,8 @@ Status Group::Run() {
         Batches batches,
         MakeBatches(each.transfers, communicator->rank(), communicator->size(),
                     communicator->device()->most_transfers()));
-    CXL_ASSIGN_OR_RETURN(auto steps, StepsOf(std::move(each.collectives),
-                                             communicator->device()->levels()));
-    parts.push_back({communicator, std::move(steps), std::move(batches),
+    parts.push_back({communicator, std::move(each.collectives),
+                     std::move(batches),
                      std::unique_lock(communicator->mutex())});
   }
   CXL_RETURN_IF_ERROR(ForAll(parts, OpenPairs));

@@ -48,7 +48,7 @@ class Group {
  private:
   struct Work {
     Communicator* communicator = nullptr;
-    std::vector<std::pair<Collective, Operation>> collectives;
+    std::vector<std::pair<Collective, Stream>> collectives;
     std::vector<Transfer> transfers;
   };
 

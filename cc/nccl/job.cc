@@ -81,25 +81,17 @@ Result<std::unique_ptr<pool::Pool>> AttachOnceThere(
   }
 }
 
-// Numbers the hosts of the ranks in the order of their first ranks.
-std::vector<int> HostsOf(const std::vector<ProcessIdentity>& processes,
-                         Hosts hosts) {
-  const auto same = [hosts](const ProcessIdentity& one,
-                            const ProcessIdentity& other) {
-    if (hosts == Hosts::kAll) return false;
-    return hosts == Hosts::kProcesses
-               ? std::memcmp(&one, &other, sizeof(one)) == 0
-               : std::strncmp(one.boot_id, other.boot_id,
-                              sizeof(one.boot_id)) == 0;
-  };
-  std::vector<int> host_of;
-  int count = 0;
-  for (size_t rank = 0; rank < processes.size(); ++rank) {
-    size_t first = 0;
-    while (first < rank && !same(processes[first], processes[rank])) ++first;
-    host_of.push_back(first < rank ? host_of[first] : count++);
+bool AreOnOneHost(const ProcessIdentity& one, const ProcessIdentity& other,
+                  Hosts hosts) {
+  switch (hosts) {
+    case Hosts::kMachines:
+      return std::strncmp(one.boot_id, other.boot_id, sizeof(one.boot_id)) == 0;
+    case Hosts::kProcesses:
+      return std::memcmp(&one, &other, sizeof(one)) == 0;
+    case Hosts::kAll:
+      return false;
   }
-  return host_of;
+  std::abort();
 }
 
 }  // namespace
@@ -139,19 +131,21 @@ Job::~Job() {
 Status Job::AwaitRanks(const Settings& settings,
                        const std::atomic<bool>& cancel) {
   const Clock::time_point deadline = DeadlineOf(settings);
-  std::vector<ProcessIdentity> processes;
+  std::optional<ProcessIdentity> first;
+  on_one_host_ = true;
   for (int rank = 0; rank < size_; ++rank) {
     while (!comm::Registered(*pool_, rank)) {
       if (cancel) return Canceled();
       if (Clock::now() > deadline) return DidNotJoin(rank, settings);
       std::this_thread::sleep_for(kMeetingPoll);
     }
-    const pool::RankInfo info =
-        pool_->coherence().AcquireCopy(pool_->rank_page(rank)->info);
-    device_of_.push_back(info.device_id);
-    processes.push_back(info.process);
+    const ProcessIdentity process =
+        pool_->coherence().AcquireCopy(pool_->rank_page(rank)->info).process;
+    if (!first)
+      first = process;
+    else if (!AreOnOneHost(*first, process, settings.hosts))
+      on_one_host_ = false;
   }
-  host_of_ = HostsOf(processes, settings.hosts);
   return OkStatus();
 }
 

@@ -1,7 +1,6 @@
 #ifndef JAX_CXL_NCCL_JOB_H_
 #define JAX_CXL_NCCL_JOB_H_
 
-#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -44,14 +43,8 @@ class Job {
   // How many bytes of its pool a rank may use.
   uint64_t rank_bytes() const { return rank_bytes_; }
 
-  // Returns a number for the host of each rank (Settings::hosts). Hosts are
-  // numbered in the order of their first ranks.
-  const std::vector<int>& host_of() const { return host_of_; }
-  // Returns the CUDA device of each rank, as its process numbers it.
-  const std::vector<int>& device_of() const { return device_of_; }
-  bool on_one_host() const {
-    return std::ranges::all_of(host_of_, [](int host) { return host == 0; });
-  }
+  // Returns true if one host (Settings::hosts) has all ranks.
+  bool on_one_host() const { return on_one_host_; }
 
   // Returns the blocks of all ranks, in their order. Every rank gives a block
   // of the same size. Waits until all ranks have called this.
@@ -64,8 +57,7 @@ class Job {
   int rank_ = 0;
   int size_ = 0;
   uint64_t rank_bytes_ = 0;
-  std::vector<int> host_of_;
-  std::vector<int> device_of_;
+  bool on_one_host_ = false;
   uint64_t gathers_ = 0;
   std::unique_ptr<pool::Pool> pool_;
   std::unique_ptr<comm::Peers> peers_;

@@ -34,8 +34,6 @@ JAX_CXL_NCCL_API int ncclGroupStart() {
   return kSuccess;
 }
 
-// End the real library's group first. Calls in levels open groups of that
-// library too, which would start only when the outer group ends.
 JAX_CXL_NCCL_API int ncclGroupEnd() {
   NcclResult forwarded = kSuccess;
   if (real_group && Group::OfThisThread().outermost()) {

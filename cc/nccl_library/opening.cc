@@ -51,14 +51,6 @@ Status OpenReal(const Opening& opening, Job* job) {
   return StatusOfReal(result, "ncclCommInitRank");
 }
 
-// It is not known yet whether hosts have several GPUs.
-std::string LevelsText(const Settings& settings) {
-  if (settings.levels_bytes == kNoLevels) return "";
-  return "; if they have several GPUs each, collectives from " +
-         std::to_string(settings.levels_bytes) +
-         " bytes up use NCCL inside of them too (JAX_CXL_NCCL_LEVELS)";
-}
-
 }  // namespace
 
 Config ConfigForReal(const Config& config) {
@@ -103,8 +95,7 @@ void Announce(int rank) {
                 (machines ? "machines" : "processes") +
                 " go through pools in " + where + ", those in one " +
                 (machines ? "machine" : "process") + " to NCCL" +
-                (machines ? "" : " (JAX_CXL_NCCL_HOSTS=processes)") +
-                LevelsText(settings);
+                (machines ? "" : " (JAX_CXL_NCCL_HOSTS=processes)");
   std::fprintf(stderr, "jax_cxl nccl: %s\n", text.c_str());
 }
 

@@ -18,9 +18,7 @@
 #include "cc/engine/cuda/premultiplied/premultiplied.h"
 #include "cc/engine/cuda/transfers/transfers.h"
 #include "cc/gpu/cuda/channel/device_connection.h"
-#include "cc/nccl/cuda/inner_gpus.h"
 #include "cc/nccl/facts.h"
-#include "cc/nccl/levels/real_inner.h"
 
 namespace jax_cxl::nccl {
 namespace {
@@ -42,10 +40,6 @@ constexpr uint64_t kPairFlaggedBytes = uint64_t{128} << 10;
 constexpr uint64_t kPairSalt = 0x70616972;
 constexpr uint32_t kMostPairBlocks = 32;
 constexpr uint32_t kPairThreads = 256;  // in each direction
-// In a rank's memory, the ring for levels with two hosts takes 12 MiB, and
-// the channels for sends take half.
-constexpr uint64_t kLevelsRankBytes = uint64_t{60} << 20;
-constexpr uint64_t kLevelsScratchBytes = uint64_t{32} << 20;
 
 // Finds out what the other ranks have to know about a GPU.
 Status Describe(int ordinal, Facts* facts) {
@@ -111,10 +105,7 @@ CudaDevice::~CudaDevice() {
   static_cast<void>(order_.Drain());
   AwaitRelay();
   relay_.reset();
-  inner_.reset();
-  scratch_.reset();
   pairs_.clear();
-  between_.reset();
   channel_.reset();
 }
 
@@ -165,98 +156,8 @@ Status CudaDevice::Open(const std::atomic<bool>& cancel) {
   std::vector<int32_t> members(job_->size());
   std::iota(members.begin(), members.end(), 0);
   CXL_ASSIGN_OR_RETURN(channel_, MakeChannel(members, options_));
-  CXL_RETURN_IF_ERROR(AwaitConnected(channel_.get(), cancel));
-  return OpenLevels(cancel);
-}
-
-Result<std::vector<LevelsOffer>> CudaDevice::Exchange(const LevelsOffer& mine) {
-  CXL_ASSIGN_OR_RETURN(const std::vector<std::byte> blocks,
-                       job_->AllGather(std::as_bytes(std::span(&mine, 1))));
-  std::vector<LevelsOffer> offers(job_->size());
-  std::memcpy(offers.data(), blocks.data(), blocks.size());
-  return offers;
-}
-
-// Without levels, the communicator uses only the pool.
-Status CudaDevice::OpenLevels(const std::atomic<bool>& cancel) {
-  const std::optional<Places> places = PlacesOf(job_->host_of(), job_->rank());
-  if (!places) return OkStatus();
-  LevelsOffer mine = {.least_bytes = settings_.levels_bytes};
-  const int first = places->host * places->per_host;
-  if (mine.least_bytes != kNoLevels) {
-    Status problem;
-    // Each process numbers the devices that it sees, so this process cannot
-    // check the devices of others. NCCL finds out how they communicate.
-    if (settings_.hosts == Hosts::kProcesses)
-      problem = CheckPeerAccess(
-          ordinal_,
-          std::span(job_->device_of()).subspan(first, places->per_host));
-    if (problem.ok() && job_->rank_bytes() < kLevelsRankBytes)
-      problem =
-          Error(Code::kResourceExhausted, "a rank has ", job_->rank_bytes(),
-                " bytes of the pool and needs ", kLevelsRankBytes,
-                ": raise JAX_CXL_NCCL_RANK_BYTES (on a shared device also "
-                "JAX_CXL_NCCL_COMMUNICATOR_BYTES)");
-    if (problem.ok() && places->place == 0) {
-      const Result<NcclUniqueId> id = RealInner::NewId();
-      problem = id.status();
-      if (id.ok()) mine.id = *id;
-    }
-    mine.SetProblem(problem);
-  }
-  CXL_ASSIGN_OR_RETURN(std::vector<LevelsOffer> offers, Exchange(mine));
-  CXL_RETURN_IF_ERROR(CheckSettings(offers));
-  if (mine.least_bytes == kNoLevels) return OkStatus();
-  Status problem = ProblemOf(offers);
-  if (problem.ok()) {
-    mine.SetProblem(OpenLevels(*places, offers[first].id));
-    CXL_ASSIGN_OR_RETURN(offers, Exchange(mine));
-    problem = ProblemOf(offers);
-  }
-  if (problem.ok()) {
-    CXL_RETURN_IF_ERROR(AwaitConnected(between_.get(), cancel));
-    const Levels levels = {*places, mine.least_bytes, scratch_.get(),
-                           kLevelsScratchBytes, inner_.get()};
-    CXL_RETURN_IF_ERROR(ConnectInner(levels));
-    levels_ = levels;
-  } else {
-    inner_.reset();
-  }
-  if (job_->rank() == 0 &&
-      (settings_.informs || (settings_.warns && !problem.ok())))
-    std::fprintf(
-        stderr, "jax_cxl nccl: communicator of %d ranks on %d hosts: %s\n",
-        job_->size(), places->hosts,
-        problem.ok()
-            ? ("collectives from " + std::to_string(mine.least_bytes) +
-               " bytes up run in levels (JAX_CXL_NCCL_LEVELS)")
-                  .c_str()
-            : ("no collectives in levels, because of " + problem.message())
-                  .c_str());
-  return OkStatus();
-}
-
-Status CudaDevice::OpenLevels(const Places& places, const NcclUniqueId& id) {
-  // Open this first, because the other ranks of the host wait for it.
-  CXL_ASSIGN_OR_RETURN(std::unique_ptr<Inner> inner,
-                       RealInner::Open(id, places.per_host, places.place));
-  {
-    std::lock_guard lock(watched_mutex_);
-    inner_ = std::move(inner);
-  }
-  CXL_ASSIGN_OR_RETURN(scratch_,
-                       comm::AllocateDevice<std::byte>(kLevelsScratchBytes));
-  comm::DeviceOptions options = options_;
-  options.slot_bytes = comm::KernelSlotBytes(options, places.hosts);
-  options.flagged_slot_bytes = plan::kFlaggedBytes;  // its calls are long
-  CXL_ASSIGN_OR_RETURN(between_, MakeChannel(RanksOfPlace(places), options));
-  return OkStatus();
-}
-
-Status CudaDevice::AwaitConnected(CountedChannel* channel,
-                                  const std::atomic<bool>& cancel) {
   for (;;) {
-    CXL_ASSIGN_OR_RETURN(const bool connected, channel->TryConnect());
+    CXL_ASSIGN_OR_RETURN(const bool connected, channel_->TryConnect());
     if (connected) return OkStatus();
     if (cancel)
       return Error(
@@ -303,36 +204,15 @@ Result<bool> CudaDevice::TryConnectPair(int source, int destination) {
 }
 
 Status CudaDevice::Enqueue(const Collective& collective, Stream stream) {
-  return Launch(channel_.get(), collective, stream);
-}
-
-Status CudaDevice::EnqueueBetween(const Collective& collective, Stream stream) {
-  return Launch(between_.get(), collective, stream);
-}
-
-Status CudaDevice::BeginInside(Stream stream) {
-  CurrentDevice current(ordinal_);
-  RelaxedCapture relaxed;
-  return order_.Before({static_cast<cudaStream_t>(stream)});
-}
-
-Status CudaDevice::EndInside(Stream stream) {
-  CurrentDevice current(ordinal_);
-  RelaxedCapture relaxed;
-  return order_.After({static_cast<cudaStream_t>(stream)});
-}
-
-Status CudaDevice::Launch(CountedChannel* channel, const Collective& collective,
-                          Stream stream) {
   const comm::Call& call = collective.call;
   CurrentDevice current(ordinal_);
   RelaxedCapture relaxed;
   CXL_ASSIGN_OR_RETURN(
       const CountedCall counted,
-      channel->Prepare(call, collective.divisor, collective.factor));
+      channel_->Prepare(call, collective.divisor, collective.factor));
   const std::vector<cudaStream_t> streams = {static_cast<cudaStream_t>(stream)};
   CXL_RETURN_IF_ERROR(order_.Before(streams));
-  CXL_RETURN_IF_ERROR(CudaStatus(channel->Launch(counted, streams[0]),
+  CXL_RETURN_IF_ERROR(CudaStatus(channel_->Launch(counted, streams[0]),
                                  "launching a collective"));
   return order_.After(streams);
 }
@@ -400,30 +280,12 @@ Status CudaDevice::Check(comm::Clock::time_point now) {
   std::lock_guard lock(watched_mutex_);
   for (CountedChannel* channel : watched_)
     CXL_RETURN_IF_ERROR(channel->Check(now));
-  return levels_ ? CheckInside() : OkStatus();
-}
-
-// A kernel of NCCL does not report which rank it waits for, so this checks all
-// ranks.
-Status CudaDevice::CheckInside() {
-  CXL_RETURN_IF_ERROR(inner_->Check());
-  CurrentDevice current(ordinal_);
-  RelaxedCapture relaxed;
-  if (!order_.pending()) return OkStatus();
-  for (int rank = 0; rank < job_->size(); ++rank)
-    CXL_RETURN_IF_ERROR(job_->peers()->GaveUp(rank));
   return OkStatus();
 }
 
 void CudaDevice::Abort() {
   std::lock_guard lock(watched_mutex_);
   for (CountedChannel* channel : watched_) channel->Abort();
-  if (inner_ == nullptr) return;
-  // Abort the channels first: NCCL's Abort waits for NCCL's kernels, and some
-  // of these wait for kernels of the channels.
-  CurrentDevice current(ordinal_);
-  RelaxedCapture relaxed;
-  inner_->Abort();
 }
 
 }  // namespace jax_cxl::nccl

@@ -5,11 +5,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <utility>
 #include <vector>
 
-#include "cc/base/cuda/device_memory.h"
 #include "cc/base/cuda/pool_registration.h"
 #include "cc/base/status.h"
 #include "cc/gpu/cuda/channel/counted_channel.h"
@@ -20,9 +18,6 @@
 #include "cc/nccl/device.h"
 #include "cc/nccl/interface/settings.h"
 #include "cc/nccl/job.h"
-#include "cc/nccl/levels/inner.h"
-#include "cc/nccl/levels/offer.h"
-#include "cc/nccl/levels/steps.h"
 
 namespace jax_cxl::nccl {
 
@@ -43,12 +38,6 @@ class CudaDevice : public Device {
   Status Enqueue(const Collective& collective, Stream stream) override;
   Status SendAndReceive(std::span<const Transfer> transfers) override;
   Status Copy(const Transfer& transfer) override;
-  const Levels* levels() const override {
-    return levels_ ? &*levels_ : nullptr;
-  }
-  Status EnqueueBetween(const Collective& collective, Stream stream) override;
-  Status BeginInside(Stream stream) override;
-  Status EndInside(Stream stream) override;
   Status Drain() override;
   void EndThreads() override;
   Status Check(comm::Clock::time_point now) override;
@@ -58,19 +47,10 @@ class CudaDevice : public Device {
   CudaDevice(Job* job, int ordinal, const Settings& settings);
   Status Open(const std::atomic<bool>& cancel);
   Status Agree();
-  // Agrees with the other ranks on whether collectives run in levels.
-  Status OpenLevels(const std::atomic<bool>& cancel);
-  Status OpenLevels(const Places& places, const NcclUniqueId& id);
-  Result<std::vector<LevelsOffer>> Exchange(const LevelsOffer& mine);
-  Status CheckInside();
   // Waits until the peers have all that this device has done.
   void AwaitRelay(
       comm::Clock::time_point deadline = comm::Clock::time_point::max());
   bool RelayIsDone();
-  Status AwaitConnected(comm::CountedChannel* channel,
-                        const std::atomic<bool>& cancel);
-  Status Launch(comm::CountedChannel* channel, const Collective& collective,
-                Stream stream);
   Result<std::unique_ptr<comm::CountedChannel>> MakeChannel(
       const std::vector<int32_t>& members, const comm::DeviceOptions& options);
 
@@ -85,15 +65,11 @@ class CudaDevice : public Device {
   comm::CountedPlans plans_;
   StreamOrder order_;
   std::unique_ptr<comm::CountedChannel> channel_;
-  std::optional<Levels> levels_;
-  std::unique_ptr<comm::CountedChannel> between_;  // ranks of the same place
-  comm::DeviceMemory<std::byte> scratch_;
   // By source and destination.
   std::map<std::pair<int, int>, std::unique_ptr<comm::CountedChannel>> pairs_;
 
   std::mutex watched_mutex_;
   std::vector<comm::CountedChannel*> watched_;
-  std::unique_ptr<Inner> inner_;
 };
 
 }  // namespace jax_cxl::nccl

@@ -43,8 +43,6 @@ class StreamOrder {
   Status Before(const std::vector<cudaStream_t>& streams);
   Status After(const std::vector<cudaStream_t>& streams);
 
-  // Returns true if the last call has not ended. Any thread may call this.
-  bool pending() const { return cudaEventQuery(done_) == cudaErrorNotReady; }
   // Waits for the last call.
   Status Drain();
 

@@ -28,7 +28,6 @@ TEST(SettingsTest, Defaults) {
   EXPECT_TRUE(settings.status.ok()) << settings.status.message();
   EXPECT_TRUE(settings.forwards_all());
   EXPECT_EQ(settings.hosts, Hosts::kMachines);
-  EXPECT_EQ(settings.levels_bytes, 8 << 20);
   EXPECT_FALSE(settings.warns);
 }
 
@@ -36,14 +35,11 @@ TEST(SettingsTest, Reads) {
   const Settings settings = Read({{"JAX_CXL_NCCL_HOSTS", "processes"},
                                   {"JAX_CXL_TIMEOUT", "2.5"},
                                   {"JAX_CXL_NCCL_RANK_BYTES", "33554432"},
-                                  {"JAX_CXL_NCCL_LEVELS", "1e6"},
                                   {"NCCL_DEBUG", "INFO"}});
   EXPECT_TRUE(settings.status.ok()) << settings.status.message();
   EXPECT_EQ(settings.hosts, Hosts::kProcesses);
   EXPECT_EQ(settings.timeout_s, 2.5);
   EXPECT_EQ(settings.rank_bytes, 32 << 20);
-  EXPECT_EQ(settings.levels_bytes, 1'000'000);
-  EXPECT_EQ(Read({{"JAX_CXL_NCCL_LEVELS", "never"}}).levels_bytes, kNoLevels);
   EXPECT_TRUE(settings.warns && settings.informs);
 }
 
@@ -52,8 +48,6 @@ TEST(SettingsTest, Refuses) {
   for (const char* wrong : {"0", "-1", "5s", "nan", "inf"})
     EXPECT_FALSE(Read({{"JAX_CXL_TIMEOUT", wrong}}).status.ok()) << wrong;
   EXPECT_FALSE(Read({{"JAX_CXL_NCCL_RANK_BYTES", "1"}}).status.ok());
-  for (const char* wrong : {"0", "-1", "8MiB", "off", "nan"})
-    EXPECT_FALSE(Read({{"JAX_CXL_NCCL_LEVELS", wrong}}).status.ok()) << wrong;
   for (const char* wrong : {"0", "64MiB"})
     EXPECT_FALSE(
         Read({{"JAX_CXL_NCCL_COMMUNICATOR_BYTES", wrong}}).status.ok());

@@ -30,21 +30,6 @@ Status ReadNumber(const char* name, const std::string& text, double least,
   return OkStatus();
 }
 
-Status ReadLevels(const std::string& text, uint64_t* bytes) {
-  if (text.empty()) return OkStatus();
-  if (text == "never") {
-    *bytes = kNoLevels;
-    return OkStatus();
-  }
-  char* end = nullptr;
-  const double value = std::strtod(text.c_str(), &end);
-  if (*end != '\0' || !(value >= 1 && value <= 1e15))
-    return Error(Code::kInvalidArgument, "JAX_CXL_NCCL_LEVELS is '", text,
-                 "'; write never, or a number of bytes from 1 to 1e15");
-  *bytes = static_cast<uint64_t>(value);
-  return OkStatus();
-}
-
 Status ReadPool(const std::string& uri, Settings* settings) {
   if (uri.empty()) return OkStatus();
   CXL_ASSIGN_OR_RETURN(const pool::PoolUri memory, ReadSharedMemory(uri));
@@ -83,9 +68,6 @@ Settings ReadSettings(const std::function<std::string(const char*)>& variable) {
   read("JAX_CXL_WARN_AFTER", 0.001, 1e9, &settings.warn_after_s);
   settings.rank_bytes = static_cast<uint64_t>(rank_bytes);
   settings.communicator_bytes = static_cast<uint64_t>(communicator_bytes);
-  if (settings.status.ok())
-    settings.status =
-        ReadLevels(variable("JAX_CXL_NCCL_LEVELS"), &settings.levels_bytes);
   if (settings.status.ok())
     settings.status = ReadPool(variable("JAX_CXL_NCCL_POOL"), &settings);
   return settings;

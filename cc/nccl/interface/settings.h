@@ -19,9 +19,6 @@ enum class Hosts {
   kAll,  // each GPU: every communicator goes through the pool
 };
 
-// The value of Settings::levels_bytes for JAX_CXL_NCCL_LEVELS=never.
-inline constexpr uint64_t kNoLevels = ~uint64_t{0};
-
 // The settings of this library. They come from the environment, because a
 // program that calls NCCL does not know them.
 struct Settings {
@@ -37,8 +34,6 @@ struct Settings {
   // JAX_CXL_NCCL_RANK_BYTES: how much of its pool a rank of a communicator
   // uses, if the pool is large enough.
   uint64_t rank_bytes = uint64_t{64} << 20;
-  // JAX_CXL_NCCL_LEVELS: collectives of at least this many bytes run in levels.
-  uint64_t levels_bytes = uint64_t{8} << 20;
   // JAX_CXL_TIMEOUT. The default is longer than jax_cxl's, because programs
   // make ranks wait for checkpoints, and watch NCCL themselves.
   double timeout_s = 1800;

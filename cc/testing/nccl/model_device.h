@@ -18,8 +18,6 @@
 #include "cc/comm/call/call.h"
 #include "cc/nccl/device.h"
 #include "cc/nccl/job.h"
-#include "cc/nccl/levels/places.h"
-#include "cc/testing/nccl/model_inner.h"
 
 namespace jax_cxl::nccl {
 
@@ -27,19 +25,7 @@ namespace jax_cxl::nccl {
 // after another, on host memory.
 class ModelDevice : public Device {
  public:
-  // `host` is the state that the ranks of this host share for collectives in
-  // levels. It is null if there are no levels.
-  explicit ModelDevice(Job* job, ModelHost* host = nullptr,
-                       const Levels& levels = {})
-      : job_(job), levels_(levels) {
-    if (host != nullptr) {
-      inner_ = std::make_unique<ModelInner>(
-          host, levels.places.place,
-          [this](std::function<Status()> step) { Push(std::move(step)); });
-      scratch_.resize(levels.scratch_bytes);
-      levels_.scratch = scratch_.data();
-      levels_.inner = inner_.get();
-    }
+  explicit ModelDevice(Job* job) : job_(job) {
     worker_ = std::thread([this] { Work(); });
   }
   ~ModelDevice() override {
@@ -61,17 +47,6 @@ class ModelDevice : public Device {
     PushCollective(std::move(members), collective);
     return OkStatus();
   }
-  const Levels* levels() const override {
-    return inner_ == nullptr ? nullptr : &levels_;
-  }
-  Status EnqueueBetween(const Collective& collective, Stream) override {
-    bytes_between +=
-        collective.call.request.count * collective.call.request.element_bytes;
-    PushCollective(RanksOfPlace(levels_.places), collective);
-    return OkStatus();
-  }
-  Status BeginInside(Stream) override { return OkStatus(); }
-  Status EndInside(Stream) override { return OkStatus(); }
   Status SendAndReceive(std::span<const Transfer> transfers) override {
     Calls calls;
     for (const Transfer& transfer : transfers) {
@@ -99,9 +74,6 @@ class ModelDevice : public Device {
     return status_;
   }
   void Abort() override {}
-
-  // How many bytes the collectives in levels moved through the pool.
-  uint64_t bytes_between = 0;
 
  private:
   // Calls that run at the same time, each with its members.
@@ -184,9 +156,6 @@ class ModelDevice : public Device {
   }
 
   Job* job_;
-  Levels levels_;
-  std::unique_ptr<ModelInner> inner_;
-  std::vector<std::byte> scratch_;
   std::map<std::vector<int32_t>, uint64_t> calls_;
   std::deque<std::vector<std::byte>> sent_;  // also products
   std::mutex mutex_;
