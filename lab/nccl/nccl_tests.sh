@@ -6,7 +6,7 @@
 # all GPUs. If MPI names the folder of an MPI, each process has GPUS_PER_PROCESS GPUs (1), and counts as a host.
 # With THREADS=1 each GPU of a process has a thread.
 # SIZES is "-b 8 -e 1G -f 4" unless it is set, PROGRAMS names the programs, GRAPHS=1 also runs each program from graphs, and
-# ALL_TYPES=1 all types and reductions. WAYS is "pool nccl" and can have "flat" (the pool without levels), "sockets" (NCCL without
+# ALL_TYPES=1 all types and reductions. WAYS is "pool nccl" and can have "sockets" (NCCL without
 # shared memory) and "hosts" (NCCL as if each process were a host: NVLink inside, sockets between). Prints for each run which library, the program and
 # its options, the largest number of wrong elements, and the table.
 set -eu
@@ -38,7 +38,6 @@ run() {  # WAY PROGRAM OPTIONS
   local environment=(NCCL_P2P_DISABLE=1)
   case $name in
     pool) environment=("JAX_CXL_NCCL_HOSTS=$hosts" "LD_PRELOAD=$library") ;;
-    flat) environment=("JAX_CXL_NCCL_HOSTS=$hosts" JAX_CXL_NCCL_LEVELS=never "LD_PRELOAD=$library") ;;
     sockets) environment+=(NCCL_SHM_DISABLE=1 NCCL_IB_DISABLE=1) ;;
     # shellcheck disable=SC2016
     hosts) environment=(NCCL_IB_DISABLE=1 bash -c 'NCCL_HOSTID=$PMI_RANK exec "$@"' bash) ;;

@@ -30,8 +30,7 @@ struct CopyRule {
   // Between two GPUs, the copy engines are faster than kernels from this size
   // on.
   double from = kNever;
-  GpuPath path = {1, SlotUse::kCopies};
-  GpuPath longest = path;  // between two GPUs, from kFour on
+  int pipelines = 1;
 };
 
 // Returns the rule of an operation, or nothing if it has not been measured.
@@ -40,18 +39,13 @@ std::optional<CopyRule> RuleOf(plan::Op op, bool relayed) {
   switch (op) {
     case plan::Op::kAllGather:
     case plan::Op::kAllToAll:
-      // The longest calls use two pipelines. These delay the call by the time
-      // of one chunk, but the pauses of a single pipeline cost more. With a
-      // relay, even the longest calls use one pipeline, because the chunks of
-      // two would wait for the same threads of the relay.
-      return CopyRule{.from = kOne,
-                      .longest = {relayed ? 1 : 2, SlotUse::kFewCopies}};
+      return CopyRule{.from = kOne};
     case plan::Op::kAllReduce:
-      return CopyRule{.from = kOne, .path = {2, SlotUse::kCopies}};
+      return CopyRule{.from = kOne, .pipelines = 2};
     case plan::Op::kReduceScatter:
       // Kernels are fast here, because they need not stage operands as the copy
       // engines do.
-      return CopyRule{.from = kFour, .path = {2, SlotUse::kCopies}};
+      return CopyRule{.from = kFour, .pipelines = 2};
     case plan::Op::kBroadcast:
     case plan::Op::kGather:
     case plan::Op::kScatter:
@@ -59,11 +53,10 @@ std::optional<CopyRule> RuleOf(plan::Op op, bool relayed) {
       // copies. To hide this work, several rounds must be under way. The rounds
       // of a kernel are too short for that. So the copy engines are faster
       // from a smaller size on than without a relay.
-      if (relayed)
-        return CopyRule{.from = kQuarter, .path = {2, SlotUse::kCopies}};
+      if (relayed) return CopyRule{.from = kQuarter, .pipelines = 2};
       // These calls move data in one direction of the link only. Kernels fill
       // one direction nearly as well as the copy engines do.
-      return CopyRule{.from = kFour, .longest = {1, SlotUse::kPairs}};
+      return CopyRule{.from = kFour};
     case plan::Op::kReduce:
       return CopyRule{};
     default:
@@ -106,12 +99,11 @@ GpuPath ChoosePath(const GpuCallFacts& call, const DeviceOptions& options) {
       !(call.aside && (joins || !IsShort(call, options))))
     return {};
 
-  const bool longest = two && is_long(kFour);
-  GpuPath path = longest ? rule->longest : rule->path;
+  GpuPath path = {rule->pipelines};
   // Calls that run aside form series, in which one pipeline has few pauses. But
   // in an all-reduce, results can be copied only after the operands have been
   // reduced. Two pipelines hide this wait.
-  if (call.aside && two && !longest && call.op != plan::Op::kAllReduce)
+  if (call.aside && two && !is_long(kFour) && call.op != plan::Op::kAllReduce)
     path.copy_pipelines = 1;
   if (options.copy_pipelines > 0) path.copy_pipelines = options.copy_pipelines;
   return path;

@@ -16,18 +16,18 @@ namespace jax_cxl::comm {
 // How a call uses the slots of the ring. The different uses overlap in memory,
 // so a call starts only after every call with another use has finished.
 enum class SlotUse : uint8_t {
-  kKernels,    // the beginning of each slot
-  kCopies,     // whole slots
-  kFewCopies,  // some of them, which stay in a processor's cache
-  kPairs,      // two slots as one; of two members, in a pool of one device
+  kKernels,  // the beginning of each slot
+  kCopies,   // whole slots
 };
-inline constexpr int kNumSlotUses = 4;
+inline constexpr int kNumSlotUses = 2;
 
 struct GpuPath {
   int copy_pipelines = 0;  // pipelines of the copy engines; 0: kernels
-  SlotUse slots = SlotUse::kKernels;
 
   bool copies() const { return copy_pipelines > 0; }
+  SlotUse slots() const {
+    return copies() ? SlotUse::kCopies : SlotUse::kKernels;
+  }
   bool operator==(const GpuPath&) const = default;
 };
 

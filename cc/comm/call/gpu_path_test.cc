@@ -36,21 +36,18 @@ TEST(GpuPathTest, LongCallsOfTwoGpusUseCopyEngines) {
   const struct {
     Op op;
     uint64_t from;  // the first size of copy engines
-    GpuPath path, at_256;
+    GpuPath path;
   } cases[] = {
-      {Op::kAllGather, 64, {1, SlotUse::kCopies}, {2, SlotUse::kFewCopies}},
-      {Op::kAllToAll, 64, {1, SlotUse::kCopies}, {2, SlotUse::kFewCopies}},
-      {Op::kAllReduce, 64, {2, SlotUse::kCopies}, {2, SlotUse::kCopies}},
-      {Op::kReduceScatter, 256, {2, SlotUse::kCopies}, {2, SlotUse::kCopies}},
-      {Op::kBroadcast, 256, {1, SlotUse::kPairs}, {1, SlotUse::kPairs}},
-      {Op::kGather, 256, {1, SlotUse::kPairs}, {1, SlotUse::kPairs}},
-      {Op::kScatter, 256, {1, SlotUse::kPairs}, {1, SlotUse::kPairs}},
+      {Op::kAllGather, 64, {1}},  {Op::kAllToAll, 64, {1}},
+      {Op::kAllReduce, 64, {2}},  {Op::kReduceScatter, 256, {2}},
+      {Op::kBroadcast, 256, {1}}, {Op::kGather, 256, {1}},
+      {Op::kScatter, 256, {1}},
   };
   for (const auto& expected : cases) {
     const uint64_t from = expected.from * kMiB;
     EXPECT_EQ(PathOf(TwoGpus(expected.op, from - 1)), kKernels);
     EXPECT_EQ(PathOf(TwoGpus(expected.op, from)), expected.path);
-    EXPECT_EQ(PathOf(TwoGpus(expected.op, 256 * kMiB)), expected.at_256);
+    EXPECT_EQ(PathOf(TwoGpus(expected.op, 1024 * kMiB)), expected.path);
   }
   for (Op op : {Op::kReduce, Op::kScan, Op::kPermute, Op::kTakeRows})
     EXPECT_EQ(PathOf(TwoGpus(op, 1024 * kMiB)), kKernels);
@@ -60,11 +57,11 @@ TEST(GpuPathTest, ARelayNeedsMoreRoundsUnderWay) {
   GpuCallFacts call = TwoGpus(Op::kBroadcast, 16 * kMiB);
   EXPECT_EQ(PathOf(call), kKernels);
   call.relayed = true;
-  EXPECT_EQ(PathOf(call), (GpuPath{2, SlotUse::kCopies}));
+  EXPECT_EQ(PathOf(call), GpuPath{2});
   call.bytes = 256 * kMiB;
-  EXPECT_EQ(PathOf(call), (GpuPath{2, SlotUse::kCopies}));
+  EXPECT_EQ(PathOf(call), GpuPath{2});
   call.op = Op::kAllGather;
-  EXPECT_EQ(PathOf(call), (GpuPath{1, SlotUse::kFewCopies}));
+  EXPECT_EQ(PathOf(call), GpuPath{1});
 }
 
 TEST(GpuPathTest, MoreMembersAndMoreDevicesUseKernels) {
@@ -75,7 +72,7 @@ TEST(GpuPathTest, MoreMembersAndMoreDevicesUseKernels) {
   call.striped = true;
   EXPECT_EQ(PathOf(call), kKernels);
   call.aside = true;
-  EXPECT_EQ(PathOf(call), (GpuPath{2, SlotUse::kCopies}));
+  EXPECT_EQ(PathOf(call), GpuPath{2});
 }
 
 TEST(GpuPathTest, AsideAllButShortCallsUseCopyEngines) {
@@ -84,14 +81,11 @@ TEST(GpuPathTest, AsideAllButShortCallsUseCopyEngines) {
     call.members = call.world_size = members;
     EXPECT_EQ(PathOf(call), kKernels);
     call.bytes = kMiB;
-    EXPECT_EQ(PathOf(call), (GpuPath{1, SlotUse::kCopies}));
+    EXPECT_EQ(PathOf(call), GpuPath{1});
   }
-  EXPECT_EQ(PathOf(Aside(Op::kReduceScatter, 8 * kMiB)),
-            (GpuPath{1, SlotUse::kCopies}));
-  EXPECT_EQ(PathOf(Aside(Op::kReduceScatter, 256 * kMiB)),
-            (GpuPath{2, SlotUse::kCopies}));
-  EXPECT_EQ(PathOf(Aside(Op::kAllReduce, 8 * kMiB)),
-            (GpuPath{2, SlotUse::kCopies}));
+  EXPECT_EQ(PathOf(Aside(Op::kReduceScatter, 8 * kMiB)), GpuPath{1});
+  EXPECT_EQ(PathOf(Aside(Op::kReduceScatter, 256 * kMiB)), GpuPath{2});
+  EXPECT_EQ(PathOf(Aside(Op::kAllReduce, 8 * kMiB)), GpuPath{2});
   EXPECT_EQ(PathOf(Aside(Op::kTakeRows, 256 * kMiB)), kKernels);
 }
 
@@ -100,7 +94,7 @@ TEST(GpuPathTest, ShortCallsJoinASeriesOfCopies) {
   EXPECT_EQ(PathOf(call), kKernels) << "no series";
   for (int short_calls : {0, 63}) {
     call.short_calls = short_calls;
-    EXPECT_EQ(PathOf(call), (GpuPath{1, SlotUse::kCopies})) << short_calls;
+    EXPECT_EQ(PathOf(call), GpuPath{1}) << short_calls;
   }
   call.short_calls = 64;
   EXPECT_EQ(PathOf(call), kKernels) << "nothing but short calls";
@@ -119,11 +113,11 @@ TEST(GpuPathTest, OneOfSeveralGroupsUsesCopyEnginesBesideComputation) {
   call.world_size = 4;
   EXPECT_EQ(PathOf(call), kKernels);
   call.aside = true;
-  EXPECT_EQ(PathOf(call), (GpuPath{2, SlotUse::kCopies}));
+  EXPECT_EQ(PathOf(call), GpuPath{2});
   call.alone = true;
   EXPECT_EQ(PathOf(call), kKernels);
   call.bytes = 16 * kMiB - 1;
-  EXPECT_EQ(PathOf(call), (GpuPath{2, SlotUse::kCopies}));
+  EXPECT_EQ(PathOf(call), GpuPath{2});
 }
 
 TEST(GpuPathTest, OptionsMoveTheThresholds) {
@@ -131,8 +125,7 @@ TEST(GpuPathTest, OptionsMoveTheThresholds) {
   options.copy_engine_bytes = 4000;
   options.copy_pipelines = 2;
   EXPECT_EQ(ChoosePath(TwoGpus(Op::kAllGather, 3999), options), kKernels);
-  EXPECT_EQ(ChoosePath(TwoGpus(Op::kAllGather, 4000), options),
-            (GpuPath{2, SlotUse::kCopies}));
+  EXPECT_EQ(ChoosePath(TwoGpus(Op::kAllGather, 4000), options), GpuPath{2});
   options.copy_engine_bytes = 0;
   EXPECT_EQ(ChoosePath(TwoGpus(Op::kAllReduce, 0), options), kKernels);
   options.copy_engine_bytes_aside = 200;

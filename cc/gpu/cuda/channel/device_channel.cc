@@ -163,7 +163,7 @@ Result<bool> DeviceChannel::FollowEarlierCalls(const GpuCallFacts& facts,
 Result<const StoredPlan*> DeviceChannel::StoredPlanFor(
     const Call& call, const pool::CallDescriptor& descriptor, GpuPath path,
     cudaStream_t stream) {
-  const std::string key = PlanKey(key_, call, descriptor, path.slots);
+  const std::string key = PlanKey(key_, call, descriptor, path.slots());
   if (const StoredPlan* found = plans_->Find(key)) return found;
   const auto store = [&](const cuda::GpuPlan& gpu_plan, bool flagged) {
     std::shared_ptr<const RelayPlan> relayed;
@@ -180,7 +180,7 @@ Result<const StoredPlan*> DeviceChannel::StoredPlanFor(
     if (gpu_plan) return store(*gpu_plan, true);
   }
   CXL_ASSIGN_OR_RETURN(const cuda::GpuPlan gpu_plan,
-                       MakeSlotPlan(call.request, connection_, path.slots));
+                       MakeSlotPlan(call.request, connection_, path.slots()));
   return store(gpu_plan, false);
 }
 
@@ -212,7 +212,7 @@ void DeviceChannel::TellRelay(const cuda::DeviceCall& call,
   const bool copies = path.copies();
   RelayedCall relayed;
   relayed.plan = gpu_plan.relay;
-  relayed.members = connection_.members(path.slots).data();
+  relayed.members = connection_.members().data();
   relayed.num_words = copies ? path.copy_pipelines : shape.blocks;
   relayed.words_take_turns = copies;
   relayed.num_slots = call.num_slots;
@@ -308,8 +308,8 @@ Status DeviceChannel::LaunchCopies(const cuda::DeviceCall& call,
       copy_engine_->Enqueue(
           call,
           {path.copy_pipelines, gpu_plan.host_sending, gpu_plan.host_receiving,
-           connection_.members(path.slots).data(), staging_.get(),
-           staging_bytes(), series_->begin},
+           connection_.members().data(), staging_.get(), staging_bytes(),
+           series_->begin},
           times, stream),
       "launching a collective");
 }
@@ -340,7 +340,7 @@ Result<cudaStream_t> DeviceChannel::Launch(const Call& call, bool aside,
   CXL_ASSIGN_OR_RETURN(const StoredPlan* gpu_plan,
                        StoredPlanFor(call, descriptor, path, stream));
   const cuda::DeviceCall device =
-      Prepare(call, *gpu_plan, descriptor, path.slots);
+      Prepare(call, *gpu_plan, descriptor, path.slots());
   const cuda::Shape shape = ChooseShape(facts, options_);
   Note(call, descriptor, *gpu_plan);
   if (relay_ != nullptr && !gpu_plan->flagged)

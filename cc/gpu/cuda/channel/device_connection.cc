@@ -17,9 +17,10 @@ constexpr uint64_t kDeviceKey = 0x6375646100000000;
 // The best slot size for copy engines, if the pool has space for it.
 constexpr uint64_t kMaxSlotBytes = uint64_t{4} << 20;
 constexpr uint64_t kGroupsPerArena = 7;
-// In a round, kernels use at most kKernelRoundBytes. In the kFewCopies layout,
-// copy engines use at most kFewSlots slots. With these limits, the rings of all
-// members stay in the processor's cache if ordinary memory emulates the pool.
+// In a round, kernels use at most kKernelRoundBytes. Between more than two
+// members, copy engines use at most kFewSlots slots. With these limits, the
+// rings of all members stay in the processor's cache if ordinary memory
+// emulates the pool.
 constexpr uint64_t kKernelRoundBytes = uint64_t{4} << 20;
 constexpr int kFewSlots = 4;
 // In a pool of several devices, blocks are not cut into smaller chunks than
@@ -52,13 +53,6 @@ plan::Geometry ChooseGeometry(const pool::Pool& pool,
   return geometry;
 }
 
-// Returns true if the slots can be used in pairs, so that one pair is filled
-// while another is read.
-bool HasPairs(const plan::Geometry& slots, int members) {
-  return members == 2 && slots.num_devices == 1 && slots.num_slots % 2 == 0 &&
-         slots.num_slots >= 4;
-}
-
 }  // namespace
 
 uint64_t KernelSlotBytes(const DeviceOptions& options, int members) {
@@ -78,7 +72,6 @@ DeviceConnection::DeviceConnection(pool::Pool* pool, const Peers* peers,
       control_bytes_(cuda::DeviceControlBytes(options.flagged_slot_bytes)),
       found_(group_.members.size()),
       members_(group_.members.size()),
-      members_in_pairs_(group_.members.size()),
       controls_(group_.members.size()) {
   const int size = static_cast<int>(members_.size());
   plan::Geometry slots = ChooseGeometry(*pool, options, size);
@@ -98,13 +91,9 @@ DeviceConnection::DeviceConnection(pool::Pool* pool, const Peers* peers,
   if (stripes_.slot_step > 0)
     kernels.device_parts = static_cast<int>(stripes_.num_blocks);
 
-  plan::Geometry few = slots, pairs = slots;
-  if (one_device) few.num_slots = std::min(slots.num_slots, kFewSlots);
-  if (HasPairs(slots, size)) {
-    pairs.num_slots /= 2;
-    pairs.slot_bytes *= 2;
-  }
-  geometries_ = {kernels, size > 2 ? few : slots, few, pairs};
+  if (one_device && size > 2)
+    slots.num_slots = std::min(slots.num_slots, kFewSlots);
+  geometries_ = {kernels, slots};
 }
 
 Status DeviceConnection::Open(Arena* arena, Recorder* recorder,
@@ -170,28 +159,10 @@ Result<bool> DeviceConnection::Connect() {
     view.ended = &control->ended.word;
     view.flagged = &control->flagged;
     std::ranges::copy(memory.slots, view.slots);
-    CXL_RETURN_IF_ERROR(PairSlots(static_cast<int>(member)));
     found_[member] = *found;
     controls_[member] = control;
   }
   return true;
-}
-
-Status DeviceConnection::PairSlots(int member) {
-  const cuda::MemberView& view = members_[member];
-  cuda::MemberView& pairs = members_in_pairs_[member];
-  pairs = view;
-  const uint64_t slot_bytes = geometry(SlotUse::kCopies).slot_bytes;
-  if (geometry(SlotUse::kPairs).slot_bytes == slot_bytes) return OkStatus();
-  for (int pair = 0; pair < geometry(SlotUse::kPairs).num_slots; ++pair) {
-    pairs.slots[pair] = view.slots[2 * pair];
-    if (view.slots[2 * pair + 1] != pairs.slots[pair] + slot_bytes)
-      return Error(Code::kDataLoss, "the entry of ",
-                   peers_->Name(group_.members[member]),
-                   " in the pool is corrupt: its slots are not adjacent; "
-                   "restart the job, and check what else writes to this pool");
-  }
-  return OkStatus();
 }
 
 Status DeviceConnection::CopyMembersTo(cuda::MemberView* copy) const {
@@ -221,11 +192,8 @@ uint64_t DeviceConnection::Progress(int words) const {
 }
 
 void DeviceConnection::Mirror(cuda::MirrorWords* mirror) {
-  for (size_t member = 0; member < members_.size(); ++member) {
+  for (size_t member = 0; member < members_.size(); ++member)
     members_[member] = cuda::Mirrored(members_[member], &mirror[member]);
-    members_in_pairs_[member] =
-        cuda::Mirrored(members_in_pairs_[member], &mirror[member]);
-  }
 }
 
 std::vector<int> DeviceConnection::Missing() const {

@@ -69,10 +69,7 @@ class DeviceConnection {
 
   // The words and slots of each member, as addresses in this process. The
   // addresses of a member are null until Connect has found it.
-  const std::vector<cuda::MemberView>& members(
-      SlotUse use = SlotUse::kKernels) const {
-    return use == SlotUse::kPairs ? members_in_pairs_ : members_;
-  }
+  const std::vector<cuda::MemberView>& members() const { return members_; }
   cuda::DeviceControl* control(int member) const { return controls_[member]; }
   const std::vector<cuda::DeviceControl*>& controls() const {
     return controls_;
@@ -95,7 +92,6 @@ class DeviceConnection {
 
  private:
   void InitializeWords();
-  Status PairSlots(int member);
 
   pool::Pool* pool_;
   const Peers* peers_;
@@ -110,7 +106,6 @@ class DeviceConnection {
   int entry_ = -1;                 // of this member's directory
   std::vector<FoundChannel> found_;
   std::vector<cuda::MemberView> members_;
-  std::vector<cuda::MemberView> members_in_pairs_;
   std::vector<cuda::DeviceControl*> controls_;
 };
 
