@@ -93,12 +93,10 @@ class Lowering {
 
   // Returns true if the put `step` becomes a part of the previous put's task.
   // This requires that both puts write to the same round, that no task lies
-  // between them, that the call has no flags, and that a put costs no set-up
-  // time.
+  // between them, and that the call has no flags.
   bool JoinsPut(const Step& step) const {
     return step.kind == StepKind::kPut && put_round_ == step.round + 1 &&
-           !tasks_.empty() && last_out_ == LastIndex() && !flagged_ &&
-           costs_.put_setup == 0;
+           !tasks_.empty() && last_out_ == LastIndex() && !flagged_;
   }
 
   void AddPut(const Step& step) {
@@ -113,7 +111,6 @@ class Lowering {
     Task task;
     task.stream = Stream::kOut;
     task.bytes = expansion_ * static_cast<double>(step.bytes);
-    task.setup = costs_.put_setup;
     StartWriting(step.round, step.to, step.bytes);
     task.uses = UsesOut(step.bytes, 1);
     put_round_ = step.kind == StepKind::kPut ? step.round + 1 : 0;
@@ -173,7 +170,6 @@ class Lowering {
     task.first = first_of_group_ + gathered_.first;
     task.last = first_of_group_ + gathered_.last;
     task.value = gathered_.round + 1;
-    task.setup *= gathered_.peers;
     AddIncoming(std::move(task));
     written_.push_back({gathered_.to, gathered_.end, LastIndex()});
     gathered_ = {};
@@ -234,7 +230,6 @@ class Lowering {
     task.stream = Stream::kIn;
     task.await = Doorbell::kPublished;
     task.bytes = bytes * expansion_;
-    task.setup = costs_.get_setup;
     if (!flagged_) task.latency = PollTime(peers);
     task.latency += FlushTime(bytes, costs_.drop_rate);
     if (bytes == 0) return task;

@@ -27,14 +27,11 @@ struct Machine {
 
 // Times in seconds, unless the comment of a field gives another unit.
 struct Costs {
-  double start = 0;         // from the call to the first step
-  double put_setup = 0;     // engine time before each copy to the pool
-  double get_setup = 0;     // engine time before each copy from the pool
-  double get_latency = 0;   // until a read delivers; later copies hide it
-  double ring = 0;          // until all data before a doorbell are visible
-  double doorbell = 0;      // from ringing until a poll can see it
-  double poll = 0;          // until a poll of a rung doorbell returns
-  double reduce_setup = 0;  // of a separate reduction after the copies
+  double start = 0;        // from the call to the first step
+  double get_latency = 0;  // until a read delivers; later copies hide it
+  double ring = 0;         // until all data before a doorbell are visible
+  double doorbell = 0;     // from ringing until a poll can see it
+  double poll = 0;         // until a poll of a rung doorbell returns
   // The rates at which processors write lines back before a doorbell rings, and
   // drop lines before they are read, in bytes per second for each rank. 0: the
   // lines need not be written back or dropped. Copies of other lines continue

@@ -83,13 +83,6 @@ Result<Report> RunPlans(const plan::Request& request,
   return report;
 }
 
-Result<Report> RunPaper(const plan::Request& request, const Machine& machine,
-                        const Costs& costs, const PaperOptions& options) {
-  CXL_ASSIGN_OR_RETURN(const TaskGraph graph,
-                       PaperTasks(request, machine, costs, options));
-  return Run(graph, machine);
-}
-
 Result<Counted> CountBytes(plan::Request request,
                            const plan::Geometry& geometry,
                            const plan::Stripes& stripes, int cards,

@@ -10,7 +10,6 @@
 #include "cc/simulator/bounds.h"
 #include "cc/simulator/lower.h"
 #include "cc/simulator/machine.h"
-#include "cc/simulator/paper.h"
 
 namespace jax_cxl::sim {
 
@@ -32,9 +31,6 @@ Result<Report> RunPlans(const plan::Request& request,
                         const plan::Geometry& geometry, const Machine& machine,
                         const Costs& costs, const LowerOptions& options,
                         uint64_t sample_rounds);
-
-Result<Report> RunPaper(const plan::Request& request, const Machine& machine,
-                        const Costs& costs, const PaperOptions& options);
 
 // The bytes that plans move, counted from their steps. plan::Verify returns the
 // same numbers with a proof, but the proof takes too long for 1,024 ranks.

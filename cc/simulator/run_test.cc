@@ -290,47 +290,5 @@ TEST(RunTest, GroupsHaveToFillTheMachine) {
             Code::kInvalidArgument);
 }
 
-// Every rank writes its buffer and then reads the buffers of two peers, all on
-// one card.
-TEST(PaperTest, NaiveAllReduceOnOneCard) {
-  const uint64_t bytes = 1 << 30;
-  const double card = 22.5 * kGB;
-  EXPECT_NEAR(
-      Seconds(RunPaper(RequestOf(Op::kAllReduce, 3, bytes), TestMachine(3, 6),
-                       {}, {.variant = Variant::kNaive})),
-      (3. * bytes + 6. * bytes) / card,
-      .01 * bytes / kGB);  // the last reduction
-}
-
-// Each rank reads the buffers of two peers at the rate of its link, once the
-// first chunk is published.
-TEST(PaperTest, AllReduceReadsEveryPeersWholeBuffer) {
-  const double bytes = 1 << 30, link = 20 * kGB;
-  EXPECT_NEAR(Seconds(RunPaper(RequestOf(Op::kAllReduce, 3, 1 << 30),
-                               TestMachine(3, 6), {}, {.chunks = 8})),
-              bytes / 8 / link + 2 * bytes / link, .02 * bytes / link);
-}
-
-TEST(PaperTest, ChunksOverlapPublicationAndRetrieval) {
-  auto run = [](PaperOptions options) {
-    return Seconds(RunPaper(RequestOf(Op::kGather, 3, 1 << 30),
-                            TestMachine(3, 6), {}, options));
-  };
-  EXPECT_NEAR(run({.variant = Variant::kAggregate}) * 20 * kGB / (1 << 30), 3,
-              .01);
-  EXPECT_NEAR(run({.chunks = 8}) * 20 * kGB / (1 << 30), 2 + 1. / 8, .01);
-}
-
-TEST(PaperTest, RefusesWhatThePaperDoesNotHave) {
-  EXPECT_EQ(RunPaper(RequestOf(Op::kScan, 3, 1), TestMachine(3, 6), {}, {})
-                .status()
-                .code(),
-            Code::kUnimplemented);
-  EXPECT_EQ(RunPaper(RequestOf(Op::kGather, 3, 1), TestMachine(2, 6), {}, {})
-                .status()
-                .code(),
-            Code::kInvalidArgument);
-}
-
 }  // namespace
 }  // namespace jax_cxl::sim

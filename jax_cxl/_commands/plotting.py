@@ -19,7 +19,6 @@ _SYSTEMS = {
     "nccl-socket": ("NCCL, loopback sockets", "#56B4E9", "-"),
     "nccl-nvlink": ("NCCL's choice", "#000000", "-"),
     "nccl-infiniband": ("NCCL, InfiniBand", "#009E73", "--"),
-    "paper": ("paper, All", "#D55E00", "-"),
 }
 
 
@@ -28,7 +27,7 @@ def curve(axis: Any, system: str, x: Sequence[float], y: Sequence[float], **styl
 
     Args:
       axis: axes of matplotlib.
-      system: the name of a backend in a results file; or "nccl-infiniband"; or "paper".
+      system: the name of a backend in a results file; or "nccl-infiniband".
       x: abscissas.
       y: ordinates.
       **style: what distinguishes several curves of one system; `label` is appended to the system's

@@ -31,8 +31,8 @@ def _rate(text: str) -> float:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m lab.simulator",
-        description="Models the times of collectives by jax_cxl, the paper's library, and NCCL over"
-        " InfiniBand. The model has hosts, links and pool devices.",
+        description="Models the times of collectives by jax_cxl, and by NCCL over InfiniBand. The"
+        " model has hosts, links and pool devices.",
     )
     parser.add_argument(
         "--hosts",
@@ -170,7 +170,7 @@ def main(argv: list[str]) -> int:
         f"{setting.geometry.num_slots} slots of "
         f"{tables.bytes_text(setting.geometry.slot_bytes)} a rank"
     )
-    header = ("op", "size", "jax_cxl", "levels", "bound", "paper", "InfiniBand", "busiest", "busy")
+    header = ("op", "size", "jax_cxl", "levels", "bound", "InfiniBand", "busiest", "busy")
     print(tables.plain(header, [_cells(row) for row in rows]))
     return 0
 
@@ -206,11 +206,9 @@ def _row(op: str, size: int, setting: model.Setting, adapters: int) -> dict[str,
         "bound_seconds": model.bound_seconds(op, size, setting),
         "busiest": ours.busiest,
         "busy": ours.busy,
-        "paper_seconds": None,
         "infiniband_seconds": None,
     }
     if op in model.OPS and setting.ranks > 1:
-        row["paper_seconds"] = model.paper(op, size, setting).seconds
         row["infiniband_seconds"] = nccl.seconds(
             op, size, setting.hosts, gpus_per_host=setting.gpus_per_host, adapters=adapters
         )
@@ -230,7 +228,6 @@ def _cells(row: dict[str, object]) -> list[str]:
         time("seconds"),
         time("levels_seconds"),
         time("bound_seconds"),
-        time("paper_seconds"),
         time("infiniband_seconds"),
         str(row["busiest"]) or "-",
         f"{float(str(row['busy'])):.0%}",

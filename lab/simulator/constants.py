@@ -17,7 +17,7 @@ KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
 
-# The setting of the paper.
+# The machine of the paper.
 HOSTS = 3  # paper
 CARDS = 6  # paper
 
@@ -79,30 +79,13 @@ ENGINE_ROUND = MIB
 WRITE_BACK_RATE = MIB / (18 * US)
 DROP_RATE = 32 * MIB / (381 * US)
 
-# --- The paper's library: cudaMemcpyAsync and doorbells by the host ------------------------------
-
-# Beluga: a copy of 16 KiB without flushes takes 9.1 us out and 10.6 us in. The time of the bytes at
-# 20 GB/s is subtracted. These times run from the call until the host knows that the copy is
-# complete. The paper's library rings each doorbell only then.
-COPY_PUT_SETUP = 9.1 * US - 16 * KIB / GPU_OUT
-COPY_GET_SETUP = 10.6 * US - 16 * KIB / GPU_IN
 # A store by a host, then on average one and a half polls by the other host. We assume that the
 # store and each poll take as long as a load from the pool.
 HOST_DOORBELL = 2.5 * POOL_LOAD
-# jax_cxl on `flush` pools: a doorbell goes from a GPU to its host (1.5 us), from host to host, and
-# to the other GPU (1.5 us). here: 1.5 us is the time of a word in host memory from one kernel to
-# another kernel that polls. The load that sees the doorbell is subtracted, because it is counted as
-# a poll.
+# A doorbell goes from a GPU to its host (1.5 us), from host to host, and to the other GPU (1.5 us).
+# here: 1.5 us is the time of a word in host memory from one kernel to another kernel that polls.
+# The load that sees the doorbell is subtracted, because it is counted as a poll.
 RELAYED_DOORBELL = 1.5 * US + HOST_DOORBELL + 1.5 * US - DRAM_LOAD
-# Fixed cost of the reduction after each copy. here: the time of the shortest operation on a stream,
-# a copy of 4 KiB.
-REDUCE_SETUP = 2.4 * US
-# Numbers of chunks of a call. paper: "4 to 8 is best". The model takes the best of these at each
-# size.
-CHUNKS = (1, 2, 4, 8)
-# The paper does not say whether the readers of a broadcast follow the root together, begin with
-# different chunks, or begin one after another. The model takes the best order at each size.
-READER_ORDERS = ("same", "rotated", "staggered")
 
 # --- InfiniBand and NCCL -------------------------------------------------------------------------
 
@@ -152,29 +135,6 @@ INSIDE_RATES = {
 # paper: the price of a CXL switch, and of the InfiniBand switch that it replaces.
 CXL_SWITCH_DOLLARS = 5_800
 INFINIBAND_SWITCH_DOLLARS = 16_000
-
-# --- Figures of the paper that the tables compare with -------------------------------------------
-
-# Average speeds of the paper's All relative to NCCL on InfiniBand, 1 MB to 4 GB, 3 hosts.
-PAPER_AVERAGES = {
-    "all_gather": 1.34,
-    "broadcast": 1.84,
-    "gather": 1.94,
-    "scatter": 1.04,
-    "all_reduce": 1.50,
-    "reduce_scatter": 1.43,
-    "reduce": 1.70,
-    "all_to_all": 1.53,
-}
-# Speeds of All relative to NCCL for the smallest messages. The paper gives them for these
-# operations only.
-PAPER_SMALL = {"scatter": 0.46, "reduce_scatter": 0.48, "all_to_all": 0.7}
-PAPER_LARGE_ALL_REDUCE = 1.05
-# Latency at 12 hosts divided by latency at 3 hosts: the least and the most in the paper.
-PAPER_GROWTH = {"all_reduce": (8.7, 12.2), "broadcast": (2.5, 2.5), "all_to_all": (3.6, 3.6)}
-# Speed of the paper's variant All relative to Naive and to Aggregate: the least and the most.
-PAPER_OVER_NAIVE = (1.0, 8.0)
-PAPER_OVER_AGGREGATE = (1.16, 4.2)
 
 # --- The model itself ----------------------------------------------------------------------------
 

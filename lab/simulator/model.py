@@ -1,11 +1,13 @@
-"""Describes machines, and models the time that each library takes on them for one call."""
+"""Describes machines, and models the time that jax_cxl takes on them for one call."""
 
 import dataclasses
 
 from lab.simulator import _simulator, constants as c
 
-# The operations of the paper, in its order.
-OPS = tuple(c.PAPER_AVERAGES)
+OPS = (
+    *("all_gather", "broadcast", "gather", "scatter"),
+    *("all_reduce", "reduce_scatter", "reduce", "all_to_all"),
+)
 # Operations whose input holds a block for each rank, and operations whose output does.
 _WIDE_INPUT = ("reduce_scatter", "all_to_all", "scatter")
 _WIDE_OUTPUT = ("all_gather", "all_to_all", "gather")
@@ -30,7 +32,6 @@ class Setting:
       even: replace the cards with one card that is as fast as all cards together, so that no card
         is busier than another.
       apart: let cards serve reads and writes at the same time, both at full rate.
-      orders: the orders of the readers to try in the paper's broadcast; the fastest one counts.
       tier_write: bytes/s that each GPU writes to a store in the same pool during the call, such as
         activations or the state of an optimizer. The store lies on all cards in turn.
       tier_read: bytes/s that each GPU reads from that store during the call.
@@ -46,7 +47,6 @@ class Setting:
     round_bytes: int = 0
     even: bool = False
     apart: bool = False
-    orders: tuple[str, ...] = c.READER_ORDERS
     tier_write: float = 0.0
     tier_read: float = 0.0
 
@@ -160,39 +160,6 @@ def ours(
         groups=groups,
     )
     return Result(report.seconds, report.busiest, report.busy)
-
-
-def paper(
-    op: str, total_bytes: int, setting: Setting, variant: str = "all", *, bytes_only: bool = False
-) -> Result:
-    """Returns the modeled time of the paper's library, with its best number of chunks.
-
-    Args:
-      variant: `naive`, `aggregate` or `all`.
-      bytes_only: count only the time for moving bytes, not the fixed costs of copies, doorbells and
-        reductions.
-    """
-    costs = _simulator.SimCosts()
-    if not bytes_only:
-        costs.put_setup, costs.get_setup = c.COPY_PUT_SETUP, c.COPY_GET_SETUP
-        costs.doorbell = c.HOST_DOORBELL
-        costs.reduce_setup = c.REDUCE_SETUP
-    overlaps = variant == "all"
-    results = []
-    for chunks in c.CHUNKS if overlaps else (1,):
-        for order in setting.orders if overlaps and op == "broadcast" else ("same",):
-            report = _simulator.simulate_paper(
-                op,
-                element_count(op, total_bytes, setting.ranks),
-                1,
-                machine(setting),
-                costs,
-                variant=variant,
-                chunks=chunks,
-                order=order,
-            )
-            results.append(Result(report.seconds, report.busiest, report.busy))
-    return min(results, key=lambda result: result.seconds)
 
 
 def bound_seconds(op: str, total_bytes: int, setting: Setting) -> float:

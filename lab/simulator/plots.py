@@ -28,7 +28,7 @@ def write(folder: pathlib.Path) -> None:
 
 
 def _speed(path: pathlib.Path) -> None:
-    """Draws the bus bandwidth by size, for each operation of the paper, on the paper's machine."""
+    """Draws the bus bandwidth by size, for each operation, on three hosts."""
     from matplotlib import pyplot
 
     setting = model.Setting()
@@ -42,10 +42,8 @@ def _speed(path: pathlib.Path) -> None:
             return [factor * s / t / c.GB for s, t in zip(_SIZES, times, strict=True)]
 
         ours = rates([study.ours(op, s, setting) for s in _SIZES])
-        paper = rates([study.paper(op, s, setting) for s in _SIZES])
         infiniband = rates([nccl.seconds(op, s, setting.hosts) for s in _SIZES])
         plotting.curve(axis, "jax_cxl", _SIZES, ours)
-        plotting.curve(axis, "paper", _SIZES, paper)
         plotting.curve(axis, "nccl-infiniband", _SIZES, infiniband)
         axis.set_title(op)
         plotting.size_ticks(axis, _SIZES[::5])
@@ -75,8 +73,6 @@ def _hosts(path: pathlib.Path) -> None:
             times = [1e3 * study.ours(op, size, s) for s in settings]
             label = f", {cards} cards"
             plotting.curve(axis, "jax_cxl", hosts, times, linestyle=linestyle, label=label)
-        paper = [1e3 * study.paper(op, size, model.Setting(hosts=n)) for n in hosts]
-        plotting.curve(axis, "paper", hosts, paper, label=", 6 cards")
         infiniband = [1e3 * nccl.seconds(op, size, n) for n in hosts]
         plotting.curve(axis, "nccl-infiniband", hosts, infiniband)
         axis.set_title(op)

@@ -6,9 +6,8 @@ from lab.simulator import (
     report_levels,
     report_machines,
     report_ours,
-    report_paper,
+    study,
 )
-from lab.simulator.report_paper import PAPER
 from lab.simulator.tables import bytes_text
 
 BEGIN = "<!-- python -m lab.simulator --write docs: begin -->"
@@ -27,10 +26,6 @@ def insert(document: str, study_text: str) -> str:
 def study_sections() -> list[str]:
     return [
         _introduction(),
-        report_paper.averages(),
-        report_paper.variants(),
-        report_paper.growth(),
-        report_ours.ours(),
         report_ours.infiniband(),
         report_ours.causes(),
         report_machines.scaling_bytes(),
@@ -48,7 +43,7 @@ def study_document() -> str:
 
 
 def _introduction() -> str:
-    geometry = PAPER.geometry
+    geometry = study.MACHINE.geometry
     flagged = bytes_text(_simulator.FLAGGED_BYTES)
     return f"""## On CXL hardware: modeled
 
@@ -78,18 +73,17 @@ what the kernel of the CUDA engine does, with some improvements that the engine 
   doubles the bytes, but the call needs no fence, no doorbell and no poll, and readers follow
   writers by a few cache lines.
 
-`cc/plan/gpu_geometry.cc` defines rings and limits: with {PAPER.cards} cards a ring has
+`cc/plan/gpu_geometry.cc` defines rings and limits: with {study.MACHINE.cards} cards a ring has
 {geometry.num_slots} slots of {bytes_text(geometry.slot_bytes)}. Each thread block of the kernel
 keeps its stripes of a round in another slot, so that a round of one rank lies on all cards
 ([laboratory](laboratory.md#a-kernels-round-lies-on-all-pool-devices)). A copy loads each card
 with the bytes that lie on that card.
 
-`cc/simulator/paper.cc` rebuilds the paper's three variants, Naive, Aggregate and All. It is
-not known how many chunks All uses, nor in which order the readers of a broadcast read. The model
-takes what is fastest at each size. For NCCL the model is NCCL's own cost model with one
-efficiency, {c.NCCL_EFFICIENCY}, for all operations. No source gives the efficiency on the paper's
-machine. It was calibrated once, on the only figure of the paper in which nothing but rates matters
-(all-reduce above 256 MB, 1.05). Nothing else is fitted.
+For NCCL the model is NCCL's own cost model with one efficiency, {c.NCCL_EFFICIENCY}, for all
+operations. No source gives the efficiency on the machine of the CCCL paper. It was calibrated once,
+on the only figure of the paper in which nothing but rates matters: above 256 MB its all-reduce is
+1.05 times as fast as NCCL's. Nothing else is fitted.
+[The library of the paper](#the-library-of-the-paper) was modeled too.
 
 ![modeled speed](img/modeled-speed.png)"""
 
@@ -108,7 +102,6 @@ The model simplifies the machine:
 - There are no copy engines: the kernel stands for them. The CUDA engine gives them its longest
   calls in a pool of one device, and long calls beside computation.
 - NCCL has no start-up, no congestion and no adaptive routing.
-- The paper's variants follow published descriptions, not the paper's source.
 
 The simulator runs long calls of many ranks for some rounds, and extends the time from there. The
 result is within 5% of a run to the end, for reduce within 12% and for all_to_all within 20%. All

@@ -1,7 +1,6 @@
 """The sections of docs/performance.md on more hosts and cards, slots, flushes and cost."""
 
 from lab.simulator import constants as c, model, nccl, study
-from lab.simulator.report_paper import PAPER
 from lab.simulator.tables import bytes_text, markdown, time_text
 
 # The most ranks of a group: kMaxMembers in cc/engine/cuda/device_call.h.
@@ -23,11 +22,11 @@ def scaling_bytes() -> str:
     header = ("plans over the bound", *(f"{n} hosts" for n in ranks))
     return f"""### Bytes from 2 to 1,024 hosts
 
-The three figures of a cell are counted from the plans, for {PAPER.cards} cards: the bytes of the
-busiest rank over the least that a rank must move, all bytes over the least for all ranks, and the
-bytes of the busiest card over the mean of the cards. Where all three are 1.00, plans grow as
-`cc/simulator/bounds.h` does. (all_reduce and reduce cut a chunk into one segment for each rank, and
-some ranks get one segment more.)
+The three figures of a cell are counted from the plans, for {study.MACHINE.cards} cards: the bytes
+of the busiest rank over the least that a rank must move, all bytes over the least for all ranks,
+and the bytes of the busiest card over the mean of the cards. Where all three are 1.00, plans grow
+as `cc/simulator/bounds.h` does. (all_reduce and reduce cut a chunk into one segment for each rank,
+and some ranks get one segment more.)
 
 {markdown(header, rows)}"""
 
@@ -35,7 +34,7 @@ some ranks get one segment more.)
 def scaling_time() -> str:
     """Returns the section on the time of calls with more hosts and cards."""
     size = 64 * c.MIB
-    slots = PAPER.geometry.num_slots
+    slots = study.MACHINE.geometry.num_slots
     cards = (1, 6, 16, 64)
     rows = []
     for op in ("all_gather", "all_reduce", "reduce_scatter", "broadcast"):
@@ -72,7 +71,7 @@ def chunks() -> str:
     slots = [64 * c.KIB << i for i in range(7)]
     for op in model.OPS:
         for size in (c.MIB, 256 * c.MIB):
-            times = study.best_slot(op, size, PAPER)
+            times = study.best_slot(op, size, study.MACHINE)
             rows.append(
                 (
                     op if size == c.MIB else "",
@@ -85,7 +84,7 @@ def chunks() -> str:
 
 {markdown(header, rows)}
 
-Short messages are cut into chunks of at least {bytes_text(PAPER.geometry.min_chunk_bytes)},
+Short messages are cut into chunks of at least {bytes_text(study.MACHINE.geometry.min_chunk_bytes)},
 whatever the size of a slot."""
 
 
@@ -96,7 +95,10 @@ def modes() -> str:
     rows = [
         (
             op,
-            *(f"{study.ours(op, s, setting) / study.ours(op, s, PAPER):.1f}" for s in sizes),
+            *(
+                f"{study.ours(op, s, setting) / study.ours(op, s, study.MACHINE):.1f}"
+                for s in sizes
+            ),
         )
         for op in model.OPS
     ]
@@ -110,7 +112,7 @@ writes cache lines back and drops them in between
 write back {c.WRITE_BACK_RATE / c.GB:.0f} GB/s and drop {c.DROP_RATE / c.GB:.0f} GB/s while other
 rounds are copied. Each rate was measured by itself, on a Xeon with ordinary memory as the pool.
 The model has no flags between the data of these pools. The code has them in short calls, which are
-therefore faster than here. All other figures on this page, the paper's too, are without flushes.
+therefore faster than here. All other figures on this page are without flushes.
 
 {markdown(header, rows)}
 
@@ -129,13 +131,13 @@ def cost() -> str:
     share = c.INFINIBAND_SWITCH_DOLLARS / c.CXL_SWITCH_DOLLARS
     rows = []
     for op in model.OPS:
-        speed = study.average_speed_of_ours(op, PAPER)
+        speed = study.average_speed(op, study.MACHINE)
         rows.append((op, f"{speed:.2f}", f"{speed * share:.1f}"))
     header = ("3 hosts, 1 MiB to 4 GiB", "speed over InfiniBand", "speed per dollar of the switch")
     return f"""### Cost
 
 A CXL switch costs {c.CXL_SWITCH_DOLLARS:,} $ and the InfiniBand switch
-{c.INFINIBAND_SWITCH_DOLLARS:,} $, {share:.2f} times as much. These are the paper's prices, without
-cards and adapters.
+{c.INFINIBAND_SWITCH_DOLLARS:,} $, {share:.2f} times as much. These are the prices of the
+[paper](#the-library-of-the-paper), without cards and adapters.
 
 {markdown(header, rows)}"""

@@ -1,9 +1,8 @@
-"""The sections of docs/performance.md on jax_cxl: against the paper's All, and against NCCL."""
+"""The sections of docs/performance.md that compare jax_cxl with NCCL and with the bound."""
 
 import statistics
 
 from lab.simulator import constants as c, model, nccl, study
-from lab.simulator.report_paper import PAPER
 from lab.simulator.tables import bytes_text, markdown
 
 _HOSTS = (3, 6, 12)
@@ -16,40 +15,6 @@ _TABLE_SIZES = (
     256 * c.MIB,
     4 * c.GIB,
 )
-
-
-def ours() -> str:
-    """Returns the section that compares jax_cxl with the paper's All."""
-    rows = []
-    for op in model.OPS:
-        for hosts in _HOSTS:
-            setting = model.Setting(hosts=hosts)
-            gains = study.gains(op, setting)
-            rows.append(
-                (
-                    op if hosts == _HOSTS[0] else "",
-                    hosts,
-                    f"**{min(gains):.2f}**",
-                    *(
-                        f"{study.paper(op, s, setting) / study.ours(op, s, setting):.2f}"
-                        for s in _TABLE_SIZES
-                    ),
-                )
-            )
-    header = ("jax_cxl over All", "hosts", "least", *(bytes_text(s) for s in _TABLE_SIZES))
-    short = min(
-        study.gain(op, size, model.Setting(hosts=hosts))
-        for op in model.OPS
-        for hosts in _HOSTS
-        for size in study.ALL_SIZES
-        if size <= 64 * c.KIB
-    )
-    return f"""### jax_cxl against the paper's All, 6 cards
-
-{markdown(header, rows)}
-
-The column "least" has the smallest ratio over all sizes from {bytes_text(study.ALL_SIZES[0])} to
-{bytes_text(study.ALL_SIZES[-1])}. The smallest ratio over sizes of up to 64 KiB is {short:.2f}."""
 
 
 def infiniband() -> str:
@@ -139,8 +104,8 @@ def _efficiencies() -> str:
         cells = []
         for op in model.OPS:
             values = [
-                nccl.seconds(op, s, 3, efficiency) / study.ours(op, s, PAPER)
-                for s in study.PAPER_SIZES
+                nccl.seconds(op, s, 3, efficiency) / study.ours(op, s, study.MACHINE)
+                for s in study.LARGE_SIZES
             ]
             cells.append(f"{statistics.mean(values):.2f}")
         rows.append((f"{efficiency}", *cells))
@@ -156,7 +121,7 @@ messages."""
 
 
 def causes() -> str:
-    """Returns the section on where the gains of jax_cxl come from."""
+    """Returns the section on the bytes of calls, and on what they wait for."""
     size = 256 * c.MIB
     rows = []
     for op in model.OPS:
@@ -164,48 +129,22 @@ def causes() -> str:
             setting = model.Setting(hosts=hosts)
             block = model.element_count(op, size, hosts)
             plans = study.counted(op, hosts, setting.cards, block)
-            paper_bytes = study.bytes_of_paper(op, hosts, size)
             bound = model.bound_seconds(op, size, setting)
-            mine, theirs = model.ours(op, size, setting), model.paper(op, size, setting)
+            mine = model.ours(op, size, setting)
             rows.append(
                 (
                     op if hosts == 3 else "",
                     hosts,
-                    *(f"{value / size:.2f}" for value in paper_bytes),
                     *(f"{value / size:.2f}" for value in plans["rank"]),
-                    f"{theirs.seconds / bound:.2f}",
                     f"{mine.seconds / bound:.2f}",
-                    f"{theirs.busiest}, {theirs.busy:.0%}",
                     f"{mine.busiest}, {mine.busy:.0%}",
                 )
             )
-    header = (
-        "256 MiB",
-        "hosts",
-        "All writes",
-        "reads",
-        "jax_cxl writes",
-        "reads",
-        "All over the bound",
-        "jax_cxl over it",
-        "All's busiest",
-        "jax_cxl's busiest",
-    )
-    return f"""### Where the gains come from
+    header = ("256 MiB", "hosts", "writes", "reads", "time over the bound", "busiest")
+    return f"""### What limits a call
 
-The table has three kinds of figures. The first columns have the bytes that the busiest rank writes
-and reads, counted from the plans, as multiples of the message. Then comes the time, divided by the
-bound of links and cards. The last columns name the busiest resource, with the share of the time in
-which it is busy.
-
-- all_reduce and reduce move fewer bytes.
-- reduce_scatter, all_to_all and scatter overlap more, because readers start with the bytes that are
-  published first. In all_reduce, even and odd ranks take turns to publish their inputs.
-- The round of each rank lies on all cards. So the cards are equally loaded, even if many ranks read
-  from one rank, or if the number of ranks is not a multiple of the number of cards.
-- all_gather and gather move the same bytes in the same order as All. They gain only from shorter
-  chunks, and from one launch for many copies.
-- Up to 64 KiB all gains come from using a single kernel, and in the shortest calls from flags
-  between the data. For each chunk, All needs a copy and a doorbell of the host.
+The table has the bytes that the busiest rank writes and reads, counted from the plans, as multiples
+of the message. Then comes the time, divided by the bound of links and cards, and the busiest
+resource, with the share of the time in which it is busy.
 
 {markdown(header, rows)}"""

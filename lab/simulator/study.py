@@ -7,14 +7,14 @@ import statistics
 
 from lab.simulator import _simulator, constants as c, model, nccl
 
-# The sizes that the paper averages over, and smaller ones.
-PAPER_SIZES = tuple(c.MIB << i for i in range(0, 13, 2))
+# The machine of most tables: three hosts and six cards.
+MACHINE = model.Setting()
+LARGE_SIZES = tuple(c.MIB << i for i in range(0, 13, 2))
 SMALL_SIZES = tuple(c.KIB << i for i in range(0, 10, 2))
-ALL_SIZES = SMALL_SIZES + PAPER_SIZES
+ALL_SIZES = SMALL_SIZES + LARGE_SIZES
 # Numbers of hosts, with six cards. OTHER_HOSTS neither divide six nor are multiples of it.
 HOSTS = (2, 3, 4, 6, 8, 12)
 OTHER_HOSTS = (5, 7, 9, 10, 11)
-GROWTH_SIZES = tuple(size for size in PAPER_SIZES if size >= 64 * c.MIB)
 # Every operation that has plans. For these, the bytes of the plans are counted.
 PLANNED = ("barrier", *model.OPS, "permute", "scan", "exscan")
 
@@ -24,78 +24,11 @@ def ours(op: str, size: int, setting: model.Setting) -> float:
     return model.ours(op, size, setting).seconds
 
 
-@functools.cache
-def paper(op: str, size: int, setting: model.Setting, variant: str = "all") -> float:
-    return model.paper(op, size, setting, variant).seconds
-
-
-def average_speed_of_paper(op: str, setting: model.Setting) -> float:
-    """Returns the mean speed of the paper's All relative to NCCL, over the paper's sizes."""
+def average_speed(op: str, setting: model.Setting) -> float:
+    """Returns the mean speed of jax_cxl relative to NCCL, over LARGE_SIZES."""
     return statistics.mean(
-        nccl.seconds(op, size, setting.hosts) / paper(op, size, setting) for size in PAPER_SIZES
+        nccl.seconds(op, size, setting.hosts) / ours(op, size, setting) for size in LARGE_SIZES
     )
-
-
-def average_speed_of_ours(op: str, setting: model.Setting) -> float:
-    return statistics.mean(
-        nccl.seconds(op, size, setting.hosts) / ours(op, size, setting) for size in PAPER_SIZES
-    )
-
-
-def over_variant(op: str, variant: str, setting: model.Setting) -> list[float]:
-    """Returns the speed of the paper's All relative to its variant `variant`, for each size."""
-    return [paper(op, s, setting, variant) / paper(op, s, setting) for s in PAPER_SIZES]
-
-
-def over_aggregate(
-    op: str, size: int, setting: model.Setting, *, bytes_only: bool = False
-) -> float:
-    """Returns All's speed relative to Aggregate at one size.
-
-    With `bytes_only` only the time for moving bytes counts.
-    """
-    all_, aggregate = (
-        model.paper(op, size, setting, variant, bytes_only=bytes_only).seconds
-        for variant in ("all", "aggregate")
-    )
-    return aggregate / all_
-
-
-def growth(
-    op: str, size: int, library: str = "paper", orders: tuple[str, ...] = c.READER_ORDERS
-) -> float:
-    """Returns a call's time at 12 hosts divided by its time at 3 hosts."""
-    times = []
-    for hosts in (3, 12):
-        setting = model.Setting(hosts=hosts, orders=orders)
-        times.append(paper(op, size, setting) if library == "paper" else ours(op, size, setting))
-    return times[1] / times[0]
-
-
-def growth_of_parts(op: str, size: int) -> tuple[float, float, float]:
-    """Splits the growth of the time of the paper's All, from 3 to 12 hosts, into its causes.
-
-    Returns:
-      The growth of the time for moving bytes, the growth of the rest of the time, and the share of
-      this rest in the time at 3 hosts.
-    """
-    total, moving = [], []
-    for hosts in (3, 12):
-        setting = model.Setting(hosts=hosts)
-        total.append(paper(op, size, setting))
-        moving.append(model.paper(op, size, setting, bytes_only=True).seconds)
-    rest = [a - b for a, b in zip(total, moving, strict=True)]
-    return moving[1] / moving[0], rest[1] / rest[0], rest[0] / total[0]
-
-
-def gain(op: str, size: int, setting: model.Setting) -> float:
-    """Returns the speed of jax_cxl relative to the paper's All."""
-    return paper(op, size, setting) / ours(op, size, setting)
-
-
-def gains(op: str, setting: model.Setting) -> list[float]:
-    """Returns `gain` for each size in ALL_SIZES."""
-    return [gain(op, size, setting) for size in ALL_SIZES]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,36 +81,6 @@ def losses(op: str, setting: model.Setting) -> list[list[OverInfiniband]]:
     return [list(run) for lost, run in runs if lost]
 
 
-def limits_of_paper(op: str, setting: model.Setting) -> tuple[float, float]:
-    """Returns two bounds of the paper's average speed relative to NCCL over InfiniBand.
-
-    Returns:
-      The average that links and cards allow any library, and the average that the bytes of All
-      allow if publication and retrieval overlap entirely and nothing else costs time.
-    """
-    anybody, its_bytes = [], []
-    for size in PAPER_SIZES:
-        baseline = nccl.seconds(op, size, setting.hosts)
-        anybody.append(baseline / model.bound_seconds(op, size, setting))
-        written, read = bytes_of_paper(op, setting.hosts, size)
-        its_bytes.append(baseline / max(written / c.GPU_OUT, read / c.GPU_IN))
-    return statistics.mean(anybody), statistics.mean(its_bytes)
-
-
-def overlap_of_paper(op: str, size: int, setting: model.Setting) -> float:
-    """Returns how well All overlaps publication and retrieval.
-
-    Returns:
-      The share of the shorter of the two times that is hidden behind the longer one.
-    """
-    written, read = (
-        b / r
-        for b, r in zip(bytes_of_paper(op, setting.hosts, size), (c.GPU_OUT, c.GPU_IN), strict=True)
-    )
-    moving = model.paper(op, size, setting, bytes_only=True).seconds
-    return (written + read - moving) / min(written, read)
-
-
 def counted(op: str, ranks: int, cards: int, block: int) -> dict[str, tuple[int, int]]:
     """Returns the bytes (written, read) of the plans of a call.
 
@@ -217,22 +120,6 @@ def _scaling_block(op: str, ranks: int, cards: int) -> int:
             geometry.slot_bytes // ranks // geometry.part_alignment * geometry.part_alignment
         )
     return slots * geometry.slot_bytes
-
-
-def bytes_of_paper(op: str, ranks: int, size: int) -> tuple[float, float]:
-    """Returns the bytes (written, read) of the busiest rank in the paper's All."""
-    block = model.element_count(op, size, ranks)
-    others = (ranks - 1) * block
-    return {
-        "all_gather": (block, others),
-        "all_reduce": (block, others),
-        "reduce_scatter": (others, others),
-        "all_to_all": (others, others),
-        "broadcast": (block, block),
-        "reduce": (block, others),
-        "gather": (block, others),
-        "scatter": (others, block),
-    }[op]
 
 
 def best_slot(op: str, size: int, setting: model.Setting) -> dict[int, float]:

@@ -54,20 +54,6 @@ plan::Request MakeRequest(const std::string& op, int ranks, uint64_t count,
   return request;
 }
 
-sim::Variant ParseVariant(const std::string& name) {
-  if (name == "naive") return sim::Variant::kNaive;
-  if (name == "aggregate") return sim::Variant::kAggregate;
-  if (name == "all") return sim::Variant::kAll;
-  throw nb::value_error(("no variant is named " + name).c_str());
-}
-
-sim::ReaderOrder ParseOrder(const std::string& name) {
-  if (name == "same") return sim::ReaderOrder::kSame;
-  if (name == "rotated") return sim::ReaderOrder::kRotated;
-  if (name == "staggered") return sim::ReaderOrder::kStaggered;
-  throw nb::value_error(("no order is named " + name).c_str());
-}
-
 nb::tuple Pair(const plan::PoolBytes& bytes) {
   return nb::make_tuple(bytes.written, bytes.read);
 }
@@ -75,7 +61,7 @@ nb::tuple Pair(const plan::PoolBytes& bytes) {
 }  // namespace
 
 NB_MODULE(_simulator, m) {
-  m.doc() = "Plans of jax_cxl and of a paper, executed on a model of machines.";
+  m.doc() = "Plans of jax_cxl, executed on a model of machines.";
 
   nb::class_<sim::Machine>(m, "SimMachine")
       .def(nb::init<>())
@@ -93,13 +79,10 @@ NB_MODULE(_simulator, m) {
   nb::class_<sim::Costs>(m, "SimCosts")
       .def(nb::init<>())
       .def_rw("start", &sim::Costs::start)
-      .def_rw("put_setup", &sim::Costs::put_setup)
-      .def_rw("get_setup", &sim::Costs::get_setup)
       .def_rw("get_latency", &sim::Costs::get_latency)
       .def_rw("ring", &sim::Costs::ring)
       .def_rw("doorbell", &sim::Costs::doorbell)
       .def_rw("poll", &sim::Costs::poll)
-      .def_rw("reduce_setup", &sim::Costs::reduce_setup)
       .def_rw("write_back_rate", &sim::Costs::write_back_rate)
       .def_rw("drop_rate", &sim::Costs::drop_rate)
       .def_rw("doorbell_bytes", &sim::Costs::doorbell_bytes);
@@ -157,21 +140,6 @@ NB_MODULE(_simulator, m) {
       "op"_a, "count"_a, "element_bytes"_a, "machine"_a, "costs"_a,
       nb::kw_only(), "geometry"_a, "flags"_a, "sample_rounds"_a,
       "groups"_a = 1);
-  m.def(
-      "simulate_paper",
-      [](const std::string& op, uint64_t count, uint32_t element_bytes,
-         const sim::Machine& machine, const sim::Costs& costs,
-         const std::string& variant, int chunks, const std::string& order) {
-        const sim::PaperOptions options{.variant = ParseVariant(variant),
-                                        .chunks = chunks,
-                                        .order = ParseOrder(order)};
-        return ValueOrRaise(sim::RunPaper(
-            MakeRequest(op, machine.ranks(), count, element_bytes), machine,
-            costs, options));
-      },
-      "A variant of the CCCL paper for one call, executed on the model.",
-      "op"_a, "count"_a, "element_bytes"_a, "machine"_a, "costs"_a,
-      nb::kw_only(), "variant"_a, "chunks"_a, "order"_a);
   m.def(
       "count_plan_bytes",
       [](const std::string& op, int ranks, uint64_t count,
