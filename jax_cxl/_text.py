@@ -18,6 +18,16 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
 
 
+def clause(error: object) -> str:
+    """Returns the text of an error without a full stop at its end, so that a sentence can go on.
+
+    Example:
+      >>> clause(ValueError("coordinator_address should be defined."))
+      'coordinator_address should be defined'
+    """
+    return str(error).rstrip().rstrip(".")
+
+
 def numbered(noun: str, numbers: Sequence[int]) -> str:
     """Returns "rank 3" or "ranks 3, 4". Names only the first 16 numbers."""
     plural = {"process": "processes", "rank": "ranks"}[noun]

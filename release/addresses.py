@@ -14,7 +14,13 @@ import tomllib
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 # The files that name the repository or the site. tests/jobs/release checks that no other does.
-FILES = ("pyproject.toml", "README.md", "CITATION.cff", "docs/start/install.md")
+FILES = (
+    "pyproject.toml",
+    "README.md",
+    "CITATION.cff",
+    "docs/start/install.md",
+    "docs/notebooks/first_program.ipynb",
+)
 
 
 def current(root: pathlib.Path) -> tuple[str, str]:

@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("dist"))
     parser.add_argument("--pythons", nargs="*", default=_PYTHONS, help="versions to build with")
     parser.add_argument("--zig", action="store_true", help="compile by Zig's clang")
-    parser.add_argument("--cuda", choices=("12", "13"), help="build the wheel for GPUs too")
+    parser.add_argument("--cuda", choices=("13",), help="build the wheel for GPUs too")
     parser.add_argument("--architectures", default=_ARCHITECTURES, help="GPUs, for CMake")
     parser.add_argument("--platform", default=_PLATFORM, help="tag of the systems that run them")
     options = parser.parse_args(arguments)
@@ -151,7 +151,7 @@ def gpu_wheel(both: pathlib.Path, folder: pathlib.Path, cuda: str) -> pathlib.Pa
     Args:
       both: a wheel of jax_cxl that was built with CUDA.
       folder: where to put the wheel.
-      cuda: the version of CUDA, "12" or "13".
+      cuda: the version of CUDA, such as "13".
     """
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
     version, name = project["version"], f"jax_cxl_cuda{cuda}"

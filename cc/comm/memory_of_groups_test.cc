@@ -114,6 +114,7 @@ TEST(MemoryOfGroupsTest, ManyMoreGroupsThanTheMemoryHolds) {
 }
 
 TEST(MemoryOfGroupsTest, ManyMoreGroupsThanAnIncoherentPoolHolds) {
+  if (!pool::FlushSupported()) GTEST_SKIP() << "needs cache line instructions";
   const uint64_t seed = std::random_device()();
   std::cout << "seed " << seed << std::endl;
   World world(4, SmallSlots(), kPoolBytes, 1, pool::CoherenceMode::kFlush,

@@ -5,6 +5,7 @@ import importlib
 import importlib.metadata
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -230,7 +231,7 @@ def train(
     }
     title = (
         f"{parameters / 1e6:.1f}M-parameter transformer on {text.name}, {devices} devices,"
-        f" {program.collectives}"
+        f" {program.collectives}, data moved by {figures['data_moved_by']}"
     )
     return Run(state, figures, title)
 
@@ -258,12 +259,27 @@ def _version(package: str) -> str | None:
         return None  # Used from its sources.
 
 
+def _data_moved_by(program: Program) -> str:
+    """Returns what moves the data of the collectives. Call it when the programs are compiled."""
+    if "jax_cxl" in program.packages:
+        return "jax_cxl"
+    # If the launcher or a variable has asked jax_cxl to replace collectives, JAX has imported it.
+    module = sys.modules.get("jax_cxl")
+    if module is None:
+        return "XLA"
+    stats = module.stats()
+    if not stats.collectives_taken:
+        return "XLA"
+    return "jax_cxl and XLA" if stats.collectives_left else "jax_cxl"
+
+
 def _environment(program: Program) -> dict[str, Any]:
     """Returns what the run depended on: collectives, processes, devices, versions of packages."""
     packages = ["jax", "jaxlib", "optax", "orbax-checkpoint", *program.packages]
     versions: dict[str, str | None] = {"python": platform.python_version()}
     return {
         "collectives": program.collectives,
+        "data_moved_by": _data_moved_by(program),
         "processes": jax.process_count(),
         "devices": jax.device_count(),
         "device_kind": jax.devices()[0].device_kind,
@@ -310,8 +326,9 @@ def _loop(
     with progress:
         progress.say(
             f"{trainer.parameter_count:,} parameters on {jax.device_count()} devices of"
-            f" {jax.process_count()} processes, collectives: {program.collectives},"
-            f" {len(text.train) / 1e6:.1f} MB of {text.name}, compiled in {compile_seconds:.1f} s"
+            f" {jax.process_count()} processes, collectives: {program.collectives}, data moved by"
+            f" {_data_moved_by(program)}, {len(text.train) / 1e6:.1f} MB of {text.name}, compiled"
+            f" in {compile_seconds:.1f} s"
         )
         if first_step == 0:
             loss = float(trainer.evaluate(state.parameters, held_out))

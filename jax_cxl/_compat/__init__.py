@@ -14,6 +14,8 @@ Four other places follow JAX or XLA, and may need a change for a new version:
 
 import jax
 
+from jax_cxl import _text
+
 try:
     from jax_cxl._compat import (
         arrays as arrays,
@@ -27,6 +29,6 @@ try:
     )
 except (ImportError, AttributeError) as error:
     raise ImportError(
-        f"jax_cxl does not work with jax {jax.__version__}: {error}. jax_cxl is tested with"
-        " jax 0.10 to 0.12: install one of these, or a newer jax_cxl."
+        f"jax_cxl does not work with jax {jax.__version__}: {_text.clause(error)}. jax_cxl is"
+        " tested with jax 0.10 to 0.12: install one of these, or a newer jax_cxl."
     ) from error

@@ -5,11 +5,11 @@ import importlib
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from jax_cxl import _core, errors
+from jax_cxl import _core, _text, errors
 
 _NO_CUDA = """\
 JAX's default backend is CUDA, but this jax_cxl was built without its CUDA module: {error}.
-Build it where nvcc (CUDA 12 or 13) is on PATH, in a checkout of jax_cxl:
+Build it where nvcc (CUDA 13) is on PATH, in a checkout of jax_cxl:
     pip install -e .
 docs/cuda.md has the details.
 To communicate between CPU devices instead, set JAX_PLATFORMS=cpu."""
@@ -39,7 +39,7 @@ class Platform(NamedTuple):
         try:
             module = importlib.import_module(self.module)
         except ImportError as error:
-            raise errors.CxlError(_NO_CUDA.format(error=error)) from error
+            raise errors.CxlError(_NO_CUDA.format(error=_text.clause(error))) from error
         if module is not _core:
             module.use_core(_core.program_sites(), _core.failures())
         return module

@@ -34,7 +34,7 @@ _FIGURES = {
     *("layers", "width", "heads", "parameters", "evaluate_every", "evaluate_size", "prefetch"),
     "shard",
     *("corpus", "corpus_sha256", "train_bytes", "heldout_bytes", "resumed_after_step"),
-    *("collectives", "processes", "devices", "device_kind", "versions"),
+    *("collectives", "data_moved_by", "processes", "devices", "device_kind", "versions"),
 }
 
 # train_transformer.py reports these figures, train_jit.py does not.

@@ -250,6 +250,7 @@ class SeveralProcessesTest(InitializeTestCase):
         )
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("PMI_SIZE=2", done.stderr)
+        self.assertIn("should be defined. Call", done.stderr)
         self.assertIn("jax.distributed.initialize(", done.stderr)
 
 

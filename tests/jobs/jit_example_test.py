@@ -40,6 +40,9 @@ class JitExampleTest(absltest.TestCase):
         )
         self.assertEqual(done.returncode, 0, done.stderr)
         found = json.loads(figures.read_text())
+        moved_by = "jax_cxl" if replace else "XLA"
+        self.assertEqual(found["data_moved_by"], moved_by)
+        self.assertIn(f"inserted by XLA, data moved by {moved_by},", done.stdout)
         curves = {name: np.array(found[name])[:, 1] for name in _CURVES}
         self.assertLen(curves["train_loss"], _STEPS)
         return curves, re.findall(r"process \d: (.*)", done.stdout)

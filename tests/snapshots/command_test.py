@@ -84,7 +84,10 @@ class CommandTest(parameterized.TestCase):
             for where in (place.where, without_size):
                 lines = self.done("list", where).splitlines()
                 self.assertRegex(lines[0], f"parity=0, 2 x {place.size} bytes, 0 free$")
-                self.assertRegex(lines[1], r"^snapshots: keep=3, \d+ bytes$")
+                self.assertRegex(
+                    lines[1],
+                    r"^snapshots: \d+ bytes until it is deleted: room for 3 versions .keep=3. and",
+                )
                 self.assertRegex(
                     lines[2], r"^  version 6: 20.*, 1 process, 9 leaves, 1200016 bytes"
                 )

@@ -19,6 +19,10 @@ class TextTest(parameterized.TestCase):
     def test_what_stays(self, text):
         self.assertEqual(_text.printable(text), text)
 
+    @parameterized.parameters("no address.", "no address", "no address.\n")
+    def test_a_sentence_goes_on_after_an_error(self, text):
+        self.assertEqual(_text.clause(ValueError(text)), "no address")
+
 
 if __name__ == "__main__":
     absltest.main()

@@ -25,15 +25,13 @@ uint64_t HashGroup(const std::vector<int32_t>& members) {
   return std::accumulate(members.begin(), members.end(), kHashOfNothing, Hash);
 }
 
-Status Disagreement(const Group& group, Version first, Version second,
-                    uint64_t identity) {
+Status Disagreement(const Group& group, Version first, Version second) {
   if (first.member > second.member) std::swap(first, second);
   const int rank_0 = group.members[first.member];
   const int rank_1 = group.members[second.member];
   return Error(Code::kMismatch, "the ranks disagree about a collective: rank ",
                rank_0, " calls ", first.call, "; rank ", rank_1, " calls ",
-               second.call, ". ", kSamePrograms, " (call ", std::hex, identity,
-               ")")
+               second.call, ". ", kSamePrograms)
       .With("rank_0", rank_0)
       .With("call_0", first.call)
       .With("rank_1", rank_1)

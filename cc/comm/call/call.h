@@ -118,9 +118,8 @@ struct Version {
 };
 
 // Returns a kMismatch error: two members call different collectives, although
-// both calls have the identity `identity`.
-Status Disagreement(const Group& group, Version first, Version second,
-                    uint64_t identity);
+// both calls have the same identity.
+Status Disagreement(const Group& group, Version first, Version second);
 
 // Returns the error status of a call that had not finished when the job ended.
 Status WasShutDown();

@@ -47,7 +47,7 @@ Status DeviceWaits::Mismatch(const Call& call, int member) const {
                                   call.identity, KeyOf(*pool_, self, call)))
     theirs = found->what + (found->site.empty() ? "" : " at " + found->site);
   return Disagreement(group_, {group_.self, DescribeText(call)},
-                      {member, theirs}, call.identity);
+                      {member, theirs});
 }
 
 Status DeviceWaits::Timeout(const Call& call, int member) const {

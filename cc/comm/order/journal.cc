@@ -54,7 +54,7 @@ Status Journal::Compare(uint64_t written) {
       if (doorbells_.Read(&entry.ready) != number) continue;
       if (theirs.descriptor == mine.descriptor) continue;
       return Disagreement(group_, {self, Describe(self, mine)},
-                          {member, Describe(member, theirs)}, number);
+                          {member, Describe(member, theirs)});
     }
   }
   return OkStatus();

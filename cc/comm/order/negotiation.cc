@@ -147,8 +147,7 @@ Status Negotiation::AddMember(Match* match, int member,
         group_,
         {match->first,
          submissions_.Describe(match->first, match->descriptor, match->name)},
-        {member, submissions_.Describe(member, descriptor, name)},
-        match->identity);
+        {member, submissions_.Describe(member, descriptor, name)});
   }
   match->submitted[member] = true;
   ++match->num_submitted;

@@ -49,7 +49,7 @@ int ftruncate(int fd, off_t bytes) noexcept {
 }
 
 int unlink(const char* path) noexcept {
-  return refusal ? Refuse() : syscall(SYS_unlink, path);
+  return refusal ? Refuse() : syscall(SYS_unlinkat, AT_FDCWD, path, 0);
 }
 
 ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset) {

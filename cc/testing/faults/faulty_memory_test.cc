@@ -18,6 +18,12 @@ class FaultyMemoryTest : public testing::TestWithParam<pool::CoherenceMode> {
  protected:
   static constexpr uint64_t kSlotBytes = 4096;
 
+  void SetUp() override {
+    if (const Status supported = pool::CheckCoherenceSupported(GetParam());
+        !supported.ok())
+      GTEST_SKIP() << supported.message();
+  }
+
   void Set(const std::string& text) {
     injector_ = std::make_unique<Injector>(*Parse(text), [&] { ++happened_; });
     pool::PoolSpec spec = pool::ShmSpec(pool::UniqueName("faulty"));

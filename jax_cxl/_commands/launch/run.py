@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from jax_cxl import errors
+from jax_cxl import _text, errors
 from jax_cxl._job import variables
 
 # How many of the last lines of output the error of a failed job quotes.
@@ -102,8 +102,8 @@ def _pickled(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
         return pickler.dumps((function, arguments))
     except Exception as error:
         raise TypeError(
-            f"run: function and arguments cannot be pickled: {error}. Pass arguments that pickle"
-            " accepts, and create other objects inside the function"
+            f"run: function and arguments cannot be pickled: {_text.clause(error)}. Pass arguments"
+            " that pickle accepts, and create other objects inside the function"
         ) from error
 
 

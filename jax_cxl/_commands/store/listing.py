@@ -40,16 +40,16 @@ class Area:
     leaves: int | None = None
     why: str = ""
 
-    def line(self) -> str:
-        """Returns the line that the command prints about the area."""
-        if self.state == "valid" and self.time is not None and self.bytes is not None:
-            when = datetime.datetime.fromtimestamp(self.time).astimezone()
+    def line(self, entry: catalog.Entry) -> str:
+        """Returns the line that the command prints about this area of the name `entry`."""
+        if self.state == "valid" and self.time is not None:
+            moment = datetime.datetime.fromtimestamp(self.time).astimezone()
+            when = f"{moment:%Y-%m-%d %H:%M:%S%z}"
+            if not entry.keep:
+                return f"made {when}"  # The rows of a trained table are not bytes of a version.
             processes = f"{self.processes} {'process' if self.processes == 1 else 'processes'}"
             leaves = f"{self.leaves} {'leaf' if self.leaves == 1 else 'leaves'}"
-            return (
-                f"version {self.version}: {when:%Y-%m-%d %H:%M:%S%z}, {processes}, {leaves},"
-                f" {self.bytes} bytes"
-            )
+            return f"version {self.version}: {when}, {processes}, {leaves}, {self.bytes} bytes"
         why = f" ({self.why})" if self.why else ""
         of = "" if self.version is None else f" of version {self.version}"
         return f"area {self.area}{of}: {self.state}{why}"
@@ -74,16 +74,20 @@ def lines(devices: Devices) -> Iterator[str]:
     for device in devices.blank:
         yield f"device {device} is lost; repair rebuilds it"
     for section in sections(devices):
-        size = section.entry.end - section.entry.start
-        yield f"{_text.printable(section.entry.name)}: {_kind(section.entry)}, {size} bytes"
+        yield f"{_text.printable(section.entry.name)}: {_size(section.entry)}"
         for area in areas(section):
-            yield f"  {area.line()}"
+            yield f"  {area.line(section.entry)}"
 
 
-def _kind(entry: catalog.Entry) -> str:
+def _size(entry: catalog.Entry) -> str:
+    size = f"{entry.end - entry.start} bytes"
+    if entry.name.startswith(catalog.RESIDUALS):
+        return f"{size} of a running program"
     if entry.keep:
-        return f"keep={entry.keep}"
-    return "of a running program" if entry.name.startswith(catalog.RESIDUALS) else "a table"
+        room = f"room for {entry.keep} versions (keep={entry.keep}) and the next one"
+    else:
+        room = "a table"
+    return f"{size} until it is deleted: {room}"
 
 
 def as_json(devices: Devices) -> str:

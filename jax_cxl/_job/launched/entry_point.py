@@ -29,8 +29,8 @@ def absent() -> str:
     """Returns why `JAX_CXL_REPLACE_COLLECTIVES` has no effect without the entry point."""
     return (
         f"{variables.REPLACE_COLLECTIVES} has no effect: JAX finds jax_cxl by the entry point of"
-        " the installed package, which is not there. Install it: pip install jax_cxl, or in a"
-        " checkout pip install -e ."
+        " the installed package, which is not there. Install it in a checkout of jax_cxl:"
+        " pip install ."
     )
 
 

@@ -291,7 +291,7 @@ def check_others() -> None:
             who = _arrivals(_attempt).get(process, who)
         name = f"process {process} (pid {who['pid']} on host {who['host']})"
         if who["failure"] is not None:
-            reason = who["failure"].removesuffix(_ADVICE).removesuffix(".")
+            reason = _text.clause(who["failure"].removesuffix(_ADVICE))
             raise errors.from_code(
                 who["code"] or "FAILED_PRECONDITION",
                 f"{name} could not start jax_cxl: {reason}.{_ADVICE}",

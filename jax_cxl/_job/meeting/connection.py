@@ -5,7 +5,7 @@ import resource
 
 import jax
 
-from jax_cxl import _compat, errors
+from jax_cxl import _compat, _text, errors
 from jax_cxl._job.launched import environment as launch_environment
 from jax_cxl._job.meeting import arrival
 
@@ -27,7 +27,7 @@ def connect(connect_timeout: float) -> None:
                 "This is one of several processes"
                 + (f" ({several})" if several else "")
                 + ", but they do not know of each other, and jax.distributed could not be"
-                f" initialized: {error}. Call jax.distributed.initialize(...) or"
+                f" initialized: {_text.clause(error)}. Call jax.distributed.initialize(...) or"
                 " jax_cxl.initialize() at the beginning of the script, before anything uses a"
                 " device."
             ) from error

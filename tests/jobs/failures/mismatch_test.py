@@ -86,7 +86,8 @@ class MismatchTest(parameterized.TestCase):
         began = max(each["at"][0] for each in caught.values())
         for rank, error in caught.items():
             self.assertIn("text", error, f"rank {rank} finished")
-            self.assertIn("All ranks have to run the same programs", error["text"])
+            advice = "All ranks have to run the same programs, with the same shapes and in the same"
+            self.assertEndsWith(error["text"], f"{advice} order")
             self.assertLess(error["at"][1] - began, job.SOON)
             calls = dict(zip(error["ranks"], error["calls"], strict=True))
             self.assertLen(calls, 2)

@@ -207,7 +207,7 @@ class DistributedTest(LaunchTestCase):
             self.assertRaises(SystemExit),
         ):
             launch.main(arguments)
-        self.assertIn("pip install jax_cxl", stderr.getvalue())
+        self.assertIn("pip install .", stderr.getvalue())
 
     def test_comes_first_where_jax_was_imported_before(self):
         program = (
