@@ -62,7 +62,14 @@ class Program:
         pool = sum(each.through == POOL for each in self.collectives)
         head = f"{self.name}: {pool} of {len(self.collectives)} collectives go through the pool"
         rows = [
-            (each.name, each.result, str(each.ranks), each.line or "-", each.through, each.why)
+            (
+                each.name,
+                _few(each.result),
+                str(each.ranks),
+                each.line or "-",
+                each.through,
+                each.why,
+            )
             for each in self.collectives
         ]
         widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
@@ -78,6 +85,12 @@ listeners: list[Callable[[Program], None]] = []
 
 # Part of the keys of JAX's caches, so that JAX always compiles a program that is explained.
 request = jax.make_user_context("")
+
+
+def _few(result: str) -> str:
+    """Returns a result as a table shows it: of many arrays only the first."""
+    first, *others = result.split(", ")
+    return result if len(others) < 2 else f"{first} and {len(others)} more"
 
 
 def cache_key() -> str:

@@ -1,5 +1,7 @@
 """`jax_cxl.explain` and `JAX_CXL_LOG=info`: which collectives go through the pool, and why."""
 
+import dataclasses
+
 import hlo_modules
 import jax
 import jax.numpy as jnp
@@ -48,6 +50,14 @@ class ExplainTest(parameterized.TestCase):
             self.assertRegex(each.line, r"explain_test\.py:\d+ \(_both\)")
         (xla,) = (each for each in program.collectives if each.through == "XLA")
         self.assertEqual(xla.why, "its groups lie within one process")
+
+    def test_table_shows_the_first_of_many_results(self):
+        results = "float32[4], float32[2,3], int32[]"
+        one = survey.Collective("all-reduce", results, 2, "", "pool", "why")
+        two = dataclasses.replace(one, result="float32[4], int32[]")
+        text = str(survey.Program("jit_step", (one, two)))
+        self.assertIn("all-reduce  float32[4] and 2 more  2 ", text)
+        self.assertIn("all-reduce  float32[4], int32[]    2 ", text)
 
     def test_what_is_taken_over(self):
         with jax_cxl.replace_collectives(local=True):
