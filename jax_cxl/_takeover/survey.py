@@ -62,15 +62,8 @@ class Program:
         pool = sum(each.through == POOL for each in self.collectives)
         head = f"{self.name}: {pool} of {len(self.collectives)} collectives go through the pool"
         rows = [
-            (
-                each.name,
-                _few(each.result),
-                str(each.ranks),
-                each.line or "-",
-                each.through,
-                each.why,
-            )
-            for each in self.collectives
+            (of.name, _few(of.result), str(of.ranks), of.line or "-", of.through, of.why)
+            for of in self.collectives
         ]
         widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
         lines = [
