@@ -2,6 +2,8 @@
 
 import os
 import tempfile
+import threading
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,7 @@ import numpy as np
 from absl.testing import absltest
 
 import jax_cxl
+from jax_cxl._tier import offload
 
 
 class OffloadTest(absltest.TestCase):
@@ -48,6 +51,11 @@ class OffloadTest(absltest.TestCase):
             self._assert_same(layer, tree["layers"][number])
         mixed = jax_cxl.fetch({"hot": 3, "cold": cold["layers"][1]["b"]})
         self.assertEqual(mixed["hot"], 3)
+
+    def test_fetches_run_one_after_another(self):
+        with mock.patch.object(offload, "fetch", lambda _: threading.current_thread()):
+            first, second = jax_cxl.prefetch(0).result(), jax_cxl.prefetch(0).result()
+        self.assertIs(first, second)
 
     def test_what_has_gone(self):
         cold = [jax_cxl.offload(self._tree(n), self.store, "tree") for n in range(4)]

@@ -18,6 +18,8 @@ from absl.testing import absltest, parameterized
 from jax.ad_checkpoint import checkpoint_name
 
 import jax_cxl
+from jax_cxl._store.memory import catalog, layout
+from jax_cxl._tier.residuals import rings
 
 _LAYERS, _WIDTH = 5, 64
 _AUTO = jax.sharding.AxisType.Auto
@@ -301,6 +303,46 @@ class ResidualsTest(parameterized.TestCase):
         jax.clear_caches()
         gc.collect()
         self.assertEmpty(self.store.list())
+
+    def test_memory_of_a_process_that_was_killed(self):
+        devices = self.store._made()
+        abandoned = catalog.create(devices, f"{catalog.RESIDUALS}killed", 0, 1 << 20)
+        compute = jax.jit(_gradients(self.offloaded()))
+        compute.lower(*_arrays())
+        names = [entry.name for entry in catalog.entries(devices)]
+        self.assertLen(names, 1)
+        self.assertNotIn(abandoned.name, names)
+
+    def test_whole_rows_of_blocks(self):
+        devices = self.store._made()
+        row = 2 * layout.BLOCK_BYTES  # The store has two paths.
+        sizes = {needed: rings.Ring(devices, needed, "").bytes for needed in (0, row, row + 1)}
+        self.assertEqual(sizes, {0: row, row: row, row + 1: 2 * row})
+
+    @parameterized.parameters(1, 2)
+    @_eight_devices
+    def test_shard_map_over_some_of_the_axes(self, others):
+        mesh = jax.make_mesh((4, others), ("data", "model"), (_AUTO,) * 2)
+        weights, x = _arrays()
+
+        def compute(body):
+            def local(weights, x):
+                return jax.lax.pmean(_loss(body, weights, x), "data")
+
+            mapped = jax.shard_map(
+                local,
+                mesh=mesh,
+                in_specs=(jax.P(), jax.P("data")),
+                out_specs=jax.P(),
+                axis_names={"data"},
+            )
+            return jax.jit(jax.value_and_grad(mapped, argnums=(0, 1)))(weights, x)
+
+        if others == 1:
+            self.assert_same(compute(self.offloaded()), compute(_ON_DEVICE))
+        else:
+            with self.assertRaisesRegex(ValueError, "runs on several devices"):
+                compute(self.offloaded())
 
     def test_wrong_arguments(self):
         for error, pattern, arguments in (

@@ -14,8 +14,8 @@ _PARAMS = {
 }
 
 
-def _separated(optimizer, resident=True):
-    params = jax.eval_shape(lambda: _PARAMS)
+def _separated(optimizer, resident=True, params=_PARAMS):
+    params = jax.eval_shape(lambda: params)
     state = jax.eval_shape(optimizer.init, params)
 
     def update(params, grads, state):
@@ -23,7 +23,7 @@ def _separated(optimizer, resident=True):
         return optax.apply_updates(params, updates), state
 
     flow, _ = dataflow.trace(update, params, params, state)
-    return separation.separate(flow, 4, resident)
+    return separation.separate(flow, len(jax.tree.leaves(params)), resident)
 
 
 class SeparationTest(parameterized.TestCase):
@@ -41,8 +41,14 @@ class SeparationTest(parameterized.TestCase):
         self.assertEqual([part.params for part in large], [(0,), (1,), (3,)])
         for part in large:
             self.assertLen(part.state, of_parameter)
+        # Inputs need not be computed.
+        self.assertTrue(all(n >= found.update.num_inputs for n in found.scalars), found.scalars)
         # The state of "d" is small, and may be shared.
         self.assertBetween(len(found.shared), shared, shared + of_parameter)
+
+    def test_many_parameters(self):
+        found = _separated(optax.adamw(1e-3), params=[jnp.zeros(2000)] * 50)
+        self.assertEqual([part.params for part in found.parts], [(n,) for n in range(50)])
 
     def test_equal_layers_have_equal_programs(self):
         found = _separated(optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)))
