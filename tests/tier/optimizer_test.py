@@ -230,6 +230,15 @@ class PooledTest(_Test):
             deleted = {x.is_deleted() for x in jax.tree.leaves((params, grads))}
             self.assertEqual(deleted, {donate})
 
+    def test_gradients_of_numpy(self):
+        found = []
+        for name, kind in (("jax", jnp.copy), ("numpy", np.array)):
+            optimizer = jax_cxl.pooled(_OPTIMIZERS["sgd"], self.store(), name)
+            params = {"a": jnp.arange(5.0), "b": jnp.ones((3, 2))}
+            state = optimizer.init(params)
+            found.append(optimizer.step(params, jax.tree.map(kind, params), state)[0])
+        self.assert_same(*found)
+
     def test_restore_latest_of_nothing_creates_nothing(self):
         optimizer = self.pooled(_OPTIMIZERS["adamw"], self.store())
         self.assertIsNone(optimizer.restore_latest(_params()))
@@ -344,6 +353,14 @@ class RefusedTest(_Test):
         optimizer = self.pooled(optax.MultiSteps(_OPTIMIZERS["adamw"], 2), self.store())
         with self.assertRaisesRegex(ValueError, "depend on each other.*MultiSteps.*group_bytes"):
             optimizer.init(_params())
+        # The norm of all parameters can be computed first if they are on the devices, but not if
+        # they are in the store.
+        by_norm = optax.stateless(
+            lambda grads, params: jax.tree.map(lambda g: g * optax.global_norm(params), grads)
+        )
+        jax_cxl.pooled(by_norm, self.store(), "norm", group_bytes=1).init(_params())
+        with self.assertRaisesRegex(ValueError, "depend on each other"):
+            self.pooled(by_norm, self.store(), master=jnp.float32, group_bytes=1).init(_params())
         # With a single group for all parameters, the results are right.
         large = self.pooled(optax.MultiSteps(_OPTIMIZERS["sgd"], 2), self.store(), group_bytes=_MIB)
         params = _params()
@@ -425,6 +442,13 @@ class RefusedTest(_Test):
             other.restore_latest(params)
         with self.assertRaisesRegex(TypeError, "must be a jax_cxl.Store"):
             jax_cxl.pooled(_OPTIMIZERS["sgd"], "shm:x", "state")
+        for options, text in (
+            ({"master": jnp.int32}, "must be a floating-point dtype"),
+            ({"group_bytes": 0}, "group_bytes=0 must be at least 1"),
+        ):
+            with self.assertRaisesRegex(ValueError, text):
+                self.pooled(_OPTIMIZERS["sgd"], store, **options)
+        self.pooled(_OPTIMIZERS["sgd"], store, master=jnp.float32, group_bytes=1)
         with self.assertRaisesRegex(TypeError, "must have the function init"):
             jax_cxl.pooled(lambda: 0, store, "state")
 

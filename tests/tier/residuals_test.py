@@ -18,8 +18,11 @@ from absl.testing import absltest, parameterized
 from jax.ad_checkpoint import checkpoint_name
 
 import jax_cxl
+from jax_cxl._compat import checkpoint
+from jax_cxl._job import platforms
+from jax_cxl._lowering import contract
 from jax_cxl._store.memory import catalog, layout
-from jax_cxl._tier.residuals import rings
+from jax_cxl._tier.residuals import primitives, rings
 
 _LAYERS, _WIDTH = 5, 64
 _AUTO = jax.sharding.AxisType.Auto
@@ -162,6 +165,9 @@ class ResidualsTest(parameterized.TestCase):
         compute = jax.jit(jax.value_and_grad(functools.partial(loss, body), argnums=(0, 1)))
         expected = jax.jit(jax.value_and_grad(functools.partial(loss, plain), argnums=(0, 1)))
         self.assert_same(compute(weights["in"], x), expected(weights["in"], x))
+        text = compute.lower(weights["in"], x).as_text()
+        # Each of the two calls puts "x" and, in the scan, "h".
+        self.assertEqual(text.count(f"@{contract.PUT_RESIDUAL_TARGET}"), 4)
 
     def test_vmap_of_layers(self):
         weights, x = _arrays()
@@ -304,6 +310,16 @@ class ResidualsTest(parameterized.TestCase):
         gc.collect()
         self.assertEmpty(self.store.list())
 
+    def test_a_value_that_the_forward_pass_lacks(self):
+        value = primitives.Value("x", 0, None, None)
+        of = jax.make_jaxpr(lambda x: jnp.sin(primitives.offload_p.bind(x, value=value)))(1.0)
+        split = checkpoint._partial_eval.partial_eval_jaxpr_custom
+        forward, backward, lacks, _, kept = split(of.jaxpr, [True], [True], False, False, _POLICY)
+        self.assertEmpty(forward.eqns)
+        names = [eqn.primitive.name for eqn in backward.eqns]
+        self.assertEqual(names, ["offload_residual", "sin"])
+        self.assertEqual((lacks, kept), ([True], 0))
+
     def test_memory_of_a_process_that_was_killed(self):
         devices = self.store._made()
         abandoned = catalog.create(devices, f"{catalog.RESIDUALS}killed", 0, 1 << 20)
@@ -312,6 +328,12 @@ class ResidualsTest(parameterized.TestCase):
         names = [entry.name for entry in catalog.entries(devices)]
         self.assertLen(names, 1)
         self.assertNotIn(abandoned.name, names)
+
+    def test_memory_that_is_not_coherent(self):
+        self.store = jax_cxl.Store(f"file:{self.folder}/flush?size=64MiB&coherence=flush")
+        self.check(self.offloaded(), steps=1)
+        with self.assertRaisesRegex(jax_cxl.StoreError, "GPUs cannot .* coherence=flush"):
+            rings.Ring(self.store._made(), 1, "").use(platforms.CUDA)
 
     def test_whole_rows_of_blocks(self):
         devices = self.store._made()
