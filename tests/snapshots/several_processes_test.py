@@ -14,6 +14,7 @@ from absl.testing import absltest, parameterized
 import jax_cxl
 from jax_cxl import errors
 from jax_cxl._store import agreement, gathering
+from jax_cxl._store.reading import rebuilding
 from jax_cxl._store.trees import flatten
 from jax_cxl._store.writing import fence, problems, save_agreement
 from jax_cxl._store.writing.announcements import Announcement
@@ -152,6 +153,42 @@ class SnapshotsTest(Case):
         text = "could not save: TypeError: a store cannot hold"
         of_others = errors.StoreError, f"process 1 {text}"
         self.all_raise(run, of_others, (TypeError, r"cannot hold \['a'\]"), of_others)
+
+    def one_cannot_restore(self, error):
+        """Restores, while process 1 raises an error when it reads step 2. One process saved."""
+        with self.opened(0) as snapshots:
+            for step in (1, 2):
+                snapshots.save(step, tree(step, 0))
+            snapshots.wait()
+        real = rebuilding.rebuild
+
+        def rebuild(wanted, reader, *options):
+            if self.processes.own == 1 and reader.records[0].version == 2:
+                raise error
+            return real(wanted, reader, *options)
+
+        with mock.patch.object(rebuilding, "rebuild", rebuild):
+            return self.processes.run(
+                lambda own: self.opened(own).restore_latest(tree(0, own)),
+            )
+
+    @parameterized.parameters(
+        (rebuilding.MisfitError, rebuilding.MisfitError), (RuntimeError, errors.CxlError)
+    )
+    def test_one_cannot_restore(self, kind, of_others):
+        found = self.one_cannot_restore(kind("no"))
+        text = f"process 1 could not restore the snapshot of step 2: {kind.__name__}: no$"
+        for own, error in enumerate(found):
+            self.assertIs(type(error), kind if own == 1 else of_others)
+            self.assertRegex(str(error), "^no$" if own == 1 else text)
+
+    def test_damage_of_one_process_is_that_of_all(self):
+        with self.assertLogs("jax_cxl", "WARNING") as logs:
+            found = self.one_cannot_restore(errors.StoreError("damaged"))
+        for step, restored in found:
+            self.assertEqual(step, 1)
+            places.assert_same(self, tree(1, 0), restored)
+        self.assertLen(logs.output, COUNT)
 
     def test_one_has_no_memory(self):
         def run(own):

@@ -88,6 +88,8 @@ class SourcesTest(StoreCase):
             (7, {}, TypeError, "rows=int must be"),
             ("columns.npy", {}, ValueError, "Fortran"),
             ("narrow.npy", {}, ValueError, "2 bytes without a dtype"),
+            ("narrow.npy", {"dtype": np.int8}, ValueError, "2 bytes without a dtype"),
+            ("narrow.npy", {"dtype": np.int32}, ValueError, "2 bytes without a dtype"),
             ("empty.npy", {}, ValueError, "cannot be read as a .npy file"),
             ("two.safetensors", {}, ValueError, r"the tensors \['a', 'b'\]: name one"),
             ("two.safetensors", {"tensor": "c"}, ValueError, r"the tensors \['a', 'b'\]"),

@@ -273,6 +273,20 @@ class RefusedTest(StoreCase):
         with self.assertRaisesRegex(jax_cxl.StoreError, "cannot change: .* trained=True"):
             self.create(rows, name="constant").add([1], one)
 
+    def test_one_job_changes_a_table_at_a_time(self):
+        first = self.create(np.zeros((8, 1), np.int32), trained=True)
+        second = jax_cxl.Table.open(self.where, "table")
+        for number, table in enumerate((first, second, first), 1):
+            other = second if table is first else first
+            self.assertEqual(table.add([2], [[1]]), number)
+            with self.assertRaisesRegex(jax_cxl.StoreError, "already writes to 'table'"):
+                other.add([2], [[1]])
+            table._end_steps()
+        second.add([2], [[1]])
+        second.close()
+        first.add([2], [[1]])
+        self.assert_bits(first.read([2])["rows"], np.full((1, 1), 5, np.int32))
+
     def test_arguments_of_create(self):
         self.store._made()
         rows = random_rows((8, 2), "float32")
