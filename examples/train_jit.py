@@ -7,6 +7,8 @@ launcher, or a variable, sends the collectives between processes through the mem
     python -m jax_cxl.launch -n 2 --replace-collectives examples/train_jit.py
     JAX_CXL_REPLACE_COLLECTIVES=1 srun -n 2 python examples/train_jit.py
 
+Its second line says what moves the data: XLA or jax_cxl.
+
 The parameters are fully sharded over all devices (FSDP). With `--tensor_parallel=N`, groups of N
 neighboring devices share the products of each layer, and the parameters are fully sharded over
 the groups too:
