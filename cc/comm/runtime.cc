@@ -12,6 +12,21 @@
 namespace jax_cxl::comm {
 namespace {
 
+// Returns the first rank of each process, in the order of the processes.
+std::vector<int32_t> FirstRanks(const pool::Pool& pool,
+                                const std::vector<int>& absent) {
+  std::map<int32_t, int32_t> first;  // by process
+  for (int32_t rank = 0; rank < pool.world_size(); ++rank)
+    if (std::ranges::find(absent, rank) == absent.end())
+      first.try_emplace(pool.coherence()
+                            .AcquireCopy(pool.rank_page(rank)->info)
+                            .process_index,
+                        rank);
+  std::vector<int32_t> ranks;
+  for (const auto& [process, rank] : first) ranks.push_back(rank);
+  return ranks;
+}
+
 // Never destroyed: XLA's threads may still use it while the process exits.
 struct CurrentRuntime {
   std::mutex mutex;
@@ -63,6 +78,15 @@ Status Runtime::Start(std::vector<Host> hosts,
         endpoint_of.at(rank)->AddLocalWait(std::move(wait));
       },
       [started = runtime.get()] { return started->failure(); }, options);
+  const std::vector<int32_t> firsts = FirstRanks(*runtime->pool(), absent);
+  for (const LocalRank& entry : local) {
+    if (std::ranges::find(firsts, entry.rank) == firsts.end()) continue;
+    const Host* host = runtime->HostOf(entry.rank);
+    CXL_ASSIGN_OR_RETURN(
+        runtime->exchange_,
+        Exchange::Open(host->pool.get(), host->peers.get(),
+                       endpoint_of[entry.rank], firsts, options));
+  }
   CurrentRuntime& current = TheCurrent();
   std::lock_guard lock(current.mutex);
   if (current.runtime != nullptr)
@@ -81,6 +105,7 @@ void Runtime::Stop(const std::string& reason, bool program_ends) {
     current.runtime = nullptr;
   }
   if (runtime == nullptr) return;
+  if (runtime->exchange_ != nullptr) runtime->exchange_->Abort(WasShutDown());
   for (auto& endpoint : runtime->endpoints_)
     endpoint->Leave(reason, program_ends);
   if (!reason.empty() || !runtime->failure().ok())

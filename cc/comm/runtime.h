@@ -10,6 +10,7 @@
 #include "cc/base/status.h"
 #include "cc/comm/completions.h"
 #include "cc/comm/endpoint.h"
+#include "cc/comm/exchange.h"
 #include "cc/comm/health/peers.h"
 #include "cc/comm/level_calls.h"
 #include "cc/pool/pool.h"
@@ -69,6 +70,10 @@ class Runtime {
 
   LevelCalls* level_calls() { return level_calls_.get(); }
 
+  // The exchange between the processes of the job. Its members are the first
+  // ranks of the processes, in the order of the processes.
+  Exchange* exchange() { return exchange_.get(); }
+
   // Number of times that the job has continued after an error. Programs made
   // for another generation do not run.
   int generation() const { return generation_; }
@@ -101,6 +106,7 @@ class Runtime {
   Completions completions_;
   std::vector<std::unique_ptr<Endpoint>> endpoints_;
   std::unique_ptr<LevelCalls> level_calls_;
+  std::unique_ptr<Exchange> exchange_;
   std::unordered_map<int32_t, Local> by_ordinal_;
 };
 

@@ -172,7 +172,7 @@ void Communicator::Abort() {
       Error(Code::kPeerLost, "rank ", rank_,
             " has aborted the communicator; look at the output of that rank");
   SetStatus(status);
-  job_->endpoint()->Abort(status);
+  job_->Abort(status);
   device_->Abort();
 }
 

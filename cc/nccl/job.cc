@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
-#include <mutex>
+#include <iterator>
+#include <numeric>
 #include <optional>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -121,6 +122,12 @@ Result<std::unique_ptr<Job>> Job::Meet(const PoolToken& token, int rank,
                                           options.heartbeat_timeout_s));
   job->endpoint_ = std::make_unique<comm::Endpoint>(
       job->pool_.get(), job->peers_.get(), &job->completions_, options, rank);
+  std::vector<int32_t> ranks(size);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  CXL_ASSIGN_OR_RETURN(
+      job->exchange_,
+      comm::Exchange::Open(job->pool_.get(), job->peers_.get(),
+                           job->endpoint_.get(), ranks, options));
   return job;
 }
 
@@ -151,35 +158,21 @@ Status Job::AwaitRanks(const Settings& settings,
 
 Result<std::vector<std::byte>> Job::AllGather(
     std::span<const std::byte> block) {
-  std::vector<std::byte> blocks(block.size() * size_);
-  std::vector<int32_t> members;
-  for (int rank = 0; rank < size_; ++rank) members.push_back(rank);
-  auto call = std::make_unique<comm::Call>();
-  call->identity = ++gathers_;
-  call->name = "agreement of the ranks";
-  call->request.op = plan::Op::kAllGather;
-  call->request.num_ranks = size_;
-  call->request.rank = rank_;
-  call->request.count = block.size();
-  call->input = block.data();
-  call->output = blocks.data();
-  std::mutex mutex;
-  std::condition_variable done;
-  std::optional<Status> status;
-  call->done = [&](const Status& result) {
-    std::lock_guard lock(mutex);
-    status = result;
-    done.notify_all();
-  };
-  std::optional<Status> at_once =
-      endpoint_->StartCall(members, std::move(call));
-  if (!at_once) {
-    std::unique_lock lock(mutex);
-    done.wait(lock, [&] { return status.has_value(); });
-    at_once = status;
-  }
-  CXL_RETURN_IF_ERROR(*at_once);
+  const auto chars = std::string_view(
+      reinterpret_cast<const char*>(block.data()), block.size());
+  CXL_ASSIGN_OR_RETURN(
+      const std::vector<std::string> all,
+      exchange_->AllGather({.topic = "", .what = "agreement", .bytes = chars}));
+  std::vector<std::byte> blocks;
+  for (const std::string& each : all)
+    std::ranges::transform(each, std::back_inserter(blocks),
+                           [](char c) { return static_cast<std::byte>(c); });
   return blocks;
+}
+
+void Job::Abort(const Status& status) {
+  exchange_->Abort(status);
+  endpoint_->Abort(status);
 }
 
 }  // namespace jax_cxl::nccl

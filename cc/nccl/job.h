@@ -12,6 +12,7 @@
 #include "cc/base/status.h"
 #include "cc/comm/completions.h"
 #include "cc/comm/endpoint.h"
+#include "cc/comm/exchange.h"
 #include "cc/comm/health/peers.h"
 #include "cc/nccl/interface/settings.h"
 #include "cc/nccl/interface/unique_id.h"
@@ -50,6 +51,9 @@ class Job {
   // of the same size. Waits until all ranks have called this.
   Result<std::vector<std::byte>> AllGather(std::span<const std::byte> block);
 
+  // Makes the calls of this rank, and its exchanges, fail with `status`.
+  void Abort(const Status& status);
+
  private:
   Job() = default;
   Status AwaitRanks(const Settings& settings, const std::atomic<bool>& cancel);
@@ -58,11 +62,11 @@ class Job {
   int size_ = 0;
   uint64_t rank_bytes_ = 0;
   bool on_one_host_ = false;
-  uint64_t gathers_ = 0;
   std::unique_ptr<pool::Pool> pool_;
   std::unique_ptr<comm::Peers> peers_;
   comm::Completions completions_;
   std::unique_ptr<comm::Endpoint> endpoint_;
+  std::unique_ptr<comm::Exchange> exchange_;
 };
 
 }  // namespace jax_cxl::nccl

@@ -1,14 +1,10 @@
 """Values that the processes of a job exchange before they save or restore."""
 
+import struct
 from collections.abc import Sequence
-
-import numpy as np
 
 from jax_cxl import _core, errors
 from jax_cxl._store import frameworks
-
-_MOST_VALUES = 8
-_WORD_BYTES = 4
 
 
 def processes() -> list[int]:
@@ -18,9 +14,9 @@ def processes() -> list[int]:
     """
     if not frameworks.jax():
         return [0]
-    from jax_cxl._store import gathering
+    from jax_cxl._job import exchange
 
-    return gathering.processes()
+    return exchange.processes()
 
 
 def is_connected() -> bool:
@@ -41,44 +37,37 @@ def own() -> int:
 def gather(values: Sequence[int]) -> list[tuple[int, ...]]:
     """Exchanges values. Returns the values of each process, in the order of `processes()`.
 
-    Every process calls this function at the same place of its program. There are at most eight
-    values, which are unsigned and have 64 bits.
+    Every process calls this function at the same place of its program. The values are unsigned and
+    have 64 bits.
     """
-    if len(processes()) == 1:
-        return [tuple(values)]
-    words = np.zeros((_MOST_VALUES, 2), np.uint32)
-    words[: len(values)] = [(v >> 32, v & 0xFFFFFFFF) for v in values]
-    from jax_cxl._store import gathering
-
-    return [
-        tuple(int(high) << 32 | int(low) for high, low in row[: len(values)])
-        for row in gathering.gather(words)
-    ]
+    form = struct.Struct(f"<{len(values)}Q")
+    return [form.unpack(data) for data in gather_bytes(form.pack(*values))]
 
 
-def gather_bytes(data: bytes) -> list[bytes]:
+def gather_bytes(
+    data: bytes,
+    topic: str = "store",
+    what: str = "a call of a store",
+    timeout: float | None = None,
+) -> list[bytes]:
     """Exchanges bytes. Returns the bytes of each process, in the order of `processes()`.
 
-    Every process calls this function at the same place of its program.
+    The arguments are those of `exchange.all_gather`.
     """
-    sizes = [size for (size,) in gather([len(data)])]
-    if len(sizes) == 1:
+    if not frameworks.jax():
         return [data]
-    from jax_cxl._store import gathering
+    from jax_cxl._job import exchange
 
-    # Round up to a power of two: few different sizes mean few compilations.
-    count = 1 << (max(*sizes, 1) * 2 // _WORD_BYTES).bit_length()
-    words = np.frombuffer(data.ljust(count * _WORD_BYTES, b"\0"), np.uint32)
-    return [row.tobytes()[:size] for row, size in zip(gathering.gather(words), sizes, strict=True)]
+    return exchange.all_gather(topic, what, data, timeout)
 
 
 def ranks_of(processes: Sequence[int]) -> list[int]:
     """Returns the ranks of some processes, in order."""
     if not frameworks.jax():
         return []
-    from jax_cxl._store import gathering
+    from jax_cxl._job import exchange
 
-    return gathering.ranks_of(processes)
+    return exchange.ranks_of(processes)
 
 
 def lost_rank(processes: Sequence[int]) -> int | None:

@@ -3,8 +3,8 @@
 import contextlib
 import dataclasses
 import functools
+import json
 import threading
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -366,7 +366,7 @@ class Store:
     ) -> Section:
         """Finds or makes the section of a name, on all processes or on none."""
         problem: Exception | None = None
-        needed = 0
+        needed = kept = 0
         writers = tuple(agreement.processes())
         try:
             name = catalog.check_new_name(name)
@@ -386,14 +386,11 @@ class Store:
             needed += more * geometry.areas * layout.BLOCK_BYTES
         except Exception as error:
             problem = error
-        raise_first(writers, problem, "could not publish")
-        told = agreement.gather([needed, kept, zlib.crc32(name.encode())])
+        own = json.dumps([needed, kept, repr(name)]).encode()
+        told = list(map(json.loads, raise_first(writers, problem, "could not publish", own)))
         for side, other in enumerate(told):
             if other[1:] != told[0][1:]:
-                texts = [
-                    f"keep={each[1]} and a name with checksum {each[2]}"
-                    for each in (told[0], other)
-                ]
+                texts = [f"keep={each[1]} and the name {each[2]}" for each in (told[0], other)]
                 what = "must not publish different names or different values of keep"
                 raise agreement.mismatch(writers, (0, side), texts, what)
         section: Section | None = None

@@ -1,20 +1,16 @@
 """jax_cxl.barrier."""
 
-import json
-import os
-import socket
 from collections.abc import Hashable, Sequence
 from typing import Any
 
 import jax
 from jax.interpreters import ad, batching
 
-from jax_cxl import _compat, errors
-from jax_cxl._job import lifecycle
+from jax_cxl import _compat
+from jax_cxl._job import exchange
 from jax_cxl._lowering import contract
 from jax_cxl._lowering.contract import Op
 from jax_cxl._lowering.primitives import dtypes, lowering, named_axis, rank_groups
-from jax_cxl.ops.host import meeting_point
 
 
 def barrier(
@@ -71,49 +67,12 @@ def barrier(
     return jax.tree.unflatten(structure, barrier_p.bind(*leaves, axes=axes))
 
 
-# How many barriers between processes this process has reached, by generation.
-_reached: dict[int, int] = {}
-
-
 def _wait_for_processes(name: str, timeout: float | None) -> None:
-    """Waits until all processes have reached the barrier of this name.
-
-    The processes meet in JAX's key-value store. At each barrier of generation G, process P
-    overwrites the entry jax_cxl/barrier/G/P. The entry says, as JSON, how many barriers the process
-    has reached, which was the last, and on which host and under which process id it runs.
-    """
-    running = lifecycle.ensure_started()
-    ranks = meeting_point.ranks_of_processes(running)
-    if len(ranks) == 1:
-        return
+    """Waits until all processes have reached the barrier of this name."""
     what = f"barrier {name!r}"
-    number = _reached[running.generation] = _reached.get(running.generation, 0) + 1
-    folder = f"jax_cxl/barrier/{running.generation}/"
-    me = _compat.distributed.process_id()
-    who = {"number": number, "last": what, "pid": os.getpid(), "host": socket.gethostname()}
-    client = _compat.distributed.client()
-    client.key_value_set(f"{folder}{me}", json.dumps(who), allow_overwrite=True)
-
-    def late() -> dict[int, dict[str, Any]]:
-        entries = {
-            int(key.rpartition("/")[2]): json.loads(text)
-            for key, text in client.key_value_dir_get(folder)
-        }
-        for process in ranks:
-            other = entries.get(process, who)
-            if other["number"] == number and other["last"] != what:
-                mine, theirs = ranks[me][0], ranks[process][0]
-                error = errors.MismatchError(
-                    f"the ranks wait at different barriers: rank {mine} at {what}, rank {theirs} at"
-                    f" {other['last']}. All processes have to call the same barriers in the same"
-                    " order"
-                )
-                error.ranks, error.calls = (mine, theirs), (what, other["last"])
-                raise error
-        known = {process: entries.get(process, {}) for process in ranks}
-        return {p: entry for p, entry in known.items() if entry.get("number", 0) < number}
-
-    meeting_point.wait(what, late, ranks, timeout)
+    if timeout is not None and not timeout > 0:  # A comparison with nan is false.
+        raise ValueError(f"{what}: the timeout must be greater than 0 seconds, got {timeout}")
+    exchange.all_gather("barrier", what, b"", timeout)
 
 
 barrier_p = _compat.tracing.Primitive("barrier")

@@ -3,10 +3,10 @@
 from jax_cxl.ops.all_gather import all_gather as all_gather
 from jax_cxl.ops.all_to_all import all_to_all as all_to_all, pswapaxes as pswapaxes
 from jax_cxl.ops.barrier import barrier as barrier
-from jax_cxl.ops.host.process_gather import process_gather as process_gather
 from jax_cxl.ops.moe.combine import moe_combine as moe_combine
 from jax_cxl.ops.moe.dispatch import moe_dispatch as moe_dispatch
 from jax_cxl.ops.ppermute import ppermute as ppermute, pshuffle as pshuffle
+from jax_cxl.ops.process_gather import process_gather as process_gather
 from jax_cxl.ops.psum_scatter import psum_scatter as psum_scatter
 from jax_cxl.ops.ragged_all_to_all import ragged_all_to_all as ragged_all_to_all
 from jax_cxl.ops.reductions import (

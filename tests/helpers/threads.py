@@ -4,6 +4,7 @@ Each thread opens the memory for itself, and saves NumPy arrays and Python value
 belong to the process of the test, which is in no job.
 """
 
+import collections
 import concurrent.futures
 import threading
 import time
@@ -14,7 +15,8 @@ from unittest import mock
 
 import jax
 
-from jax_cxl import _compat
+from jax_cxl import _compat, errors
+from jax_cxl._job import configuration
 from jax_cxl._store import agreement
 
 
@@ -28,8 +30,11 @@ class Processes:
     def __init__(self, count: int):
         self._count = count
         self._own = threading.local()
-        self._meeting = threading.Barrier(count, timeout=60)
-        self._told: list[Any] = [None] * count
+        self._changed = threading.Condition()
+        self._numbers: collections.Counter[tuple[int, str]] = collections.Counter()
+        self._told: dict[tuple[str, int], dict[int, bytes]] = collections.defaultdict(dict)
+        # By process: the exchange in which it is.
+        self._waits: dict[int, dict[int, bytes]] = {}
         self._running, self._ending = 0, threading.Lock()
         self.lost: set[int] = set()
 
@@ -43,7 +48,6 @@ class Processes:
                 chosen = lambda *args: (real if self.own is None else made)(*args)  # noqa: E731
                 stack.enter_context(mock.patch.object(module, name, chosen))
 
-            replace(agreement, "gather", self._gather)
             replace(agreement, "gather_bytes", self._exchange)
             replace(agreement, "processes", lambda: list(range(self._count)))
             replace(agreement, "ranks_of", list)
@@ -60,19 +64,38 @@ class Processes:
 
     def wait_for_others(self) -> None:
         """Waits until all other processes wait for this one, or have ended."""
-        while self._meeting.n_waiting < self._running - 1:
+        while sum(len(told) < self._count for told in self._waits.copy().values()) < (
+            self._running - 1
+        ):
             time.sleep(0.0002)
 
-    def _gather(self, values: Sequence[int]) -> list[tuple[int, ...]]:
-        return [tuple(told) for told in self._exchange(values)]
-
-    def _exchange(self, values: Any) -> list[Any]:
-        assert self.own is not None
-        self._told[self.own] = values
-        self._meeting.wait()
-        told = list(self._told)
-        self._meeting.wait()
-        return told
+    def _exchange(
+        self, data: bytes, topic: str = "store", what: str = "", timeout: float | None = None
+    ) -> list[bytes]:
+        """Does what `agreement.gather_bytes` does between processes."""
+        own = self.own
+        assert own is not None
+        if timeout is None:  # Only saves are late in tests.
+            timeout = configuration.from_environment().timeout if "save" in topic else 60
+        end = time.monotonic() + timeout
+        with self._changed:
+            self._numbers[own, topic] += 1
+            told = self._told[topic, self._numbers[own, topic]]
+            told[own] = data
+            self._waits[own] = told
+            self._changed.notify_all()
+            try:
+                while missing := set(range(self._count)) - told.keys():
+                    if self.lost & missing:
+                        raise errors.PeerLostError(f"{what}: rank {min(self.lost)} is gone")
+                    if time.monotonic() >= end:
+                        raise errors.CollectiveTimeoutError(
+                            f"{what}: {sorted(missing)} did not arrive within {timeout:g} s"
+                        )
+                    self._changed.wait(0.01)
+            finally:
+                del self._waits[own]
+        return [told[process] for process in range(self._count)]
 
     def run(self, function: Callable[[int], Any]) -> Sequence[Any]:
         """Calls a function in each process; returns what each returns or raises."""
@@ -81,8 +104,6 @@ class Processes:
             self._own.index = index
             try:
                 return function(index)
-            except threading.BrokenBarrierError:
-                raise
             except Exception as error:
                 return error
             finally:

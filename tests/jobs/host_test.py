@@ -29,10 +29,12 @@ class BetweenProcessesTest(parameterized.TestCase):
     def test_a_late_rank_is_named(self):
         said = _run("late").stdout
         self.assertRegex(said, r"rank 1, barrier 'second': barrier 'second': rank 1 \(pid \d+ on ")
-        self.assertIn("last at barrier 'first') did not arrive within 0.5 s", said)
+        self.assertIn("; last at barrier 'first') did not arrive within 0.5 s", said)
 
     def test_a_lost_rank_is_named(self):
-        self.assertRegex(_run("lost").stdout, r"lost 1: barrier 'alone': rank 1 is gone")
+        self.assertRegex(
+            _run("lost").stdout, r"lost 1: barrier 'alone': rank 1 \(pid \d+ on host .*\) is gone"
+        )
 
     def test_barriers_of_other_names_are_an_error_of_both(self):
         said = _run("other").stdout

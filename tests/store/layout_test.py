@@ -26,7 +26,7 @@ class LayoutTest(parameterized.TestCase):
         writers = range(layout.MAX_PROCESSES)
         parts = [(made.claims, layout.NUM_CLAIMS * layout.CLAIM_BYTES)]
         parts += [(made.begun(i), layout.BEGUN_BYTES) for i in range(layout.NUM_CLAIMS)]
-        parts += [(made.announcement(i), layout.ANNOUNCEMENT_BYTES) for i in writers]
+        parts += [(made.note(i), layout.NOTE_BYTES) for i in writers]
         for number in range(keep + 1):
             parts += [(made.record(number, i), layout.RECORD_BYTES) for i in writers]
             parts += [(made.row(number, i), layout.BLOCK_BYTES) for i in range(rows)]

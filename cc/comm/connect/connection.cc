@@ -84,9 +84,12 @@ uint64_t NeededPoolBytes(const pool::Pool& pool, const Options& options,
         ChoosePayloadBytes(arenas, options.tuning.inline_bytes);
     // How many bytes a rank needs on the pool device that has the most slots of
     // a channel.
-    needed = channels * (slots * pool::RoundUp(geometry.slot_bytes,
-                                               pool::kInterferenceBytes) +
-                         pool::ControlBytes(world, payload));
+    const uint64_t control = pool::ControlBytes(world, payload);
+    const uint64_t exchange = control + 2 * kMinSlotBytes;
+    needed =
+        exchange + channels * (slots * pool::RoundUp(geometry.slot_bytes,
+                                                     pool::kInterferenceBytes) +
+                               control);
     if (needed <= arena) break;
   }
   return extents *
@@ -94,11 +97,11 @@ uint64_t NeededPoolBytes(const pool::Pool& pool, const Options& options,
 }
 
 Connection::Connection(pool::Pool* pool, const Peers* peers,
-                       const Options& options, Group group)
+                       const Options& options, Group group, uint64_t salt)
     : pool_(pool),
       peers_(peers),
       group_(std::move(group)),
-      key_(HashGroup(group_.members)),
+      key_(HashGroup(group_.members) ^ salt),
       doorbells_(pool->coherence(), pool->epoch(), &pool->guard()),
       geometry_(ChooseGeometry(ArenasOf(*pool), options)),
       payload_bytes_(

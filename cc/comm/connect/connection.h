@@ -20,7 +20,7 @@
 namespace jax_cxl::comm {
 
 // Returns how many bytes a pool like this one needs so that every rank has
-// memory for this many channels.
+// memory for this many channels, and for its exchange (cc/comm/exchange.h).
 uint64_t NeededPoolBytes(const pool::Pool& pool, const Options& options,
                          uint64_t channels);
 
@@ -33,8 +33,9 @@ uint64_t NeededPoolBytes(const pool::Pool& pool, const Options& options,
 // Not thread-safe.
 class Connection {
  public:
+  // `salt` distinguishes channels of the same group.
   Connection(pool::Pool* pool, const Peers* peers, const Options& options,
-             Group group);
+             Group group, uint64_t salt = 0);
 
   // Allocates memory for this member's part. This memory can later serve any
   // other group of the job. Fails with kResourceExhausted.

@@ -1,13 +1,16 @@
 #include "cc/python/job/runtime.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -121,6 +124,29 @@ void BindRuntime(nb::module_& m) {
             });
       },
       "Returns a capsule that holds the runtime, for jax_cxl._cuda.");
+
+  m.def(
+      "exchange",
+      [](std::string_view topic, std::string_view what, const nb::bytes& data,
+         std::optional<double> timeout) {
+        const auto runtime = RunningRuntime();
+        Result<std::vector<std::string>> all = [&] {
+          nb::gil_scoped_release release;
+          return runtime->exchange()->AllGather(
+              {topic, what, {data.c_str(), data.size()}}, timeout, [] {
+                nb::gil_scoped_acquire acquire;
+                return PyErr_CheckSignals() != 0;
+              });
+        }();
+        if (PyErr_Occurred()) throw nb::python_error();
+        nb::list found;
+        for (const std::string& each : ValueOrRaise(std::move(all)))
+          found.append(nb::bytes(each.data(), each.size()));
+        return found;
+      },
+      "Returns what each process has given to this exchange "
+      "(cc/comm/exchange.h), in the order of the processes.",
+      "topic"_a, "what"_a, "data"_a, "timeout"_a = nb::none());
 
   // Both functions run without Python's lock, because they join threads that
   // may need it for a Python callback.

@@ -6,7 +6,7 @@ section of each name (`catalog.py`). Sections take the rest.
 
 A section begins with the claims of the jobs that wrote to it (`fence.py`), the numbers of the saves
 that they have begun, a word that a process sets before it deletes the section (`catalog.py`), and
-an announcement for each process that can write (`announcements.py`). The rest of the section is
+a note for each process that can write (`writing/notes.py`). The rest of the section is
 divided into `keep + 1` equal areas: one for each version that is kept, and one for the next
 version. An area begins with a record for each process. Rows of blocks follow; `stripes.py` says
 which blocks a row has.
@@ -41,11 +41,11 @@ BLOCK_BYTES = 1 << 20  # A checksum covers one block.
 MAX_PROCESSES = 1024
 RECORD_BYTES = 256
 RECORDS_BYTES = MAX_PROCESSES * RECORD_BYTES
-ANNOUNCEMENT_BYTES = 512
+NOTE_BYTES = 512
 REPLICA_SUMS = 16
 
-_ANNOUNCEMENTS = 2 * PAGE_BYTES  # where announcements begin in a section
-_AREAS = _ANNOUNCEMENTS + MAX_PROCESSES * ANNOUNCEMENT_BYTES  # where areas begin
+_NOTES = 2 * PAGE_BYTES  # where notes begin in a section
+_AREAS = _NOTES + MAX_PROCESSES * NOTE_BYTES  # where areas begin
 
 MAGIC = b"JAX_CXLs"
 _VERSION = 6
@@ -155,9 +155,9 @@ class Geometry:
         """Where the word is that a process stores before it deletes the section."""
         return self.begun(NUM_CLAIMS)
 
-    def announcement(self, writer: int) -> int:
-        """Returns where the announcement of a writer begins."""
-        return self.start + _ANNOUNCEMENTS + writer * ANNOUNCEMENT_BYTES
+    def note(self, writer: int) -> int:
+        """Returns where the note of a writer begins."""
+        return self.start + _NOTES + writer * NOTE_BYTES
 
     def area(self, number: int) -> int:
         """Returns where the area of a save begins."""

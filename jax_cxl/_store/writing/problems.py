@@ -12,25 +12,33 @@ from jax_cxl._store.writing import fence
 _KINDS = {kind.__name__: kind for kind in (fence.OvertakenError, fence.DeletedError)}
 
 
-def raise_first(writers: Sequence[int], problem: Exception | None, what: str) -> None:
+def raise_first(
+    writers: Sequence[int], problem: Exception | None, what: str, data: bytes = b""
+) -> list[bytes]:
     """Raises on all processes if one has a problem. All processes call it.
 
     Args:
       writers: indices of the processes.
       problem: the problem of this process.
       what: what a process with a problem could not do.
+      data: what this process tells the others if it has no problem.
+
+    Returns:
+      The data of all processes.
 
     Raises:
       The problem of this process, or a StoreError with that of another.
     """
-    texts = agreement.gather_bytes(in_words(problem).encode())
+    own = json.dumps(in_words(problem)).encode() + b"\n" + data
+    told = [each.split(b"\n", 1) for each in agreement.gather_bytes(own)]
     if problem is not None:
         raise problem
-    for process, text in zip(writers, texts, strict=True):
-        if text:
-            name, _, rest = text.decode(errors="replace").partition(": ")
+    for process, (text, _) in zip(writers, told, strict=True):
+        if found := json.loads(text):
+            name, _, rest = found.partition(": ")
             kind = _KINDS.get(name, errors.StoreError)
             raise kind(f"process {process} {what}: {name}: {rest}")
+    return [each for _, each in told]
 
 
 def in_words(problem: BaseException | None) -> str:

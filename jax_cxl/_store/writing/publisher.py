@@ -171,7 +171,6 @@ class Publisher:
             raise errors.StoreError(f"{self.section.text} was closed: open it again to save to it")
         together = self._agreement or self.agree("save")
         try:
-            together.meet()
             self._wait(together, None)
             section = self.section
             problem: Exception | None = None
@@ -191,11 +190,7 @@ class Publisher:
             description = together.agree(flat, version)
             needed = sizes.section_bytes(description, flat.values, section.geometry)
             section.check_room(needed, self._advice)
-            old, number = None, 0
-            if together.own == 0:
-                old, number = self._begin(version)
-            else:
-                number = together.number(self.last)
+            old, number = together.number(functools.partial(self._begin, version))
             selection = self._select(flat, description, together.own)
             flat = flatten.Flat(description, flat.arrays, flat.values)
             batches = batches_of(flat, selection)
@@ -326,7 +321,7 @@ class Publisher:
         """
         problems.raise_first(together.writers, problem, "could not save")
         section = self.section
-        claim = None
+        fields = b""
         if together.own == 0:
             try:
                 if self._shared and (who := fence.owner(section)):
@@ -335,12 +330,17 @@ class Publisher:
                         " end that job, or publish under another name"
                     )
                 state = self._incarnation, together.token, self.last, self._base
-                claim = self._own_claim = fence.take(section, *state)
+                self._own_claim = fence.take(section, *state)
+                fields = self._own_claim.to_bytes()
             except errors.CxlError as error:
                 problem = error
-        problems.raise_first(together.writers, problem, "could not save")
-        fields = claim.numbers() if claim else (0,) * fence.Claim.NUM_FIELDS
-        section.claim = fence.Claim(*agreement.gather(fields)[0])
+        told = problems.raise_first(together.writers, problem, "could not save", fields)
+        section.claim = fence.Claim.from_bytes(told[0])
+        if section.claim not in fence._all_claims(section):
+            raise errors.StoreError(
+                f"{section.text} is not the same memory on processes {together.writers[0]} and"
+                f" {together.writers[together.own]}: name the same memory on all processes"
+            )
 
     def continue_from(self, number: int) -> None:
         """Keeps the version with this number until the next two saves are valid."""

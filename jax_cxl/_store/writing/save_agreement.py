@@ -1,9 +1,14 @@
-"""The processes of a job agree on each save before they write anything."""
+"""The processes of a job agree on each save before they write anything.
+
+Each save takes two exchanges: of the trees, and of the number that the first process chooses. A
+process that cannot save gives the reason in place of both. If it fails later, while the others
+write, it leaves a note in the memory, because they are in no exchange then.
+"""
 
 import contextlib
 import struct
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax_cxl import errors
@@ -13,11 +18,11 @@ from jax_cxl._store.memory import checksum
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.trees import flatten, leaves
 from jax_cxl._store.trees.description import Description, merge
-from jax_cxl._store.writing import announcements
-from jax_cxl._store.writing.announcements import Announcement
+from jax_cxl._store.writing import notes
 
 _POLL_SECONDS = 0.0005
-_SAME_MEMORY_SECONDS = 10
+_EXCHANGES = 2  # of each save
+_CAN, _CANNOT = b"\0", b"\1"
 
 
 class SaveAgreement:
@@ -33,39 +38,12 @@ class SaveAgreement:
         """Starts with a token that all processes know."""
         self.token, self.writers, self.own = token, writers, own
         self._section = section
-        self._attempt = 0
         # From the last time that the descriptions of the processes differed: the checksums of these
         # descriptions, and the description that was agreed on.
         self._merged: tuple[list[int], Description] | None = None
 
-    def meet(self) -> None:
-        """Checks once that all processes have the same memory. All processes call it.
-
-        Raises:
-          StoreError: they do not.
-        """
-        if self._attempt or len(self.writers) == 1:
-            return
-        self._announce(0, 0)
-        agreement.gather([0])
-        told = {self.own}
-
-        def missing() -> list[int]:
-            # Remember who has announced itself. A process may be replacing its announcement, and
-            # then it cannot be read.
-            told.update(writer for writer in self._others() if self._of(writer))
-            return [self.writers[writer] for writer in self._others() if writer not in told]
-
-        try:
-            self.wait(missing, _SAME_MEMORY_SECONDS, "announced themselves")
-        except errors.CollectiveTimeoutError as error:
-            raise errors.StoreError(
-                f"{self._section.text} is not the same memory on processes"
-                f" {self.writers[self.own]} and {missing()}: name the same memory on all processes"
-            ) from error
-
     def agree(self, flat: flatten.Flat, step: int) -> Description:
-        """Waits until all processes have announced their trees; returns the common description.
+        """Waits until all processes can save their trees; returns the common description.
 
         Args:
           flat: the tree of this process.
@@ -81,11 +59,9 @@ class SaveAgreement:
             return description
         values = leaves.values_text(flat.values).encode()
         details = checksum.of(struct.pack("<Q", step) + values)
-        own = self._announce(description.digest, details)
-        told = {self.own: own}
-        self.wait(lambda: self._untold(told), None, "tried to save")
-        trees = [told[writer].tree for writer in range(len(self.writers))]
-        if any(of.details != details for of in told.values()):
+        told = self._exchange(struct.pack("<QQ", description.digest, details))
+        trees, all_details = zip(*(struct.unpack("<QQ", each) for each in told), strict=True)
+        if len(set(all_details)) > 1:
             description = self._compare(flat, step)
         elif len(set(trees)) > 1:
             if self._merged is None or self._merged[0] != trees:
@@ -93,28 +69,29 @@ class SaveAgreement:
             description = self._merged[1]
         return description
 
-    def number(self, previous: int) -> int:
-        """Waits until the first process has chosen a number above `previous` for the save.
+    def number(self, begin: Callable[[], tuple[Any, int]]) -> tuple[Any, int]:
+        """Returns what `begin` has returned on the first process: a record, and a number.
+
+        The other processes get the number alone.
 
         Raises:
           StoreError: the first process cannot save.
           CollectiveTimeoutError, PeerLostError: it does not save.
         """
-        claim = self._section.claim
-        assert claim is not None
-        first = self.writers[:1]
-        self.wait(
-            lambda: [] if claim.chosen(self._section) > previous else first, None, "begun to save"
-        )
-        return claim.chosen(self._section)
+        old, number = begin() if self.own == 0 else (None, 0)
+        return old, struct.unpack("<Q", self._exchange(struct.pack("<Q", number))[0])[0]
 
     def fail(self, error: BaseException) -> None:
-        """Tells the other processes that this process cannot save."""
-        # If the memory is the reason, the announcement may fail too.
+        """Tells the other processes that this process cannot save. Waits for none of them."""
+        if len(self.writers) == 1:
+            return
+        text = f"{type(error).__name__}: {error}"
+        # If the memory is the reason, the note may fail too.
         with contextlib.suppress(errors.PoolError, errors.StoreError, ValueError):
-            if len(self.writers) > 1:
-                text = f"{type(error).__name__}: {error}"
-                self._announce(0, 0, problem=text)
+            notes.write(self._section, self.own, self.token, text)
+        for _ in range(_EXCHANGES):
+            with contextlib.suppress(errors.CxlError):
+                self._exchange(text.encode(), _CANNOT, 0)
 
     def wait(self, missing: Callable[[], Sequence[int]], timeout: float | None, what: str) -> None:
         """Waits until `missing` returns no process.
@@ -131,7 +108,10 @@ class SaveAgreement:
         seconds = configuration.from_environment().timeout if timeout is None else timeout
         end = time.monotonic() + seconds
         while processes := missing():
-            self._check_problems()
+            for writer, process in enumerate(self.writers):
+                problem = notes.read(self._section, writer, self.token)
+                if problem and writer != self.own:
+                    raise _could_not_save(process, problem)
             if (lost := agreement.lost_rank(processes)) is not None and missing():
                 error = errors.PeerLostError(f"rank {lost} was lost before it had {what}")
                 error.rank = lost
@@ -143,44 +123,23 @@ class SaveAgreement:
                 )
             time.sleep(_POLL_SECONDS)
 
-    def _check_problems(self) -> None:
-        for writer in self._others():
-            found = self._of(writer)
-            if found and found.problem:
-                raise errors.StoreError(
-                    f"process {self.writers[writer]} could not save: {found.problem}"
-                )
-
-    def _announce(self, tree: int, details: int, problem: str = "") -> Announcement:
-        self._attempt += 1
-        own = Announcement(self._attempt, self.token, tree, details, problem)
-        announcements.write(self._section, self.own, own)
-        return own
-
-    def _of(self, writer: int) -> Announcement | None:
-        """Returns the announcement of a process, None if it is from before this agreement."""
-        found = announcements.read(self._section, writer)
-        return found if found and found.token == self.token else None
-
-    def _untold(self, told: dict[int, Any]) -> list[int]:
-        """Adds to `told` the announcements that have arrived; returns the processes without one."""
-        missing = []
-        for writer in self._others():
-            found = None if writer in told else self._of(writer)
-            if found and found.attempt == self._attempt and not found.problem:
-                # Keep the announcement, because the process may overwrite it.
-                told[writer] = found
-            if writer not in told:
-                missing.append(self.writers[writer])
-        return missing
-
-    def _others(self) -> Iterable[int]:
-        return (writer for writer in range(len(self.writers)) if writer != self.own)
+    def _exchange(
+        self, data: bytes, can: bytes = _CAN, timeout: float | None = None
+    ) -> list[bytes]:
+        """Returns the data of all processes."""
+        # The token is new each time that the processes agree. So exchanges that a process has left
+        # out after an error are in no later save's way.
+        topic, what = f"save {self.token:x}", f"a save of {self._section.entry.name!r}"
+        told = agreement.gather_bytes(can + data, topic, what, timeout)
+        for process, each in zip(self.writers, told, strict=True):
+            if each[:1] != _CAN:
+                raise _could_not_save(process, each[1:].decode(errors="replace"))
+        return [each[1:] for each in told]
 
     def _compare(self, flat: flatten.Flat, step: int) -> Description:
         """Compares the trees of all processes leaf by leaf. All processes call it."""
         directory = flat.description.directory(flat.values)
-        told = agreement.gather_bytes(struct.pack("<Q", step) + directory)
+        told = self._exchange(struct.pack("<Q", step) + directory)
         steps = [struct.unpack("<Q", data[:8])[0] for data in told]
         other = next((i for i, other in enumerate(steps) if other != steps[0]), None)
         if other is not None:
@@ -189,3 +148,7 @@ class SaveAgreement:
         return merge(
             [leaves.decode(data[8:])[0] for data in told], self.writers, flat.description.whole
         )
+
+
+def _could_not_save(process: int, problem: str) -> errors.StoreError:
+    return errors.StoreError(f"process {process} could not save: {problem}")

@@ -1,10 +1,7 @@
 """jax_cxl.process_gather.
 
-The processes exchange dtypes and shapes through JAX's key-value store:
-
-    jax_cxl/process_gather/G/N/P   in generation G: what process P passes to its N-th gather
-
-The data go through the pool, as bytes, in parts of equal size for all processes.
+The processes exchange dtypes and shapes first. Then the data go through the pool in collectives, as
+bytes, in parts of equal size for all processes.
 """
 
 import json
@@ -16,16 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_cxl import _compat, errors
-from jax_cxl._job import lifecycle
-from jax_cxl.ops.host import meeting_point
+from jax_cxl import errors
+from jax_cxl._job import exchange
 from jax_cxl.ops.rooted import gather
 
 # The most bytes that a process sends in one collective. This bounds the memory of the root.
 _PART_BYTES = 16 << 20
-
-# How many gathers this process has called, by generation.
-_called: dict[int, int] = {}
 
 
 def process_gather(x: Any, *, root: int = 0, timeout: float | None = None) -> list[Any] | None:
@@ -60,27 +53,29 @@ def process_gather(x: Any, *, root: int = 0, timeout: float | None = None) -> li
     """
     leaves, structure = jax.tree.flatten(x)
     arrays = [_as_array(leaf) for leaf in leaves]
-    running = lifecycle.ensure_started()
-    ranks = meeting_point.ranks_of_processes(running)
-    if root not in ranks:
+    processes = exchange.processes()
+    if root not in processes:
         raise ValueError(
-            f"process_gather: there is no process {root}. Pass a root out of {sorted(ranks)}"
+            f"process_gather: there is no process {root}. Pass a root out of {processes}"
         )
     mine = {
         "structure": str(structure),
         "root": root,
         "leaves": [[array.dtype.name, array.shape] for array in arrays],
     }
-    described = _exchange(mine, ranks, running.generation, timeout)
-    _check_alike(mine, described, ranks)
+    told = exchange.all_gather(
+        "process_gather", "process_gather", json.dumps(mine).encode(), timeout
+    )
+    described = [json.loads(text) for text in told]
+    _check_alike(mine, described, processes)
     data = np.frombuffer(b"".join(array.tobytes() for array in arrays), np.uint8)
-    most = max(sum(map(_bytes_of, each["leaves"])) for each in described.values())
-    received = _gather_bytes(data, most, sorted(ranks), root)
+    most = max(sum(map(_bytes_of, each["leaves"])) for each in described)
+    received = _gather_bytes(data, most, processes, root)
     if received is None:
         return None
     return [
-        jax.tree.unflatten(structure, _arrays(described[process]["leaves"], row))
-        for process, row in zip(sorted(ranks), received, strict=True)
+        jax.tree.unflatten(structure, _arrays(each["leaves"], row))
+        for each, row in zip(described, received, strict=True)
     ]
 
 
@@ -103,41 +98,19 @@ def _as_array(leaf: Any) -> np.ndarray:
     return array
 
 
-def _exchange(
-    mine: dict[str, Any], ranks: dict[int, list[int]], generation: int, timeout: float | None
-) -> dict[int, dict[str, Any]]:
-    """Returns what each process passes to this gather."""
-    me = jax.process_index()
-    if len(ranks) == 1:
-        return {me: mine}
-    number = _called[generation] = _called.get(generation, 0) + 1
-    client = _compat.distributed.client()
-    folder = f"jax_cxl/process_gather/{generation}/"
-    client.key_value_set(f"{folder}{number}/{me}", json.dumps(mine))
-    found: dict[int, dict[str, Any]] = {}
-
-    def late() -> dict[int, dict[str, Any]]:
-        entries = client.key_value_dir_get(f"{folder}{number}/")
-        found.update({int(key.rpartition("/")[2]): json.loads(text) for key, text in entries})
-        return {process: {} for process in ranks if process not in found}
-
-    meeting_point.wait(f"process_gather number {number}", late, ranks, timeout)
-    if number > 1:  # All have read the entries of the previous gather.
-        client.key_value_delete(f"{folder}{number - 1}/{me}")
-    return found
-
-
 def _check_alike(
-    mine: dict[str, Any], described: dict[int, dict[str, Any]], ranks: dict[int, list[int]]
+    mine: dict[str, Any], described: Sequence[dict[str, Any]], processes: Sequence[int]
 ) -> None:
-    for process, theirs in sorted(described.items()):
+    for process, theirs in zip(processes, described, strict=True):
         for key in ("root", "structure"):
             if theirs[key] != mine[key]:
                 error = errors.MismatchError(
                     f"process_gather: the {key} is {mine[key]} here, and {theirs[key]} in process"
                     f" {process}"
                 )
-                error.ranks = (ranks[jax.process_index()][0], ranks[process][0])
+                error.ranks = tuple(
+                    exchange.ranks_of([one])[0] for one in (jax.process_index(), process)
+                )
                 raise error
 
 

@@ -1,1 +1,0 @@
-"""Operations between processes, outside of compiled programs."""
