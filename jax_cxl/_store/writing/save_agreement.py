@@ -40,7 +40,7 @@ class SaveAgreement:
         self._section = section
         # From the last time that the descriptions of the processes differed: the checksums of these
         # descriptions, and the description that was agreed on.
-        self._merged: tuple[list[int], Description] | None = None
+        self._merged: tuple[tuple[int, ...], Description] | None = None
 
     def agree(self, flat: flatten.Flat, step: int) -> Description:
         """Waits until all processes can save their trees; returns the common description.
