@@ -56,6 +56,7 @@ class Wanted:
         result.
       together: whether all processes of the job read the same version.
       arrays: the program's arrays to read into, by the paths of their leaves; None to make arrays.
+      filled: these arrays after the read whose result is `into`; None if there is no such result.
     """
 
     tree: rebuilding.Wanted | None
@@ -65,6 +66,7 @@ class Wanted:
     into: Version | None
     together: bool
     arrays: Mapping[str, targets.Target] | None = None
+    filled: targets.Filled | None = None
 
     @classmethod
     def of(
@@ -88,12 +90,13 @@ class Wanted:
                 )
         if newer_than is not None:
             newer_than = arguments.whole("newer_than", newer_than)
-        arrays = None
+        filled = into._reusable.filled if isinstance(into, Version) else None
+        arrays = filled.targets if filled is not None else None
         if isinstance(into, Mapping):
-            if like is not None:
-                raise ValueError("like and arrays in into cannot be given together: leave one out")
             arrays = targets.of(into)
             into = None
+        if like is not None and arrays is not None:
+            raise ValueError("like and arrays in into cannot be given together: leave one out")
         if into is not None and not isinstance(into, Version):
             raise TypeError(
                 f"into={type(into).__name__} must be what store.read has returned, not its tree:"
@@ -104,7 +107,7 @@ class Wanted:
         tree = None if like is None else rebuilding.wanted(like)
         together = tree is not None and any(map(_is_over_processes, tree.likes))
         seconds = seconds_of(timeout)
-        return cls(tree, version, newer_than, seconds, into, together, arrays)
+        return cls(tree, version, newer_than, seconds, into, together, arrays, filled)
 
 
 def seconds_of(timeout: float | None) -> float:
@@ -234,8 +237,11 @@ def _build(section: Section, records: Records, wanted: Wanted, previous: Previou
     known, arrays = previous.begin()
     reader = Reader(section, records, known)
     if wanted.arrays is not None:
-        tree: Any = targets.read(wanted.arrays, reader)
-        return Version(records[0].version, tree, Reusable(None, {}))
+        tree: Any
+        tree, copies = targets.start(wanted.arrays, reader, wanted.filled)
+        copies.finish()
+        filled = targets.Filled(wanted.arrays)
+        return Version(records[0].version, tree, Reusable(reader.known(), {}, filled))
     if wanted.tree is None:
         made = _all_leaves(reader, arrays)
         tree = _by_paths(made)

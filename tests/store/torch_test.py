@@ -109,6 +109,35 @@ class TorchTest(harness.StoreTest):
             store.read("a", into={"weight": (half, np.s_[500:])})
             self.assertTrue(torch.equal(half, published.weight[500:]))
 
+    def test_only_what_has_changed(self):
+        import torch
+
+        with self.open() as store:
+            published = torch.nn.Sequential(*(torch.nn.Linear(700, 700) for _ in range(3)))
+            other = torch.nn.Sequential(*(torch.nn.Linear(700, 700) for _ in range(3)))
+            store.publish("a", published.state_dict())
+            store.flush("a")
+            last = store.read("a", into=other.state_dict())
+            with torch.no_grad():
+                published[1].weight[5, 5] += 1
+                other[2].weight[1, 1] = 3  # PyTorch counts this.
+            store.publish("a", published.state_dict())
+            store.flush("a")
+            damaged = other[0].weight.detach().numpy()
+            damaged[100, 100] = 7  # PyTorch does not know it. So the block is not read again.
+            last = store.read("a", into=last)
+            self.assertEqual(damaged[100, 100], 7)
+            damaged[100, 100] = published[0].weight[100, 100].item()
+            for name, x in published.state_dict().items():
+                self.assertTrue(torch.equal(x, other.state_dict()[name]), name)
+            with self.assertRaisesRegex(ValueError, "leave one out"):
+                store.read("a", {"0.bias": np.zeros(700, np.float32)}, into=last)
+            with torch.inference_mode():
+                made = torch.empty(700, 700)
+            last = store.read("a", into={"0.weight": made})
+            last = store.read("a", into=last)
+            self.assertTrue(torch.equal(made, published[0].weight))
+
     def test_tensors_that_are_refused(self):
         import torch
 

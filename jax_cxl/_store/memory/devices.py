@@ -13,7 +13,9 @@ import numpy as np
 
 from jax_cxl import _core, errors
 from jax_cxl._job import platforms
+from jax_cxl._store import frameworks
 from jax_cxl._store.memory import layout
+from jax_cxl._store.memory.registration import Registration
 
 
 @dataclasses.dataclass
@@ -43,6 +45,8 @@ class Devices:
         self._opener = self._process = os.getpid()
         self._sessions = self._new_sessions()
         self._copies: Any = None
+        self._gpus: frozenset[int] | None = None  # for which `_copies` was made
+        self._registration: Registration | None = None
         # Threads may need the copies at the same time, and CUDA registers memory only once.
         self._creating_copies = threading.Lock()
 
@@ -102,9 +106,35 @@ class Devices:
         with self._creating_copies:
             if self._copies is None:
                 ordinals = [platforms.CUDA.ordinal(device) for device in jax.local_devices()]
-                create = platforms.CUDA.load().DeviceCopies.create
-                self._copies = create(self.core, self.core.base, self.core.total_bytes, ordinals)
+                self._create_copies(platforms.CUDA.load(), ordinals)
             return self._copies
+
+    def copies_for(self, gpus: frozenset[int]) -> Any | None:
+        """Registers the memory for GPUs that PyTorch uses.
+
+        Args:
+          gpus: their ordinals.
+
+        Returns:
+          The object that computes checksums on these GPUs; None if there is no such object.
+
+        Raises:
+          CxlError: CUDA cannot register the memory.
+        """
+        with self._creating_copies:
+            if self._copies is None and self._registration is None:
+                try:
+                    module = platforms.CUDA.load()
+                except errors.CxlError:  # This package was built without nvcc.
+                    self._registration = Registration(frameworks.torch(), self.core)
+                else:
+                    self._create_copies(module, sorted(gpus))
+            return self._copies if self._gpus is None or gpus <= self._gpus else None
+
+    def _create_copies(self, module: Any, ordinals: list[int]) -> None:
+        create = module.DeviceCopies.create
+        self._copies = create(self.core, self.core.base, self.core.total_bytes, ordinals)
+        self._gpus = frozenset(ordinals)
 
     @functools.cached_property
     def mapped(self) -> np.ndarray:

@@ -208,14 +208,58 @@ class Reader:
     def read_into(self, leaf: leaves.Leaf, index: leaves.Index, out: np.ndarray) -> None:
         """Reads a part of an array into memory of the caller, of the same shape and dtype.
 
+        If the caller knows a version, `out` must have the part of that version. Then only what has
+        changed is read.
+
         Raises:
           StoreError: as for `read_same`.
         """
-        same = next((n for n, shard in enumerate(leaf.shards) if shard.index == index), None)
-        if leaf.local or same is None or not out.flags.c_contiguous or self._changed is not None:
+        parts = self.contiguous(leaf, index) if out.flags.c_contiguous else None
+        if parts is not None:
+            flat = out.reshape(-1).view(np.uint8)
+            self._copy_all(flat, ((part, self.changed_blocks(part)) for part in parts))
+        elif not self.is_unchanged(leaf):
             out[...] = self.read_same(leaf, index)
-        else:
-            self._read_shard(leaf, same, (), out.reshape(-1).view(np.uint8))
+
+    def contiguous(self, leaf: leaves.Leaf, index: leaves.Index) -> list[place.Part] | None:
+        """Returns where the bytes of a part of an array are, for a contiguous copy of that part.
+
+        `start` and `end` of each result count bytes of the copy. None if the bytes from a shard are
+        not contiguous in the shard, or in the copy.
+        """
+        if leaf.local:
+            return None
+        found = []
+        shape = tuple(end - start for start, end in index)
+        for number, shard, common in overlaps(leaf, index):
+            here = _run(shard.shape, relative(common, shard.index))
+            there = _run(shape, relative(common, index))
+            if here is None or there is None:
+                return None
+            start = here * leaf.itemsize
+            end = start + math.prod(b - a for a, b in common) * leaf.itemsize
+            shift = there * leaf.itemsize - start
+            for part in self.parts_of_shard(leaf, number):
+                first, last = max(start, part.start), min(end, part.end)
+                if first < last:
+                    offset = part.offset + first - part.start
+                    found.append(
+                        part._replace(start=first + shift, end=last + shift, offset=offset)
+                    )
+        return found
+
+    def changed_blocks(self, part: place.Part) -> np.ndarray | range:
+        """Returns the blocks of a part, without those that the caller has already."""
+        blocks: Any = _all_blocks_of(part)
+        if self._changed is None:
+            return blocks
+        return blocks.start + np.flatnonzero(self._changed[part.writer][blocks.start : blocks.stop])
+
+    def forgetting(self) -> "Reader":
+        """Returns a reader of the same version, whose caller knows no version."""
+        other = copy.copy(self)
+        other._changed = None
+        return other
 
     def read_local(self, leaf: leaves.Leaf, index: leaves.Index, writer: int) -> np.ndarray:
         """Returns a part of a local array (`Leaf.local`), as the saving process `writer` had it.
@@ -295,13 +339,24 @@ class Reader:
             if into is not None and self._changed is not None:
                 blocks = np.asarray(blocks)
                 blocks = blocks[self._changed[part.writer][blocks]]
-            work += [(part, base, run) for run in _together(blocks)]
+            work.append((part, blocks))
+        self._copy_all(out, work)
+        return out
+
+    def _copy_all(
+        self, out: np.ndarray, blocks: Iterable[tuple[place.Part, np.ndarray | range]]
+    ) -> None:
+        """Copies blocks of parts. `out` has the bytes that the parts count."""
+        work = [
+            (part, part.offset - part.start, run)
+            for part, some in blocks
+            for run in _together(some)
+        ]
         if len(work) == 1:  # A thread would take longer to start.
             self._copy(out, *work[0])
-            return out
+            return
         for _ in _threads().map(lambda item: self._copy(out, *item), work):
             pass  # Raises the error of a thread.
-        return out
 
     def _read_small(self, parts: list[place.Part]) -> np.ndarray:
         """Returns the bytes of a shard of at most one block, with as little work as possible."""
@@ -397,6 +452,14 @@ def overlaps(
 def relative(part: leaves.Index, to: leaves.Index) -> leaves.Index:
     """Returns the index of `part` relative to the start of a larger part, `to`."""
     return tuple((a - c, b - c) for (a, b), (c, _) in zip(part, to, strict=True))
+
+
+def _run(shape: tuple[int, ...], here: leaves.Index) -> int | None:
+    """Returns how many elements come before a part of an array; None if it is not contiguous."""
+    first = next((d for d, (start, end) in enumerate(here) if end - start != 1), len(shape))
+    if any(here[d] != (0, shape[d]) for d in range(first + 1, len(shape))):
+        return None
+    return sum(start * math.prod(shape[d + 1 :]) for d, (start, _) in enumerate(here))
 
 
 def _together(blocks: np.ndarray | range) -> Iterator[range]:

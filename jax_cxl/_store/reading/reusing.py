@@ -11,24 +11,35 @@ import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jax_cxl._store.reading.restoring import Known, Reader
 from jax_cxl._store.trees import leaves, pytrees
 
+if TYPE_CHECKING:
+    from jax_cxl._store.reading.targets import Filled
+
 
 class Reusable:
-    """The arrays of a result, which one later read may use again."""
+    """The arrays of a result, which one later read may use again.
 
-    def __init__(self, known: Known | None, arrays: Mapping[str, Any]):
+    Attributes:
+      filled: the arrays and tensors of the program that were read into; None if there are none.
+    """
+
+    def __init__(
+        self, known: Known | None, arrays: Mapping[str, Any], filled: "Filled | None" = None
+    ):
         """Notes what has been read.
 
         Args:
           known: the version that the arrays are of; None if their bytes are not known.
           arrays: leaves by name. Those that are not arrays are ignored.
+          filled: the arrays and tensors of the program that were read into, in place of `arrays`.
         """
+        self.filled = filled
         # Empty while a read has the arrays, and afterwards. Threads may read at the same time, and
         # `pop` gives the arrays to one of them.
         self._known = [known]

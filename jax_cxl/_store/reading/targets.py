@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from jax_cxl._store.reading import into_gpus
 from jax_cxl._store.reading.restoring import Reader
 from jax_cxl._store.reading.sources import MisfitError
 from jax_cxl._store.trees import leaves, names, tensors
@@ -17,13 +18,28 @@ class Target:
 
     Attributes:
       given: what the program gave: a NumPy array or a tensor.
-      array: an array over its memory.
+      array: an array over its memory; None for a tensor on a GPU.
+      dtype: its dtype.
       slices: the part of the leaf; () for all.
     """
 
     given: Any
-    array: np.ndarray
+    array: np.ndarray | None
+    dtype: np.dtype
     slices: tuple[slice, ...]
+
+
+class Filled:
+    """Targets that have been read into, and what they hold until somebody writes to them."""
+
+    def __init__(self, targets: Mapping[str, Target]):
+        """Notes the targets at the end of a read."""
+        self.targets = targets
+        self._writes = {path: tensors.writes(target.given) for path, target in targets.items()}
+
+    def holds(self, path: str) -> bool:
+        """Whether PyTorch has written nothing to a target since the read, as far as it counts."""
+        return tensors.writes(self.targets[path].given) == self._writes[path]
 
 
 def of(into: Mapping[Any, Any]) -> dict[str, Target]:
@@ -43,6 +59,8 @@ def _target(name: str, given: Any) -> Target:
     array: Any = given
     if tensors.is_tensor(given):
         try:
+            if tensors.is_on_gpu(given):
+                return Target(given, None, tensors.dtype(given), slices)
             array = tensors.array(given)
         except TypeError as error:
             raise TypeError(f"{name}: {error}") from None
@@ -51,11 +69,21 @@ def _target(name: str, given: Any) -> Target:
         raise TypeError(f"{name} of type {kind} must be a NumPy array or a tensor of PyTorch")
     if not array.flags.writeable:
         raise ValueError(f"{name} is read-only: pass an array that can be written to")
-    return Target(given, array, slices)
+    return Target(given, array, array.dtype, slices)
 
 
-def read(targets: Mapping[str, Target], reader: Reader) -> dict[str, Any]:
-    """Reads leaves into the targets; returns what the program gave, by path.
+def start(
+    targets: Mapping[str, Target], reader: Reader, filled: Filled | None
+) -> tuple[dict[str, Any], into_gpus.Copies]:
+    """Reads leaves into the targets of the host, and starts copies to those on GPUs.
+
+    Args:
+      targets: the targets, by path.
+      reader: the version.
+      filled: the targets after an earlier read, if `reader` knows the version of that read.
+
+    Returns:
+      What the program gave, by path, and the copies to GPUs.
 
     Raises:
       StoreError: a leaf is missing, or has another shape or dtype, before anything is written; or
@@ -67,10 +95,18 @@ def read(targets: Mapping[str, Target], reader: Reader) -> dict[str, Any]:
         leaf = reader.leaves.get(name_of.get(path, path))
         if leaf is None or not leaf.dtype:
             raise MisfitError(f"the version has no array {path}: leave it out of `into`")
-        work.append((leaf, _index(path, leaf, target), target.array))
-    for leaf, index, array in work:
-        reader.read_into(leaf, index, array)
-    return {path: target.given for path, target in targets.items()}
+        knows = filled is not None and filled.holds(path)
+        own = reader if knows else reader.forgetting()
+        work.append((target, into_gpus.Part(own, leaf, _index(path, leaf, target), target.given)))
+    copies = into_gpus.start([part for target, part in work if target.array is None])
+    try:
+        for target, part in work:
+            if target.array is not None:
+                part.reader.read_into(part.leaf, part.index, target.array)
+    except BaseException:
+        copies.wait()
+        raise
+    return {path: target.given for path, target in targets.items()}, copies
 
 
 def _index(path: str, leaf: leaves.Leaf, target: Target) -> leaves.Index:
@@ -80,7 +116,7 @@ def _index(path: str, leaf: leaves.Leaf, target: Target) -> leaves.Index:
         raise MisfitError(f"{path} has {len(leaf.shape)} dimensions: give at most as many slices")
     index = leaves.index_of((*target.slices, *[slice(None)] * missing), leaf.shape)
     shape = tuple(max(0, end - start) for start, end in index)
-    have = target.array.shape, target.array.dtype
+    have = tuple(target.given.shape), target.dtype
     if have != (shape, leaves.dtype_of(leaf.dtype)):
         raise MisfitError(
             f"{path} was saved as {leaf.dtype} with shape {leaf.shape}, so `into` needs an array"

@@ -14,11 +14,16 @@ def is_tensor(x: Any) -> bool:
     return torch is not None and isinstance(x, torch.Tensor)
 
 
-def array(x: Any) -> np.ndarray:
-    """Returns an array over the memory of a tensor of the host.
+def is_on_gpu(x: Any) -> bool:
+    """Whether a tensor is on an NVIDIA GPU."""
+    return bool(x.device.type == "cuda" and not frameworks.torch().version.hip)
+
+
+def dtype(x: Any) -> np.dtype:
+    """Returns the dtype of a tensor's elements.
 
     Raises:
-      TypeError: the tensor is on another device, or is not one of plain numbers.
+      TypeError: the tensor is not one of plain numbers.
     """
     torch = frameworks.torch()
     plain = type(x) in (torch.Tensor, torch.nn.Parameter) and x.layout is torch.strided
@@ -29,15 +34,33 @@ def array(x: Any) -> np.ndarray:
             f"a {type(x).__name__} of {x.dtype} cannot be used: it must be a dense tensor of a"
             " dtype that NumPy or JAX has"
         )
+    return leaves.dtype_of(name)
+
+
+def array(x: Any) -> np.ndarray:
+    """Returns an array over the memory of a tensor of the host.
+
+    Raises:
+      TypeError: the tensor is on another device, or is not one of plain numbers.
+    """
+    torch = frameworks.torch()
+    of = dtype(x)
     if x.device.type != "cpu":
         raise TypeError(f"a tensor on {x.device} cannot be used: it must be on the CPU")
-    dtype = leaves.dtype_of(name)
-    if dtype.isbuiltin == 1:
+    if of.isbuiltin == 1:
         found: np.ndarray = x.detach().numpy()
         return found
     # NumPy knows the dtype from ml_dtypes, and PyTorch does not know that: pass the bits.
-    bits = torch.uint8 if dtype.itemsize == 1 else torch.int16
-    return x.detach().view(bits).numpy().view(dtype)
+    bits = torch.uint8 if of.itemsize == 1 else torch.int16
+    return x.detach().view(bits).numpy().view(of)
+
+
+def writes(x: Any) -> int | None:
+    """Returns how often PyTorch has written to a tensor; None if PyTorch does not count."""
+    if not is_tensor(x) or x.is_inference():
+        return None
+    count: int = x._version
+    return count
 
 
 def to_save(x: Any) -> np.ndarray:

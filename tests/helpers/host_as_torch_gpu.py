@@ -1,0 +1,107 @@
+"""Lets tensors of the CPU play tensors on GPUs, for tests of reads into such tensors."""
+
+import contextlib
+from unittest import mock
+
+import torch
+
+from jax_cxl._store import frameworks
+from jax_cxl._store.reading import into_gpus
+from jax_cxl._store.trees import tensors
+
+
+class _Stream:
+    """Runs at once what a program enqueues, and notes what it waits for."""
+
+    def __init__(self, device=None):
+        del device
+        self.waits_for = []
+
+    def wait_stream(self, other):
+        self.waits_for.append(other)
+
+    def synchronize(self):
+        pass
+
+
+class Gpu:
+    """Plays `torch.cuda`.
+
+    Attributes:
+      copied: bytes that went to tensors.
+      registered: pieces of memory that CUDA has registered.
+      fails: the error that a registration returns.
+    """
+
+    def __init__(self):
+        self.copied = 0
+        self.registered = {}
+        self.fails = 0
+        self.events = []
+        self.current = _Stream()
+        self.Stream = _Stream
+
+    def current_stream(self, device):
+        del device
+        return self.current
+
+    @contextlib.contextmanager
+    def stream(self, stream):
+        assert stream.waits_for, "copies must wait for what the program has enqueued"
+        yield
+
+    def Event(self, **_):  # noqa: N802
+        event = mock.Mock(**{"query.return_value": True})
+        self.events.append(event)
+        return event
+
+    def cudart(self):
+        return self
+
+    def cudaHostRegister(self, at, size, flags):  # noqa: N802
+        assert flags == 3
+        if not self.fails:
+            self.registered[at] = size
+        return self.fails
+
+    def cudaHostUnregister(self, at):  # noqa: N802
+        del self.registered[at]
+
+
+class _Torch:
+    """PyTorch, with another `cuda`."""
+
+    def __init__(self, cuda):
+        self.cuda = cuda
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+    def empty(self, *args, pin_memory=False, **more):
+        del pin_memory
+        return torch.empty(*args, **more)
+
+    def zeros(self, *args, device):
+        del args, device
+        raise RuntimeError("CUDA error: of an earlier call")
+
+
+@contextlib.contextmanager
+def tensors_on_gpus():
+    """Yields the `Gpu`."""
+    gpu = Gpu()
+    copy = torch.Tensor.copy_
+
+    def counted(self, source, non_blocking=False):
+        assert non_blocking
+        gpu.copied += source.nbytes
+        return copy(self, source)
+
+    into_gpus._stream.cache_clear()
+    with (
+        mock.patch.object(frameworks, "torch", lambda made=_Torch(gpu): made),
+        mock.patch.object(tensors, "is_on_gpu", lambda _: True),
+        mock.patch.object(torch.Tensor, "copy_", counted),
+    ):
+        yield gpu
+    into_gpus._stream.cache_clear()
