@@ -203,13 +203,14 @@ class Store:
           newer_than: waits for a version that is newer than this.
           timeout: how many seconds to wait for a newer version, by default `JAX_CXL_TIMEOUT`.
           into: where to read to, one of two things. A dict of NumPy arrays, or of tensors of
-            PyTorch on the CPU, by the paths of their leaves: the read overwrites them, and reads no
-            other leaves. A tuple of an array and slices, such as `(x, numpy.s_[:, 8:16])`, takes a
-            part of a leaf. Or the result of an earlier read, for one later read: then only what has
-            changed is read, into the NumPy arrays of that result. A NumPy array that something else
-            refers to stays as it is, and so does a JAX array that shares its memory: that leaf is
-            read into a new array. Do not write into the arrays of such a result. After an error the
-            arrays of `into` are undefined, unless the error says that they do not fit.
+            PyTorch on the CPU or on NVIDIA GPUs, by the paths of their leaves: the read overwrites
+            them, and reads no other leaves. A tuple of an array and slices, such as
+            `(x, numpy.s_[:, 8:16])`, takes a part of a leaf. Or the result of an earlier read, for
+            one later read: then only what has changed is read, into the arrays of that result. Do
+            not write into them. If the earlier read has made them, a NumPy array that something
+            else refers to stays as it is, and so does a JAX array that shares its memory: that leaf
+            is read into a new array. After an error the arrays of `into` are undefined, unless the
+            error says that they do not fit.
 
         Returns:
           The version and the tree: `version, tree = store.read(...)`.

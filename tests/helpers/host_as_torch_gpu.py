@@ -50,7 +50,7 @@ class Gpu:
         assert stream.waits_for, "copies must wait for what the program has enqueued"
         yield
 
-    def Event(self, **_):  # noqa: N802
+    def Event(self, **_):
         event = mock.Mock(**{"query.return_value": True})
         self.events.append(event)
         return event
@@ -58,13 +58,13 @@ class Gpu:
     def cudart(self):
         return self
 
-    def cudaHostRegister(self, at, size, flags):  # noqa: N802
+    def cudaHostRegister(self, at, size, flags):
         assert flags == 3
         if not self.fails:
             self.registered[at] = size
         return self.fails
 
-    def cudaHostUnregister(self, at):  # noqa: N802
+    def cudaHostUnregister(self, at):
         del self.registered[at]
 
 
@@ -90,6 +90,7 @@ class _Torch:
 def tensors_on_gpus():
     """Yields the `Gpu`."""
     gpu = Gpu()
+    of_gpu = _Torch(gpu)
     copy = torch.Tensor.copy_
 
     def counted(self, source, non_blocking=False):
@@ -99,7 +100,7 @@ def tensors_on_gpus():
 
     into_gpus._stream.cache_clear()
     with (
-        mock.patch.object(frameworks, "torch", lambda made=_Torch(gpu): made),
+        mock.patch.object(frameworks, "torch", lambda: of_gpu),
         mock.patch.object(tensors, "is_on_gpu", lambda _: True),
         mock.patch.object(torch.Tensor, "copy_", counted),
     ):

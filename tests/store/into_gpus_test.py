@@ -156,17 +156,21 @@ class IntoGpusTest(harness.StoreTest):
     def test_a_version_that_is_overwritten_meanwhile(self):
         self.publish(sums=False)
         # The process stands still after the checks, so long that its lease ends.
-        with mock.patch.object(into_gpus, "validity", mock.Mock(version=lambda *_: None)):
-            with self.assertRaisesRegex(jax_cxl.StoreError, "overwritten while it was read"):
-                self.store.read("a", into=self.into(), version=0)
+        with (
+            mock.patch.object(into_gpus, "validity", mock.Mock(version=lambda *_: None)),
+            self.assertRaisesRegex(jax_cxl.StoreError, "overwritten while it was read"),
+        ):
+            self.store.read("a", into=self.into(), version=0)
 
     def test_an_error_leaves_nothing_known(self):
         self.publish()
         last = self.store.read("a", into=self.into())
         self.change(large=self.tree["large"] + 1)
-        with mock.patch.object(self.sums, "checksums", side_effect=RuntimeError("of a GPU")):
-            with self.assertRaisesRegex(RuntimeError, "of a GPU"):
-                self.store.read("a", into=last)
+        with (
+            mock.patch.object(self.sums, "checksums", side_effect=RuntimeError("of a GPU")),
+            self.assertRaisesRegex(RuntimeError, "of a GPU"),
+        ):
+            self.store.read("a", into=last)
         self.gpu.copied = 0
         last = self.store.read("a", into=last)
         self.assert_read(last.tree)
