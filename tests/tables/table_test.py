@@ -104,6 +104,24 @@ class SourcesTest(StoreCase):
             self.assertEmpty(self.store.list(), message)
         self.create(rows)
 
+    def test_dtypes_of_safetensors(self):
+        names = {
+            **{"BOOL": "bool", "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64"},
+            **{"U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64"},
+            **{"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"},
+            **{"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu"},
+        }
+        path = self.folder / "rows.safetensors"
+        for name, dtype in names.items():
+            rows = random_rows((2, 3), dtype)
+            offsets = [0, rows.nbytes]
+            header = {"rows": {"dtype": name, "shape": [2, 3], "data_offsets": offsets}}
+            text = json.dumps(header).encode()
+            path.write_bytes(struct.pack("<Q", len(text)) + text + rows.tobytes())
+            source = sources.of(path)
+            self.assertEqual(source.dtype, rows.dtype, name)
+            self.assertEqual(b"".join(x.tobytes() for x in source.bytes()), rows.tobytes())
+
     def test_blocks_do_not_fill_the_memory(self):
         rows = random_rows((4096, 4096), "float32")  # 64 MiB
         np.save(self.folder / "rows.npy", rows)

@@ -195,6 +195,19 @@ class StepsTest(StoreCase):
             one = np.asarray(100, dtype_of(of_gradients)).astype(np.float32)
             self.assert_bits(table.read([2])["rows"][0, 0], (3 * one).astype(rows.dtype))
 
+    def test_the_rule_gets_a_power_of_two_of_rows(self):
+        table = self.create(np.ones((8, 1), np.int32), trained=True)
+        for count, padded in ((1, 1), (2, 2), (3, 4), (4, 4), (5, 8)):
+            seen = []
+
+            def rule(rows, gradients, state, seen=seen):
+                seen.append((rows.shape, gradients.shape))
+                return rows * gradients, state
+
+            table.update(np.arange(count), np.ones((count, 1), np.int32), rule)
+            self.assertEqual(seen, [((padded, 1), (padded, 1))])
+        self.assert_bits(table.read()["rows"], np.ones((8, 1), np.int32))
+
     def test_updates_are_what_they_are_in_jax(self):
         updates = np.array([[1 + 2.0**-30], [-1]])  # float64, and 0 in float32
         table = self.create(np.zeros((2, 1), np.float32), trained=True)

@@ -229,6 +229,13 @@ class PooledTest(_Test):
             optimizer.step(params, grads, state)
             deleted = {x.is_deleted() for x in jax.tree.leaves((params, grads))}
             self.assertEqual(deleted, {donate})
+            # Programs reuse the memory of moments and parameters, but not that of the count.
+            plan = optimizer._plan[1]
+            programs = plan._made_programs.values()
+            reused = {program.inputs[n] for program in programs for n in program.donated}
+            count = len(plan.params)
+            moments = set(range(2 * count + 1, 4 * count + 1))
+            self.assertEqual(reused, moments | set(range(count if donate else 0)))
 
     def test_gradients_of_numpy(self):
         found = []
@@ -471,6 +478,34 @@ class RefusedTest(_Test):
 
     def test_no_state_yet(self):
         self.assertIsNone(self.pooled(_OPTIMIZERS["adamw"], self.store()).restore_latest(_params()))
+
+    def test_a_state_that_changes_its_form(self):
+        for after, message in (
+            (lambda state: state.astype(jnp.int8), r"changes \['state'\] from .*int32.*int8"),
+            (lambda state: (state, state), "states of different structures"),
+        ):
+            optimizer = optax.GradientTransformation(
+                lambda params: jnp.int32(0),
+                lambda grads, state, params, after=after: (grads, after(state)),
+            )
+            with self.assertRaisesRegex(TypeError, message):
+                self.pooled(optimizer, self.store()).init(_params())
+
+    def test_damage_of_moments_is_found(self):
+        store = self.store()
+        optimizer = self.pooled(_OPTIMIZERS["adamw"], store, donate=False)
+        params = {"w": jnp.ones(3 * layout.BLOCK_BYTES // 4)}
+        state = optimizer.init(params)
+        for _ in range(2):
+            state = optimizer.step(params, params, state)[1]
+        optimizer.wait()
+        # The first three blocks have the parameters.
+        offset = optimizer._publisher.section.geometry.row(state.number, 4) + 100
+        store._devices.core.write(0, offset, np.full(1, 77, np.uint8))
+        with self.assertLogs("jax_cxl", "WARNING") as logs:
+            _, state = optimizer.restore_latest(params)
+        self.assertEqual(state.step, 1)
+        self.assertIn("is not used: block 4", logs.output[0])
 
     def test_damage_is_found(self):
         store = self.store()
