@@ -104,15 +104,34 @@ class SourcesTest(StoreCase):
             self.assertEmpty(self.store.list(), message)
         self.create(rows)
 
+    def test_scales_that_do_not_fit(self):
+        self.store._made()
+        for shape, scales in (
+            ((8, 4), np.ones(7, np.float32)),
+            ((8, 4), np.ones(8, np.int32)),
+            ((8, 4), np.ones((7, 2), np.float32)),
+            ((8, 4), np.ones((8, 3), np.float32)),
+            ((8, 4), np.ones((8, 0), np.float32)),
+            ((8, 4), np.ones((8, 2, 2), np.float32)),
+            ((8, 6, 4), np.ones((8, 3, 2), np.float32)),
+            ((8,), np.ones((8, 1), np.float32)),
+        ):
+            with self.assertRaisesRegex(ValueError, "scales of .* do not fit rows of", msg=scales):
+                self.create(np.zeros(shape, np.int8), scales=scales)
+        with self.assertRaisesRegex(ValueError, "do not fit rows of complex64"):
+            self.create(np.zeros((8, 4), np.complex64), scales=np.ones(8, np.float32))
+        self.assertEmpty(self.store.list())
+
     def test_dtypes_of_safetensors(self):
-        names = {
-            **{"BOOL": "bool", "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64"},
-            **{"U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64"},
-            **{"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"},
-            **{"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu"},
-        }
+        names = (
+            *(("BOOL", "bool"), ("I8", "int8"), ("I16", "int16"), ("I32", "int32")),
+            *(("I64", "int64"), ("U8", "uint8"), ("U16", "uint16"), ("U32", "uint32")),
+            *(("U64", "uint64"), ("F16", "float16"), ("BF16", "bfloat16"), ("F32", "float32")),
+            *(("F64", "float64"), ("F8_E4M3", "float8_e4m3fn"), ("F8_E5M2", "float8_e5m2")),
+            ("F8_E8M0", "float8_e8m0fnu"),
+        )
         path = self.folder / "rows.safetensors"
-        for name, dtype in names.items():
+        for name, dtype in names:
             rows = random_rows((2, 3), dtype)
             offsets = [0, rows.nbytes]
             header = {"rows": {"dtype": name, "shape": [2, 3], "data_offsets": offsets}}

@@ -15,7 +15,8 @@ from absl.testing import absltest, parameterized
 from tables import StoreCase, dtype_of, random_rows
 
 import jax_cxl
-from jax_cxl._table.trained import merging
+from jax_cxl._store.memory import layout
+from jax_cxl._table.trained import merging, region
 
 _ROWS = 500
 _KINDS = (
@@ -251,6 +252,25 @@ class StepsTest(StoreCase):
         self.assertEmpty(torn)
         self.assertGreater(len(seen), 2)
         self.assert_bits(take(ids[:1])[0], np.full(5000, 60, np.int32))
+
+
+class PlanTest(absltest.TestCase):
+    def test_new_rows_of_owners_do_not_share_cache_lines(self):
+        columns = tuple(
+            region.Described(name, np.dtype(dtype), shape)
+            for name, dtype, shape in (("rows", "f4", (3,)), ("m", "i1", ()))
+        )
+        counts = np.random.default_rng(0).integers(0, 9, layout.MAX_PROCESSES)
+        plan = region.Plan(10**6, columns, int(counts.sum()))
+        end = plan.ids + 8 * plan.step_rows
+        for number, column in enumerate(columns):
+            first = 0
+            for owner, count in enumerate(counts.tolist()):
+                start = plan.new(number, first, owner)
+                self.assertGreaterEqual(start // 64, -(-end // 64), (number, owner))
+                first += count
+                end = start + count * column.row_bytes
+        self.assertLessEqual(end, plan.bytes)
 
 
 class RefusedTest(StoreCase):
