@@ -272,6 +272,14 @@ class PlanTest(absltest.TestCase):
                 end = start + count * column.row_bytes
         self.assertLessEqual(end, plan.bytes)
 
+    def test_an_entry_is_a_cache_line(self):
+        entry = region.Entry(7, 5, 3, 1 << 63)
+        data = entry.to_bytes()
+        self.assertLen(data, 64)
+        self.assertEqual(data[:8], (7).to_bytes(8, "little"))
+        self.assertEqual(region.Entry.from_bytes(data), entry)
+        self.assertIsNone(region.Entry.from_bytes(data[:30] + b"x" + data[31:]))
+
 
 class RefusedTest(StoreCase):
     def test_wrong_arguments_change_nothing(self):
@@ -319,6 +327,13 @@ class RefusedTest(StoreCase):
         second.close()
         first.add([2], [[1]])
         self.assert_bits(first.read([2])["rows"], np.full((1, 1), 5, np.int32))
+
+    def test_steps_of_one_row(self):
+        table = self.create(np.zeros((8, 1), np.int32), trained=True, step_rows=1)
+        self.assertEqual(table.add([2, 2], [[1], [1]]), 1)
+        with self.assertRaisesRegex(ValueError, "2 different rows, .*step_rows=1"):
+            table.add([2, 3], [[1], [1]])
+        self.assert_bits(table.read([2, 3])["rows"], np.array([[2], [0]], np.int32))
 
     def test_arguments_of_create(self):
         self.store._made()
