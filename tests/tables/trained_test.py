@@ -272,6 +272,13 @@ class PlanTest(absltest.TestCase):
                 end = start + count * column.row_bytes
         self.assertLessEqual(end, plan.bytes)
 
+    def test_descriptions_that_cannot_be_read(self):
+        good = '[8, [["rows", "float32", [3]]], 4]'
+        self.assertEqual(region.Plan.from_text(good).rows, 8)
+        for text in ("", "7", "[8, [], 4]", good.replace("8", "-1"), good.replace("4]", "0]")):
+            with self.assertRaises(ValueError):
+                region.Plan.from_text(text)
+
     def test_an_entry_is_a_cache_line(self):
         entry = region.Entry(7, 5, 3, 1 << 63)
         data = entry.to_bytes()

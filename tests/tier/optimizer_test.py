@@ -237,6 +237,21 @@ class PooledTest(_Test):
             moments = set(range(2 * count + 1, 4 * count + 1))
             self.assertEqual(reused, moments | set(range(count if donate else 0)))
 
+    def test_groups_are_as_large_as_they_may_be(self):
+        params = [jnp.ones(5000)] * 5
+        moments = 2 * 5000 * 4  # the bytes of a parameter and its moment
+        for size, expected in ((1, 5), (2 * moments - 1, 5), (2 * moments, 3), (5 * moments, 1)):
+            optimizer = self.pooled(_OPTIMIZERS["sgd"], self.store(), group_bytes=size)
+            self.assertLen(optimizer._plan_of(params).groups, expected, size)
+
+    def test_memory_of_the_first_moment_is_used_again(self):
+        optimizer = self.pooled(_OPTIMIZERS["sgd"], self.store())
+        params = {"a": jnp.ones(5000)}
+        grads = {"a": jnp.ones(5000)}
+        optimizer.step(params, grads, optimizer.init(params))
+        (program,) = optimizer._plan[1]._made_programs.values()
+        self.assertEqual({program.inputs[n] for n in program.donated}, {0, 2})
+
     def test_gradients_of_numpy(self):
         found = []
         for name, kind in (("jax", jnp.copy), ("numpy", np.array)):

@@ -145,6 +145,15 @@ class ResidualsTest(parameterized.TestCase):
             for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(expected), strict=True):
                 np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
+    def test_layers_are_not_merged_with_the_forward_pass(self):
+        body = jax_cxl.offload_residuals(_layer, self.store, names=("x", "h"), calls=1)
+        for f, expected in ((body, True), (self.offloaded(), False)):
+            gradient = jax.grad(lambda x, w, f=f: jnp.sum(f(x, w)[0]))
+            weights, x = _arrays()
+            w = jax.tree.map(lambda w: w[0], weights)
+            text = jax.jit(gradient).lower(x, w).as_text()
+            self.assertEqual("optimization_barrier" in text, expected)
+
     def test_names_in_scans_of_the_function_and_arguments(self):
         @functools.partial(jax.jit, static_argnames="half")
         def inner(x, half):
@@ -327,6 +336,7 @@ class ResidualsTest(parameterized.TestCase):
         compute.lower(*_arrays())
         names = [entry.name for entry in catalog.entries(devices)]
         self.assertLen(names, 1)
+        self.assertEqual(catalog.entries(devices)[0].keep, 0)  # Nobody can publish there.
         self.assertNotIn(abandoned.name, names)
 
     def test_memory_that_is_not_coherent(self):

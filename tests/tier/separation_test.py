@@ -77,6 +77,9 @@ class SeparationTest(parameterized.TestCase):
         )
         self.assertLen(_separated(norm).parts, 4)
         self.assertLen(_separated(norm, resident=False).parts, 1)
+        # Gradients are on the devices in any case.
+        clip = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(1e-3))
+        self.assertLen(_separated(clip, resident=False).parts, 4)
 
     def test_effects_are_refused(self):
         def update(grads, state, params):
