@@ -20,6 +20,11 @@ class Device {
   // Waits for the calls that are enqueued, unless Abort was called before.
   virtual ~Device() = default;
 
+  // Called before this thread enqueues a group of calls: allocates memory that
+  // the calls may need. Between them, an allocation could wait for a kernel
+  // that waits for the next of them.
+  virtual Status MakeRoom() { return OkStatus(); }
+
   // Opens the channel from `source` to `destination`, one of which is this
   // rank, without waiting for the other one. Idempotent.
   virtual Status OpenPair(int source, int destination) = 0;

@@ -219,6 +219,9 @@ Status Group::Run() {
                      std::move(batches),
                      std::unique_lock(communicator->mutex())});
   }
+  CXL_RETURN_IF_ERROR(ForAll(parts, [](const Running& part) {
+    return part.communicator->device()->MakeRoom();
+  }));
   CXL_RETURN_IF_ERROR(ForAll(parts, OpenPairs));
   CXL_RETURN_IF_ERROR(ForAll(parts, ConnectPairs));
   Status first;

@@ -181,6 +181,13 @@ Result<std::unique_ptr<CountedChannel>> CudaDevice::MakeChannel(
   return channel;
 }
 
+Status CudaDevice::MakeRoom() {
+  if (!plans_.lacks_room()) return OkStatus();
+  CurrentDevice current(ordinal_);
+  RelaxedCapture relaxed;
+  return plans_.MakeRoom();
+}
+
 Status CudaDevice::OpenPair(int source, int destination) {
   std::unique_ptr<CountedChannel>& channel = pairs_[{source, destination}];
   if (channel != nullptr) return OkStatus();
@@ -229,7 +236,7 @@ Status CudaDevice::SendAndReceive(std::span<const Transfer> transfers) {
     if (call.output == nullptr)
       call.output = const_cast<std::byte*>(call.input);
     CXL_ASSIGN_OR_RETURN(const CountedCall counted, channel.Prepare(call, 0));
-    calls.push_back({counted.device, counted.plan->plan.flagged
+    calls.push_back({counted.device, counted.plan->flagged
                                          ? static_cast<uint32_t>(transfer.bytes)
                                          : 0});
   }

@@ -11,8 +11,8 @@
 #include "cc/base/cuda/pool_registration.h"
 #include "cc/base/status.h"
 #include "cc/gpu/cuda/channel/counted_channel.h"
-#include "cc/gpu/cuda/channel/counted_plans.h"
 #include "cc/gpu/cuda/channel/device_connection.h"
+#include "cc/gpu/cuda/channel/plan_store.h"
 #include "cc/gpu/relay/relay.h"
 #include "cc/nccl/cuda/stream_order.h"
 #include "cc/nccl/device.h"
@@ -32,6 +32,7 @@ class CudaDevice : public Device {
                                               const std::atomic<bool>& cancel);
   ~CudaDevice() override;
 
+  Status MakeRoom() override;
   Status OpenPair(int source, int destination) override;
   Result<bool> TryConnectPair(int source, int destination) override;
   int most_transfers() const override { return most_transfers_; }
@@ -62,7 +63,7 @@ class CudaDevice : public Device {
   int most_transfers_ = 2;
   std::unique_ptr<comm::PoolRegistration> registration_;
   std::unique_ptr<comm::Relay> relay_;  // null if the pool is coherent
-  comm::CountedPlans plans_;
+  comm::PlanStore plans_;
   StreamOrder order_;
   std::unique_ptr<comm::CountedChannel> channel_;
   // By source and destination.

@@ -76,6 +76,7 @@ class CountedPair {
 
   void Use(int rank) { OkOrDie(cudaSetDevice(rank % CountDevices())); }
   cudaStream_t stream(int rank) { return streams_[rank]; }
+  PlanStore& plans(int rank) { return plans_[rank]; }
   CountedChannel& channel(int rank) { return *channels_[rank]; }
 
   // Enqueues the rank's part of a sum. `data` is the input and the output.
@@ -101,7 +102,7 @@ class CountedPair {
         MakeCall(plan::Op::kBroadcast, rank, DType::kInt32, data, count);
     Use(rank);
     const CountedCall counted = OrDie(channels_[rank]->Prepare(call, 0));
-    const bool flagged = counted.plan->plan.flagged;
+    const bool flagged = counted.plan->flagged;
     const cuda::DeviceTransfer transfer = {
         counted.device,
         flagged ? static_cast<uint32_t>(count * sizeof(int32_t)) : 0};
@@ -127,7 +128,7 @@ class CountedPair {
 
   World world_;
   std::unique_ptr<PoolRegistration> registration_;
-  std::array<CountedPlans, kRanks> plans_;
+  std::array<PlanStore, kRanks> plans_;
   std::array<std::unique_ptr<Relay>, kRanks> relays_;  // in a flush pool
   std::array<std::unique_ptr<CountedChannel>, kRanks> channels_;
   std::array<cudaStream_t, kRanks> streams_ = {};

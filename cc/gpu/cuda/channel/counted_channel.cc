@@ -55,7 +55,7 @@ DeviceOptions WithoutFlags(DeviceOptions options) {
 
 CountedChannel::CountedChannel(pool::Pool* pool, Peers* peers,
                                const DeviceOptions& options, Group group,
-                               CountedPlans* plans, Relay* relay)
+                               PlanStore* plans, Relay* relay)
     : pool_(pool),
       peers_(peers),
       options_(relay == nullptr ? options : WithoutFlags(options)),
@@ -144,9 +144,9 @@ Status CountedChannel::OpenRelay() {
   return OkStatus();
 }
 
-Result<const CountedPlan*> CountedChannel::PlanFor(const Call& call,
-                                                   uint32_t divisor,
-                                                   bool premultiplied) {
+Result<const StoredPlan*> CountedChannel::PlanFor(const Call& call,
+                                                  uint32_t divisor,
+                                                  bool premultiplied) {
   cuda::JournalEntry record = RecordOf(call, divisor, premultiplied);
   const std::optional<int64_t> shift = ShiftInPlace(call);
   const uint64_t channel = connection_.key();
@@ -155,14 +155,14 @@ Result<const CountedPlan*> CountedChannel::PlanFor(const Call& call,
              sizeof(record.descriptor));
   if (shift) key.append(reinterpret_cast<const char*>(&*shift), sizeof(*shift));
   key.append(call.name);
-  if (const CountedPlan* found = plans_->Find(key)) return found;
+  if (const StoredPlan* found = plans_->Find(key)) return found;
   const plan::Request& request = call.request;
   if (!premultiplied) {  // short messages have no factors
     CXL_ASSIGN_OR_RETURN(const std::optional<cuda::GpuPlan> short_plan,
                          MakeFlaggedPlan(request, options_.flagged_slot_bytes));
     if (short_plan &&
         (!shift || cuda::ShortIsRightInPlace(*shift, *short_plan)))
-      return plans_->Store(key, *short_plan, true, record);
+      return plans_->Store(key, *short_plan, true, nullptr, &record);
   }
   CXL_ASSIGN_OR_RETURN(cuda::GpuPlan gpu_plan,
                        MakeSlotPlan(request, connection_, SlotUse::kKernels));
@@ -174,17 +174,16 @@ Result<const CountedPlan*> CountedChannel::PlanFor(const Call& call,
         MakeRelayPlan(gpu_plan.sending, gpu_plan.receiving, gpu_plan.rounds,
                       request.num_ranks, request.rank),
         HashDescriptor(record.descriptor, 0));
-  return plans_->Store(key, gpu_plan, false, record);
+  return plans_->Store(key, gpu_plan, false, nullptr, &record);
 }
 
 Result<CountedCall> CountedChannel::Prepare(
     const Call& call, uint32_t divisor, const std::optional<Factor>& factor) {
-  CXL_ASSIGN_OR_RETURN(const CountedPlan* plan,
+  CXL_ASSIGN_OR_RETURN(const StoredPlan* plan,
                        PlanFor(call, divisor, factor.has_value()));
   CountedCall counted;
   counted.plan = plan;
-  counted.device =
-      MakeDeviceCall(call, plan->plan, connection_, SlotUse::kKernels);
+  counted.device = MakeDeviceCall(call, *plan, connection_, SlotUse::kKernels);
   cuda::DeviceCall& device = counted.device;
   device.members = members_.get();
   device.epoch = pool_->epoch();
@@ -206,7 +205,7 @@ Result<CountedCall> CountedChannel::Prepare(
 
 cudaError_t CountedChannel::Launch(const CountedCall& call,
                                    cudaStream_t stream) const {
-  const StoredPlan& stored = call.plan->plan;
+  const StoredPlan& stored = *call.plan;
   if (call.device.factor_bytes > 0)
     return cuda::LaunchPremultiplied(call.device, options_.shape, stream);
   if (!stored.flagged)

@@ -23,8 +23,8 @@
 #include "cc/engine/cuda/executor.h"
 #include "cc/engine/gpu_plan/channel_words.h"
 #include "cc/engine/gpu_plan/mirror_words.h"
-#include "cc/gpu/cuda/channel/counted_plans.h"
 #include "cc/gpu/cuda/channel/device_connection.h"
+#include "cc/gpu/cuda/channel/plan_store.h"
 #include "cc/gpu/relay/channel_relay.h"
 #include "cc/gpu/relay/device_journal.h"
 #include "cc/gpu/relay/relay.h"
@@ -36,7 +36,7 @@ namespace jax_cxl::comm {
 // any number of times.
 struct CountedCall {
   cuda::DeviceCall device;
-  const CountedPlan* plan = nullptr;
+  const StoredPlan* plan = nullptr;
 };
 
 // One GPU as a member of one group. Unlike in a DeviceChannel, the numbers of
@@ -56,7 +56,7 @@ class CountedChannel {
   // `relay` is null if the pool is coherent. Otherwise it must end before this
   // object does.
   CountedChannel(pool::Pool* pool, Peers* peers, const DeviceOptions& options,
-                 Group group, CountedPlans* plans, Relay* relay);
+                 Group group, PlanStore* plans, Relay* relay);
 
   // Allocates this member's part of the pool, and the channel's own memory on
   // the current device. Publishes the place of the part.
@@ -93,8 +93,8 @@ class CountedChannel {
  private:
   Status FinishConnecting();
   Status OpenRelay();
-  Result<const CountedPlan*> PlanFor(const Call& call, uint32_t divisor,
-                                     bool premultiplied);
+  Result<const StoredPlan*> PlanFor(const Call& call, uint32_t divisor,
+                                    bool premultiplied);
   Status CheckCalls(Clock::time_point now, uint64_t finished);
   void RecordStarted(uint64_t finished);
   Call CallAt(uint64_t place) const;
@@ -106,7 +106,7 @@ class CountedChannel {
   Peers* peers_;
   DeviceOptions options_;
   DeviceConnection connection_;
-  CountedPlans* plans_;
+  PlanStore* plans_;
   Relay* const relay_;
   DeviceWaits waits_;  // only Check uses it
 

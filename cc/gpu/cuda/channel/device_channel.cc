@@ -161,8 +161,7 @@ Result<bool> DeviceChannel::FollowEarlierCalls(const GpuCallFacts& facts,
 }
 
 Result<const StoredPlan*> DeviceChannel::StoredPlanFor(
-    const Call& call, const pool::CallDescriptor& descriptor, GpuPath path,
-    cudaStream_t stream) {
+    const Call& call, const pool::CallDescriptor& descriptor, GpuPath path) {
   const std::string key = PlanKey(key_, call, descriptor, path.slots());
   if (const StoredPlan* found = plans_->Find(key)) return found;
   const auto store = [&](const cuda::GpuPlan& gpu_plan, bool flagged) {
@@ -171,7 +170,7 @@ Result<const StoredPlan*> DeviceChannel::StoredPlanFor(
       relayed = std::make_shared<const RelayPlan>(
           MakeRelayPlan(gpu_plan.sending, gpu_plan.receiving, gpu_plan.rounds,
                         members_count(), connection_.group().self));
-    return plans_->Store(key, gpu_plan, flagged, std::move(relayed), stream);
+    return plans_->Store(key, gpu_plan, flagged, std::move(relayed));
   };
   if (!path.copies()) {
     CXL_ASSIGN_OR_RETURN(
@@ -338,7 +337,7 @@ Result<cudaStream_t> DeviceChannel::Launch(const Call& call, bool aside,
                        FollowEarlierCalls(facts, path, stream));
   const pool::CallDescriptor descriptor = Describe(call);
   CXL_ASSIGN_OR_RETURN(const StoredPlan* gpu_plan,
-                       StoredPlanFor(call, descriptor, path, stream));
+                       StoredPlanFor(call, descriptor, path));
   const cuda::DeviceCall device =
       Prepare(call, *gpu_plan, descriptor, path.slots());
   const cuda::Shape shape = ChooseShape(facts, options_);

@@ -162,8 +162,7 @@ class DeviceChannel {
   Status OpenRelay();
 
   Result<const StoredPlan*> StoredPlanFor(
-      const Call& call, const pool::CallDescriptor& descriptor, GpuPath path,
-      cudaStream_t stream);
+      const Call& call, const pool::CallDescriptor& descriptor, GpuPath path);
 
   // Defined in device_channel_checks.cc.
   void AddTimes(uint64_t finished);

@@ -4,22 +4,35 @@
 #include <utility>
 
 #include "cc/base/cuda/cuda_status.h"
+#include "cc/comm/call/call.h"
 #include "cc/engine/cuda/flagged/flagged.h"
 #include "cc/engine/gpu_plan/flagged_ring.h"
 
 namespace jax_cxl::comm {
 namespace {
 
-// The number of steps for which there is memory. They take 36 MiB. This is
-// enough for the plan of a message of 64 GiB in slots of 1 MiB, or for the
-// plans of hundreds of smaller messages.
-constexpr uint64_t kSteps = uint64_t{1} << 19;
+constexpr uint64_t kAlignment =
+    std::max(alignof(cuda::JournalEntry), alignof(cuda::DeviceStep));
 
 }  // namespace
 
+PlanStore::~PlanStore() {
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
 Status PlanStore::Open() {
-  CXL_ASSIGN_OR_RETURN(steps_, AllocateDevice<cuda::DeviceStep>(kSteps));
-  CXL_ASSIGN_OR_RETURN(source_, AllocatePinned<cuda::DeviceStep>(kSteps));
+  CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+      cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
+      "cudaStreamCreate"));
+  return Add(kChunkBytes);
+}
+
+Status PlanStore::Add(uint64_t bytes) {
+  void* memory = nullptr;
+  CXL_RETURN_IF_ERROR(
+      cuda::CudaStatus(cudaMalloc(&memory, bytes), "cudaMalloc"));
+  next_ = chunks_.emplace_back(static_cast<std::byte*>(memory)).get();
+  left_ = bytes;
   return OkStatus();
 }
 
@@ -28,56 +41,52 @@ const StoredPlan* PlanStore::Find(const std::string& key) const {
   return found == plans_.end() ? nullptr : &found->second;
 }
 
-// Forgets all plans, and waits until the device no longer uses them. Most jobs
-// repeat a few collectives, whose plans do not fill this memory. If plans fill
-// it, the job's shapes keep changing, and the job is unlikely to need old plans
-// again.
-Status PlanStore::Clear() {
-  used_ = 0;
-  plans_.clear();
-  return cuda::CudaStatus(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+Result<std::byte*> PlanStore::Put(const void* data, uint64_t bytes) {
+  const uint64_t taken = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (taken > left_) CXL_RETURN_IF_ERROR(Add(std::max(taken, kChunkBytes)));
+  std::byte* const place = next_;
+  next_ += taken;
+  left_ -= taken;
+  CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+      cudaMemcpyAsync(place, data, bytes, cudaMemcpyHostToDevice, stream_),
+      "copying a plan to the device"));
+  return place;
 }
 
 Result<const StoredPlan*> PlanStore::Store(
     const std::string& key, const cuda::GpuPlan& gpu_plan, bool flagged,
-    std::shared_ptr<const RelayPlan> relay, cudaStream_t stream) {
-  const uint64_t sending = gpu_plan.sending.size();
-  const uint64_t receiving = gpu_plan.receiving.size();
-  if (sending + receiving > kSteps)
-    return Error(Code::kResourceExhausted, "a collective has ",
-                 sending + receiving, " steps, but at most ", kSteps,
-                 " fit; communicate in several parts, or increase "
-                 "JAX_CXL_SLOT_BYTES");
-  if (used_ + sending + receiving > kSteps) CXL_RETURN_IF_ERROR(Clear());
-  cuda::DeviceStep* source = source_.get() + used_;
-  cuda::DeviceStep* steps = steps_.get() + used_;
-  std::copy(gpu_plan.sending.begin(), gpu_plan.sending.end(), source);
-  std::copy(gpu_plan.receiving.begin(), gpu_plan.receiving.end(),
-            source + sending);
-  if (!flagged)  // Flagged plans travel with each launch.
-    CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-        cudaMemcpyAsync(steps, source,
-                        (sending + receiving) * sizeof(cuda::DeviceStep),
-                        cudaMemcpyHostToDevice, stream),
-        "copying a gpu_plan to the device"));
-  used_ += sending + receiving;
-  StoredPlan stored;
-  stored.sending = steps;
-  stored.receiving = steps + sending;
-  stored.host_sending = source;
-  stored.host_receiving = source + sending;
-  stored.num_sending = static_cast<uint32_t>(sending);
-  stored.num_receiving = static_cast<uint32_t>(receiving);
-  stored.rounds = gpu_plan.rounds;
-  stored.bytes_published = gpu_plan.bytes_published;
-  stored.bytes_retrieved = gpu_plan.bytes_retrieved;
-  stored.flagged = flagged;
-  stored.relay = std::move(relay);
+    std::shared_ptr<const RelayPlan> relay, const cuda::JournalEntry* record) {
+  StoredPlan plan;
+  plan.steps = gpu_plan.sending;
+  plan.steps.insert(plan.steps.end(), gpu_plan.receiving.begin(),
+                    gpu_plan.receiving.end());
+  plan.num_sending = static_cast<uint32_t>(gpu_plan.sending.size());
+  plan.num_receiving = static_cast<uint32_t>(gpu_plan.receiving.size());
+  plan.host_sending = plan.steps.data();
+  plan.host_receiving = plan.host_sending + plan.num_sending;
+  plan.rounds = gpu_plan.rounds;
+  plan.bytes_published = gpu_plan.bytes_published;
+  plan.bytes_retrieved = gpu_plan.bytes_retrieved;
+  plan.relay = std::move(relay);
+  plan.flagged = flagged;
   if (flagged) {
-    stored.flagged_blocks = cuda::FlaggedBlocks(gpu_plan);
-    stored.flagged_sources = cuda::flagged::SourcesOf(gpu_plan);
+    plan.flagged_blocks = cuda::FlaggedBlocks(gpu_plan);
+    plan.flagged_sources = cuda::flagged::SourcesOf(gpu_plan);
+  } else if (!plan.steps.empty()) {
+    CXL_ASSIGN_OR_RETURN(
+        std::byte* const place,
+        Put(plan.steps.data(), plan.steps.size() * sizeof(cuda::DeviceStep)));
+    plan.sending = reinterpret_cast<const cuda::DeviceStep*>(place);
+    plan.receiving = plan.sending + plan.num_sending;
   }
-  return &(plans_[key] = stored);
+  if (record != nullptr) {
+    CXL_ASSIGN_OR_RETURN(std::byte* const place, Put(record, sizeof(*record)));
+    plan.record = reinterpret_cast<const cuda::JournalEntry*>(place);
+    plan.descriptor_hash = HashDescriptor(record->descriptor, 0);
+  }
+  CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaStreamSynchronize(stream_),
+                                       "copying a plan to the device"));
+  return &(plans_[key] = std::move(plan));
 }
 
 }  // namespace jax_cxl::comm

@@ -3,23 +3,29 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "cc/base/cuda/device_memory.h"
 #include "cc/base/status.h"
+#include "cc/engine/gpu_plan/channel_words.h"
 #include "cc/engine/gpu_plan/gpu_plan.h"
 #include "cc/gpu/relay/relay_plan.h"
 
 namespace jax_cxl::comm {
 
-// A GPU plan in the memory of a device.
+// The GPU plan of a kind of call, in the memory of a device.
 struct StoredPlan {
+  // The steps of a plan without flags. A plan with flags travels with each
+  // launch.
   const cuda::DeviceStep* sending = nullptr;
   const cuda::DeviceStep* receiving = nullptr;
   // A copy of these steps in memory that the host can read.
+  std::vector<cuda::DeviceStep> steps;
   const cuda::DeviceStep* host_sending = nullptr;
   const cuda::DeviceStep* host_receiving = nullptr;
   uint32_t num_sending = 0;
@@ -30,37 +36,68 @@ struct StoredPlan {
   bool flagged = false;  // for a short message (see flagged.h)
   uint32_t flagged_blocks = 0;
   uint64_t flagged_sources = 0;  // cuda::flagged::SourcesOf
-  // The host's work for the call, if there is a relay.
+  // The host's work for a call of a DeviceChannel, if there is a relay.
   std::shared_ptr<const RelayPlan> relay;
+  // What the device writes into the journal for a call of a CountedChannel, in
+  // the memory of the device.
+  const cuda::JournalEntry* record = nullptr;
+  uint64_t descriptor_hash = 0;  // of the record
 };
 
-// The GPU plans of one device. They lie one after another in memory allocated
-// at the start, because a later allocation would wait for kernels that wait for
-// peers.
+// The GPU plans of one device. A plan never moves and is never removed, because
+// graphs may refer to it.
+//
+// The plans lie in chunks of memory. CUDA allows an allocation to wait for all
+// kernels of the device, and these may wait for kernels that this thread is
+// about to enqueue, for another GPU or for another rank on the same GPU. So the
+// first chunk is allocated at the start, and MakeRoom allocates the next one
+// before a group of calls begins. Nothing else waits for kernels: a plan is
+// copied on a stream of its own.
 //
 // Not thread-safe.
 class PlanStore {
  public:
-  // Allocates the memory on the current device.
+  PlanStore() = default;
+  ~PlanStore();
+  PlanStore(const PlanStore&) = delete;
+  PlanStore& operator=(const PlanStore&) = delete;
+
+  // The plans of 7 GiB of data in slots of 1 MiB fit into a chunk.
+  static constexpr uint64_t kChunkBytes = uint64_t{4} << 20;
+
+  // Allocates the first chunk, on the current device.
   Status Open();
+
+  // Returns true if little room is left. Then call MakeRoom, which allocates a
+  // chunk on the current device, as soon as this thread has enqueued all calls
+  // for which kernels wait.
+  bool lacks_room() const { return left_ < kRoomBytes; }
+  Status MakeRoom() { return Add(kChunkBytes); }
 
   // Returns null if there is no plan with this key.
   const StoredPlan* Find(const std::string& key) const;
 
-  // Copies the GPU plan to the device, in the order of `stream`. Another stream
-  // sees the plan only after it has waited for `stream`, as the calls of a
-  // channel do.
+  // Copies the plan to the device, and waits for the copy. All streams may use
+  // the plan at once. `record` is null for a call of a DeviceChannel, and
+  // `relay` for one of a CountedChannel. A plan for which there is no room gets
+  // a chunk of its own; see above for how long this may take.
   Result<const StoredPlan*> Store(const std::string& key,
                                   const cuda::GpuPlan& gpu_plan, bool flagged,
                                   std::shared_ptr<const RelayPlan> relay,
-                                  cudaStream_t stream);
+                                  const cuda::JournalEntry* record = nullptr);
 
  private:
-  Status Clear();
+  // The plan of a message of 1 GiB takes about half of it.
+  static constexpr uint64_t kRoomBytes = uint64_t{1} << 20;
 
-  DeviceMemory<cuda::DeviceStep> steps_;
-  PinnedMemory<cuda::DeviceStep> source_;  // source of the copies to `steps_`
-  uint64_t used_ = 0;
+  Status Add(uint64_t bytes);
+  // Returns where `bytes` bytes have been copied to.
+  Result<std::byte*> Put(const void* data, uint64_t bytes);
+
+  cudaStream_t stream_ = nullptr;
+  std::vector<DeviceMemory<std::byte>> chunks_;
+  uint64_t left_ = 0;  // bytes, in the last chunk
+  std::byte* next_ = nullptr;
   std::unordered_map<std::string, StoredPlan> plans_;
 };
 
