@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <sstream>
 #include <utility>
 
 #include "cc/base/idle.h"
@@ -91,8 +90,8 @@ Result<std::vector<std::string>> Exchange::AllGather(
   CXL_ASSIGN_OR_RETURN(Meeting* const meeting, Find(identity, self));
   std::string text(message.what);
   (text += '\0') += message.bytes;
-  unsent_.push_back({identity, text});
   meeting->parts[self].text = std::move(text);
+  unsent_.push_back({identity});
   meeting->awaited = true;
   // A thread that waits for other processes is none that computes.
   std::optional<OwnThread> own;
@@ -101,7 +100,6 @@ Result<std::vector<std::string>> Exchange::AllGather(
   bool warned = false;
   Backoff backoff;
   const auto wait = [&]() -> Status {
-    Note(meetings_.find(identity), self);
     for (int polls = 0;;) {
       CXL_RETURN_IF_ERROR(aborted_);
       CXL_ASSIGN_OR_RETURN(const bool moved, Progress());
@@ -189,14 +187,19 @@ Result<bool> Exchange::Send() {
     CXL_ASSIGN_OR_RETURN(const bool can, submissions_->CanWrite());
     if (!can) break;
     moved = true;
-    const uint64_t bytes = std::min<uint64_t>(next.text.size() - next.sent,
+    const auto meeting = meetings_.find(next.identity);
+    const int self = connection_.group().self;
+    const std::string& text = meeting->second.parts[self].text;
+    const uint64_t bytes = std::min<uint64_t>(text.size() - next.sent,
                                               connection_.payload_bytes());
-    std::memcpy(submissions_->payload(), next.text.data() + next.sent, bytes);
+    std::memcpy(submissions_->payload(), text.data() + next.sent, bytes);
     submissions_->Write(next.identity, Call(),
-                        {.count = next.text.size(), .details = next.sent},
+                        {.count = text.size(), .details = next.sent},
                         static_cast<uint32_t>(bytes));
     next.sent += bytes;
-    if (next.sent == next.text.size()) unsent_.pop_front();
+    if (next.sent < text.size()) continue;
+    unsent_.pop_front();
+    Note(meeting, self);
   }
   return moved;
 }
@@ -245,8 +248,7 @@ Status Exchange::Check(const Message& message, const Meeting& meeting,
   CXL_RETURN_IF_ERROR(pool_->CheckIntact());
   for (int member = 0; member < size() && !after_error; ++member)
     CXL_RETURN_IF_ERROR(peers_->GaveUp(RankOf(member)));
-  for (int member = 0; member < size(); ++member) {
-    if (meeting.parts[member].whole) continue;
+  for (const int member : Missing(meeting)) {
     const int rank = RankOf(member);
     Status lost = peers_->Left(rank);
     // A rank gives up before it leaves, but possibly after the check above.
@@ -263,37 +265,43 @@ Status Exchange::Check(const Message& message, const Meeting& meeting,
 Status Exchange::CheckTime(const Message& message, const Meeting& meeting,
                            double waited_s, double timeout_s,
                            bool* warned) const {
-  if (waited_s >= timeout_s) {
-    const auto late = std::ranges::find_if(
-        meeting.parts, [](const Part& part) { return !part.whole; });
-    return Error(Code::kDeadlineExceeded, message.what, ": ",
-                 NamesOfMissing(meeting), " did not arrive within ", timeout_s,
+  const std::vector<int> missing = Missing(meeting);
+  std::string names;
+  for (const int member : missing)
+    names += (names.empty() ? "" : "; ") + Name(member);
+  if (waited_s >= timeout_s)
+    return Error(Code::kDeadlineExceeded, message.what, ": ", names,
+                 " did not arrive within ", timeout_s,
                  " s. python -m jax_cxl status shows what ranks do. Pass a "
                  "longer timeout, or raise JAX_CXL_TIMEOUT, to wait longer")
-        .With(peers_->Identity(RankOf(late - meeting.parts.begin())))
+        .With(missing.empty() ? Details()
+                              : peers_->Identity(RankOf(missing[0])))
         .With("call", message.what)
         .With("waited_s", waited_s);
-  }
   if (waited_s > times_.warn_after_s && !std::exchange(*warned, true))
     std::fprintf(stderr,
                  "jax_cxl: warning: %.*s has waited %.0f s for %s. python -m "
                  "jax_cxl status shows which ranks wait for which\n",
                  static_cast<int>(message.what.size()), message.what.data(),
-                 waited_s, NamesOfMissing(meeting).c_str());
+                 waited_s, names.c_str());
   return OkStatus();
 }
 
-std::string Exchange::NamesOfMissing(const Meeting& meeting) const {
-  std::ostringstream names;
-  for (int member = 0; member < size(); ++member) {
-    if (meeting.parts[member].whole) continue;
-    if (names.tellp() > 0) names << "; ";
-    std::string name = peers_->Name(RankOf(member));
-    if (!last_[member].empty() && name.ends_with(')'))
-      name.replace(name.size() - 1, 1, "; last at " + last_[member] + ")");
-    names << name;
-  }
-  return names.str();
+std::vector<int> Exchange::Missing(const Meeting& meeting) const {
+  std::vector<int> missing;
+  for (int member = 0; member < size(); ++member)
+    if (!meeting.parts[member].whole && member != connection_.group().self)
+      missing.push_back(member);
+  // This rank's own bytes may still wait for members that do not read.
+  if (missing.empty() && submissions_) return submissions_->RingHolders();
+  return missing;
+}
+
+std::string Exchange::Name(int member) const {
+  std::string name = peers_->Name(RankOf(member));
+  if (!last_[member].empty() && name.ends_with(')'))
+    name.replace(name.size() - 1, 1, "; last at " + last_[member] + ")");
+  return name;
 }
 
 std::shared_ptr<std::atomic<bool>> Exchange::NoteWait(
@@ -306,8 +314,7 @@ std::shared_ptr<std::atomic<bool>> Exchange::NoteWait(
   call->submitted = Ticks();
   auto over = std::make_shared<std::atomic<bool>>(false);
   std::vector<int32_t> ranks;
-  for (int member = 0; member < size(); ++member)
-    if (!meeting.parts[member].whole) ranks.push_back(RankOf(member));
+  for (const int member : Missing(meeting)) ranks.push_back(RankOf(member));
   endpoint_->AddLocalWait({std::move(ranks), std::move(call), over});
   return over;
 }

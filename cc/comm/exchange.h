@@ -88,7 +88,6 @@ class Exchange {
   };
   struct Unsent {
     uint64_t identity;
-    std::string text;
     uint64_t sent = 0;  // bytes
   };
 
@@ -104,7 +103,8 @@ class Exchange {
   Result<bool> Send();
   Result<bool> Read(int member);
   Result<Meeting*> Find(uint64_t identity, int member);
-  // Notes that the whole message of `member` has come.
+  // Notes that the whole message of `member` has come, or gone if it is this
+  // rank's.
   void Note(std::map<uint64_t, Meeting>::iterator found, int member);
   // Returns the bytes of all members. Fails with kMismatch if the members do
   // different things.
@@ -114,7 +114,9 @@ class Exchange {
                bool after_error) const;
   Status CheckTime(const Message& message, const Meeting& meeting,
                    double waited_s, double timeout_s, bool* warned) const;
-  std::string NamesOfMissing(const Meeting& meeting) const;
+  // Returns the members for which this rank waits.
+  std::vector<int> Missing(const Meeting& meeting) const;
+  std::string Name(int member) const;
   // Tells the stall detector for whom this rank waits.
   std::shared_ptr<std::atomic<bool>> NoteWait(const Message& message,
                                               const Meeting& meeting) const;

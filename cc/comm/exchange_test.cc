@@ -91,6 +91,19 @@ TEST(ExchangeTest, AllGetTheBytesOfAll) {
   });
 }
 
+// The other message comes long before the large one has gone.
+TEST(ExchangeTest, OneMessageIsLargerThanTheRing) {
+  Job job(2);
+  job.Run([&](int process) {
+    const std::string large(5000000, 'x');
+    const Gathered found = job.of(process).AllGather(
+        {"t", "test", process == 0 ? std::string_view(large) : "small"});
+    ASSERT_TRUE(found.ok()) << found.status().message();
+    EXPECT_EQ((*found)[0], large);
+    EXPECT_EQ((*found)[1], "small");
+  });
+}
+
 TEST(ExchangeTest, OneProcessNeedsNoMemory) {
   Job job(2, {1});
   const Gathered found =
