@@ -162,7 +162,7 @@ def _process() -> None:
 
 def _only_copy(store: Any, tree: Any) -> None:
     """Copies a tree into the store's memory, and does nothing else, for "publish: bound"."""
-    devices = store._devices  # the memory under the store
+    devices = store._names.devices()  # the memory under the store
     copies = devices.copies
     numbers = []
     at = devices.core.base + (1 << 30)

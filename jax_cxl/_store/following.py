@@ -2,26 +2,28 @@
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from jax_cxl import errors
 from jax_cxl._job import configuration
 from jax_cxl._store import agreement, arguments
 from jax_cxl._store.memory import catalog
 from jax_cxl._store.memory.devices import Devices
-from jax_cxl._store.memory.record import Record
+from jax_cxl._store.memory.layout import Record, Records
 from jax_cxl._store.memory.section import Section
-from jax_cxl._store.reading import rebuilding, targets, validity
+from jax_cxl._store.reading import rebuilding, targets
 from jax_cxl._store.reading.restoring import Reader
 from jax_cxl._store.reading.reusing import Arrays, Previous, Reusable
-from jax_cxl._store.reading.validity import Records
 from jax_cxl._store.trees import names, pytrees
 from jax_cxl._store.writing import fence
-from jax_cxl._store.writing.problems import raise_first
+from jax_cxl._store.writing.problems import in_words
+
+Result = TypeVar("Result")
 
 _POLL_SECONDS = 0.001
 
@@ -122,45 +124,123 @@ def seconds_of(timeout: float | None) -> float:
 
 def read(open_memory: Callable[[], Devices], name: str, wanted: Wanted) -> Version:
     """Reads a version from the memory that `open_memory` returns; see `Store.read`."""
-    read = _read_together if wanted.together else _read_alone
     if wanted.into is None:
-        return read(open_memory, name, wanted, Previous(None, {}, None, ()))
+        return _read(open_memory, name, wanted, None)
     likes = wanted.tree.likes if wanted.tree else ()
     with wanted.into._reusable.taken(wanted.into.tree, likes) as previous:
-        return read(open_memory, name, wanted, previous)
+        return _read(open_memory, name, wanted, previous)
 
 
-def _read_alone(
-    open_memory: Callable[[], Devices], name: str, wanted: Wanted, previous: Previous
+def _read(
+    open_memory: Callable[[], Devices], name: str, wanted: Wanted, previous: Previous | None
 ) -> Version:
-    devices = open_memory()
-    problem: errors.StoreError | None = None
+    writers = agreement.processes() if wanted.together else ()
+    devices = _on_all(writers, open_memory)
+    found = read_version(
+        writers,
+        lambda: candidates(devices, name, wanted),
+        lambda: Section.find(devices, name),
+        lambda section, records: build(section, records, wanted, previous),
+        wanted.version is not None,
+    )
+    if found is None:
+        raise errors.StoreError(
+            f"{name!r} of {devices.where!r} has lost its last valid version: publish it again"
+        )
+    return found[1]
+
+
+def read_version(
+    writers: Sequence[int],
+    look: Callable[[], tuple[Section, list[Records]]],
+    find: Callable[[], Section | None],
+    read: Callable[[Section, Records], Result],
+    only: bool,
+) -> tuple[int, Result] | None:
+    """Reads a version on all processes, or raises on all.
+
+    Args:
+      writers: indices of the processes that read, and that all call this function; () if this
+        process reads alone.
+      look: returns the section of the name, and the versions that may be read, in the order of
+        preference. Only the first process calls it.
+      find: returns the section of the name, on the other processes.
+      read: takes the section and the records of a version that has been leased, and returns what
+        this process needs from it.
+      only: whether no other version will do. If not, the first process reports a damaged version,
+        and all read the next one.
+
+    Returns:
+      The number of the version, and what `read` has returned; None if there is no version.
+
+    Raises:
+      StoreError: all versions are damaged on one of the processes, or the newest undamaged one does
+        not fit.
+      CxlError: a process has another error.
+    """
+    first = len(writers) < 2 or writers[0] == agreement.own()
     tried: set[Record] = set()
+    problem: Exception | None = None
+    while True:
+        # The lease of the first process keeps the version until all have read it.
+        with contextlib.ExitStack() as leases:
+            choose = functools.partial(_choose, look, tried, leases) if first else list
+            chosen = _on_all(writers, choose)
+            ((number,), *_) = _gather(writers, [chosen[0][1][0].number if chosen else 0])
+            if not number:
+                break
+            step = functools.partial(_read_chosen, read, chosen, find, number, writers)
+            result, error = _try(writers, step, chosen)
+            if error is None:
+                return number, result
+            if _kind(error) != _DAMAGED:
+                raise error
+            there = [is_there(section, records) for section, records in chosen]
+            if not _gather(writers, [any(there)])[0][0]:
+                continue  # The first process stood still for so long that its lease has ended.
+            problem = error
+            for section, records in chosen:
+                tried.add(records[0])
+                if not only:
+                    logging.getLogger("jax_cxl").warning(
+                        "%s is not used: %s", section.text_of(records[0].version), error
+                    )
+    if problem is not None:
+        raise problem
+    return None
+
+
+def _choose(
+    look: Callable[[], tuple[Section, list[Records]]],
+    tried: set[Record],
+    leases: contextlib.ExitStack,
+) -> list[tuple[Section, Records]]:
+    """Leases the version to read, and returns it; returns nothing if there is none."""
     while True:
         # Newer versions may have replaced those that were found before, so look again each time.
-        section, found = candidates(devices, name, wanted)
+        section, found = look()
         left = [records for records in found if records[0] not in tried]
         if not left:
-            break
-        records = left[0]
-        with leased(section, records) as there:
-            if not there:
-                continue
-            try:
-                return _build(section, records, wanted, previous)
-            except errors.StoreError as error:
-                if not is_there(section, records):
-                    continue  # This process stood still for so long that its lease has ended.
-                if wanted.version is not None or isinstance(error, rebuilding.MisfitError):
-                    raise
-                problem = error
-                tried.add(records[0])
-                logging.getLogger("jax_cxl").warning(
-                    "%s is not used: %s", section.text_of(records[0].version), error
-                )
-    raise problem or errors.StoreError(
-        f"{section.text} has lost its last valid version: publish it again"
-    )
+            return []
+        if leases.enter_context(leased(section, left[0])):
+            return [(section, left[0])]
+
+
+def _read_chosen(
+    read: Callable[[Section, Records], Result],
+    chosen: list[tuple[Section, Records]],
+    find: Callable[[], Section | None],
+    number: int,
+    writers: Sequence[int],
+) -> Result:
+    """Reads the version that the first process has chosen, and adds it to `chosen` elsewhere."""
+    if not chosen:
+        section = find()
+        records = section.version(number) if section else None
+        if section is None or records is None:
+            raise other_memory(section.text if section else "the store", writers)
+        chosen.append((section, records))
+    return read(*chosen[0])
 
 
 def wait(
@@ -173,7 +253,7 @@ def wait(
     """
     end = time.monotonic() + seconds
     while True:
-        section, found = validity.find(devices, name) or (None, [])
+        section, found = Section.find_versions(devices, name) or (None, [])
         newer = [records for records in found if records[0].version > newer_than]
         if section is not None and newer:
             return section, newer
@@ -209,17 +289,22 @@ def leased(section: Section, records: Records) -> Iterator[bool]:
 
 def is_there(section: Section, records: Records) -> bool:
     """Returns whether a version that has been leased can be read."""
-    now = validity.version(section, records[0].number)
+    now = section.version(records[0].number)
     return now == records and catalog.stays(section.devices, section.entry)
+
+
+def absent(devices: Devices, name: str) -> errors.StoreError:
+    """Returns the error for a name that a store does not have."""
+    return errors.StoreError(f"{devices.where!r} has no {name!r}; store.list() has all names")
 
 
 def candidates(devices: Devices, name: str, wanted: Wanted) -> tuple[Section, list[Records]]:
     """Returns the versions that may be read, in the order of preference."""
     if wanted.newer_than is not None:
         return wait(devices, name, wanted.newer_than, wanted.seconds)
-    known = validity.find(devices, name)
+    known = Section.find_versions(devices, name)
     if known is None:
-        raise errors.StoreError(f"{devices.where!r} has no {name!r}; store.list() has all names")
+        raise absent(devices, name)
     section, found = known
     if wanted.version is not None:
         versions = [records[0].version for records in found]
@@ -233,8 +318,11 @@ def candidates(devices: Devices, name: str, wanted: Wanted) -> tuple[Section, li
     return section, found
 
 
-def _build(section: Section, records: Records, wanted: Wanted, previous: Previous) -> Version:
-    known, arrays = previous.begin()
+def build(
+    section: Section, records: Records, wanted: Wanted, previous: Previous | None = None
+) -> Version:
+    """Reads what is wanted from a version."""
+    known, arrays = previous.begin() if previous else (None, Arrays({}, set()))
     reader = Reader(section, records, known)
     if wanted.arrays is not None:
         tree: Any
@@ -249,7 +337,7 @@ def _build(section: Section, records: Records, wanted: Wanted, previous: Previou
         # If only NumPy arrays are wanted, do not ask for the process index: JAX would make its
         # devices.
         with_jax = any(hasattr(x, "sharding") for x in wanted.tree.likes)
-        own = agreement.own() if with_jax else 0
+        own = agreement.own() if with_jax or wanted.together else 0
         writers = agreement.processes() if wanted.together else [own]
         tree = rebuilding.rebuild(wanted.tree, reader, writers, own, arrays)
         tree = pytrees.ready(tree) if with_jax else tree
@@ -257,48 +345,56 @@ def _build(section: Section, records: Records, wanted: Wanted, previous: Previou
     return Version(records[0].version, tree, Reusable(reader.known(), made))
 
 
-def _read_together(
-    open_memory: Callable[[], Devices], name: str, wanted: Wanted, previous: Previous
-) -> Version:
-    """Reads the version that the first process chooses, on all processes or on none."""
-    writers = tuple(agreement.processes())
-    devices = on_all(writers, open_memory)
-    first = writers[0] == agreement.own()
-    with contextlib.ExitStack() as leases:
-
-        def choose() -> int:
-            while first:
-                section, found = candidates(devices, name, wanted)
-                if leases.enter_context(leased(section, found[0])):
-                    return found[0][0].number
-            return 0
-
-        # The lease of the first process keeps the version until all have read it.
-        def find() -> tuple[Section, Records]:
-            section = Section.find(devices, name)
-            records = validity.version(section, number) if section else None
-            if section is None or records is None:
-                raise errors.StoreError(
-                    f"{devices.where!r} is not the same memory on processes {writers[0]} and"
-                    f" {agreement.own()}: name the same memory on all processes"
-                )
-            return section, records
-
-        number = agreement.gather([on_all(writers, choose)])[0][0]
-        section, records = on_all(writers, find)
-        return on_all(writers, lambda: _build(section, records, wanted, previous))
+_DAMAGED, _MISFIT, _OTHER = 1, 2, 3  # kinds of errors; the greatest is the worst
 
 
-def on_all(writers: Sequence[int], step: Callable[[], Any]) -> Any:
-    """Returns the result of `step()`. If it fails on one process, all processes raise an error."""
+def _kind(error: Exception | None) -> int:
+    if error is None or not isinstance(error, errors.StoreError):
+        return _OTHER if error else 0
+    return _MISFIT if isinstance(error, rebuilding.MisfitError) else _DAMAGED
+
+
+def _try(
+    writers: Sequence[int],
+    step: Callable[[], Any],
+    chosen: Sequence[tuple[Section, Records]] = (),
+) -> tuple[Any, Exception | None]:
+    """Returns the result of `step()`, and on all processes an error of the worst kind of any."""
+    result: Any = None
     problem: Exception | None = None
-    result = None
     try:
         result = step()
     except Exception as error:
         problem = error
-    raise_first(writers, problem, "could not read")
+    if len(writers) > 1:
+        told = agreement.gather_bytes(bytes([_kind(problem)]) + in_words(problem).encode())
+        worst = max(told, key=lambda each: each[0])
+        if worst[0] > _kind(problem):
+            make = (errors.StoreError, rebuilding.MisfitError, errors.CxlError)[worst[0] - 1]
+            what = "".join(f" {section.text_of(of[0].version)}" for section, of in chosen)
+            text = worst[1:].decode(errors="replace")
+            problem = make(f"process {writers[told.index(worst)]} could not read{what}: {text}")
+    return result, problem
+
+
+def _on_all(writers: Sequence[int], step: Callable[[], Any]) -> Any:
+    """Returns the result of `step()`. If it fails on one process, all processes raise an error."""
+    result, problem = _try(writers, step)
+    if problem is not None:
+        raise problem
     return result
+
+
+def _gather(writers: Sequence[int], values: Sequence[int]) -> list[tuple[int, ...]]:
+    return agreement.gather(values) if len(writers) > 1 else [tuple(values)]
+
+
+def other_memory(where: str, writers: Sequence[int]) -> errors.StoreError:
+    """Returns the error for a process that does not find what the first process has."""
+    return rebuilding.MisfitError(
+        f"{where} is not the same memory on processes {writers[0]} and {agreement.own()}: name the"
+        " same memory on all processes"
+    )
 
 
 def _all_leaves(reader: Reader, previous: Arrays) -> dict[str, Any]:

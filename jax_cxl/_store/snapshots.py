@@ -1,15 +1,17 @@
 """Training state in memory that outlives the hosts."""
 
-from collections.abc import Callable
+import contextlib
+import functools
 from typing import Any, Self
 
 from jax_cxl import errors
-from jax_cxl._store import agreement, arguments, recovery
+from jax_cxl._store import agreement, arguments, following, publishing
+from jax_cxl._store.following import Version
 from jax_cxl._store.memory import catalog, layout, opening
 from jax_cxl._store.memory.section import Section
+from jax_cxl._store.publishing import Names
 from jax_cxl._store.reading import rebuilding, repair
-from jax_cxl._store.reading.restoring import Reader
-from jax_cxl._store.trees import flatten, pytrees, sizes
+from jax_cxl._store.trees import flatten
 from jax_cxl._store.writing.publisher import Publisher
 
 NAME = "snapshots"  # name of the section, which has all of the memory
@@ -58,9 +60,9 @@ class Snapshots:
           >>> step, state = found or (0, state)
           >>> snapshots.save(step, state)
         """
-        self._where, self._keep, self._parity = where, keep, parity
-        self._absent = True  # whether there were no snapshots when the memory was last opened
-        self._publisher = self._look()
+        self._keep, self._parity = keep, parity
+        self._names = Names(where, parity)
+        self._look()
 
     def __enter__(self) -> Self:
         return self
@@ -85,7 +87,7 @@ class Snapshots:
         arguments.check_paths(parity, paths)
         geometry = layout.Geometry(keep, parity, paths, 0, 0)
         flat = flatten.Flattener(whole=False).flatten(tree, tuple(agreement.processes()))
-        needed = sizes.section_bytes(flat.description, flat.values, geometry)
+        needed = flat.description.section_bytes(flat.values, geometry)
         return layout.SECTIONS_OFFSET + needed
 
     def save(self, step: int, tree: Any, *, copy: bool = True) -> None:
@@ -122,7 +124,9 @@ class Snapshots:
 
         After an error nothing of this tree has been written.
         """
-        self._look(make=True).save(_step(step), tree, copy=copy)
+        if step is None:  # In a store, None stands for the next version.
+            raise TypeError("step=None must be an int, not NoneType")
+        self._look(make=True).save(step, tree, copy=copy)
 
     def wait(self, timeout: float | None = None) -> None:
         """Waits until the last save is a valid snapshot.
@@ -145,8 +149,9 @@ class Snapshots:
 
         Processes that replace lost ones call it together with the survivors.
         """
-        publisher = self._agree("latest")
-        return None if publisher is None else publisher.newest_version
+        with contextlib.suppress(opening.AbsentError):
+            return self._agree("latest").newest_version
+        return None
 
     def restore(self, step: int, like: Any) -> Any:
         """Reads the snapshot of a step.
@@ -165,21 +170,12 @@ class Snapshots:
           MismatchError: the processes ask for different steps.
           TypeError, ValueError: an argument, or a leaf of `like`, is wrong.
         """
-        problem: Exception | None = None
-        try:
-            wanted = rebuilding.wanted(like)
-            step = arguments.step(step)
-        except (TypeError, ValueError) as error:
-            problem = error
-        operation = f"restore({step!r})" if problem is None else "restore"
-        publisher = self._look()
-        publisher.agree(operation, problem)
-        found = recovery.restore(publisher, _rebuild(wanted), step)
-        if found is None:
+        if (found := self._read("restore", like, step)) is None:
             raise errors.StoreError(
-                f"{self._where!r} has no valid snapshot of step {step}: latest() returns the newest"
+                f"{self._names.where!r} has no valid snapshot of step {step}: latest() returns the"
+                " newest"
             )
-        return found[1]
+        return found.tree
 
     def restore_latest(self, like: Any) -> tuple[int, Any] | None:
         """Reads the newest snapshot that is valid and undamaged.
@@ -196,13 +192,10 @@ class Snapshots:
           StoreError: all snapshots are damaged, or the newest undamaged one does not fit `like`.
           TypeError: a leaf of `like` is wrong.
         """
-        problem: Exception | None = None
-        try:
-            wanted = rebuilding.wanted(like)
-        except (TypeError, ValueError) as error:
-            problem = error
-        publisher = self._agree("restore_latest", problem)
-        return None if publisher is None else recovery.restore(publisher, _rebuild(wanted))
+        with contextlib.suppress(opening.AbsentError):
+            found = self._read("restore_latest", like)
+            return (found.version, found.tree) if found else None
+        return None
 
     def repair(self) -> int:
         """Restores lost paths and damaged blocks from parity.
@@ -221,25 +214,20 @@ class Snapshots:
         publisher = self._look()
         together = publisher.agree("repair")
         problem: Exception | None = None
-        old = publisher.section
         try:
-            # The lost path may be a new file by now, so open the memory again.
-            publisher.section = _open(
-                self._where, old.geometry.keep, old.geometry.parity, repair=True
-            )
+            self._names.repaired()
+            publisher.section = self._section()
         except Exception as error:
             problem = error
         publisher.claim(together, problem)
         publisher.replace_agreement(together)
-        section = publisher.section
-        writers = together.writers
-        done = repair.repair(
-            section.devices, [section], together.own, len(writers), agreement.gather
-        )
+        section, own, count = publisher.section, together.own, len(together.writers)
+        done = repair.repair(section.devices, [section], own, count, agreement.gather)
         if done.damaged:
             raise errors.StoreError(
-                f"{self._where!r}: more is damaged than parity can mend: {', '.join(done.damaged)}."
-                " Restore an older snapshot or a checkpoint, and save again"
+                f"{self._names.where!r}: more is damaged than parity can mend:"
+                f" {', '.join(done.damaged)}. Restore an older snapshot or a checkpoint, and save"
+                " again"
             )
         return sum(written for (written,) in agreement.gather([done.written]))
 
@@ -247,95 +235,57 @@ class Snapshots:
         """Waits until this process has written its part of the last save."""
         self._publisher.close()
 
-    def _agree(self, operation: str, problem: Exception | None = None) -> Publisher | None:
-        """Returns the publisher when all processes have agreed; None if there are no snapshots."""
-        publisher = self._look()
-        try:
-            publisher.agree(operation, problem)
-        except opening.AbsentError as error:
-            error.__traceback__ = None  # It would keep this object, and so the memory.
-            return None
+    @property
+    def _publisher(self) -> Publisher:
+        publisher = self._names.known(NAME)
+        assert publisher is not None
         return publisher
 
     def _look(self, make: bool = False) -> Publisher:
-        """Returns the publisher. Opens the memory if there were no snapshots at the last call.
+        """Returns the publisher. Looks again if there were no snapshots; `make` makes them."""
+        return self._names.found(NAME, functools.partial(self._section, make))
 
-        Args:
-          make: whether to prepare new memory.
-        """
-        if not self._absent:
-            return self._publisher
-        section: Section | None = None
+    def _read(self, operation: str, like: Any, step: int | None = None) -> Version | None:
+        """Reads a snapshot on all processes; returns None if there is none."""
         problem: Exception | None = None
-        self._absent = False
         try:
-            arguments.check_layout(self._where, self._keep, self._parity)
-            section = _open(self._where, self._keep, self._parity, existing=not make)
-        except opening.AbsentError as error:
-            # The tracebacks of `error` and its cause would keep this object, and so the memory.
-            self._absent, problem = True, opening.AbsentError(str(error))
-        except Exception as error:
-            if not agreement.is_connected():
-                raise
+            wanted = following.Wanted(rebuilding.wanted(like), None, None, 0, None, together=True)
+            if operation == "restore":
+                step = arguments.step(step)
+                operation = f"restore({step})"
+        except (TypeError, ValueError) as error:
             problem = error
-        self._publisher = Publisher(section, problem, shared=False, advice=_advice(section))
-        return self._publisher
+        publisher = self._agree(operation, problem)
+        return publishing.restore(
+            publisher, functools.partial(following.build, wanted=wanted), step
+        )
 
+    def _agree(self, operation: str, problem: Exception | None = None) -> Publisher:
+        """Returns the publisher when all processes have agreed."""
+        return self._names.agreed(NAME, self._section, operation, problem)
 
-def _rebuild(wanted: rebuilding.Wanted) -> Callable[[Reader], Any]:
-    """Returns a function that reads a tree from a snapshot."""
-
-    def read(reader: Reader) -> Any:
-        own = agreement.own()
-        tree = rebuilding.rebuild(wanted, reader, agreement.processes(), own)
-        return pytrees.ready(tree)
-
-    return read
-
-
-def _step(step: Any) -> int:
-    """Returns the step. Refuses None, which in a store stands for the next version."""
-    if step is None:
-        raise TypeError("step=None must be an int, not NoneType")
-    number: int = step
-    return number
-
-
-def _advice(section: Section | None) -> Callable[[int], str]:
-    """Returns a function that says, for a needed size, how large the memory must be."""
-    if section is None:
-        return str
-    per_path = opening.spec_of(section.devices.where).devices_per_path
-    has = section.devices.core.device_bytes * per_path
-
-    def text(needed: int) -> str:
-        size = (layout.SECTIONS_OFFSET + needed) * per_path
-        return f"each path needs {size} bytes and has {has}; name a place with size={size} or more"
-
-    return text
-
-
-def _open(
-    where: str, keep: int, parity: int, *, existing: bool = False, repair: bool = False
-) -> Section:
-    """Opens the section of the snapshots. In new memory, makes it first, unless `existing`."""
-    least = layout.Geometry(keep, 0, 1, 0, 0).bytes_for(1)
-    devices = opening.open_devices(where, parity, existing=existing, repair=repair, least=least)
-    found = catalog.entries(devices)
-    entry = next((entry for entry in found if entry.name == NAME), None)
-    if entry is None:
-        if found:
+    def _section(self, make: bool = False) -> Section:
+        """Returns the section of the snapshots. If there is none, makes it or raises."""
+        where, keep = self._names.where, self._keep
+        arguments.check_layout(where, keep, self._parity)
+        devices = self._names.made() if make else self._names.devices()
+        found = catalog.entries(devices)
+        entry = next((entry for entry in found if entry.name == NAME), None)
+        if entry is None and found:
             raise errors.StoreError(
                 f"{where!r} holds a store with other names: give the snapshots a place of their own"
             )
-        if existing:
+        if entry is None and not make:
             raise opening.AbsentError(f"there are no snapshots in {where!r} yet: save some first")
-        # If another process was faster, this returns the section that it made.
-        entry = catalog.create(devices, NAME, keep, None)
-    if entry.keep != keep:
-        raise errors.StoreError(
-            f"{where!r} cannot hold these snapshots: it was made with keep={entry.keep}, not"
-            f" keep={keep}. Name another place, or clear this one by `python -m jax_cxl store"
-            " format`"
-        )
-    return Section(devices, entry, "snapshot")
+        if entry is None:
+            # If another process was faster, this returns the section that it made.
+            least = catalog.geometry_for(devices, keep).bytes_for(1)
+            size = max(least, catalog.free_bytes(devices))
+            entry = catalog.create(devices, NAME, keep, size)
+        if entry.keep != keep:
+            raise errors.StoreError(
+                f"{where!r} cannot hold these snapshots: it was made with keep={entry.keep}, not"
+                f" keep={keep}. Name another place, or clear this one by `python -m jax_cxl store"
+                " format`"
+            )
+        return Section(devices, entry, "snapshot")

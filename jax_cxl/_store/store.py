@@ -3,22 +3,16 @@
 import contextlib
 import dataclasses
 import functools
-import json
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from jax_cxl import errors
-from jax_cxl._store import agreement, arguments, following, views
+from jax_cxl._store import arguments, following, views
 from jax_cxl._store.following import Version
-from jax_cxl._store.memory import catalog, layout, opening
-from jax_cxl._store.memory.devices import Devices
+from jax_cxl._store.memory import catalog, opening
 from jax_cxl._store.memory.section import Section
-from jax_cxl._store.reading import validity
-from jax_cxl._store.trees import flatten, sizes
-from jax_cxl._store.writing import fence
-from jax_cxl._store.writing.problems import raise_first
-from jax_cxl._store.writing.publisher import Publisher
+from jax_cxl._store.publishing import Names
+from jax_cxl._store.trees import flatten
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,47 +66,15 @@ class Store:
           >>> version, params = store.read("policy", params)
         """
         arguments.check_where(where)
-        self._where, self._parity = where, parity
-        self._opening = threading.Lock()
-        self._opened: Devices | None = None
+        self._names = Names(where, parity)
         with contextlib.suppress(opening.AbsentError):
-            self._existing()
-        self._publishers: dict[str, Publisher] = {}
-        self._making = threading.RLock()  # held by the thread that makes or deletes a name
+            self._names.devices()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    def _devices(self) -> Devices:
-        """The memory. Raises StoreError if there is no store yet."""
-        return self._existing()
-
-    def _existing(self, seconds: float = 0) -> Devices:
-        """Returns the memory. Waits `seconds` until a job has made the store."""
-        with self._opening:
-            if self._opened is None:
-                self._opened = opening.wait_for_devices(self._where, self._parity, seconds)
-            return self._opened
-
-    def _has(self, name: str) -> bool:
-        """Returns whether the store has a name, or cannot be read."""
-        try:
-            return catalog.find(self._existing(), name) is not None
-        except opening.AbsentError:
-            return False
-        except errors.CxlError:
-            return True
-
-    def _made(self) -> Devices:
-        """Returns the memory, for a call that writes. Makes the store if there is none."""
-        with self._opening:
-            if self._opened is None:
-                self._opened = opening.open_devices(self._where, self._parity)
-            return self._opened
 
     def publish(
         self,
@@ -155,13 +117,15 @@ class Store:
         After an error nothing of this tree has been published.
         """
         flattener = flatten.Flattener(whole=True)
-        publisher = self._publisher(name, lambda writers: flattener.flatten(tree, writers), keep)
+        publisher = self._names.publisher(
+            name, lambda writers: flattener.flatten(tree, writers), keep
+        )
         try:
             return publisher.save(version, tree, copy=copy)
         except errors.StoreError:
-            if not catalog.is_current(self._devices, publisher.section.entry):
+            if not publisher.section.is_current():
                 # The name was deleted. The next call makes it again.
-                self._publishers.pop(name, None)
+                self._names.forget(name)
             raise
 
     def flush(self, name: str, timeout: float | None = None) -> None:
@@ -174,7 +138,7 @@ class Store:
         Raises:
           CxlError: as for `Snapshots.wait`.
         """
-        if (publisher := self._publishers.get(name)) is not None:
+        if (publisher := self._names.known(name)) is not None:
             publisher.wait(timeout)
 
     def read(
@@ -224,7 +188,7 @@ class Store:
         """
         wanted = following.Wanted.of(like, version, newer_than, timeout, into)
         seconds = 0 if newer_than is None else wanted.seconds
-        open_memory = functools.partial(self._existing, seconds)
+        open_memory = functools.partial(self._names.devices, seconds)
         return following.read(open_memory, catalog.check_name(name), wanted)
 
     def wait(self, name: str, newer_than: int | None = None, timeout: float | None = None) -> int:
@@ -241,7 +205,7 @@ class Store:
         newer_than = -1 if newer_than is None else arguments.whole("newer_than", newer_than)
         seconds = following.seconds_of(timeout)
         name = catalog.check_name(name)
-        _, found = following.wait(self._existing(seconds), name, newer_than, seconds)
+        _, found = following.wait(self._names.devices(seconds), name, newer_than, seconds)
         return found[0][0].version
 
     def view(self, name: str, like: Any = None, *, version: int | None = None) -> views.View:
@@ -265,13 +229,14 @@ class Store:
             paths. Use `read` then.
         """
         name = catalog.check_name(name)
-        return views.view(self._devices, name, like, version)
+        return views.view(self._names.devices(), name, like, version)
 
     def list(self) -> "Sequence[Listed]":
         """Returns the names in the store, in order."""
         found = []
-        for name in [entry.name for entry in catalog.entries(self._devices)]:
-            if known := validity.find(self._devices, name):
+        devices = self._names.devices()
+        for name in [entry.name for entry in catalog.entries(devices)]:
+            if known := Section.find_versions(devices, name):
                 entry = known[0].entry
                 numbers = tuple(records[0].version for records in known[1])
                 found.append(Listed(entry.name, numbers, entry.keep, entry.end - entry.start))
@@ -287,151 +252,19 @@ class Store:
           StoreError: there is no such name, another process reads it, or another living job
             publishes it.
         """
-        with self._making:
-            publisher = self._publishers.pop(catalog.check_name(name), None)
-            if publisher is None:
-                self._delete(name)
-            else:
-                self._delete_together(name, publisher)
-
-    def _delete_together(self, name: str, publisher: Publisher) -> None:
-        publisher.close()
-        writers = agreement.processes()
-        problem: Exception | None = None
-        # Wait until all processes have closed their publishers.
-        raise_first(writers, None, "could not delete")
-        if writers[0] == agreement.own():
-            try:
-                self._delete(name)
-            except errors.CxlError as error:
-                problem = error
-        raise_first(writers, problem, "could not delete")
-
-    def _delete(self, name: str) -> None:
-        section = Section.find(self._devices, name)
-        if section is None:
-            raise errors.StoreError(
-                f"{self._devices.where!r} has no {name!r}; store.list() has all names"
-            )
-        fence.delete(section)
+        self._names.delete(name)
 
     def close(self) -> None:
         """Waits until this process has written its parts of all versions that it publishes."""
-        publishers, self._publishers = self._publishers, {}
-        for publisher in publishers.values():
-            publisher.close()
-
-    def _publisher(
-        self,
-        name: str,
-        describe: Callable[[tuple[int, ...]], flatten.Flat],
-        keep: int | None = None,
-        more_blocks: int = 0,
-        again: bool = False,
-    ) -> Publisher:
-        """Returns the publisher of a name, and makes the name if it is new.
-
-        All processes of the job call it at the same place.
-
-        Args:
-          name: the name.
-          describe: takes the indices of the processes that publish, and returns the tree. A new
-            name gets memory for this tree.
-          keep: as for `publish`.
-          more_blocks: how many blocks each version of a new name may take besides the tree.
-          again: whether to make a new publisher, as a new job does, because a process may have been
-            replaced.
-        """
-        if self._opened is not None:
-            self._opened.check_opener()
-        if again and (old := self._publishers.pop(name, None)) is not None:
-            with contextlib.suppress(Exception):  # An earlier call has raised it.
-                old.close()
-        with self._making:
-            publisher = self._publishers.get(name) if isinstance(name, str) else None
-            if publisher is None:
-                section = self._create(name, describe, keep, more_blocks)
-                publisher = Publisher(section, shared=True, advice=_advice(section))
-                self._publishers[name] = publisher
-                return publisher
-        if keep is not None:
-            _check_keep(publisher.section, keep)
-        return publisher
-
-    def _create(
-        self,
-        name: str,
-        describe: Callable[[tuple[int, ...]], flatten.Flat],
-        keep: int | None,
-        more: int,
-    ) -> Section:
-        """Finds or makes the section of a name, on all processes or on none."""
-        problem: Exception | None = None
-        needed = kept = 0
-        writers = tuple(agreement.processes())
-        try:
-            name = catalog.check_new_name(name)
-            if keep is not None:
-                arguments.check_keep(keep)
-            flat = describe(writers)
-            devices = self._made()
-            entry = catalog.find(devices, name)
-            kept = keep or 2
-            if entry:
-                catalog.check_kind(devices, entry, kept)
-                kept = entry.keep
-            geometry = catalog.geometry_for(devices, kept)
-            needed = sizes.section_bytes(flat.description, flat.values, geometry)
-            # If a later tree has other shardings, each process may need one more block.
-            more += len(writers) if len(writers) > 1 else 0
-            needed += more * geometry.areas * layout.BLOCK_BYTES
-        except Exception as error:
-            problem = error
-        own = json.dumps([needed, kept, repr(name)]).encode()
-        told = list(map(json.loads, raise_first(writers, problem, "could not publish", own)))
-        for side, other in enumerate(told):
-            if other[1:] != told[0][1:]:
-                texts = [f"keep={each[1]} and the name {each[2]}" for each in (told[0], other)]
-                what = "must not publish different names or different values of keep"
-                raise agreement.mismatch(writers, (0, side), texts, what)
-        section: Section | None = None
-        if writers[0] == agreement.own():
-            try:
-                size = max(needed for needed, *_ in told)
-                entry = catalog.create(self._devices, name, kept, size)
-                section = Section(self._devices, entry, "version")
-            except errors.CxlError as error:
-                problem = error
-        raise_first(writers, problem, "could not publish")
-        section = section or Section.find(self._devices, name)
-        if section is None:
-            problem = errors.StoreError(
-                f"{self._devices.where!r} is not the same memory on processes {writers[0]} and"
-                f" {agreement.own()}: name the same memory on all processes"
-            )
-        raise_first(writers, problem, "could not publish")
-        assert section is not None
-        if keep is not None:
-            _check_keep(section, keep)
-        return section
+        self._names.close()
 
 
-def _advice(section: Section) -> Callable[[int], str]:
-    """Returns a function that takes the bytes that a tree needs, and returns advice.
+def names_of(store: Any) -> Names:
+    """Returns the inner interface of a store, for tables and offload.
 
-    The advice is for the error that the name has too little memory.
+    Raises:
+      TypeError: it is not a `Store`.
     """
-    has = section.entry.end - section.entry.start
-    return lambda needed: (
-        f"it needs {needed} bytes of each path, and the name was made with {has}; delete the name,"
-        " and publish it again"
-    )
-
-
-def _check_keep(section: Section, keep: int) -> None:
-    arguments.check_keep(keep)
-    if keep != section.entry.keep:
-        raise errors.StoreError(
-            f"{section.text} was made with keep={section.entry.keep}, not {keep}: delete the name"
-            " first, or leave keep out"
-        )
+    if not isinstance(store, Store):
+        raise TypeError(f"store={store!r} must be a jax_cxl.Store")
+    return store._names

@@ -11,10 +11,10 @@ from jax_cxl._job import platforms
 from jax_cxl._store import arguments, following
 from jax_cxl._store.memory import catalog, dlpack, layout
 from jax_cxl._store.memory.devices import Devices
+from jax_cxl._store.memory.layout import Records
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import rebuilding
 from jax_cxl._store.reading.restoring import Reader
-from jax_cxl._store.reading.validity import Records
 from jax_cxl._store.trees import leaves, names
 
 

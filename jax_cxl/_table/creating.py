@@ -14,8 +14,7 @@ from jax_cxl._store import snapshots
 from jax_cxl._store.memory import catalog
 from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.section import Section
-from jax_cxl._store.reading import validity
-from jax_cxl._store.trees import leaves, place, sizes
+from jax_cxl._store.trees import leaves, place
 from jax_cxl._store.trees.description import Description
 from jax_cxl._store.writing import fence, saving
 from jax_cxl._table.sources import Source
@@ -79,9 +78,9 @@ def _new_section(
       PoolTooSmallError: there is no room for it.
     """
     geometry = catalog.geometry_for(devices, 0)
-    size = sizes.section_bytes(description, values, geometry) + more_bytes
+    size = description.section_bytes(values, geometry) + more_bytes
     _remove_incomplete(devices, name)
-    section = Section(devices, catalog.create(devices, name, 0, size), "version")
+    section = Section(devices, catalog.create(devices, name, 0, size))
     sessions = devices.sessions
     # Another process may take the table for one whose creator has ended, and try to remove it. The
     # lease prevents this.
@@ -96,16 +95,16 @@ def _new_section(
                 " then open it with Table.open"
             )
         fence.take_alone(section)
-        if validity.all_valid(section):
+        if section.all_valid():
             raise errors.StoreError(
                 f"{section.text} has just been created by another process: open it with Table.open"
             )
         yield section
     finally:
         if section.claim is not None:
-            section.claim.release(section)
+            fence.release(section, section.claim)
         sessions.remove_lease(lease)
-        if not validity.all_valid(section):
+        if not section.all_valid():
             with contextlib.suppress(errors.StoreError):  # An error is on its way already.
                 _remove_incomplete(devices, name)
 
@@ -120,12 +119,12 @@ def _remove_incomplete(devices: Devices, name: str) -> None:
     catalog.check_kind(devices, section.entry, 0)
 
     def refused() -> str | None:
-        if validity.all_valid(section):
+        if section.all_valid():
             return "it has just been created by another process: open it with Table.open"
         who = fence.owner(section)
         return f"it is being created by {who}: wait, then open it with Table.open" if who else None
 
-    if validity.all_valid(section):
+    if section.all_valid():
         raise errors.StoreError(
             f"{section.text} already exists: open it with Table.open, or delete it first with"
             " store.delete"

@@ -7,7 +7,7 @@ from jax_cxl._store import views
 from jax_cxl._store.memory import catalog
 from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.section import Section
-from jax_cxl._store.store import Store
+from jax_cxl._store.store import Store, names_of
 from jax_cxl._table import creating
 from jax_cxl._table.columns import Column, identity_of
 from jax_cxl._table.trained import region
@@ -34,9 +34,8 @@ def devices_of(store: Any, *, make: bool = False, seconds: float = 0) -> Devices
     """
     if isinstance(store, Devices):
         return store
-    if not isinstance(store, Store):
-        store = Store(store)
-    devices: Devices = store._made() if make else store._existing(seconds)
+    names = names_of(store if isinstance(store, Store) else Store(store))
+    devices = names.made() if make else names.devices(seconds)
     if devices.count != 1:
         raise errors.StoreError(
             f"{devices.where!r} has {devices.count} devices: a table needs a store with one"

@@ -11,11 +11,10 @@ import jax.numpy as jnp
 
 from jax_cxl import errors
 from jax_cxl._store import agreement, following
+from jax_cxl._store.memory.layout import Records
 from jax_cxl._store.memory.section import Section
-from jax_cxl._store.reading import validity
 from jax_cxl._store.reading.restoring import Reader
-from jax_cxl._store.reading.validity import Records
-from jax_cxl._store.store import Store
+from jax_cxl._store.store import Store, names_of
 from jax_cxl._tier import arrays, fetching
 from jax_cxl._tier.arrays import Spec
 
@@ -70,7 +69,8 @@ class _Version:
     def found(self) -> tuple[Section, Records]:
         """The section of the name, and the records of the version. Waits until it is whole."""
         self.store.flush(self.name)
-        section, found = validity.find(self.store._devices, self.name) or (None, [])
+        devices = names_of(self.store).devices()
+        section, found = Section.find_versions(devices, self.name) or (None, [])
         for records in found:
             if section is None or records[0].version != self.version:
                 continue
@@ -132,10 +132,10 @@ def offload(tree: Any, store: Store, name: str) -> Any:
         )
         for path, x in flat
     ]
-    if not isinstance(store, Store):
-        raise TypeError(f"store={store!r} must be a jax_cxl.Store")
+    names = names_of(store)
     number = store.publish(name, tree, copy=False)
-    publisher = store._publishers[name]
+    publisher = names.known(name)
+    assert publisher is not None
     origin = publisher.section.entry.identity, publisher.token
     version = _Version(store, name, number, origin)
     return jax.tree.unflatten(structure, [OffloadedArray(spec, version) for spec in specs])

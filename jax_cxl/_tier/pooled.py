@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,11 +11,12 @@ import jax.numpy as jnp
 
 from jax_cxl import errors
 from jax_cxl._job import lifecycle
-from jax_cxl._store import agreement, arguments, recovery
-from jax_cxl._store.memory import catalog
-from jax_cxl._store.reading import validity
+from jax_cxl._store import agreement, arguments, publishing
+from jax_cxl._store.memory import catalog, opening
+from jax_cxl._store.memory.layout import Records
+from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading.restoring import Reader
-from jax_cxl._store.store import Store
+from jax_cxl._store.store import Store, names_of
 from jax_cxl._store.trees import leaves
 from jax_cxl._store.writing.publisher import Publisher
 from jax_cxl._tier import fetching
@@ -48,6 +50,7 @@ class Pooled:
     def __init__(self, options: Options, store: Store, name: str):
         """Makes an optimizer; `jax_cxl.pooled` checks the arguments."""
         self._options, self._store, self._name = options, store, name
+        self._names = names_of(store)
         self._plan: tuple[Any, Plan] | None = None
         self._publisher: Publisher | None = None
         self._reader: Reader | None = None  # the newest generation that has been read
@@ -78,7 +81,7 @@ class Pooled:
         # write has failed, there is no state.
         with contextlib.suppress(errors.CxlError):
             self.wait()
-        if validity.all_valid(publisher.section):
+        if publisher.section.all_valid():
             raise errors.StoreError(
                 f"{publisher.section.text} already has a state: continue from it with"
                 " restore_latest(params), or delete it with store.delete"
@@ -116,7 +119,7 @@ class Pooled:
         plan = self._plan_of(params, grads)
         if not isinstance(state, PooledState):
             raise TypeError(f"state={type(state).__name__} must be what init or step has returned")
-        if self._store._publishers.get(self._name) is not self._publisher:
+        if self._names.known(self._name) is not self._publisher:
             raise ValueError(
                 "the store was closed, or the name deleted, since the last step: open the store"
                 " again, make the optimizer again, and call restore_latest"
@@ -174,16 +177,18 @@ class Pooled:
         """
         plan = self._plan_of(params)
         self._newest = self._reader = None
-        if self._publisher is None and not any(
-            has for (has,) in agreement.gather([self._store._has(self._name)])
-        ):
+        # Make a new publisher, as a new job does: a process may have been replaced.
+        self._names.forget(self._name)
+        find = functools.partial(self._names.section, self._name)
+        try:
+            publisher = self._publisher = self._names.agreed(self._name, find, "restore_latest")
+        except opening.AbsentError:
             return None
-        publisher = self._opened(plan, again=True)
-        publisher.agree("restore_latest")
         writers = agreement.processes()
 
-        def read(reader: Reader) -> tuple[Any, PooledState]:
-            _check_names(reader, plan, publisher.section.text)
+        def read(section: Section, records: Records) -> tuple[Any, PooledState]:
+            reader = Reader(section, records)
+            _check_names(reader, plan, section.text)
             for record in reader.records:
                 # The processes share the work.
                 if record.writer % len(writers) == writers.index(jax.process_index()):
@@ -201,11 +206,10 @@ class Pooled:
             tree = jax.tree.unflatten(plan.structure, made)
             return jax.block_until_ready(tree), state
 
-        found = recovery.restore(publisher, read)
-        if found is None:
-            return None
-        self._newest = found[1][1]
-        return found[1]
+        found = publishing.restore(publisher, read)
+        if found is not None:
+            self._newest = found[1]
+        return found
 
     def wait(self, timeout: float | None = None) -> None:
         """Waits until the last state is whole in the store.
@@ -236,16 +240,13 @@ class Pooled:
         self._plan = (structure, forms, dtypes), plan
         return plan
 
-    def _opened(self, plan: Plan, again: bool = False) -> Publisher:
+    def _opened(self, plan: Plan) -> Publisher:
         # If the name was deleted, the store has dropped the publisher.
-        known = self._store._publishers.get(self._name)
-        if self._publisher is None or again or known is not self._publisher:
+        known = self._names.known(self._name)
+        if self._publisher is None or known is not self._publisher:
             self._reader = None
-            self._publisher = self._store._publisher(
-                self._name,
-                lambda writers: plan.describe(writers, 0),
-                more_blocks=_MORE_BLOCKS,
-                again=again,
+            self._publisher = self._names.publisher(
+                self._name, lambda writers: plan.describe(writers, 0), more_blocks=_MORE_BLOCKS
             )
         return self._publisher
 
@@ -290,7 +291,7 @@ class Pooled:
         assert self._publisher is not None
         section = self._publisher.section
         if self._reader is None or self._reader.records[0].number != number:
-            records = validity.complete(section, number)
+            records = section.complete(number)
             if records is None:
                 raise errors.StoreError(
                     f"the last state is gone from {section.text}: call restore_latest or init"
@@ -411,8 +412,7 @@ def pooled(
     for method in ("init", "update"):
         if not callable(getattr(optimizer, method, None)):
             raise TypeError(f"optimizer={optimizer!r} must have the function {method}")
-    if not isinstance(store, Store):
-        raise TypeError(f"store={store!r} must be a jax_cxl.Store")
+    names_of(store)
     catalog.check_name(name)
     if master is not None and not jnp.issubdtype(jnp.dtype(master), jnp.floating):
         raise ValueError(f"master={master!r} must be a floating-point dtype, such as jnp.float32")

@@ -62,7 +62,7 @@ def _publish(where: str, rng: random.Random) -> None:
     store.flush(_NAME)
     if rng.random() < 0.5:
         deaths = deadly.Deaths(rng.randrange(1, 60))
-        store._devices.core = deadly.DeadlyMemory(store._devices.core, deaths)
+        store._names.devices().core = deadly.DeadlyMemory(store._names.devices().core, deaths)
     while True:
         version = store.publish(_NAME, _tree(version + 1))
         if rng.random() < 0.2:
@@ -77,7 +77,7 @@ def _next(store: jax_cxl.Store) -> int:
 def _read(where: str, rng: random.Random, seen: pathlib.Path) -> None:
     store = jax_cxl.Store(where)
     if _BREAK.value:
-        store._devices._sessions = _NoLeases(store._devices.sessions)
+        store._names.devices()._sessions = _NoLeases(store._names.devices().sessions)
     version, last = None, -1
     while True:
         if rng.random() < 0.3 and _PATHS.value == 1:
@@ -155,7 +155,7 @@ def main(_: list[str]) -> None:
         where = f"file:{paths}?size={128 << 20}"
         if _POOL.value == "incoherent":
             where += "&coherence=flush"
-        jax_cxl.Store(where, parity=_PARITY.value)._made()  # empty
+        jax_cxl.Store(where, parity=_PARITY.value)._names.made()  # empty
         seen = pathlib.Path(folder, "seen")
         seen.touch()
 

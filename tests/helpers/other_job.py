@@ -9,7 +9,6 @@ import numpy as np
 
 import jax_cxl
 from jax_cxl._store.memory.section import Section
-from jax_cxl._store.reading import validity
 
 KEEP = 2
 
@@ -44,7 +43,7 @@ class OtherJob:
 
     def _open(self) -> None:
         self._store = jax_cxl.Store(self.where)
-        self._devices = self._store._made()
+        self._devices = self._store._names.made()
         if self._name == "snapshots":
             self._snapshots = jax_cxl.Snapshots(self.where)
             self._devices = self._snapshots._look(make=True).section.devices
@@ -62,7 +61,7 @@ class OtherJob:
     def whole(self) -> dict[int, int]:
         """Returns the whole versions, each with the value of its tree."""
         section = Section.find(self._devices, self._name)
-        found = validity.all_valid(section) if section else []
+        found = section.all_valid() if section else []
         return {records[0].version: self._values[records[0].version] for records in found}
 
     def publish(self, count: int = 1) -> None:

@@ -206,9 +206,10 @@ class GoneTest(parameterized.TestCase):
             section, slots, last = places.section(place), set(), 0
             for token in range(1, 1000):
                 section.claim = claim = fence.take(section, last, token, 0, 0)
-                self.assertEqual(claim.chosen(section), 0)
-                claim.begin(section, 7, 7)
-                claim.choose(section, 7)
+                begun = section.geometry.begun(claim.slot)
+                self.assertEqual(section.numbers(begun), [0])
+                section.begin(7, 7)
+                self.assertEqual(section.numbers(begun), [7])
                 if claim.slot in slots:
                     return
                 slots.add(claim.slot)

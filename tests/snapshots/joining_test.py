@@ -9,13 +9,13 @@ from absl.testing import absltest, parameterized
 from jax.experimental.layout import Format, Layout
 
 from jax_cxl import _compat
-from jax_cxl._store.writing import joining
+from jax_cxl._store.writing import joining, shard_bytes
 
 
 class JoiningTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        self.enterContext(absltest.mock.patch.object(joining, "_FEWEST", 1))
+        self.enterContext(absltest.mock.patch.object(shard_bytes, "FEWEST_JOINED", 1))
         self.enterContext(absltest.mock.patch.object(joining, "_TOGETHER", 3))
         self.joined = 0  # arrays
         self.enterContext(absltest.mock.patch.object(_compat.programs, "run", self.run_program))

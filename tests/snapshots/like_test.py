@@ -10,7 +10,7 @@ import places
 from absl.testing import absltest, parameterized
 
 import jax_cxl
-from jax_cxl._store.trees import leaves, place, replicas
+from jax_cxl._store.trees import leaves, place
 from jax_cxl._store.writing import gpu_programs, shard_bytes
 
 
@@ -139,15 +139,15 @@ class CopiesTest(parameterized.TestCase):
         for leaf in range(40):
             columns = self._columns(tree, values, (leaf, 1, 2))
             self.assertLen(columns, 1)
-            self.assertIn(str(leaf), replicas.names(tree, columns))
-            self.assertLess(len(replicas.names(tree, columns)), 4)
+            self.assertIn(str(leaf), place.copied_leaves(tree, columns))
+            self.assertLess(len(place.copied_leaves(tree, columns)), 4)
 
     def _columns(self, tree, values, changed):
         totals = []
         for writer in range(3):
-            copies = replicas.copies(tree, writer)
+            copies = place.copies(tree, writer)
             self.assertLen(copies, 120)
-            sums = replicas.Sums()
+            sums = place.Sums()
             for c in copies:
                 sums.add(c, values[c.leaf, c.shard] + ((c.leaf, c.shard, c.holder) == changed))
             totals.append(sums.values())

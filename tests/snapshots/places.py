@@ -12,7 +12,7 @@ import shared_folder
 import jax_cxl
 from jax_cxl._store.memory import layout, opening
 from jax_cxl._store.memory.section import Section
-from jax_cxl._store.reading import restoring, validity
+from jax_cxl._store.reading import restoring
 
 
 class Place:
@@ -76,7 +76,7 @@ def section(where: Place) -> Section:
 def used(where: Place, step: int) -> list[tuple[str, int, int, int]]:
     """Returns the parts of the snapshot of a step: kind, device, offset and length of each."""
     opened = section(where)
-    for records in validity.all_valid(opened):
+    for records in opened.all_valid():
         if records[0].version == step:
             break
     else:

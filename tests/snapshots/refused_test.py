@@ -12,7 +12,7 @@ from absl.testing import absltest, parameterized
 import jax_cxl
 from jax_cxl import errors
 from jax_cxl._store.memory import layout
-from jax_cxl._store.trees import flatten, sizes
+from jax_cxl._store.trees import flatten
 
 
 def _number(pattern: str, error: Exception) -> int:
@@ -63,7 +63,7 @@ class TooSmallTest(parameterized.TestCase):
             flat = flatten.Flattener(whole=False).flatten(tree, tuple(range(processes)))
             for keep in (2, 5):
                 geometry = layout.Geometry(keep, 0, 1, 0, 0)
-                needed = sizes.section_bytes(flat.description, flat.values, geometry)
+                needed = flat.description.section_bytes(flat.values, geometry)
                 areas = (keep + 1) * (1.3e6 + 2.1e6 * processes)
                 self.assertAlmostEqual(
                     layout.SECTIONS_OFFSET + needed, 1.1e6 + areas, delta=0.01 * areas
@@ -74,7 +74,12 @@ class TooSmallTest(parameterized.TestCase):
             with self.assertRaises(errors.PoolTooSmallError) as caught:
                 places.Place(folder, 64 << 10).open()._look(make=True)
             needed = _number(r"at least (\d+) bytes", caught.exception)
-            places.Place(folder, needed).open(keep=2)._look(make=True)
+            with self.assertRaises(errors.PoolTooSmallError) as caught:
+                places.Place(folder, needed).open(keep=2)._look(make=True)
+            needed = _number(r"needs (\d+) bytes of each path", caught.exception)
+        with shared_folder.folder() as folder:
+            place = places.Place(folder, layout.SECTIONS_OFFSET + needed)
+            place.open(keep=2)._look(make=True)
 
     def test_parts_of_a_path(self):
         tree = jnp.zeros(8_000_000)

@@ -13,7 +13,7 @@ from absl.testing import absltest, parameterized
 import jax_cxl
 from jax_cxl._store.memory import layout, opening, superblocks
 from jax_cxl._store.memory.section import Section
-from jax_cxl._store.reading import examining, repair, restoring, validity
+from jax_cxl._store.reading import examining, repair, restoring
 
 
 def _tree(step: int):
@@ -38,7 +38,7 @@ def _damaged(place) -> list[str]:
     opened = places.section(place)
     found = [f"superblock of device {device}" for device in opened.devices.blank]
     found += [f"superblock at {place}" for place in superblocks.damaged(opened.devices)]
-    for records in validity.all_valid(opened):
+    for records in opened.all_valid():
         looked = [
             *examining.records(opened, records),
             *examining.blocks(restoring.Reader(opened, records)),

@@ -13,7 +13,6 @@ import random_tree
 from absl.testing import absltest, parameterized
 
 import jax_cxl
-from jax_cxl._store.reading import validity
 
 # How many saves a test makes. With 10_000 it takes about ten times as long.
 _SAVES = int(os.environ.get("JAX_CXL_TEST_SAVES", "1000"))
@@ -156,8 +155,8 @@ class RoundTripTest(parameterized.TestCase):
                 snapshots.save(step, tree)
             snapshots.wait()
             section = places.section(place)
-            valid = [records[0].number for records in validity.all_valid(section)]
-            found = [n for n in range(1, max(valid) + 4) if validity.complete(section, n)]
+            valid = [records[0].number for records in section.all_valid()]
+            found = [n for n in range(1, max(valid) + 4) if section.complete(n)]
             self.assertEqual(found, sorted(valid))
 
 

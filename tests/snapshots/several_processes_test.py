@@ -13,9 +13,10 @@ from absl.testing import absltest, parameterized
 
 import jax_cxl
 from jax_cxl import errors
+from jax_cxl._store.memory import section
 from jax_cxl._store.reading import rebuilding
 from jax_cxl._store.trees import flatten
-from jax_cxl._store.writing import fence, notes, problems
+from jax_cxl._store.writing import notes, problems
 
 COUNT = 3
 
@@ -175,7 +176,7 @@ class SnapshotsTest(Case):
     )
     def test_one_cannot_restore(self, kind, of_others):
         found = self.one_cannot_restore(kind("no"))
-        text = f"process 1 could not restore the snapshot of step 2: {kind.__name__}: no$"
+        text = f"process 1 could not read the snapshot of step 2: {kind.__name__}: no$"
         for own, error in enumerate(found):
             self.assertIs(type(error), kind if own == 1 else of_others)
             self.assertRegex(str(error), "^no$" if own == 1 else text)
@@ -208,10 +209,10 @@ class SnapshotsTest(Case):
 
     def test_a_deletion_is_the_same_error_on_all(self):
         def run(own):
-            problem = fence.DeletedError("it was deleted") if own == 1 else None
+            problem = section.DeletedError("it was deleted") if own == 1 else None
             problems.raise_first(range(COUNT), problem, "could not save")
 
-        self.all_raise(run, *[(fence.DeletedError, "it was deleted")] * COUNT)
+        self.all_raise(run, *[(section.DeletedError, "it was deleted")] * COUNT)
 
     def first_raises(self, found, kind, text):
         """Asserts that a process raises an error, and that the others raise the same or report
@@ -292,7 +293,7 @@ class StreamTest(Case):
                 return flattener.flatten(made, writers)
 
             with jax_cxl.Store(f"file:{self.folder}/store?size=48MiB") as store:
-                publisher = store._publisher("a", describe)
+                publisher = store._names.publisher("a", describe)
                 stream = publisher.stream(None, describe)
                 stream.write({0: made["a"]})
                 if own == 1:

@@ -12,14 +12,13 @@ import jax_cxl
 from jax_cxl._commands.store import cli
 from jax_cxl._store.memory import catalog, checksum, layout
 from jax_cxl._store.memory.section import Section
-from jax_cxl._store.reading import validity
 
 
 class BegunTest(harness.StoreTest):
     def damage(self, path, value):
         store = jax_cxl.Store(self.where)
-        entry = catalog.find(store._devices, "a")
-        first = catalog.geometry_of(store._devices, entry).begun(0)
+        entry = catalog.find(store._names.devices(), "a")
+        first = catalog.geometry_of(store._names.devices(), entry).begun(0)
         with open(path, "r+b") as file:
             file.seek(first)
             file.write(value * layout.BEGUN_BYTES * layout.NUM_CLAIMS)
@@ -65,8 +64,8 @@ class BegunTest(harness.StoreTest):
         with jax_cxl.Store(self.where, parity=parity) as store:
             for k in range(3):
                 publish(store, "a", X + k)
-            section = Section.find(store._devices, "a")
-            newest = validity.all_valid(section)[0][0].number
+            section = Section.find(store._names.devices(), "a")
+            newest = section.all_valid()[0][0].number
             offset = section.geometry.record(newest, 0)
         del store, section
         for path in paths:

@@ -23,7 +23,7 @@ class ChangedTest(harness.StoreTest):
             for version in range(4):
                 store.publish("a", self.arrays, version=version)
             store.flush("a")
-            devices = store._made()
+            devices = store._names.made()
             devices.core = _Counts(devices.core)
             for version in range(4, 8):
                 self.arrays["l1"] = self.arrays["l1"] + 1
@@ -56,7 +56,7 @@ class ChangedTest(harness.StoreTest):
     def test_another_job_trusts_nothing(self):
         for version in range(6):
             with self.open() as store:
-                devices = store._made()
+                devices = store._names.made()
                 devices.core = _Counts(devices.core)
                 store.publish("a", self.arrays, version=version)
                 store.flush("a")
@@ -75,7 +75,7 @@ class ChangedTest(harness.StoreTest):
             changed["l2"][harness.MIB + 5] ^= 1
             store.publish("a", changed)
             store.flush("a")
-            devices = store._made()
+            devices = store._names.made()
             devices.core = _Counts(devices.core)
             second = store.read("a", like, into=first)
             self.assertLessEqual(devices.core.read_blocks, 1 + 2)

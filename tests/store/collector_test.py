@@ -5,7 +5,7 @@ import threading
 
 from absl.testing import absltest
 
-from jax_cxl._store.trees import collector
+from jax_cxl._store.trees import pytrees
 
 
 class PausedTest(absltest.TestCase):
@@ -16,13 +16,13 @@ class PausedTest(absltest.TestCase):
     def test_it_runs_when_the_last_thread_has_ended(self):
         entered, leave = threading.Event(), threading.Event()
 
-        @collector.paused()
+        @pytrees.collector_paused()
         def longer():
             entered.set()
             leave.wait(60)
 
         thread = threading.Thread(target=longer)
-        with collector.paused():
+        with pytrees.collector_paused():
             thread.start()
             entered.wait(60)
         self.assertFalse(gc.isenabled())
@@ -31,13 +31,13 @@ class PausedTest(absltest.TestCase):
         self.assertTrue(gc.isenabled())
 
     def test_after_an_error(self):
-        with self.assertRaises(ValueError), collector.paused():
+        with self.assertRaises(ValueError), pytrees.collector_paused():
             raise ValueError
         self.assertTrue(gc.isenabled())
 
     def test_a_collector_that_was_off_stays_off(self):
         gc.disable()
-        with collector.paused():
+        with pytrees.collector_paused():
             pass
         self.assertFalse(gc.isenabled())
 

@@ -245,7 +245,7 @@ class StoreTest(Case):
 
         def call(store):
             # The other job has published what this one takes for its own.
-            store._publishers["a"] = self.job._store._publishers["a"]
+            store._names._publishers["a"] = self.job._store._names.known("a")
             with mock.patch.object(jax_cxl.Store, "publish", lambda *_, **__: self.job.start):
                 cold = jax_cxl.offload({"x": x}, store, "a")
 

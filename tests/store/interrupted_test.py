@@ -98,7 +98,7 @@ class ThreadsTest(harness.StoreTest):
         locked, waits = threading.Event(), threading.Event()
 
         def hold():
-            with catalog.locked(other._made()):
+            with catalog.locked(other._names.made()):
                 locked.set()
                 waits.wait(30)
                 time.sleep(0.1)
@@ -107,7 +107,7 @@ class ThreadsTest(harness.StoreTest):
         held = in_thread(hold)
         locked.wait(30)
         with self.assertRaises(KeyboardInterrupt), once(catalog, "locked", before=waits.set):
-            catalog.create(own._made(), "a", 2, 1 << 23)
+            catalog.create(own._names.made(), "a", 2, 1 << 23)
         held()
         for store in (other, own):
             publish(store, "b", X)

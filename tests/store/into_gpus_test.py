@@ -39,7 +39,7 @@ class IntoGpusTest(harness.StoreTest):
         store = self.enterContext(self.open())
         self.store = store
         if sums:
-            self.sums = store._made()._copies = host_as_gpu.Copies()
+            self.sums = store._names.made()._copies = host_as_gpu.Copies()
         else:
             self.enterContext(
                 mock.patch.object(platforms.Platform, "load", mock.Mock(side_effect=_NO_MODULE))

@@ -38,7 +38,7 @@ class OnGpusTest(parameterized.TestCase):
         names = ",".join([str(self.path)] + [f"{self.path}{n}" for n in range(1, paths)])
         store = jax_cxl.Store(f"file:{names}?size={96 * _MIB}{options}")
         self.addCleanup(store.close)
-        self.copies = store._made()._copies = host_as_gpu.Copies()
+        self.copies = store._names.made()._copies = host_as_gpu.Copies()
         return store
 
     def publish(self, version: int) -> dict[str, np.ndarray]:
@@ -82,7 +82,7 @@ class OnGpusTest(parameterized.TestCase):
 
         def use(_):
             together.wait()
-            return store._devices.copies
+            return store._names.devices().copies
 
         cuda = mock.Mock()
         cuda.load().DeviceCopies.create = create

@@ -13,7 +13,7 @@ from interleaved import X, in_thread, once, publish
 import jax_cxl
 from jax_cxl._store import following
 from jax_cxl._store.memory import catalog, layout
-from jax_cxl._store.reading import validity
+from jax_cxl._store.memory.section import Section
 from jax_cxl._store.writing import fence
 from jax_cxl._table import creating
 from jax_cxl._tier.residuals import rings
@@ -56,9 +56,9 @@ class RacesTest(harness.StoreTest):
         with self.open() as store:
             publish(store, "a", X)
         reader, killed = self.open(), self.open()
-        entry = catalog.find(killed._devices, "a")
-        with catalog.locked(killed._devices):
-            catalog._store_ending(killed._devices, entry, 1)
+        entry = catalog.find(killed._names.devices(), "a")
+        with catalog.locked(killed._names.devices()):
+            catalog._store_ending(killed._names.devices(), entry, 1)
         with reader.view("a") as view:
             np.testing.assert_array_equal(view.tree["x"], X)
             with self.assertRaisesRegex(jax_cxl.StoreError, "reads it"):
@@ -118,7 +118,7 @@ class RacesTest(harness.StoreTest):
         publish(other, "b", X)
         for _ in range(2):
             with self.assertRaisesRegex(jax_cxl.StoreError, "was deleted"):
-                stopped._publishers["a"].save(None, {"x": X + 1}, copy=True)
+                stopped._names.known("a").save(None, {"x": X + 1}, copy=True)
         np.testing.assert_array_equal(deleting.read("b").tree["x"], X)
         publish(other, "b", X + 2)
         np.testing.assert_array_equal(deleting.read("b").tree["x"], X + 2)
@@ -144,7 +144,7 @@ class RacesTest(harness.StoreTest):
         making, other = self.open(), self.open()
 
         def remove():
-            creating._remove_incomplete(other._devices, "t")
+            creating._remove_incomplete(other._names.devices(), "t")
             publish(other, "b", X)
 
         with (
@@ -161,7 +161,7 @@ class RacesTest(harness.StoreTest):
 
         def make():
             size = layout.Geometry(0, 0, 1, 0, 0).bytes_for(2)
-            catalog.create(smaller._devices, "t", 0, size)
+            catalog.create(smaller._names.devices(), "t", 0, size)
             publish(other, "b", X)
 
         with (
@@ -183,8 +183,8 @@ class RacesTest(harness.StoreTest):
             made.wait(30)
 
         def blocks():
-            with once(validity, "all_valid", after=wait):
-                remove = lambda: creating._remove_incomplete(other._devices, "t")  # noqa: E731
+            with once(Section, "all_valid", after=wait):
+                remove = lambda: creating._remove_incomplete(other._names.devices(), "t")  # noqa: E731
                 removing.append(in_thread(remove))
                 looked.wait(30)
             yield rows
@@ -204,13 +204,13 @@ class RacesTest(harness.StoreTest):
             def delete():
                 with once(catalog, "holders", before=lambda: leased.wait(30)):
                     began.set()
-                    rings._delete_abandoned(other._devices)
+                    rings._delete_abandoned(other._names.devices())
 
             began = threading.Event()
             deleting.append(in_thread(delete))
             began.wait(30)
 
-        ring = rings.Ring(own._made(), 1 << 20, "residuals")
+        ring = rings.Ring(own._names.made(), 1 << 20, "residuals")
         with once(catalog, "create", after=begin):
             stays = catalog.stays
 
@@ -222,7 +222,7 @@ class RacesTest(harness.StoreTest):
                 entry, _ = ring._section(1)
         self.assertIsNone(deleting[0]())
         self.assertEqual([of.name for of in other.list()], [entry.name])
-        self.assertTrue(catalog.is_current(own._devices, entry))
+        self.assertTrue(catalog.is_current(own._names.devices(), entry))
 
     def test_names_of_residuals_are_not_names_of_data(self):
         with self.open() as store:
@@ -237,11 +237,11 @@ class RacesTest(harness.StoreTest):
         with self.open() as store, self.open() as reader:
             publish(store, "good", X)
             publish(store, "bad", X)
-            entry = catalog.find(reader._devices, "bad")
-            geometry = catalog.geometry_of(reader._devices, entry)
+            entry = catalog.find(reader._names.devices(), "bad")
+            geometry = catalog.geometry_of(reader._names.devices(), entry)
             for row in range(geometry.rows):
                 noise = np.full(layout.BLOCK_BYTES, 7, np.uint8)
-                reader._devices.write(0, geometry.row(1, row), noise)
+                reader._names.devices().write(0, geometry.row(1, row), noise)
             try:
                 reader.view("bad")
             except jax_cxl.StoreError as error:

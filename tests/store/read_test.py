@@ -153,7 +153,7 @@ class ReadTest(harness.StoreTest):
     def test_entries_of_the_catalog_that_cannot_be(self):
         with self.open() as store:
             self.publish(store, "a", 3)
-            devices = store._devices
+            devices = store._names.devices()
             entry = catalog.find(devices, "a")
             end = devices.core.device_bytes + 1
             wrong = {5: dataclasses.replace(entry, name="beyond the memory", slot=5, end=end)}
@@ -165,7 +165,7 @@ class ReadTest(harness.StoreTest):
 
     def test_what_is_wrong_is_refused(self):
         with self.open() as store:
-            store._made()
+            store._names.made()
             with self.assertRaisesRegex(jax_cxl.StoreError, "has no 'a'"):
                 store.read("a")
             for name in ("", "a\n", "x" * 129, "\u202e"):

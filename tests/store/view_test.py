@@ -27,7 +27,7 @@ class ViewTest(harness.StoreTest):
                 np.testing.assert_array_equal(w, harness.tree(1)["w"])
                 self.assertFalse(w.flags.writeable)
                 self.assertEqual(w.ctypes.data % 64, 0)
-                core = store._devices.core
+                core = store._names.devices().core
                 self.assertBetween(w.ctypes.data, core.base, core.base + core.total_bytes)
                 found = jax.dlpack.from_dlpack(view.dlpack("w"))
                 np.testing.assert_array_equal(found, w)

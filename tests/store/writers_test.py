@@ -50,7 +50,7 @@ class WritersTest(harness.StoreTest):
     def test_arrays_are_copied_unless_the_caller_says_otherwise(self):
         with self.open() as store:
             store.publish("a", {})
-            with mock.patch.object(store._publishers["a"], "save") as save:
+            with mock.patch.object(store._names.known("a"), "save") as save:
                 store.publish("a", {})
                 store.publish("a", {}, copy=False)
             copies = [call.kwargs["copy"] for call in save.call_args_list]
@@ -78,7 +78,7 @@ class WritersTest(harness.StoreTest):
         with self.open() as store:
             needed = layout.Geometry(2, 0, 1, 0, 0).bytes_for(2)
             self.assertEqual(needed % layout.PAGE_BYTES, 0)
-            entry = catalog.create(store._made(), "a", 2, needed + extra)
+            entry = catalog.create(store._names.made(), "a", 2, needed + extra)
             self.assertEqual(entry.end - entry.start, needed + pages * layout.PAGE_BYTES)
 
     def test_names_come_and_go(self):

@@ -90,7 +90,7 @@ class StatusTest(StoreCase):
     def test_stores_of_several_devices_have_no_tables(self):
         two = f"file:{self.folder}/one,{self.folder}/two?size=64MiB"
         halves = f"file:{self.folder}/halves?size=64MiB&devices=2"
-        self.store._made()
+        self.store._names.made()
         stores = [jax_cxl.Store(where) for where in (two, halves)]
         for store in stores:
             store.publish("no table", {"a": np.zeros(3)})

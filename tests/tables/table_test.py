@@ -60,7 +60,7 @@ class SourcesTest(StoreCase):
             self.assert_bits(table.read()["rows"], rows)
 
     def test_wrong_rows_leave_no_table(self):
-        self.store._made()
+        self.store._names.made()
         rows = random_rows((100, 3), "float32")
         np.save(self.folder / "columns.npy", np.asfortranarray(rows))
         np.save(self.folder / "narrow.npy", rows.astype(ml_dtypes.bfloat16))

@@ -343,7 +343,7 @@ class RefusedTest(StoreCase):
         self.assert_bits(table.read([2, 3])["rows"], np.array([[2], [0]], np.int32))
 
     def test_arguments_of_create(self):
-        self.store._made()
+        self.store._names.made()
         rows = random_rows((8, 2), "float32")
         for options, message in (
             ({"trained": True, "scales": np.ones(8, np.float32)}, "cannot have scales"),

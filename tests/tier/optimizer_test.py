@@ -272,13 +272,13 @@ class PooledTest(_Test):
         params = _params()
         state = optimizer.init(params)
         trees = {}
-        core = store._devices.core
+        core = store._names.devices().core
         deaths = 0
         for writes in range(1000):
             _, params, state = _train(optimizer, params, state, 1)
             optimizer.wait()
             trees[state.step] = jax.tree.map(np.asarray, params)
-            store._devices.core = _DyingMemory(core, writes)
+            store._names.devices().core = _DyingMemory(core, writes)
             try:
                 _, params, state = _train(optimizer, params, state, 1)
                 optimizer.wait()
@@ -286,7 +286,7 @@ class PooledTest(_Test):
                 died = False
             except SystemError:
                 died = True
-            dying, store._devices.core = store._devices.core, core
+            dying, store._names.devices().core = store._names.devices().core, core
             last = max(trees)
             params, state = optimizer.restore_latest(_params())
             self.assertEqual(state.step, last)
@@ -303,7 +303,7 @@ class PooledTest(_Test):
         # The host stands in for the GPUs: it reads pieces of the pool, and its copies end late.
         copies = host_as_gpu.Copies()
         store = self.store(paths)
-        store._made()._copies = copies
+        store._names.made()._copies = copies
         started = self.enter_context(
             absltest.mock.patch.object(copying, "start", wraps=copying.start)
         )
@@ -530,7 +530,7 @@ class RefusedTest(_Test):
         optimizer.wait()
         section = optimizer._publisher.section
         offset = section.geometry.row(state.number, 0) + 100
-        store._devices.core.write(0, offset, np.full(1, 77, np.uint8))
+        store._names.devices().core.write(0, offset, np.full(1, 77, np.uint8))
         with self.assertLogs("jax_cxl", "WARNING") as logs:
             _, state = optimizer.restore_latest(params)
         self.assertEqual(state.step, 1)

@@ -330,7 +330,7 @@ class ResidualsTest(parameterized.TestCase):
         self.assertEqual((lacks, kept), ([True], 0))
 
     def test_memory_of_a_process_that_was_killed(self):
-        devices = self.store._made()
+        devices = self.store._names.made()
         abandoned = catalog.create(devices, f"{catalog.RESIDUALS}killed", 0, 1 << 20)
         compute = jax.jit(_gradients(self.offloaded()))
         compute.lower(*_arrays())
@@ -343,10 +343,10 @@ class ResidualsTest(parameterized.TestCase):
         self.store = jax_cxl.Store(f"file:{self.folder}/flush?size=64MiB&coherence=flush")
         self.check(self.offloaded(), steps=1)
         with self.assertRaisesRegex(jax_cxl.StoreError, "GPUs cannot .* coherence=flush"):
-            rings.Ring(self.store._made(), 1, "").use(platforms.CUDA)
+            rings.Ring(self.store._names.made(), 1, "").use(platforms.CUDA)
 
     def test_whole_rows_of_blocks(self):
-        devices = self.store._made()
+        devices = self.store._names.made()
         row = 2 * layout.BLOCK_BYTES  # The store has two paths.
         sizes = {needed: rings.Ring(devices, needed, "").bytes for needed in (0, row, row + 1)}
         self.assertEqual(sizes, {0: row, row: row, row + 1: 2 * row})

@@ -14,11 +14,11 @@ from jax_cxl._commands import option_types
 from jax_cxl._commands.store import listing, orbax_files, safetensors_files
 from jax_cxl._job.pool import pool_uri
 from jax_cxl._store import following, snapshots, store
-from jax_cxl._store.memory import begun, catalog, layout, opening, superblocks
+from jax_cxl._store.memory import catalog, layout, opening, superblocks
 from jax_cxl._store.memory.devices import Devices
+from jax_cxl._store.memory.layout import Records
 from jax_cxl._store.memory.section import Section
-from jax_cxl._store.reading import examining, repair, restoring, validity
-from jax_cxl._store.reading.validity import Records
+from jax_cxl._store.reading import examining, repair, restoring
 from jax_cxl._store.writing import fence
 
 _DESCRIPTION = """\
@@ -167,7 +167,7 @@ def _check(options: argparse.Namespace) -> int:
         damaged += 1
         print(f"session (device {device}, offset {offset:#x}) is damaged: repair mends it")
     for section in listing.sections(devices):
-        for device, offset, _ in begun.damaged(section):
+        for device, offset, _ in section.damaged_numbers():
             damaged += 1
             print(
                 f"{_text.printable(section.entry.name)}: number of a begun save (device {device},"
@@ -192,8 +192,8 @@ def _each_leased(section: Section) -> Iterator[Records]:
     """
     some = False
     while not some:
-        found = validity.all_valid(section)
-        if not found or not catalog.is_current(section.devices, section.entry):
+        found = section.all_valid()
+        if not found or not section.is_current():
             return
         for records in found:
             with following.leased(section, records) as there:
@@ -346,7 +346,7 @@ def _section(devices: Devices, name: str | None) -> Section:
 
 def _of_version(section: Section, version: int | None) -> Records:
     """Returns the records of a valid version: of `version`, or of the newest if that is None."""
-    found = validity.all_valid(section)
+    found = section.all_valid()
     for records in found:
         if version in (None, records[0].version):
             return records

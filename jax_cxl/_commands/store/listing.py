@@ -11,9 +11,9 @@ import numpy as np
 from jax_cxl import _text, errors
 from jax_cxl._store.memory import catalog
 from jax_cxl._store.memory.devices import Devices
+from jax_cxl._store.memory.layout import Records
 from jax_cxl._store.memory.section import Section
-from jax_cxl._store.reading import restoring, validity
-from jax_cxl._store.reading.validity import Records
+from jax_cxl._store.reading import restoring
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Area:
 def areas(section: Section) -> list[Area]:
     """Returns all areas: valid versions, the newest first, then the others."""
     described: list[Area] = []
-    while not described and (found := validity.all_valid(section)):
+    while not described and (found := section.all_valid()):
         described = [area for records in found if (area := _valid(section, records))]
     taken = [of.area for of in described]
     others = [area for area in range(section.geometry.areas) if area not in taken]
@@ -114,7 +114,7 @@ def as_json(devices: Devices) -> str:
 
 def sections(devices: Devices) -> list[Section]:
     """Returns the section of each name."""
-    return [Section(devices, entry, "version") for entry in catalog.entries(devices)]
+    return [Section(devices, entry) for entry in catalog.entries(devices)]
 
 
 def _valid(section: Section, records: Records) -> Area | None:
@@ -124,7 +124,7 @@ def _valid(section: Section, records: Records) -> Area | None:
     try:
         reader = restoring.Reader(section, records)
     except errors.StoreError as error:
-        if validity.version(section, records[0].number) != records:
+        if section.version(records[0].number) != records:
             return None
         return Area(area, "damaged", version, time, len(records), why=str(error))
     return Area(area, "valid", version, time, len(records), reader.data_bytes, len(reader.leaves))
@@ -134,10 +134,10 @@ def _other(section: Section, area: int) -> Area:
     if not np.any(section.words(area)):
         return Area(area, "empty")
     first = section.record(area, 0)
-    records = validity.version(section, first.number) if first else None
+    records = section.version(first.number) if first else None
     if records and (described := _valid(section, records)):
         return described  # It has become valid since.
-    writers = validity.writers_with_records(section, area)
+    writers = section.writers_with_records(area)
     found = [section.record(area, writer) for writer in writers]
     newest = max((r for r in found if r is not None), key=lambda r: r.number, default=None)
     if newest is None:

@@ -159,14 +159,14 @@ def free_bytes(devices: Devices) -> int:
     return max(end - start for start, end in _gaps(devices))
 
 
-def create(devices: Devices, name: str, keep: int, size: int | None) -> Entry:
+def create(devices: Devices, name: str, keep: int, size: int) -> Entry:
     """Returns the entry of a name. If there is none, makes the entry and its section.
 
     Args:
       devices: the memory.
       name: the name.
       keep: how many versions are kept; 0 for a table.
-      size: bytes of each device that the section takes; None takes the largest gap.
+      size: bytes of each device that the section takes.
 
     Raises:
       PoolTooSmallError: not enough memory is left.
@@ -320,14 +320,11 @@ def _gaps(devices: Devices) -> list[tuple[int, int]]:
     return [*gaps, (at, max(at, end))]
 
 
-def _place(devices: Devices, name: str, size: int | None) -> tuple[int, int]:
-    """Returns where a section of `size` bytes fits: in the smallest gap that is large enough.
-
-    If `size` is None, the section takes the largest gap.
-    """
+def _place(devices: Devices, name: str, size: int) -> tuple[int, int]:
+    """Returns where a section of `size` bytes fits: in the smallest gap that is large enough."""
     gaps = sorted(_gaps(devices), key=lambda gap: gap[1] - gap[0])
     largest = gaps[-1][1] - gaps[-1][0]
-    size = largest if size is None else -(-size // layout.PAGE_BYTES) * layout.PAGE_BYTES
+    size = -(-size // layout.PAGE_BYTES) * layout.PAGE_BYTES
     for start, end in gaps:
         if end - start >= size > 0:
             return start, start + size

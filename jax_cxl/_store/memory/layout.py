@@ -4,7 +4,7 @@ Each device begins with two copies of a superblock. Then comes the table of sess
 that use the memory (cc/store/memory/sessions.h). Then comes the catalog, with the place of the
 section of each name (`catalog.py`). Sections take the rest.
 
-A section begins with the claims of the jobs that wrote to it (`fence.py`), the numbers of the saves
+A section begins with the claims of the jobs that wrote to it (`Claim`), the numbers of the saves
 that they have begun, a word that a process sets before it deletes the section (`catalog.py`), and
 a note for each process that can write (`writing/notes.py`). The rest of the section is
 divided into `keep + 1` equal areas: one for each version that is kept, and one for the next
@@ -43,6 +43,7 @@ RECORD_BYTES = 256
 RECORDS_BYTES = MAX_PROCESSES * RECORD_BYTES
 NOTE_BYTES = 512
 REPLICA_SUMS = 16
+NOTHING = (1 << 32) - 1  # In a claim: the job uses all areas.
 
 _NOTES = 2 * PAGE_BYTES  # where notes begin in a section
 _AREAS = _NOTES + MAX_PROCESSES * NOTE_BYTES  # where areas begin
@@ -100,6 +101,115 @@ class Superblock:
                 f" {_VERSION}.{BLOCK_BYTES} (to read it, use the jax_cxl that wrote it)"
             )
         return cls(parity, devices, device, size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """An entry in the page of claims.
+
+    Attributes:
+      incarnation: a number that grows by one from job to job, from 1 on.
+      token: token of the job.
+      first: number of the job's first save. It is 0 in the entry that the job writes before it
+        looks at what its predecessor has written. Afterwards the job writes a second entry.
+      retired: the area that the job does not use, or `NOTHING`.
+      slot: position of the entry in the page.
+      session: slot of the session of the process that made the claim.
+      identity: identity of this session.
+    """
+
+    incarnation: int
+    token: int
+    first: int
+    retired: int
+    slot: int
+    session: int
+    identity: int
+
+    _FORMAT = struct.Struct("<QQQIIQQ")
+
+    def to_bytes(self) -> bytes:
+        """Returns the entry. Its first word is the incarnation."""
+        return checksum.seal(self._FORMAT.pack(*dataclasses.astuple(self)), CLAIM_BYTES)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self | None:
+        """Reads an entry. Returns None if the bytes are not an entry, or are damaged."""
+        if not checksum.is_sealed(data):
+            return None
+        claim = cls(*cls._FORMAT.unpack_from(data))
+        return claim if claim.incarnation else None
+
+    @property
+    def released(self) -> Self:
+        """The entry as the job leaves it: without a session, so that another job may follow."""
+        return dataclasses.replace(self, session=0, identity=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """The description of the part of a version that one process wrote.
+
+    Attributes:
+      number: number of the save; grows by at least one from save to save.
+      token: random token of the job that saved, the same for all its processes.
+      version: the version or step that the user gave.
+      time: when the part was complete, in seconds since 1970.
+      writers: how many processes wrote the version.
+      writer: which of them wrote this part.
+      first_row: the first row of this part's blocks.
+      data_blocks: how many blocks of data this part has.
+      table_checksum: checksum of the table of the checksums of these blocks. The table lies in the
+        blocks after the data.
+      directory_bytes: size of the directory, which is in the blocks after the table; 0 unless
+        `writer` is 0.
+      directory_checksum: checksum of the directory.
+      tree: checksum of the structure of the directory, the same in the records of all processes.
+      replicas: sums of the checksums of replicated arrays (`place.Sums`).
+    """
+
+    number: int
+    token: int
+    version: int
+    time: float
+    writers: int
+    writer: int
+    first_row: int
+    data_blocks: int
+    table_checksum: int
+    directory_bytes: int
+    directory_checksum: int
+    tree: int
+    replicas: tuple[int, ...]
+
+    _FORMAT = struct.Struct(f"<QQqdIIQQQQQQ{REPLICA_SUMS}Q")
+
+    @property
+    def table_blocks(self) -> int:
+        """How many blocks the checksums take."""
+        return table_blocks(self.data_blocks)
+
+    @property
+    def directory_blocks(self) -> int:
+        """How many blocks the directory takes."""
+        return blocks(self.directory_bytes)
+
+    def to_bytes(self) -> bytes:
+        """Returns the record. Its first word is the number."""
+        *fields, sums = dataclasses.astuple(self)
+        return checksum.seal(self._FORMAT.pack(*fields, *sums), RECORD_BYTES)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self | None:
+        """Reads a record. Returns None if the bytes are not a record, or are damaged."""
+        if not checksum.is_sealed(data):
+            return None
+        fields = cls._FORMAT.unpack_from(data)
+        record = cls(*(*fields[:-REPLICA_SUMS], fields[-REPLICA_SUMS:]))
+        return record if record.number else None
+
+
+Records = list[Record]  # of a version, one of each process
 
 
 @dataclasses.dataclass(frozen=True)

@@ -45,7 +45,6 @@ def open_devices(
     *,
     existing: bool = False,
     repair: bool = False,
-    least: int = layout.BLOCK_BYTES,
 ) -> Devices:
     """Maps the memory, and writes superblocks if all of it is new.
 
@@ -56,7 +55,6 @@ def open_devices(
       parity: 0 or 1; None takes the value in the superblock, and 0 in new memory.
       existing: whether new memory is an error. Nothing is created then.
       repair: whether to create lost paths again.
-      least: bytes that each device must have for sections.
 
     Raises:
       PoolError: the memory cannot be mapped.
@@ -66,7 +64,7 @@ def open_devices(
     spec = spec_of(where)
     _check_parity(where, spec, parity)
     mode = "repair" if repair else "existing" if existing else "normal"
-    core = _open_core(where, spec, mode, least)
+    core = _open_core(where, spec, mode)
     found, problems, blank = superblocks.read(core)
     if parity is None:
         parity = next(iter(found.values())).parity if found else 0
@@ -147,7 +145,7 @@ def format_devices(where: str, parity: int) -> Devices:
     """
     spec = spec_of(where)
     _check_parity(where, spec, parity)
-    core = _open_core(where, spec, "format", layout.BLOCK_BYTES)
+    core = _open_core(where, spec, "format")
     cleared = Devices(where, core, parity, spec.coherence == "coherent")
     for device in range(core.num_devices):
         cleared.write(device, 0, bytes(layout.SECTIONS_OFFSET))
@@ -156,16 +154,14 @@ def format_devices(where: str, parity: int) -> Devices:
     return open_devices(where, parity)
 
 
-def _open_core(
-    where: str, spec: pool_uri.PoolSpec, mode: str, least: int
-) -> _core.PersistentMemory:
+def _open_core(where: str, spec: pool_uri.PoolSpec, mode: str) -> _core.PersistentMemory:
     try:
         return _core.PersistentMemory.open(
             spec.for_core(),
             magic=layout.MAGIC.decode(),
             magic_offsets=layout.SUPERBLOCK_OFFSETS,
             mode=mode,
-            least_bytes=0 if mode == "existing" else layout.SECTIONS_OFFSET + least,
+            least_bytes=0 if mode == "existing" else layout.SECTIONS_OFFSET + layout.BLOCK_BYTES,
             dead_after=configuration.from_environment().heartbeat_timeout,
         )
     except errors.PoolNotFoundError as error:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from jax_cxl._store.memory import checksum, layout, stripes
-from jax_cxl._store.memory.record import Record
+from jax_cxl._store.memory.layout import Record
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import restoring
 

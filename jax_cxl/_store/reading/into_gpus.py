@@ -15,7 +15,6 @@ import numpy as np
 from jax_cxl import errors
 from jax_cxl._store import frameworks
 from jax_cxl._store.memory import layout
-from jax_cxl._store.reading import validity
 from jax_cxl._store.reading.restoring import Reader
 from jax_cxl._store.trees import leaves, place, tensors
 
@@ -75,7 +74,7 @@ class Copies:
         if self._on_host:
             reader = self._reader_of()
             section, records = reader.stripes[0].section, reader.records
-            if validity.version(section, records[0].number) != records:
+            if section.version(records[0].number) != records:
                 raise errors.StoreError(
                     f"{section.text_of(records[0].version)} was overwritten while it was read,"
                     " because this process was stopped for a time: read again"

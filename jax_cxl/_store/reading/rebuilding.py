@@ -10,7 +10,7 @@ from jax_cxl._store import frameworks
 from jax_cxl._store.reading.restoring import Reader
 from jax_cxl._store.reading.reusing import Arrays
 from jax_cxl._store.reading.sources import MisfitError as MisfitError, Source, check_fits
-from jax_cxl._store.trees import collector, flatten, leaves, names, pytrees
+from jax_cxl._store.trees import flatten, leaves, names, pytrees
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Wanted:
     structure: Any
 
 
-@collector.paused()
+@pytrees.collector_paused()
 def wanted(like: Any) -> Wanted:
     """Splits a tree into its leaves.
 
@@ -43,7 +43,7 @@ def wanted(like: Any) -> Wanted:
     return Wanted(asked, flat, structure)
 
 
-@collector.paused()
+@pytrees.collector_paused()
 def rebuild(
     of: Wanted,
     reader: Reader,

@@ -5,11 +5,11 @@ import logging
 from collections.abc import Callable, Sequence
 
 from jax_cxl import errors
-from jax_cxl._store.memory import begun, catalog, layout, superblocks
+from jax_cxl._store.memory import catalog, layout, superblocks
 from jax_cxl._store.memory.devices import Devices
-from jax_cxl._store.memory.record import Record
+from jax_cxl._store.memory.layout import Record
 from jax_cxl._store.memory.section import Section
-from jax_cxl._store.reading import examining, restoring, validity
+from jax_cxl._store.reading import examining, restoring
 
 Gather = Callable[[list[int]], list[tuple[int, ...]]]
 
@@ -54,7 +54,7 @@ def repair(
         devices.write(device, offset, bytes(layout.SESSION_BYTES))
         written += 1
     for section in sections if share == 0 else ():
-        for device, offset, word in begun.damaged(section):
+        for device, offset, word in section.damaged_numbers():
             devices.store_word(device, offset, word)
             written += 1
     if not devices.parity:
@@ -89,7 +89,7 @@ def _repair_section(
     Returns how many blocks and records this process has written, and the names of the versions that
     stay damaged.
     """
-    found = validity.all_valid(section)
+    found = section.all_valid()
     if share == 0:
         # A blank device may be one that was missing for a time, and have records of older versions.
         # They must not be taken for records of the present versions.

@@ -15,9 +15,9 @@ import numpy as np
 
 from jax_cxl import errors
 from jax_cxl._store.memory import layout, stripes
-from jax_cxl._store.memory.record import Record
+from jax_cxl._store.memory.layout import Record
 from jax_cxl._store.memory.section import Section
-from jax_cxl._store.trees import collector, leaves, place
+from jax_cxl._store.trees import leaves, place, pytrees
 
 _RUN = 4  # Blocks that a thread reads at a time.
 _KEPT_BLOCKS = 16  # Cached, so that a block with parts of several leaves is read once.
@@ -49,7 +49,7 @@ class Reader:
         readers that `follow` returns share it.
     """
 
-    @collector.paused()
+    @pytrees.collector_paused()
     def __init__(self, section: Section, records: list[Record], known: Known | None = None):
         """Reads the directory.
 

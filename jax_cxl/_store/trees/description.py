@@ -8,11 +8,17 @@ from typing import Any
 
 from jax_cxl import errors
 from jax_cxl._store import agreement
-from jax_cxl._store.memory import checksum
+from jax_cxl._store.memory import checksum, layout
 from jax_cxl._store.trees import leaves, place
 from jax_cxl._store.trees.leaves import Leaf
 
 _ABSENT = "no leaf"
+# Bytes reserved for Python values. The values change from step to step, but the memory that a tree
+# needs should not.
+_ROOM_FOR_VALUES = 4096
+# Python values with at most this many characters of JSON certainly fit into `_ROOM_FOR_VALUES`,
+# however well zlib compresses the text around them.
+_SHORT_VALUES = 512
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,6 +61,19 @@ class Description:
     @functools.cached_property
     def _placements(self) -> dict[int, place.Placement]:
         return {}
+
+    def section_bytes(self, values: Sequence[Any], geometry: layout.Geometry) -> int:
+        """Returns how many bytes of each device a section needs for versions of this tree.
+
+        Args:
+          values: the Python values of the tree.
+          geometry: geometry of the section. Its start and end do not matter.
+        """
+        directory_bytes = self.directory_bytes + _ROOM_FOR_VALUES
+        if len(leaves.values_text(values)) > _SHORT_VALUES:
+            directory_bytes = max(directory_bytes, len(self.directory(values)))
+        placement = self.placement(geometry.blocks_per_row)
+        return geometry.bytes_for(placement.total_rows(directory_bytes))
 
     def placement(self, blocks_per_row: int) -> place.Placement:
         """Returns where the bytes of the tree go."""

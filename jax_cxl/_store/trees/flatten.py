@@ -75,7 +75,7 @@ class Flattener:
           TypeError: a leaf is something else, or two leaves have the same name.
         """
         found, structure = pytrees.flatten(tree)
-        if any(map(tensors.is_tensor, found)):
+        if frameworks.torch() and any(map(tensors.is_tensor, found)):
             found = [tensors.to_save(x) if tensors.is_tensor(x) else x for x in found]
             tree = structure.unflatten(found)
         forms = _forms(found)

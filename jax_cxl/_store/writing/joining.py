@@ -20,9 +20,9 @@ import numpy as np
 
 from jax_cxl import _compat, _core
 from jax_cxl._job import platforms
+from jax_cxl._store.writing import shard_bytes
 
 _MOST_BYTES = 16384  # of an array on a device. To copy more takes longer than to view it.
-_FEWEST = 250  # Fewer arrays are not worth the time to compile a program.
 _TOGETHER = 1000  # The time to compile a program grows faster than the number of its arrays.
 _TARGET = "jax_cxl_join"
 
@@ -120,7 +120,7 @@ def _groups(forms: Mapping[int, Any], shards: Sequence[tuple[int, int]]) -> list
     layouts = functools.cache(_usual_layout)
     made = []
     for devices, members in found.items():
-        if len(members) < _FEWEST:
+        if len(members) < shard_bytes.FEWEST_JOINED:
             continue
         members.sort()  # Groups of arrays of the same sizes share a program.
         for start in range(0, len(members), _TOGETHER):

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from jax_cxl import errors
 from jax_cxl._store import agreement
 from jax_cxl._store.memory import opening
-from jax_cxl._store.writing import fence
+from jax_cxl._store.memory.section import DeletedError, OvertakenError
 
 # Errors that end a publisher. All processes raise the same kind, so that the publisher ends on all.
-_KINDS = {kind.__name__: kind for kind in (fence.OvertakenError, fence.DeletedError)}
+_KINDS = {kind.__name__: kind for kind in (OvertakenError, DeletedError)}
 
 
 def raise_first(

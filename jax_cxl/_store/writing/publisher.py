@@ -13,10 +13,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from jax_cxl import errors
 from jax_cxl._job import configuration
 from jax_cxl._store import agreement, arguments
-from jax_cxl._store.memory import begun, catalog
-from jax_cxl._store.memory.section import Section
-from jax_cxl._store.reading import validity
-from jax_cxl._store.trees import collector, flatten, replicas, sizes
+from jax_cxl._store.memory import catalog, opening
+from jax_cxl._store.memory.layout import Claim
+from jax_cxl._store.memory.section import OvertakenError, Section, differing
+from jax_cxl._store.trees import flatten, place, pytrees
 from jax_cxl._store.trees.description import Description
 from jax_cxl._store.writing import fence, problems, saving, streaming
 from jax_cxl._store.writing.save_agreement import SaveAgreement
@@ -52,38 +52,34 @@ class Publisher:
         self,
         section: Section | None,
         problem: Exception | None = None,
-        *,
-        shared: bool,
-        advice: Callable[[int], str],
     ):
         """Makes a publisher for a section.
 
         Args:
           section: the section; None if it could not be opened.
           problem: why it could not be opened.
-          shared: whether other jobs read the versions. If so, shards stay whole, so that other jobs
-            can view them, and it is an error if another living job saves under the name. If not,
-            this job takes the place of a job that saves under the name.
-          advice: takes the bytes that a tree needs, and returns what to do, for messages.
         """
         self._section, self._problem = section, problem
-        self._shared, self._advice = shared, advice
+        # Whether other jobs read the versions. If so, shards stay whole, so that other jobs can
+        # view them, and it is an error if another living job saves under the name. If not, this job
+        # takes the place of a job that saves under the name.
+        self._shared = section is None or section.what == "version"
         self._lock = threading.RLock()
         self._closed = False
         self._threads = concurrent.futures.ThreadPoolExecutor(1, "jax_cxl store")
-        self._flattener = flatten.Flattener(whole=shared)
+        self._flattener = flatten.Flattener(whole=self._shared)
         # For the last tree: the description that all processes agreed on, the description of this
         # process, and what this process writes.
         self._selection: tuple[Description, Description, saving.Selection] | None = None
         self._saving: concurrent.futures.Future[None] | None = None
         self._agreement: SaveAgreement | None = None
         self._version = -1  # the last one
-        self._overtaken: fence.OvertakenError | None = None  # why this job can no longer save
+        self._overtaken: OvertakenError | None = None  # why this job can no longer save
         self.last = 0
         self.token = 0  # of the last save
         self._agreed = 0  # value of `last` when the processes agreed
         self._incarnation = 0  # last claim of the section when the processes agreed
-        self._own_claim: fence.Claim | None = None  # the last one that this process has written
+        self._own_claim: Claim | None = None  # the last one that this process has written
         self._base = 0  # number of the version from which the job continues; 0: none
         self._newest = 0  # number of the newest valid version; 0: none
         self._newest_version = -1  # the newest valid version when the processes agreed; -1: none
@@ -106,11 +102,16 @@ class Publisher:
     def section(self, section: Section) -> None:
         self._section, self._problem = section, None
 
+    @property
+    def is_absent(self) -> bool:
+        """Whether there was no such name when this publisher was made."""
+        return isinstance(self._problem, opening.AbsentError)
+
     @_one_thread
     def save(self, version: int | None, tree: Any, *, copy: bool) -> int:
         """Saves a tree while the program continues; returns the version. See `Snapshots.save`."""
 
-        @collector.paused()
+        @pytrees.collector_paused()
         def flat(writers: tuple[int, ...]) -> flatten.Flat:
             arguments.check_bool("copy", copy)
             made = self._flattener.flatten(tree, writers)
@@ -118,7 +119,7 @@ class Publisher:
             flatten.wait_for_values(made)
             return made
 
-        @collector.paused()
+        @pytrees.collector_paused()
         def batches(tree: flatten.Flat, selection: saving.Selection) -> list[saving.Batch]:
             return [selection.hold(dict(enumerate(tree.arrays)), copy)]
 
@@ -188,8 +189,8 @@ class Publisher:
                 raise problem
             assert version is not None
             description = together.agree(flat, version)
-            needed = sizes.section_bytes(description, flat.values, section.geometry)
-            section.check_room(needed, self._advice)
+            needed = description.section_bytes(flat.values, section.geometry)
+            section.check_room(needed)
             old, number = together.number(functools.partial(self._begin, version))
             selection = self._select(flat, description, together.own)
             flat = flatten.Flat(description, flat.arrays, flat.values)
@@ -250,8 +251,8 @@ class Publisher:
         finally:
             self._threads.shutdown()
         claim, section = self._own_claim, self._section
-        if claim and section and (not self._saving or validity.complete(section, self.last)):
-            claim.release(section)
+        if claim and section and (not self._saving or section.complete(self.last)):
+            fence.release(section, claim)
 
     def agree(self, operation: str, problem: Exception | None = None) -> SaveAgreement:
         """All processes agree on a token and on the number of the last save, or all raise.
@@ -275,7 +276,7 @@ class Publisher:
         if self._section is not None:
             geometry = self._section.geometry
             # A lost process may have begun a save that no other process has begun.
-            last = max(last, validity.last_number(self._section))
+            last = max(last, self._section.last_number())
             claimed = fence.newest(self._section)
         words = json.dumps([operation, str(geometry), problems.in_words(problem)]).encode()
         told = agreement.gather([last, secrets.randbits(63) | 1, claimed, zlib.crc32(words)])
@@ -286,12 +287,12 @@ class Publisher:
         self.last = self._agreed = max(lasts)
         section = self.section
         self._incarnation, section.claim = max(claims), None
-        found = validity.all_valid(section)[:1]
-        current = catalog.is_current(section.devices, section.entry)
+        found = section.all_valid()[:1]
+        current = section.is_current()
         # Another job may publish meanwhile, so all take what the first process has found.
         numbers = (found[0][0].number, found[0][0].version + 1) if found else (0, 0)
         # The number of a version stays used if its records were damaged.
-        used = begun.last_version(section) + 1
+        used = section.last_begun_version() + 1
         known = agreement.gather([section.entry.identity, current, *numbers, used])
         self._newest, self._newest_version = known[0][2], known[0][3] - 1
         for process, (identity, *_) in zip(writers, known, strict=True):
@@ -335,8 +336,8 @@ class Publisher:
             except errors.CxlError as error:
                 problem = error
         told = problems.raise_first(together.writers, problem, "could not save", fields)
-        section.claim = fence.Claim.from_bytes(told[0])
-        if section.claim not in fence._all_claims(section):
+        section.claim = Claim.from_bytes(told[0])
+        if section.claim not in section.claims():
             raise errors.StoreError(
                 f"{section.text} is not the same memory on processes {together.writers[0]} and"
                 f" {together.writers[together.own]}: name the same memory on all processes"
@@ -383,8 +384,8 @@ class Publisher:
             return
         self._saving.result()
         together.wait(self._not_written, timeout, f"written their parts of a {self.section.what}")
-        records = validity.complete(self.section, self.last)
-        if records and (columns := replicas.differing(records)):
+        records = self.section.complete(self.last)
+        if records and (columns := differing(records)):
             raise errors.MismatchError(
                 f"{self.section.text_of(records[0].version)} is not valid, because devices that"
                 f" share a replicated array hold different values: {self._names(columns)}. Make the"
@@ -397,12 +398,12 @@ class Publisher:
     def _names(self, columns: list[int]) -> str:
         """Returns the names of the leaves whose copies differ."""
         assert self._selection is not None
-        found = replicas.names(self._selection[0].leaves, columns)
+        found = place.copied_leaves(self._selection[0].leaves, columns)
         return found[0] if len(found) == 1 else f"one of {', '.join(found[:8])}"
 
     def _not_written(self) -> Sequence[int]:
         """Returns the processes that have not written their parts of the last save."""
-        if validity.complete(self.section, self.last):
+        if self.section.complete(self.last):
             return []
         assert self._agreement is not None
         return [
@@ -420,12 +421,12 @@ class Publisher:
         """Tells the others why this process cannot save. All agree again before the next save."""
         # Keep the error only if this job has claimed the name. A job that could not claim a shared
         # name may publish it once the other job has ended.
-        if isinstance(error, fence.OvertakenError) and (self.section.claim or not self._shared):
+        if isinstance(error, OvertakenError) and (self.section.claim or not self._shared):
             self._overtaken = error
         together.fail(error)
         self._agreement = None
 
-    @collector.paused()
+    @pytrees.collector_paused()
     def _select(self, flat: flatten.Flat, description: Description, own: int) -> saving.Selection:
         """Returns what this process writes.
 

@@ -12,11 +12,11 @@ import numpy as np
 from jax_cxl import errors
 from jax_cxl._store import frameworks
 from jax_cxl._store.memory import checksum, layout, stripes
-from jax_cxl._store.memory.record import Record
+from jax_cxl._store.memory.layout import Record
 from jax_cxl._store.memory.section import Section
-from jax_cxl._store.trees import flatten, leaves, place, replicas
+from jax_cxl._store.trees import flatten, leaves, place
 from jax_cxl._store.trees.description import Description
-from jax_cxl._store.writing import device_copies
+from jax_cxl._store.writing import device_copies, shard_bytes
 from jax_cxl._store.writing.shard_bytes import (
     DeviceBytes,
     DeviceSum,
@@ -52,7 +52,7 @@ class Batch:
     """
 
     parts: Iterable[tuple[place.Part, Bytes | DeviceBytes]]
-    copies: Iterable[tuple[replicas.Copy, HostBytes | DeviceSum]]
+    copies: Iterable[tuple[place.Copy, HostBytes | DeviceSum]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Save:
         )
         table = np.zeros(data_blocks, np.uint64)
         output = _Output(own, known)
-        sums = replicas.Sums()
+        sums = place.Sums()
         batches = _summed(self.batches, sums)
         if self.on_device:
             device_copies.write_data(own, batches, table)
@@ -209,7 +209,7 @@ class Save:
         return table.view(np.uint64)
 
 
-def _summed(batches: Iterable[Batch], sums: replicas.Sums) -> Iterator[Batch]:
+def _summed(batches: Iterable[Batch], sums: place.Sums) -> Iterator[Batch]:
     """Adds the checksums of each batch to the sums once the batch has been written."""
     for batch in batches:
         yield batch
@@ -302,9 +302,9 @@ class Selection:
         self.on_device = any(map(is_on_gpu, flat.arrays))
         # The parts of each leaf, each with the position of its device among this process's devices.
         self._parts: dict[int, list[tuple[place.Part, int]]] = {}
-        self._copies: dict[int, list[tuple[replicas.Copy, int]]] = {}
+        self._copies: dict[int, list[tuple[place.Copy, int]]] = {}
         wanted: Any = (part for part in placement.parts if part.writer == writer)
-        for what in (*wanted, *replicas.copies(of_leaves, writer)):
+        for what in (*wanted, *place.copies(of_leaves, writer)):
             leaf = of_leaves[what.leaf]
             index = leaf.shards[what.shard].index
             position = _position(flat.arrays[what.leaf], index[leaf.local :], what.holder)
@@ -334,7 +334,8 @@ class Selection:
                 list(zip((of for of, _ in copies), sums, strict=True)),
             )
         views = self._views(arrays)
-        if is_known and self._joiner is None and frameworks.jax():
+        many = len(self._chosen.shards) >= shard_bytes.FEWEST_JOINED
+        if is_known and many and self._joiner is None and frameworks.jax():
             from jax_cxl._store.writing import joining
 
             # This is the second save of arrays like these, so more will follow.
@@ -386,7 +387,7 @@ class _Chosen:
     leaves: list[int]
     shards: list[tuple[int, int]]
     parts: list[tuple[place.Part, int]]
-    copies: list[tuple[replicas.Copy, int]]
+    copies: list[tuple[place.Copy, int]]
 
 
 def _shard(arrays: Mapping[int, Any], leaf: int, position: int) -> Any:

@@ -24,7 +24,7 @@ import numpy as np
 
 from jax_cxl import errors
 from jax_cxl._store import agreement
-from jax_cxl._store.memory import checksum
+from jax_cxl._store.memory import checksum, layout
 from jax_cxl._store.writing import fence
 from jax_cxl._store.writing.problems import raise_first
 from jax_cxl._table.columns import Column
@@ -53,7 +53,7 @@ class Steps:
         """Lets other jobs change the table."""
         section = self._region.section
         if section.claim is not None and self._own == 0:
-            section.claim.release(section)
+            fence.release(section, section.claim)
         section.claim = None
 
     def take(self, prepare: Callable[[], tuple[np.ndarray, np.ndarray]], rule: Rule) -> int:
@@ -93,15 +93,15 @@ class Steps:
     def _claim(self) -> None:
         section = self._region.section
 
-        def claim() -> tuple[int, ...]:
+        def claim() -> bytes:
             if self._own != 0:
-                return (0,) * fence.Claim.NUM_FIELDS
+                return b""
             fence.take_alone(section)
             assert section.claim is not None
             self._complete()
-            return section.claim.numbers()
+            return section.claim.to_bytes()
 
-        section.claim = fence.Claim(*agreement.gather(self._together(claim))[0])
+        section.claim = layout.Claim.from_bytes(agreement.gather_bytes(self._together(claim))[0])
 
     def _complete(self) -> None:
         """Copies into the table the new rows of a step that an earlier job has committed."""

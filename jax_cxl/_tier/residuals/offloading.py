@@ -10,7 +10,7 @@ from jax.extend import core
 
 from jax_cxl import _core
 from jax_cxl._store import arguments
-from jax_cxl._store.store import Store
+from jax_cxl._store.store import Store, names_of
 from jax_cxl._tier.residuals import names as named_values
 from jax_cxl._tier.residuals.primitives import Value, offload_p
 from jax_cxl._tier.residuals.rings import Ring
@@ -71,8 +71,7 @@ def offload_residuals(
     """
     if not callable(f):
         raise TypeError(f"f={f!r} must be a function")
-    if not isinstance(store, Store):
-        raise TypeError(f"store={store!r} must be a jax_cxl.Store")
+    names_of(store)
     count = arguments.whole("calls", calls)
     if count < 1:
         raise ValueError(f"calls={calls} must be at least 1")
@@ -183,5 +182,5 @@ class _Offloaded:
             f"the residuals {', '.join(texts)} of {self.calls} calls need {needed} bytes for each"
             " device"
         )
-        self._rings.append(Ring(self.store._made(), needed, what))
+        self._rings.append(Ring(names_of(self.store).made(), needed, what))
         return self._rings[-1]

@@ -109,7 +109,7 @@ def main(_) -> None:
             deadly.say(step=state.step, loss=text)
         if dies and in_update and state.step == begun + at_step:
             tell = functools.partial(tell_of_death, "in an update")
-            devices = store._devices
+            devices = store._names.devices()
             devices.core = deadly.DeadlyMemory(devices.core, deadly.Deaths(writes, tell))
         params, state = training.optimizer.step(params, gradients, state)
         if jax.process_index() == 0:
