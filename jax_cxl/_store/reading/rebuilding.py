@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from jax_cxl._store import frameworks
-from jax_cxl._store.reading.restoring import Reader
+from jax_cxl._store.reading.restoring import MisfitError as MisfitError, Reader
 from jax_cxl._store.reading.reusing import Arrays
-from jax_cxl._store.reading.sources import MisfitError as MisfitError, Source, check_fits
+from jax_cxl._store.reading.sources import Source, check_fits
 from jax_cxl._store.trees import flatten, leaves, names, pytrees
 
 

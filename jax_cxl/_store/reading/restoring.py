@@ -23,6 +23,10 @@ _RUN = 4  # Blocks that a thread reads at a time.
 _KEPT_BLOCKS = 16  # Cached, so that a block with parts of several leaves is read once.
 
 
+class MisfitError(errors.StoreError):
+    """What the caller wants is not what was saved. Nothing is damaged."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Known:
     """What a process keeps of a version that it has read, to compare it with a later version.

@@ -11,15 +11,13 @@ import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from jax_cxl._store.reading.restoring import Known, Reader
+from jax_cxl._store.reading.targets import Filled
 from jax_cxl._store.trees import leaves, pytrees
-
-if TYPE_CHECKING:
-    from jax_cxl._store.reading.targets import Filled
 
 
 class Reusable:
@@ -30,7 +28,7 @@ class Reusable:
     """
 
     def __init__(
-        self, known: Known | None, arrays: Mapping[str, Any], filled: "Filled | None" = None
+        self, known: Known | None, arrays: Mapping[str, Any], filled: Filled | None = None
     ):
         """Notes what has been read.
 

@@ -6,14 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from jax_cxl import errors
-from jax_cxl._store.reading.restoring import Reader
+from jax_cxl._store.reading.restoring import MisfitError, Reader
 from jax_cxl._store.reading.reusing import Arrays
 from jax_cxl._store.trees import leaves
-
-
-class MisfitError(errors.StoreError):
-    """What the caller wants is not what was saved. Nothing is damaged."""
 
 
 def check_fits(leaf: leaves.Leaf, like: Any) -> None:
