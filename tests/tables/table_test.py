@@ -105,7 +105,7 @@ class SourcesTest(StoreCase):
         self.create(rows)
 
     def test_scales_that_do_not_fit(self):
-        self.store._made()
+        self.store._names.made()
         for shape, scales in (
             ((8, 4), np.ones(7, np.float32)),
             ((8, 4), np.ones(8, np.int32)),

@@ -516,7 +516,7 @@ class RefusedTest(_Test):
         optimizer.wait()
         # The first three blocks have the parameters.
         offset = optimizer._publisher.section.geometry.row(state.number, 4) + 100
-        store._devices.core.write(0, offset, np.full(1, 77, np.uint8))
+        store._names.devices().core.write(0, offset, np.full(1, 77, np.uint8))
         with self.assertLogs("jax_cxl", "WARNING") as logs:
             _, state = optimizer.restore_latest(params)
         self.assertEqual(state.step, 1)
