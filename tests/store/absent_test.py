@@ -57,6 +57,13 @@ class AbsentTest(parameterized.TestCase):
             self.assertEqual(other.latest(), 3)
             np.testing.assert_array_equal(other.restore(3, {"x": X})["x"], X)
 
+    def test_a_store_of_another_size(self):
+        with jax_cxl.Store(self.where) as store:
+            store.publish("a", {"x": X})
+        larger = jax_cxl.Store(self.where.replace("32MiB", "64MiB"))
+        with self.assertRaisesRegex(jax_cxl.StoreError, "has 32 MiB .*or made with another size="):
+            larger.publish("b", {"x": X})
+
     def test_a_store_without_snapshots(self):
         with jax_cxl.Store(self.where) as store:
             store.publish("a", {"x": X})

@@ -148,7 +148,8 @@ void FindLost(std::vector<KeptPath>& paths) {
     const uint64_t end = path.piece.offset + path.piece.bytes;
     if (path.file && IsFile(path) && path.file->Size() < end)
       path.lost = path.path + " has " + FormatBytes(path.file->Size()) +
-                  ", not " + FormatBytes(end);
+                  ", not " + FormatBytes(end) +
+                  ": it was cut short, or made with another size=";
   }
 }
 

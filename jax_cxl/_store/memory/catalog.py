@@ -330,7 +330,7 @@ def _place(devices: Devices, name: str, size: int) -> tuple[int, int]:
             return start, start + size
     raise errors.PoolTooSmallError(
         f"{devices.where!r} is full: {name!r} needs {size} bytes of each path, and the largest gap"
-        f" has {largest}. Delete names, or make the store larger"
+        f" has {largest}. Delete names, or delete the store and make a larger one"
     )
 
 
