@@ -188,6 +188,9 @@ class LostMemoryTest(harness.StoreTest):
             with self.assertRaisesRegex(jax_cxl.StoreError, f"arrays in {lost}, which was lost"):
                 call()
         np.testing.assert_array_equal(store.read("tree").tree["w"], data)
+        devices = store._names.devices()
+        (number,) = devices.lost
+        self.assertEqual(devices.load_word(number, 0), 0, "a lost word counts as empty")
 
     def test_arrays_over_the_memory(self):
         of = self.open(*_SUMS.values())

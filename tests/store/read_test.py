@@ -40,6 +40,12 @@ class ReadTest(harness.StoreTest):
             self.assertEqual(listed[1].versions[:2], (10, 9))
             self.assertEqual(store.publish("policy", harness.tree(0)), 11, "the next number")
 
+    def test_a_version_prints_its_number_and_tree(self):
+        with self.open() as store:
+            store.publish("a", {"x": 7})
+            store.flush("a")
+            self.assertEqual(repr(store.read("a")), "Version(version=0, tree={'x': 7})")
+
     def test_a_version_that_is_completed_while_a_reader_looks(self):
         with self.open() as store:
             self.publish(store, "a", 3)

@@ -114,6 +114,7 @@ class SourcesTest(StoreCase):
             ((8, 4), np.ones((8, 0), np.float32)),
             ((8, 4), np.ones((8, 2, 2), np.float32)),
             ((8, 6, 4), np.ones((8, 3, 2), np.float32)),
+            ((8, 6, 4), np.ones((8, 6, 0), np.float32)),
             ((8,), np.ones((8, 1), np.float32)),
         ):
             with self.assertRaisesRegex(ValueError, "scales of .* do not fit rows of", msg=scales):
@@ -121,6 +122,24 @@ class SourcesTest(StoreCase):
         with self.assertRaisesRegex(ValueError, "do not fit rows of complex64"):
             self.create(np.zeros((8, 4), np.complex64), scales=np.ones(8, np.float32))
         self.assertEmpty(self.store.list())
+
+    def test_a_file_of_several_blocks(self):
+        first, second = random_rows((7, 3), "float32"), random_rows((5, 3), "float32")
+        path = self.folder / "rows.safetensors"
+        _safetensors(path, {"first": first, "second": second})
+        with mock.patch.object(sources, "_BLOCK_BYTES", 24):
+            blocks = list(sources.of(str(path), tensor="first").blocks)
+        self.assertEqual([len(block) for block in blocks], [2, 2, 2, 1])
+        np.testing.assert_array_equal(np.concatenate(blocks), first)
+
+    def test_columns_are_equal_if_they_are_the_same_rows(self):
+        self.create(random_rows((8, 4), "float32"), name="a")
+        self.create(random_rows((8, 4), "float32"), name="b")
+        a, again, b = (
+            jax_cxl.Table.open(self.store, name)._columns["rows"] for name in ("a", "a", "b")
+        )
+        self.assertEqual((a, hash(a)), (again, hash(again)))
+        self.assertNotEqual(a, b)
 
     def test_dtypes_of_safetensors(self):
         names = (

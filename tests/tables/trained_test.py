@@ -176,6 +176,16 @@ class StepsTest(StoreCase):
         )
         self.assertEqual([x.shape for x in none], [(0,), (0, 2)])
 
+    def test_complex_numbers_lose_their_imaginary_part_only_if_they_must(self):
+        x = np.array([1 + 2j, 3j], np.complex64)
+        for dtype, expected in (
+            ("complex64", [1 + 2j, 3j]),
+            ("complex128", [1 + 2j, 3j]),
+            ("float32", [1, 0]),
+            ("bool", [True, True]),
+        ):
+            self.assert_bits(merging.converted(x, np.dtype(dtype)), np.array(expected, dtype))
+
     def test_the_rule_gets_sums_in_a_wide_dtype(self):
         for dtype, of_gradients, expected in (
             ("bfloat16", "bfloat16", "float32"),
