@@ -19,7 +19,7 @@ namespace {
 constexpr uint64_t kExchangeKey = 0x65786368616e6765;
 // Each poll reads a cache line of each member. The checks read more, and the
 // clock.
-constexpr int kPollsPerCheck = 64;
+constexpr int kPollsPerExchangeCheck = 64;
 // The stall detector learns of waits that take longer.
 constexpr double kNotedWaitS = 0.05;
 // Limits what other members can cost this rank: how many exchanges they are
@@ -41,10 +41,6 @@ uint64_t IdentityOf(std::string_view topic, uint64_t count) {
   for (const char byte : topic) add(static_cast<unsigned char>(byte));
   for (int bit = 0; bit < 64; bit += 8) add(count >> bit & 0xff);
   return hash;
-}
-
-double Seconds(Clock::duration duration) {
-  return std::chrono::duration<double>(duration).count();
 }
 
 }  // namespace
@@ -108,7 +104,7 @@ Result<std::vector<std::string>> Exchange::AllGather(
         backoff.Reset();
         continue;
       }
-      if (timeout_s == 0 || ++polls % kPollsPerCheck == 0 ||
+      if (timeout_s == 0 || ++polls % kPollsPerExchangeCheck == 0 ||
           !backoff.spinning()) {
         const double waited = Seconds(peers_->AwakeTime() - start);
         Status status = Check(message, *meeting, after_error);

@@ -60,9 +60,8 @@ class AbsentTest(parameterized.TestCase):
     def test_a_store_of_another_size(self):
         with jax_cxl.Store(self.where) as store:
             store.publish("a", {"x": X})
-        larger = jax_cxl.Store(self.where.replace("32MiB", "64MiB"))
         with self.assertRaisesRegex(jax_cxl.StoreError, "has 32 MiB .*or made with another size="):
-            larger.publish("b", {"x": X})
+            jax_cxl.Store(self.where.replace("32MiB", "64MiB")).publish("b", {"x": X})
 
     def test_a_store_without_snapshots(self):
         with jax_cxl.Store(self.where) as store:

@@ -22,6 +22,10 @@ namespace jax_cxl::comm {
 
 using Clock = std::chrono::steady_clock;
 
+inline double Seconds(Clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
 // The ranks of one communicator, in the order of the communicator. A rank is
 // the index of a device among all devices of the job.
 struct Group {

@@ -17,10 +17,6 @@ namespace {
 // that in the meantime, and the failure of the other rank does not count.
 constexpr double kOwnFailureS = 1;
 
-double Seconds(Clock::duration duration) {
-  return std::chrono::duration<double>(duration).count();
-}
-
 double Rounded(double seconds) { return std::round(10 * seconds) / 10; }
 
 std::string Silent(double seconds) {

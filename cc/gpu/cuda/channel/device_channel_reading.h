@@ -2,17 +2,10 @@
 #define JAX_CXL_GPU_CUDA_CHANNEL_DEVICE_CHANNEL_READING_H_
 
 #include <atomic>
-#include <chrono>
 
-#include "cc/comm/call/call.h"
-
-// Functions for clocks and for words that devices write. Both the enqueuing
+// Functions for words that devices write. Both the enqueuing
 // side and the checking side of DeviceChannel use them.
 namespace jax_cxl::comm {
-
-inline double Seconds(Clock::duration duration) {
-  return std::chrono::duration<double>(duration).count();
-}
 
 // Reads a word that a device writes.
 template <typename T>
