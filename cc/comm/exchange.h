@@ -76,7 +76,7 @@ class Exchange {
   void Abort(const Status& status);
 
  private:
-  // A message of one member, as far as it has come.
+  // What has arrived of the message of one member.
   struct Part {
     std::string text;  // Message::what, a zero, Message::bytes
     bool whole = false;
@@ -117,7 +117,7 @@ class Exchange {
   // Returns the members for which this rank waits.
   std::vector<int> Missing(const Meeting& meeting) const;
   std::string Name(int member) const;
-  // Tells the stall detector for whom this rank waits.
+  // Tells the stall detector which ranks this rank waits for.
   std::shared_ptr<std::atomic<bool>> NoteWait(const Message& message,
                                               const Meeting& meeting) const;
 

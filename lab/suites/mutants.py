@@ -7,7 +7,7 @@ Each mutant is one change that cosmic-ray makes in a copy of the checkout: of an
 or a condition, in operations, the lowering, the store, tables, the tier or the takeover. For each
 mutant, the script first runs those tests of one process that execute the changed statement. The
 mutant survives if all of them pass. After that, for each survivor, the script runs the tests that
-start jobs, as far as they belong to the part of the package that the mutant changes
+start jobs, if they belong to the part of the package that the mutant changes
 (mutation/choose.py). The script prints the difference of each mutant that survives these tests too.
 Such a mutant is either equivalent to the original, or a test is missing. mutation/equivalent.toml
 has the mutants that a person has judged to be equivalent.

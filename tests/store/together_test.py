@@ -1,7 +1,7 @@
 """Processes that read together, while another job acts at each single load of one of them.
 
-Threads stand in for the processes. When the other job acts, all other processes of the job have
-gone on as far as they can: they wait for the one that is overtaken, or have finished.
+Threads stand in for the processes. When the other job acts, each other process of the job either
+waits for the one that is overtaken, or has finished.
 """
 
 import concurrent.futures

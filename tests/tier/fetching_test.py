@@ -16,7 +16,7 @@ class AheadTest(absltest.TestCase):
         self.enter_context(mock.patch.object(fetching, "fetch", fetch))
         ahead = fetching.Ahead(None, [[n] for n in range(5)])
         found = [(group, len(begun)) for group in ahead]
-        # When the caller gets a group, two more have begun, because devices have room for so many.
+        # When the caller gets a group, two more have begun: devices have room for three.
         self.assertEqual(found, [([0], 3), ([1], 4), ([2], 5), ([3], 5), ([4], 5)])
 
 

@@ -37,7 +37,7 @@ class Filled:
         self._writes = {path: tensors.writes(target.given) for path, target in targets.items()}
 
     def holds(self, path: str) -> bool:
-        """Whether PyTorch has written nothing to a target since the read, as far as it counts."""
+        """Whether PyTorch has counted no write to a target since the read."""
         return tensors.writes(self.targets[path].given) == self._writes[path]
 
 
