@@ -87,7 +87,7 @@ class MismatchTest(parameterized.TestCase):
         for rank, error in caught.items():
             self.assertIn("text", error, f"rank {rank} finished")
             advice = "All ranks have to run the same programs, with the same shapes and in the same"
-            self.assertEndsWith(error["text"], f"{advice} order")
+            self.assertIn(f"{advice} order", error["text"])
             self.assertLess(error["at"][1] - began, job.SOON)
             calls = dict(zip(error["ranks"], error["calls"], strict=True))
             self.assertLen(calls, 2)

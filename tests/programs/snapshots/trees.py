@@ -71,7 +71,7 @@ def check_disagreements(snapshots, on, step):
     wrong = TypeError if odd else jax_cxl.StoreError
     raises(wrong, "['w']", snapshots.restore_latest, other)
     assert snapshots.latest() == step + 1
-    with jax_cxl.Snapshots(snapshots._where, keep=3 if odd else 2) as other:
+    with jax_cxl.Snapshots(snapshots._names.where, keep=3 if odd else 2) as other:
         raises(jax_cxl.StoreError, "keep=3", other.save, step, good)
 
 
