@@ -55,8 +55,8 @@ class Exchange {
   // What one process tells the others.
   struct Message {
     std::string_view topic;
-    std::string_view what;  // what the processes do, for messages
-    std::string_view bytes;
+    std::string_view what = {};  // what the processes do, for messages
+    std::string_view bytes = {};
   };
 
   // Returns the bytes of all members, in their order. Waits for at most

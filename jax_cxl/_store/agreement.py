@@ -1,10 +1,32 @@
 """Values that the processes of a job exchange before they save or restore."""
 
+import contextlib
+import contextvars
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from jax_cxl import _core, errors
 from jax_cxl._store import frameworks
+
+# The topic of this thread's exchanges; "" for a topic that all calls of stores share.
+_topic: contextvars.ContextVar[str] = contextvars.ContextVar("topic", default="")
+
+
+@contextlib.contextmanager
+def topic(what: str) -> Iterator[None]:
+    """Gives this thread's exchanges in a block a topic of their own.
+
+    They meet only those of blocks with the same topic. So threads may do different things in an
+    order that is not the same on all processes.
+
+    Args:
+      what: what the processes do, and with which name.
+    """
+    before = _topic.set(what)
+    try:
+        yield
+    finally:
+        _topic.reset(before)
 
 
 def processes() -> list[int]:
@@ -45,19 +67,18 @@ def gather(values: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def gather_bytes(
-    data: bytes,
-    topic: str = "store",
-    what: str = "a call of a store",
-    timeout: float | None = None,
+    data: bytes, topic: str = "", what: str = "", timeout: float | None = None
 ) -> list[bytes]:
     """Exchanges bytes. Returns the bytes of each process, in the order of `processes()`.
 
-    The arguments are those of `exchange.all_gather`.
+    The arguments are those of `exchange.all_gather`. By default the topic is that of this thread.
     """
     if not frameworks.jax():
         return [data]
     from jax_cxl._job import exchange
 
+    topic = topic or f"store: {_topic.get()}"
+    what = what or _topic.get() or "a call of a store"
     return exchange.all_gather(topic, what, data, timeout)
 
 

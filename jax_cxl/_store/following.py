@@ -135,14 +135,15 @@ def _read(
     open_memory: Callable[[], Devices], name: str, wanted: Wanted, previous: Previous | None
 ) -> Version:
     writers = agreement.processes() if wanted.together else ()
-    devices = _on_all(writers, open_memory)
-    found = read_version(
-        writers,
-        lambda: candidates(devices, name, wanted),
-        lambda: Section.find(devices, name),
-        lambda section, records: build(section, records, wanted, previous),
-        wanted.version is not None,
-    )
+    with agreement.topic(f"a read of {name!r}"):
+        devices = _on_all(writers, open_memory)
+        found = read_version(
+            writers,
+            lambda: candidates(devices, name, wanted),
+            lambda: Section.find(devices, name),
+            lambda section, records: build(section, records, wanted, previous),
+            wanted.version is not None,
+        )
     if found is None:
         raise errors.StoreError(
             f"{name!r} of {devices.where!r} has lost its last valid version: publish it again"

@@ -14,7 +14,7 @@ from jax_cxl._store.memory.layout import Records
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.trees import flatten
 from jax_cxl._store.writing import fence
-from jax_cxl._store.writing.problems import raise_first
+from jax_cxl._store.writing.problems import on_all, raise_first
 from jax_cxl._store.writing.publisher import Publisher
 
 Result = TypeVar("Result")
@@ -169,13 +169,12 @@ class Names:
             writers = agreement.processes()
             # Wait until all processes have closed their publishers.
             raise_first(writers, None, "could not delete")
-            problem: Exception | None = None
-            if writers[0] == agreement.own():
-                try:
+
+            def delete() -> None:
+                if writers[0] == agreement.own():
                     self._delete(name)
-                except errors.CxlError as error:
-                    problem = error
-            raise_first(writers, problem, "could not delete")
+
+            on_all(writers, delete, "could not delete")
 
     def close(self) -> None:
         """Closes the publishers."""
@@ -225,19 +224,20 @@ class Names:
                 texts = [f"keep={each[1]} and the name {each[2]}" for each in (told[0], other)]
                 what = "must not publish different names or different values of keep"
                 raise agreement.mismatch(writers, (0, side), texts, what)
-        section: Section | None = None
-        if writers[0] == agreement.own():
-            try:
-                size = max(needed for needed, *_ in told)
-                section = Section(devices, catalog.create(devices, name, kept, size))
-            except errors.CxlError as error:
-                problem = error
-        raise_first(writers, problem, "could not publish")
-        section = section or Section.find(devices, name)
-        if section is None:
-            problem = following.other_memory(repr(devices.where), writers)
-        raise_first(writers, problem, "could not publish")
-        assert section is not None
+
+        def create() -> Section | None:
+            if writers[0] != agreement.own():
+                return None
+            size = max(needed for needed, *_ in told)
+            return Section(devices, catalog.create(devices, name, kept, size))
+
+        def find() -> Section:
+            if (section := made or Section.find(devices, name)) is None:
+                raise following.other_memory(repr(devices.where), writers)
+            return section
+
+        made = on_all(writers, create, "could not publish")
+        section = on_all(writers, find, "could not publish")
         if keep is not None:
             _check_keep(section, keep)
         return section
@@ -272,7 +272,8 @@ def restore(
         return section, found
 
     writers, only = agreement.processes(), version is not None
-    found = following.read_version(writers, look, lambda: section, read, only)
+    with agreement.topic(f"a restore of {section.entry.name!r}"):
+        found = following.read_version(writers, look, lambda: section, read, only)
     if found is None:
         return None
     publisher.continue_from(found[0])

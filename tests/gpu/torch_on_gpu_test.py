@@ -13,15 +13,15 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "helpers"))
 import shared_folder
 
 
-def _has_gpu() -> bool:
+def _missing() -> str:
     try:
         import torch
     except ImportError:
-        return False
-    return torch.cuda.is_available()
+        return "PyTorch is not installed: pip install torch"
+    return "" if torch.cuda.is_available() else "PyTorch sees no GPU here"
 
 
-@unittest.skipUnless(_has_gpu(), "PyTorch is not installed, or sees no GPU")
+@unittest.skipIf(_missing(), _missing())
 class TorchOnGpuTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()

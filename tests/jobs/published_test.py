@@ -41,6 +41,13 @@ class StoreTest(parameterized.TestCase):
                 self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
                 self.assertEqual(ended.stdout.count("done with"), processes)
 
+    def test_threads_read_and_change_names_in_another_order_on_each_process(self):
+        with shared_folder.folder() as folder:
+            where = f"--where=file:{folder}/a?size=256MiB"
+            done = job.run("store/threads.py", where, modules=_MODULES)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertEqual(done.stdout.count("problems: []"), 2, done.stdout + done.stderr)
+
     def test_errors_of_one_process_are_errors_of_all(self):
         with shared_folder.folder() as folder:
             done = job.run(

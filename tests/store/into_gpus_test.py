@@ -12,13 +12,16 @@ from absl.testing import absltest, parameterized
 
 import jax_cxl
 from jax_cxl._job import platforms
+from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import into_gpus
 
 _MIB = harness.MIB
 _NO_MODULE = jax_cxl.CxlError("no CUDA module")
 
 
-@unittest.skipUnless(importlib.util.find_spec("torch"), "PyTorch is not installed")
+@unittest.skipUnless(
+    importlib.util.find_spec("torch"), "PyTorch is not installed: pip install torch"
+)
 class IntoGpusTest(harness.StoreTest):
     def setUp(self):
         super().setUp()
@@ -153,14 +156,28 @@ class IntoGpusTest(harness.StoreTest):
         self.tree = before
         self.assert_read(into)
 
-    def test_a_version_that_is_overwritten_meanwhile(self):
+    def test_a_version_that_is_overwritten_meanwhile_is_chosen_again(self):
         self.publish(sums=False)
-        # The process stands still after the checks, so long that its lease ends.
-        with (
-            mock.patch.object(into_gpus, "validity", mock.Mock(version=lambda *_: None)),
-            self.assertRaisesRegex(jax_cxl.StoreError, "overwritten while it was read"),
-        ):
-            self.store.read("a", into=self.into(), version=0)
+        version, compare = Section.version, into_gpus.Copies._compare
+        # Stands still once, so long that the lease ends. The check and the reader then ask whether
+        # the version is there.
+        gone = iter((True, True))
+
+        def stand_still(copies):
+            compare(copies)
+            self.enterContext(
+                mock.patch.object(
+                    Section,
+                    "version",
+                    lambda section, number: None if next(gone, False) else version(section, number),
+                )
+            )
+
+        into = self.into()
+        with mock.patch.object(into_gpus.Copies, "_compare", stand_still):
+            self.store.read("a", into=into, version=0)
+        self.assertFalse(next(gone, False), "the reader has looked twice")
+        self.assert_read(into)
 
     def test_an_error_leaves_nothing_known(self):
         self.publish()

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 from absl.testing import absltest
 
-from jax_cxl._store.reading import restoring
+from jax_cxl._store.reading import geometry
 
 
 def _slices(size):
@@ -18,7 +18,7 @@ class RunsTest(absltest.TestCase):
             x = np.arange(np.prod(shape), dtype=np.int16).reshape(shape)
             data = x.tobytes()
             for here in itertools.product(*map(_slices, shape)):
-                starts, length = restoring._runs(shape, x.itemsize, here)
+                starts, length = geometry.byte_runs(shape, x.itemsize, here)
                 runs = [data[start : start + length] for start in starts]
                 self.assertEqual(b"".join(runs), x[here].tobytes(), (shape, here))
                 # Runs that follow one another without a gap would be one run.

@@ -15,6 +15,7 @@ import numpy as np
 from jax_cxl import errors
 from jax_cxl._store import frameworks
 from jax_cxl._store.memory import layout
+from jax_cxl._store.reading import geometry
 from jax_cxl._store.reading.restoring import Reader
 from jax_cxl._store.trees import leaves, place, tensors
 
@@ -166,7 +167,7 @@ def _copy(part: Part, found: list[place.Part], copies: Copies) -> None:
     for each in found:
         own = part.reader.stripes[each.writer]
         end = each.offset + each.end - each.start
-        for blocks in _runs(part.reader.changed_blocks(each)):
+        for blocks in geometry.consecutive(part.reader.changed_blocks(each)):
             block = blocks.start
             for device, offset, count in own.runs(blocks):
                 first, last = max(each.offset, block * size), min(end, (block + count) * size)
@@ -188,14 +189,6 @@ def _through_host(part: Part) -> None:
     part.reader.forgetting().read_into(part.leaf, part.index, tensors.array(staging))
     # PyTorch uses the pinned memory again only after the copy.
     tensor.detach().copy_(staging, non_blocking=True)
-
-
-def _runs(blocks: np.ndarray | range) -> list[range]:
-    """Splits ascending block numbers into runs of consecutive numbers."""
-    if isinstance(blocks, range):
-        return [blocks] if blocks else []
-    split = np.split(blocks, np.flatnonzero(np.diff(blocks) != 1) + 1)
-    return [range(int(run[0]), int(run[-1]) + 1) for run in split if len(run)]
 
 
 @functools.cache

@@ -13,7 +13,8 @@ from jax_cxl import errors
 from jax_cxl._job import platforms
 from jax_cxl._store.memory import dlpack, layout
 from jax_cxl._store.reading import arranging, pieces
-from jax_cxl._store.reading.restoring import Reader, overlaps, relative
+from jax_cxl._store.reading.geometry import overlaps, relative
+from jax_cxl._store.reading.restoring import Reader
 from jax_cxl._store.trees import leaves
 
 _LEAST_BYTES = layout.BLOCK_BYTES  # The host reads and checks smaller parts as fast.

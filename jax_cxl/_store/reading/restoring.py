@@ -8,7 +8,7 @@ import math
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from jax_cxl import errors
 from jax_cxl._store.memory import layout, stripes
 from jax_cxl._store.memory.layout import Record
 from jax_cxl._store.memory.section import Section
+from jax_cxl._store.reading import geometry
 from jax_cxl._store.trees import leaves, place, pytrees
 
 _RUN = 4  # Blocks that a thread reads at a time.
@@ -150,7 +151,7 @@ class Reader:
             scratch = np.empty(len(blocks) * layout.BLOCK_BYTES, np.uint8)
             own.read_all_checked(blocks, table[blocks.start : blocks.stop], scratch)
 
-        for _ in _threads().map(check, _together(range(len(table)))):
+        for _ in _threads().map(check, geometry.consecutive(range(len(table)), _RUN)):
             pass  # Raises the error of a thread.
 
     def known(self) -> Known:
@@ -161,7 +162,7 @@ class Reader:
     def is_unchanged(self, leaf: leaves.Leaf) -> bool:
         """Returns whether an array is the same as in the version that the caller knows."""
         return self._changed is not None and not any(
-            self._changed[part.writer][np.asarray(_all_blocks_of(part))].any()
+            self._changed[part.writer][np.asarray(geometry.all_blocks_of(part))].any()
             for part in self.parts(leaf)
         )
 
@@ -200,9 +201,9 @@ class Reader:
         if same is not None:
             return self._read_shard(leaf, same, ()).view(dtype).reshape(shape)
         out = _aligned(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
-        for number, shard, common in overlaps(leaf, index):
+        for number, shard, common in geometry.overlaps(leaf, index):
             here, there = (
-                tuple(slice(*bounds) for bounds in relative(common, to))
+                tuple(slice(*bounds) for bounds in geometry.relative(common, to))
                 for to in (shard.index, index)
             )
             data = self._read_shard(leaf, number, here).view(dtype).reshape(shard.shape)
@@ -238,9 +239,9 @@ class Reader:
                 return self.parts_of_shard(leaf, number)
         found = []
         shape = tuple(end - start for start, end in index)
-        for number, shard, common in overlaps(leaf, index):
-            here = _run(shard.shape, relative(common, shard.index))
-            there = _run(shape, relative(common, index))
+        for number, shard, common in geometry.overlaps(leaf, index):
+            here = geometry.elements_before(shard.shape, geometry.relative(common, shard.index))
+            there = geometry.elements_before(shape, geometry.relative(common, index))
             if here is None or there is None:
                 return None
             start = here * leaf.itemsize
@@ -257,7 +258,7 @@ class Reader:
 
     def changed_blocks(self, part: place.Part) -> np.ndarray | range:
         """Returns the blocks of a part, without those that the caller has already."""
-        blocks: Any = _all_blocks_of(part)
+        blocks: Any = geometry.all_blocks_of(part)
         if self._changed is None:
             return blocks
         return blocks.start + np.flatnonzero(self._changed[part.writer][blocks.start : blocks.stop])
@@ -338,11 +339,15 @@ class Reader:
         shard = leaf.shards[number]
         size = math.prod(shard.shape) * leaf.itemsize
         out = _aligned(size) if into is None else into
-        runs = _runs(shard.shape, leaf.itemsize, here) if here else None
+        runs = geometry.byte_runs(shard.shape, leaf.itemsize, here) if here else None
         work = []
         for part in parts:
             base = part.offset - part.start
-            blocks: Any = _all_blocks_of(part) if runs is None else _blocks_of(part, base, *runs)
+            blocks: Any = (
+                geometry.all_blocks_of(part)
+                if runs is None
+                else geometry.blocks_of(part, base, *runs)
+            )
             if into is not None and self._changed is not None:
                 blocks = np.asarray(blocks)
                 blocks = blocks[self._changed[part.writer][blocks]]
@@ -357,7 +362,7 @@ class Reader:
         work = [
             (part, part.offset - part.start, run)
             for part, some in blocks
-            for run in _together(some)
+            for run in geometry.consecutive(some, _RUN)
         ]
         if len(work) == 1:  # A thread would take longer to start.
             self._copy(out, *work[0])
@@ -430,56 +435,6 @@ class Reader:
             return self._tables[writer]
 
 
-def overlaps(
-    leaf: leaves.Leaf, index: leaves.Index
-) -> list[tuple[int, leaves.Shard, leaves.Index]]:
-    """Returns the shards that overlap a part of an array.
-
-    An entry is the number of a shard, the shard, and its overlap with the part.
-
-    Raises:
-      StoreError: the shards do not cover the part.
-    """
-    found = []
-    covered = 0
-    for number, shard in enumerate(leaf.shards):
-        common = tuple(
-            (max(a, c), min(b, d)) for (a, b), (c, d) in zip(index, shard.index, strict=True)
-        )
-        if all(start < end for start, end in common):
-            found.append((number, shard, common))
-            covered += math.prod(end - start for start, end in common)
-    if covered != math.prod(end - start for start, end in index):
-        raise errors.StoreError(
-            f"{leaf.name}: the shards do not cover the array: restore an older version of the data"
-        )
-    return found
-
-
-def relative(part: leaves.Index, to: leaves.Index) -> leaves.Index:
-    """Returns the index of `part` relative to the start of a larger part, `to`."""
-    return tuple((a - c, b - c) for (a, b), (c, _) in zip(part, to, strict=True))
-
-
-def _run(shape: tuple[int, ...], here: leaves.Index) -> int | None:
-    """Returns how many elements come before a part of an array; None if it is not contiguous."""
-    first = next((d for d, (start, end) in enumerate(here) if end - start != 1), len(shape))
-    if any(here[d] != (0, shape[d]) for d in range(first + 1, len(shape))):
-        return None
-    return sum(start * math.prod(shape[d + 1 :]) for d, (start, _) in enumerate(here))
-
-
-def _together(blocks: np.ndarray | range) -> Iterator[range]:
-    """Splits ascending block numbers into runs of consecutive numbers, of at most `_RUN` each."""
-    runs: Iterable[Any] = [blocks]
-    if isinstance(blocks, np.ndarray):
-        runs = np.split(blocks, np.flatnonzero(np.diff(blocks) != 1) + 1)
-    for run in runs:
-        for start in range(0, len(run), _RUN):
-            first = int(run[start])
-            yield range(first, first + len(run[start : start + _RUN]))
-
-
 @functools.cache
 def _threads() -> concurrent.futures.ThreadPoolExecutor:
     return concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1), "jax_cxl restore")
@@ -493,51 +448,3 @@ def _aligned(size: int) -> np.ndarray:
     raw = np.empty(size + 64, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + size]
-
-
-def _runs(shape: tuple[int, ...], itemsize: int, here: tuple[slice, ...]) -> tuple[np.ndarray, int]:
-    """Splits the bytes of a part of an array, `here`, into contiguous runs of one length.
-
-    Returns where the runs begin in the array's bytes, and their length.
-    """
-    length, dim = itemsize, len(shape)
-    while dim > 0:
-        dim -= 1
-        length *= here[dim].stop - here[dim].start
-        if here[dim] != slice(0, shape[dim]):
-            break
-    strides = [itemsize * math.prod(shape[d + 1 :]) for d in range(len(shape))]
-    starts = np.zeros(1, np.int64)
-    for d in range(dim):
-        steps = np.arange(here[d].start, here[d].stop, dtype=np.int64) * strides[d]
-        starts = (starts[:, None] + steps).reshape(-1)
-    first = here[dim].start * strides[dim] if shape else 0
-    return starts + first, length
-
-
-def _all_blocks_of(part: place.Part) -> range:
-    """Returns the blocks that hold a part."""
-    end = part.offset + part.end - part.start
-    return range(part.offset // layout.BLOCK_BYTES, layout.blocks(end))
-
-
-def _blocks_of(part: place.Part, base: int, starts: np.ndarray, length: int) -> np.ndarray:
-    """Returns the blocks that hold those bytes of a part which lie in the given runs.
-
-    Args:
-      part: the part.
-      base: as for `Reader._copy`.
-      starts: where the runs begin in the shard.
-      length: length of each run.
-    """
-    begins = np.maximum(starts, part.start) + base
-    ends = np.minimum(starts + length, part.end) + base
-    some = begins < ends
-    first = begins[some] // layout.BLOCK_BYTES
-    last = (ends[some] - 1) // layout.BLOCK_BYTES
-    if not len(first):
-        return np.empty(0, np.int64)
-    wanted = np.zeros(last.max() - first.min() + 2, np.int64)
-    np.add.at(wanted, first - first.min(), 1)
-    np.add.at(wanted, last - first.min() + 1, -1)
-    return np.flatnonzero(np.cumsum(wanted)[:-1]) + first.min()

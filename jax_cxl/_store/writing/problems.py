@@ -1,12 +1,15 @@
 """Makes all processes of a job raise the error of one of them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from jax_cxl import errors
 from jax_cxl._store import agreement
 from jax_cxl._store.memory import opening
 from jax_cxl._store.memory.section import DeletedError, OvertakenError
+
+Result = TypeVar("Result")
 
 # Errors that end a publisher. All processes raise the same kind, so that the publisher ends on all.
 _KINDS = {kind.__name__: kind for kind in (OvertakenError, DeletedError)}
@@ -39,6 +42,27 @@ def raise_first(
             kind = _KINDS.get(name, errors.StoreError)
             raise kind(f"process {process} {what}: {name}: {rest}")
     return [each for _, each in told]
+
+
+def on_all(writers: Sequence[int], move: Callable[[], Result], what: str) -> Result:
+    """Makes a move, waits for the other processes, and returns what the move has returned.
+
+    Args:
+      writers: indices of the processes. All call this function.
+      move: what this process does.
+      what: what a process whose move fails could not do.
+
+    Raises:
+      The error of this process, or a StoreError with that of another.
+    """
+    problem: Exception | None = None
+    result: Result
+    try:
+        result = move()
+    except Exception as error:
+        problem = error
+    raise_first(writers, problem, what)
+    return result
 
 
 def in_words(problem: BaseException | None) -> str:

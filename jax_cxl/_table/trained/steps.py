@@ -26,7 +26,7 @@ from jax_cxl import errors
 from jax_cxl._store import agreement
 from jax_cxl._store.memory import checksum, layout
 from jax_cxl._store.writing import fence
-from jax_cxl._store.writing.problems import raise_first
+from jax_cxl._store.writing.problems import on_all
 from jax_cxl._table.columns import Column
 from jax_cxl._table.trained import merging
 from jax_cxl._table.trained.region import Entry, Region
@@ -47,7 +47,10 @@ class Steps:
         self._region, self._columns = region, columns
         self._writers = tuple(agreement.processes())
         self._own = self._writers.index(jax.process_index())
-        self._claim()
+        # Threads may change different tables, each process in another order.
+        self._topic = f"a step of table {region.section.entry.name!r}"
+        with agreement.topic(self._topic):
+            self._claim()
 
     def close(self) -> None:
         """Lets other jobs change the table."""
@@ -64,6 +67,10 @@ class Steps:
             int64 vector (-1: no row), and an update of the shape of a row for each number.
           rule: computes new rows and state.
         """
+        with agreement.topic(self._topic):
+            return self._take(prepare, rule)
+
+    def _take(self, prepare: Callable[[], tuple[np.ndarray, np.ndarray]], rule: Rule) -> int:
         region = self._region
         step = region.applied + 1
         mine = self._together(prepare)
@@ -202,16 +209,4 @@ class Steps:
         region.finish(parts, entry.step)
 
     def _together(self, move: Callable[[], Any]) -> Any:
-        """Makes a move, waits for the other processes, and returns what the move has returned.
-
-        Raises:
-          The error of this process, or a StoreError with that of another.
-        """
-        problem: Exception | None = None
-        result = None
-        try:
-            result = move()
-        except Exception as error:
-            problem = error
-        raise_first(self._writers, problem, "could not change the table")
-        return result
+        return on_all(self._writers, move, "could not change the table")

@@ -3,11 +3,10 @@
 
 #include <atomic>
 
-// Functions for words that devices write. Both the enqueuing
-// side and the checking side of DeviceChannel use them.
 namespace jax_cxl::comm {
 
-// Reads a word that a device writes.
+// Reads a word that a device writes. Both the enqueuing side and the checking
+// side of DeviceChannel do this.
 template <typename T>
 T Read(T& word) {
   return std::atomic_ref(word).load(std::memory_order_acquire);
