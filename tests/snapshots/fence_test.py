@@ -1,6 +1,7 @@
 """A job that was stopped and wakes up does not damage the snapshots of the job that went on."""
 
 import os
+from unittest import mock
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from absl.testing import absltest, parameterized
 
 import jax_cxl
+from jax_cxl._store.memory import layout
 from jax_cxl._store.writing import fence
 
 
@@ -82,6 +84,9 @@ class FenceTest(parameterized.TestCase):
     @pytest.mark.sample(3)
     def test_stop_in_each_write(self, paths, parity, saves, first_save):
         """While a job is stopped in a write of any of its saves, the next job saves a few times."""
+        self._stop_in_each_write(paths, parity, saves, first_save)
+
+    def _stop_in_each_write(self, paths, parity, saves, first_save):
         options = {"parity": parity}
         with places.place(_tree(0), paths=paths, **options) as place:
             if not first_save:
@@ -96,6 +101,14 @@ class FenceTest(parameterized.TestCase):
                     for i, path in enumerate(place.paths):
                         path.write_bytes(before[i] if before else b"")
                     self._stop_and_go_on(place, stop, saves, options)
+
+    def test_stop_in_each_write_if_both_jobs_take_the_same_slots(self):
+        def first_free(claims, token):
+            del token
+            return min(set(range(layout.NUM_CLAIMS)) - {claim.slot for claim in claims})
+
+        with mock.patch.object(fence, "_free_slot", first_free):
+            self._stop_in_each_write(1, 0, 1, False)
 
     def _stop_and_go_on(self, place, stop, saves, options):
         old, new = place.open(**options), place.open(**options)
