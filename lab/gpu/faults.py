@@ -23,6 +23,7 @@ _DISAGREE = (
 # The attributes of errors (docs/errors.md) that have to be the same on both platforms. Pids and
 # hosts differ between the jobs, so the comparison only asks if they are those of the victim.
 _SAME = ("kind", "rank", "pid", "host", "last", "call", "ranks", "calls")
+_ONLY_IF_STALLED = re.compile(r"( among ranks [\d ]+)?(, in launch \d+ of \S+)?$")
 _JOBS = 4  # Jobs at the same time. Each has two ranks, and most of its time is JAX's start.
 _JOB_SECONDS = 45  # The time of a job, on a busy machine.
 _REPORT_SECONDS = 1.0  # A death has to be reported within this time.
@@ -117,11 +118,11 @@ def _normal(job: dict[str, Any], on: int) -> dict[str, Any]:
         error["host"] = "the victim's" if error["host"] == job["host"] else "another"
     said = {name: error[name] for name in _SAME if name in error}
     if said.get("calls"):
-        # If calls stall, the error lists first the rank that found the stall, and only the text of
-        # that rank's call names the ranks of the group. Which rank this is differs from job to job.
+        # If calls stall, the error lists first the rank that found the stall. Only such an error
+        # says which ranks the group has, and in which launch they are.
         sides = sorted(zip(error["ranks"], error["calls"], strict=True))
         said["ranks"] = [rank for rank, _ in sides]
-        said["calls"] = [re.sub(r" among ranks [\d ]+$", "", call) for _, call in sides]
+        said["calls"] = [_ONLY_IF_STALLED.sub("", call) for _, call in sides]
     return said
 
 

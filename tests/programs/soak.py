@@ -22,6 +22,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 from matrix import random_collective, reference
 
 import jax_cxl
+from jax_cxl._job import exchange
 
 _COUNT = flags.DEFINE_integer("count", 20_000, "How many collectives run.")
 _SECONDS = flags.DEFINE_float("seconds", 0, "Ends early after this many seconds; 0: never.")
@@ -34,13 +35,8 @@ _OUTPUT = flags.DEFINE_string("output", None, "File for the summary.")
 
 def _agree(value: int) -> int:
     """Returns the value of process 0, on every process."""
-    if jax.process_count() == 1:
-        return value
-    from jax.experimental import multihost_utils
-
-    halves = np.array([value >> 31, value & (2**31 - 1)], np.int32)
-    high, low = (int(half) for half in multihost_utils.broadcast_one_to_all(halves))
-    return (high << 31) | low
+    told = exchange.all_gather("soak", "soak", value.to_bytes(8, "little"), None)
+    return int.from_bytes(told[0], "little")
 
 
 def _run_program(rng: np.random.Generator, check_vma: bool, mesh, runs: int) -> tuple[int, int]:

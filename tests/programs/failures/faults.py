@@ -169,7 +169,9 @@ def main(_) -> None:
     except jax_cxl.CxlError as error:
         print("error " + json.dumps(_describe(error, time.monotonic(), report.at)), flush=True)
     if _FAULT.value in _DISAGREE:
-        time.sleep(1)  # The other rank must not learn of the fault from the end of this rank.
+        # The other rank must not learn of the fault from the end of this rank. If both ranks use
+        # one GPU, CUDA ends their kernels one after the other, which takes seconds.
+        time.sleep(8 if jax.default_backend() == "gpu" else 1)
     else:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pids[_VICTIM], signal.SIGKILL)  # It may be stopped.
