@@ -1,4 +1,4 @@
-"""mkdocs hook: puts the help of each command under its heading in reference/commands.md."""
+"""mkdocs hook: puts the help of each command under its heading in reference/job.md."""
 
 import contextlib
 import importlib
@@ -11,8 +11,8 @@ from mkdocs.plugins import get_plugin_logger
 
 from jax_cxl.__main__ import COMMANDS
 
-_PAGE = "reference/commands.md"
-_HEADING = re.compile(r"^## (\w+)$", re.MULTILINE)
+_PAGE = "reference/job.md"
+_HEADING = re.compile(r"^### (\w+)$", re.MULTILINE)
 _LOG = get_plugin_logger("commands")
 
 
@@ -29,7 +29,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     sections = _HEADING.split(markdown)
     parts = [sections[0]]
     for name, text in zip(sections[1::2], sections[2::2], strict=True):
-        parts.append(f"## {name}{text.rstrip()}\n\n")
+        parts.append(f"### {name}{text.rstrip()}\n\n")
         if name in COMMANDS:
             parts.append(f"```text\n{_help(name)}\n```\n\n")
     return "".join(parts)
