@@ -156,7 +156,7 @@ def connect() -> None:
     try:
         jax.distributed.initialize()  # Detects jax_cxl.launch, Slurm, Open MPI and Kubernetes.
     except ValueError as error:
-        # JAX does not detect Open MPI 5 and MPICH by itself (docs/running_on/mpirun.md).
+        # JAX does not detect Open MPI 5 and MPICH by itself (docs/running_on.md).
         by_mpi = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"} & os.environ.keys()
         if "coordinator_address" not in str(error) or by_mpi:
             raise

@@ -30,7 +30,7 @@ struct DevicePart {
 // differs from one medium to another: names, permissions, locks and sizes. Once
 // a pool is mapped, its medium makes no difference.
 //
-// docs/extending/pool_memory.md shows how to add one.
+// docs/extending.md shows how to add one.
 //
 // Immutable.
 class Medium {

@@ -1,4 +1,4 @@
-"""The kinds of pool memory. cc/pool/media opens them. docs/extending/pool_memory.md shows how to
+"""The kinds of pool memory. cc/pool/media opens them. docs/extending.md shows how to
 add one."""
 
 import os

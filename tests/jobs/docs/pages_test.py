@@ -26,7 +26,7 @@ _NAMED = [
 # Only long tests run these pages: their commands start Slurm, or repeat what examples and other
 # pages do.
 _LONG = {
-    *("_docs_running_on_slurm", "_docs_offload", "_docs_tables", "_docs_store", "_docs_profiler"),
+    *("_docs_running_on", "_docs_offload", "_docs_tables", "_docs_store", "_docs_profiler"),
     *("_docs_tutorial_data_parallel", "_docs_tutorial_fsdp", "_docs_tutorial_tensor_parallel"),
     *("_docs_moe", "_docs_snapshots", "_docs_levels", "_docs_start_limits"),
     *("_docs_coming_from_jit", "_docs_coming_from_mpi4jax", "_docs_coming_from_nccl"),

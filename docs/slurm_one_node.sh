@@ -3,7 +3,7 @@
 # For root, on Debian or Ubuntu:
 #
 #   apt-get install --no-install-recommends slurm-wlm munge
-#   docs/running_on/slurm_one_node.sh srun -n 2 python examples/train_jit.py --steps=20
+#   docs/slurm_one_node.sh srun -n 2 python examples/train_jit.py --steps=20
 #
 # All files of this Slurm lie in a new folder under /tmp: configuration, key, state, logs. The
 # daemons are the script's own, on ports of their own, and a Slurm of this machine is not touched.
