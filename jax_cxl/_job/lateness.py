@@ -16,7 +16,7 @@ import os
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jax_cxl import _core, errors
@@ -137,12 +137,6 @@ def of_ranks(records: Sequence[Mapping[str, Any]], since: float = 0.0) -> list[L
         )
         for rank in sorted(calls)
     ]
-
-
-def slowest(found: Iterable[Lateness]) -> Lateness | None:
-    """Returns the entry of the rank for which the others waited longest; None if for no rank."""
-    late = max(found, key=lambda each: each.lost, default=None)
-    return late if late is not None and late.lost > 0 else None
 
 
 def watch(opened_file: tuple[int, int], members: Sequence[int]) -> None:

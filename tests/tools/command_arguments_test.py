@@ -54,7 +54,7 @@ class ArgumentsTest(parameterized.TestCase):
         (("launch", "--replace-colectives", "train.py"), "--replace-collectives"),
         (("nccl", "--host", "all"), "--hosts"),
         (("run", "--ncll", "train.py"), "--nccl"),
-        (("status", "--prometeus"), "--prometheus"),
+        (("status", "--jsno"), "--json"),
         (("store", "list", "shm:a", "--jsno"), "--json"),
         (("trace", "-o", "/tmp/a.json", "--cals=1"), "--calls"),
         (("tune", "/tmp/a.json", "--rank", "2"), "--ranks"),

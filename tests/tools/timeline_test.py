@@ -1,14 +1,11 @@
-"""`trace`, `status --prometheus`, `--watch` and the search for late ranks, on given records."""
+"""`trace` and the search for late ranks, on given records."""
 
-import io
 import json
 import random
-import re
 
 from absl.testing import absltest, parameterized
-from rich.console import Console
 
-from jax_cxl._commands.status import analysis, prometheus, trace, watch
+from jax_cxl._commands.status import analysis, trace
 from jax_cxl._job import lateness
 
 
@@ -76,7 +73,6 @@ class LatenessTest(parameterized.TestCase):
         self.assertEqual([late.last for late in by_rank], [0, 2, 1])
         self.assertAlmostEqual(by_rank[1].median, 0.004, places=5)
         self.assertAlmostEqual(by_rank[1].lost, 0.008, places=5)
-        self.assertIs(lateness.slowest(by_rank), by_rank[1])
 
     @parameterized.parameters(1, 4)
     def test_a_rank_that_is_late_in_each_step_is_named(self, calls_of_a_step):
@@ -197,42 +193,6 @@ class TraceTest(absltest.TestCase):
         check_format(
             trace.of_job("", analysis.analyze([analysis.Rank(_record(0, [], ()), "gone")]))
         )
-
-
-class PrometheusTest(absltest.TestCase):
-    def test_every_line_is_in_the_format(self):
-        text = prometheus.text([("/dev/shm/x", _job([(0.0, 0.005)] * 3))])
-        sample = re.compile(r'\w+\{(\w+="([^"\\]|\\.)*",?)+\} [0-9.e+-]+')
-        for line in text.splitlines():
-            if not line.startswith(("# HELP jax_cxl_", "# TYPE jax_cxl_")):
-                self.assertRegex(line, f"^{sample.pattern}$")
-        self.assertIn(
-            'jax_cxl_calls_total{pool="/dev/shm/x",rank="1",host="a\\"b",operation="psum"} 3', text
-        )
-        # A metric is described once, before all of its samples.
-        self.assertEqual(text.count("# TYPE jax_cxl_calls_total counter"), 1)
-
-
-class WatchTest(absltest.TestCase):
-    def test_the_screen(self):
-        job = _job([(0.0, 0.005)] * 3)
-        now = job.ranks[0].record["calls"][-1]["finished"] + 1
-        screen = watch.Screen("a pool")
-        screen.draw(job, now)
-        for rank in job.ranks:
-            rank.record["operations"][0]["bytes"] += 2 << 20
-            rank.record["operations"][0]["seconds_waited"] += 0.5
-        out = Console(file=io.StringIO(), width=200)
-        out.print(screen.draw(job, now + 2))
-        text = out.file.getvalue()
-        for words in (
-            "a pool",
-            "3: psum: all_reduce sum of 8 float32 at train.py:33 (step) (finished)",
-            " 1.0 ",
-            " 25% ",
-            "slowest in the last minute: rank 1 came last to 3 of the last 3 calls, by 5 ms",
-        ):
-            self.assertIn(words, text)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 
 from jax_cxl import errors
 from jax_cxl._commands import option_types
-from jax_cxl._commands.status import analysis, pools, prometheus, tables
+from jax_cxl._commands.status import analysis, pools, tables
 from jax_cxl._job import lateness, process_identity, stacks
 
 _DESCRIPTION = """\
@@ -48,11 +48,7 @@ stacks:
 exit status:
   0  the jobs, if any, are healthy. A rank may wait for another that has yet to come
   1  a job has a culprit: a rank that is gone, stopped or silent, or that made it fail
-  2  there is neither a job nor a table, or it cannot be read
-
-prometheus:
-  For node_exporter's textfile collector, from cron or a timer:
-  python -m jax_cxl status --prometheus > jax_cxl.prom.new && mv jax_cxl.prom.new jax_cxl.prom"""
+  2  there is neither a job nor a table, or it cannot be read"""
 
 _COLUMNS = ("rank", "pid", "host", "state", "calls", "last call", "since", "waits for")
 
@@ -61,22 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     """Runs the command; returns the status to exit with, which the help describes."""
     parser = option_types.command("status", _DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("pool", nargs="?", help="the job; see below")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print everything as JSON")
-    form.add_argument(
-        "--prometheus",
-        action="store_true",
-        help="print the counters of all ranks in the text format of Prometheus",
-    )
-    form.add_argument(
-        "--watch",
-        nargs="?",
-        type=option_types.seconds,
-        const=1.0,
-        metavar="SECONDS",
-        help="show a live screen, and redraw it every SECONDS, by default 1 (needs rich);"
-        " Ctrl-C ends it",
-    )
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument(
         "--calls",
         type=option_types.whole_number(1),
@@ -90,24 +71,16 @@ def main(arguments: Sequence[str]) -> int:
         found = _pools(options.pool, bool(stores))
     except (OSError, ValueError) as error:
         parser.error(str(error))
-    if options.watch is not None:
-        if importlib.util.find_spec("rich") is None:
-            parser.error("--watch needs rich: pip install rich, or jax_cxl[examples]")
-        from jax_cxl._commands.status import watch
-
-        return watch.show(found, options.watch)
     jobs = []
     for pool in found:
         try:
             jobs.append((pool.name, analysis.watch(pool.read)))
         except (OSError, errors.CxlError) as error:  # The job may have ended.
             print(f"status: {error}", file=sys.stderr)
-    of_stores, problems = ([], []) if options.prometheus else tables.read(stores)
+    of_stores, problems = tables.read(stores)
     for problem in problems:
         print(f"status: {problem}", file=sys.stderr)
-    if options.prometheus:
-        print(prometheus.text(jobs), end="")
-    elif options.json:
+    if options.json:
         described = {
             "jobs": [_as_json(name, job, options.calls) for name, job in jobs],
             "tables": [dataclasses.asdict(table) for table in of_stores],
