@@ -13,7 +13,7 @@ import numpy as np
 
 from jax_cxl._commands import plotting
 from jax_cxl._commands.measuring.ops import Shape
-from jax_cxl._commands.status import topology
+from jax_cxl._commands.status import hardware
 
 _CASE = "{:>10} {:>10} {:>8} {:>5}  {:<12} {:<11} {:>10} {:>10} {:>10} "
 _RATES = "{:>8} {:>8} {:>6} {:>6} {:>10}"
@@ -75,7 +75,7 @@ def header(load_before: float, command: str) -> dict[str, Any]:
 def machine(load_before: float) -> dict[str, Any]:
     """Returns a description of this machine, and its load."""
     return {
-        "cpu": topology.cpuinfo().get("model name", platform.machine()),
+        "cpu": hardware.cpuinfo().get("model name", platform.machine()),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
         "kernel": platform.release(),

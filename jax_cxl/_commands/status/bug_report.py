@@ -6,7 +6,7 @@ import platform
 from collections.abc import Iterator, Mapping, Sequence
 
 from jax_cxl import _native
-from jax_cxl._commands.status import topology
+from jax_cxl._commands.status import hardware
 from jax_cxl._commands.status.finding import Finding
 
 _PACKAGES = ("jax_cxl", "jax", "jaxlib", "numpy", "jax-cuda13-plugin", "jax-cuda12-plugin")
@@ -25,7 +25,7 @@ def lines(findings: Sequence[Finding], environment: Mapping[str, str]) -> Iterat
     """
     yield f"versions: {', '.join(_versions())}"
     yield f"system: Python {platform.python_version()}, {platform.platform()}"
-    model = topology.cpuinfo().get("model name", platform.machine())
+    model = hardware.cpuinfo().get("model name", platform.machine())
     processors = f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} processors"
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     yield f"machine: {model}, {processors}, {memory / _GIB:.0f} GiB of memory"

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 
 from jax_cxl._commands import option_types
-from jax_cxl._commands.status import bug_report, hosts_check, memory_check, topology
+from jax_cxl._commands.status import bug_report, hardware, hosts_check, memory_check
 from jax_cxl._commands.status.finding import Finding, note, ok, problem
 from jax_cxl._job import configuration
 from jax_cxl._job.launched import entry_point
@@ -78,7 +78,6 @@ def _findings(options: argparse.Namespace) -> Iterator[Finding]:
         yield from check_memlock(options.ranks)
         yield from check_flush()
         yield from check_dax()
-        yield from check_topology()
         yield from check_gpu()
         yield from check_processes(options.ranks)
 
@@ -187,7 +186,7 @@ def check_memlock(ranks: int) -> Iterator[Finding]:
 
 def check_flush() -> Iterator[Finding]:
     """The instructions of the processor that flush cache lines."""
-    flags = topology.cpuinfo().get("flags", "").split()
+    flags = hardware.cpuinfo().get("flags", "").split()
     found = [name for name in ("clwb", "clflushopt", "clflush") if name in flags]
     if found:
         yield ok(f"cache flushes: {', '.join(found)} (coherence=flush uses {found[0]})")
@@ -197,7 +196,7 @@ def check_flush() -> Iterator[Finding]:
 
 def check_dax(sysfs: pathlib.Path = pathlib.Path("/sys")) -> Iterator[Finding]:
     """CXL memory as devdax, and as NUMA nodes, which jax_cxl cannot use."""
-    found = topology.dax_devices(sysfs)
+    found = hardware.dax_devices(sysfs)
     if not found:
         yield note(
             "dax: no device, so no CXL memory as devdax (cxl list -BDMRu and daxctl list show what"
@@ -222,41 +221,13 @@ def check_dax(sysfs: pathlib.Path = pathlib.Path("/sys")) -> Iterator[Finding]:
             yield ok(text)
         else:
             yield problem(f"{text}: you cannot open it: ask for access to {path}")
-    for node, size in topology.memory_nodes(sysfs).items():
+    for node, size in hardware.memory_nodes(sysfs).items():
         yield note(
             f"dax: NUMA node {node} has {size / _MIB:.0f} MiB and no processors. If"
             " that is CXL memory, the kernel took it at boot: boot without efi=nosoftreserve, and"
             " with memhp_default_state=offline; then daxctl reconfigure-device --mode=devdax"
             " --force daxX.Y"
         )
-
-
-def check_topology(sysfs: pathlib.Path = pathlib.Path("/sys")) -> Iterator[Finding]:
-    """Which GPUs, CXL links and pool devices are near each other, and near which socket."""
-    gpus, links = topology.gpus(sysfs), topology.cxl_links(sysfs)
-    things = [(f"GPU {gpu.address}", gpu.node) for gpu in gpus]
-    things += [(f"CXL link {link.address}", link.node) for link in links]
-    things += [(f"/dev/{device.name}", device.near) for device in topology.dax_devices(sysfs)]
-    if not things:
-        yield note("topology: no GPU, CXL link or dax device to place")
-        return
-    for socket, processors in topology.sockets(sysfs).items():
-        near = [name for name, node in things if node == socket]
-        yield ok(
-            f"topology: NUMA node {socket}, processors {processors}:"
-            f" {', '.join(near) or 'nothing near it'}"
-        )
-    unknown = [name for name, node in things if node < 0]
-    if unknown:
-        yield note(
-            f"topology: not known for {', '.join(unknown)}: sysfs names no NUMA node, as on"
-            " machines of one socket and in virtual machines"
-        )
-    for gpu in gpus:
-        where, near_links = topology.nearest(gpu, links)
-        if near_links:
-            names = ", ".join(link.address for link in near_links)
-            yield ok(f"topology: GPU {gpu.address} has CXL link {names} {where}")
 
 
 def check_gpu() -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jax_cxl import _core, errors
-from jax_cxl._commands.status import topology
+from jax_cxl._commands.status import hardware
 from jax_cxl._commands.status.finding import Finding, note, ok, problem
 from jax_cxl._job.pool import pool_uri
 
@@ -42,7 +42,7 @@ def _describe(spec: pool_uri.PoolSpec, path: str) -> Iterator[Finding]:
     if not spec.medium.is_device:
         yield note(f"{path}: a file; only dax devices describe their memory")
         return
-    named = [device for device in topology.dax_devices() if path == f"/dev/{device.name}"]
+    named = [device for device in hardware.dax_devices() if path == f"/dev/{device.name}"]
     if not named:
         yield note(f"{path}: /sys/bus/dax has no device of this name")
         return
@@ -53,7 +53,7 @@ def _describe(spec: pool_uri.PoolSpec, path: str) -> Iterator[Finding]:
     align = "unknown" if device.align is None else f"{device.align / _MIB:g} MiB"
     yield ok(
         f"{path}: {size} of {source} ({kind}), alignment {align}, NUMA distance"
-        f" {topology.distance(device)}"
+        f" {hardware.distance(device)}"
     )
 
 

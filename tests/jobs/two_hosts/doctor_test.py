@@ -16,7 +16,7 @@ import pytest
 import two_kernels
 from absl.testing import absltest, parameterized
 
-from jax_cxl._commands.status import doctor, gpu_writer, hosts_check, memory_check, topology
+from jax_cxl._commands.status import doctor, gpu_writer, hardware, hosts_check, memory_check
 from jax_cxl._job.pool import pool_uri
 
 
@@ -296,9 +296,9 @@ class TakenMemoryTest(absltest.TestCase):
         self.assertIn("efi=nosoftreserve", node.text)
 
     def test_distance(self):
-        (device,) = topology.dax_devices(self.sysfs)
+        (device,) = hardware.dax_devices(self.sysfs)
         self.assertEqual(device.region, "region0")
-        self.assertEqual(topology.distance(device, self.sysfs), "20 from node0")
+        self.assertEqual(hardware.distance(device, self.sysfs), "20 from node0")
 
 
 if __name__ == "__main__":
