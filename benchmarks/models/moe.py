@@ -34,7 +34,7 @@ import numpy as np
 
 import jax_cxl
 from jax_cxl import _sizes
-from jax_cxl._commands.measuring import measure, report, results_file, routed
+from jax_cxl._commands.measuring import measure, report, results_file
 from jax_cxl._commands.measuring.world import World
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
@@ -47,7 +47,7 @@ WAYS = {
     "dense": exchanges.dense(jax_cxl),
     "dense-lax": exchanges.dense(jax.lax),
 }
-ROUTINGS = (*routed.ROUTINGS, "foreign")
+ROUTINGS = ("uniform", "skewed", "hot", "foreign")
 _AXIS = "i"
 _FACTOR = 1.25
 
@@ -121,7 +121,7 @@ def main() -> int:
     parser.add_argument("--choices", type=int, default=2)
     parser.add_argument(
         "--routings",
-        default=",".join(routed.ROUTINGS),
+        default=",".join(ROUTINGS[:3]),
         help=f"of {', '.join(ROUTINGS)} (default: %(default)s)",
     )
     parser.add_argument("--ways", default="dispatch,ragged,dense,dense-lax")
@@ -149,12 +149,21 @@ def main() -> int:
 
 def _choose(routing: str, ranks: int, tokens: int, options) -> np.ndarray:
     """Returns the experts that each token chooses, all different: (ranks, tokens, choices)."""
-    arguments = (ranks, tokens, options.choices, options.experts)
+    experts = options.experts
+    rng = np.random.default_rng(0)
+    odds = np.ones(experts)
+    if routing in ("skewed", "foreign"):
+        often = max(1, round(experts / 5))
+        odds[:often], odds[often:] = 0.8 / often, 0.2 / (experts - often)
+    # Draw without replacement by Gumbel's trick: a token chooses the experts with its largest keys.
+    keys = np.log(odds) + rng.gumbel(size=(ranks, tokens, experts))
+    if routing == "hot":
+        keys[..., 0] = np.inf
+    chosen = np.argsort(-keys, -1)[..., : options.choices].astype(np.int32)
     if routing != "foreign":
-        return routed.choose(routing, *arguments)
-    chosen = routed.choose("skewed", *arguments)  # to the first experts
+        return chosen
     next_rank = (np.arange(ranks, dtype=np.int32) + 1) % ranks
-    return (chosen + (next_rank * (options.experts // ranks))[:, None, None]) % options.experts
+    return (chosen + (next_rank * (experts // ranks))[:, None, None]) % experts
 
 
 def _placed(chosen: np.ndarray, options) -> np.ndarray:

@@ -37,7 +37,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_cxl
-from jax_cxl._commands.measuring import device_time, results_file
+from benchmarks.collectives import device_time
+from jax_cxl._commands.measuring import results_file
 
 _NAME = "gather_benchmark"
 _PLAIN = pathlib.Path(__file__).with_name("plain_gather.cu")

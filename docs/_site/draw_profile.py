@@ -17,8 +17,6 @@ from typing import Any
 
 import matplotlib
 
-from jax_cxl._commands import plotting
-
 _COLLECTIVE = re.compile(r"(psum|all_gather|all-gather|all-reduce)(\.\d+)?")
 _OURS, _OTHERS = "#0072B2", "#BBBBBB"
 
@@ -48,7 +46,8 @@ def main(folder: pathlib.Path, picture: pathlib.Path) -> None:
         axis.set_title(f"process {process.name}", loc="left", fontsize=10)
         axis.grid(axis="x", alpha=0.3)
     axes[-1].set_xlabel("ms since the first operation of the step, by each process's own clock")
-    plotting.save(figure, picture)
+    figure.savefig(picture, metadata={"Software": None})
+    pyplot.close(figure)
 
 
 def _last_step(process: pathlib.Path) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 import pathlib
 
-from jax_cxl._commands import plotting
+from lab.figures import plotting
 from lab.simulator import constants as c, model, nccl, study
 
 _SIZES = tuple(c.KIB << i for i in range(23))

@@ -1,15 +1,13 @@
-"""The time on the device that `python -m jax_cxl bench` reads from a trace."""
+"""The time on the device that benchmarks/collectives/device_time.py reads from a trace."""
 
 import tempfile
-from unittest import mock
 
 import jax
-import numpy as np
 from absl.testing import absltest, parameterized
 from jax.profiler import ProfileData
 
-from jax_cxl._commands.measuring import device_time, measure, ops, routed
-from jax_cxl._commands.measuring.device_time import Event, NoDeviceTimeError
+from benchmarks.collectives import device_time
+from benchmarks.collectives.device_time import Event, NoDeviceTimeError
 
 _OURS = "jax_cxl::cuda::(anonymous namespace)::Execute(jax_cxl::cuda::DeviceCall, unsigned int)"
 _WAIT = "jax_cxl::cuda::(anonymous namespace)::Wait(unsigned long const*, unsigned long)"
@@ -99,55 +97,6 @@ class TraceTest(absltest.TestCase):
         ):
             device_time.trace(lambda: ran.append("inside another trace"))
         self.assertEqual(ran, ["on a CPU", "inside another trace"])
-
-
-class MeasureOnDeviceTest(absltest.TestCase):
-    def measure(self, others, trace):
-        """Measures as rank 1 of 2. Rank 0 sends the values of `others` one after another."""
-        count = iter(others)
-        world = mock.Mock(rank=1, size=2, gather=lambda mine: [next(count), mine])
-        runner = mock.Mock(calls=2)
-        cases = [
-            measure.Case(
-                mock.Mock(shape=ops.Shape(ops.OPS["psum"], 2, 1, n, np.dtype("int8"))), runners
-            )
-            for n, runners in ((8, {"jax_cxl": runner}), (2 << 20, {"jax_cxl": None}))
-        ]
-        with mock.patch.object(device_time, "trace", trace):
-            found = list(measure.measure_on_device(world, cases, mock.Mock(turn="")))
-        # The case of 2 MiB has no runner, so no call of 2 MiB was measured.
-        self.assertEqual({shape.bytes for shape, _, _ in found} | {8}, {8})
-        return {name: times for _, name, times in found}, runner
-
-    def test_the_rank_that_waited_least(self):
-        def trace(run):
-            run()
-            return [Event(_OURS, 0, 8_000), Event(_OURS, 20_000, 5_000)]
-
-        times, runner = self.measure([2, 6.0, 9.0], trace)
-        runner.run.assert_called_once_with(2)
-        self.assertEqual(times["jax_cxl"], {"min": 5.0, "median": 5.5, "max": 6.0})
-
-    def test_nothing_where_one_rank_has_no_trace(self):
-        self.assertEqual(self.measure([0], lambda run: [Event(_OURS, 0, 8)] * 2)[0], {})
-
-        def no_trace(run):
-            raise NoDeviceTimeError("this test")
-
-        self.assertEqual(self.measure([2], no_trace)[0], {})
-
-
-class ReceiversTest(absltest.TestCase):
-    def test_who_gets_data_of_others(self):
-        receivers = {
-            name: [rank for rank in range(3) if ops.Shape(op, 3, rank, 1, np.int8).receives()]
-            for name, op in ops.OPS.items()
-            if name.partition(":")[0] not in routed.NAMES
-        }
-        rooted = {"broadcast": [1, 2], "scatter": [1, 2], "reduce": [0], "gather": [0]}
-        rooted["pscan"] = [1, 2]
-        for name, ranks in receivers.items():
-            self.assertEqual(ranks, rooted.get(name, [0, 1, 2]), name)
 
 
 if __name__ == "__main__":

@@ -2,23 +2,19 @@
 
 import argparse
 import importlib.util
-import json
 import os
-import pathlib
-import shutil
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from jax_cxl import _sizes
 from jax_cxl._commands import option_types
-from jax_cxl._commands.bench import nccl_options
 from jax_cxl._commands.measuring import results_file, teams
 from jax_cxl._commands.measuring.ops import MAX_RANKS, OPS
 from jax_cxl._job.launched.environment import launched
 
 _PROGRAM = "python -m jax_cxl bench"
-_BASELINES = ("gloo", "mpi", "nccl-shm", "nccl-socket", "nccl-nvlink")
+_BASELINES = ("gloo", "nccl-shm", "nccl-socket", "nccl-nvlink")
 # Files that an NVIDIA driver makes: on Linux, and in Windows' subsystem for Linux.
 _DRIVERS = ("/proc/driver/nvidia/version", "/dev/dxg")
 _DTYPES = ("float32", "float16", "bfloat16", "int32", "uint32", "int8", "uint8")
@@ -49,11 +45,7 @@ columns:
   written  bytes that the rank that writes most writes to the pool in a call, counted by
            jax_cxl.stats()
 
-  A backend without an operation has no row for it. Operations on rows may have a routing after a
-  colon: skewed (a fifth of the experts gets 80% of the choices) or hot (all tokens choose expert
-  0). The default routing is uniform. Between GPUs, up to 1 MiB, rows marked "on the device" follow.
-  Their times are from the start of a call's first kernel to the end of its last one, on the rank
-  that waits least, as JAX's profiler saw it. docs/benchmarking.md describes all measurements.
+  A backend without an operation has no row for it. docs/benchmarking.md describes all measurements.
 
 NCCL:
   nccl-shm     through host memory (NCCL_P2P_DISABLE=1): the path that a pool replaces
@@ -63,22 +55,14 @@ NCCL:
 examples:
   python -m jax_cxl bench --baseline gloo
   python -m jax_cxl bench --ranks 4 --ops psum --sizes 8:64MiB:x8 --json psum.json
-  python -m jax_cxl bench --baseline gloo,mpi
-  python -m jax_cxl bench -b 8 -e 256M -f 2 -n 20 -w 5 -o all_reduce -d float
   python -m jax_cxl bench --platform cuda --ranks 4 --sizes 4KiB:1GiB:x4 \\
-      --baseline nccl-shm,nccl-socket,nccl-nvlink --json nccl.json
-  python -m jax_cxl bench --draw nccl.json --plot nccl.png"""
+      --baseline nccl-shm,nccl-socket,nccl-nvlink --json nccl.json"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the benchmark. Returns the exit status: 1 if a result of jax_cxl is wrong."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     parser, options = _parse(arguments)
-    if options.draw:
-        from jax_cxl._commands.measuring import report
-
-        report.write_plot(options.plot, options.draw)
-        return 0
     os.environ["JAX_PLATFORMS"] = options.platform
     # JAX is imported only in the ranks, because the launcher forks, and JAX starts threads.
     if launched() or "OMPI_COMM_WORLD_SIZE" in os.environ or "PMI_SIZE" in os.environ:
@@ -90,14 +74,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _start_ranks(options: argparse.Namespace, arguments: list[str]) -> int:
     """Runs this command again as several processes."""
-    if "mpi" in options.baseline:
-        # Start ranks as the launcher does: each rank has one device and is not bound to a core, and
-        # there may be more ranks than cores.
-        os.environ["JAX_NUM_CPU_DEVICES"] = "1"
-        os.environ.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
-        os.environ.setdefault("OMPI_MCA_hwloc_base_binding_policy", "none")
-        command = ["mpirun", "-n", str(options.ranks), sys.executable, "-m", "jax_cxl", "bench"]
-        os.execvp(command[0], [*command, *arguments])
     from jax_cxl._commands.launch import cli as launch
 
     return launch.main(
@@ -114,14 +90,9 @@ def _start_teams(options: argparse.Namespace, arguments: list[str]) -> int:
     A team is needed for each environment in which NCCL is measured.
     """
     status, found = teams.run(teams.of(options.baseline), options.ranks, arguments)
-    if found:
-        from jax_cxl._commands.measuring import report
-
+    if found and options.json:
         found["command"] = results_file.command_line(_PROGRAM, arguments)
-        if options.json:
-            results_file.write(options.json, found)
-        if options.plot:
-            report.write_plot(options.plot, found)
+        results_file.write(options.json, found)
     return status
 
 
@@ -130,7 +101,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace, arguments
     import jax
 
     import jax_cxl
-    from jax_cxl._commands.measuring import backends, measure, report
+    from jax_cxl._commands.measuring import measure, report
     from jax_cxl._commands.measuring.world import World
 
     load = os.getloadavg()[0]
@@ -148,19 +119,11 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace, arguments
     first = world.rank == 0
     command = results_file.command_line(_PROGRAM, arguments)
     found = report.header(load, command) | {"results": []}
-    if "mpi" in names:
-        found["versions"]["mpi"] = backends.mpi_version()
     results = found["results"]
 
     def tell(line: str) -> None:
         if first:
             print(line, flush=True)
-
-    def save() -> None:
-        # Write the file after each row, so that an interrupted run keeps its rows.
-        if first and options.json:
-            found["machine"] = report.machine(load)
-            results_file.write(options.json, found)
 
     if "jax_cxl" in names:
         tell(report.heading(world.size))
@@ -168,17 +131,10 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace, arguments
     for shape, result in measure.measure(world, cases, options):
         tell(report.row(shape, result))
         results.append(result)
-        save()
-    if options.platform == "cuda":
-        for shape, name, times in measure.measure_on_device(world, cases, options):
-            tell(report.row_on_device(shape, name, times))
-            of = (name, shape.op.name, shape.bytes)
-            for result in results:
-                if (result["backend"], result["op"], result["bytes"]) == of:
-                    result["device_us"] = times
-            save()
-    if first and options.plot and not options.team:
-        report.write_plot(options.plot, found)
+        # Write the file after each row, so that an interrupted run keeps its rows.
+        if first and options.json:
+            found["machine"] = report.machine(load)
+            results_file.write(options.json, found)
     return report.status(results, tell)
 
 
@@ -212,14 +168,15 @@ def _parse(arguments: list[str]) -> tuple[argparse.ArgumentParser, argparse.Name
         type=_names(_BASELINES),
         default=[],
         metavar="A,B",
-        help="what else to measure: gloo (jax.lax on CPUs), mpi (mpi4py, under mpirun),"
+        help="what else to measure: gloo (jax.lax on CPUs),"
         " nccl-shm, nccl-socket, nccl-nvlink (GPUs only; see below)",
     )
     parser.add_argument(
         "--repeats",
         type=option_types.whole_number(1),
+        default=7,
         metavar="R",
-        help="samples per row (default: 7, with -n 1)",
+        help="samples per row (default: 7)",
     )
     parser.add_argument(
         "--calls",
@@ -231,21 +188,10 @@ def _parse(arguments: list[str]) -> tuple[argparse.ArgumentParser, argparse.Name
     parser.add_argument(
         "--json", type=option_types.output_file, metavar="FILE", help="write the results"
     )
-    parser.add_argument(
-        "--plot", type=option_types.output_file, metavar="FILE.png", help="draw the results"
-    )
-    parser.add_argument(
-        "--draw",
-        type=option_types.telling(_results),
-        metavar="FILE.json",
-        help="measure nothing; draw this results file into the --plot file",
-    )
     # teams.py passes these to the processes of a team.
     parser.add_argument("--team", type=lambda text: text.split(","), help=argparse.SUPPRESS)
     parser.add_argument("--turn", default="", help=argparse.SUPPRESS)
-    nccl_options.add(parser)
     options = parser.parse_args(arguments)
-    nccl_options.translate(parser, options)
     try:
         _check(options)
     except ValueError as error:
@@ -265,14 +211,6 @@ def _check(options: argparse.Namespace) -> None:
             f"--ranks must be from 2 to {MAX_RANKS}, not {options.ranks}: sums over more"
             " ranks would not be exact in int8"
         )
-    if "int" in options.dtype and any(name.startswith("moe_combine") for name in options.ops):
-        raise ValueError(
-            "moe_combine sums with weights: choose a floating --dtype, such as float32"
-        )
-    if options.draw and not options.plot:
-        raise ValueError("--draw also needs --plot FILE.png, the picture to write")
-    if options.plot and importlib.util.find_spec("matplotlib") is None:
-        raise ValueError("--plot needs matplotlib: pip install matplotlib")
     cuda = options.platform == "cuda"
     if cuda and not importlib.util.find_spec("jax_cxl._cuda"):
         raise ValueError(
@@ -288,33 +226,6 @@ def _check(options: argparse.Namespace) -> None:
             raise ValueError(f"--baseline {name} needs --platform cuda: NCCL moves GPU memory.")
         if not name.startswith("nccl-") and cuda:
             raise ValueError(f"--baseline {name} needs --platform cpu: it moves the host's memory.")
-    if "mpi" in options.baseline:
-        if options.dtype in ("float16", "bfloat16"):
-            raise ValueError(
-                f"--baseline mpi does not reduce {options.dtype}: choose another --dtype."
-            )
-        missing = [] if importlib.util.find_spec("mpi4py") else ["mpi4py (pip install mpi4py)"]
-        if shutil.which("mpirun") is None:
-            missing.append("mpirun (an MPI library, for example apt install openmpi-bin)")
-        if missing:
-            raise ValueError(f"--baseline mpi needs {' and '.join(missing)}.")
-
-
-def _results(text: str) -> dict[str, Any]:
-    """Returns the contents of a results file of this command.
-
-    Raises:
-      ValueError: the file does not exist, or is not a results file.
-    """
-    try:
-        found = json.loads(pathlib.Path(text).read_text())
-        if not all(
-            {"op", "backend", "bytes", "busbw_gbps"} <= row.keys() for row in found["results"]
-        ):
-            raise KeyError
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        raise ValueError(f"{text!r} is not a results file; name a file that --json wrote") from None
-    return found
 
 
 def _names(known: tuple[str, ...]) -> Any:

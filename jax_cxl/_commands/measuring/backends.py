@@ -1,4 +1,4 @@
-"""Backends, which execute collectives: jax_cxl, JAX over Gloo or NCCL, and MPI."""
+"""Backends, which execute collectives: jax_cxl, and JAX over Gloo or NCCL."""
 
 import functools
 from collections.abc import Callable
@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_cxl
-from jax_cxl._commands.measuring import routed
 from jax_cxl._commands.measuring.ops import UNWRITTEN, Shape
 
 _AXIS = "i"
@@ -129,11 +128,7 @@ _OF_LAX = ("all_gather", "psum", "psum_scatter", "all_to_all", "ppermute")
 
 def _prepare(backend: str, shape: Shape) -> Prepare | None:
     """Returns a function that prepares the operation of `shape`, or None if `backend` lacks it."""
-    name, _, routing = shape.op.name.partition(":")
-    ours = backend == "jax_cxl"
-    if ours and name in routed.NAMES:
-        way = routing or "uniform"
-        return functools.partial(routed.prepare, name, way, shape.ranks, shape.count, _AXIS)
+    name, ours = shape.op.name, backend == "jax_cxl"
     if backend.startswith("nccl-"):
         if name == "broadcast":
             return lambda: lambda x: jax.lax.pbroadcast(x, _AXIS, 0)
@@ -156,55 +151,7 @@ def _prepare(backend: str, shape: Shape) -> Prepare | None:
     return lambda: functools.partial(function, axis_name=_AXIS, **options)
 
 
-class MpiRunner:
-    """An operation of MPI. It has its own arrays, which hold the same values as JAX's.
-
-    The MPI library behind mpi4py is called from Python, without JAX.
-    """
-
-    calls: int | None = None
-
-    def __init__(self, shape: Shape):
-        from mpi4py import MPI
-
-        ranks, rank, name = shape.ranks, shape.rank, shape.op.name
-        world, x = MPI.COMM_WORLD, shape.input()
-        self._y = y = np.empty(shape.op.blocks_out(ranks) * shape.count, shape.dtype)
-        # MPI broadcasts in place, so the result on the root is x. A barrier returns its operand x.
-        in_place = name == "barrier" or (name == "broadcast" and rank == 0)
-        self._result = x if in_place else y
-        calls: dict[str, Callable[[], Any]] = {
-            "all_gather": lambda: world.Allgather(x, y),
-            "psum": lambda: world.Allreduce(x, y),
-            "psum_scatter": lambda: world.Reduce_scatter_block(x, y),
-            "all_to_all": lambda: world.Alltoall(x, y),
-            "broadcast": lambda: world.Bcast(self._result, root=0),
-            "reduce": lambda: world.Reduce(x, y, root=0),
-            "gather": lambda: world.Gather(x, y, root=0),
-            "scatter": lambda: world.Scatter(x, y, root=0),
-            "ppermute": lambda: world.Sendrecv(
-                x, (rank + 1) % ranks, recvbuf=y, source=(rank - 1) % ranks
-            ),
-            "pscan": lambda: world.Scan(x, y),
-            "barrier": world.Barrier,
-        }
-        self._call = calls[name]
-
-    def run(self, calls: int) -> None:
-        for _ in range(calls):
-            self._call()
-
-    def clear(self) -> None:
-        self._y[:] = UNWRITTEN
-
-    def output(self) -> np.ndarray:
-        return self._result
-
-
-Runner = JaxRunner | MpiRunner
-
-
-def runner_of(name: str, buffers: JaxBuffers, calls: int | None = None) -> Runner | None:
+def runner_of(name: str, buffers: JaxBuffers, calls: int | None = None) -> JaxRunner | None:
     """Returns a runner of the operation of `buffers`, or None if the backend does not have it.
 
     Args:
@@ -212,18 +159,8 @@ def runner_of(name: str, buffers: JaxBuffers, calls: int | None = None) -> Runne
       buffers: the shape, and the input and output of runners that use JAX.
       calls: number of calls of a program; None for any number.
     """
-    if name == "mpi":
-        moves_rows = buffers.shape.op.name.partition(":")[0] in routed.NAMES
-        return None if moves_rows else MpiRunner(buffers.shape)
     prepare = _prepare(name, buffers.shape)
     return JaxRunner(prepare, buffers, calls) if prepare else None
-
-
-def mpi_version() -> str:
-    """Returns the version of the MPI library."""
-    from mpi4py import MPI
-
-    return MPI.Get_library_version().splitlines()[0].rstrip("\0")
 
 
 def calls_on_gpu(name: str, size: int) -> int:

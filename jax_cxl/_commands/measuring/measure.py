@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import math
 import statistics
 import sys
 import time
@@ -12,22 +11,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import jax_cxl
-from jax_cxl._commands.measuring import device_time, teams
-from jax_cxl._commands.measuring.backends import JaxBuffers, Runner, calls_on_gpu, runner_of
+from jax_cxl._commands.measuring import teams
+from jax_cxl._commands.measuring.backends import JaxBuffers, JaxRunner, calls_on_gpu, runner_of
 from jax_cxl._commands.measuring.ops import OPS, Shape
 from jax_cxl._commands.measuring.world import CopyBound, World
 
 _SAMPLE_SECONDS = 0.01
 _MAX_CALLS = 1000
-# Larger messages are not traced: they take much longer than anything around them.
-_MAX_TRACED_BYTES = 1 << 20
 
 
 class Case(NamedTuple):
     """A shape, with the runners of the backends that have its operation."""
 
     buffers: JaxBuffers
-    runners: dict[str, Runner]
+    runners: dict[str, JaxRunner]
 
 
 def spread(microseconds: Sequence[float]) -> dict[str, float]:
@@ -59,7 +56,7 @@ def _case(
 ) -> Case:
     op, dtype = OPS[name], np.dtype(options.dtype)
     # Whole blocks, of at least one element.
-    count = op.rounded(max(1, size // (op.blocks(world.size) * dtype.itemsize)))
+    count = max(1, size // (op.blocks(world.size) * dtype.itemsize))
     shape = Shape(op, world.size, world.rank, count, dtype)
     buffers = JaxBuffers(shape)
     runners = {}
@@ -81,23 +78,6 @@ def measure(
             _say(world, f"{i}/{total} {case.buffers.shape}", "\r")
             for row in _measure_case(world, case, options):
                 yield case.buffers.shape, row
-
-
-def measure_on_device(
-    world: World, cases: Iterable[Case], options: argparse.Namespace
-) -> Iterator[tuple[Shape, str, dict[str, float]]]:
-    """Yields the times of a call on the device, for each backend whose trace shows them.
-
-    The kernels of a call wait for ranks that start later. So the time of a call is the shortest
-    among the ranks that get data from others. Tracing slows a process down, so measure everything
-    else first.
-    """
-    traced = [case for case in cases if case.buffers.shape.bytes <= _MAX_TRACED_BYTES]
-    for i, case in enumerate(traced, 1):
-        with _turn(world, options):
-            _say(world, f"{i}/{len(traced)} {case.buffers.shape}, traced", "\r")
-            for name, times in _trace_case(world, case):
-                yield case.buffers.shape, name, times
 
 
 @contextlib.contextmanager
@@ -129,8 +109,6 @@ def _measure_case(
         name: runner.calls or options.calls or enough(world, runner)
         for name, runner in runners.items()
     }
-    for runner in runners.values() if options.warmup_iters else ():
-        sample(world, runner, options.warmup_iters)
     copies = CopyBound(world, shape.bytes) if options.platform == "cpu" else None
     times: dict[str, list[float]] = {name: [] for name in runners}
     bounds = []
@@ -163,32 +141,6 @@ def _measure_case(
     buffers.release()
 
 
-def _trace_case(world: World, case: Case) -> Iterator[tuple[str, dict[str, float]]]:
-    calls = {name: runner.calls or 1 for name, runner in case.runners.items()}
-
-    def run() -> None:
-        world.barrier()
-        for name, runner in case.runners.items():
-            runner.run(calls[name])
-
-    case.buffers.allocate()
-    events: list[device_time.Event] = []
-    try:
-        events = device_time.trace(run)
-    except device_time.NoDeviceTimeError as error:
-        _say(world, f"cannot measure the device time of {case.buffers.shape}: {error}")
-    case.buffers.release()
-    receives = case.buffers.shape.receives()
-    for name in case.runners:
-        mine: list[float] = []
-        try:
-            mine = device_time.of_calls(events, name, calls[name]) if events else []
-        except device_time.NoDeviceTimeError as error:
-            _say(world, f"cannot measure the device time of {case.buffers.shape}: {error}")
-        if min(world.gather(len(mine))) == calls[name]:
-            yield name, spread([min(world.gather(t if receives else math.inf)) for t in mine])
-
-
 def sample(world: World, runner: Any, calls: int) -> float:
     """Returns the seconds of one call on the slowest rank. `runner` is like a `JaxRunner`."""
     world.barrier()
@@ -211,7 +163,7 @@ def enough(world: World, runner: Any) -> int:
     return calls
 
 
-def _bytes_written(world: World, runner: Runner) -> int:
+def _bytes_written(world: World, runner: JaxRunner) -> int:
     """Returns the bytes that a call writes to the pool, on the rank that writes the most."""
     before = jax_cxl.stats().bytes_published
     calls = runner.calls or 1
@@ -219,7 +171,7 @@ def _bytes_written(world: World, runner: Runner) -> int:
     return int(max(world.gather(jax_cxl.stats().bytes_published - before))) // calls
 
 
-def _count_wrong(world: World, expected: np.ndarray | None, runner: Runner) -> int:
+def _count_wrong(world: World, expected: np.ndarray | None, runner: JaxRunner) -> int:
     """Overwrites the output, runs the collective, and returns how many elements are wrong."""
     runner.clear()
     world.barrier()

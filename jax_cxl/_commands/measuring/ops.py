@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from jax_cxl._commands.measuring import routed
 from jax_cxl._sizes import format_size
 
 # Inputs are integers below this value, so that sums are exact in any dtype and any order.
@@ -28,24 +27,21 @@ class Op:
     """An operation of the benchmark. Functions without listed arguments take the number of ranks.
 
     Attributes:
-      name: name of the function in jax_cxl; a routing may follow a colon.
+      name: name of the function in jax_cxl.
       blocks_in: number of blocks in a rank's input.
       blocks_out: number of blocks in a rank's output.
-      pool: function (ranks, block elements) -> a pair for each of the ranks that move the most
-        data: the least number of blocks that the rank has to write to the pool, and to read from
-        it.
+      pool: a pair for each of the ranks that move the most data: the least number of blocks that
+        the rank has to write to the pool, and to read from it.
       result: function (ranks, rank, block elements, values) -> expected output, or None if the
         output is not defined on that rank. `values` is a function (rank, first element, elements)
         -> integers.
-      rounded: function that rounds a number of elements down to a possible block size.
     """
 
     name: str
     blocks_in: Callable[[int], int]
     blocks_out: Callable[[int], int]
-    pool: Callable[[int, int], Sequence[tuple[float, float]]]
+    pool: Callable[[int], Sequence[tuple[float, float]]]
     result: Callable[[int, int, int, Any], np.ndarray | None]
-    rounded: Callable[[int], int] = lambda count: count
 
     @property
     def sums(self) -> bool:
@@ -97,20 +93,9 @@ class Shape:
         result = self.op.result(self.ranks, self.rank, self.count, values)
         return None if result is None else result.astype(self.dtype)
 
-    def receives(self) -> bool:
-        """Returns whether this rank waits for data of others, or for others in a barrier."""
-        sources = set()
-
-        def of(source: int, first: int, count: int) -> np.ndarray:
-            sources.add(source)
-            return values(source, first, count)
-
-        self.op.result(self.ranks, self.rank, 1, of)
-        return not self.op.sized or bool(sources - {self.rank})
-
     def bound_seconds(self, write: float, read: float) -> float:
         """Returns the seconds that the busiest rank needs for its copies, at rates in bytes/s."""
-        moved = self.op.pool(self.ranks, self.count)
+        moved = self.op.pool(self.ranks)
         seconds = max(written / write + taken / read for written, taken in moved)
         return self.count * self.dtype.itemsize * seconds
 
@@ -147,61 +132,47 @@ def _joined(ranks: int, first: int, count: int, of: Any) -> np.ndarray:
 # `pool` returns the same numbers of blocks as plan::LowerBound (cc/simulator/bounds.cc).
 _ALL = (
     Op(
-        *("all_gather", _one, _each, lambda n, _: [(1, n - 1)]),
+        *("all_gather", _one, _each, lambda n: [(1, n - 1)]),
         lambda n, r, count, of: _joined(n, 0, count, of),
     ),
     Op(
-        *("psum", _one, _one, lambda n, _: [(1, 2 * (n - 1) / n)]),
+        *("psum", _one, _one, lambda n: [(1, 2 * (n - 1) / n)]),
         lambda n, r, count, of: _total(n, 0, count, of),
     ),
     Op(
-        *("psum_scatter", _each, _one, lambda n, _: [(n - 1, n - 1)]),
+        *("psum_scatter", _each, _one, lambda n: [(n - 1, n - 1)]),
         lambda n, r, count, of: _total(n, r * count, count, of),
     ),
     Op(
-        *("all_to_all", _each, _each, lambda n, _: [(n - 1, n - 1)]),
+        *("all_to_all", _each, _each, lambda n: [(n - 1, n - 1)]),
         lambda n, r, count, of: _joined(n, r * count, count, of),
     ),
     Op(
-        *("broadcast", _one, _one, lambda n, _: [(1, 0), (0, 1)]),
+        *("broadcast", _one, _one, lambda n: [(1, 0), (0, 1)]),
         lambda n, r, count, of: of(0, 0, count),
     ),
     Op(
-        *("reduce", _one, _one, lambda n, _: [(1, 0), (0, 1)] if n == 2 else [(1, 1)]),
+        *("reduce", _one, _one, lambda n: [(1, 0), (0, 1)] if n == 2 else [(1, 1)]),
         lambda n, r, count, of: _total(n, 0, count, of) if r == 0 else None,
     ),
     Op(
-        *("gather", _one, _each, lambda n, _: [(1, 0), (0, n - 1)]),
+        *("gather", _one, _each, lambda n: [(1, 0), (0, n - 1)]),
         lambda n, r, count, of: _joined(n, 0, count, of) if r == 0 else None,
     ),
     Op(
-        *("scatter", _each, _one, lambda n, _: [(n - 1, 0), (0, 1)]),
+        *("scatter", _each, _one, lambda n: [(n - 1, 0), (0, 1)]),
         lambda n, r, count, of: of(0, r * count, count),
     ),
     Op(
-        *("ppermute", _one, _one, lambda n, _: [(1, 1)]),
+        *("ppermute", _one, _one, lambda n: [(1, 1)]),
         lambda n, r, count, of: of((r - 1) % n, 0, count),
     ),
     Op(
-        *("pscan", _one, _one, lambda n, _: [(0, n - 1), (1, n - 2)]),
+        *("pscan", _one, _one, lambda n: [(0, n - 1), (1, n - 2)]),
         lambda n, r, count, of: _total(r + 1, 0, count, of),
     ),
-    Op("barrier", _one, _one, lambda n, _: [(0, 0)], lambda n, r, count, of: of(r, 0, count)),
+    Op("barrier", _one, _one, lambda n: [(0, 0)], lambda n, r, count, of: of(r, 0, count)),
 )
 
 
-def _routed(name: str, routing: str) -> Op:
-    """Returns an operation that moves rows as a router chose; uniform routings have no suffix."""
-    room = routed.blocks(name, routing)
-    blocks_in, blocks_out = (room, _one) if name == "moe_combine" else (_one, room)
-    return Op(
-        name if routing == "uniform" else f"{name}:{routing}",
-        *(blocks_in, blocks_out),
-        functools.partial(routed.pool, name, routing),
-        functools.partial(routed.result, name, routing),
-        routed.rounded,
-    )
-
-
-_ROUTED = [_routed(name, routing) for name in routed.NAMES for routing in routed.ROUTINGS]
-OPS = {op.name: op for op in (*_ALL, *_ROUTED)}
+OPS = {op.name: op for op in _ALL}

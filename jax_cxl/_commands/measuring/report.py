@@ -1,8 +1,7 @@
-"""The output of a run: the rows of the table, the head of the results file, the plot."""
+"""The output of a run: the rows of the table, the head of the results file."""
 
 import importlib.metadata
 import os
-import pathlib
 import platform
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +10,6 @@ import jax
 import jaxlib
 import numpy as np
 
-from jax_cxl._commands import plotting
 from jax_cxl._commands.measuring.ops import Shape
 from jax_cxl._commands.status import hardware
 
@@ -33,25 +31,16 @@ def heading(ranks: int) -> str:
 
 def row(shape: Shape, result: dict[str, Any]) -> str:
     """Returns the line of a result."""
-    share = result["bound_share"]
+    op, share = shape.op, result["bound_share"]
+    case = _CASE.format(
+        *(shape.bytes, shape.count, shape.dtype.name, "sum" if op.sums else "none", op.name),
+        *(result["backend"], *(f"{time:.2f}" for time in result["time_us"].values())),
+    )
     rates = _RATES.format(
         *(f"{result['algbw_gbps']:.3f}", f"{result['busbw_gbps']:.3f}", result["wrong"]),
         *("-" if share is None else f"{share:.0%}", result.get("bytes_written", "-")),
     )
-    return _case(shape, result["backend"], result["time_us"]) + rates
-
-
-def row_on_device(shape: Shape, backend: str, times: dict[str, float]) -> str:
-    """Returns the line with the times of a call on the device."""
-    return _case(shape, backend, times) + "on the device"
-
-
-def _case(shape: Shape, backend: str, times: dict[str, float]) -> str:
-    op = shape.op
-    return " " + _CASE.format(
-        *(shape.bytes, shape.count, shape.dtype.name, "sum" if op.sums else "none", op.name),
-        *(backend, *(f"{time:.2f}" for time in times.values())),
-    )
+    return f" {case}{rates}"
 
 
 def status(results: list[dict[str, Any]], tell: Callable[[str], None]) -> int:
@@ -98,35 +87,3 @@ def versions() -> dict[str, str]:
         "numpy": np.__version__,
         "python": platform.python_version(),
     }
-
-
-def write_plot(path: pathlib.Path, found: dict[str, Any]) -> None:
-    """Draws bus bandwidth over size: a panel for each operation, a curve for each backend."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    rows = [row for row in found["results"] if row["bytes"]]  # A barrier has no bandwidth.
-    ops = list(dict.fromkeys(row["op"] for row in rows))
-    names = list(dict.fromkeys(row["backend"] for row in rows))
-    figure, axes = pyplot.subplots(
-        *(1, len(ops)),
-        figsize=(max(2.6 * len(ops), 5), 3.6),
-        squeeze=False,
-        sharey=True,
-        layout="constrained",
-    )
-    for panel, op in zip(axes[0], ops, strict=True):
-        for name in names:
-            mine = [r for r in rows if (r["op"], r["backend"]) == (op, name)]
-            sizes = [r["bytes"] for r in mine]
-            plotting.curve(panel, name, sizes, [r["busbw_gbps"] for r in mine], marker="o")
-        panel.set(title=op, yscale="log")
-        plotting.size_ticks(panel, sorted({row["bytes"] for row in rows if row["op"] == op}))
-        panel.grid(alpha=0.3)
-    axes[0][0].set_ylabel("bus bandwidth, GB/s")
-    plotting.legend(figure, axes[0][0])
-    ranks = rows[0]["ranks"]
-    figure.suptitle(f"{ranks} ranks, emulated pool in shared memory of one machine")
-    plotting.save(figure, path)

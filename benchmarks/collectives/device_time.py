@@ -1,13 +1,34 @@
-"""How long collectives take on the device, read from a trace of JAX's profiler."""
+"""How long collectives take on the device, read from a trace of JAX's profiler.
 
+    NCCL_P2P_DISABLE=1 python -m jax_cxl.launch -n 2 --devices-per-process 1 \\
+        benchmarks/collectives/device_time.py --json=device.json
+
+The kernels of a call wait for ranks that start later. So the time of a call is the shortest among
+the ranks. `python -m jax_cxl bench` measures the time between calls of a program, which contains
+the work of XLA.
+"""
+
+import argparse
 import collections
 import glob
+import os
+import pathlib
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
+import numpy as np
 from jax.profiler import ProfileData
+
+import jax_cxl
+from jax_cxl import _sizes
+from jax_cxl._commands.measuring import backends, measure, report, results_file
+from jax_cxl._commands.measuring.ops import OPS, Shape
+from jax_cxl._commands.measuring.world import World
+
+_CALLS = 100
 
 
 class Event(NamedTuple):
@@ -96,3 +117,57 @@ def _is_of(backend: str, name: str) -> bool:
         return "nccl" in name
     # Skip the waiting kernel inside a call that the host executes (cc/gpu/cuda/host_path.h).
     return "jax_cxl" in name and "::Wait(" not in name
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--ops", default="all_gather,psum,psum_scatter,all_to_all")
+    parser.add_argument("--sizes", type=_sizes.parse_list, default=[4096, 16384, 65536, 1 << 20])
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE")
+    options = parser.parse_args()
+    load = os.getloadavg()[0]
+    jax_cxl.initialize()
+    world = World(jax.process_index(), jax.process_count())
+    command = results_file.command_line("benchmarks/collectives/device_time.py", sys.argv[1:])
+    found = report.header(load, command) | {"results": []}
+    for name in options.ops.split(","):
+        for size in options.sizes:
+            op = OPS[name]
+            count = max(1, size // (4 * op.blocks(world.size)))
+            shape = Shape(op, world.size, world.rank, count, np.dtype("float32"))
+            found["results"] += _measure(world, shape)
+    if world.rank == 0:
+        print(results_file.text(found["results"]))
+        if options.json:
+            results_file.write(options.json, found)
+
+
+def _measure(world: World, shape: Shape) -> list[dict]:
+    buffers = backends.JaxBuffers(shape)
+    runners = {
+        name: runner
+        for name in ("jax_cxl", "nccl-")
+        if (runner := backends.runner_of(name, buffers, _CALLS)) is not None
+    }
+    buffers.allocate()
+    for runner in runners.values():
+        runner.run(_CALLS)
+
+    def run() -> None:
+        world.barrier()
+        for runner in runners.values():
+            runner.run(_CALLS)
+
+    events = trace(run)
+    rows = []
+    for name in runners:
+        shortest = [min(world.gather(each)) for each in of_calls(events, name, _CALLS)]
+        row = {"backend": name.strip("-"), "op": shape.op.name, "bytes": shape.bytes}
+        rows.append({**row, "ranks": world.size, "device_us": measure.spread(shortest)})
+    return rows
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Figures of results files and of the simulator. Needs matplotlib."""
