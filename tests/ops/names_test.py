@@ -55,7 +55,7 @@ class NamesTest(absltest.TestCase):
         listed = re.findall(r"^::: jax_cxl\.(?:ops\.\w+\.)?(\w+)$", text, re.MULTILINE)
         names = {name for name in jax_cxl.__all__ if not name.endswith("Error")}
         self.assertEqual({*listed}, names - {"lax"} | {"errors"})
-        table = (_ROOT / "docs" / "collectives.md").read_text().partition("## Dtypes")[0]
+        table = (_ROOT / "docs" / "collectives.md").read_text().partition("## Which dtypes")[0]
         for name in {*ops.__all__} - {"start"}:
             self.assertRegex(table, f"(?m)^\\|.*`{name}`")
 
