@@ -19,6 +19,7 @@ from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import rebuilding, targets
 from jax_cxl._store.reading.restoring import Reader
 from jax_cxl._store.reading.reusing import Arrays, Previous, Reusable
+from jax_cxl._store.reading.version import Pending, Version
 from jax_cxl._store.trees import names, pytrees
 from jax_cxl._store.writing import fence
 from jax_cxl._store.writing.problems import in_words
@@ -26,23 +27,6 @@ from jax_cxl._store.writing.problems import in_words
 Result = TypeVar("Result")
 
 _POLL_SECONDS = 0.001
-
-
-@dataclasses.dataclass(frozen=True)
-class Version:
-    """A version of a tree that was read. It unpacks into `version, tree`.
-
-    Attributes:
-      version: its number, as the publisher gave it.
-      tree: the tree.
-    """
-
-    version: int
-    tree: Any
-    _reusable: Reusable = dataclasses.field(repr=False, compare=False)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter((self.version, self.tree))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +43,7 @@ class Wanted:
       together: whether all processes of the job read the same version.
       arrays: the program's arrays to read into, by the paths of their leaves; None to make arrays.
       filled: these arrays after the read whose result is `into`; None if there is no such result.
+      non_blocking: whether to return before copies to GPUs have ended.
     """
 
     tree: rebuilding.Wanted | None
@@ -69,6 +54,7 @@ class Wanted:
     together: bool
     arrays: Mapping[str, targets.Target] | None = None
     filled: targets.Filled | None = None
+    non_blocking: bool = False
 
     @classmethod
     def of(
@@ -78,6 +64,7 @@ class Wanted:
         newer_than: int | None,
         timeout: float | None,
         into: Version | Mapping[str, Any] | None,
+        non_blocking: bool = False,
     ) -> Self:
         """Returns what to read, from the arguments of `Store.read`, which this function checks.
 
@@ -105,11 +92,15 @@ class Wanted:
                 " last = store.read(name), and then store.read(name, into=last)"
             )
         if into is not None:
+            if into._pending is not None:
+                into._pending.check(again=False)
             into._reusable.check()
+        if non_blocking and arrays is None:
+            raise ValueError("non_blocking=True needs tensors to read into: pass them as into")
         tree = None if like is None else rebuilding.wanted(like)
         together = tree is not None and any(map(_is_over_processes, tree.likes))
         seconds = seconds_of(timeout)
-        return cls(tree, version, newer_than, seconds, into, together, arrays, filled)
+        return cls(tree, version, newer_than, seconds, into, together, arrays, filled, non_blocking)
 
 
 def seconds_of(timeout: float | None) -> float:
@@ -326,11 +317,8 @@ def build(
     known, arrays = previous.begin() if previous else (None, Arrays({}, set()))
     reader = Reader(section, records, known)
     if wanted.arrays is not None:
-        tree: Any
-        tree, copies = targets.start(wanted.arrays, reader, wanted.filled)
-        copies.finish()
-        filled = targets.Filled(wanted.arrays)
-        return Version(records[0].version, tree, Reusable(reader.known(), {}, filled))
+        return _fill(reader, wanted.arrays, wanted)
+    tree: Any
     if wanted.tree is None:
         made = _all_leaves(reader, arrays)
         tree = _by_paths(made)
@@ -344,6 +332,20 @@ def build(
         tree = pytrees.ready(tree) if with_jax else tree
         made = dict(zip(wanted.tree.names, wanted.tree.structure.flatten_up_to(tree), strict=True))
     return Version(records[0].version, tree, Reusable(reader.known(), made))
+
+
+def _fill(reader: Reader, arrays: Mapping[str, targets.Target], wanted: Wanted) -> Version:
+    """Reads into arrays and tensors of the program."""
+    section, records = reader.stripes[0].section, reader.records
+    filled, copies = targets.start(arrays, reader, wanted.filled)
+    number, tree = records[0].version, {path: target.given for path, target in arrays.items()}
+    reusable = Reusable(reader.known(), {}, filled)
+    if not wanted.non_blocking:
+        copies.finish()
+        return Version(number, tree, reusable)
+    lease = contextlib.ExitStack()
+    lease.enter_context(leased(section, records))
+    return Version(number, tree, reusable, Pending(copies, lease, reusable))
 
 
 _DAMAGED, _MISFIT, _OTHER = 1, 2, 3  # kinds of errors; the greatest is the worst

@@ -6,11 +6,11 @@ from typing import Any, Self
 
 from jax_cxl import errors
 from jax_cxl._store import agreement, arguments, following, publishing
-from jax_cxl._store.following import Version
 from jax_cxl._store.memory import catalog, layout, opening
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.publishing import Names
 from jax_cxl._store.reading import rebuilding, repair
+from jax_cxl._store.reading.version import Version
 from jax_cxl._store.trees import flatten
 from jax_cxl._store.writing.publisher import Publisher
 

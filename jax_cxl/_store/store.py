@@ -8,10 +8,10 @@ from typing import Any, Self
 
 from jax_cxl import errors
 from jax_cxl._store import arguments, following, views
-from jax_cxl._store.following import Version
 from jax_cxl._store.memory import catalog, opening
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.publishing import Names
+from jax_cxl._store.reading.version import Version
 from jax_cxl._store.trees import flatten
 
 
@@ -150,6 +150,7 @@ class Store:
         newer_than: int | None = None,
         timeout: float | None = None,
         into: Version | Mapping[str, Any] | None = None,
+        non_blocking: bool = False,
     ) -> Version:
         """Reads a version of a tree.
 
@@ -175,6 +176,10 @@ class Store:
             else refers to stays as it is, and so does a JAX array that shares its memory: that leaf
             is read into a new array. After an error the arrays of `into` are undefined, unless the
             error says that they do not fit.
+          non_blocking: whether to return as soon as the copies to tensors on GPUs have been
+            started. Call `wait()` of the result before the program uses the tensors, so that
+            PyTorch's current streams wait for the copies, and later `check()`, which raises a
+            StoreError if the version is damaged. The version is not overwritten until then.
 
         Returns:
           The version and the tree: `version, tree = store.read(...)`.
@@ -186,7 +191,7 @@ class Store:
           TypeError, ValueError: an argument, or a leaf of `like`, is wrong; or `into` was given to
             a read before.
         """
-        wanted = following.Wanted.of(like, version, newer_than, timeout, into)
+        wanted = following.Wanted.of(like, version, newer_than, timeout, into, non_blocking)
         seconds = 0 if newer_than is None else wanted.seconds
         open_memory = functools.partial(self._names.devices, seconds)
         return following.read(open_memory, catalog.check_name(name), wanted)

@@ -45,9 +45,9 @@ def find(reader: Reader, spec: Spec) -> Source | None:
     # A name has a few areas, and versions of the same form have their arrays at the same places in
     # an area. So all versions of this form that are in one area share the result.
     key = reader.stripes[0].offset(0), spec
-    if key not in reader.found:
-        reader.found[key] = _find(reader, spec)
-    found: Source | None = reader.found[key]
+    if key not in reader.structure.found:
+        reader.structure.found[key] = _find(reader, spec)
+    found: Source | None = reader.structure.found[key]
     return found
 
 

@@ -85,6 +85,20 @@ class TorchOnGpuTest(parameterized.TestCase):
             self.assertTrue(bool((copied == 2).all()))
             self.assertTrue(self.torch.equal(into["large"], state["large"]))
 
+    def test_without_blocking(self):
+        with jax_cxl.Store(self.where) as store:
+            last, into = None, {k: self.torch.zeros_like(x) for k, x in self.state(0).items()}
+            for seed in range(4):
+                state = self.state(seed)
+                store.publish("a", state)
+                store.flush("a")
+                last = store.read("a", into=last or into, non_blocking=True)
+                last.wait()
+                sums = {k: (x == state[k]).all() for k, x in into.items()}
+                last.check()
+                for name, same in sums.items():
+                    self.assertTrue(bool(same), name)
+
 
 if __name__ == "__main__":
     absltest.main()

@@ -11,26 +11,45 @@ from jax_cxl._store.trees import tensors
 
 
 class _Stream:
-    """Runs at once what a program enqueues, and notes what it waits for."""
+    """A stream, and what it waits for."""
 
-    def __init__(self, device=None):
-        del device
+    def __init__(self, gpu):
+        self._gpu = gpu
         self.waits_for = []
 
     def wait_stream(self, other):
         self.waits_for.append(other)
 
+    def wait_event(self, event):
+        self.waits_for.append(event)
+
     def synchronize(self):
-        pass
+        self._gpu.run()
+
+
+class _Event:
+    def __init__(self, gpu):
+        self._gpu, self.recorded, self.waited = gpu, False, False
+
+    def record(self, stream):
+        assert stream.waits_for
+        self.recorded = True
+
+    def synchronize(self):
+        assert self.recorded
+        self.waited = True
+        self._gpu.run()
 
 
 class Gpu:
-    """Plays `torch.cuda`.
+    """Plays `torch.cuda`. Makes copies as late as a GPU may: only when somebody waits.
 
     Attributes:
       copied: bytes that went to tensors.
       registered: pieces of memory that CUDA has registered.
       fails: the error that a registration returns.
+      enqueued: copies that have not been made.
+      current: the program's stream.
     """
 
     def __init__(self):
@@ -38,8 +57,17 @@ class Gpu:
         self.registered = {}
         self.fails = 0
         self.events = []
-        self.current = _Stream()
-        self.Stream = _Stream
+        self.enqueued = []
+        self.current = _Stream(self)
+
+    def run(self):
+        with torch.inference_mode():
+            while self.enqueued:
+                self.enqueued.pop(0)()
+
+    def Stream(self, device):
+        del device
+        return _Stream(self)
 
     def current_stream(self, device):
         del device
@@ -51,7 +79,7 @@ class Gpu:
         yield
 
     def Event(self, **_):
-        event = mock.Mock(**{"query.return_value": True})
+        event = _Event(self)
         self.events.append(event)
         return event
 
@@ -96,7 +124,7 @@ def tensors_on_gpus():
     def counted(self, source, non_blocking=False):
         assert non_blocking
         gpu.copied += source.nbytes
-        return copy(self, source)
+        gpu.enqueued.append(lambda: copy(self, source))
 
     into_gpus._stream.cache_clear()
     with (

@@ -12,6 +12,7 @@ from absl.testing import absltest, parameterized
 
 import jax_cxl
 from jax_cxl._job import platforms
+from jax_cxl._store.memory import catalog
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import into_gpus
 
@@ -73,8 +74,7 @@ class IntoGpusTest(harness.StoreTest):
         self.assertIs(found["large"], into["large"])
         self.assert_read(into)
         self.assertEqual(self.gpu.copied, sum(x.nbytes for x in self.tree.values()))
-        for event in self.gpu.events:
-            event.synchronize.assert_called()
+        self.assertTrue(self.gpu.events and all(event.waited for event in self.gpu.events))
         if sums:
             self.assertGreaterEqual(self.sums.checked, 4)
         else:
@@ -158,13 +158,13 @@ class IntoGpusTest(harness.StoreTest):
 
     def test_a_version_that_is_overwritten_meanwhile_is_chosen_again(self):
         self.publish(sums=False)
-        version, compare = Section.version, into_gpus.Copies._compare
+        version, wait = Section.version, into_gpus.Copies.wait
         # Stands still once, so long that the lease ends. The check and the reader then ask whether
         # the version is there.
         gone = iter((True, True))
 
         def stand_still(copies):
-            compare(copies)
+            wait(copies)
             self.enterContext(
                 mock.patch.object(
                     Section,
@@ -174,7 +174,7 @@ class IntoGpusTest(harness.StoreTest):
             )
 
         into = self.into()
-        with mock.patch.object(into_gpus.Copies, "_compare", stand_still):
+        with mock.patch.object(into_gpus.Copies, "wait", stand_still):
             self.store.read("a", into=into, version=0)
         self.assertFalse(next(gone, False), "the reader has looked twice")
         self.assert_read(into)
@@ -192,6 +192,76 @@ class IntoGpusTest(harness.StoreTest):
         last = self.store.read("a", into=last)
         self.assert_read(last.tree)
         self.assertEqual(self.gpu.copied, sum(x.nbytes for x in self.tree.values()))
+
+    @parameterized.parameters(True, False)
+    def test_without_blocking(self, sums):
+        self.publish(sums=sums)
+        before = dict(self.tree)
+        last = self.store.read("a", into=self.into(), non_blocking=True)
+        self.assertEqual(last.version, 0)
+        # The version stays until the copies have been checked, however many follow.
+        for add in range(4):
+            self.change(large=before["large"] + add + 1)
+        self.assertFalse(last.tree["large"].any())
+        last.wait()
+        ends = self.gpu.current.waits_for
+        self.assertTrue(ends and ends[-1] is self.gpu.events[-1])
+        self.assertFalse(last.tree["large"].any())
+        last.check()
+        newest, self.tree = self.tree, before
+        self.assert_read(last.tree)
+        last.check()
+        # Without check(), the next read checks.
+        again = self.store.read("a", into=last, non_blocking=True)
+        last = self.store.read("a", into=again)
+        self.tree = newest
+        self.assert_read(last.tree)
+
+    def test_copies_that_nobody_checks_keep_their_version_until_they_end(self):
+        self.publish()
+        last = self.store.read("a", into=self.into(), non_blocking=True)
+        tree = last.tree
+        before = dict(self.tree)
+        for add in range(4):
+            self.change(large=before["large"] + add + 1)
+        del last
+        self.tree = before
+        self.assert_read(tree)
+        self.assertFalse(self.leases())
+        with self.assertRaisesRegex(ValueError, "non_blocking=True needs tensors"):
+            self.store.read("a", non_blocking=True)
+
+    def leases(self):
+        section = Section.find(self.store._names.devices(), "a")
+        areas = range(section.geometry.areas)
+        return [
+            who for area in areas for who in catalog.holders(section.devices, section.entry, area)
+        ]
+
+    def test_damage_that_check_finds(self):
+        self.publish()
+        last = self.store.read("a", into=self.into(), non_blocking=True)
+        last.check()
+        self.assertFalse(self.leases())
+        self.change(large=self.tree["large"] + 1)
+        last = self.store.read("a", into=last, non_blocking=True)
+        self.assertTrue(self.leases())
+        with mock.patch.object(self.sums, "checksums", lambda of, _: [[0] * len(of[0][1])]):
+            for _ in range(2):
+                with self.assertRaisesRegex(jax_cxl.StoreError, "block .* is damaged"):
+                    last.check()
+        self.assertFalse(self.leases())
+        self.gpu.copied = 0
+        last = self.store.read("a", into=last)
+        self.assert_read(last.tree)
+        self.assertEqual(self.gpu.copied, sum(x.nbytes for x in self.tree.values()))
+
+    def test_a_tensor_of_another_shape_than_before(self):
+        self.publish()
+        last = self.store.read("a", into=self.into())
+        last.tree["other"].resize_(1000, 999)
+        with self.assertRaisesRegex(jax_cxl.StoreError, "other was saved as int32 with shape"):
+            self.store.read("a", into=last)
 
     def test_what_does_not_fit_changes_nothing(self):
         self.publish()

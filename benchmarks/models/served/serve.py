@@ -5,7 +5,9 @@
 The trainer publishes versions of a Llama of random bf16 weights. The server, transformers' Llama on
 the same GPU, generates, and takes each version between two tokens. It never imports JAX. All bits
 are checked against a computation of their own in PyTorch, and the logits against a forward pass in
-JAX. `link` is the bare copy of the same bytes from pinned memory, without checks. For comparison
+JAX. Every second version is read with `non_blocking`: then the computation of the next token is
+enqueued while the weights are copied. `link` is the bare copy of the same bytes from pinned memory,
+without checks, and `link_from_store` from the memory of the store. For comparison
 the weights also go through safetensors, and torch.save and torch.load, in /dev/shm.
 
 Each line of the output is a JSON object, printed as soon as it is known, so that a run that is cut
@@ -30,6 +32,7 @@ def _run(role: str, folder: str, options: argparse.Namespace, end: float) -> sub
     command = [sys.executable, str(_HERE / f"{role}.py"), folder, options.sizes]
     command += [str(options.versions), str(end), str(options.files)]
     environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PYTHONUNBUFFERED": "1"}
+    environment["SERVED_BEGIN"] = str(end - options.seconds)
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
 

@@ -11,6 +11,7 @@ import torch
 from board import Board, say
 
 import jax_cxl
+from jax_cxl._store.reading import into_gpus
 
 
 class _Generation:
@@ -24,16 +25,67 @@ class _Generation:
     def _begin(self) -> None:
         self._cache, self._tokens = None, torch.arange(5, 21, device=self._device)[None]
 
-    @torch.inference_mode()
     def step(self) -> None:
         """Generates a token."""
+        self.launch()
+        self.end()
+
+    @torch.inference_mode()
+    def launch(self) -> None:
+        """Enqueues the computation of a token."""
         if len(self.times) % 256 == 255:
             self._begin()
         out = self._model(self._tokens, past_key_values=self._cache, use_cache=True)
         self._cache = out.past_key_values
         self._tokens = out.logits[:, -1:].argmax(-1)
-        self._tokens.item()  # Waits for the GPU.
+
+    def end(self) -> None:
+        """Waits for the token."""
+        self._tokens.item()
         self.times.append(time.monotonic())
+
+
+class _Phases:
+    """Notes when the phases of a read end, in seconds since its begin."""
+
+    def __init__(self, device: str):
+        self.seconds: dict[str, float] = {}
+        self._device, self._begin = device, 0.0
+        self._events: list[torch.cuda.Event] = []
+        self._start, self._finish = into_gpus.start, into_gpus.Copies.finish
+        into_gpus.start = self._starting
+        into_gpus.Copies.finish = lambda copies: self._finishing(copies)
+
+    def begin(self) -> None:
+        self.seconds, self._begin = {}, time.monotonic()
+
+    def note(self, phase: str) -> None:
+        self.seconds[phase] = time.monotonic() - self._begin
+
+    def _starting(self, parts):
+        self.note("found")
+        self._record()
+        copies = self._start(parts)
+        self._record()
+        self.note("started")
+        return copies
+
+    def _finishing(self, copies):
+        self._finish(copies)
+        self.note("finished")
+
+    def _record(self) -> None:
+        if self._device != "cpu":
+            event = torch.cuda.Event(enable_timing=True)
+            event.record(into_gpus._stream(torch.device(self._device)))
+            self._events = [*self._events[-1:], event]
+
+    def copied(self) -> float:
+        """Returns how long the copies took on the GPU."""
+        if not self._events:
+            return 0.0
+        self._events[1].synchronize()
+        return self._events[0].elapsed_time(self._events[1]) / 1e3
 
 
 def _relative(model, size: llama.Size, device: str, expected: list[float]) -> tuple[float, bool]:
@@ -47,21 +99,32 @@ def _relative(model, size: llama.Size, device: str, expected: list[float]) -> tu
 
 def _serve(board: Board, name: str, size: llama.Size, model, device: str) -> None:
     state = model.state_dict()
-    store = jax_cxl.Store(board.where(name, size.nbytes()))
+    phases = _Phases(device)
     generation = _Generation(model, device)
     for _ in range(8):
         generation.step()
+    say("server", size=name, generates=len(generation.times))
+    board.get(f"{name}.made")
+    store = jax_cxl.Store(f"file:{board.store(name)}")
     store.wait("policy", timeout=max(1, board.end - time.monotonic()))
     last, have = None, -1
     for version in range(board.versions):
         while store.wait("policy") <= have:
             generation.step()
+        non_blocking = version % 2 == 1
         before = generation.times[-1]
         begin = time.monotonic()
-        last = store.read("policy", into=state if last is None else last)
+        phases.begin()
+        into = state if last is None else last
+        last = store.read("policy", into=into, non_blocking=non_blocking)
+        last.wait()
+        phases.note("returned")
         end = time.monotonic()
+        generation.launch()
+        phases.note("launched")
+        last.check()
+        generation.end()
         have = last.version
-        generation.step()
         first = generation.times[-1]
         start = len(generation.times)
         for _ in range(8):
@@ -78,7 +141,12 @@ def _serve(board: Board, name: str, size: llama.Size, model, device: str) -> Non
             publish_returns=published["returned"] - published["begin"],
             publish_and_flush=published["flushed"] - published["begin"],
             publish_to_first_token=first - published["begin"],
+            non_blocking=non_blocking,
+            waited=begin - before,
             read=end - begin,
+            copied=phases.copied(),
+            phases={k: round(v, 5) for k, v in phases.seconds.items()},
+            first=first - begin,
             pause=first - before - token,
             token=token,
             logits_relative_error=error,
@@ -86,23 +154,32 @@ def _serve(board: Board, name: str, size: llama.Size, model, device: str) -> Non
         )
         board.put(f"{name}.{version}.taken")
     say("server", size=name, imported_jax="jax" in sys.modules, bytes=size.nbytes())
-    del last, store
+    for memory in (None, store._names.devices().mapped):
+        _link(name, state, device, memory)
+    del last, store, memory
     gc.collect()
-    _link(name, state, device)
 
 
-def _link(name: str, state, device: str) -> None:
-    """Times the bare copy of all weights from pinned memory."""
-    most = max(x.numel() for x in state.values())
-    pinned = torch.zeros(most, dtype=torch.bfloat16, pin_memory=device != "cpu")
+def _link(name: str, state, device: str, mapped) -> None:
+    """Times the bare copy of all weights from pinned memory, or from the memory of the store."""
+    total = sum(x.nbytes for x in state.values())
+    if mapped is None:
+        size = min(total, 2 << 30)
+        memory = torch.zeros(size, dtype=torch.uint8, pin_memory=device != "cpu")
+    else:
+        memory = torch.from_numpy(mapped)[2 << 20 :]
     for number in range(4):
         _wait(device)
-        begin = time.monotonic()
+        begin, at = time.monotonic(), 0
         for x in state.values():
-            x.view(-1).copy_(pinned[: x.numel()], non_blocking=True)
+            at = at if at + x.nbytes <= len(memory) else 0
+            part = memory[at : at + x.nbytes].view(x.dtype)
+            x.view(-1).copy_(part, non_blocking=True)
+            at += x.nbytes
         _wait(device)
         if number:  # The first copy is slower.
-            say("link", size=name, seconds=time.monotonic() - begin)
+            kind = "link" if mapped is None else "link_from_store"
+            say(kind, size=name, seconds=time.monotonic() - begin)
 
 
 def _wait(device: str) -> None:
@@ -158,6 +235,7 @@ def main() -> None:
     for name in board.sizes:
         size = llama.SIZES[name]
         model = llama.torch_model(size, device)
+        say("server", size=name, made_model=True)
         _serve(board, name, size, model, device)
         _files(board, name, size, model.state_dict(), device)
         del model

@@ -9,17 +9,22 @@ import warnings
 import jax
 import llama
 import numpy as np
-from board import Board, say
+from board import Board, bytes_of_store, make, say
 
 import jax_cxl
 
 
 def _publish(board: Board, name: str, size: llama.Size) -> None:
     tokens = np.arange(5, 37) % size.vocab_size
-    with jax_cxl.Store(board.where(name, size.nbytes())) as store:
+    nbytes = bytes_of_store(size.nbytes())
+    make(board.store(name), nbytes)
+    board.put(f"{name}.made")
+    say("trainer", size=name, made=nbytes)
+    with jax_cxl.Store(f"file:{board.store(name)}?size={nbytes}") as store:
         for version in range(board.versions):
             weights = jax.block_until_ready(llama.jax_weights(size, version))
             logits = np.asarray(llama.jax_logits(size, weights, tokens)).tolist()
+            say("trainer", size=name, computed=version)
             begin = time.monotonic()
             store.publish("policy", weights, version=version)
             returned = time.monotonic()
@@ -30,7 +35,7 @@ def _publish(board: Board, name: str, size: llama.Size) -> None:
             board.get(f"{name}.{version}.taken")
     del store
     gc.collect()  # The memory is unregistered.
-    pathlib.Path(board.folder, f"{name}.store").unlink()
+    board.store(name).unlink()
 
 
 def _save(kind: str, path: pathlib.Path, weights) -> None:

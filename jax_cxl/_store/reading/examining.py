@@ -70,7 +70,7 @@ def _known(reader: restoring.Reader, writer: int) -> np.ndarray:
     """Returns the blocks that follow the data: the table, and the directory."""
     kinds = [reader.table(writer).view(np.uint8)]
     if writer == 0:
-        kinds.append(reader.directory)
+        kinds.append(reader.structure.directory)
     padded = [np.pad(data, (0, -len(data) % layout.BLOCK_BYTES)) for data in kinds]
     return np.concatenate(padded).reshape(-1, layout.BLOCK_BYTES)
 

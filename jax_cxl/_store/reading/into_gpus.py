@@ -1,14 +1,14 @@
 """Reads into tensors of PyTorch on GPUs.
 
-Copy engines copy from the memory of the store, which CUDA has registered. Then the GPUs compute the
-checksums of the copies. The host checks blocks of which a tensor has only a part, and all blocks if
-there is no CUDA module.
+Copy engines copy from the memory of the store, which CUDA has registered. While they copy, the GPUs
+compute the checksums of what has been copied. The host checks blocks of which a tensor has only a
+part, and all blocks if there is no CUDA module.
 """
 
-import dataclasses
 import functools
+import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,44 +20,78 @@ from jax_cxl._store.reading.restoring import Reader
 from jax_cxl._store.trees import leaves, place, tensors
 
 _ALIGN = 16  # of a block whose checksum a GPU computes
+# How many bytes a GPU checks at a time. Only the last of these checks comes after the copies.
+_GROUP_BYTES = 64 << 20
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A part of an array that goes to a tensor.
 
     Attributes:
       reader: the version.
       leaf: the array.
-      index: start and end of the part along each dimension.
+      bounds: start and end of the part along each dimension.
       tensor: the tensor, of the same shape and dtype.
     """
 
     reader: Reader
     leaf: leaves.Leaf
-    index: leaves.Index
+    bounds: leaves.Index
     tensor: Any
 
 
-class Copies:
-    """Copies that have been started. The tensors are undefined until `finish` has returned.
+class _Group:
+    """Copies to a GPU that are checked together.
 
     Attributes:
-      events: for each GPU, what PyTorch's streams can wait for.
+      nbytes: their bytes.
+      end: an event after the copies.
     """
+
+    def __init__(self, gpu: Any):
+        self._gpu, self.nbytes = gpu, 0
+        self.end = frameworks.torch().cuda.Event(blocking=True)
+        self._copied: list[tuple[int, np.ndarray, np.ndarray]] = []
+
+    def add(self, writer: int, blocks: range, first: int) -> None:
+        """Notes that blocks of a writer are copied, the first one to an address."""
+        addresses = np.arange(len(blocks), dtype=np.int64) * layout.BLOCK_BYTES + first
+        self._copied.append((writer, np.array(blocks), addresses))
+
+    def check(self, reader: Reader, sums: Any) -> None:
+        """Waits for the copies, lets the GPU compute their checksums, and compares these."""
+        self.end.synchronize()
+        if not self._copied:
+            return
+        addresses = np.concatenate([at for _, _, at in self._copied]).tolist()
+        (values,) = sums.checksums([(self._gpu.index, addresses)], layout.BLOCK_BYTES)
+        found = np.array(values, np.uint64)
+        for writer, blocks, _ in self._copied:
+            wrong = blocks[found[: len(blocks)] != reader.table(writer)[blocks]]
+            if len(wrong):
+                raise reader.stripes[writer].damaged(int(wrong[0]))
+            found = found[len(blocks) :]
+
+
+class Copies:
+    """Copies that have been started. The tensors are undefined until `finish` has returned."""
 
     def __init__(self, reader: Reader | None, sums: Any):
         """Notes the version, and the object that computes checksums; None if there is none."""
         self._reader, self._sums = reader, sums
-        self.events: list[Any] = []
-        # What is checked: by GPU, the writers, numbers and addresses of blocks; and on the host.
-        self._on_gpus: dict[int, list[tuple[int, np.ndarray, np.ndarray]]] = {}
-        self._on_host: dict[int, set[int]] = {}
+        self._groups: list[_Group] = []
+        self._ends: dict[Any, Any] = {}  # events, by GPU
+        self._on_host: dict[int, set[int]] = {}  # what the host checks: blocks by writer
+
+    def let_streams_wait(self) -> None:
+        """Lets PyTorch's current streams wait until the copies have ended."""
+        for gpu, end in self._ends.items():
+            frameworks.torch().cuda.current_stream(gpu).wait_event(end)
 
     def wait(self) -> None:
         """Waits until the copies have ended, and checks nothing."""
-        for event in self.events:
-            event.synchronize()
+        for end in self._ends.values():
+            end.synchronize()
 
     def finish(self) -> None:
         """Waits until the copies have ended, and checks them.
@@ -65,15 +99,19 @@ class Copies:
         Raises:
           StoreError: a block is damaged, or the version was overwritten meanwhile.
         """
+        reader = self._reader
+        if reader is None:
+            return
         try:
-            # The host checks the memory while the copy engines read it.
-            for writer, blocks in self._on_host.items():
-                self._reader_of().check_blocks(writer, sorted(blocks))
+            # Threads of the host check the memory while the copy engines read it.
+            checks = [reader.checks_of(of, sorted(some)) for of, some in self._on_host.items()]
+            for group in self._groups:
+                group.check(reader, self._sums)
+            for _ in itertools.chain.from_iterable(checks):
+                pass  # Raises the error of a thread.
         finally:
             self.wait()
-        self._compare()
         if self._on_host:
-            reader = self._reader_of()
             section, records = reader.stripes[0].section, reader.records
             if section.version(records[0].number) != records:
                 raise errors.StoreError(
@@ -81,87 +119,74 @@ class Copies:
                     " because this process was stopped for a time: read again"
                 )
 
-    def _reader_of(self) -> Reader:
-        assert self._reader is not None
-        return self._reader
-
-    def add(self, part: place.Part, blocks: range, gpu: int, address: int) -> None:
+    def add(self, part: place.Part, blocks: range, group: _Group, address: int) -> None:
         """Notes that consecutive blocks of a part are copied to a tensor at an address."""
         size = layout.BLOCK_BYTES
         end = part.offset + part.end - part.start
         whole = range(max(blocks.start, layout.blocks(part.offset)), min(blocks.stop, end // size))
         first = address + part.start - part.offset + whole.start * size
         if self._sums is None or not whole or first % _ALIGN:
-            whole = range(blocks.start, blocks.start)
-        else:
-            addresses = np.arange(len(whole), dtype=np.int64) * size + first
-            self._on_gpus.setdefault(gpu, []).append((part.writer, np.array(whole), addresses))
-        if rest := set(blocks) - set(whole):
-            self._on_host.setdefault(part.writer, set()).update(rest)
-
-    def _compare(self) -> None:
-        """Lets the GPUs compute checksums, and compares them."""
-        if not self._on_gpus:
+            self._on_host.setdefault(part.writer, set()).update(blocks)
             return
-        wanted = [
-            (gpu, np.concatenate([addresses for _, _, addresses in of_gpu]).tolist())
-            for gpu, of_gpu in self._on_gpus.items()
-        ]
-        checksums = self._sums.checksums(wanted, layout.BLOCK_BYTES)
-        reader = self._reader_of()
-        for of_gpu, values in zip(self._on_gpus.values(), checksums, strict=True):
-            found = np.array(values, np.uint64)
-            for writer, blocks, _ in of_gpu:
-                wrong = blocks[found[: len(blocks)] != reader.table(writer)[blocks]]
-                if len(wrong):
-                    raise reader.stripes[writer].damaged(int(wrong[0]))
-                found = found[len(blocks) :]
+        group.add(part.writer, whole, first)
+        edges = *range(blocks.start, whole.start), *range(whole.stop, blocks.stop)
+        self._on_host.setdefault(part.writer, set()).update(edges)
+
+    def record(self, group: _Group, gpu: Any, stream: Any) -> None:
+        """Ends a group, whose copies are all on a stream."""
+        group.end.record(stream)
+        self._groups.append(group)
+        self._ends[gpu] = group.end
 
 
 def start(parts: Sequence[Part]) -> Copies:
     """Starts copies of parts to their tensors, behind what the program has enqueued so far."""
     if not parts:
         return Copies(None, None)
+    torch = frameworks.torch()
     section = parts[0].reader.stripes[0].section
     devices = section.devices
     direct = devices.coherent and not section.geometry.parity
+    gpus = {part.tensor.device for part in parts}
     sums = None
     if direct:
         try:
-            sums = devices.copies_for(frozenset(part.tensor.device.index for part in parts))
+            sums = devices.copies_for(frozenset(gpu.index for gpu in gpus))
         except errors.CxlError:
             direct = False  # CUDA cannot register this memory.
-    torch = frameworks.torch()
     copies = Copies(parts[0].reader, sums)
-    streams = {part.tensor.device: _stream(part.tensor.device) for part in parts}
-    for device, stream in streams.items():
-        stream.wait_stream(torch.cuda.current_stream(device))
+    streams = {gpu: _stream(gpu) for gpu in gpus}
+    groups = {gpu: _Group(gpu) for gpu in gpus}
+    for gpu, stream in streams.items():
+        stream.wait_stream(torch.cuda.current_stream(gpu))
     try:
         with torch.inference_mode():
-            for part in parts:
-                with torch.cuda.stream(streams[part.tensor.device]):
-                    found = part.reader.contiguous(part.leaf, part.index) if direct else None
-                    if found is None or not part.tensor.is_contiguous():
-                        _through_host(part)
-                    else:
-                        _copy(part, found, copies)
+            for gpu, some in itertools.groupby(parts, lambda part: part.tensor.device):
+                with torch.cuda.stream(streams[gpu]):
+                    for part in some:
+                        if not (direct and _copy(part, groups[gpu], copies)):
+                            _through_host(part)
+                        if groups[gpu].nbytes >= _GROUP_BYTES:
+                            copies.record(groups[gpu], gpu, streams[gpu])
+                            groups[gpu] = _Group(gpu)
+        for gpu, group in groups.items():
+            copies.record(group, gpu, streams[gpu])
     except BaseException:
         for stream in streams.values():
             stream.synchronize()
         raise
-    for stream in streams.values():
-        event = torch.cuda.Event(blocking=True)
-        event.record(stream)
-        copies.events.append(event)
     return copies
 
 
-def _copy(part: Part, found: list[place.Part], copies: Copies) -> None:
-    """Starts copies from the memory of the store."""
+def _copy(part: Part, group: _Group, copies: Copies) -> bool:
+    """Starts copies from the memory of the store. Returns whether copy engines can copy a part."""
+    found = part.reader.contiguous(part.leaf, part.bounds)
+    if found is None or not part.tensor.is_contiguous():
+        return False
     torch = frameworks.torch()
     size = layout.BLOCK_BYTES
     flat = part.tensor.detach().reshape(-1).view(torch.uint8)
-    gpu, address = part.tensor.device.index, part.tensor.data_ptr()
+    address = part.tensor.data_ptr()
     devices = part.reader.stripes[0].section.devices
     source = torch.from_numpy(devices.mapped)
     for each in found:
@@ -175,8 +200,10 @@ def _copy(part: Part, found: list[place.Part], copies: Copies) -> None:
                 to = each.start + first - each.offset
                 there = flat[to : to + last - first]
                 there.copy_(source[at : at + last - first], non_blocking=True)
+                group.nbytes += last - first
                 block += count
-            copies.add(each, blocks, gpu, address)
+            copies.add(each, blocks, group, address)
+    return True
 
 
 def _through_host(part: Part) -> None:
@@ -186,7 +213,7 @@ def _through_host(part: Part) -> None:
     torch = frameworks.torch()
     tensor = part.tensor
     staging = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    part.reader.forgetting().read_into(part.leaf, part.index, tensors.array(staging))
+    part.reader.forgetting().read_into(part.leaf, part.bounds, tensors.array(staging))
     # PyTorch uses the pinned memory again only after the copy.
     tensor.detach().copy_(staging, non_blocking=True)
 

@@ -8,7 +8,7 @@ import math
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,8 @@ from jax_cxl._store.memory import layout, stripes
 from jax_cxl._store.memory.layout import Record
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import geometry
-from jax_cxl._store.trees import leaves, place, pytrees
+from jax_cxl._store.reading.structure import Structure
+from jax_cxl._store.trees import leaves, place
 
 _RUN = 4  # Blocks that a thread reads at a time.
 _KEPT_BLOCKS = 16  # Cached, so that a block with parts of several leaves is read once.
@@ -33,10 +34,12 @@ class Known:
     """What a process keeps of a version that it has read, to compare it with a later version.
 
     Attributes:
+      structure: its leaves, and where their bytes are.
       tree: checksum of the structure of the version's tree.
       tables: for each writer, the checksums of its blocks.
     """
 
+    structure: Structure
     tree: int
     tables: tuple[np.ndarray, ...]
 
@@ -45,31 +48,34 @@ class Reader:
     """A valid version, open for reading. Thread-safe.
 
     Attributes:
+      structure: what the directory of the version says.
       leaves: leaves of the tree, by name.
       writers: indices of the processes that saved the version.
       records: records of these processes.
       stripes: the blocks of these processes.
-      directory: the bytes of the version's directory.
-      found: a cache for callers, for what they derive from the structure of the version. The
-        readers that `follow` returns share it.
     """
 
-    @pytrees.collector_paused()
-    def __init__(self, section: Section, records: list[Record], known: Known | None = None):
-        """Reads the directory.
+    def __init__(
+        self,
+        section: Section,
+        records: list[Record],
+        known: Known | None = None,
+        structure: Structure | None = None,
+    ):
+        """Reads the directory, unless the structure is known.
 
         Args:
           section: the section of the name.
           records: the records of the version.
           known: an earlier version, whose arrays the caller still has. Then `is_unchanged` and
             `read` know which blocks have changed since.
+          structure: that of another version of this name, by default that of `known`.
 
         Raises:
           StoreError: the directory is damaged.
         """
         self.records = records
         first = records[0]
-        blocks_per_row = section.geometry.blocks_per_row
         self.stripes = [
             stripes.Stripes(
                 section,
@@ -86,31 +92,18 @@ class Reader:
                     f"the record of process {own.writer} is damaged: restore an older version of"
                     " the data"
                 )
-        self.directory = self.stripes[0].read_range(
-            first.data_blocks + first.table_blocks,
-            first.directory_bytes,
-            first.directory_checksum,
-            "directory",
-        )
-        try:
-            found, self.writers, whole = leaves.decode(self.directory.tobytes())
-        except ValueError as error:
-            raise errors.StoreError(str(error)) from error
-        self.leaves = {leaf.name: leaf for leaf in found}
-        placement = place.place(found, len(records), blocks_per_row, whole)
-        if len(self.writers) != len(records) or any(
-            placement.data_blocks(r.writer) != r.data_blocks
-            or placement.first_row(r.writer) != r.first_row
-            for r in records
-        ):
-            raise errors.StoreError(
-                "the version is damaged, because its records do not match its list of leaves:"
-                " restore an older version of the data"
+        if structure is None and known is not None:
+            structure = known.structure
+        if structure is None or not structure.is_of(records):
+            directory = self.stripes[0].read_range(
+                first.data_blocks + first.table_blocks,
+                first.directory_bytes,
+                first.directory_checksum,
+                "directory",
             )
-        self._parts: dict[tuple[str, int], list[place.Part]] = {}
-        for part in placement.parts:
-            self._parts.setdefault((found[part.leaf].name, part.shard), []).append(part)
-        self.found: dict[Any, Any] = {}
+            structure = Structure(directory, records, section.geometry.blocks_per_row)
+        self.structure = structure
+        self.leaves, self.writers = structure.leaves, structure.writers
         self._tables: dict[int, np.ndarray] = {}
         self._blocks: OrderedDict[tuple[int, int], np.ndarray] = OrderedDict()
         self._lock = threading.Lock()
@@ -120,24 +113,8 @@ class Reader:
             self._changed = [a != b for a, b in zip(now, known.tables, strict=True)]
 
     def follow(self, records: list[Record]) -> "Reader":
-        """Returns a reader of another version of this name.
-
-        If that version has the same leaves in the same places, its directory is not read.
-        """
-        forms = [
-            [(r.tree, r.first_row, r.data_blocks, len(each)) for r in each]
-            for each in (records, self.records)
-        ]
-        if forms[0] != forms[1]:
-            return Reader(self.stripes[0].section, records)
-        other = copy.copy(self)
-        other.records, other._changed = records, None
-        other.stripes = [
-            dataclasses.replace(own, number=record.number)
-            for own, record in zip(self.stripes, records, strict=True)
-        ]
-        other._tables, other._blocks, other._lock = {}, OrderedDict(), threading.Lock()
-        return other
+        """Returns a reader of another version of this name."""
+        return Reader(self.stripes[0].section, records, structure=self.structure)
 
     def check_all(self, writer: int) -> None:
         """Checks all data that one process has written.
@@ -157,7 +134,7 @@ class Reader:
     def known(self) -> Known:
         """Returns what the reader of a later version needs, to read only what has changed."""
         tables = tuple(self.table(record.writer) for record in self.records)
-        return Known(self.records[0].tree, tables)
+        return Known(self.structure, self.records[0].tree, tables)
 
     def is_unchanged(self, leaf: leaves.Leaf) -> bool:
         """Returns whether an array is the same as in the version that the caller knows."""
@@ -173,7 +150,7 @@ class Reader:
 
     def parts_of_shard(self, leaf: leaves.Leaf, number: int) -> list[place.Part]:
         """Returns where the bytes of a shard are."""
-        return self._parts.get((leaf.name, number), [])
+        return self.structure.parts.get((leaf.name, number), [])
 
     def read(
         self, leaf: leaves.Leaf, index: leaves.Index, into: np.ndarray | None = None
@@ -258,10 +235,11 @@ class Reader:
 
     def changed_blocks(self, part: place.Part) -> np.ndarray | range:
         """Returns the blocks of a part, without those that the caller has already."""
-        blocks: Any = geometry.all_blocks_of(part)
+        blocks = geometry.all_blocks_of(part)
         if self._changed is None:
             return blocks
-        return blocks.start + np.flatnonzero(self._changed[part.writer][blocks.start : blocks.stop])
+        changed = self._changed[part.writer][blocks.start : blocks.stop]
+        return blocks if changed.all() else blocks.start + np.flatnonzero(changed)
 
     def forgetting(self) -> "Reader":
         """Returns a reader of the same version, whose caller knows no version."""
@@ -311,13 +289,17 @@ class Reader:
           StoreError: a block is damaged. Parity cannot help: a view uses the block in place, and
             this function does not write to it.
         """
+        for _ in self.checks_of(writer, blocks):
+            pass  # Raises the error of a thread.
+
+    def checks_of(self, writer: int, blocks: Iterable[int]) -> Iterator[None]:
+        """Starts what `check_blocks` does. The result ends with the last check."""
         table, own = self.table(writer), self.stripes[writer]
 
         def check(block: int) -> None:
             own.check(block, int(table[block]), own.read(block))
 
-        for _ in _threads().map(check, blocks):
-            pass  # Raises the error of a thread.
+        return _threads().map(check, blocks)
 
     def _read_shard(
         self,

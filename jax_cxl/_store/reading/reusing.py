@@ -59,6 +59,10 @@ class Reusable:
                 " read: pass that result"
             )
 
+    def forget(self) -> None:
+        """Notes that nothing is known about the bytes of the arrays."""
+        self._known = [None]
+
     @contextmanager
     def taken(self, tree: Any, likes: Sequence[Any]) -> Iterator["Previous"]:
         """Gives the arrays to a read.
@@ -99,8 +103,8 @@ class Previous:
     def begin(self) -> "tuple[Known | None, Arrays]":
         """Returns the known version, and its arrays. From now on, their bytes are not known."""
         known, self.known = self.known, None
-        if known is None:
-            return None, Arrays({}, set())
+        if known is None or not self._arrays:
+            return known, Arrays({}, set())
         there = {id(x) for x in pytrees.flatten(self._tree)[0]}
         found = {name: ref() for name, ref in self._arrays.items()}
         found = {name: found[name] for name in found if id(found[name]) in there}

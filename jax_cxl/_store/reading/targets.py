@@ -8,6 +8,7 @@ import numpy as np
 
 from jax_cxl._store.reading import into_gpus
 from jax_cxl._store.reading.restoring import MisfitError, Reader
+from jax_cxl._store.reading.structure import Structure
 from jax_cxl._store.trees import leaves, names, tensors
 
 
@@ -29,16 +30,29 @@ class Target:
 
 
 class Filled:
-    """Targets that have been read into, and what they hold until somebody writes to them."""
+    """Targets that a version was read into, and what they hold until somebody writes to them."""
 
-    def __init__(self, targets: Mapping[str, Target]):
-        """Notes the targets at the end of a read."""
-        self.targets = targets
+    def __init__(self, targets: Mapping[str, Target], places: "Places"):
+        """Notes the targets when all writes of the read have been enqueued."""
+        self.targets, self.places = targets, places
         self._writes = {path: tensors.writes(target.given) for path, target in targets.items()}
 
     def holds(self, path: str) -> bool:
         """Whether PyTorch has counted no write to a target since the read."""
         return tensors.writes(self.targets[path].given) == self._writes[path]
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """Which part of which leaf goes to each target.
+
+    Attributes:
+      structure: of the version.
+      of: the leaf, the part, and the shape of the part, by path.
+    """
+
+    structure: Structure
+    of: Mapping[str, tuple[leaves.Leaf, leaves.Index, tuple[int, ...]]]
 
 
 def of(into: Mapping[Any, Any]) -> dict[str, Target]:
@@ -73,39 +87,58 @@ def _target(name: str, given: Any) -> Target:
 
 def start(
     targets: Mapping[str, Target], reader: Reader, filled: Filled | None
-) -> tuple[dict[str, Any], into_gpus.Copies]:
+) -> tuple[Filled, into_gpus.Copies]:
     """Reads leaves into the targets of the host, and starts copies to those on GPUs.
 
     Args:
       targets: the targets, by path.
       reader: the version.
-      filled: the targets after an earlier read, if `reader` knows the version of that read.
+      filled: the targets after an earlier read. If `reader` knows a version, it is that one.
 
     Returns:
-      What the program gave, by path, and the copies to GPUs.
+      The targets, which hold the version when the copies to GPUs have ended; and these copies.
 
     Raises:
       StoreError: a leaf is missing, or has another shape or dtype, before anything is written; or
         it is damaged.
     """
+    places = _places(targets, reader, filled)
+    on_host: list[tuple[into_gpus.Part, np.ndarray]] = []
+    on_gpus: list[into_gpus.Part] = []
+    for path, target in targets.items():
+        leaf, index, _ = places.of[path]
+        own = reader if filled is not None and filled.holds(path) else reader.forgetting()
+        part = into_gpus.Part(own, leaf, index, target.given)
+        if target.array is None:
+            on_gpus.append(part)
+        else:
+            on_host.append((part, target.array))
+    copies = into_gpus.start(on_gpus)
+    try:
+        for part, array in on_host:
+            part.reader.read_into(part.leaf, part.bounds, array)
+        return Filled(targets, places), copies
+    except BaseException:
+        copies.wait()
+        raise
+
+
+def _places(targets: Mapping[str, Target], reader: Reader, filled: Filled | None) -> Places:
+    """Returns which part of which leaf goes to each target, after checking that all fit."""
+    if filled is not None and filled.places.structure is reader.structure:
+        shapes = (shape for _, _, shape in filled.places.of.values())
+        # A program may give a tensor another shape.
+        if all(t.given.shape == shape for t, shape in zip(targets.values(), shapes, strict=True)):
+            return filled.places
     name_of = {path: name for name, path in names.paths(reader.leaves).items()}
-    work = []
+    found = {}
     for path, target in targets.items():
         leaf = reader.leaves.get(name_of.get(path, path))
         if leaf is None or not leaf.dtype:
             raise MisfitError(f"the version has no array {path}: leave it out of `into`")
-        knows = filled is not None and filled.holds(path)
-        own = reader if knows else reader.forgetting()
-        work.append((target, into_gpus.Part(own, leaf, _index(path, leaf, target), target.given)))
-    copies = into_gpus.start([part for target, part in work if target.array is None])
-    try:
-        for target, part in work:
-            if target.array is not None:
-                part.reader.read_into(part.leaf, part.index, target.array)
-    except BaseException:
-        copies.wait()
-        raise
-    return {path: target.given for path, target in targets.items()}, copies
+        index = _index(path, leaf, target)
+        found[path] = leaf, index, tuple(end - start for start, end in index)
+    return Places(reader.structure, found)
 
 
 def _index(path: str, leaf: leaves.Leaf, target: Target) -> leaves.Index:
