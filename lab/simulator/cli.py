@@ -1,6 +1,6 @@
 """`python -m lab.simulator`: models one call on a machine that you describe.
 
-With `--write` it writes the study in docs/performance.md instead.
+With `--write` it writes the tables and the pictures of docs/performance.md instead.
 """
 
 import argparse
@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         "--write",
         metavar="DOCS",
         type=option_types.folder,
-        help="write the study into DOCS/performance.md and DOCS/img and exit",
+        help="write the study into DOCS/data/model.json and DOCS/img and exit",
     )
     parser.add_argument(
         "--write-tuning",
@@ -237,13 +237,12 @@ def _cells(row: dict[str, object]) -> list[str]:
 def _write(docs: pathlib.Path) -> int:
     from lab.simulator import plots, report
 
-    document = docs / "performance.md"
+    results = docs / "data" / "model.json"
     try:
-        text = document.read_text() if document.exists() else "# Performance\n"
-        document.write_text(report.insert(text, report.study_document()))
+        results_file.write(results, report.tables())
         plots.write(docs / "img")
     except ImportError as error:
         print(f"simulate: {error}", file=sys.stderr)
         return 2
-    print(f"wrote {document} and {docs / 'img'}")
+    print(f"wrote {results} and {docs / 'img'}")
     return 0

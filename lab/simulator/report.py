@@ -1,124 +1,275 @@
-"""Writes the Markdown of the study in docs/performance.md."""
+"""The tables of the study in docs/performance.md."""
 
-from lab.simulator import (
-    _simulator,
-    constants as c,
-    report_levels,
-    report_machines,
-    report_ours,
-    study,
+import dataclasses
+import statistics
+from collections.abc import Callable
+
+from lab.simulator import constants as c, levels, levels_study, model, nccl, study
+from lab.simulator.tables import Row, bytes_text, time_text
+
+Table = list[Row]
+
+_HOSTS = (3, 6, 12)
+_LEVELS_HOSTS = (2, 8, 32)
+_INSIDE = {"nvlink": "NVLink", "pcie": "PCIe, peer to peer", "none": "the host's memory"}
+_TABLE_SIZES = (
+    c.KIB,
+    16 * c.KIB,
+    64 * c.KIB,
+    c.MIB,
+    16 * c.MIB,
+    256 * c.MIB,
+    4 * c.GIB,
 )
-from lab.simulator.tables import bytes_text
-
-BEGIN = "<!-- python -m lab.simulator --write docs: begin -->"
-END = "<!-- python -m lab.simulator --write docs: end -->"
 
 
-def insert(document: str, study_text: str) -> str:
-    """Puts the study between its two marks in `document`, or at the end if there are no marks."""
-    block = f"{BEGIN}\n{study_text.strip()}\n{END}\n"
-    if BEGIN not in document:
-        return document.rstrip() + "\n\n" + block
-    head, _, rest = document.partition(BEGIN)
-    return head + block + rest.partition(END)[2].lstrip("\n")
+def tables() -> dict[str, list[list[str]]]:
+    """Returns all tables by their names. The page has a mark with the name of each."""
+    makers: dict[str, Callable[[], Table]] = {
+        "infiniband": infiniband,
+        "efficiencies": _efficiencies,
+        "causes": _causes,
+        "scaling_bytes": _scaling_bytes,
+        "scaling_time": _scaling_time,
+        "levels_times": levels_times,
+        "chunk_sizes": _chunk_sizes,
+        "levels_bytes": _levels_bytes,
+        "levels_pay": levels_pay,
+        "flush": _flush,
+        "cost": _cost,
+    }
+    return {name: [[str(cell) for cell in row] for row in make()] for name, make in makers.items()}
 
 
-def study_sections() -> list[str]:
-    return [
-        _introduction(),
-        report_ours.infiniband(),
-        report_ours.causes(),
-        report_machines.scaling_bytes(),
-        report_machines.scaling_time(),
-        report_levels.levels_section(),
-        report_machines.chunks(),
-        report_machines.modes(),
-        report_machines.cost(),
-        _limits(),
+def infiniband() -> Table:
+    """Returns the speed of jax_cxl relative to NCCL over InfiniBand."""
+    rows = []
+    for op in model.OPS:
+        for hosts in _HOSTS:
+            setting = model.Setting(hosts=hosts)
+            cells = []
+            for size in _TABLE_SIZES:
+                over = study.over_infiniband(op, size, setting)
+                of_bound = f" of {over.bound:.2f}" if over.ours < 1 else ""
+                cells.append(
+                    f"{over.ours:.2f}{of_bound}" + ("†" if over.ours < 1 and over.forbidden else "")
+                )
+            rows.append((op if hosts == _HOSTS[0] else "", hosts, *cells))
+    header = ("jax_cxl over NCCL", "hosts", *(bytes_text(s) for s in _TABLE_SIZES))
+    return [header, *rows]
+
+
+def _efficiencies() -> Table:
+    rows = []
+    for efficiency in (c.NCCL_EFFICIENCY, 0.7, 0.9):
+        cells = []
+        for op in model.OPS:
+            values = [
+                nccl.seconds(op, s, 3, efficiency) / study.ours(op, s, study.MACHINE)
+                for s in study.LARGE_SIZES
+            ]
+            cells.append(f"{statistics.mean(values):.2f}")
+        rows.append((f"{efficiency}", *cells))
+    header = ("efficiency of NCCL", *model.OPS)
+    return [header, *rows]
+
+
+def _causes() -> Table:
+    size = 256 * c.MIB
+    rows = []
+    for op in model.OPS:
+        for hosts in (3, 12):
+            setting = model.Setting(hosts=hosts)
+            block = model.element_count(op, size, hosts)
+            plans = study.counted(op, hosts, setting.cards, block)
+            bound = model.bound_seconds(op, size, setting)
+            mine = model.ours(op, size, setting)
+            rows.append(
+                (
+                    op if hosts == 3 else "",
+                    hosts,
+                    *(f"{value / size:.2f}" for value in plans["rank"]),
+                    f"{mine.seconds / bound:.2f}",
+                    f"{mine.busiest}, {mine.busy:.0%}",
+                )
+            )
+    header = ("256 MiB", "hosts", "writes", "reads", "time over the bound", "busiest")
+    return [header, *rows]
+
+
+def _scaling_bytes() -> Table:
+    ranks = (2, 3, 12, 64, 256, 1024)
+    rows = []
+    for op in study.PLANNED:
+        if op == "barrier":
+            continue
+        cells = []
+        for n in ranks:
+            per_rank, total, per_card = study.scaling(op, n, 6)
+            cells.append(f"{per_rank:.2f} {total:.2f} {per_card:.2f}")
+        rows.append((op, *cells))
+    header = ("plans over the bound", *(f"{n} hosts" for n in ranks))
+    return [header, *rows]
+
+
+def _scaling_time() -> Table:
+    size = 64 * c.MIB
+    cards = (1, 6, 16, 64)
+    rows = []
+    for op in ("all_gather", "all_reduce", "reduce_scatter", "broadcast"):
+        for count in cards:
+            cells = []
+            for n in (2, 12, 64, 256, 1024):
+                if op == "reduce_scatter" and n > 256:
+                    cells.append("-")
+                    continue
+                setting = model.Setting(hosts=n, cards=count)
+                mine = study.ours(op, size, setting)
+                bound = model.bound_seconds(op, size, setting)
+                ratio = nccl.seconds(op, size, n) / mine
+                cells.append(f"{time_text(mine)}, {mine / bound:.2f}, {ratio:.2f}")
+            rows.append((op if count == cards[0] else "", count, *cells))
+    header = ("64 MiB", "cards", *(f"{n} hosts" for n in (2, 12, 64, 256, 1024)))
+    return [header, *rows]
+
+
+def _flush() -> Table:
+    setting = model.Setting(coherence="flush")
+    sizes = (c.KIB, 64 * c.KIB, c.MIB, 64 * c.MIB)
+    rows = [
+        (
+            op,
+            *(
+                f"{study.ours(op, s, setting) / study.ours(op, s, study.MACHINE):.1f}"
+                for s in sizes
+            ),
+        )
+        for op in model.OPS
     ]
+    header = ("time of flush over uncached", *(bytes_text(s) for s in sizes))
+    return [header, *rows]
 
 
-def study_document() -> str:
-    return "\n\n".join(study_sections())
+def _cost() -> Table:
+    share = c.INFINIBAND_SWITCH_DOLLARS / c.CXL_SWITCH_DOLLARS
+    rows = []
+    for op in model.OPS:
+        speed = study.average_speed(op, study.MACHINE)
+        rows.append((op, f"{speed:.2f}", f"{speed * share:.1f}"))
+    header = ("3 hosts, 1 MiB to 4 GiB", "speed over InfiniBand", "speed per dollar of the switch")
+    return [header, *rows]
 
 
-def _introduction() -> str:
-    geometry = study.MACHINE.geometry
-    flagged = bytes_text(_simulator.FLAGGED_BYTES)
-    return f"""## On CXL hardware: modeled
-
-This page estimates how fast jax_cxl would be on CXL hardware. The project has no CXL switch, so
-**every number on this page is modeled**. To ask about your machine:
-`python -m lab.simulator --hosts 12 --cards 6 --op all_reduce --bytes 64MiB`.
-
-A simulator runs the plans of jax_cxl's planners on a model of hosts, links and cards
-(`cc/simulator`). `lab/simulator/constants.py` has the model's constants with their sources.
-`python -m lab.simulator --write docs` writes this page again. As in nccl-tests, the size of a
-call is the larger of its input and its output.
-
-The simulator works event by event. A GPU copies to the pool and from the pool at the same time. The
-copies of each direction run in order. Copies that run at the same time share links and cards
-max-min fairly. A card has three rates: for reads, for writes, and for both together. A doorbell, a
-fence, a poll, a kernel launch and the set-up of a copy each cost time.
-
-A call of jax_cxl is one kernel, as on `coherent` and `uncached` pools. The modeled kernel does
-what the kernel of the CUDA engine does, with some improvements that the engine does not have yet
-([the last section](#what-the-model-leaves-out) lists the differences):
-
-- In each round, the copies from all peers run side by side. Before them, the kernel waits for one
-  poll and the latency of one read. That wait costs nothing if earlier copies take longer.
-- A reduction reads the slots of all peers.
-- The kernel rings each doorbell behind a fence, and continues to copy meanwhile.
-- A call whose data are at most {flagged} on all ranks together has a flag in every other word. That
-  doubles the bytes, but the call needs no fence, no doorbell and no poll, and readers follow
-  writers by a few cache lines.
-
-`cc/plan/gpu_geometry.cc` defines rings and limits: with {study.MACHINE.cards} cards a ring has
-{geometry.num_slots} slots of {bytes_text(geometry.slot_bytes)}. Each thread block of the kernel
-keeps its stripes of a round in another slot, so that a round of one rank lies on all cards
-([laboratory](laboratory.md#a-kernels-round-lies-on-all-pool-devices)). A copy loads each card
-with the bytes that lie on that card.
-
-For NCCL the model is NCCL's own cost model with one efficiency, {c.NCCL_EFFICIENCY}, for all
-operations. No source gives the efficiency on the machine of the CCCL paper. It was calibrated once,
-on the only figure of the paper in which nothing but rates matters: above 256 MB its all-reduce is
-1.05 times as fast as NCCL's. Nothing else is fitted.
-[The library of the paper](#the-library-of-the-paper) was modeled too.
-
-![modeled speed](img/modeled-speed.png)"""
+def levels_times(numbers: tuple[int, ...] = _LEVELS_HOSTS) -> Table:
+    """Returns times of hosts of eight GPUs, flat and in levels."""
+    rows = []
+    for op in levels.OPS:
+        for hosts in numbers:
+            cells = []
+            for kind in levels_study.KINDS:
+                if kind.inside != "nvlink":
+                    continue
+                setting = kind.setting(hosts)
+                for call in (levels.flat_seconds, levels.seconds):
+                    cells.append(time_text(call(op, levels_study.SIZE_OF_BYTES, setting)))
+            for adapters in levels_study.ADAPTERS:
+                cells.append(
+                    time_text(
+                        levels_study.nccl_seconds(op, levels_study.SIZE_OF_BYTES, hosts, adapters)
+                    )
+                )
+            rows.append((op if hosts == numbers[0] else "", hosts, *cells))
+    header = (
+        f"{bytes_text(levels_study.SIZE_OF_BYTES)}, NVLink inside",
+        "hosts",
+        "1 link: flat",
+        "levels",
+        "8 links: flat",
+        "levels",
+        "NCCL, 1 adapter",
+        "NCCL, 8 adapters",
+    )
+    return [header, *rows]
 
 
-def _limits() -> str:
-    return """### What the model leaves out
+def _chunk_sizes() -> Table:
+    few, many = levels_study.KINDS[0], levels_study.KINDS[len(c.INSIDE_RATES)]
+    rows = []
+    for op in levels.OPS:
+        for kind, hosts in ((few, 2), (many, 2), (many, 8)):
+            modeled = kind.setting(hosts)
+            engine = dataclasses.replace(modeled, round_bytes=c.ENGINE_ROUND)
+            cells = [
+                ", ".join(
+                    f"{levels_study.over_one_piece(op, setting, size):.2f}"
+                    for setting in (modeled, engine)
+                )
+                for size in levels_study.CHUNK_SIZES
+            ]
+            rows.append((op if (kind, hosts) == (few, 2) else "", hosts, kind.links, *cells))
+    header = (
+        "time over that without chunks",
+        "hosts",
+        "links",
+        *(bytes_text(size) for size in levels_study.CHUNK_SIZES),
+    )
+    return [header, *rows]
 
-The model simplifies the machine:
 
-- The switch is never the bottleneck. Cards have no queues, no banks and no row conflicts.
-- A poll costs its latency and its bytes, but slows no copy. That holds for repeated polls of flags
-  too.
-- Reads on a link pass the writes that are still on their way.
-- Copies that share a resource share it evenly.
-- A kernel keeps a link busy with any number of blocks, and all its blocks are at the same step.
-- There are no copy engines: the kernel stands for them. The CUDA engine gives them its longest
-  calls in a pool of one device, and long calls beside computation.
-- NCCL has no start-up, no congestion and no adaptive routing.
+def _levels_bytes(numbers: tuple[int, ...] = _LEVELS_HOSTS) -> Table:
+    rows = []
+    for op in levels.OPS:
+        for hosts in numbers:
+            cells = []
+            for kind in levels_study.KINDS:
+                if kind.inside != "nvlink":
+                    continue
+                found = levels_study.moved_bytes(op, kind.setting(hosts))
+                for what in ("link", "card"):
+                    cells.append(", ".join(_messages(getattr(found[way], what)) for way in found))
+            rows.append((op if hosts == numbers[0] else "", hosts, *cells))
+    header = (
+        "flat, levels, least",
+        "hosts",
+        "1 link: a link",
+        "a card",
+        "8 links: a link",
+        "a card",
+    )
+    return [header, *rows]
 
-The simulator runs long calls of many ranks for some rounds, and extends the time from there. The
-result is within 5% of a run to the end, for reduce within 12% and for all_to_all within 20%. All
-calls of up to 12 hosts and 256 MiB run to the end.
 
-In one respect the model is faster than the CUDA engine, which matters for calls of many ranks.
-Except in calls with flags, a warp of the engine reads from one peer after another, so each peer
-costs the latency of a read. The limits of the engine also differ from those of the model. They were
-measured on an emulated pool with links of 55 GB/s (`cc/gpu/cuda/channel/device_connection.h`):
+def _messages(bytes_: tuple[float, float]) -> str:
+    return f"{sum(bytes_) / levels_study.SIZE_OF_BYTES:.3g}"
 
-| | engine | model |
-| --- | --- | --- |
-| flags in calls of at most | 256 KiB | 64 KiB |
-| a round | 4 MiB for all members together | whole slots |
-| a round in a pool of one device, at least | 512 KiB | 256 KiB |
-| a round in a pool of several devices, at least | 1 MiB | 24 KiB |
 
-With the engine's rounds, modeled calls between 3 hosts would take 1.1 to 2.0 times as long at
-1 MiB, 1.1 to 1.2 times at 4 MiB, and 0.97 to 1.04 times from 16 MiB up. On real CXL the engine's
-limits have to be measured again."""
+def levels_pay(numbers: tuple[int, ...] = _LEVELS_HOSTS) -> Table:
+    """Returns the sizes at which levels are faster."""
+    rows = []
+    for op in levels.OPS:
+        for kind in levels_study.KINDS:
+            cells = [
+                _runs(
+                    levels.paying(op, kind.setting(n), levels_study.sizes(n)), levels_study.sizes(n)
+                )
+                for n in numbers
+            ]
+            name = f"{kind.links} link{'s' if kind.links > 1 else ''}, {_INSIDE[kind.inside]}"
+            rows.append((op if kind == levels_study.KINDS[0] else "", name, *cells))
+    header = ("levels are faster", "links, inside", *(f"{n} hosts" for n in numbers))
+    return [header, *rows]
+
+
+def _runs(runs: list[tuple[int, int]], sizes: tuple[int, ...]) -> str:
+    first, last = sizes[0], sizes[-1]
+    texts = []
+    for low, high in runs:
+        if (low, high) == (first, last):
+            texts.append("all")
+        elif high == last:
+            texts.append(f"from {bytes_text(low)}")
+        elif low == high:
+            texts.append(bytes_text(low))
+        else:
+            texts.append(f"{bytes_text(low)} to {bytes_text(high)}")
+    return ", ".join(texts) or "none"

@@ -122,16 +122,6 @@ def _scaling_block(op: str, ranks: int, cards: int) -> int:
     return slots * geometry.slot_bytes
 
 
-def best_slot(op: str, size: int, setting: model.Setting) -> dict[int, float]:
-    """Returns the time of a call by slot size, relative to the time with the default slot size."""
-    slots = [64 * c.KIB << i for i in range(7)]
-    return {
-        slot: ours(op, size, dataclasses.replace(setting, slot_bytes=slot))
-        / ours(op, size, setting)
-        for slot in slots
-    }
-
-
 def bus_factor(op: str, ranks: int) -> float:
     """Returns the factor of nccl-tests: bus bandwidth = factor * size / time."""
     if op == "all_reduce":

@@ -1,4 +1,4 @@
-"""Formats tables: plain text for a terminal, Markdown for the documents."""
+"""Formats tables: sizes, times, and plain text for a terminal."""
 
 from collections.abc import Sequence
 
@@ -21,15 +21,6 @@ def time_text(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds / 1e-6:.3g} us"
-
-
-def figures_text(values: Sequence[float]) -> str:
-    return " ".join(f"{value:.2f}" for value in values)
-
-
-def markdown(header: Row, rows: Sequence[Row]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
 def plain(header: Row, rows: Sequence[Row]) -> str:
