@@ -1,4 +1,4 @@
-"""Runs the matrix in all layouts and writes the document: `write_matrix.py --write=FILE`."""
+"""Runs the matrix in all layouts and writes the tables of docs/matrix.md."""
 
 import json
 import pathlib
@@ -14,7 +14,9 @@ import job
 from matrix import document, layouts
 from matrix.transformations import TRANSFORMATIONS
 
-_WRITE = flags.DEFINE_string("write", "docs/matrix.md", "Where the document goes.")
+from jax_cxl._commands.measuring import results_file
+
+_WRITE = flags.DEFINE_string("write", "docs/data/matrix.json", "Where the tables go.")
 _RECORDS = flags.DEFINE_string("records", "", "Folder of results to write from, or to keep.")
 
 
@@ -36,7 +38,7 @@ def main(_) -> None:
         records += [{**r, "layout": layout.name} for r in layouts.read(results)]
     (folder / "all.json").write_text(json.dumps(records))
     derivatives = {t.name for t in TRANSFORMATIONS if t.derivative}
-    pathlib.Path(_WRITE.value).write_text(document.write(records, derivatives))
+    results_file.write(pathlib.Path(_WRITE.value), document.tables(records, derivatives))
 
 
 if __name__ == "__main__":
