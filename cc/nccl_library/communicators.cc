@@ -170,9 +170,11 @@ JAX_CXL_NCCL_API int ncclCommInitRankScalable(void** communicator, int size,
 JAX_CXL_NCCL_API int ncclCommInitAll(void** communicators, int count,
                                      const int* devices) {
   // All ranks are in this process.
-  if (TheSettings().hosts != Hosts::kAll)
+  if (TheSettings().hosts != Hosts::kAll) {
+    Announce(/*rank=*/0);
     return JAX_CXL_NCCL_FORWARD("ncclCommInitAll", communicators, count,
                                 devices);
+  }
   const Result<int> before = CurrentOrdinal();
   if (!before.ok()) return Report(before.status());
   NcclUniqueId id;

@@ -1,6 +1,8 @@
 #include "cc/nccl_library/opening.h"
 
 #include <cuda_runtime_api.h>
+#include <link.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
@@ -8,15 +10,52 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "cc/nccl/cuda/cuda_device.h"
 #include "cc/nccl/interface/settings.h"
 #include "cc/nccl_library/exported.h"
+#include "cc/pool/layout/geometry.h"
 
 namespace jax_cxl::nccl {
 namespace {
+
+std::atomic<bool> called = false;  // to make a communicator
+
+// Says which library has made a communicator, once for all of its ranks.
+void Inform(const Opening& opening, const std::string& where) {
+  if (TheSettings().informs && opening.rank == 0)
+    std::fprintf(stderr, "jax_cxl nccl: communicator %s of %d ranks goes %s\n",
+                 PoolName(opening.token).c_str(), opening.size, where.c_str());
+}
+
+void InformOfPool(const Opening& opening, Communicator* communicator) {
+  Inform(opening, "through a pool, " +
+                      pool::FormatBytes(communicator->job()->rank_bytes()) +
+                      " a rank");
+}
+
+int FindCuda(dl_phdr_info* object, size_t, void* found) {
+  const std::string_view name = object->dlpi_name;
+  if (name.find("libcuda.so") != name.npos) *static_cast<bool*>(found) = true;
+  return 0;
+}
+
+// Runs when the process exits, or when it unloads this library.
+__attribute__((destructor)) void SayIfUnused() {
+  if (called || !TheSettings().informs) return;
+  bool has_cuda = false;
+  dl_iterate_phdr(FindCuda, &has_cuda);
+  if (has_cuda)
+    std::fprintf(
+        stderr,
+        "jax_cxl nccl: process %d made no communicator through this library. "
+        "If it does use NCCL, then NCCL is linked into the program, or the "
+        "program opens it by another path: neither can be replaced\n",
+        static_cast<int>(getpid()));
+}
 
 Status StatusOfReal(NcclResult result, const char* function) {
   if (result == kSuccess || result == kInProgress) return OkStatus();
@@ -48,6 +87,10 @@ Status OpenReal(const Opening& opening, Job* job) {
                                  opening.size, id, opening.rank)
           : JAX_CXL_NCCL_FORWARD("ncclCommInitRankConfig", opening.communicator,
                                  opening.size, id, opening.rank, config.get());
+  Inform(opening, opening.size == 1
+                      ? "to NCCL, because it has one rank"
+                      : "to NCCL, because its ranks are on one host "
+                        "(JAX_CXL_NCCL_HOSTS)");
   return StatusOfReal(result, "ncclCommInitRank");
 }
 
@@ -72,6 +115,7 @@ Result<int> CurrentOrdinal() {
 }
 
 void Announce(int rank) {
+  called = true;
   static std::atomic<bool> announced = false;
   const Settings& settings = TheSettings();
   const bool forwards = settings.forwards_all();
@@ -119,10 +163,16 @@ Status Open(const Opening& opening) {
                                    opening.ordinal, settings, never));
     if (job->on_one_host()) return OpenReal(opening, job.get());
     CXL_RETURN_IF_ERROR(raw->OpenIn(std::move(job)));
+    InformOfPool(opening, raw);
   } else if (raw->blocking()) {
     CXL_RETURN_IF_ERROR(raw->Open());
+    InformOfPool(opening, raw);
   } else {
-    raw->OpenLater([raw] { return raw->Open(); });
+    raw->OpenLater([raw, opening]() -> Status {
+      CXL_RETURN_IF_ERROR(raw->Open());
+      InformOfPool(opening, raw);
+      return OkStatus();
+    });
   }
   *opening.communicator = communicator.release();
   return OkStatus();

@@ -36,20 +36,5 @@ def main(arguments: Sequence[str]) -> int:
         print(f"jax_cxl nccl: {error}", file=sys.stderr)
         return 1
     print(" ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items()))
-    for line in (library.describe(options.hosts), *_notes()):
-        print(f"jax_cxl nccl: {line}", file=sys.stderr)
+    print(f"jax_cxl nccl: {library.describe(options.hosts)}", file=sys.stderr)
     return 0
-
-
-def _notes() -> list[str]:
-    real = library.real_path()
-    if real is None:
-        return [
-            "there is no wheel of NVIDIA's NCCL in this environment; the program's own NCCL serves"
-            " what does not go through the pool (or name one in JAX_CXL_NCCL_LIBRARY)"
-        ]
-    missing = library.functions(real) - library.functions(library.path())
-    if not missing:
-        return []
-    names = ", ".join(sorted(name for name in missing if not name.startswith("p")))
-    return [f"{real} has functions that jax_cxl does not know, which programs cannot call: {names}"]

@@ -1,6 +1,7 @@
 """Finds this package's NCCL library and NVIDIA's, and makes the environment that loads them."""
 
 import importlib.util
+import mmap
 import os
 import pathlib
 import struct
@@ -11,6 +12,8 @@ import jax_cxl
 _NAME = "libnccl.so.2"
 # What counts as a host: cc/nccl/interface/settings.h.
 HOSTS = ("machines", "processes", "all")
+# With these variables vLLM and SGLang open a library by its path, which LD_PRELOAD does not change.
+_PATHS = ("VLLM_NCCL_SO_PATH", "SGLANG_NCCL_SO_PATH")
 
 _SYMBOL = struct.Struct("<IBBHQQ")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -78,6 +81,7 @@ def environment(
     preloaded = [str(path()), *filter(None, base.get("LD_PRELOAD", "").split(":"))]
     variables = {
         "LD_PRELOAD": ":".join(dict.fromkeys(preloaded)),
+        **dict.fromkeys(_PATHS, preloaded[0]),
         "JAX_CXL_NCCL_HOSTS": hosts,
     }
     if not one_gpu:
@@ -95,7 +99,7 @@ def describe(hosts: str, base: Mapping[str, str] = os.environ) -> str:
 
     Args:
       hosts: as for `environment`.
-      base: the environment of the program.
+      base: the environment of the program before `environment` changes it.
     """
     none = "no communicator of NCCL goes through a pool"
     pool = base.get("JAX_CXL_NCCL_POOL")
@@ -111,10 +115,22 @@ def describe(hosts: str, base: Mapping[str, str] = os.environ) -> str:
         return f"{none}: JAX_CXL_NCCL_LIBRARY={given}, NVIDIA's NCCL, does not exist"
     of = {"all": "GPUs"}.get(hosts, hosts)
     real = given or real_path() or "NVIDIA's NCCL that the program brings (this Python has none)"
-    return (
+    said = [
         f"communicators of NCCL over several {of} go through pools in {pool or '/dev/shm'}, and the"
         f" others to {real}; NCCL_DEBUG=INFO names each"
-    )
+    ]
+    for name in _PATHS:
+        if base.get(name, "") not in ("", str(path())):
+            said.append(f"{name}={base[name]} is replaced")
+    if os.path.exists(real):
+        try:
+            newer = functions(pathlib.Path(real)) - functions(path())
+        except ValueError as error:
+            return f"{none}: {error}"
+        if newer:
+            names = ", ".join(sorted(name for name in newer if not name.startswith("p")))
+            said.append(f"programs cannot call functions that are newer than jax_cxl: {names}")
+    return "; ".join(said)
 
 
 def _has_gpu() -> bool:
@@ -128,7 +144,8 @@ def functions(library: pathlib.Path) -> set[str]:
     Raises:
       ValueError: the file is not a library for 64-bit machines with little-endian numbers.
     """
-    data = library.read_bytes()
+    with open(library, "rb") as file:
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     if data[:6] != b"\x7fELF\x02\x01":
         raise ValueError(
             f"{library} is not a library for 64-bit machines like this one: install its package"
@@ -145,7 +162,7 @@ def functions(library: pathlib.Path) -> set[str]:
         for at in range(offset, offset + size, _SYMBOL.size):
             name, _, _, section, _, _ = _SYMBOL.unpack_from(data, at)
             begin = names + name
-            text = data[begin : data.index(b"\0", begin)]
+            text = data[begin : data.find(b"\0", begin)]
             if section != 0 and text.startswith((b"nccl", b"pnccl")):
                 found.add(text.decode())
     return found

@@ -156,6 +156,24 @@ def test_a_setting_that_does_not_exist():
     assert "JAX_CXL_NCCL_HOSTS is 'host'" in str(said["init_error"])
 
 
+@needs_library
+@pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc, for a stand-in of CUDA's library")
+def test_a_program_whose_nccl_it_cannot_replace(tmp_path: pathlib.Path):
+    cuda = tmp_path / "libcuda.so.1"
+    subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", str(cuda)], check=True)
+    for program, debug, says in (
+        (f"import ctypes; ctypes.CDLL('{cuda}')", "INFO", True),
+        (f"import ctypes; ctypes.CDLL('{cuda}')", "WARN", False),
+        ("", "INFO", False),
+    ):
+        environment = os.environ | {"LD_PRELOAD": str(library.path()), "NCCL_DEBUG": debug}
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=60, check=True
+        )
+        assert ("made no communicator through this library" in done.stderr) == says, done.stderr
+
+
 # Asks for a premultiplied sum that is not possible. `comm` begins with the word that marks a
 # communicator of the pool, so the library takes it for one.
 _PREMULTIPLIED = """
@@ -249,6 +267,8 @@ def test_environment(monkeypatch, tmp_path):
     monkeypatch.setattr(library, "real_path", lambda: pathlib.Path("/wheel/libnccl.so.2"))
     assert library.environment("all", {"LD_PRELOAD": "a.so", "CUDA_MODULE_LOADING": "LAZY"}) == {
         "LD_PRELOAD": f"{tmp_path}/libnccl.so.2:a.so",
+        "VLLM_NCCL_SO_PATH": f"{tmp_path}/libnccl.so.2",
+        "SGLANG_NCCL_SO_PATH": f"{tmp_path}/libnccl.so.2",
         "JAX_CXL_NCCL_HOSTS": "all",
         "CUDA_MODULE_LOADING": "LAZY",
         "JAX_CXL_NCCL_LIBRARY": "/wheel/libnccl.so.2",
@@ -270,8 +290,16 @@ def test_environment(monkeypatch, tmp_path):
             True,
             "all",
             {},
-            "over several GPUs go through pools in /dev/shm, and the others to /.*libnccl",
+            "over several GPUs go through pools in /dev/shm, and the others to /.*libnccl;"
+            " NCCL_DEBUG=INFO names each$",
         ),
+        (
+            True,
+            "all",
+            {"VLLM_NCCL_SO_PATH": "/its/libnccl.so.2"},
+            "; VLLM_NCCL_SO_PATH=/its/libnccl.so.2 is replaced$",
+        ),
+        (True, "all", {"JAX_CXL_NCCL_LIBRARY": __file__}, "no communicator .* is not a library"),
         (
             True,
             "machines",
@@ -282,10 +310,11 @@ def test_environment(monkeypatch, tmp_path):
 )
 def test_what_goes_through_a_pool(monkeypatch, capsys, tmp_path, gpu, hosts, variables, says):
     monkeypatch.setattr(library, "path", lambda: tmp_path / "libnccl.so.2")
-    (tmp_path / "libnccl").touch()
+    for name in ("libnccl", "libnccl.so.2"):
+        shutil.copy(sys.executable, tmp_path / name)
     monkeypatch.setattr(library, "real_path", lambda: tmp_path / "libnccl")
     monkeypatch.setattr(library, "_has_gpu", lambda: gpu)
-    for name in ("JAX_CXL_NCCL_LIBRARY", "JAX_CXL_NCCL_POOL"):
+    for name in ("JAX_CXL_NCCL_LIBRARY", "JAX_CXL_NCCL_POOL", *library._PATHS):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -295,13 +324,13 @@ def test_what_goes_through_a_pool(monkeypatch, capsys, tmp_path, gpu, hosts, var
     monkeypatch.setattr(os, "execve", lambda *arguments: ran.append(arguments))
     run_program.main(["--nccl", f"--hosts={hosts}", "true"])
     assert len(ran) == 1
-    assert re.search(f"^jax_cxl: --nccl: .*{says}", capsys.readouterr().err)
+    assert re.search(f"^jax_cxl: --nccl: .*{says}", capsys.readouterr().err, re.M)
     if hosts == "all":  # All that the launcher has.
         script = tmp_path / "a.py"
         script.touch()
         monkeypatch.setattr(os, "environ", dict(os.environ))
         launch._parse(["--nccl", str(script)])
-        assert re.search(f"^jax_cxl: --nccl: .*{says}", capsys.readouterr().err)
+        assert re.search(f"^jax_cxl: --nccl: .*{says}", capsys.readouterr().err, re.M)
 
 
 def test_command_without_the_library(monkeypatch, capsys):

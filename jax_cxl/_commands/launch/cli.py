@@ -216,10 +216,11 @@ def _parse(arguments: Sequence[str] | None) -> Job:
     if job.nccl:
         try:
             one_gpu = job.devices_per_process in (None, 1)
-            os.environ.update(nccl.environment("all", one_gpu=one_gpu))
+            added = nccl.environment("all", one_gpu=one_gpu)
         except FileNotFoundError as error:
             parser.error(f"--nccl: {error}")
         print(f"jax_cxl: --nccl: {nccl.describe('all')}", file=sys.stderr, flush=True)
+        os.environ.update(added)
     if not job.m and not os.path.isfile(job.command[0]):
         parser.error(f"no such file: {job.command[0]}")
     cores = len(os.sched_getaffinity(0))

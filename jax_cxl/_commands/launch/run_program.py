@@ -55,8 +55,7 @@ def main(arguments: Sequence[str]) -> int:
             environment |= library.environment(options.hosts)
         except FileNotFoundError as error:
             parser.error(f"--nccl: {error}")
-        said = library.describe(options.hosts, environment)
-        print(f"jax_cxl: --nccl: {said}", file=sys.stderr, flush=True)
+        print(f"jax_cxl: --nccl: {library.describe(options.hosts)}", file=sys.stderr, flush=True)
     if options.replace_collectives:
         if not entry_point.is_installed():
             parser.error(entry_point.absent())
