@@ -1,5 +1,7 @@
 #include "cc/nccl/communicator_pool.h"
 
+#include <sys/statvfs.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
@@ -24,12 +26,28 @@ uint64_t HashOf(const PoolToken& token) {
   return (token.high * 0x9e3779b97f4a7c15 ^ token.low) | 1;
 }
 
+// Returns how many bytes are free in /dev/shm.
+uint64_t FreeBytes() {
+  struct statvfs info;
+  // Without blocks, the file system has no limit.
+  if (statvfs("/dev/shm", &info) != 0 || info.f_blocks == 0) return UINT64_MAX;
+  return uint64_t{info.f_bavail} * info.f_frsize;
+}
+
+// Returns how many bytes each rank of a new pool in /dev/shm gets. Leaves room
+// there for other communicators and for NCCL, which need some too.
+uint64_t FittingRankBytes(int size, uint64_t wanted) {
+  return std::clamp(pool::RoundDown(FreeBytes() / 2 / size, uint64_t{1} << 20),
+                    std::min(kLeastRankBytes, wanted), wanted);
+}
+
 }  // namespace
 
 Result<PoolPlaces> PoolPlaces::Of(const PoolToken& token, int size,
                                   const Settings& settings) {
   PoolPlaces places;
   places.size_ = size;
+  places.in_shm_ = !settings.shared_memory;
   pool::PoolSpec spec;
   if (settings.shared_memory) spec = settings.shared_memory->spec;
   spec.token = HashOf(token);
@@ -39,7 +57,10 @@ Result<PoolPlaces> PoolPlaces::Of(const PoolToken& token, int size,
   if (!places.part_) {
     const std::string name = PoolName(token);
     spec.paths = {settings.shared_memory ? spec.paths[0] + "." + name : name};
-    spec.bytes = pool::AutomaticPathBytes(size, 1, 1, settings.rank_bytes);
+    spec.bytes = pool::AutomaticPathBytes(
+        size, 1, 1,
+        settings.shared_memory ? settings.rank_bytes
+                               : FittingRankBytes(size, settings.rank_bytes));
     const std::filesystem::path folder =
         std::filesystem::path(spec.paths[0]).parent_path();
     std::error_code error;
@@ -75,6 +96,13 @@ Result<std::unique_ptr<pool::Pool>> PoolPlaces::Create() const {
     // Create fails with kDataLoss if the part overlaps a store.
     const bool taken = last.code() == Code::kAlreadyExists ||
                        (part_ && last.code() == Code::kDataLoss);
+    if (last.code() == Code::kResourceExhausted && in_shm_ &&
+        FreeBytes() < spec.bytes)
+      return Error(Code::kResourceExhausted, size_, " ranks need ",
+                   pool::FormatBytes(spec.bytes), " in /dev/shm, where ",
+                   pool::FormatBytes(FreeBytes()),
+                   " are free. Enlarge it: docker run --shm-size=1g, or mount "
+                   "-o remount,size=1g /dev/shm");
     if (!taken) return pool;
   }
   if (!part_) return last;
@@ -106,6 +134,8 @@ Result<std::unique_ptr<pool::Pool>> PoolPlaces::Attach() const {
   std::optional<pool::PoolSpec> found = specs_[0];
   if (part_) {
     CXL_ASSIGN_OR_RETURN(found, FindPart());
+  } else {
+    found->bytes = 0;  // the file has as many as rank 0 has chosen
   }
   if (found) return pool::Pool::Attach(*found, size_, found->token);
   return Error(Code::kNotFound, "none of the ", specs_.size(),

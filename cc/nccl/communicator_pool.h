@@ -25,7 +25,8 @@ namespace jax_cxl::nccl {
 class PoolPlaces {
  public:
   // Fails if no pool could lie there: for example, because the device is
-  // missing, or smaller than what a communicator takes.
+  // missing, or smaller than what a communicator takes. In /dev/shm, a pool
+  // takes at most half of what is free, unless that is too little.
   static Result<PoolPlaces> Of(const PoolToken& token, int size,
                                const Settings& settings);
 
@@ -42,6 +43,7 @@ class PoolPlaces {
   Result<std::optional<pool::PoolSpec>> FindPart() const;
 
   int size_ = 0;
+  bool in_shm_ = false;
   // All ranks have the same places in the same order. Different communicators
   // begin at different places, so that they rarely try the same one.
   std::vector<pool::PoolSpec> specs_;

@@ -100,16 +100,15 @@ bool AreOnOneHost(const ProcessIdentity& one, const ProcessIdentity& other,
 Result<std::unique_ptr<Job>> Job::Meet(const PoolToken& token, int rank,
                                        int size, int device,
                                        const Settings& settings,
-                                       const std::atomic<bool>& cancel) {
+                                       const std::atomic<bool>& cancel,
+                                       Bootstrap* bootstrap) {
   std::unique_ptr<Job> job(new Job);
   job->rank_ = rank;
   job->size_ = size;
-  CXL_ASSIGN_OR_RETURN(const PoolPlaces places,
-                       PoolPlaces::Of(token, size, settings));
-  CXL_ASSIGN_OR_RETURN(job->pool_,
-                       rank == 0 ? CreateOnceFree(places, settings, cancel)
-                                 : AttachOnceThere(places, settings, cancel));
-  CXL_ASSIGN_OR_RETURN(job->rank_bytes_, RankBytes(*job->pool_, settings));
+  const Status opened = job->OpenPool(token, settings, cancel, bootstrap);
+  CXL_RETURN_IF_ERROR(bootstrap != nullptr && !bootstrap->agreed_to_fail()
+                          ? bootstrap->Agree(opened)
+                          : opened);
   comm::Register(job->pool_.get(), rank, rank, device);
   CXL_RETURN_IF_ERROR(job->AwaitRanks(settings, cancel));
   job->pool_->Unlink();
@@ -129,6 +128,35 @@ Result<std::unique_ptr<Job>> Job::Meet(const PoolToken& token, int rank,
       comm::Exchange::Open(job->pool_.get(), job->peers_.get(),
                            job->endpoint_.get(), ranks, options));
   return job;
+}
+
+Status Job::OpenPool(const PoolToken& token, const Settings& settings,
+                     const std::atomic<bool>& cancel, Bootstrap* bootstrap) {
+  CXL_ASSIGN_OR_RETURN(const PoolPlaces places,
+                       PoolPlaces::Of(token, size_, settings));
+  Status created;
+  if (rank_ == 0) {
+    auto pool = CreateOnceFree(places, settings, cancel);
+    created = pool.status();
+    if (pool.ok()) pool_ = *std::move(pool);
+  }
+  // The others try to attach once the pool is there.
+  CXL_RETURN_IF_ERROR(bootstrap != nullptr ? bootstrap->Agree(created)
+                                           : created);
+  if (rank_ != 0) {
+    auto pool = bootstrap != nullptr
+                    ? places.Attach()
+                    : AttachOnceThere(places, settings, cancel);
+    if (bootstrap != nullptr && pool.status().code() == Code::kNotFound)
+      return Error(
+          Code::kNotFound,
+          "its /dev/shm is not the one of rank 0. Containers can "
+          "share one (docker run --ipc=host, or --ipc=container:NAME)");
+    CXL_RETURN_IF_ERROR(pool.status());
+    pool_ = *std::move(pool);
+  }
+  CXL_ASSIGN_OR_RETURN(rank_bytes_, RankBytes(*pool_, settings));
+  return OkStatus();
 }
 
 Job::~Job() {

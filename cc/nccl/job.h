@@ -14,6 +14,7 @@
 #include "cc/comm/endpoint.h"
 #include "cc/comm/exchange.h"
 #include "cc/comm/health/peers.h"
+#include "cc/nccl/bootstrap.h"
 #include "cc/nccl/interface/settings.h"
 #include "cc/nccl/interface/unique_id.h"
 #include "cc/pool/pool.h"
@@ -26,11 +27,13 @@ class Job {
  public:
   // Meets the other ranks in the pool of the token, which rank 0 creates.
   // `device` is for messages. Fails once `cancel` is true, or if a rank has not
-  // come within the timeout.
+  // come within the timeout. With a bootstrap, fails on all ranks alike if one
+  // of them cannot use the pool.
   static Result<std::unique_ptr<Job>> Meet(const PoolToken& token, int rank,
                                            int size, int device,
                                            const Settings& settings,
-                                           const std::atomic<bool>& cancel);
+                                           const std::atomic<bool>& cancel,
+                                           Bootstrap* bootstrap = nullptr);
   ~Job();
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
@@ -56,6 +59,9 @@ class Job {
 
  private:
   Job() = default;
+  // Creates or attaches the pool.
+  Status OpenPool(const PoolToken& token, const Settings& settings,
+                  const std::atomic<bool>& cancel, Bootstrap* bootstrap);
   Status AwaitRanks(const Settings& settings, const std::atomic<bool>& cancel);
 
   int rank_ = 0;

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "cc/nccl/bootstrap.h"
 #include "cc/nccl/group.h"
 #include "cc/nccl/interface/abi.h"
 #include "cc/nccl/interface/config.h"
@@ -23,6 +24,14 @@
 
 namespace jax_cxl::nccl {
 namespace {
+
+Result<PoolToken> NewToken() {
+  CXL_ASSIGN_OR_RETURN(PoolToken token, RandomPoolToken());
+  // If the machine has no memory in JAX_CXL_NCCL_POOL, NCCL would not help.
+  if (!TheSettings().shared_memory)
+    token.bootstrap = OwnBootstrap(TheSettings().interfaces);
+  return token;
+}
 
 Status Init(void** communicator, int size, const NcclUniqueId& id, int rank,
             const Config& config) {
@@ -66,7 +75,7 @@ Status Split(Communicator* parent, int color, int key, void** communicator,
         "ncclCommGetAsyncError until it no longer returns ncclInProgress");
   CXL_RETURN_IF_ERROR(parent->status());
   SplitChoice mine = {color, key, {}};
-  CXL_ASSIGN_OR_RETURN(mine.token, RandomPoolToken());
+  CXL_ASSIGN_OR_RETURN(mine.token, NewToken());
   std::vector<SplitChoice> choices(parent->size());
   {
     std::lock_guard lock(parent->mutex());
@@ -124,7 +133,7 @@ JAX_CXL_NCCL_API int ncclGetUniqueId(NcclUniqueId* id) {
   if (TheSettings().forwards_all())
     return JAX_CXL_NCCL_FORWARD("ncclGetUniqueId", id);
   if (!TheSettings().status.ok()) return Report(TheSettings().status);
-  const Result<PoolToken> token = RandomPoolToken();
+  const Result<PoolToken> token = NewToken();
   if (!token.ok()) return Report(token.status());
   *id = {};
   PutToken(*token, id);

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "cc/nccl/bootstrap.h"
 #include "cc/nccl/cuda/cuda_device.h"
 #include "cc/nccl/interface/settings.h"
 #include "cc/nccl_library/exported.h"
@@ -24,9 +25,10 @@ namespace {
 
 std::atomic<bool> called = false;  // to make a communicator
 
-// Says which library has made a communicator, once for all of its ranks.
-void Inform(const Opening& opening, const std::string& where) {
-  if (TheSettings().informs && opening.rank == 0)
+// Says which library makes a communicator, once for all of its ranks.
+void Inform(const Opening& opening, const std::string& where,
+            bool always = false) {
+  if ((always || TheSettings().informs) && opening.rank == 0)
     std::fprintf(stderr, "jax_cxl nccl: communicator %s of %d ranks goes %s\n",
                  PoolName(opening.token).c_str(), opening.size, where.c_str());
 }
@@ -67,15 +69,18 @@ Status StatusOfReal(NcclResult result, const char* function) {
   return Error(code, function, " of NCCL failed: ", ErrorString(result));
 }
 
-// The ranks have met in the pool, so they can agree on an id there. A rank
-// alone needs no job.
-Status OpenReal(const Opening& opening, Job* job) {
+// The ranks have met, so they can agree on an id. `met`, a Job or a Bootstrap,
+// is null if there is only one rank.
+template <typename Met>
+Status OpenReal(const Opening& opening, Met* met, const std::string& why,
+                bool always = false) {
+  Inform(opening, "to NCCL, " + why, always);
   NcclUniqueId id = {};
   NcclResult result = kSuccess;
   if (opening.rank == 0) result = JAX_CXL_NCCL_FORWARD("ncclGetUniqueId", &id);
-  if (job != nullptr) {
+  if (met != nullptr) {
     CXL_ASSIGN_OR_RETURN(const std::vector<std::byte> ids,
-                         job->AllGather(std::as_bytes(std::span(&id, 1))));
+                         met->AllGather(std::as_bytes(std::span(&id, 1))));
     std::memcpy(&id, ids.data(), sizeof(id));
   }
   CXL_RETURN_IF_ERROR(StatusOfReal(result, "ncclGetUniqueId"));
@@ -87,10 +92,6 @@ Status OpenReal(const Opening& opening, Job* job) {
                                  opening.size, id, opening.rank)
           : JAX_CXL_NCCL_FORWARD("ncclCommInitRankConfig", opening.communicator,
                                  opening.size, id, opening.rank, config.get());
-  Inform(opening, opening.size == 1
-                      ? "to NCCL, because it has one rank"
-                      : "to NCCL, because its ranks are on one host "
-                        "(JAX_CXL_NCCL_HOSTS)");
   return StatusOfReal(result, "ncclCommInitRank");
 }
 
@@ -145,37 +146,52 @@ void Announce(int rank) {
 
 Status Open(const Opening& opening) {
   const Settings& settings = TheSettings();
-  *opening.communicator = nullptr;
-  if (opening.size == 1 && settings.hosts != Hosts::kAll)
-    return OpenReal(opening, nullptr);
+  const auto& [token, rank, size, ordinal, config, made] = opening;
+  *made = nullptr;
+  if (size == 1 && settings.hosts != Hosts::kAll)
+    return OpenReal<Job>(opening, nullptr, "because it has one rank");
   auto communicator = std::make_unique<Communicator>(
-      opening.token, opening.rank, opening.size, opening.ordinal,
-      opening.config.blocking(),
+      token, rank, size, ordinal, config.blocking(),
       [ordinal = opening.ordinal, &settings](Job* met,
                                              const std::atomic<bool>& cancel) {
         return CudaDevice::Make(met, ordinal, settings, cancel);
       });
   Communicator* const raw = communicator.get();
-  if (settings.hosts != Hosts::kAll) {
-    static const std::atomic<bool> never = false;
-    CXL_ASSIGN_OR_RETURN(std::unique_ptr<Job> job,
-                         Job::Meet(opening.token, opening.rank, opening.size,
-                                   opening.ordinal, settings, never));
-    if (job->on_one_host()) return OpenReal(opening, job.get());
-    CXL_RETURN_IF_ERROR(raw->OpenIn(std::move(job)));
-    InformOfPool(opening, raw);
-  } else if (raw->blocking()) {
-    CXL_RETURN_IF_ERROR(raw->Open());
-    InformOfPool(opening, raw);
-  } else {
+  if (settings.hosts == Hosts::kAll && !raw->blocking()) {
     raw->OpenLater([raw, opening]() -> Status {
       CXL_RETURN_IF_ERROR(raw->Open());
       InformOfPool(opening, raw);
       return OkStatus();
     });
+    *made = communicator.release();
+    return OkStatus();
   }
-  *opening.communicator = communicator.release();
-  return OkStatus();
+  std::unique_ptr<Bootstrap> bootstrap;
+  if (token.bootstrap.port != 0) {
+    CXL_ASSIGN_OR_RETURN(
+        bootstrap, Bootstrap::Join(token, rank, size, settings.timeout_s));
+  }
+  static const std::atomic<bool> never = false;
+  Result<std::unique_ptr<Job>> job =
+      Job::Meet(token, rank, size, ordinal, settings, never, bootstrap.get());
+  Status status = job.status();
+  if (job.ok()) {
+    if (settings.hosts != Hosts::kAll && (*job)->on_one_host())
+      return OpenReal(opening, job->get(),
+                      "because its ranks are on one host (JAX_CXL_NCCL_HOSTS)");
+    status = raw->OpenIn(*std::move(job));
+    if (bootstrap != nullptr) status = bootstrap->Agree(status);
+  }
+  if (status.ok()) {
+    InformOfPool(opening, raw);
+    *made = communicator.release();
+    return OkStatus();
+  }
+  if (bootstrap == nullptr || !bootstrap->agreed_to_fail()) return status;
+  communicator.reset();
+  return OpenReal(opening, bootstrap.get(),
+                  "because it cannot use a pool: " + status.message(),
+                  /*always=*/true);
 }
 
 }  // namespace jax_cxl::nccl

@@ -31,10 +31,10 @@ Result<int> CurrentOrdinal();
 Config ConfigForReal(const Config& config);
 
 // Makes a communicator whose ranks meet in the pool. If all of them are on one
-// host, makes a communicator of the real library instead. Except with
-// Hosts::kAll, it blocks until the communicator is open, even if the program
-// asks for one that never blocks: which library makes it is known only when the
-// ranks have met.
+// host, or if one of them cannot use the pool, makes a communicator of the real
+// library instead. Except for a nonblocking one with Hosts::kAll, it blocks
+// until the communicator is open, even if the program asks for one that never
+// blocks: which library makes it is known only when the ranks have met.
 Status Open(const Opening& opening);
 
 // Prints once where collectives go, and why.

@@ -104,8 +104,9 @@ TEST(SharedMemoryTest, Refuses) {
 }
 
 TEST(UniqueIdTest, CarriesItsToken) {
-  const auto token = RandomPoolToken();
+  auto token = RandomPoolToken();
   ASSERT_TRUE(token.ok());
+  token->bootstrap = {0x0100007f, 80};
   NcclUniqueId id = {};
   EXPECT_FALSE(TokenOf(id).has_value());
   PutToken(*token, &id);

@@ -52,6 +52,7 @@ Settings ReadSettings(const std::function<std::string(const char*)>& variable) {
   const std::string debug = variable("NCCL_DEBUG");
   settings.informs = debug == "INFO" || debug == "TRACE";
   settings.warns = settings.informs || debug == "WARN";
+  settings.interfaces = variable("NCCL_SOCKET_IFNAME");
   settings.library = variable("JAX_CXL_NCCL_LIBRARY");
   auto rank_bytes = static_cast<double>(settings.rank_bytes);
   auto communicator_bytes = static_cast<double>(settings.communicator_bytes);

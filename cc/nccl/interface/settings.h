@@ -24,6 +24,7 @@ enum class Hosts {
 struct Settings {
   Hosts hosts = Hosts::kMachines;  // JAX_CXL_NCCL_HOSTS
   std::string library;             // JAX_CXL_NCCL_LIBRARY: the real NCCL
+  std::string interfaces;          // NCCL_SOCKET_IFNAME
   // JAX_CXL_NCCL_POOL, if it names memory that machines share. Without it,
   // pools lie in /dev/shm.
   std::optional<pool::PoolUri> shared_memory;

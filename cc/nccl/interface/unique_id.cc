@@ -27,17 +27,19 @@ uint64_t Mix(uint64_t hash, uint64_t value) {
 Result<PoolToken> RandomPoolToken() {
   PoolToken token;
   while (token.low == 0) {
-    const ssize_t got = getrandom(&token, sizeof(token), 0);
-    if (got == sizeof(token) || (got < 0 && errno == EINTR)) continue;
-    return Error(Code::kInternal,
-                 "getrandom failed: ", std::generic_category().message(errno));
+    uint64_t numbers[2] = {};
+    const ssize_t got = getrandom(numbers, sizeof(numbers), 0);
+    if (got != sizeof(numbers) && errno != EINTR)
+      return Error(Code::kInternal, "getrandom failed: ",
+                   std::generic_category().message(errno));
+    token = {numbers[0], numbers[1], {}};
   }
   return token;
 }
 
 PoolToken DeriveToken(const PoolToken& parent, std::span<const int> survivors,
                       uint64_t count) {
-  PoolToken token = {Mix(parent.high, count + 1), Mix(parent.low, ~count)};
+  PoolToken token = {Mix(parent.high, count + 1), Mix(parent.low, ~count), {}};
   for (int rank : survivors) {
     token.high = Mix(token.high, static_cast<uint64_t>(rank) + 1);
     token.low = Mix(token.low, static_cast<uint64_t>(rank) + 1);

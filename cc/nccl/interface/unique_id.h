@@ -11,12 +11,20 @@
 
 namespace jax_cxl::nccl {
 
+// Where the process that made an id serves its ranks (cc/nccl/bootstrap.h).
+struct BootstrapAddress {
+  uint32_t ip = 0;    // in network byte order
+  uint32_t port = 0;  // likewise; 0: there is no server
+
+  bool operator==(const BootstrapAddress&) const = default;
+};
+
 // The name by which ranks meet in a pool: a random number. It lies at the end
-// of an NCCL unique id, where NCCL itself stores nothing, so that one id serves
-// both libraries.
+// of an NCCL unique id.
 struct PoolToken {
   uint64_t high = 0;
   uint64_t low = 0;  // not 0
+  BootstrapAddress bootstrap;
 
   bool operator==(const PoolToken&) const = default;
 };

@@ -1,0 +1,247 @@
+// Sanitizers: address
+
+// What ranks decide before they share memory, and in containers that have too
+// little of it or do not share it.
+
+#include "cc/nccl/bootstrap.h"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cc/nccl/job.h"
+
+namespace jax_cxl::nccl {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr double kTime = 60;
+
+PoolToken NewToken() {
+  PoolToken token = *RandomPoolToken();
+  token.bootstrap = OwnBootstrap("");
+  return token;
+}
+
+std::unique_ptr<Bootstrap> Join(const PoolToken& token, int rank, int size,
+                                double timeout_s = kTime) {
+  auto joined = Bootstrap::Join(token, rank, size, timeout_s);
+  EXPECT_TRUE(joined.ok()) << joined.status().message();
+  return joined.ok() ? *std::move(joined) : nullptr;
+}
+
+void InThreads(int count, const std::function<void(int)>& run) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < count; ++i) threads.emplace_back(run, i);
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(BootstrapTest, RanksOfTwoCommunicatorsGather) {
+  constexpr int kSize = 3;
+  const PoolToken tokens[] = {NewToken(), NewToken()};
+  EXPECT_EQ(tokens[0].bootstrap, tokens[1].bootstrap);
+  InThreads(2 * kSize, [&](int i) {
+    const int rank = i / 2;
+    const auto bootstrap = Join(tokens[i % 2], rank, kSize);
+    for (int round = 0; round < 3; ++round) {
+      const std::byte mine[] = {std::byte(i % 2), std::byte(rank + round)};
+      const auto all = bootstrap->AllGather(mine);
+      ASSERT_TRUE(all.ok()) << all.status().message();
+      for (int each = 0; each < kSize; ++each) {
+        EXPECT_EQ((*all)[2 * each], mine[0]);
+        EXPECT_EQ((*all)[2 * each + 1], std::byte(each + round));
+      }
+    }
+  });
+}
+
+TEST(BootstrapTest, OneFailureIsAFailureOfAll) {
+  const PoolToken token = NewToken();
+  InThreads(3, [&](int rank) {
+    const auto bootstrap = Join(token, rank, 3);
+    EXPECT_TRUE(bootstrap->Agree(OkStatus()).ok());
+    EXPECT_FALSE(bootstrap->agreed_to_fail());
+    const Status mine = rank == 0 ? OkStatus()
+                                  : Error(Code::kNotFound, "no memory ", rank,
+                                          std::string(2000, 'x'));
+    const Status status = bootstrap->Agree(mine);
+    EXPECT_TRUE(bootstrap->agreed_to_fail());
+    EXPECT_EQ(status.code(), Code::kNotFound);
+    EXPECT_EQ(status.message().substr(0, 21), "rank 1: no memory 1xx");
+  });
+}
+
+TEST(BootstrapTest, ARankThatIsMissingOrEnds) {
+  const PoolToken token = NewToken();
+  const auto early = Join(token, 0, 2, /*timeout_s=*/0.2);
+  const Status status = early->Agree(OkStatus());
+  EXPECT_EQ(status.code(), Code::kDeadlineExceeded) << status.message();
+  EXPECT_FALSE(early->agreed_to_fail());
+  InThreads(2, [token = NewToken()](int rank) {
+    const auto bootstrap = Join(token, rank, 2);
+    if (rank == 1) return;
+    EXPECT_EQ(bootstrap->Agree(OkStatus()).code(), Code::kPeerLost);
+  });
+}
+
+TEST(BootstrapTest, AServerThatHasEnded) {
+  PoolToken token = NewToken();
+  token.bootstrap.port = 1 << 8;  // port 1
+  const auto joined = Bootstrap::Join(token, 0, 2, kTime);
+  EXPECT_EQ(joined.status().code(), Code::kPeerLost);
+}
+
+TEST(BootstrapTest, Interfaces) {
+  EXPECT_TRUE(AllowsInterface("", "eth0"));
+  EXPECT_TRUE(AllowsInterface("ib,eth", "eth0"));
+  EXPECT_FALSE(AllowsInterface("ib,eth", "lo"));
+  EXPECT_FALSE(AllowsInterface("=eth", "eth0"));
+  EXPECT_TRUE(AllowsInterface("=lo,eth0", "eth0"));
+  EXPECT_FALSE(AllowsInterface("^docker,lo", "docker0"));
+  EXPECT_TRUE(AllowsInterface("^docker,lo", "eth0"));
+  EXPECT_TRUE(AllowsInterface("^=eth", "eth0"));
+}
+
+// Runs `test` in a process with other namespaces and, if `shm` is not null,
+// with a /dev/shm of its own, which has these options. Returns nothing if the
+// machine does not allow that.
+std::optional<int> InContainer(int namespaces, const char* shm,
+                               const std::function<bool()>& test) {
+  constexpr int kNotAllowed = 77;
+  const pid_t child = fork();
+  if (child == 0) {
+    if ((geteuid() != 0 && unshare(CLONE_NEWUSER) != 0) ||
+        unshare(namespaces) != 0)
+      _exit(kNotAllowed);
+    if (shm != nullptr &&
+        (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+         mount("shm", "/dev/shm", "tmpfs", 0, shm) != 0))
+      _exit(kNotAllowed);
+    const pid_t inner = fork();  // the first process of a pid namespace
+    if (inner == 0) {
+      const bool good = test();
+      std::fflush(stdout);
+      _exit(good ? 0 : 1);
+    };
+    int status = 0;
+    waitpid(inner, &status, 0);
+    _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 2);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kNotAllowed)
+    return std::nullopt;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 2;
+}
+
+// One rank meets the others. Returns the bytes that it may use, or 0 and why.
+uint64_t Meet(const PoolToken& token, int rank, int size, std::string* why) {
+  static const std::atomic<bool> never = false;
+  Settings settings;
+  settings.hosts = Hosts::kAll;
+  settings.timeout_s = kTime;
+  const auto bootstrap = Join(token, rank, size);
+  const auto job =
+      Job::Meet(token, rank, size, 0, settings, never, bootstrap.get());
+  if (!job.ok()) {
+    *why = (bootstrap->agreed_to_fail() ? "" : "not agreed: ") +
+           job.status().message();
+    return 0;
+  }
+  const auto mine = static_cast<std::byte>(rank);
+  const auto all = (*job)->AllGather({&mine, 1});
+  if (!all.ok()) *why = all.status().message();
+  return all.ok() ? (*job)->rank_bytes() : 0;
+}
+
+#define RETURN_IF_NOT_ALLOWED(status)                               \
+  if (!status) GTEST_SKIP() << "this machine allows no namespaces"; \
+  EXPECT_EQ(*status, 0)
+
+// Meets all ranks of a communicator in threads of this process.
+uint64_t MeetAll(int size, std::string* why) {
+  const PoolToken token = NewToken();
+  std::vector<uint64_t> bytes(size);
+  std::vector<std::string> whys(size);
+  InThreads(size, [&](int rank) {
+    bytes[rank] = Meet(token, rank, size, &whys[rank]);
+  });
+  *why = whys[0];
+  for (int rank = 0; rank < size; ++rank)
+    if (bytes[rank] != bytes[0] || whys[rank] != whys[0]) *why = "not alike";
+  return bytes[0];
+}
+
+// The first communicator takes half of what is free. The second one gets the
+// least that ranks need.
+TEST(ContainerTest, TakesWhatIsThere) {
+  const auto status = InContainer(CLONE_NEWNS, "size=128m", [] {
+    std::string why;
+    const uint64_t half = MeetAll(2, &why), least = MeetAll(5, &why);
+    std::printf("%lu, %lu %s\n", half, least, why.c_str());
+    return half / kMiB == 32 && least / kMiB == 24;
+  });
+  RETURN_IF_NOT_ALLOWED(status);
+}
+
+TEST(ContainerTest, TooSmallForAPool) {
+  for (const char* options : {"size=40m", "size=64m,mode=555", "nr_inodes=1"}) {
+    const auto status = InContainer(CLONE_NEWNS, options, [&] {
+      if (std::string(options).find("mode") != std::string::npos &&
+          mount("none", "/dev/shm", nullptr, MS_REMOUNT | MS_RDONLY, nullptr) !=
+              0)
+        return false;
+      std::string why;
+      const uint64_t bytes = MeetAll(2, &why);
+      std::printf("%s: %s\n", options, why.c_str());
+      return bytes == 0 && why.starts_with("rank 0: ");
+    });
+    RETURN_IF_NOT_ALLOWED(status);
+  }
+}
+
+TEST(ContainerTest, DockersDefault) {
+  const auto status = InContainer(CLONE_NEWNS, "size=64m", [] {
+    std::string why;
+    const uint64_t two = MeetAll(2, &why), three = MeetAll(3, &why);
+    std::printf("%lu, %lu %s\n", two, three, why.c_str());
+    return two / kMiB == 24 && three == 0 &&
+           why.find("docker run --shm-size") != std::string::npos;
+  });
+  RETURN_IF_NOT_ALLOWED(status);
+}
+
+// Ranks in two containers with an own /dev/shm each, and with a common one.
+TEST(ContainerTest, TwoContainers) {
+  for (const char* shm : {"size=256m", static_cast<const char*>(nullptr)}) {
+    const PoolToken token = NewToken();
+    std::vector<std::optional<int>> statuses(2);
+    const int namespaces =
+        CLONE_NEWPID | CLONE_NEWIPC | (shm != nullptr ? CLONE_NEWNS : 0);
+    InThreads(2, [&](int rank) {
+      statuses[rank] = InContainer(namespaces, shm, [&, rank] {
+        std::string why;
+        const uint64_t bytes = Meet(token, rank, 2, &why);
+        if (shm == nullptr) return bytes > 0;
+        return bytes == 0 && why.find("is not the one of rank 0") != why.npos;
+      });
+    });
+    for (const auto& status : statuses) {
+      RETURN_IF_NOT_ALLOWED(status);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace jax_cxl::nccl
