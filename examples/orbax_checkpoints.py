@@ -23,7 +23,7 @@ import jax_cxl
 
 _FOLDER = flags.DEFINE_string("folder", None, "Folder of the checkpoints.", required=True)
 _SNAPSHOTS = flags.DEFINE_string(
-    "snapshots", "shm:orbax_checkpoints?size=32MiB", "Memory for snapshots (docs/snapshots.md)."
+    "snapshots", "shm:orbax_checkpoints?size=32MiB", "Memory for snapshots (docs/store.md)."
 )
 _STEPS = flags.DEFINE_integer("steps", 100, "The last step.")
 _EVERY = flags.DEFINE_integer("every", 40, "Steps between two checkpoints on the disk.")

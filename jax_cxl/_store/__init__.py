@@ -1,4 +1,4 @@
-"""Training state in memory that outlives the hosts: docs/snapshots.md.
+"""Training state in memory that outlives the hosts: docs/store.md.
 
 `snapshots.Snapshots` and `store.Store` are the public classes. Both use `publishing.Names`, as
 tables and offload do. `trees` splits a tree into leaves, and decides where each byte goes. `memory`

@@ -30,14 +30,14 @@ class Snapshots:
 
     All processes of the job call `save`, `latest`, `restore` and `restore_latest` at the same
     places of the program, as they call collectives. If one process has an error, all of them raise
-    an error. Then nothing has been saved, and they may save again. docs/snapshots.md says more.
+    an error. Then nothing has been saved, and they may save again. docs/store.md says more.
     """
 
     def __init__(self, where: str, *, keep: int = 2, parity: int = 0) -> None:
         """Opens the memory. If it is new, the first `save` prepares it.
 
         Args:
-          where: URI of the memory (docs/snapshots.md): `file:/path?size=1GiB`,
+          where: URI of the memory (docs/store.md): `file:/path?size=1GiB`,
             `dax:/dev/dax0.0?offset=2MiB`, or `shm:NAME?size=1GiB` for tests on one machine. Memory
             of the last kind outlives processes, but not the machine. `size` is the size of each
             path; `bytes_needed` returns how large it must be. Several paths share the load.

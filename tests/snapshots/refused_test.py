@@ -56,7 +56,7 @@ class TooSmallTest(parameterized.TestCase):
                     places.assert_same(self, tree, snapshots.restore(step, tree))
 
     def test_the_part_that_does_not_depend_on_the_tree(self):
-        """The documents name these sizes (docs/snapshots.md, docs/offload.md)."""
+        """The documents name these sizes (docs/store.md, docs/offload.md)."""
         tree = {"x": jnp.zeros(16)}
         self.assertEqual(jax_cxl.Snapshots.bytes_needed(tree), 11_325_440)
         for processes in range(1, 4):

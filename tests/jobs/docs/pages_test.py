@@ -28,7 +28,7 @@ _NAMED = [
 _LONG = {
     *("_docs_running_on", "_docs_offload", "_docs_tables", "_docs_store", "_docs_profiler"),
     *("_docs_tutorial_data_parallel", "_docs_tutorial_fsdp", "_docs_tutorial_tensor_parallel"),
-    *("_docs_moe", "_docs_snapshots", "_docs_levels"),
+    *("_docs_moe", "_docs_levels"),
     *("_docs_start_compatibility", "_docs_coming_from"),
 }
 # Commands of a page run this script as `python`. It replaces the launcher by one whose ranks start
