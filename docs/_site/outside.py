@@ -26,6 +26,7 @@ _DOCUMENTS = {
     "RELEASING.md": "releasing.md",
     "SECURITY.md": "security.md",
     "CODE_OF_CONDUCT.md": "code_of_conduct.md",
+    "lab/README.md": "lab.md",
 }
 _LANGUAGES = {".py": "python", ".sh": "bash", ".cc": "cpp", ".h": "cpp", ".c": "c", ".yaml": "yaml"}
 # Matches a link. Its text may wrap over lines, and its target may be in the line after the text.

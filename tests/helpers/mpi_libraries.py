@@ -9,7 +9,7 @@ import pathlib
 
 _FOLDER = os.environ.get("JAX_CXL_MPI")
 # For skipIf: why tests cannot run, "" if they can.
-MISSING = "" if _FOLDER else "needs JAX_CXL_MPI, a folder of MPI libraries: CONTRIBUTING.md"
+MISSING = "" if _FOLDER else "needs JAX_CXL_MPI, a folder of MPI libraries: lab/README.md"
 
 
 def environment(library: str) -> dict[str, str]:

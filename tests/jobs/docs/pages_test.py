@@ -15,7 +15,7 @@ from absl.testing import absltest, parameterized
 
 _ROOT = pathlib.Path(__file__).parents[3]
 _PAGES = [
-    *(_ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
+    *(_ROOT / name for name in ("README.md", "CONTRIBUTING.md", "lab/README.md")),
     *sorted((_ROOT / "docs").rglob("*.md")),
 ]
 # (name of the test, path)
