@@ -42,7 +42,7 @@ def main() -> int:
     parser.add_argument("--parity", type=int, default=0, help="1: three paths, one of parity")
     parser.add_argument("--whole", action="store_true", help="kill whole jobs")
     parser.add_argument(
-        "--incoherent", action="store_true", help="emulate caches, see docs/faults.md"
+        "--incoherent", action="store_true", help="emulate caches, see docs/protocol.md"
     )
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="file for the summary")
     options = parser.parse_args()

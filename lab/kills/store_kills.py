@@ -29,7 +29,7 @@ import jax_cxl
 _KILLS = flags.DEFINE_integer("kills", 500, "how often a publisher, and a reader, is killed")
 _READERS = flags.DEFINE_integer("readers", 2, "how many readers there are at a time")
 _POOL = flags.DEFINE_enum(
-    "pool", "file", ["file", "incoherent"], "incoherent emulates caches, see docs/faults.md"
+    "pool", "file", ["file", "incoherent"], "incoherent emulates caches, see docs/protocol.md"
 )
 _LEAVE_OUT = flags.DEFINE_string(
     "leave_out", "", "what the emulated caches leave out, as other.invalidate: must fail"

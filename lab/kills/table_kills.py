@@ -136,7 +136,7 @@ def main() -> int:
         "--pool",
         choices=("file", "shm", "incoherent"),
         default="file",
-        help="where the table is (default: file); incoherent emulates caches, see docs/faults.md",
+        help="where the table is (default: file); incoherent emulates caches, see docs/protocol.md",
     )
     parser.add_argument("--seed", type=int, help="seed; by default a new one")
     parser.add_argument("--timeout", type=float, default=120, help="seconds of a writer's death")
