@@ -1,5 +1,6 @@
 """Runs the examples of the store."""
 
+import importlib.util
 import pathlib
 import re
 import subprocess
@@ -36,6 +37,15 @@ class StoreExamplesTest(absltest.TestCase):
     def test_prefill_decode(self):
         said = _run("prefill_decode.py", "--requests=2", "--tokens=4")
         self.assertIn("32 tokens of two jobs are equal to those of one job", said)
+
+    @pytest.mark.long
+    @absltest.skipUnless(importlib.util.find_spec("torch"), "PyTorch is not installed")
+    def test_served(self):
+        said = _run("served.py", "--versions=6", "--where=shm:served_test?size=32MiB")
+        found = re.findall(r"version (\d+): (\S+) nats", said)
+        self.assertEqual(found[-1][0], "5")
+        self.assertLess(float(found[-1][1]), 3.5)  # A uniform distribution has 5.5.
+        self.assertIn("the server has imported JAX: False", said)
 
 
 if __name__ == "__main__":
