@@ -12,7 +12,6 @@ import os
 import pathlib
 import random
 import runpy
-import signal
 import sys
 import tempfile
 import time
@@ -25,6 +24,7 @@ import numpy as np
 from absl import app, flags
 
 import jax_cxl
+from lab.kills import processes
 
 _KILLS = flags.DEFINE_integer("kills", 500, "how often a publisher, and a reader, is killed")
 _READERS = flags.DEFINE_integer("readers", 2, "how many readers there are at a time")
@@ -116,33 +116,14 @@ class _NoLeases:
 
 
 def _start(run: Callable[[], None], seed: int) -> int:
-    """Forks a process that calls `run`. It has all imports of this process already."""
-    process = os.fork()
-    if process == 0:
-        try:
-            if _POOL.value == "incoherent":
-                os.environ |= job.incoherent_environment(seed, _LEAVE_OUT.value)
-                sys.path.insert(0, str(job.INTERPOSE))
-                runpy.run_path(str(job.INTERPOSE / "sitecustomize.py"))
-            run()
-        except BaseException as error:
-            print(f"{type(error).__name__}: {error}", flush=True)
-        finally:
-            os._exit(2)
-    return process
+    def in_this_pool() -> None:
+        if _POOL.value == "incoherent":
+            os.environ |= job.incoherent_environment(seed, _LEAVE_OUT.value)
+            sys.path.insert(0, str(job.INTERPOSE))
+            runpy.run_path(str(job.INTERPOSE / "sitecustomize.py"))
+        run()
 
-
-def _is_alive(process: int) -> bool:
-    ended, status = os.waitpid(process, os.WNOHANG)
-    if ended and not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL):
-        raise SystemExit(f"a process has ended with {status}")
-    return not ended
-
-
-def _kill(process: int) -> None:
-    if _is_alive(process):
-        os.kill(process, signal.SIGKILL)
-        os.waitpid(process, 0)
+    return processes.start(in_this_pool)
 
 
 def main(_: list[str]) -> None:
@@ -176,17 +157,17 @@ def main(_: list[str]) -> None:
             time.sleep(rng.uniform(0.4, 1.2))  # It starts JAX first.
             if wrong := list(pathlib.Path(folder).glob("*.wrong")):
                 raise SystemExit(wrong[0].read_text())
-            _kill(publishing)
+            processes.kill(publishing)
             publishing = publisher()
             time.sleep(rng.uniform(0.02, 0.2))
             victim = rng.randrange(len(readers))
-            _kill(readers[victim])
+            processes.kill(readers[victim])
             readers[victim] = reader()
             killed += 1
         versions = [int(line) for line in seen.read_text().split()]
         published = jax_cxl.Store(where).list()[0].versions[0]
         for process in (publishing, *readers):
-            _kill(process)
+            processes.kill(process)
         if wrong := list(pathlib.Path(folder).glob("*.wrong")):
             raise SystemExit(wrong[0].read_text())
     row = {
