@@ -1,14 +1,16 @@
 """A job publishes trees, and other jobs read them meanwhile, with other numbers of processes."""
 
+import importlib.util
 import pathlib
 import threading
+import unittest
 
 import job
 import pytest
 import shared_folder
 from absl.testing import absltest, parameterized
 
-_KILLS = "lab.kills.store_kills"
+_KILLS, _SERVED = "lab.kills.store_kills", "lab.kills.served_kills"
 _MODULES = ("ml_dtypes", "jax_cxl")
 
 
@@ -63,6 +65,16 @@ class StoreTest(parameterized.TestCase):
             done = job.run(_KILLS, f"--kills={kills}", *arguments, processes=1, modules=_MODULES)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             self.assertIn('"wrong": 0', done.stdout)
+
+    @unittest.skipUnless(importlib.util.find_spec("torch"), "PyTorch is not installed")
+    def test_kills_of_a_trainer_and_a_server(self):
+        kills = max(4, int(4 * job.SECONDS))
+        done = job.run(_SERVED, f"--kills={kills}", processes=1, modules=(*_MODULES, "torch"))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn('"torn": 0, "wrong": 0', done.stdout)
+        done = job.run(_SERVED, "--kills=300", "--break", processes=1, modules=(*_MODULES, "torch"))
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("is torn", done.stdout)
 
     @pytest.mark.long
     def test_the_kills_see_what_is_overwritten(self):
