@@ -38,7 +38,7 @@ _KILLS = flags.DEFINE_integer("kills", 300, "how many trainers and servers are k
 _SEED = flags.DEFINE_integer("seed", None, "seed; by default a new one")
 _BREAK = flags.DEFINE_bool("break", False, "uses tensors while they are read, which must fail")
 
-_NAME, _SECONDS = "weights", 60
+_NAME, _SECONDS = "weights", 240
 
 # (shape, dtype, how many versions have the same content)
 _LEAVES: dict[str, tuple[tuple[int, ...], Any, int]] = {
@@ -175,7 +175,7 @@ def _wait(board: np.ndarray, until: Callable[[], Any], what: str) -> None:
         if board[_TORN] or board[_WRONG]:
             raise SystemExit("the server has found wrong weights")
         if time.monotonic() > end:
-            raise SystemExit(f"{what} in {_SECONDS} seconds")
+            raise SystemExit(f"{what} in {_SECONDS} seconds: {board[:8].tolist()}")
         time.sleep(0.002)
 
 
