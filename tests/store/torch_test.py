@@ -3,6 +3,7 @@
 import importlib.util
 import unittest
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -108,6 +109,19 @@ class TorchTest(harness.StoreTest):
             half = torch.empty(500, 300)
             store.read("a", into={"weight": (half, np.s_[500:])})
             self.assertTrue(torch.equal(half, published.weight[500:]))
+
+    def test_jax_reads_what_a_trainer_in_torch_publishes(self):
+        import torch
+
+        with self.open() as store:
+            module = torch.nn.Linear(300, 1000).bfloat16()
+            store.publish("a", {"step": 1, "module": module.state_dict()})
+            store.flush("a")
+            like = {"weight": jnp.zeros((1000, 300), jnp.bfloat16)}
+            _, tree = store.read("a", {"step": 0, "module": like})
+            self.assertIsInstance(tree["module"]["weight"], jax.Array)
+            found = np.asarray(tree["module"]["weight"].astype(jnp.float32))
+            np.testing.assert_array_equal(found, module.weight.detach().float().numpy())
 
     def test_only_what_has_changed(self):
         import torch
