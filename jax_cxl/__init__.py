@@ -19,7 +19,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from jax_cxl import _native
-from jax_cxl._job.launched import detect, entry_point, mpi
+from jax_cxl._job.launched import entry_point, mpi
 
 # A checkout may have no native modules. Then Python finds those of an installed jax_cxl.
 __path__ += _native.elsewhere()
@@ -31,6 +31,8 @@ os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 os.environ.setdefault("CUDA_DEVICE_MAX_COPY_CONNECTIONS", "32")
 
 if mpi.is_open_mpi() or mpi.is_hydra():
+    from jax_cxl._job.launched import detect
+
     detect.install()
 
 entry_point.warn_if_absent()

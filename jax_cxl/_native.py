@@ -8,19 +8,20 @@ an installed jax_cxl, it is imported from there.
 import importlib.machinery
 import importlib.util
 import os
-import pathlib
 import sys
 
 MODULE = "_core"
-_HERE = pathlib.Path(__file__).parent
+# The import of pathlib would take longer than the rest of this module.
+_HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def elsewhere() -> list[str]:
     """Returns the folder of an installed jax_cxl, if this package has no native module."""
     if _has_module(_HERE):
         return []
-    folders = (pathlib.Path(entry or os.getcwd(), _HERE.name) for entry in sys.path)
-    return [str(folder) for folder in folders if folder != _HERE and _has_module(folder)][:1]
+    name = os.path.basename(_HERE)
+    folders = [os.path.join(entry or os.getcwd(), name) for entry in sys.path]
+    return [folder for folder in folders if folder != _HERE and _has_module(folder)][:1]
 
 
 def problem() -> str | None:
@@ -30,12 +31,12 @@ def problem() -> str | None:
     version = ".".join(map(str, sys.version_info[:2]))
     return (
         f"{_HERE} has no native module {MODULE} for Python {version}, and no other jax_cxl is"
-        f" installed that has it. Build it: pip install -e {_HERE.parent}"
+        f" installed that has it. Build it: pip install -e {os.path.dirname(_HERE)}"
     )
 
 
-def _has_module(folder: pathlib.Path) -> bool:
+def _has_module(folder: str) -> bool:
     suffixes = set(importlib.machinery.EXTENSION_SUFFIXES)
     if sys.version_info < (3, 12):  # The stable ABI of the wheels begins with Python 3.12.
         suffixes.discard(".abi3.so")
-    return any((folder / f"{MODULE}{suffix}").exists() for suffix in suffixes)
+    return any(os.path.exists(os.path.join(folder, f"{MODULE}{suffix}")) for suffix in suffixes)

@@ -3,6 +3,13 @@
 from collections.abc import Sequence
 
 
+def warn(text: str, *arguments: object) -> None:
+    """Reports something to the logger `jax_cxl`."""
+    import logging  # A program that reports nothing starts faster without this import.
+
+    logging.getLogger("jax_cxl").warning(text, *arguments)
+
+
 def printable(text: str) -> str:
     r"""Makes a text safe to print on a terminal.
 

@@ -4,13 +4,12 @@
 """
 
 import dataclasses
-import difflib
 import functools
-import logging
 import os
 from collections.abc import Mapping
 from typing import Any
 
+from jax_cxl import _text
 from jax_cxl._job import variables
 
 _PREFIX = "JAX_CXL_"
@@ -116,6 +115,8 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
         known = name in settings or name in _OF_A_CHECKOUT or name.startswith("TEST_")
         if name == variable or known:
             continue
+        import difflib
+
         nearest = difflib.get_close_matches(name, by_hand, n=1)
         hint = (
             f"did you mean {_PREFIX}{nearest[0]}?"
@@ -130,4 +131,4 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
 def warn_of_unknown_variables() -> None:
     """Warns once about unknown variables of this process."""
     for problem in unknown_variables(os.environ):
-        logging.getLogger("jax_cxl").warning("jax_cxl: warning: %s", problem)
+        _text.warn("jax_cxl: warning: %s", problem)

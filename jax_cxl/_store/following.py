@@ -3,13 +3,12 @@
 import contextlib
 import dataclasses
 import functools
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
-from jax_cxl import errors
+from jax_cxl import _text, errors
 from jax_cxl._job import configuration
 from jax_cxl._store import agreement, arguments
 from jax_cxl._store.memory import catalog
@@ -21,7 +20,6 @@ from jax_cxl._store.reading.restoring import Reader
 from jax_cxl._store.reading.reusing import Arrays, Previous, Reusable
 from jax_cxl._store.reading.version import Pending, Version
 from jax_cxl._store.trees import names, pytrees
-from jax_cxl._store.writing import fence
 from jax_cxl._store.writing.problems import in_words
 
 Result = TypeVar("Result")
@@ -194,9 +192,7 @@ def read_version(
             for section, records in chosen:
                 tried.add(records[0])
                 if not only:
-                    logging.getLogger("jax_cxl").warning(
-                        "%s is not used: %s", section.text_of(records[0].version), error
-                    )
+                    _text.warn("%s is not used: %s", section.text_of(records[0].version), error)
     if problem is not None:
         raise problem
     return None
@@ -263,6 +259,8 @@ def wait(
 
 def publisher_of(section: Section) -> str | None:
     """Returns which other living process publishes a name, None if there is none."""
+    from jax_cxl._store.writing import fence
+
     return fence.owner(section)
 
 

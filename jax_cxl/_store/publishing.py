@@ -4,7 +4,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from jax_cxl import errors
 from jax_cxl._store import agreement, arguments, following
@@ -12,13 +12,15 @@ from jax_cxl._store.memory import catalog, layout, opening
 from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.layout import Records
 from jax_cxl._store.memory.section import Section
-from jax_cxl._store.trees import flatten
-from jax_cxl._store.writing import fence
 from jax_cxl._store.writing.problems import on_all, raise_first
-from jax_cxl._store.writing.publisher import Publisher
+
+if TYPE_CHECKING:
+    # A process that only reads starts faster without these modules.
+    from jax_cxl._store.trees import flatten
+    from jax_cxl._store.writing.publisher import Publisher
 
 Result = TypeVar("Result")
-Describe = Callable[[tuple[int, ...]], flatten.Flat]
+Describe = Callable[[tuple[int, ...]], "flatten.Flat"]
 
 
 class Names:
@@ -62,7 +64,7 @@ class Names:
             self._opened = opening.open_devices(self.where, self.parity, repair=True)
             return self._opened
 
-    def known(self, name: str) -> Publisher | None:
+    def known(self, name: str) -> "Publisher | None":
         """Returns the publisher of a name that this job has published."""
         return self._publishers.get(name)
 
@@ -72,7 +74,7 @@ class Names:
         section: Callable[[], Section],
         operation: str,
         problem: Exception | None = None,
-    ) -> Publisher:
+    ) -> "Publisher":
         """Returns the publisher of a name when all processes have agreed (`Publisher.agree`).
 
         Raises:
@@ -101,7 +103,7 @@ class Names:
         catalog.check_kind(devices, section.entry, 1)
         return section
 
-    def found(self, name: str, section: Callable[[], Section]) -> Publisher:
+    def found(self, name: str, section: Callable[[], Section]) -> "Publisher":
         """Returns the publisher of a name, without the other processes of the job.
 
         If this process has no such name, `Publisher.agree` raises the error on all processes.
@@ -123,12 +125,14 @@ class Names:
                 if not agreement.is_connected():
                     raise
                 problem = error
+            from jax_cxl._store.writing.publisher import Publisher
+
             publisher = self._publishers[name] = Publisher(of, problem)
         return publisher
 
     def publisher(
         self, name: str, describe: Describe, keep: int | None = None, more_blocks: int = 0
-    ) -> Publisher:
+    ) -> "Publisher":
         """Returns the publisher of a name, and makes the name if it is new.
 
         All processes of the job call it at the same place.
@@ -146,6 +150,8 @@ class Names:
             publisher = self._publishers.get(name) if isinstance(name, str) else None
             if publisher is None or publisher.is_absent:
                 section = self._create(name, describe, keep, more_blocks)
+                from jax_cxl._store.writing.publisher import Publisher
+
                 publisher = self._publishers[name] = Publisher(section)
                 return publisher
         if keep is not None:
@@ -186,6 +192,8 @@ class Names:
         section = Section.find(self.devices(), name)
         if section is None:
             raise following.absent(self.devices(), name)
+        from jax_cxl._store.writing import fence
+
         fence.delete(section)
 
     def _create(
@@ -244,7 +252,7 @@ class Names:
 
 
 def restore(
-    publisher: Publisher,
+    publisher: "Publisher",
     read: Callable[[Section, Records], Result],
     version: int | None = None,
 ) -> Result | None:

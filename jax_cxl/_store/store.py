@@ -4,15 +4,17 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from jax_cxl import errors
-from jax_cxl._store import arguments, following, views
+from jax_cxl._store import arguments, following
 from jax_cxl._store.memory import catalog, opening
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.publishing import Names
 from jax_cxl._store.reading.version import Version
-from jax_cxl._store.trees import flatten
+
+if TYPE_CHECKING:
+    from jax_cxl._store import views
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +118,8 @@ class Store:
 
         After an error nothing of this tree has been published.
         """
+        from jax_cxl._store.trees import flatten
+
         flattener = flatten.Flattener(whole=True)
         publisher = self._names.publisher(
             name, lambda writers: flattener.flatten(tree, writers), keep
@@ -213,7 +217,7 @@ class Store:
         _, found = following.wait(self._names.devices(seconds), name, newer_than, seconds)
         return found[0][0].version
 
-    def view(self, name: str, like: Any = None, *, version: int | None = None) -> views.View:
+    def view(self, name: str, like: Any = None, *, version: int | None = None) -> "views.View":
         """Returns arrays over the memory of the store, without a copy.
 
         The arrays cannot be written to. The version is not overwritten as long as one of them
@@ -233,6 +237,8 @@ class Store:
           StoreError: as for `read`, or an array has several shards, or is spread over several
             paths. Use `read` then.
         """
+        from jax_cxl._store import views
+
         name = catalog.check_name(name)
         return views.view(self._names.devices(), name, like, version)
 

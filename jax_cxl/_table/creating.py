@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 
 from jax_cxl import errors
 from jax_cxl._store import snapshots
-from jax_cxl._store.memory import catalog
+from jax_cxl._store.memory import catalog, layout
 from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.trees import leaves, place
@@ -138,7 +137,7 @@ def _save(
     values: Sequence[Any],
     parts: Sequence[tuple[place.Part, "_Stream"]],
 ) -> None:
-    token = secrets.randbits(63) | 1
+    token = layout.random_word()
     batch = saving.Batch(parts, [])
     saving.Save(section, NUMBER, token, 0, description, values, 0, [batch], False).run()
 

@@ -137,6 +137,20 @@ class WithoutJaxTest(harness.StoreTest):
         """)
         self.assertRegex(found, r"\ba\b")
 
+    def test_what_the_import_adds(self):
+        # Each of these takes a large part of the time of an import.
+        added = self._run("""
+        import subprocess
+        text = "import sys, numpy; before = {*sys.modules}; import jax_cxl; jax_cxl.Store; "
+        text += "print(*{*sys.modules} - before)"
+        print(subprocess.check_output([sys.executable, "-c", text], text=True))
+        """)
+        slow = ["concurrent.futures", "difflib", "importlib.metadata", "logging", "pathlib"]
+        slow += ["secrets", "socket", "tempfile", "urllib.parse"]
+        slow += ["jax_cxl._store.views", "jax_cxl._store.writing.publisher"]
+        self.assertContainsSubset(["jax_cxl._store.following"], added.split())
+        self.assertEqual([name for name in slow if name in added.split()], [])
+
     def test_a_program_that_has_jax_but_does_not_use_it(self):
         imported = self._run(
             """

@@ -1,10 +1,9 @@
 """The entry point by which JAX finds jax_cxl. `JAX_CXL_REPLACE_COLLECTIVES` needs it."""
 
-import logging
 import os
-import pathlib
 import sys
 
+from jax_cxl import _text
 from jax_cxl._job import variables
 
 
@@ -17,6 +16,8 @@ def is_installed() -> bool:
     """Returns whether JAX finds the entry point in this environment."""
     # pip installs the entry point in a folder of sys.path. importlib.metadata knows more places,
     # but its import takes a quarter of the launcher's time.
+    import pathlib
+
     for folder in map(pathlib.Path, sys.path):
         for file in folder.glob("jax_cxl-*.dist-info/entry_points.txt"):
             return "[jax_plugins]" in file.read_text().split()
@@ -37,4 +38,4 @@ def absent() -> str:
 def warn_if_absent() -> None:
     """Warns if collectives are to be replaced, but JAX does not find the entry point."""
     if wanted() and not is_installed():
-        logging.getLogger("jax_cxl").warning("jax_cxl: warning: %s", absent())
+        _text.warn("jax_cxl: warning: %s", absent())

@@ -7,7 +7,6 @@ processes of a job share: the launcher's name for the job, or a process of the l
 """
 
 import os
-import socket
 import struct
 import zlib
 from typing import Any
@@ -97,6 +96,8 @@ def _proxy() -> int:
     The proxy made the socket pair through which this process talks to it. So the proxy is found
     even if it did not start this process itself, but a script in between did.
     """
+    import socket
+
     try:
         with socket.socket(fileno=os.dup(int(os.environ["PMI_FD"]))) as proxy:
             credentials = proxy.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)

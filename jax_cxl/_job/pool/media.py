@@ -2,7 +2,6 @@
 add one."""
 
 import os
-import pathlib
 from typing import NamedTuple
 
 
@@ -23,9 +22,9 @@ class Medium(NamedTuple):
         """Returns the size of an existing path, None for a device that sysfs does not describe."""
         if not self.is_device:
             return os.stat(path).st_size
-        size = pathlib.Path("/sys/bus/dax/devices", os.path.basename(path), "size")
         try:
-            return int(size.read_text())
+            with open(f"/sys/bus/dax/devices/{os.path.basename(path)}/size") as size:
+                return int(size.read())
         except (OSError, ValueError):
             return None
 

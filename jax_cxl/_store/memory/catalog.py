@@ -8,7 +8,6 @@ nobody.
 """
 
 import dataclasses
-import secrets
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -186,7 +185,7 @@ def create(devices: Devices, name: str, keep: int, size: int) -> Entry:
                 f"{devices.where!r} has {layout.MAX_SECTIONS} names, the maximum: delete some"
             )
         start, end = _place(devices, name, size)
-        identity = secrets.randbits(63) | 1
+        identity = layout.random_word()
         generation = slots[slot].generation + 1 if slot in slots else 1
         entry = Entry(identity, slot, generation, start, end, keep, time.time(), name)
         devices.sessions.check_locked()

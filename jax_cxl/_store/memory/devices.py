@@ -3,7 +3,6 @@
 import ctypes
 import dataclasses
 import functools
-import logging
 import os
 import threading
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jax_cxl import _core, errors
+from jax_cxl import _core, _text, errors
 from jax_cxl._job import platforms
 from jax_cxl._store import frameworks
 from jax_cxl._store.memory import layout
@@ -235,7 +234,7 @@ class Devices:
             )
             raise errors.StoreError(f"{self.where!r}: {why}{more}") from why
         self.lost = lost
-        logging.getLogger("jax_cxl").warning(
+        _text.warn(
             "%r: %s. Saves and restores continue without it, with parity. Replace it, then repair"
             " the store, before another path is lost",
             self.where,

@@ -19,6 +19,7 @@ the word, to write another version in the same area.
 """
 
 import dataclasses
+import os
 import struct
 from typing import Self
 
@@ -285,6 +286,11 @@ class Geometry:
     def bytes_for(self, rows: int) -> int:
         """Returns how many bytes of each device a section of this many rows takes."""
         return _AREAS + self.areas * (RECORDS_BYTES + rows * BLOCK_BYTES)
+
+
+def random_word() -> int:
+    """Returns a random word other than 0."""
+    return int.from_bytes(os.urandom(8), "little") >> 1 | 1
 
 
 def blocks(size: int) -> int:

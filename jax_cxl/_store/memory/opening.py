@@ -2,10 +2,9 @@
 
 import dataclasses
 import functools
-import logging
 import time
 
-from jax_cxl import _core, errors
+from jax_cxl import _core, _text, errors
 from jax_cxl._job import configuration
 from jax_cxl._job.pool import pool_uri
 from jax_cxl._store import arguments
@@ -103,9 +102,7 @@ def open_devices(
     devices = Devices(where, core, parity, spec.coherence == "coherent", tuple(blank))
     devices.check_paths()
     for device in set(blank) - devices.lost:
-        logging.getLogger("jax_cxl").warning(
-            "%r: %s. Repair the store, before another path is lost", where, blank[device]
-        )
+        _text.warn("%r: %s. Repair the store, before another path is lost", where, blank[device])
     return devices
 
 
@@ -131,7 +128,7 @@ def wait_for_devices(where: str, parity: int | None, seconds: float) -> Devices:
                     f"{error}. No job made it within {seconds:g} s"
                 ) from error
             if waited > warn_after:
-                logging.getLogger("jax_cxl").warning("waiting, because %s", error)
+                _text.warn("waiting, because %s", error)
                 warn_after = seconds
         time.sleep(_POLL_SECONDS)
 

@@ -10,7 +10,7 @@ from jax_cxl._store import frameworks
 from jax_cxl._store.reading.restoring import MisfitError as MisfitError, Reader
 from jax_cxl._store.reading.reusing import Arrays
 from jax_cxl._store.reading.sources import Source, check_fits
-from jax_cxl._store.trees import flatten, leaves, names, pytrees
+from jax_cxl._store.trees import leaves, names, pytrees
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ def wanted(like: Any) -> Wanted:
     jax = frameworks.jax()
     for name, x in zip(asked, flat, strict=True):
         if not (jax and isinstance(x, jax.ShapeDtypeStruct)):
-            flatten.check_kind(name, x)
+            leaves.check_kind(name, x)
     return Wanted(asked, flat, structure)
 
 
@@ -110,7 +110,7 @@ def _restored(like: Any, leaf: leaves.Leaf, source: Source, building: Any) -> An
     without JAX, `building` is None, and `like` is of NumPy.
     """
     if not leaf.dtype:
-        if type(like) not in flatten.VALUES:
+        if type(like) not in leaves.VALUES:
             raise MisfitError(
                 f"{leaf.name} is the value {leaf.value!r}, not an array: change `like`"
             )

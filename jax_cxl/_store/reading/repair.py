@@ -1,10 +1,9 @@
 """Repairs lost paths and damaged blocks from parity."""
 
 import dataclasses
-import logging
 from collections.abc import Callable, Sequence
 
-from jax_cxl import errors
+from jax_cxl import _text, errors
 from jax_cxl._store.memory import catalog, layout, superblocks
 from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.layout import Record
@@ -142,6 +141,4 @@ def _mend(section: Section, records: list[Record], share: int, shares: int) -> t
 
 
 def _log(section: Section, records: list[Record], problem: str) -> None:
-    logging.getLogger("jax_cxl").warning(
-        "%s cannot be mended: %s", section.text_of(records[0].version), problem
-    )
+    _text.warn("%s cannot be mended: %s", section.text_of(records[0].version), problem)

@@ -1,6 +1,5 @@
 """Reads parts of a version's arrays. Each block is read once, and checked."""
 
-import concurrent.futures
 import copy
 import dataclasses
 import functools
@@ -9,7 +8,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +19,9 @@ from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import geometry
 from jax_cxl._store.reading.structure import Structure
 from jax_cxl._store.trees import leaves, place
+
+if TYPE_CHECKING:
+    import concurrent.futures
 
 _RUN = 4  # Blocks that a thread reads at a time.
 _KEPT_BLOCKS = 16  # Cached, so that a block with parts of several leaves is read once.
@@ -418,7 +420,9 @@ class Reader:
 
 
 @functools.cache
-def _threads() -> concurrent.futures.ThreadPoolExecutor:
+def _threads() -> "concurrent.futures.ThreadPoolExecutor":
+    import concurrent.futures
+
     return concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1), "jax_cxl restore")
 
 

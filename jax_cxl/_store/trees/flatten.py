@@ -15,10 +15,6 @@ from jax_cxl._store.trees.description import Description
 if TYPE_CHECKING:
     import jax
 
-# Subclasses of these types are refused, because a restore would return the plain types.
-VALUES = (bool, int, float, str, type(None))
-_OF_NUMPY = (np.ndarray, np.memmap)
-
 
 @dataclasses.dataclass(frozen=True)
 class Flat:
@@ -166,9 +162,9 @@ def _is_empty(x: Any) -> bool:
 
 def _leaf(name: str, x: Any, writers: tuple[int, ...], own: int) -> leaves.Leaf:
     """Describes a leaf as this process sees it."""
-    if type(x) in VALUES:
+    if type(x) in leaves.VALUES:
         return leaves.Leaf(name)
-    check_kind(name, x)
+    leaves.check_kind(name, x)
     return describe(name, x, writers, own)
 
 
@@ -247,26 +243,6 @@ def data_of_keys(x: Any) -> "tuple[str, jax.ShapeDtypeStruct]":
 
     shape = jax.eval_shape(data, x)
     return found[0], jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=x.sharding)
-
-
-def check_kind(name: str, x: Any) -> None:
-    """Raises TypeError if a leaf is neither an array nor a Python value."""
-    if type(x) in VALUES or type(x) in _OF_NUMPY or isinstance(x, np.generic):
-        return
-    if leaves.is_array(x):
-        return
-    hint = ""
-    if isinstance(x, tuple | list | dict | set | frozenset):
-        hint = (
-            ". JAX does not know this container: register it (jax.tree_util), or make it a dict,"
-            " list or tuple"
-        )
-    elif (jax := frameworks.jax()) and isinstance(x, jax.core.Tracer):
-        hint = ". Save outside of functions that JAX traces"
-    raise TypeError(
-        f"a store cannot hold {name or 'this tree'}, of type {type(x).__name__}: leaves must be"
-        f" JAX or NumPy arrays, bool, int, float, str and None{hint}"
-    )
 
 
 def wait_for_values(flat: Flat) -> None:

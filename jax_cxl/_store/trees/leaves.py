@@ -20,6 +20,10 @@ Index = tuple[tuple[int, int], ...]  # start and end along each dimension
 
 _VERSION = 3
 
+# Subclasses of these types are refused, because a restore would return the plain types.
+VALUES = (bool, int, float, str, type(None))
+_OF_NUMPY = (np.ndarray, np.memmap)
+
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
@@ -122,6 +126,26 @@ def is_supported(dtype: np.dtype) -> bool:
         return dtype_of(dtype.name) == dtype
     except TypeError:
         return False
+
+
+def check_kind(name: str, x: Any) -> None:
+    """Raises TypeError if a leaf is neither an array nor a Python value."""
+    if type(x) in VALUES or type(x) in _OF_NUMPY or isinstance(x, np.generic):
+        return
+    if is_array(x):
+        return
+    hint = ""
+    if isinstance(x, tuple | list | dict | set | frozenset):
+        hint = (
+            ". JAX does not know this container: register it (jax.tree_util), or make it a dict,"
+            " list or tuple"
+        )
+    elif (jax := frameworks.jax()) and isinstance(x, jax.core.Tracer):
+        hint = ". Save outside of functions that JAX traces"
+    raise TypeError(
+        f"a store cannot hold {name or 'this tree'}, of type {type(x).__name__}: leaves must be"
+        f" JAX or NumPy arrays, bool, int, float, str and None{hint}"
+    )
 
 
 def is_key(x: Any) -> bool:

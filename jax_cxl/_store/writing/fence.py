@@ -16,7 +16,6 @@ later version.
 
 import contextlib
 import dataclasses
-import secrets
 from collections.abc import Sequence
 
 from jax_cxl import errors
@@ -124,7 +123,7 @@ def take_alone(section: Section) -> None:
         claims = section.claims()
         session, identity = section.devices.sessions.enter()
         incarnation = max((claim.incarnation for claim in claims), default=0) + 1
-        token = secrets.randbits(63) | 1
+        token = layout.random_word()
         slot = _free_slot(claims, token)
         claim = Claim(incarnation, token, 1, layout.NOTHING, slot, session, identity)
         # Nobody deletes the section while this process has the lock.

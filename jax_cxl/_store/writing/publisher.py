@@ -3,7 +3,6 @@
 import concurrent.futures
 import functools
 import json
-import secrets
 import threading
 import time
 import zlib
@@ -13,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from jax_cxl import errors
 from jax_cxl._job import configuration
 from jax_cxl._store import agreement, arguments
-from jax_cxl._store.memory import catalog, opening
+from jax_cxl._store.memory import catalog, layout, opening
 from jax_cxl._store.memory.layout import Claim
 from jax_cxl._store.memory.section import OvertakenError, Section, differing
 from jax_cxl._store.trees import flatten, place, pytrees
@@ -279,7 +278,7 @@ class Publisher:
             last = max(last, self._section.last_number())
             claimed = fence.newest(self._section)
         words = json.dumps([operation, str(geometry), problems.in_words(problem)]).encode()
-        told = agreement.gather([last, secrets.randbits(63) | 1, claimed, zlib.crc32(words)])
+        told = agreement.gather([last, layout.random_word(), claimed, zlib.crc32(words)])
         writers = tuple(agreement.processes())
         if problem is not None or len({words for *_, words in told}) > 1:
             problems.raise_disagreement(agreement.gather_bytes(words), writers, problem)
