@@ -26,8 +26,14 @@ _NAMED = [
 # Only long tests run these pages: their commands start Slurm, or repeat what examples and other
 # pages do.
 _LONG = {
-    *("_docs_running_on", "_docs_offload", "_docs_tables", "_docs_store", "_docs_profiler"),
-    *("_docs_tutorial_data_parallel", "_docs_tutorial_fsdp", "_docs_tutorial_tensor_parallel"),
+    *(
+        "_docs_running_on",
+        "_docs_training",
+        "_docs_offload",
+        "_docs_tables",
+        "_docs_store",
+        "_docs_profiler",
+    ),
     *("_docs_moe", "_docs_levels"),
     *("_docs_start_compatibility", "_docs_coming_from"),
 }
