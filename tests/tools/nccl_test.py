@@ -88,6 +88,15 @@ def test_run_sets_the_environment_of_a_program(tmp_path: pathlib.Path):
 
 
 @needs_library
+def test_the_command_of_the_library_alone():
+    command = [sys.executable, "-m", "jax_cxl._nccl", "run", "--hosts=processes", "sh", "-c"]
+    done = subprocess.run(
+        [*command, "echo $JAX_CXL_NCCL_HOSTS $LD_PRELOAD"], capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["processes", str(library.path())], done.stderr
+
+
+@needs_library
 @pytest.mark.parametrize(
     ("pool", "hosts"),
     [("", "all"), ("dax:/dev/dax0.0", "machines")],

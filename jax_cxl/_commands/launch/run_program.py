@@ -3,7 +3,6 @@
 import argparse
 import functools
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 
@@ -60,11 +59,8 @@ def main(arguments: Sequence[str]) -> int:
         if not entry_point.is_installed():
             parser.error(entry_point.absent())
         environment[variables.REPLACE_COLLECTIVES] = "1"
-    if program[0].endswith(".py"):
-        program = [sys.executable, *program]
-    found = shutil.which(program[0])
-    if found is None:
-        parser.error(f"there is no program {program[0]}")
-    sys.stdout.flush()
-    os.execve(found, program, environment)
+    try:
+        library.become(program, environment)
+    except FileNotFoundError as error:
+        parser.error(str(error))
     return 1

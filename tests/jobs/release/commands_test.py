@@ -172,6 +172,24 @@ class SplitWheelTest(absltest.TestCase):
             self.assertEqual(names, rest)
             self.check_record(archive, "jax_cxl-0.1.0.dist-info")
 
+    def test_the_wheel_of_the_library_alone(self):
+        made = build.nccl_wheel(b"library", self.folder)
+        self.assertEqual(made.name, "jax_cxl_nccl-0.1.0-py3-none-linux_x86_64.whl")
+        with zipfile.ZipFile(made) as archive:
+            info = "jax_cxl_nccl-0.1.0.dist-info"
+            self.check_record(archive, info)
+            self.assertNotIn("Requires-Dist", archive.read(f"{info}/METADATA").decode())
+            archive.extractall(self.folder)
+        inner = self.folder / "jax_cxl_nccl"
+        files = {"__init__.py", "__main__.py", "library.py", "libnccl.so.2", "libnccl.so.2.sha256"}
+        self.assertEqual({path.name for path in inner.iterdir()}, files)
+        command = ["sha256sum", "--check", "libnccl.so.2.sha256"]
+        subprocess.run(command, cwd=inner, check=True, capture_output=True)
+        # -S: without site-packages, so nothing else is imported.
+        command = [sys.executable, "-S", "-m", "jax_cxl_nccl", "run", "printenv", "LD_PRELOAD"]
+        ended = subprocess.run(command, cwd=self.folder, capture_output=True, text=True)
+        self.assertEqual(ended.stdout, f"{inner / 'libnccl.so.2'}\n", ended.stderr)
+
     def check_record(self, archive, info):
         lines = archive.read(f"{info}/RECORD").decode().splitlines()
         self.assertCountEqual([line.split(",")[0] for line in lines], archive.namelist())
