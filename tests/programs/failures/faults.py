@@ -22,6 +22,7 @@ from absl import app, flags
 import jax_cxl
 
 _VICTIM = 1
+_other_has_error = threading.Event()
 
 
 def _note_fault(after: float = 0.0) -> None:
@@ -113,6 +114,17 @@ def _describe(error: jax_cxl.CxlError, raised: float, reported: float | None) ->
     }
 
 
+def _wait_for_error_of(other: int) -> None:
+    """Waits until the other rank has an error too: it must not learn of the end of this rank.
+
+    If both ranks use one GPU, CUDA ends their kernels one after the other, which takes seconds. A
+    rank that runs to its end sends nothing.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(other, signal.SIGUSR1)
+    _other_has_error.wait(20 if jax.default_backend() == "gpu" else 1)
+
+
 def _sums(sizes: list[int]) -> list[mismatch.Program]:
     return [mismatch.Program(mismatch.psum, np.ones(size, np.float32)) for size in sizes]
 
@@ -160,6 +172,7 @@ def _run() -> None:
 
 
 def main(_) -> None:
+    signal.signal(signal.SIGUSR1, lambda *_: _other_has_error.set())
     jax_cxl.initialize()
     pids, report = _pids(), Report()
     print("pids " + json.dumps({"pids": pids, "host": socket.gethostname()}), flush=True)
@@ -169,9 +182,7 @@ def main(_) -> None:
     except jax_cxl.CxlError as error:
         print("error " + json.dumps(_describe(error, time.monotonic(), report.at)), flush=True)
     if _FAULT.value in _DISAGREE:
-        # The other rank must not learn of the fault from the end of this rank. If both ranks use
-        # one GPU, CUDA ends their kernels one after the other, which takes seconds.
-        time.sleep(8 if jax.default_backend() == "gpu" else 1)
+        _wait_for_error_of(pids[1 - jax.process_index()])
     else:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pids[_VICTIM], signal.SIGKILL)  # It may be stopped.
