@@ -84,7 +84,7 @@ Status DeviceEndpoint::Open() {
                           "cudaStreamCreate");
 }
 
-Result<DeviceChannel*> DeviceEndpoint::ChannelFor(
+Result<StreamChannel*> DeviceEndpoint::ChannelFor(
     const std::vector<int32_t>& members) {
   const uint64_t hash = HashGroup(members);
   if (auto found = channels_.find(hash); found != channels_.end()) {
@@ -93,7 +93,7 @@ Result<DeviceChannel*> DeviceEndpoint::ChannelFor(
   }
   CXL_ASSIGN_OR_RETURN(Group group, host_->GroupOf(members));
   auto channel =
-      std::make_unique<DeviceChannel>(pool_, peers_, options_, std::move(group),
+      std::make_unique<StreamChannel>(pool_, peers_, options_, std::move(group),
                                       &plans_, &copy_engine_, relay_.get());
   channel->last_use = ++uses_;
   DeviceBuffers buffers;
@@ -118,11 +118,11 @@ Status DeviceEndpoint::MakeRoom(const Status& full) {
                             std::chrono::duration<double>(options_.timeout_s));
   Backoff backoff;
   while (!stopped_ && peers_->AwakeTime() < deadline) {
-    std::vector<DeviceChannel*> oldest_first;
+    std::vector<StreamChannel*> oldest_first;
     for (const auto& [hash, channel] : channels_)
       oldest_first.push_back(channel.get());
-    std::ranges::sort(oldest_first, {}, &DeviceChannel::last_use);
-    for (DeviceChannel* channel : oldest_first)
+    std::ranges::sort(oldest_first, {}, &StreamChannel::last_use);
+    for (StreamChannel* channel : oldest_first)
       if (channel->Idle() && channel->TryTake()) {
         Close(channel);
         return OkStatus();
@@ -133,7 +133,7 @@ Status DeviceEndpoint::MakeRoom(const Status& full) {
   return full;
 }
 
-Status DeviceEndpoint::Leave(DeviceChannel* channel) {
+Status DeviceEndpoint::Leave(StreamChannel* channel) {
   // The last kernel has reported that all calls have finished, but the event
   // after it may come a little later. So wait until the channel is idle.
   Backoff backoff;
@@ -148,7 +148,7 @@ Status DeviceEndpoint::Leave(DeviceChannel* channel) {
   return OkStatus();
 }
 
-void DeviceEndpoint::Close(DeviceChannel* channel) {
+void DeviceEndpoint::Close(StreamChannel* channel) {
   const auto found = std::ranges::find_if(channels_, [&](const auto& each) {
     return each.second.get() == channel;
   });
@@ -175,7 +175,7 @@ Status DeviceEndpoint::Connect(const std::vector<int32_t>& members) {
   if (!direct_) return OkStatus();
   cuda::CurrentDevice current(device_);
   std::lock_guard lock(mutex_);
-  CXL_ASSIGN_OR_RETURN(DeviceChannel * channel, ChannelFor(members));
+  CXL_ASSIGN_OR_RETURN(StreamChannel * channel, ChannelFor(members));
   Call call;
   call.name = "connect";
   call.request.op = plan::Op::kBarrier;
@@ -201,7 +201,7 @@ Result<cudaStream_t> DeviceEndpoint::Route(const std::vector<int32_t>& members,
     return stream;
   }
   for (;;) {
-    CXL_ASSIGN_OR_RETURN(DeviceChannel * channel, ChannelFor(members));
+    CXL_ASSIGN_OR_RETURN(StreamChannel * channel, ChannelFor(members));
     if (channel->Announce(call)) return channel->Enqueue(call, aside, stream);
     CXL_RETURN_IF_ERROR(Leave(channel));
   }
@@ -248,7 +248,7 @@ void DeviceEndpoint::Drain() {
 
 Status DeviceEndpoint::Check(Clock::time_point now) {
   std::lock_guard lock(watched_mutex_);
-  for (DeviceChannel* channel : watched_)
+  for (StreamChannel* channel : watched_)
     CXL_RETURN_IF_ERROR(channel->Check(now));
   return OkStatus();
 }
@@ -259,13 +259,13 @@ void DeviceEndpoint::EndWaits() {
   stopped_ = true;
   host_path_.Abort();
   std::lock_guard lock(watched_mutex_);
-  for (DeviceChannel* channel : watched_) channel->Abort();
+  for (StreamChannel* channel : watched_) channel->Abort();
 }
 
 Stats DeviceEndpoint::stats() {
   std::lock_guard lock(watched_mutex_);
   Stats total = closed_;
-  for (DeviceChannel* channel : watched_) total += channel->stats();
+  for (StreamChannel* channel : watched_) total += channel->stats();
   return total;
 }
 

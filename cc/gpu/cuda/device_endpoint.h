@@ -16,8 +16,8 @@
 #include "cc/comm/communicator.h"
 #include "cc/comm/endpoint.h"
 #include "cc/comm/health/peers.h"
-#include "cc/gpu/cuda/channel/device_channel.h"
 #include "cc/gpu/cuda/channel/plan_store.h"
+#include "cc/gpu/cuda/channel/stream_channel.h"
 #include "cc/gpu/cuda/host_path.h"
 #include "cc/gpu/cuda/started.h"
 #include "cc/gpu/relay/relay.h"
@@ -78,25 +78,25 @@ class DeviceEndpoint final : public Communicator {
   void Abort(const Status& status) override;
   Stats stats() override;
 
-  // See DeviceChannel::Check.
+  // See StreamChannel::Check.
   Status Check(Clock::time_point now);
   // Ends the waits of all calls, which stops the device.
   void EndWaits();
 
  private:
   // Returns the channel of a group, and opens it if necessary.
-  Result<DeviceChannel*> ChannelFor(const std::vector<int32_t>& members);
+  Result<StreamChannel*> ChannelFor(const std::vector<int32_t>& members);
   // Takes this rank's memory back from another group. Waits until a group can
   // give memory back, and fails with `full` if none can in time.
   Status MakeRoom(const Status& full);
   // Closes a channel after another member has taken its memory back from the
   // channel.
-  Status Leave(DeviceChannel* channel);
-  void Close(DeviceChannel* channel);
+  Status Leave(StreamChannel* channel);
+  void Close(StreamChannel* channel);
   // Enqueues a call where it belongs: on `stream` itself if the call has no
   // peers, on the host's path if the host executes it, and otherwise on the
   // channel of its group. Returns the stream on which the call ends: see
-  // DeviceChannel::Enqueue. Requires the mutex.
+  // StreamChannel::Enqueue. Requires the mutex.
   Result<cudaStream_t> Route(const std::vector<int32_t>& members,
                              const Call& call, bool aside, cudaStream_t stream);
 
@@ -112,7 +112,7 @@ class DeviceEndpoint final : public Communicator {
   PlanStore plans_;
   cuda::CopyEngine copy_engine_;
   HostPath host_path_;
-  std::unordered_map<uint64_t, std::unique_ptr<DeviceChannel>> channels_;
+  std::unordered_map<uint64_t, std::unique_ptr<StreamChannel>> channels_;
   // How many channels of a group this endpoint has closed, by the group's hash.
   std::unordered_map<uint64_t, uint64_t> incarnations_;
   std::unordered_multimap<int, DeviceBuffers> spare_;  // by number of members
@@ -127,7 +127,7 @@ class DeviceEndpoint final : public Communicator {
   // These threads use a mutex of their own, so they never wait while the first
   // call of a group waits for its peers.
   std::mutex watched_mutex_;
-  std::vector<DeviceChannel*> watched_;
+  std::vector<StreamChannel*> watched_;
   Stats closed_;  // of closed channels
 };
 

@@ -3,32 +3,19 @@
 
 #include <cuda_runtime_api.h>
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "cc/base/cuda/device_memory.h"
 #include "cc/base/status.h"
 #include "cc/comm/call/call.h"
 #include "cc/comm/call/factor.h"
-#include "cc/comm/health/device_waits.h"
-#include "cc/comm/health/peers.h"
-#include "cc/comm/order/journal.h"
-#include "cc/comm/record/group_record.h"
 #include "cc/engine/cuda/device_call.h"
-#include "cc/engine/cuda/executor.h"
 #include "cc/engine/gpu_plan/channel_words.h"
-#include "cc/engine/gpu_plan/mirror_words.h"
-#include "cc/gpu/cuda/channel/device_connection.h"
-#include "cc/gpu/cuda/channel/plan_store.h"
-#include "cc/gpu/relay/channel_relay.h"
+#include "cc/engine/gpu_plan/shape.h"
+#include "cc/gpu/cuda/channel/gpu_channel.h"
 #include "cc/gpu/relay/device_journal.h"
-#include "cc/gpu/relay/relay.h"
-#include "cc/pool/pool.h"
 
 namespace jax_cxl::comm {
 
@@ -39,22 +26,17 @@ struct CountedCall {
   const StoredPlan* plan = nullptr;
 };
 
-// One GPU as a member of one group. Unlike in a DeviceChannel, the numbers of
-// the calls live in the memory of the device, and the device writes the
-// journal. So a stream capture may record a call, and its graph may execute the
-// call any number of times. The user makes sure that the calls of a channel run
-// on the device one after another.
+// A channel whose calls the device counts: their numbers live in the memory of
+// the device, and the device writes the journal. So a stream capture may record
+// a call, and its graph may execute the call any number of times. The user
+// makes sure that the calls of a channel run on the device one after another.
 //
 // Only kernels execute these calls. In a pool without coherence, a relay learns
 // of them from the device's journal, and even short calls go through the slots,
-// without flags.
-//
-// One thread at a time may call Open, TryConnect and Prepare, and another
-// thread Check and Abort.
-class CountedChannel {
+// without flags. Calls that cannot complete stay on the device until Abort.
+// Their results are undefined.
+class CountedChannel final : public GpuChannel {
  public:
-  // `relay` is null if the pool is coherent. Otherwise it must end before this
-  // object does.
   CountedChannel(pool::Pool* pool, Peers* peers, const DeviceOptions& options,
                  Group group, PlanStore* plans, Relay* relay);
 
@@ -83,45 +65,18 @@ class CountedChannel {
   // there is no relay, or if it was stopped.
   bool RelayIsDone() const;
 
-  // See DeviceChannel::Check. Calls that cannot complete stay on the device
-  // until Abort.
-  Status Check(Clock::time_point now);
-
-  // Ends all calls, including later ones. Their results are undefined.
-  void Abort();
+  Status Check(Clock::time_point now) override;
 
  private:
-  Status FinishConnecting();
-  Status OpenRelay();
   Result<const StoredPlan*> PlanFor(const Call& call, uint32_t divisor,
                                     bool premultiplied);
   Status CheckCalls(Clock::time_point now, uint64_t finished);
   void RecordStarted(uint64_t finished);
   Call CallAt(uint64_t place) const;
-  cuda::DeviceControl* own_control() const {
-    return connection_.control(connection_.group().self);
-  }
 
-  pool::Pool* pool_;
-  Peers* peers_;
-  DeviceOptions options_;
-  DeviceConnection connection_;
-  PlanStore* plans_;
-  Relay* const relay_;
-  DeviceWaits waits_;  // only Check uses it
-
-  std::atomic<bool> connected_{false};
-  std::unique_ptr<Journal> journal_;  // once connected
-  DeviceMemory<cuda::MemberView> members_;
-  DeviceMemory<cuda::DeviceScratch> scratch_;
-  PinnedMemory<cuda::DeviceStatus> status_;
   // With a relay:
-  PinnedMemory<cuda::MirrorWords> mirror_;
   PinnedMemory<cuda::JournalEntry> entries_;
   std::unique_ptr<DeviceJournal> device_journal_;
-  mutable std::mutex relay_mutex_;  // of channel_relay_, for other threads
-  std::unique_ptr<ChannelRelay> channel_relay_;
-  std::optional<GroupRecord> recorded_;  // once open
 
   // Only the checking thread uses the following members.
   uint64_t written_ = 0;        // calls seen in this member's journal

@@ -36,7 +36,7 @@ struct StoredPlan {
   bool flagged = false;  // for a short message (see flagged.h)
   uint32_t flagged_blocks = 0;
   uint64_t flagged_sources = 0;  // cuda::flagged::SourcesOf
-  // The host's work for a call of a DeviceChannel, if there is a relay.
+  // The host's work for a call of a StreamChannel, if there is a relay.
   std::shared_ptr<const RelayPlan> relay;
   // What the device writes into the journal for a call of a CountedChannel, in
   // the memory of the device.
@@ -78,7 +78,7 @@ class PlanStore {
   const StoredPlan* Find(const std::string& key) const;
 
   // Copies the plan to the device, and waits for the copy. All streams may use
-  // the plan at once. `record` is null for a call of a DeviceChannel, and
+  // the plan at once. `record` is null for a call of a StreamChannel, and
   // `relay` for one of a CountedChannel. A plan for which there is no room gets
   // a chunk of its own; see above for how long this may take.
   Result<const StoredPlan*> Store(const std::string& key,

@@ -1,64 +1,40 @@
-#ifndef JAX_CXL_GPU_CUDA_CHANNEL_DEVICE_CHANNEL_H_
-#define JAX_CXL_GPU_CUDA_CHANNEL_DEVICE_CHANNEL_H_
+#ifndef JAX_CXL_GPU_CUDA_CHANNEL_STREAM_CHANNEL_H_
+#define JAX_CXL_GPU_CUDA_CHANNEL_STREAM_CHANNEL_H_
 
 #include <cuda_runtime_api.h>
 
-#include <atomic>
 #include <cstdint>
 #include <deque>
-#include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
-#include "cc/base/cuda/device_memory.h"
 #include "cc/base/status.h"
 #include "cc/comm/call/call.h"
-#include "cc/comm/call/device_options.h"
 #include "cc/comm/call/gpu_path.h"
 #include "cc/comm/call/stats.h"
 #include "cc/comm/connect/taking_back.h"
-#include "cc/comm/health/device_waits.h"
-#include "cc/comm/health/peers.h"
-#include "cc/comm/order/journal.h"
-#include "cc/comm/record/group_record.h"
 #include "cc/engine/cuda/copy_engine.h"
-#include "cc/gpu/cuda/channel/device_connection.h"
-#include "cc/gpu/cuda/channel/plan_store.h"
-#include "cc/gpu/relay/channel_relay.h"
-#include "cc/gpu/relay/flagged_rings.h"
-#include "cc/gpu/relay/relay.h"
-#include "cc/pool/pool.h"
+#include "cc/gpu/cuda/channel/gpu_channel.h"
 
 namespace jax_cxl::comm {
 
-// The buffers of a channel that are not in the pool. New channels reuse the
-// buffers of closed ones, because freeing buffers would wait for the kernels of
-// the device.
-struct DeviceBuffers {
-  DeviceMemory<cuda::MemberView> members;
-  DeviceMemory<cuda::DeviceScratch> scratch;
-  DeviceMemory<std::byte> staging;
-  PinnedMemory<cuda::DeviceStatus> status;
-};
-
-// One GPU as a member of one group. Enqueues the group's calls on streams, one
-// after another. XLA guarantees the same order of calls on all ranks.
-//
-// One thread at a time may call `Enqueue`, and another thread `Check` and
-// `Abort` (device_channel_checks.cc).
-class DeviceChannel {
+// A channel whose calls the host numbers when it enqueues them on streams, one
+// after another. XLA guarantees the same order of calls on all ranks. Kernels
+// or copy engines execute the calls. A call that cannot complete stops the
+// device, so that XLA never reads a result that is not one.
+class StreamChannel final : public GpuChannel {
  public:
-  DeviceChannel(pool::Pool* pool, Peers* peers, const DeviceOptions& options,
+  StreamChannel(pool::Pool* pool, Peers* peers, const DeviceOptions& options,
                 Group group, PlanStore* plans, cuda::CopyEngine* copy_engine,
                 Relay* relay);
-  ~DeviceChannel();
+  ~StreamChannel() override;
 
   // Allocates this member's part, on the current device, and publishes its
   // place. `incarnation` is as in DeviceConnection::Open. Uses the buffers in
-  // `spare`, if there are any. They come from an earlier channel with the same
-  // number of members. Fails with kResourceExhausted if the pool has no space;
-  // the channel can then be opened later.
+  // `spare`, if there are any. They come from a closed channel with the same
+  // number of members, because freeing them would wait for the device's
+  // kernels. Fails with kResourceExhausted if the pool has no space; the
+  // channel can then be opened later.
   Status Open(Arena* arena, Recorder* recorder, uint64_t incarnation,
               DeviceBuffers* spare);
 
@@ -78,13 +54,8 @@ class DeviceChannel {
   Result<cudaStream_t> Enqueue(const Call& call, bool aside,
                                cudaStream_t stream);
 
-  // Returns the reason why a call under way cannot complete: a peer that is
-  // lost or has given up, a fault that the device has reported, a mismatch, or
-  // a deadline. Also records the progress of the calls.
-  Status Check(Clock::time_point now);
-
-  // Ends every wait of this channel's calls, which stops the device.
-  void Abort();
+  Status Check(Clock::time_point now) override;
+  void Abort() override;
 
   // Returns true once the device has ended all calls.
   bool Idle();
@@ -98,9 +69,6 @@ class DeviceChannel {
   // afterwards.
   DeviceBuffers Close(Arena* arena);
 
-  int members_count() const {
-    return static_cast<int>(connection_.members().size());
-  }
   // When this channel was last used. The owner counts the uses of its channels,
   // and this is the number of the last use.
   uint64_t last_use = 0;
@@ -149,52 +117,27 @@ class DeviceChannel {
                       GpuPath path, cudaStream_t stream);
   Status LaunchKernel(const Call& call, const cuda::DeviceCall& device,
                       const cuda::Shape& shape, cudaStream_t stream);
-  Status LaunchFlagged(cuda::DeviceCall call, const StoredPlan& gpu_plan,
-                       cudaStream_t stream);
+  Status LaunchFlaggedRound(cuda::DeviceCall call, const StoredPlan& gpu_plan,
+                            cudaStream_t stream);
   Result<cuda::CopyTimes> TakeTimes(uint64_t place);
   void Note(const Call& call, const pool::CallDescriptor& descriptor,
             const StoredPlan& gpu_plan);
 
-  // Defined in device_channel_opening.cc, like Open and Connect.
-  Status FinishConnecting();
   Status BeginFlagsAnew();
-  void OpenRings();
-  Status OpenRelay();
-
   Result<const StoredPlan*> StoredPlanFor(
       const Call& call, const pool::CallDescriptor& descriptor, GpuPath path);
 
-  // Defined in device_channel_checks.cc.
+  // Defined in stream_channel_checks.cc.
   void AddTimes(uint64_t finished);
   const Enqueued* OldestUnderWay(uint64_t finished);
   Status CheckCalls(Clock::time_point now, uint64_t finished);
-  uint64_t ProgressOf(uint64_t finished, uint64_t started) const;
   std::vector<int> AtWork(const Enqueued& enqueued) const;
-  int WaitingFor(uint64_t finished, bool moved) const;
+  bool ByCopies(uint64_t place) const;
   int LastMember() const;
 
-  pool::Pool* pool_;
-  Peers* peers_;
-  DeviceOptions options_;
-  DeviceConnection connection_;
-  PlanStore* plans_;
-  cuda::CopyEngine* copy_engine_;
-  Relay* relay_;  // null: devices use the words of the pool
-  uint64_t key_;
-  // Used by Connect until the channel is connected, and then by Check.
-  DeviceWaits waits_;
-
-  std::atomic<bool> connected_{false};
-  std::unique_ptr<Journal> journal_;       // once connected
-  std::optional<FlaggedRings> rings_;      // once connected
-  std::optional<TakingBack> taking_back_;  // once connected
-  DeviceMemory<cuda::MemberView> members_;
-  DeviceMemory<cuda::DeviceScratch> scratch_;
-  DeviceMemory<std::byte> staging_;  // cuda::CopyEnginePlan's
-  PinnedMemory<cuda::DeviceStatus> status_;
-  PinnedMemory<cuda::MirrorWords> mirror_;  // with a relay
-  std::unique_ptr<ChannelRelay> channel_relay_;
-  cudaEvent_t last_done_ = nullptr;     // event after the last call
+  cuda::CopyEngine* const copy_engine_;
+  std::optional<TakingBack> taking_back_;  // once connected, without a relay
+  cudaEvent_t last_done_ = nullptr;        // event after the last call
   bool last_recorded_ = false;          // true if that event has been recorded
   cudaStream_t last_stream_ = nullptr;  // on which that call ended
   std::optional<Series> series_;
@@ -212,14 +155,13 @@ class DeviceChannel {
   // later call begins, all members have read the rounds before that round.
   uint64_t heard_rounds_;
 
-  mutable std::mutex mutex_;  // for members that both threads use
-  uint64_t calls_ = 0;        // number of enqueued calls
+  // Both threads use these members.
+  uint64_t calls_ = 0;  // number of enqueued calls
   // How many of the `calls_` calls are only the first part of a
   // ragged_all_to_all. Stats do not count them.
   uint64_t parts_of_calls_ = 0;
   // The latest calls. Only Check removes those that have finished.
   std::deque<Enqueued> under_way_;
-  std::optional<GroupRecord> recorded_;  // once open
   Stats stats_;
   // Copy-engine calls that may be under way.
   std::deque<TimedCopies> timed_copies_;
@@ -227,10 +169,9 @@ class DeviceChannel {
   std::optional<cuda::CopyTimes> counted_times_;  // of the last finished one
   double copying_s_ = 0;
 
-  // Only the checking thread uses the following members.
-  uint64_t progress_ = 0;  // see ProgressOf
+  uint64_t progress_ = 0;  // DeviceWait's, at the last check
 };
 
 }  // namespace jax_cxl::comm
 
-#endif  // JAX_CXL_GPU_CUDA_CHANNEL_DEVICE_CHANNEL_H_
+#endif  // JAX_CXL_GPU_CUDA_CHANNEL_STREAM_CHANNEL_H_

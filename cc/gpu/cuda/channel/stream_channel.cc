@@ -1,4 +1,4 @@
-#include "cc/gpu/cuda/channel/device_channel.h"
+#include "cc/gpu/cuda/channel/stream_channel.h"
 
 #include <algorithm>
 #include <string>
@@ -9,8 +9,6 @@
 #include "cc/engine/cuda/flagged/flagged.h"
 #include "cc/engine/cuda/rows.h"
 #include "cc/engine/gpu_plan/flagged_ring.h"
-#include "cc/gpu/cuda/channel/device_channel_reading.h"
-#include "cc/gpu/cuda/channel/device_plans.h"
 #include "cc/plan/slices.h"
 
 namespace jax_cxl::comm {
@@ -56,36 +54,18 @@ Call GatherOfSlices(const Call& ragged) {
   return gather;
 }
 
-std::string PlanKey(uint64_t channel, const Call& call,
-                    const pool::CallDescriptor& descriptor, SlotUse use) {
-  std::string key(reinterpret_cast<const char*>(&channel), sizeof(channel));
-  key.append(reinterpret_cast<const char*>(&descriptor), sizeof(descriptor));
-  // Hashes may collide, so the key contains the permutation itself.
-  key.append(reinterpret_cast<const char*>(call.request.sources.data()),
-             call.request.sources.size() * sizeof(int32_t));
-  key.push_back(static_cast<char>(use));
-  return key;
-}
-
 }  // namespace
 
-DeviceChannel::DeviceChannel(pool::Pool* pool, Peers* peers,
+StreamChannel::StreamChannel(pool::Pool* pool, Peers* peers,
                              const DeviceOptions& options, Group group,
                              PlanStore* plans, cuda::CopyEngine* copy_engine,
                              Relay* relay)
-    : pool_(pool),
-      peers_(peers),
-      options_(options),
-      connection_(pool, peers, options, std::move(group)),
-      plans_(plans),
+    : GpuChannel(pool, peers, options, std::move(group), plans, relay),
       copy_engine_(copy_engine),
-      relay_(relay),
-      key_(HashGroup(connection_.group().members)),
-      waits_(pool, peers, options, connection_.group()),
       flagged_rounds_(options.first_flagged_round),
       heard_rounds_(options.first_flagged_round) {}
 
-DeviceChannel::~DeviceChannel() {
+StreamChannel::~StreamChannel() {
   for (const TimedCopies& copies : timed_copies_)
     free_times_.push_back(copies.times);
   if (counted_times_) free_times_.push_back(*counted_times_);
@@ -98,14 +78,14 @@ DeviceChannel::~DeviceChannel() {
 
 // Returns the size of one of the buffers to which the copy engines copy the
 // peers' operands of a reduction.
-uint64_t DeviceChannel::staging_bytes() const {
+uint64_t StreamChannel::staging_bytes() const {
   return (connection_.members().size() - 1) *
          connection_.geometry(SlotUse::kCopies).slot_bytes;
 }
 
 // Makes `stream` wait for the channel's last call. So the calls of a channel
 // execute in the order in which they are enqueued, even on different streams.
-Status DeviceChannel::FollowLast(cudaStream_t stream) {
+Status StreamChannel::FollowLast(cudaStream_t stream) {
   if (calls_ == 0 || stream == last_stream_) return OkStatus();
   CXL_RETURN_IF_ERROR(RecordLast());
   return cuda::CudaStatus(cudaStreamWaitEvent(stream, last_done_),
@@ -113,7 +93,7 @@ Status DeviceChannel::FollowLast(cudaStream_t stream) {
 }
 
 // Makes sure that the event `last_done_` is recorded after the last call.
-Status DeviceChannel::RecordLast() {
+Status StreamChannel::RecordLast() {
   if (last_recorded_) return OkStatus();
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(
       cudaEventRecord(last_done_, last_stream_), "cudaEventRecord"));
@@ -125,12 +105,12 @@ Status DeviceChannel::RecordLast() {
 // previous call. Two kernels divide the slots differently if they have
 // different numbers of blocks. This matters only without a relay, because a
 // relay waits for the words of all blocks itself.
-bool DeviceChannel::StartsNewLayout(const cuda::Shape& shape) const {
+bool StreamChannel::StartsNewLayout(const cuda::Shape& shape) const {
   return last_by_copy_engine_ || (relay_ == nullptr && last_blocks_ > 0 &&
                                   last_blocks_ != shape.blocks);
 }
 
-GpuCallFacts DeviceChannel::FactsOf(const Call& call, bool aside) const {
+GpuCallFacts StreamChannel::FactsOf(const Call& call, bool aside) const {
   GpuCallFacts facts;
   facts.op = call.request.op;
   facts.bytes =
@@ -145,7 +125,7 @@ GpuCallFacts DeviceChannel::FactsOf(const Call& call, bool aside) const {
   return facts;
 }
 
-Result<bool> DeviceChannel::FollowEarlierCalls(const GpuCallFacts& facts,
+Result<bool> StreamChannel::FollowEarlierCalls(const GpuCallFacts& facts,
                                                GpuPath path,
                                                cudaStream_t stream) {
   const bool in_series = path.copies() && series_ && series_->path == path;
@@ -160,9 +140,13 @@ Result<bool> DeviceChannel::FollowEarlierCalls(const GpuCallFacts& facts,
   return in_series;
 }
 
-Result<const StoredPlan*> DeviceChannel::StoredPlanFor(
+Result<const StoredPlan*> StreamChannel::StoredPlanFor(
     const Call& call, const pool::CallDescriptor& descriptor, GpuPath path) {
-  const std::string key = PlanKey(key_, call, descriptor, path.slots());
+  std::string key = PlanKey(descriptor);
+  // Hashes may collide, so the key contains the permutation itself.
+  key.append(reinterpret_cast<const char*>(call.request.sources.data()),
+             call.request.sources.size() * sizeof(int32_t));
+  key.push_back(static_cast<char>(path.slots()));
   if (const StoredPlan* found = plans_->Find(key)) return found;
   const auto store = [&](const cuda::GpuPlan& gpu_plan, bool flagged) {
     std::shared_ptr<const RelayPlan> relayed;
@@ -173,31 +157,26 @@ Result<const StoredPlan*> DeviceChannel::StoredPlanFor(
     return plans_->Store(key, gpu_plan, flagged, std::move(relayed));
   };
   if (!path.copies()) {
-    CXL_ASSIGN_OR_RETURN(
-        const std::optional<cuda::GpuPlan> gpu_plan,
-        MakeFlaggedPlan(call.request, options_.flagged_slot_bytes));
+    CXL_ASSIGN_OR_RETURN(const std::optional<cuda::GpuPlan> gpu_plan,
+                         MakeFlaggedPlan(call.request));
     if (gpu_plan) return store(*gpu_plan, true);
   }
   CXL_ASSIGN_OR_RETURN(const cuda::GpuPlan gpu_plan,
-                       MakeSlotPlan(call.request, connection_, path.slots()));
+                       MakeSlotPlan(call.request, path.slots()));
   return store(gpu_plan, false);
 }
 
 // Returns a call in the form in which the device executes it. Sets the fields
 // that every GpuPath needs.
-cuda::DeviceCall DeviceChannel::Prepare(const Call& call,
+cuda::DeviceCall StreamChannel::Prepare(const Call& call,
                                         const StoredPlan& gpu_plan,
                                         const pool::CallDescriptor& descriptor,
                                         SlotUse use) {
-  cuda::DeviceCall device = MakeDeviceCall(call, gpu_plan, connection_, use);
-  device.members = members_.get();
+  cuda::DeviceCall device = MakeDeviceCall(call, gpu_plan, use);
   device.base_round = gpu_plan.flagged ? flagged_rounds_ : rounds_;
-  device.epoch = pool_->epoch();
   device.call = calls_;
   device.hash = calls_hash_ =
       HashDescriptor(descriptor, calls_hash_) & cuda::kValueMask;
-  device.status = status_.get();
-  device.scratch = scratch_.get();
   // This deadline is for a device whose host no longer runs. Otherwise the
   // host's deadline passes first, and the host reports a better error.
   device.timeout_ns =
@@ -205,7 +184,7 @@ cuda::DeviceCall DeviceChannel::Prepare(const Call& call,
   return device;
 }
 
-void DeviceChannel::TellRelay(const cuda::DeviceCall& call,
+void StreamChannel::TellRelay(const cuda::DeviceCall& call,
                               const StoredPlan& gpu_plan, GpuPath path,
                               const cuda::Shape& shape, bool in_series) {
   const bool copies = path.copies();
@@ -229,9 +208,9 @@ void DeviceChannel::TellRelay(const cuda::DeviceCall& call,
   relay_->Wake();
 }
 
-Status DeviceChannel::LaunchFlagged(cuda::DeviceCall call,
-                                    const StoredPlan& gpu_plan,
-                                    cudaStream_t stream) {
+Status StreamChannel::LaunchFlaggedRound(cuda::DeviceCall call,
+                                         const StoredPlan& gpu_plan,
+                                         cudaStream_t stream) {
   if (cuda::flagged::BeginsAnew(flagged_rounds_)) {
     CXL_RETURN_IF_ERROR(BeginFlagsAnew());
     call.base_round = ++flagged_rounds_;
@@ -249,21 +228,16 @@ Status DeviceChannel::LaunchFlagged(cuda::DeviceCall call,
     channel_relay_->Enqueue(std::move(relayed));
     relay_->Wake();
   }
-  return cuda::CudaStatus(
-      cuda::LaunchFlagged(call,
-                          {gpu_plan.host_sending, gpu_plan.host_receiving,
-                           connection_.members().data(),
-                           gpu_plan.flagged_blocks, gpu_plan.flagged_sources},
-                          stream),
-      "launching a collective");
+  return cuda::CudaStatus(LaunchFlagged(call, gpu_plan, stream),
+                          "launching a collective");
 }
 
-bool DeviceChannel::Announce(const Call& call) {
+bool StreamChannel::Announce(const Call& call) {
   return !taking_back_ ||
          taking_back_->Announce(calls_ + 1 + (GathersSlices(call) ? 1 : 0));
 }
 
-Result<cudaStream_t> DeviceChannel::Enqueue(const Call& call, bool aside,
+Result<cudaStream_t> StreamChannel::Enqueue(const Call& call, bool aside,
                                             cudaStream_t stream) {
   if (plan::MovesRows(call.request.op) && call.request.count > 0) {
     CXL_RETURN_IF_ERROR(cuda::CudaStatus(
@@ -279,7 +253,7 @@ Result<cudaStream_t> DeviceChannel::Enqueue(const Call& call, bool aside,
   return RecordAndLaunch(call, aside, stream);
 }
 
-Result<cudaStream_t> DeviceChannel::RecordAndLaunch(const Call& started,
+Result<cudaStream_t> StreamChannel::RecordAndLaunch(const Call& started,
                                                     bool aside,
                                                     cudaStream_t stream) {
   Call call = started;
@@ -298,7 +272,7 @@ Result<cudaStream_t> DeviceChannel::RecordAndLaunch(const Call& started,
   return end;
 }
 
-Status DeviceChannel::LaunchCopies(const cuda::DeviceCall& call,
+Status StreamChannel::LaunchCopies(const cuda::DeviceCall& call,
                                    const StoredPlan& gpu_plan, GpuPath path,
                                    cudaStream_t stream) {
   CXL_ASSIGN_OR_RETURN(const cuda::CopyTimes times, TakeTimes(call.call));
@@ -307,13 +281,13 @@ Status DeviceChannel::LaunchCopies(const cuda::DeviceCall& call,
       copy_engine_->Enqueue(
           call,
           {path.copy_pipelines, gpu_plan.host_sending, gpu_plan.host_receiving,
-           connection_.members().data(), staging_.get(), staging_bytes(),
-           series_->begin},
+           connection_.members().data(), buffers_.staging.get(),
+           staging_bytes(), series_->begin},
           times, stream),
       "launching a collective");
 }
 
-Status DeviceChannel::LaunchKernel(const Call& call,
+Status StreamChannel::LaunchKernel(const Call& call,
                                    const cuda::DeviceCall& device,
                                    const cuda::Shape& shape,
                                    cudaStream_t stream) {
@@ -328,7 +302,7 @@ Status DeviceChannel::LaunchKernel(const Call& call,
   return cuda::CudaStatus(error, "launching a collective");
 }
 
-Result<cudaStream_t> DeviceChannel::Launch(const Call& call, bool aside,
+Result<cudaStream_t> StreamChannel::Launch(const Call& call, bool aside,
                                            cudaStream_t stream) {
   CXL_RETURN_IF_ERROR(Connect(call));
   const GpuCallFacts facts = FactsOf(call, aside);
@@ -349,7 +323,7 @@ Result<cudaStream_t> DeviceChannel::Launch(const Call& call, bool aside,
     CXL_RETURN_IF_ERROR(LaunchCopies(device, *gpu_plan, path, stream));
     end = copy_engine_->end();
   } else if (gpu_plan->flagged) {
-    CXL_RETURN_IF_ERROR(LaunchFlagged(device, *gpu_plan, stream));
+    CXL_RETURN_IF_ERROR(LaunchFlaggedRound(device, *gpu_plan, stream));
   } else {
     CXL_RETURN_IF_ERROR(LaunchKernel(call, device, shape, stream));
   }
@@ -372,9 +346,9 @@ Result<cudaStream_t> DeviceChannel::Launch(const Call& call, bool aside,
 // Returns events that measure the time of call number `place`. From here on,
 // Abort regards the call as a copy-engine call, and stops the copy engines.
 // Fails if Abort was called before.
-Result<cuda::CopyTimes> DeviceChannel::TakeTimes(uint64_t place) {
+Result<cuda::CopyTimes> StreamChannel::TakeTimes(uint64_t place) {
   std::lock_guard lock(mutex_);
-  if (Read(status_.get()->abort) != 0)
+  if (Read(status().abort) != 0)
     return Error(Code::kFailedPrecondition,
                  "an earlier collective of this process has failed; look for "
                  "its error, and start all processes again");
@@ -391,7 +365,7 @@ Result<cuda::CopyTimes> DeviceChannel::TakeTimes(uint64_t place) {
   return times;
 }
 
-void DeviceChannel::Note(const Call& call,
+void StreamChannel::Note(const Call& call,
                          const pool::CallDescriptor& descriptor,
                          const StoredPlan& gpu_plan) {
   Enqueued enqueued = {call, gpu_plan.flagged, rounds_ + gpu_plan.rounds};
