@@ -39,7 +39,10 @@ class LayoutTest(parameterized.TestCase):
 
     def test_superblocks_are_as_in_cpp(self):
         # C++ code reads superblocks so that pools do not overwrite stores.
-        header = (_ROOT / "cc/pool/layout/layout.h").read_text()
+        path = _ROOT / "cc/pool/layout/layout.h"
+        if not path.exists():
+            self.skipTest("needs the sources of cc/; Bazel's tests lack them")
+        header = path.read_text()
         (version,) = re.findall(r"kStoreVersion = (\d+);", header)
         (fields,) = re.findall(r"^struct \S+ SuperblockFields {\n(.*?)^};", header, re.M | re.S)
         names = re.findall(r"^  (\w+) (\w+)(?:\[8\])? =", fields, re.M)

@@ -6,6 +6,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 from unittest import mock
 
 from absl.testing import absltest, parameterized
@@ -54,10 +55,13 @@ class UnknownVariablesTest(parameterized.TestCase):
 
 class EntryPointTest(absltest.TestCase):
     def test_the_import_says_that_the_variable_has_no_effect(self):
-        # The package has no metadata of an installation, as if it were on PYTHONPATH.
+        # The package has no metadata of an installation, as if it were on PYTHONPATH. Bazel has
+        # metadata beside it.
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        (folder / "jax_cxl").symlink_to(_ROOT / "jax_cxl")
         program = (
             "import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p];"
-            f"sys.path.insert(0, {str(_ROOT)!r}); import jax_cxl; import jax_cxl"
+            f"sys.path.insert(0, {str(folder)!r}); import jax_cxl; import jax_cxl"
         )
         ended = subprocess.run(
             [sys.executable, "-c", program],
