@@ -16,7 +16,6 @@ from loads import act_at
 from other_job import KEEP, OtherJob, tree
 
 import jax_cxl
-from jax_cxl._commands.status import tables
 from jax_cxl._commands.store import cli
 
 MESH = jax.make_mesh((4, 2), ("a", "b"), devices=jax.devices()[:8])
@@ -304,16 +303,6 @@ class TablesTest(Case):
 
         errors = ["has no 't'", "has no version yet"]
         self.interleave(job, "table", call, opened=self.open, errors=errors)
-
-    def test_status(self):
-        job = OtherTable(self.where, False)
-
-        def call(_):
-            found, problems = tables.read([self.where])
-            self.assertEmpty(problems)
-            self.assertIn([table.name for table in found], (["t"], []))
-
-        self.interleave(job, "table", call, opened=self.open)
 
 
 class SnapshotsTest(Case):

@@ -7,7 +7,6 @@ import os
 import pathlib
 import pwd
 import stat
-from collections.abc import Iterable
 
 from jax_cxl import _core, errors
 from jax_cxl._job import processes
@@ -54,17 +53,17 @@ class Found:
             return True  # The caller gets the error when it reads the pool.
 
 
-def begins_with(path: str, magic: bytes, *offsets: int) -> bool:
-    """Returns whether a regular file has `magic` at one of the offsets. Never blocks."""
+def _has_pool(path: str, offset: int) -> bool:
+    """Returns whether a regular file has a pool at the offset. Never blocks."""
     with contextlib.suppress(OSError):
         if stat.S_ISREG(os.stat(path).st_mode):
             with open(path, "rb") as file:
-                fd = file.fileno()
-                return any(os.pread(fd, len(magic), offset) == magic for offset in offsets)
+                magic = _core.POOL_MAGIC
+                return os.pread(file.fileno(), len(magic), offset) == magic
     return False
 
 
-def mapped_by(pid: int) -> dict[str, int]:
+def _mapped_by(pid: int) -> dict[str, int]:
     """Returns the files and devices that a process maps shared, and the lowest offset in each."""
     offsets: dict[str, int] = {}
     try:
@@ -86,7 +85,7 @@ def held_by(pid: int) -> list[Found]:
         entries = sorted(os.listdir(f"/proc/{pid}/fd"), key=int)
     except OSError:
         return []  # The process ended, or belongs to another user.
-    offsets = mapped_by(pid)
+    offsets = _mapped_by(pid)
     found: dict[str, Found] = {}
     for entry in entries:
         path = f"/proc/{pid}/fd/{entry}"
@@ -101,9 +100,7 @@ def held_by(pid: int) -> list[Found]:
                 pool.read()  # Raises an error if there is no pool.
                 found[target] = pool
             # A pool in /dev/shm need not be mapped: the launcher only has the pool's file open.
-            elif (target in offsets or target.startswith(_SHM_PREFIX)) and begins_with(
-                path, _core.POOL_MAGIC, offset
-            ):
+            elif (target in offsets or target.startswith(_SHM_PREFIX)) and _has_pool(path, offset):
                 found[target] = Found(target.removesuffix(_DELETED), path, offset)
     return [pool for pool in found.values() if pool.begins()]
 
@@ -126,22 +123,13 @@ def _of_process(pid: int) -> list[Found]:
             " into its job"
         ) from None
     # If this process is the launcher, the processes that it has started have the pool.
-    if pools := of_processes(with_descendants(pid)):
-        return pools
+    for each in (pid, *sorted(processes.descendants(pid))):
+        if pools := held_by(each):
+            return pools
     raise ValueError(
         f"no job found: process {pid} and the processes that it has started have no pool open."
         " Without an argument the command finds all jobs"
     )
-
-
-def of_processes(pids: Iterable[int]) -> list[Found]:
-    """Returns the pools of the first of these processes that has any."""
-    return next(filter(None, map(held_by, pids)), [])
-
-
-def with_descendants(pid: int) -> list[int]:
-    """Returns a process, and those that it has started."""
-    return [pid, *sorted(processes.descendants(pid))]
 
 
 def _owner(path: str) -> str:
@@ -168,7 +156,7 @@ def of_this_user() -> list[Found]:
     for path in sorted(glob.glob(_SHM_PREFIX + "*")):
         with contextlib.suppress(OSError):  # The file is gone by now.
             ours = os.stat(path).st_uid == os.getuid()
-            if path not in names and ours and begins_with(path, _core.POOL_MAGIC, 0):
+            if path not in names and ours and _has_pool(path, 0):
                 found.append(Found(path, path))
     return found
 

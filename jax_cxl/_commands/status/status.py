@@ -9,28 +9,25 @@ from typing import Any
 
 from jax_cxl import errors
 from jax_cxl._commands import option_types
-from jax_cxl._commands.status import analysis, pools, tables
+from jax_cxl._commands.status import analysis, pools
 from jax_cxl._job import lateness, process_identity, stacks
 
 _DESCRIPTION = """\
-Shows the current or last calls of a job's ranks, which ranks they wait for, and the cause. Shows
-the tables of stores too, and who takes how many rows of them.
+Shows the current or last calls of a job's ranks, which ranks they wait for, and the cause.
 
-For jobs the command reads the flight recorder, which has the last 4,096 calls of each rank in the
+The command reads the flight recorder, which has the last 4,096 calls of each rank in the
 pool. It changes nothing. The job need not answer, and may have ended."""
 
 _EPILOG = f"""\
 pool:
   (none)           all your jobs on this machine: running jobs, and failed jobs whose pools
                    were kept (shm:?keep=on-failure)
-                   and the tables of all stores in files that your processes have open
-  PID              the job and the tables of this process, or of the processes that it has
-                   started, as the launcher has
+  PID              the job of this process, or of the processes that it has started, as the
+                   launcher has
   shm:NAME         the job on this pool
   FILE, dax:/dev/daxX.Y?offset=...
                    a pool in a file or on a device, whether its job lives or not, or a file
                    that python -m jax_cxl.launch --post-mortem FILE has written
-  URI of a store   its tables
 
   A pool in /dev/shm is freed when the last rank ends, so the launcher reads it before that.
   With keep=on-failure in its URI it stays if the job fails.
@@ -48,7 +45,7 @@ stacks:
 exit status:
   0  the jobs, if any, are healthy. A rank may wait for another that has yet to come
   1  a job has a culprit: a rank that is gone, stopped or silent, or that made it fail
-  2  there is neither a job nor a table, or it cannot be read"""
+  2  there is no job, or it cannot be read"""
 
 _COLUMNS = ("rank", "pid", "host", "state", "calls", "last call", "since", "waits for")
 
@@ -67,8 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        stores = tables.named(options.pool) if options.pool else tables.in_use()
-        found = _pools(options.pool, bool(stores))
+        found = pools.named(options.pool) if options.pool else pools.of_this_user()
     except (OSError, ValueError) as error:
         parser.error(str(error))
     jobs = []
@@ -77,39 +73,18 @@ def main(arguments: Sequence[str]) -> int:
             jobs.append((pool.name, analysis.watch(pool.read)))
         except (OSError, errors.CxlError) as error:  # The job may have ended.
             print(f"status: {error}", file=sys.stderr)
-    of_stores, problems = tables.read(stores)
-    for problem in problems:
-        print(f"status: {problem}", file=sys.stderr)
     if options.json:
-        described = {
-            "jobs": [_as_json(name, job, options.calls) for name, job in jobs],
-            "tables": [dataclasses.asdict(table) for table in of_stores],
-        }
+        described = {"jobs": [_as_json(name, job, options.calls) for name, job in jobs]}
         print(json.dumps(described, indent=1))
     else:
         for name, job in jobs:
             _print(name, job)
-        for table in of_stores:
-            print("\n".join(table.lines()))
-    if not jobs and not of_stores:
-        if not found and not problems:
+    if not jobs:
+        if not found:
             what = f"on {options.pool}" if options.pool else "of yours on this machine"
-            print(f"status: no job{' or table' * bool(stores)} found {what}", file=sys.stderr)
+            print(f"status: no job found {what}", file=sys.stderr)
         return 2
     return int(any(job.culprits for _, job in jobs))
-
-
-def _pools(target: str | None, is_store: bool) -> list[pools.Found]:
-    """Returns the pools to read: those that `target` names, or all pools of this user.
-
-    `is_store` is whether stores were found for `target`. Then it is no error if there is no pool,
-    because a process may have tables of a store open, but no pool.
-    """
-    if target is None:
-        return pools.of_this_user()
-    if not is_store:
-        return pools.named(target)
-    return pools.of_processes(pools.with_descendants(int(target))) if target.isdecimal() else []
 
 
 def _as_json(name: str, job: analysis.Job, calls: int) -> dict[str, Any]:
