@@ -93,7 +93,7 @@ def of_calls(events: Sequence[Event], backend: str, calls: int) -> list[float]:
 
     Args:
       events: operations of the device.
-      backend: the backend of the collectives: "jax_cxl" or "nccl-...".
+      backend: the backend of the collectives: "jax_cxl" or "nccl".
       calls: number of calls.
 
     Raises:
@@ -113,7 +113,7 @@ def of_calls(events: Sequence[Event], backend: str, calls: int) -> list[float]:
 
 
 def _is_of(backend: str, name: str) -> bool:
-    if backend.startswith("nccl-"):
+    if backend == "nccl":
         return "nccl" in name
     # Skip the waiting kernel inside a call that the host executes (cc/gpu/cuda/host_path.h).
     return "jax_cxl" in name and "::Wait(" not in name
@@ -148,7 +148,7 @@ def _measure(world: World, shape: Shape) -> list[dict]:
     buffers = backends.JaxBuffers(shape)
     runners = {
         name: runner
-        for name in ("jax_cxl", "nccl-")
+        for name in ("jax_cxl", "nccl")
         if (runner := backends.runner_of(name, buffers, _CALLS)) is not None
     }
     buffers.allocate()
@@ -164,7 +164,7 @@ def _measure(world: World, shape: Shape) -> list[dict]:
     rows = []
     for name in runners:
         shortest = [min(world.gather(each)) for each in of_calls(events, name, _CALLS)]
-        row = {"backend": name.strip("-"), "op": shape.op.name, "bytes": shape.bytes}
+        row = {"backend": name, "op": shape.op.name, "bytes": shape.bytes}
         rows.append({**row, "ranks": world.size, "device_us": measure.spread(shortest)})
     return rows
 

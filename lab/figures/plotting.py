@@ -15,6 +15,7 @@ _SYSTEMS = {
     "mpi": ("MPI", "#CC79A7", "-"),
     "openmpi": ("Open MPI", "#CC79A7", "-"),
     "mpich": ("MPICH", "#CC79A7", "--"),
+    "nccl": ("NCCL", "#009E73", "-"),
     "nccl-shm": ("NCCL, memory of the host", "#009E73", "-"),
     "nccl-socket": ("NCCL, loopback sockets", "#56B4E9", "-"),
     "nccl-nvlink": ("NCCL's choice", "#000000", "-"),

@@ -10,6 +10,18 @@ from collections.abc import Callable, Sequence
 from lab.gpu.process import Record, StageError, Suite
 
 _OPS = "all_gather,psum,psum_scatter,all_to_all,broadcast,reduce,gather,scatter"
+# NCCL prefers NVLink or PCIe between peers, then host memory, and then the network. Each of these
+# environments turns off what NCCL would prefer to the way that is measured.
+_WAYS_OF_NCCL = {
+    "nccl-shm": {"NCCL_P2P_DISABLE": "1"},
+    "nccl-socket": {
+        "NCCL_P2P_DISABLE": "1",
+        "NCCL_SHM_DISABLE": "1",
+        "NCCL_NET": "Socket",
+        "NCCL_SOCKET_IFNAME": "lo",
+    },
+    "nccl-nvlink": {},
+}
 
 
 def overlap(suite: Suite) -> Record:
@@ -90,26 +102,34 @@ def add_ratios(rows: list[dict], bounds: list[dict]) -> None:
 def bench(
     sizes: str, baselines: str, ops: str = _OPS, repeats: int = 5, **environment: str
 ) -> Callable[[Suite], Record]:
-    """Returns a stage that times collectives through JAX, those of jax_cxl and those of NCCL."""
+    """Returns a stage that times collectives through JAX, those of jax_cxl and those of NCCL.
+
+    NCCL reads once per process which ways it may use, so each baseline is a run of its own.
+    """
 
     def run(suite: Suite) -> Record:
-        with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder) / "bench.json"
-            text, complete = suite.run(
-                *(sys.executable, "-m", "jax_cxl", "bench", "--platform", "cuda"),
-                *("--ranks", str(suite.ranks), "--ops", ops, "--sizes", sizes),
-                *("--baseline", baselines, "--repeats", str(repeats), "--json", str(path)),
-                check=False,
-                **environment,
-            )
-            found = json.loads(path.read_text()) if path.exists() else {"results": []}
-        if not complete:
-            raise StageError("incomplete", stdout=text[-3000:], **found)
-        return {
-            "command": found["command"],
-            "environment": environment,
-            "results": found["results"],
-        }
+        record: Record = {"environment": environment, "results": []}
+        for baseline in baselines.split(","):
+            with tempfile.TemporaryDirectory() as folder:
+                path = pathlib.Path(folder) / "bench.json"
+                text, complete = suite.run(
+                    *(sys.executable, "-m", "jax_cxl", "bench", "--platform", "cuda"),
+                    *("--ranks", str(suite.ranks), "--ops", ops, "--sizes", sizes),
+                    *("--baseline", "nccl", "--repeats", str(repeats), "--json", str(path)),
+                    check=False,
+                    **environment,
+                    **_WAYS_OF_NCCL[baseline],
+                )
+                found = json.loads(path.read_text()) if path.exists() else {"results": []}
+            record["command"] = found.get("command")
+            for row in found["results"]:
+                if row["backend"] == "nccl":
+                    record["results"].append(row | {"backend": baseline})
+                elif baselines.startswith(baseline):  # The first run stands for all of jax_cxl's.
+                    record["results"].append(row)
+            if not complete:
+                raise StageError("incomplete", stdout=text[-3000:], **record)
+        return record
 
     return run
 

@@ -42,7 +42,7 @@ class OfCallsTest(parameterized.TestCase):
             *(Event(_OURS, 4_000, 8_000), Event(_NCCL, 0, 3_000)),
         ]
         self.assertEqual(device_time.of_calls(events, "jax_cxl", 2), [8.0, 7.5])
-        self.assertEqual(device_time.of_calls(events, "nccl-shm", 1), [3.0])
+        self.assertEqual(device_time.of_calls(events, "nccl", 1), [3.0])
 
     def test_from_the_first_start_to_the_last_end(self):
         # The second kernel of each call, on another stream, outlasts the third.
@@ -55,7 +55,7 @@ class OfCallsTest(parameterized.TestCase):
     @parameterized.parameters(
         ([Event(_FUSION, 0, 1)], "jax_cxl", "0 kernels of jax_cxl for 2 calls.*1 x loop_dyn"),
         ([Event(_OURS, 0, 1)] * 3, "jax_cxl", "3 kernels of jax_cxl for 2 calls"),
-        ([Event(_NCCL, 0, 1)], "nccl-socket", "1 kernels of nccl-socket.*1 x ncclDevKernel"),
+        ([Event(_NCCL, 0, 1)], "nccl", "1 kernels of nccl .*1 x ncclDevKernel"),
         # The host does most of the work of such a call, so the GPU runs only the kernel that waits.
         ([Event(_WAIT, 0, 1)] * 2, "jax_cxl", "0 kernels of jax_cxl"),
     )

@@ -9,12 +9,12 @@ from typing import Any
 
 from jax_cxl import _sizes
 from jax_cxl._commands import option_types
-from jax_cxl._commands.measuring import results_file, teams
+from jax_cxl._commands.measuring import results_file
 from jax_cxl._commands.measuring.ops import MAX_RANKS, OPS
 from jax_cxl._job.launched.environment import launched
 
 _PROGRAM = "python -m jax_cxl bench"
-_BASELINES = ("gloo", "nccl-shm", "nccl-socket", "nccl-nvlink")
+_BASELINES = ("gloo", "nccl")
 # Files that an NVIDIA driver makes: on Linux, and in Windows' subsystem for Linux.
 _DRIVERS = ("/proc/driver/nvidia/version", "/dev/dxg")
 _DTYPES = ("float32", "float16", "bfloat16", "int32", "uint32", "int8", "uint8")
@@ -47,16 +47,13 @@ columns:
 
   A backend without an operation has no row for it. docs/benchmarking.md describes all measurements.
 
-NCCL:
-  nccl-shm     through host memory (NCCL_P2P_DISABLE=1): the path that a pool replaces
-  nccl-socket  through loopback sockets (NCCL_SHM_DISABLE=1, NCCL_NET=Socket too), as between hosts
-  nccl-nvlink  NCCL's own choice: NVLink or PCIe between peers, if the machine has them
+NCCL takes the fastest way that it finds, such as NVLink. With NCCL_P2P_DISABLE=1 in the environment
+it goes through host memory, the path that a pool replaces.
 
 examples:
   python -m jax_cxl bench --baseline gloo
   python -m jax_cxl bench --ranks 4 --ops psum --sizes 8:64MiB:x8 --json psum.json
-  python -m jax_cxl bench --platform cuda --ranks 4 --sizes 4KiB:1GiB:x4 \\
-      --baseline nccl-shm,nccl-socket,nccl-nvlink --json nccl.json"""
+  NCCL_P2P_DISABLE=1 python -m jax_cxl bench --platform cuda --ranks 4 --baseline nccl"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,13 +64,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # JAX is imported only in the ranks, because the launcher forks, and JAX starts threads.
     if launched() or "OMPI_COMM_WORLD_SIZE" in os.environ or "PMI_SIZE" in os.environ:
         return _run(parser, options, arguments)
-    if options.platform == "cuda":
-        return _start_teams(options, arguments)
-    return _start_ranks(options, arguments)
-
-
-def _start_ranks(options: argparse.Namespace, arguments: list[str]) -> int:
-    """Runs this command again as several processes."""
     from jax_cxl._commands.launch import cli as launch
 
     return launch.main(
@@ -82,18 +72,6 @@ def _start_ranks(options: argparse.Namespace, arguments: list[str]) -> int:
             *("-m", "jax_cxl", "bench", *arguments),
         ]
     )
-
-
-def _start_teams(options: argparse.Namespace, arguments: list[str]) -> int:
-    """Runs this command again as several teams of processes, with an environment for each team.
-
-    A team is needed for each environment in which NCCL is measured.
-    """
-    status, found = teams.run(teams.of(options.baseline), options.ranks, arguments)
-    if found and options.json:
-        found["command"] = results_file.command_line(_PROGRAM, arguments)
-        results_file.write(options.json, found)
-    return status
 
 
 def _run(parser: argparse.ArgumentParser, options: argparse.Namespace, arguments: list[str]) -> int:
@@ -105,11 +83,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace, arguments
     from jax_cxl._commands.measuring.world import World
 
     load = os.getloadavg()[0]
-    names = options.team or ["jax_cxl", *options.baseline]
-    if "jax_cxl" in names:
-        jax_cxl.initialize()
-    else:
-        jax.distributed.initialize()
+    jax_cxl.initialize()
     if not jax.process_count() == jax.device_count() == options.ranks:
         parser.error(
             f"--ranks {options.ranks} needs {options.ranks} processes of one device each; there are"
@@ -125,10 +99,8 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace, arguments
         if first:
             print(line, flush=True)
 
-    if "jax_cxl" in names:
-        tell(report.heading(world.size))
-    cases = measure.prepare(world, names, options)
-    for shape, result in measure.measure(world, cases, options):
+    tell(report.heading(world.size))
+    for shape, result in measure.measure(world, ["jax_cxl", *options.baseline], options):
         tell(report.row(shape, result))
         results.append(result)
         # Write the file after each row, so that an interrupted run keeps its rows.
@@ -168,8 +140,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.ArgumentParser, argparse.Name
         type=_names(_BASELINES),
         default=[],
         metavar="A,B",
-        help="what else to measure: gloo (jax.lax on CPUs),"
-        " nccl-shm, nccl-socket, nccl-nvlink (GPUs only; see below)",
+        help="what else to measure: jax.lax over gloo (CPUs), or over nccl (GPUs; see below)",
     )
     parser.add_argument(
         "--repeats",
@@ -188,9 +159,6 @@ def _parse(arguments: list[str]) -> tuple[argparse.ArgumentParser, argparse.Name
     parser.add_argument(
         "--json", type=option_types.output_file, metavar="FILE", help="write the results"
     )
-    # teams.py passes these to the processes of a team.
-    parser.add_argument("--team", type=lambda text: text.split(","), help=argparse.SUPPRESS)
-    parser.add_argument("--turn", default="", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     try:
         _check(options)
@@ -222,10 +190,11 @@ def _check(options: argparse.Namespace) -> None:
             " out."
         )
     for name in options.baseline:
-        if name.startswith("nccl-") and not cuda:
-            raise ValueError(f"--baseline {name} needs --platform cuda: NCCL moves GPU memory.")
-        if not name.startswith("nccl-") and cuda:
-            raise ValueError(f"--baseline {name} needs --platform cpu: it moves the host's memory.")
+        if (name == "nccl") != cuda:
+            raise ValueError(
+                f"--baseline {name} needs --platform {'cpu' if cuda else 'cuda'}: NCCL moves the"
+                " memory of GPUs, and Gloo that of the host."
+            )
 
 
 def _names(known: tuple[str, ...]) -> Any:

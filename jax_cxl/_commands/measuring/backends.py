@@ -129,7 +129,7 @@ _OF_LAX = ("all_gather", "psum", "psum_scatter", "all_to_all", "ppermute")
 def _prepare(backend: str, shape: Shape) -> Prepare | None:
     """Returns a function that prepares the operation of `shape`, or None if `backend` lacks it."""
     name, ours = shape.op.name, backend == "jax_cxl"
-    if backend.startswith("nccl-"):
+    if backend == "nccl":
         if name == "broadcast":
             return lambda: lambda x: jax.lax.pbroadcast(x, _AXIS, 0)
         if name == "scatter":
@@ -163,12 +163,10 @@ def runner_of(name: str, buffers: JaxBuffers, calls: int | None = None) -> JaxRu
     return JaxRunner(prepare, buffers, calls) if prepare else None
 
 
-def calls_on_gpu(name: str, size: int) -> int:
-    """Returns how many calls of `size` bytes a program of backend `name` contains.
+def calls_on_gpu(size: int) -> int:
+    """Returns how many calls of `size` bytes a program contains.
 
     They are enough to make the overhead of the program, 1.2 ms on two GPUs, negligible.
     """
     steps = ((64 << 10, 1000), (1 << 20, 500), (16 << 20, 200), (128 << 20, 60))
-    calls = next((more for largest, more in steps if size <= largest), 24)
-    # A call over sockets takes ten times as long, so fewer calls are enough.
-    return calls // 8 if name == "nccl-socket" else calls
+    return next((more for largest, more in steps if size <= largest), 24)

@@ -1,17 +1,15 @@
 """The measurement. Backends take turns, so that a slow machine affects all of them equally."""
 
 import argparse
-import contextlib
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import jax_cxl
-from jax_cxl._commands.measuring import teams
 from jax_cxl._commands.measuring.backends import JaxBuffers, JaxRunner, calls_on_gpu, runner_of
 from jax_cxl._commands.measuring.ops import OPS, Shape
 from jax_cxl._commands.measuring.world import CopyBound, World
@@ -33,20 +31,6 @@ def spread(microseconds: Sequence[float]) -> dict[str, float]:
     return dict(zip(("min", "median", "max"), (round(time, 3) for time in found), strict=True))
 
 
-def prepare(world: World, names: Sequence[str], options: argparse.Namespace) -> Iterable[Case]:
-    """Returns the cases to measure, with the runners of the backends in `names`.
-
-    On CPUs each case is compiled when it is needed. On GPUs this function compiles all cases, so
-    that no team of processes compiles while another team measures.
-    """
-    cases = (
-        _case(world, names, op, size, options)
-        for op in options.ops
-        for size in _sizes_of(op, options)
-    )
-    return cases if options.platform == "cpu" else list(cases)
-
-
 def _sizes_of(name: str, options: argparse.Namespace) -> list[int]:
     return options.sizes if OPS[name].sized else [0]
 
@@ -61,7 +45,7 @@ def _case(
     buffers = JaxBuffers(shape)
     runners = {}
     for backend in names:
-        fixed = options.calls or calls_on_gpu(backend, shape.bytes)
+        fixed = options.calls or calls_on_gpu(shape.bytes)
         runner = runner_of(backend, buffers, None if options.platform == "cpu" else fixed)
         if runner:
             runners[backend] = runner
@@ -69,32 +53,16 @@ def _case(
 
 
 def measure(
-    world: World, cases: Iterable[Case], options: argparse.Namespace
+    world: World, names: Sequence[str], options: argparse.Namespace
 ) -> Iterator[tuple[Shape, dict[str, Any]]]:
-    """Measures the cases; yields the rows of the results file on all ranks."""
-    total = sum(len(_sizes_of(name, options)) for name in options.ops)
-    for i, case in enumerate(cases, 1):
-        with _turn(world, options):
-            _say(world, f"{i}/{total} {case.buffers.shape}", "\r")
-            for row in _measure_case(world, case, options):
-                yield case.buffers.shape, row
-
-
-@contextlib.contextmanager
-def _turn(world: World, options: argparse.Namespace) -> Iterator[None]:
-    """Waits for the turn of this process's team, and holds it inside the `with` statement.
-
-    All ranks of the team enter and leave together.
-    """
-    with teams.turn(options.turn) if world.rank == 0 else contextlib.nullcontext():
-        world.barrier()
-        yield
-        world.barrier()
-
-
-def _say(world: World, text: str, end: str = "\n") -> None:
-    if world.rank == 0:
-        print(f"bench: {text}", file=sys.stderr, end=end, flush=True)
+    """Measures the backends in `names`; yields the rows of the results file on all ranks."""
+    cases = [(op, size) for op in options.ops for size in _sizes_of(op, options)]
+    for i, (op, size) in enumerate(cases, 1):
+        case = _case(world, names, op, size, options)
+        if world.rank == 0:
+            print(f"bench: {i}/{len(cases)} {case.buffers.shape}", file=sys.stderr, end="\r")
+        for row in _measure_case(world, case, options):
+            yield case.buffers.shape, row
 
 
 def _measure_case(
