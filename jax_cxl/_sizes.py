@@ -6,11 +6,7 @@ _UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 
 
 
 def parse_list(text: str) -> list[int]:
-    """Parses a list of sizes and ranges `FROM:TO[:xFACTOR]`. Returns all its sizes, in bytes.
-
-    Raises:
-      ValueError: the text is malformed.
-    """
+    """Parses a list of sizes and ranges `FROM:TO[:xFACTOR]`. Returns all its sizes, in bytes."""
     return [size for part in text.split(",") for size in _parse_range(part)]
 
 
@@ -40,11 +36,7 @@ def _parse_range(text: str) -> list[int]:
 
 
 def parse(text: str, least: int = 1) -> int:
-    """Returns the bytes of one size.
-
-    Raises:
-      ValueError: the text is malformed, or the size is less than `least`.
-    """
+    """Returns the bytes of one size."""
     match = re.fullmatch(r"(\d{1,20})\s*(\w*)", text.strip())
     size = int(match[1]) * _UNITS[match[2]] if match and match[2] in _UNITS else -1
     if size < least:

@@ -46,8 +46,6 @@ def put(
     """Puts an array on devices. `jax.device_put` takes five times as long for a small array.
 
     Args:
-      aval: the array's abstract value.
-      sharding: the array's sharding.
       parts: the parts for the devices of this process, in a dtype that JAX has. They must not
         change afterwards, because on CPUs the result may use their memory.
       devices: the devices of this process, in the order of `parts`.

@@ -18,7 +18,6 @@ def register_rule(primitive: Any, rule: Callable[..., Any]) -> None:
     """Sets how `jax.checkpoint` splits an equation into a forward and a backward pass.
 
     Args:
-      primitive: the primitive of the equation.
       rule: takes the policy, two lists of bools, and the equation. For each operand, the first list
         tells whether the forward pass lacks the operand, and the second list whether the backward
         pass has it. Returns the equations of the forward and of the backward pass (either may be

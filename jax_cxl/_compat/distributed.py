@@ -43,12 +43,7 @@ def entries(folder: str) -> dict[str, str]:
 
 
 def key_value(key: str, milliseconds: int = 0) -> str | None:
-    """Returns the value of a key in the coordination service, None if the key has none.
-
-    Args:
-      key: its name.
-      milliseconds: for how long to wait for a value.
-    """
+    """Returns the value of a key in the coordination service, None if the key has none."""
     service = client()
     try:
         if milliseconds:

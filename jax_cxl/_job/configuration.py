@@ -82,11 +82,7 @@ class Config:
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> Config:
-    """Returns the settings that the environment variables give.
-
-    Raises:
-      ValueError: a variable has a value out of range or of the wrong type.
-    """
+    """Returns the settings that the environment variables give."""
     values: dict[str, Any] = {}
     for field in dataclasses.fields(Config):
         text = environment.get(f"JAX_CXL_{field.name.upper()}")

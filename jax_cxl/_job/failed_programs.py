@@ -97,8 +97,6 @@ def _wait(running: list[Any], ready: list[Any], reason: str, ended: threading.Ev
     Args:
       running: arrays that were results of running programs when the callback failed.
       ready: arrays that were not, so that they are not of this program.
-      reason: text of the callback's error.
-      ended: is set once the program has ended.
     """
     before = {id(array) for array in ready}
     for _ in range(int(_SOON / _POLL_SECONDS)):

@@ -120,9 +120,7 @@ def complete(program: str, text: str, executable: Any) -> None:
     """Tells the handlers that XLA has loaded a program.
 
     Args:
-      program: its name.
       text: tells programs apart, and is equal on all ranks that load this program.
-      executable: the loaded program.
     """
     digest = hashlib.sha256(text.encode()).digest()
     first = launch_ids.first(executable.fingerprint)

@@ -31,11 +31,7 @@ class Platform(NamedTuple):
     rank_bytes: int
 
     def load(self) -> ModuleType:
-        """Returns the native module.
-
-        Raises:
-          CxlError: the module was not built. The message has the command that builds it.
-        """
+        """Returns the native module."""
         try:
             module = importlib.import_module(self.module)
         except ImportError as error:
@@ -59,11 +55,7 @@ ALL = (CPU, CUDA)
 
 
 def of(device: Any) -> Platform:
-    """Returns the platform of a device.
-
-    Raises:
-      CxlError: jax_cxl has no handlers for this platform.
-    """
+    """Returns the platform of a device."""
     # JAX calls both CUDA and ROCm devices "gpu".
     version = device.client.platform_version.lower()
     if device.platform == "cpu":

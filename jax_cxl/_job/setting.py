@@ -45,11 +45,7 @@ def current() -> Setting | None:
 
 
 def early_bytes() -> int | None:
-    """Returns `JAX_CXL_EARLY_BYTES` in bytes: None for "off", and the default if it is unset.
-
-    Raises:
-      ValueError: the value is neither a size nor "off".
-    """
+    """Returns `JAX_CXL_EARLY_BYTES` in bytes: None for "off", and the default if it is unset."""
     text = os.environ.get(variables.EARLY_BYTES, "")
     if not text:
         return EARLY_BYTES

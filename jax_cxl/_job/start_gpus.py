@@ -27,7 +27,6 @@ def start(
     all processes move the data through pinned memory of their hosts.
 
     Args:
-      cuda: the module jax_cxl._cuda.
       devices: ordinals of the GPUs on this host, as XLA and CUDA count them.
       meeting: prefix for keys of the coordination service, used for this start only.
       gpu_writes_memory: whether the pool's URI has `gpu_writes=memory`.

@@ -16,11 +16,7 @@ def table(tuning: _core.Tuning) -> dict[str, int]:
 
 
 def make(values: dict[str, int]) -> _core.Tuning:
-    """Returns the tuning with these values, and with built-in values for other names.
-
-    Raises:
-      ValueError: an unknown name, or a value out of range.
-    """
+    """Returns the tuning with these values, and with built-in values for other names."""
     tuning = _core.Tuning()
     for name, value in values.items():
         if name not in _core.TUNING_FIELDS:
@@ -38,11 +34,7 @@ def make(values: dict[str, int]) -> _core.Tuning:
 
 
 def load(path: str | None) -> _core.Tuning:
-    """Reads a table that `python -m jax_cxl tune` wrote. None gives the built-in table.
-
-    Raises:
-      ValueError: there is no such file, or it contains no table.
-    """
+    """Reads a table that `python -m jax_cxl tune` wrote. None gives the built-in table."""
     if path is None:
         return _core.Tuning()
     try:

@@ -23,11 +23,7 @@ _DYNSYM = 11
 
 
 def path() -> pathlib.Path:
-    """Returns this package's library.
-
-    Raises:
-      FileNotFoundError: it has not been built.
-    """
+    """Returns this package's library."""
     # In a checkout, the package's path may include the folder of an installed jax_cxl, which has
     # the library.
     top, *inner = __name__.split(".")[:-1]
@@ -75,11 +71,7 @@ def environment(
     Args:
       hosts: what counts as a host, one of `HOSTS`. Communicators over several hosts go through the
         pool.
-      base: the environment of the program so far.
       one_gpu: whether each process has one GPU.
-
-    Raises:
-      FileNotFoundError: the library has not been built.
     """
     preloaded = [str(path()), *filter(None, base.get("LD_PRELOAD", "").split(":"))]
     variables = {
@@ -101,7 +93,6 @@ def describe(hosts: str, base: Mapping[str, str] = os.environ) -> str:
     """Returns a sentence: which communicators of a program go through pools, or why none does.
 
     Args:
-      hosts: as for `environment`.
       base: the environment of the program before `environment` changes it.
     """
     none = "no communicator of NCCL goes through a pool"
@@ -137,11 +128,7 @@ def describe(hosts: str, base: Mapping[str, str] = os.environ) -> str:
 
 
 def become(program: Sequence[str], variables: Mapping[str, str]) -> None:
-    """Makes this process run a program. A name that ends in .py is a script for this Python.
-
-    Raises:
-      FileNotFoundError: there is no such program.
-    """
+    """Makes this process run a program. A name that ends in .py is a script for this Python."""
     command = [sys.executable, *program] if program[0].endswith(".py") else list(program)
     found = shutil.which(command[0])
     if found is None:
@@ -156,11 +143,7 @@ def _has_gpu() -> bool:
 
 
 def functions(library: pathlib.Path) -> set[str]:
-    """Returns the functions of NCCL that a library exports.
-
-    Raises:
-      ValueError: the file is not a library for 64-bit machines with little-endian numbers.
-    """
+    """Returns the functions of NCCL that a library exports."""
     with open(library, "rb") as file:
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     if data[:6] != b"\x7fELF\x02\x01":

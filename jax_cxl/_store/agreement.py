@@ -18,9 +18,6 @@ def topic(what: str) -> Iterator[None]:
 
     They meet only those of blocks with the same topic. So threads may do different things in an
     order that is not the same on all processes.
-
-    Args:
-      what: what the processes do, and with which name.
     """
     before = _topic.set(what)
     try:
@@ -103,9 +100,7 @@ def mismatch(
     """Returns the error for two processes that disagree.
 
     Args:
-      processes: indices of the processes of the job.
       sides: positions in `processes` of the two that disagree.
-      texts: what each of the two has.
       what: how they disagree: the words after "processes A and B" in the message.
     """
     first, other = (processes[side] for side in sides)

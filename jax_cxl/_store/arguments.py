@@ -83,11 +83,7 @@ def check_bool(name: str, value: Any) -> None:
 
 
 def whole(name: str, value: Any) -> int:
-    """Returns an argument as an int.
-
-    Raises:
-      TypeError: it is not a whole number. A bool does not count as one.
-    """
+    """Returns an argument as an int."""
     try:
         if not isinstance(value, bool):
             return operator.index(value)

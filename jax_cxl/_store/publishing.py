@@ -109,7 +109,6 @@ class Names:
         If this process has no such name, `Publisher.agree` raises the error on all processes.
 
         Args:
-          name: the name.
           section: returns its section. It may raise an error.
         """
         publisher = self._publishers.get(name)
@@ -138,10 +137,8 @@ class Names:
         All processes of the job call it at the same place.
 
         Args:
-          name: the name.
           describe: takes the indices of the processes that publish, and returns the tree. A new
             name gets memory for this tree.
-          keep: as for `Store.publish`.
           more_blocks: how many blocks each version of a new name may take besides the tree.
         """
         if self._opened is not None:
@@ -261,15 +258,11 @@ def restore(
     Later saves continue from this version: it is not overwritten until the next two are valid.
 
     Args:
-      publisher: the publisher of the name, after `agree`.
       read: takes the section and the records of the version, and returns what this process needs.
       version: the version; None for the newest one that is undamaged.
 
     Returns:
       What `read` has returned; None if there is no such version.
-
-    Raises:
-      As for `following.read_version`.
     """
     section = publisher.section
 

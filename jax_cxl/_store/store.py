@@ -271,11 +271,7 @@ class Store:
 
 
 def names_of(store: Any) -> Names:
-    """Returns the inner interface of a store, for tables and offload.
-
-    Raises:
-      TypeError: it is not a `Store`.
-    """
+    """Returns the inner interface of a store, for tables and offload."""
     if not isinstance(store, Store):
         raise TypeError(f"store={store!r} must be a jax_cxl.Store")
     return store._names

@@ -124,11 +124,7 @@ class _Held:
         return None
 
     def check(self) -> None:
-        """Checks that the lease has protected the version without interruption.
-
-        Raises:
-          StoreError: it has not, or memory was lost.
-        """
+        """Checks that the lease has protected the version without interruption."""
         self.devices.check_paths()
         self.check_memory()
         if not self._sessions.holds(self._lease):
@@ -139,11 +135,7 @@ class _Held:
             )
 
     def check_memory(self) -> None:
-        """Checks that no memory of the arrays was lost so far.
-
-        Raises:
-          StoreError: some was lost. Parity cannot help, because arrays use the memory in place.
-        """
+        """Checks that no memory of the arrays was lost so far."""
         self.devices.check_intact()
         if lost := self._used & self.devices.lost:
             raise errors.StoreError(
@@ -189,11 +181,7 @@ class _Held:
         _ = self.devices.copies
 
     def _find(self, leaf: leaves.Leaf) -> tuple[int, int, int]:
-        """Checks the data of an array, and returns its device, its offset and its size.
-
-        Raises:
-          StoreError: the array is damaged, or does not lie in one piece.
-        """
+        """Checks the data of an array, and returns its device, its offset and its size."""
         parts = self.reader.parts(leaf)
         size = leaf.stored_bytes
         if leaf.local or len(parts) != 1 or len(leaf.shards) != 1:

@@ -67,9 +67,7 @@ class Column:
         """Makes rows known to programs of this process.
 
         Args:
-          devices: the memory.
           name: identity of the table, and number of the column.
-          address: where the rows begin in this process.
           shape: shape of all rows.
           dtype: their dtype.
           keeps: an object that keeps the rows as they are, and that lives as long as this column.
@@ -119,9 +117,6 @@ class Column:
         """Returns the rows with the numbers `ids`, an int64 vector.
 
         Nobody may change these rows meanwhile.
-
-        Raises:
-          StoreError: the table was closed, or memory of it was lost.
         """
         self.check_open()
         native = self.native

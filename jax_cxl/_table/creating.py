@@ -71,10 +71,6 @@ def _new_section(
     """Makes the section of a table, and claims it while the caller writes the table.
 
     If the table is not complete afterwards, the section is removed.
-
-    Raises:
-      StoreError: the name exists already.
-      PoolTooSmallError: there is no room for it.
     """
     geometry = catalog.geometry_for(devices, 0)
     size = description.section_bytes(values, geometry) + more_bytes

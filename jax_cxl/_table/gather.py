@@ -32,11 +32,7 @@ class Mode(enum.IntEnum):
 
 
 def mode_of(name: Any) -> Mode:
-    """Returns a mode by its name.
-
-    Raises:
-      ValueError: there is no such mode.
-    """
+    """Returns a mode by its name."""
     for mode in Mode:
         if name == mode.name.lower():
             return mode
@@ -47,8 +43,6 @@ def take(column: Column, ids: Any, mode: Mode, fill_value: Any = None) -> Any:
     """Returns rows of a column, in its dtype.
 
     Args:
-      column: the column.
-      ids: array from `checked_ids`.
       mode: which rows to return for ids outside of the table.
       fill_value: value of each element in mode FILL; None for the value of `jnp.take`.
     """
@@ -64,12 +58,7 @@ def take(column: Column, ids: Any, mode: Mode, fill_value: Any = None) -> Any:
 
 
 def checked_ids(column: Column, ids: Any) -> Any:
-    """Checks ids, and returns them as int32 or int64.
-
-    Raises:
-      TypeError: they are not integers, or JAX lacks the dtype of the rows.
-      ValueError: the table needs 64-bit ids, which JAX does not have in this program.
-    """
+    """Checks ids, and returns them as int32 or int64."""
     x64 = jax.dtypes.canonicalize_dtype(np.int64) == np.int64
     if not x64 and column.rows > np.iinfo(np.int32).max:
         raise ValueError(f"a table of {column.rows} rows needs 64-bit ids: set jax_enable_x64")

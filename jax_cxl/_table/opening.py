@@ -25,12 +25,8 @@ def devices_of(store: Any, *, make: bool = False, seconds: float = 0) -> Devices
     """Returns the memory of a store, which may be given by its URI.
 
     Args:
-      store: a `Store`, its URI, or its memory.
       make: whether to make the store if there is none.
       seconds: how long to wait until another job has made it.
-
-    Raises:
-      StoreError: there is no store, or it cannot hold a table.
     """
     if isinstance(store, Devices):
         return store
@@ -76,11 +72,7 @@ def constant_columns(section: Section, held: views.View, cache_rows: int) -> dic
 def trained_columns(
     section: Section, held: views.View
 ) -> tuple[dict[str, Column], views.View, region.Region]:
-    """Returns the columns of a trained table, the view that leases the table, and its memory.
-
-    Raises:
-      StoreError: the description of the table is damaged.
-    """
+    """Returns the columns of a trained table, the view that leases the table, and its memory."""
     try:
         plan = region.Plan.from_text(held.tree[creating.DESCRIPTION])
     except ValueError as error:

@@ -10,11 +10,7 @@ from jax_cxl._table.columns import Column
 
 
 def check(rows: sources.Source, scales: sources.Source) -> None:
-    """Checks that scales fit the rows.
-
-    Raises:
-      TypeError, ValueError: they do not.
-    """
+    """Checks that scales fit the rows."""
     floats = jnp.issubdtype(scales.dtype, np.floating)
     per_row = scales.shape == rows.shape[:1]
     per_block = (

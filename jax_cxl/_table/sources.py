@@ -43,11 +43,7 @@ class Source:
     blocks: Iterator[np.ndarray]
 
     def bytes(self) -> Iterator[np.ndarray]:
-        """Yields the bytes of the rows, in pieces of any size.
-
-        Raises:
-          ValueError: the blocks do not have the shape and the dtype.
-        """
+        """Yields the bytes of the rows, in pieces of any size."""
         rows = 0
         for block in self.blocks:
             if block.dtype != self.dtype or block.shape[1:] != self.shape[1:] or not block.ndim:
@@ -68,12 +64,7 @@ class Source:
 
 
 def of(rows: Any, shape: Any = None, dtype: Any = None, tensor: str | None = None) -> Source:
-    """Returns rows as `Table.create` takes them.
-
-    Raises:
-      TypeError, ValueError: the argument cannot be read as rows.
-      OSError: a file cannot be read.
-    """
+    """Returns rows as `Table.create` takes them."""
     if isinstance(rows, str | os.PathLike):
         source = _of_file(os.fspath(rows), tensor, dtype)
     elif isinstance(rows, np.ndarray | jax.Array):
@@ -93,11 +84,7 @@ def of(rows: Any, shape: Any = None, dtype: Any = None, tensor: str | None = Non
 
 
 def of_state(name: str, given: Any, rows: Source) -> Source:
-    """Returns the source of an array of a trained table's state: an entry for each row.
-
-    Raises:
-      TypeError, ValueError: the array does not fit the rows.
-    """
+    """Returns the source of an array of a trained table's state: an entry for each row."""
     if not isinstance(name, str) or not name.isidentifier() or name == "rows":
         raise ValueError(f"state: the name {name!r} must be a Python identifier other than 'rows'")
     if isinstance(given, jax.ShapeDtypeStruct):
@@ -142,11 +129,7 @@ def _block(rows: Any) -> np.ndarray:
 
 
 def check_no_mask(array: Any) -> None:
-    """Refuses masked arrays: NumPy would forget which of their elements are missing.
-
-    Raises:
-      TypeError: the array has a mask.
-    """
+    """Refuses masked arrays: NumPy would forget which of their elements are missing."""
     if isinstance(array, np.ma.MaskedArray):
         raise TypeError("a table cannot have masks: pass array.filled(...) instead of this array")
 

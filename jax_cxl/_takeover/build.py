@@ -86,10 +86,6 @@ class Builder:
         """Appends a custom call, and returns its first result. The other results are not used.
 
         Args:
-          target: the target of the call.
-          results: the shapes of its results.
-          operands: its operands.
-          config: its attributes.
           aliases: number of the operand whose memory the first result takes; None if it has its
             own.
           side_effect: whether XLA must not merge it with an equal call.

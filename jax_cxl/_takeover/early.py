@@ -25,14 +25,7 @@ class Early:
         self._peaks: dict[int, tuple[int, int]] = {}
 
     def add(self, computation: Computation, start: Instruction, opcode: str, ranks: int) -> None:
-        """Notes a collective.
-
-        Args:
-          computation: the computation that contains it.
-          start: its start, as XLA gave it.
-          opcode: what it does, such as "all-gather".
-          ranks: number of ranks of a group.
-        """
+        """Notes a collective."""
         done = computation.done_of(start)
         assert done is not None
         self._found[computation.id].append(graph.Collective(start.id, done.id, opcode, ranks))

@@ -60,9 +60,6 @@ def transform(
       decisions: receives the decision about each collective that is a candidate for the pool.
       early_bytes: how many bytes of memory may be spent on starting collectives earlier than in
         XLA's schedule. None: the schedule stays as it is.
-
-    Raises:
-      InvalidCollectiveError: in strict mode.
     """
     if not any(text in data for text in find.TEXTS):
         return None

@@ -66,11 +66,7 @@ def _canonical(text: str) -> str:
 
 
 def _check(data: bytes, devices: Sequence[int] | None, running: Any) -> set[str]:
-    """Checks that a loaded module fits this job; returns the names of the programs in its calls.
-
-    Raises:
-      NotInitializedError: the module was compiled for other devices, or for another generation.
-    """
+    """Checks that a loaded module fits this job; returns the names of the programs in its calls."""
     module = Module(data)
     assignment = module.device_assignment
     compiled_for = [] if assignment is None else assignment.reshape(-1).tolist()

@@ -95,12 +95,6 @@ class _Context:
 def rewrite(module: Module, found: Found, collective: Collective, world: World) -> bool:
     """Replaces a collective with calls of jax_cxl.
 
-    Args:
-      module: the module.
-      found: the collective.
-      collective: its translation (match.py).
-      world: the devices of the job.
-
     Returns:
       Whether any of the calls runs in levels.
 

@@ -94,9 +94,6 @@ def ensure_started() -> lifecycle.Runtime:
 def world(wanted: Setting) -> World:
     """Returns the devices of the job, after the runtime has started.
 
-    Args:
-      wanted: how collectives are taken over.
-
     Raises:
       NotImplementedError: the setting demands levels on GPUs.
     """

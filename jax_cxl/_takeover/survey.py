@@ -103,9 +103,7 @@ def tell(data: bytes, world: World, how: setting.Setting | None, decisions: Deci
 
     Args:
       data: the serialized module that XLA gave to the hook.
-      world: the devices of the job.
       how: which of XLA's collectives are taken over, or None if none are.
-      decisions: what the hook decided about the program.
     """
     program = of_module(data, world, how, decisions)
     for listener in listeners.copy():

@@ -62,11 +62,7 @@ class Spec:
 
 
 def spec_of(name: str, x: Any) -> Spec:
-    """Describes a JAX array, or a `jax.ShapeDtypeStruct`.
-
-    Raises:
-      TypeError: it is something else.
-    """
+    """Describes a JAX array, or a `jax.ShapeDtypeStruct`."""
     if isinstance(x, jax.core.Tracer):
         raise TypeError(
             f"{name} is traced: call init, step, offload and fetch outside of jax.jit, because"

@@ -81,11 +81,7 @@ def start(sources: Sequence[Source], specs: Sequence[Spec]) -> list[jax.Array]:
 
 
 def check(reader: Reader, sources: Sequence[Source], made: Sequence[jax.Array]) -> None:
-    """Waits for copies, and compares their checksums.
-
-    Raises:
-      StoreError: a block is damaged.
-    """
+    """Waits for copies, and compares their checksums."""
     parts = [[part] for x in made for part in _compat.arrays.of_devices(x)]
     on_gpus.check(reader, [copy for each in sources for copy in each.copies], parts)
 

@@ -80,9 +80,6 @@ def trace(function: Callable[..., Any], *arguments: Any) -> tuple[Dataflow, Any]
     Returns:
       The equations of the function, whose inputs are the leaves of all arguments; and the result of
       the function, as a tree of `jax.ShapeDtypeStruct`.
-
-    Raises:
-      TypeError: the function has effects, for example prints.
     """
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
     if closed.effects:
@@ -201,8 +198,6 @@ def slice_of(whole: Dataflow, outputs: Iterable[Operand], known: Iterable[int] =
     """Returns the slice that computes some outputs or variables.
 
     Args:
-      whole: a function.
-      outputs: what to compute.
       known: variables that are inputs of the slice, besides the inputs of the function.
     """
     outputs = tuple(outputs)

@@ -19,16 +19,7 @@ _THREADS = 2
 
 
 def fetch(reader: Reader, specs: Sequence[Spec], writers: Sequence[int]) -> list[Any]:
-    """Returns arrays of a version.
-
-    Args:
-      reader: the version.
-      specs: the arrays.
-      writers: indices of the processes of the job.
-
-    Raises:
-      StoreError: an array is damaged, or is not in the version.
-    """
+    """Returns arrays of a version."""
     wanted = rebuilding.Wanted(
         [spec.name for spec in specs],
         [spec.like for spec in specs],
@@ -59,9 +50,6 @@ class Ahead:
 
         The caller owns the arrays that the host has read, and may donate them. It must not donate
         the arrays that GPUs have copied.
-
-        Raises:
-          StoreError: an array is damaged. Groups after it may have been yielded.
         """
         try:
             while self._left or self._under_way:

@@ -96,14 +96,8 @@ class Plan:
         """Traces the optimizer.
 
         Args:
-          options: the options.
           params: tree of arrays, or of `jax.ShapeDtypeStruct`.
           grad_dtypes: dtypes of the gradients, by default those of the parameters.
-
-        Raises:
-          TypeError: a parameter is not an array, or the optimizer cannot be traced.
-          ValueError: the parameters are on different devices, or their updates depend on each
-            other.
         """
         self._options = options
         self.structure = jax.tree.structure(params)
@@ -213,12 +207,8 @@ class Plan:
         """Updates a group.
 
         Args:
-          group: the group.
-          params: all parameters.
-          grads: all gradients.
           fetched: what was read from the store. On CPUs the update reuses this memory.
           shared: the leaves of the state that stay on the devices.
-          scalars: what `scalars` returned.
 
         Returns:
           The new parameters of the group on the devices, and its new leaves in the store.
@@ -252,7 +242,6 @@ class Plan:
         """Returns the program of a slice of the update.
 
         Args:
-          part: the slice.
           specs: descriptions of its first outputs. Its other outputs are scalars.
           casts: additional outputs: copies of the first outputs, cast to the dtypes on the devices.
           donate: whether it may reuse memory of its inputs.

@@ -308,11 +308,7 @@ def _form(x: Any) -> Any:
 
 
 def _grad_dtypes(structure: Any, params: Sequence[Any], grads: Any) -> tuple[Any, ...]:
-    """Returns the dtypes of the gradients.
-
-    Raises:
-      ValueError: they do not fit the parameters.
-    """
+    """Returns the dtypes of the gradients."""
     if jax.tree.structure(grads) != structure:
         raise ValueError(
             "the gradients must have the tree structure of the parameters, got"

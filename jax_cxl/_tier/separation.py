@@ -66,7 +66,6 @@ def separate(update: Dataflow, num_params: int, resident_params: bool) -> Separa
     Args:
       update: the equations of a function. Inputs: parameters, as many gradients, leaves of
         the state. Outputs: the parameters and the leaves of the state.
-      num_params: how many parameters there are.
       resident_params: whether the parameters are in the devices' memory when the update begins.
     """
     num_state = update.num_inputs - 2 * num_params

@@ -170,9 +170,6 @@ def _parse(arguments: list[str]) -> tuple[argparse.ArgumentParser, argparse.Name
 def _check(options: argparse.Namespace) -> None:
     """Checks, before anything starts, that the options fit together, and that the machine has what
     they need.
-
-    Raises:
-      ValueError: something is missing. The message tells what to install or which option to change.
     """
     if not 2 <= options.ranks <= MAX_RANKS:
         raise ValueError(

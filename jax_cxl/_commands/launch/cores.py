@@ -10,8 +10,6 @@ def share(available: Collection[int], rank: int, size: int) -> list[int]:
     """Returns the processors of one rank: an equal share, on adjacent cores.
 
     Args:
-      available: the processors that the job may use.
-      rank: the rank, from 0.
       size: the number of ranks, at most the number of processors.
     """
     # Sort by core, so that the two threads of a core stay together: their numbers are far apart.

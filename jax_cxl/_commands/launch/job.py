@@ -41,7 +41,6 @@ class Job(argparse.Namespace):
 
         Args:
           base: the launcher's environment; it is not changed.
-          rank: the rank, from 0.
           port: the loopback port of the coordination service.
           restarts: how many times the ranks have been restarted so far.
           cores: the cores on which the rank stays; if empty, all cores.

@@ -155,7 +155,6 @@ def runner_of(name: str, buffers: JaxBuffers, calls: int | None = None) -> JaxRu
     """Returns a runner of the operation of `buffers`, or None if the backend does not have it.
 
     Args:
-      name: jax_cxl or a baseline.
       buffers: the shape, and the input and output of runners that use JAX.
       calls: number of calls of a program; None for any number.
     """

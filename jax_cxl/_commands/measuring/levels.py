@@ -49,9 +49,7 @@ def rows(
     Args:
       ways: takes a collective, the number of ranks and the elements of the operand. Returns a
         function for each way to run the collective. One of the ways has the name "flat".
-      names: the collectives.
       sizes: their sizes in bytes.
-      seconds: how long to measure for each row.
     """
     world = World(jax.process_index(), jax.process_count())
     mesh = jax_cxl.make_mesh((world.size, jax.local_device_count()), AXES)

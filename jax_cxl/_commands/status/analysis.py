@@ -132,7 +132,6 @@ def read(
     """Reads a job from a copy of its pool.
 
     Args:
-      job_record: the copy.
       calls: how many of the last calls of each rank to read.
       beaten: for each rank on another host, its number of heartbeats within `_WATCH_SECONDS`.
       ended: processes that the launcher has ended, by their process ids.

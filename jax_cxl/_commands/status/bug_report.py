@@ -20,7 +20,6 @@ def lines(findings: Sequence[Finding], environment: Mapping[str, str]) -> Iterat
     """Yields the lines of the report: versions, machine, results of the checks, and settings.
 
     Args:
-      findings: the findings of all checks.
       environment: the environment variables. The report contains only those that are settings.
     """
     yield f"versions: {', '.join(_versions())}"

@@ -116,7 +116,6 @@ def check_between_hosts(uri: str, address: str) -> Iterator[Finding]:
     """Runs the check together with a process on another host, which got the same URI.
 
     Args:
-      uri: the pool's URI.
       address: "HOST:PORT" of the host that listens; ":PORT" on that host itself.
     """
     host, colon, port = address.rpartition(":")
@@ -238,8 +237,6 @@ def exchange(
     """Lets each writer of each host write every word, while the other host reads the words.
 
     Args:
-      pool: the memory.
-      partner: the other host.
       writers: the writers of this host, by kind; None if this host has no writer of that kind.
       theirs: for each kind of writer, whether the other host has one.
       first: whether this host writes first.

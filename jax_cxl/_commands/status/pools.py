@@ -106,11 +106,7 @@ def held_by(pid: int) -> list[Found]:
 
 
 def _of_process(pid: int) -> list[Found]:
-    """Returns the pools of a process, or of the processes that it has started.
-
-    Raises:
-      ValueError: there are no pools. The message has the reason.
-    """
+    """Returns the pools of a process, or of the processes that it has started."""
     try:
         os.listdir(f"/proc/{pid}/fd")
     except (FileNotFoundError, ProcessLookupError):
@@ -162,12 +158,7 @@ def of_this_user() -> list[Found]:
 
 
 def named(target: str) -> list[Found]:
-    """Returns the pools for a process id, a path or a pool URI.
-
-    Raises:
-      ValueError: `target` is none of these, belongs to another user, or is a process without a
-        pool.
-    """
+    """Returns the pools for a process id, a path or a pool URI."""
     if target.isdecimal():
         return _of_process(int(target))
     if target.startswith("/") or os.path.exists(target):

@@ -17,10 +17,6 @@ def write(reader: restoring.Reader, folder: pathlib.Path) -> None:
     """Writes a version as a checkpoint that `StandardCheckpointer` restores, into a new folder.
 
     Typed PRNG keys become their key data.
-
-    Raises:
-      StoreError: the version is damaged.
-      CxlError: orbax is missing, or cannot store a tree of this kind.
     """
     refused = [
         name
@@ -54,9 +50,6 @@ def read(folder: pathlib.Path) -> Any:
 
     Args:
       folder: folder of the checkpoint, or of a step of a `CheckpointManager`.
-
-    Raises:
-      CxlError: orbax is missing, or the folder is not a checkpoint.
     """
     import jax
 

@@ -14,10 +14,6 @@ def write(reader: restoring.Reader, path: pathlib.Path) -> None:
     """Writes a version to a new file. The names of tensors have dots: `layers.0.weight`.
 
     Typed PRNG keys become their key data.
-
-    Raises:
-      StoreError: the version is damaged.
-      CxlError: safetensors is missing, or cannot store a tree of this kind.
     """
     tensors: dict[str, np.ndarray] = {}
     for name, leaf in reader.leaves.items():
@@ -35,11 +31,7 @@ def write(reader: restoring.Reader, path: pathlib.Path) -> None:
 
 
 def read(path: pathlib.Path) -> dict[str, Any]:
-    """Reads a file, and returns a dict of NumPy arrays.
-
-    Raises:
-      CxlError: safetensors is missing, or the file is damaged.
-    """
+    """Reads a file, and returns a dict of NumPy arrays."""
     library = _safetensors()
     try:
         tensors: dict[str, Any] = library.load_file(path)

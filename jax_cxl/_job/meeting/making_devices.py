@@ -36,9 +36,6 @@ def check_replacement(replaces: bool) -> None:
     """Checks that all processes replace collectives, or none does. Call it when there are devices.
 
     Otherwise some processes would wait in the pool, and others would wait in a collective of XLA.
-
-    Raises:
-      MismatchError: another process has announced the opposite, or does not have jax_cxl.
     """
     if not _compat.distributed.connected():
         return

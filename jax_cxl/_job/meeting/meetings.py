@@ -121,12 +121,7 @@ def somebody_was_lost() -> bool:
 
 
 def _check_settings(meeting: str, tuning: _core.Tuning, first: int) -> None:
-    """Checks that this process has the tuning table and JAX_CXL_EARLY_BYTES of process `first`.
-
-    Raises:
-      MismatchError: they differ.
-      ValueError: `JAX_CXL_EARLY_BYTES` is malformed.
-    """
+    """Checks that this process has the tuning table and JAX_CXL_EARLY_BYTES of process `first`."""
     mine = tuning_table.table(tuning)
     early_bytes = setting.early_bytes()
     early = {variables.EARLY_BYTES: "off" if early_bytes is None else early_bytes}

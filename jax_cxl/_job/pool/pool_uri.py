@@ -89,9 +89,6 @@ def parse(uri: str | None) -> PoolSpec:
 
     Returns:
       The description of the pool. `PoolSpec.sized` adds the size that depends on the job.
-
-    Raises:
-      InvalidPoolError: the URI is wrong. The message names the error and shows a correct URI.
     """
     uri = uri or "shm:"
     return PoolSpec(**_core.parse_pool_uri(uri), uri=uri)

@@ -69,12 +69,7 @@ def create(
 
 
 def check_hosts(pool: _core.Pool, members: Sequence[int], place: dict[str, Any]) -> None:
-    """Refuses the default `coherence=coherent` between hosts. Call it after all have registered.
-
-    Raises:
-      InvalidPoolError: the members run under several kernels, and the URI does not name the
-        coherence. The default for files is `coherent`, which may be wrong between hosts.
-    """
+    """Refuses the default `coherence=coherent` between hosts. Call it after all have registered."""
     kernels = {pool.boot_id(rank) for rank in members}
     if len(kernels) > 1 and place["coherence"] == "coherent" and not place["coherence_given"]:
         raise errors.InvalidPoolError(

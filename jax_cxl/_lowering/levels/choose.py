@@ -31,20 +31,6 @@ def collective(
     Between CPU devices a collective in levels is one call (cc/comm/level_calls.h). Between GPUs it
     is a composition (compose.py). The start of a composition returns a complete result, because
     a future can hold only a single call.
-
-    Args:
-      ctx: context of the lowering rule.
-      x: the operand.
-      name: name of the public function, for messages.
-      op: which collective.
-      axes: axis names over which it runs.
-      groups: axis index groups, or None for one group along `axes`.
-      levels: as for the public functions.
-      **description: further arguments of `lowering.between`.
-
-    Raises:
-      ValueError: `levels` is True, and the ranks of the groups are not spread evenly over
-        processes, or XLA cannot move the elements between the GPUs of a process.
     """
     aval_in: Any = ctx.avals_in[0]
     aval_out: Any = ctx.avals_out[0]

@@ -43,10 +43,7 @@ def make(
     `axes`.
 
     Args:
-      name: name of the public function, for messages.
-      op: which collective.
       reduce_op: reduction, if the collective has one that is not a parameter.
-      primitive_name: name in jaxprs, by default `name`.
       over_vmapped: called as (x, d, **params) if `axes` is an axis of vmap. Dimension d of x has
         the values of all ranks. Returns the result and its batch dimension. None takes the function
         of `op` in `_MOVES`.

@@ -36,10 +36,6 @@ def of(groups: np.ndarray, process_of: Mapping[int, int]) -> Split | None:
 
     Returns None if the processes have different numbers of ranks of a group, if every process has
     only one rank of a group, or if two groups are spread over processes in different ways.
-
-    Args:
-      groups: ranks, a group in each row.
-      process_of: which process holds a rank.
     """
     grids = {_grid([process_of[rank] for rank in group]) for group in groups.tolist()}
     if len(grids) != 1 or None in grids:

@@ -34,7 +34,6 @@ def chunks(op: Op, num_bytes: int, grid: tuple[int, int], chunk_bytes: int) -> i
     """Returns how many chunks a collective between GPUs is divided into.
 
     Args:
-      op: the collective.
       num_bytes: bytes of a rank's operand.
       grid: how many processes the group has, and how many ranks in each process.
       chunk_bytes: the fewest bytes of a chunk.
@@ -58,7 +57,6 @@ def limits(
     """Returns the bytes from which a collective runs in levels, as a field of the tuning table.
 
     Args:
-      op: the collective.
       flat: bytes -> time as one call.
       in_levels: bytes -> time in levels, for the same sizes.
       margin: one call has to take longer than levels by this fraction of the time in levels, at the
@@ -77,7 +75,6 @@ def pays(op: Op, num_bytes: int, found: Split | None, on_gpus: bool) -> bool:
     """Returns whether a collective is faster in levels.
 
     Args:
-      op: the collective.
       num_bytes: bytes of a rank's operand or of its result, whichever is larger.
       found: how the ranks are spread over processes, None if unevenly.
       on_gpus: whether the ranks are GPUs.

@@ -29,11 +29,7 @@ def checked(tables: Any, *values: Any, rows: int, into: int, elements: int) -> l
     If the tables are wrong, the program fails at run time. The check runs only if a result is used.
 
     Args:
-      tables: integers of shape (ranks, 4, entries).
       *values: arrays. Values with a batch dimension, or with derivatives, are not supported.
-      rows: number of rows of each rank's operand.
-      into: number of rows of each rank's output.
-      elements: number of exchanges of the batch.
     """
     sizes = (rows, into, tables.shape[-1] // tables.shape[0], elements)
     return _check_slices_p.bind(tables, *values, rows=sizes)

@@ -20,9 +20,6 @@ def integers(op: str, argument: str, x: Any) -> Any:
 
     Values that are not JAX arrays become NumPy arrays: without JAX_ENABLE_X64, `jnp.asarray` would
     wrap 64-bit integers around.
-
-    Raises:
-      TypeError: the dtype is not an integer dtype. Booleans are not integers.
     """
     if not isinstance(x, jax.Array):
         traced = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(x))
@@ -33,12 +30,7 @@ def integers(op: str, argument: str, x: Any) -> Any:
 
 
 def below(x: Any, bound: int) -> Any:
-    """Returns integers as int32: numbers from 0 to bound - 1 as they are, and -1 for all others.
-
-    Args:
-      x: array from `integers`.
-      bound: an integer from 0 to 2**31 - 1.
-    """
+    """Returns integers as int32: numbers from 0 to bound - 1 as they are, and -1 for all others."""
     wide = x if x.dtype.itemsize >= 4 else x.astype(np.int32)
     inside = wide < wide.dtype.type(bound)
     if jnp.issubdtype(wide.dtype, np.signedinteger):
@@ -51,9 +43,6 @@ def signed(x: Any) -> Any:
 
     Numbers that do not fit become the nearest number that fits. This number is out of range for
     every array (`check_rows`), as the original number is.
-
-    Args:
-      x: array from `integers`.
     """
     needed = np.int64 if x.dtype.itemsize == 8 or x.dtype == np.uint32 else np.int32
     to = jax.dtypes.canonicalize_dtype(needed)
@@ -66,11 +55,7 @@ def signed(x: Any) -> Any:
 
 
 def check_rows(op: str, what: str, rows: int) -> None:
-    """Checks that rows can be counted with int32.
-
-    Raises:
-      ValueError: there are too many.
-    """
+    """Checks that rows can be counted with int32."""
     if rows > _MOST_ROWS:
         raise ValueError(
             f"jax_cxl.{op}: {rows} rows of {what} are too many: at most 2**31 - 1 are supported."

@@ -48,12 +48,7 @@ def register(primitive: Any, rule: Any) -> None:
 
 
 def run_alone(primitive: Any, *parameters: str) -> None:
-    """Lets a primitive run outside of programs: as a program of this one operation.
-
-    Args:
-      primitive: the primitive.
-      *parameters: names of its parameters.
-    """
+    """Lets a primitive run outside of programs: as a program of this one operation."""
     program = jax.jit(primitive.bind, static_argnames=parameters)
 
     @primitive.def_impl
@@ -81,15 +76,8 @@ def between(
     communication, or that needs a carrier, completes at once, and has no token.
 
     Args:
-      ctx: context of the lowering rule.
-      x: the operand.
-      name: name of the public function, for messages of the handler.
-      op: which collective.
-      ranks: ranks in the pool's world, a group in each row.
-      reduce_op: reduction, if the collective has one.
       operand_blocks: dimension of the operand that counts the ranks' blocks, if any.
       result_blocks: dimension of the result that counts the ranks' blocks, if any.
-      **settings: further arguments of `contract.attributes`.
 
     Returns:
       The results of the lowering rule.

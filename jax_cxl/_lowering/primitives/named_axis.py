@@ -47,9 +47,6 @@ def permuted_axes_of(op: str, axis_name: Any) -> Axes:
     """Returns `axis_name` as `axes_of` does, in the order in which a permutation counts ranks.
 
     `jax.lax.ppermute` of the installed JAX counts ranks in the same order.
-
-    Raises:
-      ValueError: the order differs from the order of the mesh, and jax.lax.ppermute refuses that.
     """
     axes = axes_of(op, axis_name)
     names = jax.sharding.get_abstract_mesh().axis_names
@@ -200,9 +197,6 @@ def abstract_result(
     """Checks the operand of a collective. Returns the type of the result and the effects.
 
     Args:
-      op: name of the public function, for messages.
-      x: type of the operand.
-      axes: axes of the collective.
       shape: shape of the result, by default the shape of the operand.
       invariant: whether the result is equal on all ranks along `axes`, so that it does not vary
         over them.

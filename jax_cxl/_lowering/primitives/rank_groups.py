@@ -14,12 +14,6 @@ from jax_cxl._lowering.primitives import named_axis
 def of_groups(ctx: Any, name: str, axes: named_axis.Axes, groups: named_axis.Groups) -> np.ndarray:
     """Returns the groups of a collective as ranks in the world, a group in each row.
 
-    Args:
-      ctx: context of the lowering rule.
-      name: name of the public function, for messages.
-      axes: axis names over which it runs.
-      groups: axis index groups, or None for one group along `axes`.
-
     Raises:
       NotImplementedError, ValueError: collectives over this mesh are not supported.
     """

@@ -38,12 +38,8 @@ def ragged_all_to_all(
     """Lowers `ragged_all_to_all`, which writes to its second operand.
 
     Args:
-      ctx: context of the lowering rule.
-      operand: the rows to send.
       output: the array to which received rows are written.
       table: integers of shape (4, group size * slices), as cc/plan/slices.h describes them.
-      axes: axis names over which it runs.
-      groups: axis index groups, or None for one group along `axes`.
       elements: number of exchanges in a batch, which share one call.
       alone: function that computes the result in a group of one rank.
     """
@@ -92,12 +88,8 @@ def take_rows(
     """Lowers `take_rows`, or a start of it, as `lowering.between` does.
 
     Args:
-      ctx: context of the lowering rule.
-      table: this rank's rows.
       indices: int32 vector of the rows that this rank takes.
       *published: at most one boolean vector: which rows of `table` other ranks may take.
-      axes: axis names over which it runs.
-      groups: axis index groups, or None for one group along `axes`.
       alone: function that computes the result in a group of one rank.
     """
     table_aval: Any = ctx.avals_in[0]

@@ -25,9 +25,7 @@ def start(
     """Starts the collectives of a function, and evaluates all equations that do not need them.
 
     Args:
-      function: function from pytrees to a pytree.
       *args: arguments of `function`. Leaves that are not traced are constants.
-      **kwargs: further arguments.
 
     Returns:
       The collectives under way; other values that the rest of the function needs; and the rest

@@ -76,12 +76,7 @@ class Entry:
 
 
 def check_name(name: object) -> str:
-    """Checks a name, and returns it.
-
-    Raises:
-      TypeError: it is not a str.
-      ValueError: it cannot be in a catalog.
-    """
+    """Checks a name, and returns it."""
     if not isinstance(name, str):
         raise TypeError(f"name={name!r} must be a str")
     if not name or not name.isprintable() or len(name.encode()) > MAX_NAME_BYTES:
@@ -90,14 +85,9 @@ def check_name(name: object) -> str:
 
 
 def check_new_name(name: object) -> str:
-    """Checks a name for data, and returns it.
-
-    Raises:
-      TypeError, ValueError: as for `check_name`, or the name begins with `RESIDUALS`. Data must not
-        have such a name, because any process deletes residuals that nobody uses.
-    """
+    """Checks a name for data, and returns it."""
     name = check_name(name)
-    if name.startswith(RESIDUALS):
+    if name.startswith(RESIDUALS):  # Any process deletes residuals that nobody uses.
         raise ValueError(f"name={name!r} must not begin with {RESIDUALS!r}: choose another name")
     return name
 
@@ -143,11 +133,7 @@ def stays(devices: Devices, entry: Entry) -> bool:
 
 
 def check_kind(devices: Devices, entry: Entry, keep: int) -> None:
-    """Checks that an entry is a table if `keep` is 0, and has versions if not.
-
-    Raises:
-      StoreError: it is the other kind.
-    """
+    """Checks that an entry is a table if `keep` is 0, and has versions if not."""
     if bool(entry.keep) != bool(keep):
         kind = "has versions of a tree" if entry.keep else "is a table"
         raise errors.StoreError(f"{entry.name!r} of {devices.where!r} {kind}: choose another name")
@@ -162,15 +148,8 @@ def create(devices: Devices, name: str, keep: int, size: int) -> Entry:
     """Returns the entry of a name. If there is none, makes the entry and its section.
 
     Args:
-      devices: the memory.
-      name: the name.
       keep: how many versions are kept; 0 for a table.
       size: bytes of each device that the section takes.
-
-    Raises:
-      PoolTooSmallError: not enough memory is left.
-      StoreError: there are too many names, or the name is a table but must have versions, or it has
-        versions but must be a table.
     """
     with locked(devices):
         slots = _newest(devices)
@@ -200,13 +179,8 @@ def delete(
     """Removes an entry if nobody reads its section.
 
     Args:
-      devices: the memory.
-      entry: the entry.
       refused: returns another reason why the entry must stay, or None. It is called as soon as no
         process can begin to read or to write.
-
-    Raises:
-      StoreError: a process reads the section, or the entry must stay.
     """
     with locked(devices):
         if not is_current(devices, entry):
@@ -279,11 +253,7 @@ def locked(devices: Devices) -> Iterator[None]:
 
 
 def _newest(devices: Devices) -> dict[int, Entry]:
-    """Returns the newest entry of each slot that ever had one.
-
-    Raises:
-      StoreError: a file of the memory was cut short, deleted or replaced.
-    """
+    """Returns the newest entry of each slot that ever had one."""
     devices.check_paths()
     found: dict[int, Entry] = {}
     for device in devices.mirrors:

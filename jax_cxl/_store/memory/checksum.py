@@ -10,11 +10,7 @@ NUMBERS = 1 << 40  # how many numbers fit in a word with a checksum
 
 
 def of(data: Any) -> int:
-    """Returns the checksum of an object with a buffer.
-
-    Raises:
-      CxlError: xxhash is not installed.
-    """
+    """Returns the checksum of an object with a buffer."""
     digest: int = _xxhash().xxh3_64_intdigest(data)
     return digest
 

@@ -67,11 +67,7 @@ class Devices:
         return os.getpid() != self._opener
 
     def check_opener(self) -> None:
-        """Checks that this process may publish, which needs threads and claims of its own.
-
-        Raises:
-          StoreError: a parent has opened the memory.
-        """
+        """Checks that this process may publish, which needs threads and claims of its own."""
         if self.is_inherited:
             raise errors.StoreError(
                 f"process {self._opener} opened {self.where!r}, and this process was forked from it"
@@ -111,14 +107,8 @@ class Devices:
     def copies_for(self, gpus: frozenset[int]) -> Any | None:
         """Registers the memory for GPUs that PyTorch uses.
 
-        Args:
-          gpus: their ordinals.
-
         Returns:
           The object that computes checksums on these GPUs; None if there is no such object.
-
-        Raises:
-          CxlError: CUDA cannot register the memory.
         """
         with self._creating_copies:
             if self._copies is None and self._registration is None:
@@ -187,20 +177,12 @@ class Devices:
         self.access(device, lambda: self.core.publish_device_writes(device, offset, size))
 
     def check_paths(self) -> None:
-        """Checks that files still have their names and sizes.
-
-        Raises:
-          StoreError: a file was deleted, replaced or cut short, and parity does not allow its loss.
-        """
+        """Checks that files still have their names and sizes."""
         self.core.check_files()
         self.check_intact()
 
     def check_intact(self) -> None:
-        """Checks that no memory was lost so far. It asks the system for nothing.
-
-        Raises:
-          StoreError: memory was lost, and parity does not allow its loss.
-        """
+        """Checks that no memory was lost so far. It asks the system for nothing."""
         for device in self.usable:
             self.access(device, functools.partial(self.core.check_intact, device))
 
@@ -208,9 +190,6 @@ class Devices:
         """Calls `run`, which uses a device. Returns whether that succeeded.
 
         If it did not, the device counts as lost.
-
-        Raises:
-          StoreError: memory of the device was lost, and parity does not allow its loss.
         """
         if device in self.lost:
             return False

@@ -51,9 +51,6 @@ def array(
     """Returns an array over the memory.
 
     Args:
-      core: the memory.
-      place: device and offset.
-      shape: its shape.
       dtype: its dtype, for which DLPack has a code.
       gpu: ordinal of a GPU for which the memory is registered; None for an array of the CPU.
       owner: an object that stays alive as long as the array.

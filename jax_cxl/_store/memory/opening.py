@@ -23,9 +23,6 @@ def spec_of(where: str) -> pool_uri.PoolSpec:
     """Reads the URI of a store. It is like a pool's URI, but `shm:` names a file that stays.
 
     `shm:` therefore needs a name.
-
-    Raises:
-      InvalidPoolError: the URI is wrong.
     """
     spec = pool_uri.parse(where)
     if not spec.medium.in_dev_shm:
@@ -50,7 +47,6 @@ def open_devices(
     Processes of a job may call this at the same time, because they write the same bytes.
 
     Args:
-      where: URI.
       parity: 0 or 1; None takes the value in the superblock, and 0 in new memory.
       existing: whether new memory is an error. Nothing is created then.
       repair: whether to create lost paths again.
@@ -134,12 +130,7 @@ def wait_for_devices(where: str, parity: int | None, seconds: float) -> Devices:
 
 
 def format_devices(where: str, parity: int) -> Devices:
-    """Clears the memory, whatever it holds, and writes superblocks.
-
-    Raises:
-      PoolError: it cannot be mapped, or a living job's pool overlaps it.
-      StoreError: another store on the same device overlaps it.
-    """
+    """Clears the memory, whatever it holds, and writes superblocks."""
     spec = spec_of(where)
     _check_parity(where, spec, parity)
     core = _open_core(where, spec, "format")

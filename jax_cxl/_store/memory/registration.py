@@ -15,11 +15,7 @@ class Registration:
     """Keeps mapped memory registered, so that copy engines read it directly."""
 
     def __init__(self, torch: Any, core: _core.PersistentMemory):
-        """Registers all bytes.
-
-        Raises:
-          CxlError: CUDA cannot register this memory.
-        """
+        """Registers all bytes."""
         cudart = torch.cuda.cudart()
         pieces: list[int] = []
         # The finalizer has the memory, which therefore stays mapped while it is registered.

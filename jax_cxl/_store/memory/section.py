@@ -204,11 +204,7 @@ class Section:
         return found
 
     def check_room(self, needed: int) -> None:
-        """Checks that the section has as many bytes of each device as a tree needs.
-
-        Raises:
-          PoolTooSmallError: it has fewer. The message contains the size that is needed.
-        """
+        """Checks that the section has as many bytes of each device as a tree needs."""
         has = self.geometry.end - self.geometry.start
         if needed <= has:
             return
@@ -292,9 +288,6 @@ class Section:
 
         Each version was valid at some time during the call. The first one was the newest at some
         time during the call.
-
-        Raises:
-          StoreError: the memory is no longer that of this name: a file was deleted or replaced.
         """
         self.devices.check_paths()
         start = before = self._firsts()

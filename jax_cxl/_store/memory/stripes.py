@@ -86,21 +86,13 @@ class Stripes:
         return out
 
     def read_checked(self, block: int, expected: int, out: np.ndarray) -> None:
-        """Copies a block into `out`, and checks that it has the expected checksum.
-
-        Raises:
-          StoreError: the checksum differs, and parity cannot restore the block.
-        """
+        """Copies a block into `out`, and checks that it has the expected checksum."""
         device, offset = self.place(block)
         self.section.devices.read_into(device, offset, out)
         self._check(block, expected, out)
 
     def read_all_checked(self, blocks: range, expected: np.ndarray, out: np.ndarray) -> None:
-        """Copies consecutive blocks into `out`, and checks that they have the expected checksums.
-
-        Raises:
-          StoreError: as for `read_checked`.
-        """
+        """Copies consecutive blocks into `out`, and checks their checksums."""
         size = layout.BLOCK_BYTES
         start = 0
         for device, offset, count in self.runs(blocks):
@@ -110,11 +102,7 @@ class Stripes:
             self._check(block, expected[number], out[number * size : (number + 1) * size])
 
     def check(self, block: int, expected: int, found: np.ndarray) -> None:
-        """Checks a private copy of a block.
-
-        Raises:
-          StoreError: the checksum differs.
-        """
+        """Checks a private copy of a block."""
         if checksum.of(found) != expected:
             raise self.damaged(block)
 
@@ -133,11 +121,7 @@ class Stripes:
         self.check(block, expected, out)
 
     def read_range(self, first: int, size: int, expected: int, what: str) -> np.ndarray:
-        """Returns `size` bytes from the start of block `first`, if their checksum is `expected`.
-
-        Raises:
-          StoreError: the checksum differs, even if parity replaces the blocks of any one device.
-        """
+        """Returns `size` bytes from the start of block `first`, if their checksum is `expected`."""
         count = layout.blocks(size)
         lost: list[int | None] = [None]
         if self.section.geometry.parity:

@@ -64,11 +64,7 @@ def _one(copies: list[bytes]) -> layout.Superblock:
 
 
 def write(core: _core.PersistentMemory, parity: int, devices: Iterable[int] | None = None) -> None:
-    """Writes the superblocks of these devices, by default of all devices.
-
-    Raises:
-      StoreError: two paths are the same memory.
-    """
+    """Writes the superblocks of these devices, by default of all devices."""
     devices = range(core.num_devices) if devices is None else list(devices)
     for device in devices:
         page = np.frombuffer(_page_of(core, parity, device), np.uint8)

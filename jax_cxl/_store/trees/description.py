@@ -66,7 +66,6 @@ class Description:
         """Returns how many bytes of each device a section needs for versions of this tree.
 
         Args:
-          values: the Python values of the tree.
           geometry: geometry of the section. Its start and end do not matter.
         """
         directory_bytes = self.directory_bytes + _ROOM_FOR_VALUES
@@ -91,11 +90,6 @@ def merge(told: Sequence[Sequence[Leaf]], writers: tuple[int, ...], whole: bool)
 
     Args:
       told: for each process, the leaves and their Python values, as it describes them.
-      writers: indices of the processes.
-      whole: as in `Description`.
-
-    Raises:
-      MismatchError: the processes have different trees.
     """
     merged = []
     for row in itertools.zip_longest(*told):

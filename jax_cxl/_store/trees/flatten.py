@@ -65,10 +65,6 @@ class Flattener:
 
         Args:
           tree: tree of jax.Array, np.ndarray, torch.Tensor, and values that JSON can store.
-          writers: indices of the processes that save.
-
-        Raises:
-          TypeError: a leaf is something else, or two leaves have the same name.
         """
         found, structure = pytrees.flatten(tree)
         if frameworks.torch() and any(map(tensors.is_tensor, found)):
@@ -174,14 +170,7 @@ def value(name: str) -> leaves.Leaf:
 
 
 def describe(name: str, x: Any, writers: tuple[int, ...], own: int) -> leaves.Leaf:
-    """Describes an array, or a `jax.ShapeDtypeStruct` with a sharding, as this process sees it.
-
-    Args:
-      name: name of the leaf.
-      x: the array.
-      writers: indices of the processes that save.
-      own: index of this process.
-    """
+    """Describes an array, or a `jax.ShapeDtypeStruct` with a sharding, as this process sees it."""
     try:
         if hasattr(x, "sharding"):
             form = _form_of(x.dtype, tuple(x.shape), _is_weak(x), x.sharding, writers, own)
@@ -209,9 +198,7 @@ def _form_of(
     """Describes arrays without their names; the dtype is "" if a store cannot hold it.
 
     Args:
-      dtype, shape, weak_type: of the arrays.
       sharding: their sharding; None for NumPy arrays.
-      writers, own: as for `describe`.
     """
     key = ""
     shards: tuple[leaves.Shard, ...]
@@ -246,11 +233,7 @@ def data_of_keys(x: Any) -> "tuple[str, jax.ShapeDtypeStruct]":
 
 
 def wait_for_values(flat: Flat) -> None:
-    """Waits until arrays on CPUs have been computed.
-
-    Raises:
-      RuntimeError: an array has been donated or deleted.
-    """
+    """Waits until arrays on CPUs have been computed."""
     arrays = [x for x in flat.arrays if x is not None and not isinstance(x, np.ndarray)]
     if not arrays:
         return

@@ -81,12 +81,7 @@ class Leaf(NamedTuple):
 
 @functools.cache
 def dtype_of(name: str) -> np.dtype:
-    """Returns a dtype by JAX's name.
-
-    Raises:
-      TypeError: there is no such dtype.
-      StoreError: the dtype may be one of the package ml_dtypes, which is missing.
-    """
+    """Returns a dtype by JAX's name."""
     try:
         return np.dtype(name)
     except TypeError:
@@ -103,11 +98,7 @@ def dtype_of(name: str) -> np.dtype:
 
 @functools.cache
 def is_name(name: str) -> bool:
-    """Whether a store can hold the dtype of this name.
-
-    Raises:
-      StoreError: as for `dtype_of`.
-    """
+    """Whether a store can hold the dtype of this name."""
     try:
         return is_supported(dtype_of(name))
     except TypeError:
@@ -190,13 +181,7 @@ def shards_of(
     All processes describe a local sharding alike, as if each process had an array of its own.
 
     Args:
-      sharding: sharding of the array.
       shape: shape of the array.
-      writers: indices of the processes that save.
-      own: index of this process.
-
-    Raises:
-      ValueError: a device belongs to a process that does not save.
     """
     writer_of = {process: position for position, process in enumerate(writers)}
     holders: dict[Index, list[int]] = {}
@@ -236,8 +221,6 @@ def structure(leaves: Sequence[Leaf], writers: Sequence[int], whole: bool) -> st
     """Returns the content of a directory, except the Python values, as JSON.
 
     Args:
-      leaves: leaves of the tree.
-      writers: indices of the processes that save.
       whole: whether shards stay whole (`place.py`).
     """
     shardings: dict[tuple[Shard, ...], int] = {}
@@ -263,11 +246,7 @@ def values_text(values: Sequence[Any]) -> str:
 
 
 def decode(data: bytes) -> tuple[list[Leaf], list[int], bool]:
-    """Reads a directory: leaves, the processes that saved, and whether shards are whole.
-
-    Raises:
-      ValueError: the bytes are not a directory.
-    """
+    """Reads a directory: leaves, the processes that saved, and whether shards are whole."""
     try:
         (version, writers, whole, tables, rows), values = json.loads(zlib.decompress(data))
         if version != _VERSION:

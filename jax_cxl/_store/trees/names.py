@@ -15,9 +15,6 @@ def parse(name: str) -> tuple[str | int, ...]:
 
     Positions in sequences, and keys of dicts that are ints, are numbers. All other keys become
     text.
-
-    Args:
-      name: name of the leaf.
     """
     return tuple(key if type(key) is int else str(key) for key in _keys(name))
 

@@ -34,7 +34,6 @@ def flatten_with_names(
     """Returns the names of the leaves, as `jax.tree_util.keystr` writes them, besides.
 
     Args:
-      tree: the tree.
       is_leaf: whether something is a leaf that would be a node otherwise.
     """
     if jax := frameworks.jax():

@@ -20,11 +20,7 @@ def is_on_gpu(x: Any) -> bool:
 
 
 def dtype(x: Any) -> np.dtype:
-    """Returns the dtype of a tensor's elements.
-
-    Raises:
-      TypeError: the tensor is not one of plain numbers.
-    """
+    """Returns the dtype of a tensor's elements."""
     torch = frameworks.torch()
     plain = type(x) in (torch.Tensor, torch.nn.Parameter) and x.layout is torch.strided
     name = str(x.dtype).removeprefix("torch.")
@@ -38,11 +34,7 @@ def dtype(x: Any) -> np.dtype:
 
 
 def array(x: Any) -> np.ndarray:
-    """Returns an array over the memory of a tensor of the host.
-
-    Raises:
-      TypeError: the tensor is on another device, or is not one of plain numbers.
-    """
+    """Returns an array over the memory of a tensor of the host."""
     torch = frameworks.torch()
     of = dtype(x)
     if x.device.type != "cpu":

@@ -30,7 +30,6 @@ def write_data(own: stripes.Stripes, batches: Iterable[Any], table: np.ndarray) 
     """Writes the blocks of data of this process, and puts their checksums into a table.
 
     Args:
-      own: blocks of this process.
       batches: the parts that this process writes, in order (`saving.Batch`).
       table: array for the checksum of each block of data.
     """

@@ -65,10 +65,7 @@ def take(section: Section, expected: int, token: int, last: int, base: int) -> C
     """Claims the section for a job. One process does this while no process of the job writes.
 
     Args:
-      section: the section.
       expected: the last incarnation when the job looked for versions.
-      token: token of the job.
-      last: number of the last save.
       base: number of the version from which the job continues; 0: none.
 
     Raises:
@@ -133,11 +130,7 @@ def take_alone(section: Section) -> None:
 
 
 def delete(section: Section) -> None:
-    """Deletes a name that no other living process publishes or reads.
-
-    Raises:
-      StoreError: another living process publishes or reads it.
-    """
+    """Deletes a name that no other living process publishes or reads."""
 
     def refused() -> str | None:
         who = owner(section)
@@ -152,11 +145,8 @@ def next_number(
     """Begins the next save: chooses its number, and erases the version that is in its area.
 
     Args:
-      section: the section, which this job has claimed.
-      last: number of the last save.
       newest_valid: number of the newest valid version; 0: none.
       base: number of a version that has to stay; 0: none.
-      version: the version that is saved.
 
     Returns:
       The record that the first process had in the area, and the number; None if processes are

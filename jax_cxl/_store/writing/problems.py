@@ -21,16 +21,11 @@ def raise_first(
     """Raises on all processes if one has a problem. All processes call it.
 
     Args:
-      writers: indices of the processes.
-      problem: the problem of this process.
       what: what a process with a problem could not do.
       data: what this process tells the others if it has no problem.
 
     Returns:
       The data of all processes.
-
-    Raises:
-      The problem of this process, or a StoreError with that of another.
     """
     own = json.dumps(in_words(problem)).encode() + b"\n" + data
     told = [each.split(b"\n", 1) for each in agreement.gather_bytes(own)]
@@ -49,11 +44,7 @@ def on_all(writers: Sequence[int], move: Callable[[], Result], what: str) -> Res
 
     Args:
       writers: indices of the processes. All call this function.
-      move: what this process does.
       what: what a process whose move fails could not do.
-
-    Raises:
-      The error of this process, or a StoreError with that of another.
     """
     problem: Exception | None = None
     result: Result
@@ -77,8 +68,6 @@ def raise_disagreement(
 
     Args:
       texts: for each process, its operation, its memory and its problem, as JSON.
-      writers: indices of the processes.
-      problem: the problem of this process.
     """
     told = [json.loads(text) for text in texts]
     absent = [text.startswith(opening.AbsentError.__name__) for *_, text in told]

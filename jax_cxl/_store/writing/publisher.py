@@ -131,7 +131,6 @@ class Publisher:
         """Begins to save a tree whose arrays come later, in the order of its leaves.
 
         Args:
-          version: as for `save`.
           describe: takes the indices of the processes that save, and returns the tree. Each array
             is replaced by its description, a `jax.ShapeDtypeStruct` with a sharding.
         """
@@ -316,7 +315,6 @@ class Publisher:
         """Claims the section for this job, on all processes or on none.
 
         Args:
-          together: what the processes have agreed on.
           problem: why this process cannot use the section.
         """
         problems.raise_first(together.writers, problem, "could not save")
@@ -432,7 +430,6 @@ class Publisher:
         """Returns what this process writes.
 
         Args:
-          flat: the tree, as this process describes it.
           description: the description that the processes have agreed on.
           own: position of this process among those that save.
         """

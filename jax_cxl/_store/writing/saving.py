@@ -291,8 +291,6 @@ class Selection:
         """Finds the parts and copies.
 
         Args:
-          flat: a tree.
-          placement: where each byte goes.
           writer: position of this process among those that save.
         """
         of_leaves = flat.description.leaves
@@ -313,7 +311,6 @@ class Selection:
         """Returns a batch of some leaves. It keeps their bytes as they are until they are written.
 
         Args:
-          arrays: the leaves, by their numbers.
           copy, owned: as for `shard_bytes.hold`.
         """
         numbers = sorted(arrays)

@@ -53,7 +53,6 @@ class DeviceBytes:
 
         Args:
           array: the array. Its values need not have been computed.
-          start: first byte.
           view: a view of the array. While it lives, a program to which the array is donated fails.
         """
         (device,) = array.devices()
@@ -132,9 +131,6 @@ def hold_sums(arrays: "Sequence[jax.Array]") -> list[HostBytes | DeviceSum]:
 
     Arrays with equal bytes have equal checksums if their devices are of the same kind. (CPUs and
     GPUs compute different checksums.)
-
-    Args:
-      arrays: JAX arrays, each on one device.
     """
     held: list[HostBytes | DeviceSum | None] = []
     on_gpu: dict[Any, list[int]] = {}

@@ -20,8 +20,6 @@ class Stream:
         """Begins with the first leaf.
 
         Args:
-          selection: what this process writes.
-          num_leaves: how many leaves the tree has.
           fail: tells the other processes that this process gives up.
         """
         self._selection, self._num_leaves, self._fail = selection, num_leaves, fail
@@ -38,9 +36,6 @@ class Stream:
           arrays: arrays by the numbers of their leaves. The first number follows the last one of
             the previous call. The values need not have been computed. Nobody may donate them
             afterwards.
-
-        Raises:
-          Exception: the error that has stopped the thread that saves.
         """
         numbers = sorted(arrays)
         expected = list(range(self._next, self._next + len(numbers)))

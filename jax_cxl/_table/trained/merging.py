@@ -14,12 +14,7 @@ _LEVELS = 64
 
 
 def local(x: object) -> np.ndarray:
-    """Returns the part of an array that this process has, in the order of its first dimension.
-
-    Raises:
-      ValueError: it is divided along another dimension.
-      TypeError: it has a mask.
-    """
+    """Returns the part of an array that this process has, in the order of its first dimension."""
     if not isinstance(x, jax.Array) or x.is_fully_addressable:
         sources.check_no_mask(x)
         return np.asarray(x)

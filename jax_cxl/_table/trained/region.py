@@ -114,9 +114,7 @@ class Plan:
         """Where the new rows that an owner has written for a column begin.
 
         Args:
-          number: number of the column.
           first: how many new rows the owners before this one have written.
-          owner: number of the owner.
         """
         before = _round_up(first * self.columns[number].row_bytes, _LINE) + owner * _LINE
         return self._offsets[2 + len(self.columns) + number] + before
@@ -133,11 +131,7 @@ class Plan:
 
     @classmethod
     def of(cls, rows: Source, state: dict[str, Source], step_rows: Any) -> Self:
-        """Returns the plan of a new table.
-
-        Raises:
-          TypeError, ValueError: an argument is wrong.
-        """
+        """Returns the plan of a new table."""
         most = arguments.whole("step_rows", step_rows)
         if most < 1:
             raise ValueError(f"step_rows={most} must be at least 1")
@@ -152,11 +146,7 @@ class Plan:
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Reads a description from the text that `to_text` returned.
-
-        Raises:
-          ValueError: the text is not a description.
-        """
+        """Reads a description from the text that `to_text` returned."""
         try:
             rows, columns, step_rows = json.loads(text)
             described = tuple(
@@ -216,11 +206,7 @@ class Region:
     """
 
     def __init__(self, section: Section, plan: Plan, start: int):
-        """Finds the memory.
-
-        Raises:
-          StoreError: the plan needs more memory than the section has.
-        """
+        """Finds the memory."""
         if start + plan.bytes > section.geometry.end:
             raise errors.StoreError(
                 f"the description of {section.text} is damaged: delete the table, and make it again"

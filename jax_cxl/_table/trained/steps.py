@@ -39,11 +39,7 @@ class Steps:
     """The steps of one job. The job has claimed the table until `close`."""
 
     def __init__(self, region: Region, columns: list[Column]):
-        """Claims the table, on all processes or on none, and completes a step of an earlier job.
-
-        Raises:
-          StoreError: another living job changes the table.
-        """
+        """Claims the table, on all processes or on none, and completes a step of an earlier job."""
         self._region, self._columns = region, columns
         self._writers = tuple(agreement.processes())
         self._own = self._writers.index(jax.process_index())
@@ -65,7 +61,6 @@ class Steps:
         Args:
           prepare: returns two arrays: the numbers of the rows that this process updates, as an
             int64 vector (-1: no row), and an update of the shape of a row for each number.
-          rule: computes new rows and state.
         """
         with agreement.topic(self._topic):
             return self._take(prepare, rule)

@@ -45,10 +45,8 @@ def collective(opcode: str, operands: list[int], results: list[int], ranks: int)
     """Returns the seconds of a collective of the pool.
 
     Args:
-      opcode: its opcode in XLA, such as "all-gather".
       operands: bytes of each operand of a rank.
       results: bytes of each result of a rank.
-      ranks: number of ranks of a group.
     """
     others = max(ranks - 1, 1)
     if opcode == "all-gather":

@@ -47,11 +47,6 @@ class Graph:
         """Reads a computation.
 
         Args:
-          module: the module.
-          computation: the computation.
-          sequence: the ids of its instructions in XLA's order.
-          collectives: its collectives that go through the pool.
-          estimates: how long instructions take.
           peaks: by the id of a called computation, the largest number of bytes that it uses: in
             XLA's order, and in its present order.
         """

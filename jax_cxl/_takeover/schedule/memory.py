@@ -73,9 +73,6 @@ class Memory:
         """Reads a computation.
 
         Args:
-          module: the module.
-          computation: the computation.
-          sequence: the ids of its instructions in XLA's order.
           collectives: ids of starts and dones of the pool, which never write into their operands.
         """
         self.module, self.computation = module, computation

@@ -32,8 +32,6 @@ def early(nodes: Sequence[Node], pairs: Sequence[Pair], limit: int) -> Clock | N
     """Returns an order that the model finds faster than XLA's, None if there is none.
 
     Args:
-      nodes: the instructions in XLA's order.
-      pairs: the collectives.
       limit: by how many bytes the peak memory may exceed the peak in XLA's order.
     """
     positions = range(len(nodes))

@@ -76,10 +76,6 @@ class Usage:
     def take(self, moves: Sequence[int], now: int) -> bool:
         """Adds the results of instructions that run earlier than in XLA's order, if there is room.
 
-        Args:
-          moves: the instructions.
-          now: the place at which they run.
-
         Returns:
           Whether there is room. If not, nothing was added.
         """
@@ -92,12 +88,7 @@ class Usage:
         return True
 
     def ended(self, order: Sequence[int], now: int) -> None:
-        """Adds the operands of collectives that ended later than in XLA's order, for the delay.
-
-        Args:
-          order: the instructions that have run.
-          now: the place at which the last of them ran.
-        """
+        """Adds the operands of collectives that ended later than in XLA's order, for the delay."""
         for position in order[self._seen :]:
             pair = self._pairs.get(position)
             if pair is not None and now > position:

@@ -24,7 +24,6 @@ def replace(jaxpr: Any, replaced: Callable[[Any, str], Any]) -> Any:
     """Returns a jaxpr with other equations in place of those that name values.
 
     Args:
-      jaxpr: the jaxpr.
       replaced: takes an equation that names a value, and the name, and returns the new equation. It
         is called in the order in which `named` yields.
     """
@@ -62,11 +61,7 @@ def _is_jaxpr(x: Any) -> bool:
 
 
 def bytes_of(aval: Any, sharding: jax.sharding.Sharding | None) -> int:
-    """Returns the bytes of a value on each device.
-
-    Raises:
-      TypeError: elements of its dtype do not take whole bytes.
-    """
+    """Returns the bytes of a value on each device."""
     if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
         raise TypeError(
             f"an array of {aval.dtype} cannot be offloaded: name its key data (jax.random.key_data)"

@@ -133,9 +133,6 @@ class _Offloaded:
 
         Returns:
           A function that marks the named values, and the structure of its results.
-
-        Raises:
-          ValueError: the function does not name one of the values.
         """
         closed, out = jax.make_jaxpr(f, return_shape=True)(*flat)
         found = [each for each in named_values.named(closed.jaxpr) if each[0] in self.shardings]

@@ -34,7 +34,6 @@ class Ring:
         """Describes a ring.
 
         Args:
-          devices: the memory of the store.
           needed: bytes for each device.
           what: what needs the bytes, for messages.
         """
@@ -47,12 +46,7 @@ class Ring:
         self._lock = threading.Lock()
 
     def use(self, platform: platforms.Platform) -> None:
-        """Takes memory of the store for the devices of a platform, if that has not been done.
-
-        Raises:
-          PoolTooSmallError: the store has not enough memory. The message says how much is needed.
-          StoreError: GPUs cannot use the memory.
-        """
+        """Takes memory of the store for the devices of a platform, if that has not been done."""
         with self._lock:  # Threads may lower programs at the same time.
             if platform.name not in self._of_platforms:
                 self._of_platforms[platform.name] = self._take(platform)

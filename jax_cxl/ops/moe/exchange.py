@@ -131,9 +131,7 @@ def add(y: Any, weights: Any, handle: MoeHandle) -> Any:
     once, to the dtype of y.
 
     Args:
-      y: (rows, D): the experts' results.
       weights: (assignments of all ranks,), or None for ones.
-      handle: the handle of the dispatch.
     """
     wide = dtypes.accumulator(y.dtype)
     by_row = None if weights is None else take_alone(weights, handle.assignment).astype(wide)

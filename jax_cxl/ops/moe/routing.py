@@ -28,8 +28,6 @@ def route(
 
     Args:
       experts: (T, k), int32: the choices of this rank's tokens.
-      axes: the axes whose ranks hold the experts.
-      num_experts: experts of all ranks.
       capacity: rows of an expert, or None for rows without gaps.
       max_rows: rows of a rank without gaps; None for as many as there can be.
     """
