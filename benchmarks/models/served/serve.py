@@ -5,10 +5,11 @@
 The trainer publishes versions of a Llama of random bf16 weights. The server, transformers' Llama on
 the same GPU, generates, and takes each version between two tokens. It never imports JAX. All bits
 are checked against a computation of their own in PyTorch, and the logits against a forward pass in
-JAX. Every second version is read with `non_blocking`: then the computation of the next token is
-enqueued while the weights are copied. `link` is the bare copy of the same bytes from pinned memory,
-without checks, and `link_from_store` from the memory of the store. For comparison
-the weights also go through safetensors, and torch.save and torch.load, in /dev/shm.
+JAX, those of small models also with both in float32. Every second version is read with
+`non_blocking`: then the computation of the next token is enqueued while the weights are copied.
+`pause` is for how long the GPU computes nothing because of a read. `link` is the bare copy of the
+same bytes from pinned memory, without checks, and `link_from_store` from the memory of the store.
+For comparison the weights also go through safetensors, and torch.save and torch.load, in /dev/shm.
 
 Each line of the output is a JSON object, printed as soon as it is known, so that a run that is cut
 short still gives figures. Times are seconds of one clock. On a machine without a GPU the processes

@@ -1,5 +1,6 @@
 """The server of serve.py, in PyTorch. It does not import JAX."""
 
+import copy
 import gc
 import itertools
 import statistics
@@ -15,11 +16,18 @@ from jax_cxl._store.reading import into_gpus
 
 
 class _Generation:
-    """Generates one token after the other, and keeps the time at which each was there."""
+    """Generates one token after the other.
+
+    Attributes:
+      times: when each token was there.
+      gaps: for how long the device had computed nothing when the computation of each token began.
+    """
 
     def __init__(self, model, device: str):
         self._model, self._device = model, device
         self.times: list[float] = []
+        self.gaps: list[float] = []
+        self._begun = self._ended = self._mark()
         self._begin()
 
     def _begin(self) -> None:
@@ -35,14 +43,27 @@ class _Generation:
         """Enqueues the computation of a token."""
         if len(self.times) % 256 == 255:
             self._begin()
+        self._before, self._begun = self._ended, self._mark()
         out = self._model(self._tokens, past_key_values=self._cache, use_cache=True)
         self._cache = out.past_key_values
         self._tokens = out.logits[:, -1:].argmax(-1)
+        self._ended = self._mark()
 
     def end(self) -> None:
         """Waits for the token."""
         self._tokens.item()
         self.times.append(time.monotonic())
+        before, begun = self._before, self._begun
+        gap = begun - before if self._device == "cpu" else before.elapsed_time(begun) / 1e3
+        self.gaps.append(gap)
+
+    def _mark(self):
+        """Returns the time at which the device comes to this place."""
+        if self._device == "cpu":
+            return time.monotonic()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
 
 
 class _Phases:
@@ -88,13 +109,15 @@ class _Phases:
         return self._events[0].elapsed_time(self._events[1]) / 1e3
 
 
-def _relative(model, size: llama.Size, device: str, expected: list[float]) -> tuple[float, bool]:
-    """Compares logits with JAX's; also returns whether both have the same most likely token."""
+def _relative(model, size: llama.Size, device: str, dtype, expected: list[float]) -> float:
+    """Compares logits, computed in a dtype, with JAX's."""
     tokens = torch.arange(5, 37, device=device)[None] % size.vocab_size
+    if dtype != model.dtype:
+        model = copy.deepcopy(model).to(dtype)
     with torch.inference_mode():
         own = model(tokens).logits[0, -1].double().cpu()
     other = torch.tensor(expected, dtype=torch.float64)
-    return float((own - other).norm() / other.norm()), bool(own.argmax() == other.argmax())
+    return float((own - other).norm() / other.norm())
 
 
 def _serve(board: Board, name: str, size: llama.Size, model, device: str) -> None:
@@ -131,8 +154,12 @@ def _serve(board: Board, name: str, size: llama.Size, model, device: str) -> Non
             generation.step()
         steps = generation.times[start - 1 :]
         token = statistics.median(b - a for a, b in itertools.pairwise(steps))
+        gap = statistics.median(generation.gaps[start:])
         published = board.get(f"{name}.{version}.published")
-        error, same = _relative(model, size, device, published["logits"])
+        errors = {
+            dtype: _relative(model, size, device, getattr(torch, dtype), logits)
+            for dtype, logits in published["logits"].items()
+        }
         say(
             "version",
             size=name,
@@ -147,10 +174,10 @@ def _serve(board: Board, name: str, size: llama.Size, model, device: str) -> Non
             copied=phases.copied(),
             phases={k: round(v, 5) for k, v in phases.seconds.items()},
             first=first - begin,
-            pause=first - before - token,
+            pause=generation.gaps[start - 1] - gap,
+            gap=gap,
             token=token,
-            logits_relative_error=error,
-            same_token=same,
+            logits_relative_error=errors,
         )
         board.put(f"{name}.{version}.taken")
     say("server", size=name, imported_jax="jax" in sys.modules, bytes=size.nbytes())

@@ -23,7 +23,13 @@ def _publish(board: Board, name: str, size: llama.Size) -> None:
     with jax_cxl.Store(f"file:{board.store(name)}?size={nbytes}") as store:
         for version in range(board.versions):
             weights = jax.block_until_ready(llama.jax_weights(size, version))
-            logits = np.asarray(llama.jax_logits(size, weights, tokens)).tolist()
+            logits = {"bfloat16": np.asarray(llama.jax_logits(size, weights, tokens)).tolist()}
+            if not version and size.nbytes() < 2 << 30:  # All weights in float32 fit too.
+                wide = {key: x.astype(np.float32) for key, x in weights.items()}
+                with jax.default_matmul_precision("highest"):
+                    found = llama.jax_logits(size, wide, tokens)
+                logits["float32"] = np.asarray(found).tolist()
+                del wide
             say("trainer", size=name, computed=version)
             begin = time.monotonic()
             store.publish("policy", weights, version=version)
