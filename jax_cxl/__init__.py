@@ -1,6 +1,6 @@
-"""JAX collectives whose transport is a shared CXL memory pool.
+"""Collectives and shared arrays for JAX through memory that all processes map.
 
-Use them in place of the collectives of `jax.lax`, inside `jax.jit` and `jax.shard_map`:
+Use the collectives in place of those of `jax.lax`, inside `jax.jit` and `jax.shard_map`:
 
     import jax_cxl
 

@@ -31,7 +31,7 @@ def _help() -> str:
     return f"""\
 usage: jax_cxl [--version] COMMAND ...
 
-JAX collectives through a shared CXL memory pool.
+Collectives and shared arrays for JAX through memory that all processes map.
 
 commands:
 {commands}
