@@ -29,16 +29,18 @@ class _Stream:
 
 class _Event:
     def __init__(self, gpu):
-        self._gpu, self.recorded, self.waited = gpu, False, False
+        self._gpu, self._after, self.waited = gpu, None, False
 
     def record(self, stream):
         assert stream.waits_for
-        self.recorded = True
+        self._after = len(self._gpu.enqueued)
+
+    def query(self):
+        return self._gpu.ended >= self._after
 
     def synchronize(self):
-        assert self.recorded
         self.waited = True
-        self._gpu.run()
+        self._gpu.run(self._after)
 
 
 class Gpu:
@@ -48,7 +50,8 @@ class Gpu:
       copied: bytes that went to tensors.
       registered: pieces of memory that CUDA has registered.
       fails: the error that a registration returns.
-      enqueued: copies that have not been made.
+      enqueued: all copies.
+      ended: how many of them have been made.
       current: the program's stream.
     """
 
@@ -58,12 +61,14 @@ class Gpu:
         self.fails = 0
         self.events = []
         self.enqueued = []
+        self.ended = 0
         self.current = _Stream(self)
 
-    def run(self):
+    def run(self, until=None):
         with torch.inference_mode():
-            while self.enqueued:
-                self.enqueued.pop(0)()
+            for copy in self.enqueued[self.ended : until]:
+                copy()
+                self.ended += 1
 
     def Stream(self, device):
         del device

@@ -5,6 +5,7 @@ compute the checksums of what has been copied. The host checks blocks of which a
 part, and all blocks if there is no CUDA module.
 """
 
+import collections
 import functools
 import itertools
 from collections.abc import Sequence
@@ -58,13 +59,17 @@ class _Group:
         addresses = np.arange(len(blocks), dtype=np.int64) * layout.BLOCK_BYTES + first
         self._copied.append((writer, np.array(blocks), addresses))
 
-    def check(self, reader: Reader, sums: Any) -> None:
-        """Waits for the copies, lets the GPU compute their checksums, and compares these."""
-        self.end.synchronize()
-        if not self._copied:
-            return
-        addresses = np.concatenate([at for _, _, at in self._copied]).tolist()
-        (values,) = sums.checksums([(self._gpu.index, addresses)], layout.BLOCK_BYTES)
+    @property
+    def is_empty(self) -> bool:
+        """Whether the GPU has nothing to check."""
+        return not self._copied
+
+    def of_gpu(self) -> tuple[int, list[int]]:
+        """Returns the GPU, and the addresses of all blocks."""
+        return self._gpu.index, np.concatenate([at for _, _, at in self._copied]).tolist()
+
+    def compare(self, reader: Reader, values: Sequence[int]) -> None:
+        """Compares checksums of all blocks with those of a version."""
         found = np.array(values, np.uint64)
         for writer, blocks, _ in self._copied:
             wrong = blocks[found[: len(blocks)] != reader.table(writer)[blocks]]
@@ -105,8 +110,7 @@ class Copies:
         try:
             # Threads of the host check the memory while the copy engines read it.
             checks = [reader.checks_of(of, sorted(some)) for of, some in self._on_host.items()]
-            for group in self._groups:
-                group.check(reader, self._sums)
+            self._compare(reader)
             for _ in itertools.chain.from_iterable(checks):
                 pass  # Raises the error of a thread.
         finally:
@@ -118,6 +122,19 @@ class Copies:
                     f"{section.text_of(records[0].version)} was overwritten while it was read,"
                     " because this process was stopped for a time: read again"
                 )
+
+    def _compare(self, reader: Reader) -> None:
+        """Lets the GPUs compute checksums of groups whose copies have ended, and compares them."""
+        waiting = collections.deque(group for group in self._groups if not group.is_empty)
+        while waiting:
+            waiting[0].end.synchronize()
+            ended = [waiting.popleft()]
+            while waiting and waiting[0].end.query():
+                ended.append(waiting.popleft())
+            wanted = [group.of_gpu() for group in ended]
+            checksums = self._sums.checksums(wanted, layout.BLOCK_BYTES)
+            for group, values in zip(ended, checksums, strict=True):
+                group.compare(reader, values)
 
     def add(self, part: place.Part, blocks: range, group: _Group, address: int) -> None:
         """Notes that consecutive blocks of a part are copied to a tensor at an address."""

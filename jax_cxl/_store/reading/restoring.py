@@ -7,7 +7,7 @@ import math
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -284,7 +284,7 @@ class Reader:
         """Bytes of all arrays."""
         return sum(leaf.stored_bytes for leaf in self.leaves.values() if leaf.dtype)
 
-    def check_blocks(self, writer: int, blocks: Iterable[int]) -> None:
+    def check_blocks(self, writer: int, blocks: Sequence[int]) -> None:
         """Checks blocks that a view uses in place, and makes them visible to this host.
 
         Raises:
@@ -294,14 +294,17 @@ class Reader:
         for _ in self.checks_of(writer, blocks):
             pass  # Raises the error of a thread.
 
-    def checks_of(self, writer: int, blocks: Iterable[int]) -> Iterator[None]:
+    def checks_of(self, writer: int, blocks: Sequence[int]) -> Iterator[None]:
         """Starts what `check_blocks` does. The result ends with the last check."""
         table, own = self.table(writer), self.stripes[writer]
 
-        def check(block: int) -> None:
-            own.check(block, int(table[block]), own.read(block))
+        def check(some: Sequence[int]) -> None:
+            scratch = np.empty(layout.BLOCK_BYTES, np.uint8)
+            for block in some:
+                own.section.devices.read_into(*own.place(block), scratch)
+                own.check(block, int(table[block]), scratch)
 
-        return _threads().map(check, blocks)
+        return _threads().map(check, (blocks[at : at + _RUN] for at in range(0, len(blocks), _RUN)))
 
     def _read_shard(
         self,
