@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <sstream>
@@ -30,6 +31,7 @@ constexpr int kMostRanks = 1 << 16;
 // A connection that says nothing must not delay the others for longer.
 constexpr double kHelloTime = 5;
 constexpr double kConnectTime = 20;
+constexpr double kCancelPoll = 0.05;
 
 // What a rank sends first.
 struct Hello {
@@ -51,13 +53,17 @@ void LimitWaits(int fd, double seconds) {
 }
 
 // These return false at the end of the connection, and after the limit of
-// waits (errno is EAGAIN).
-bool Receive(int fd, void* data, size_t bytes) {
+// waits (errno is EAGAIN), unless `waits_on` returns true.
+bool Receive(
+    int fd, void* data, size_t bytes,
+    const std::function<bool()>& waits_on = [] { return false; }) {
   for (size_t done = 0; done < bytes;) {
     const ssize_t got =
         recv(fd, static_cast<std::byte*>(data) + done, bytes - done, 0);
     if (got == 0) errno = ECONNRESET;
-    if (got == 0 || (got < 0 && errno != EINTR)) return false;
+    if (got == 0) return false;
+    if (got < 0 && errno != EINTR && !(errno == EAGAIN && waits_on()))
+      return false;
     if (got > 0) done += got;
   }
   return true;
@@ -183,9 +189,9 @@ BootstrapAddress OwnBootstrap(const std::string& interfaces) {
   return address;
 }
 
-Result<std::unique_ptr<Bootstrap>> Bootstrap::Join(const PoolToken& token,
-                                                   int rank, int size,
-                                                   double timeout_s) {
+Result<std::unique_ptr<Bootstrap>> Bootstrap::Join(
+    const PoolToken& token, int rank, int size, double timeout_s,
+    const std::atomic<bool>& cancel) {
   UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address = {};
   address.sin_family = AF_INET;
@@ -205,19 +211,29 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::Join(const PoolToken& token,
                  "; check that it still runs, or choose a network in "
                  "NCCL_SOCKET_IFNAME");
   }
-  LimitWaits(fd.get(), timeout_s);
+  LimitWaits(fd.get(), kCancelPoll);
   return std::unique_ptr<Bootstrap>(
-      new Bootstrap(std::move(fd), size, timeout_s));
+      new Bootstrap(std::move(fd), size, timeout_s, cancel));
 }
 
 Result<std::vector<std::byte>> Bootstrap::AllGather(
     std::span<const std::byte> block) {
   const auto bytes = static_cast<uint32_t>(block.size());
   std::vector<std::byte> all(block.size() * size_);
+  const auto start = std::chrono::steady_clock::now();
+  const auto waits_on = [&] {
+    const std::chrono::duration<double> waited =
+        std::chrono::steady_clock::now() - start;
+    return !cancel_ && waited.count() < timeout_s_;
+  };
   if (Send(fd_.get(), &bytes, sizeof(bytes)) &&
       Send(fd_.get(), block.data(), bytes) &&
-      Receive(fd_.get(), all.data(), all.size()))
+      Receive(fd_.get(), all.data(), all.size(), waits_on))
     return all;
+  if (cancel_)
+    return Error(
+        Code::kFailedPrecondition,
+        "the communicator was aborted while its ranks met; make a new one");
   if (errno == EAGAIN)
     return Error(Code::kDeadlineExceeded, "not all of the ", size_,
                  " ranks of the communicator joined within ", timeout_s_,

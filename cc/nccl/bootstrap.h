@@ -1,6 +1,7 @@
 #ifndef JAX_CXL_NCCL_BOOTSTRAP_H_
 #define JAX_CXL_NCCL_BOOTSTRAP_H_
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -28,10 +29,11 @@ bool AllowsInterface(const std::string& interfaces, const std::string& name);
 // One rank's connection with the others.
 class Bootstrap {
  public:
-  // Connects with the server that `token` names.
-  static Result<std::unique_ptr<Bootstrap>> Join(const PoolToken& token,
-                                                 int rank, int size,
-                                                 double timeout_s);
+  // Connects with the server that `token` names. Waits end once `cancel`, which
+  // has to outlive the connection, is true.
+  static Result<std::unique_ptr<Bootstrap>> Join(
+      const PoolToken& token, int rank, int size, double timeout_s,
+      const std::atomic<bool>& cancel);
 
   // Returns the blocks of all ranks, in their order. Every rank gives a block
   // of the same size. Waits until all ranks have called this.
@@ -44,12 +46,17 @@ class Bootstrap {
   bool agreed_to_fail() const { return agreed_to_fail_; }
 
  private:
-  Bootstrap(pool::UniqueFd fd, int size, double timeout_s)
-      : fd_(std::move(fd)), size_(size), timeout_s_(timeout_s) {}
+  Bootstrap(pool::UniqueFd fd, int size, double timeout_s,
+            const std::atomic<bool>& cancel)
+      : fd_(std::move(fd)),
+        size_(size),
+        timeout_s_(timeout_s),
+        cancel_(cancel) {}
 
   pool::UniqueFd fd_;
   int size_;
   double timeout_s_;
+  const std::atomic<bool>& cancel_;
   bool agreed_to_fail_ = false;
 };
 

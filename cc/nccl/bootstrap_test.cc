@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -27,6 +28,7 @@ namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr double kTime = 60;
+std::atomic<bool> cancel = false;
 
 PoolToken NewToken() {
   PoolToken token = *RandomPoolToken();
@@ -36,7 +38,7 @@ PoolToken NewToken() {
 
 std::unique_ptr<Bootstrap> Join(const PoolToken& token, int rank, int size,
                                 double timeout_s = kTime) {
-  auto joined = Bootstrap::Join(token, rank, size, timeout_s);
+  auto joined = Bootstrap::Join(token, rank, size, timeout_s, cancel);
   EXPECT_TRUE(joined.ok()) << joined.status().message();
   return joined.ok() ? *std::move(joined) : nullptr;
 }
@@ -95,10 +97,21 @@ TEST(BootstrapTest, ARankThatIsMissingOrEnds) {
   });
 }
 
+TEST(BootstrapTest, AnAbortEndsTheWait) {
+  const auto early = Join(NewToken(), 0, 2);
+  std::thread aborting([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    cancel = true;
+  });
+  EXPECT_EQ(early->Agree(OkStatus()).code(), Code::kFailedPrecondition);
+  aborting.join();
+  cancel = false;
+}
+
 TEST(BootstrapTest, AServerThatHasEnded) {
   PoolToken token = NewToken();
   token.bootstrap.port = 1 << 8;  // port 1
-  const auto joined = Bootstrap::Join(token, 0, 2, kTime);
+  const auto joined = Bootstrap::Join(token, 0, 2, kTime, cancel);
   EXPECT_EQ(joined.status().code(), Code::kPeerLost);
 }
 
@@ -147,13 +160,12 @@ std::optional<int> InContainer(int namespaces, const char* shm,
 
 // One rank meets the others. Returns the bytes that it may use, or 0 and why.
 uint64_t Meet(const PoolToken& token, int rank, int size, std::string* why) {
-  static const std::atomic<bool> never = false;
   Settings settings;
   settings.hosts = Hosts::kAll;
   settings.timeout_s = kTime;
   const auto bootstrap = Join(token, rank, size);
   const auto job =
-      Job::Meet(token, rank, size, 0, settings, never, bootstrap.get());
+      Job::Meet(token, rank, size, 0, settings, cancel, bootstrap.get());
   if (!job.ok()) {
     *why = (bootstrap->agreed_to_fail() ? "" : "not agreed: ") +
            job.status().message();

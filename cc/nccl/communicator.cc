@@ -50,6 +50,10 @@ Communicator::Communicator(const PoolToken& token, int rank, int size,
 Communicator::~Communicator() {
   if (opening_) aborted_ = true;
   if (opener_.joinable()) opener_.join();
+  Close();
+}
+
+void Communicator::Close() {
   {
     Watched& watched = TheWatched();
     std::lock_guard lock(watched.mutex);
@@ -62,30 +66,17 @@ Communicator::~Communicator() {
   job_.reset();
 }
 
-Status Communicator::Open() {
-  return Open(
-      Job::Meet(token_, rank_, size_, ordinal_, TheSettings(), aborted_));
-}
-
 Status Communicator::OpenIn(std::unique_ptr<Job> job) {
-  return Open(std::move(job));
-}
-
-Status Communicator::Open(Result<std::unique_ptr<Job>> met) {
-  Status status = met.status();
-  if (met.ok()) {
-    job_ = *std::move(met);
-    Result<std::unique_ptr<Device>> made = make_device_(job_.get(), aborted_);
-    status = made.status();
-    if (made.ok()) {
-      device_ = *std::move(made);
-      StartWatching();
-    } else {
-      job_->peers()->GiveUp(rank_, status);
-    }
+  job_ = std::move(job);
+  Result<std::unique_ptr<Device>> made = make_device_(job_.get(), aborted_);
+  if (made.ok()) {
+    device_ = *std::move(made);
+    StartWatching();
+  } else {
+    job_->peers()->GiveUp(rank_, made.status());
   }
-  SetStatus(status);
-  return status;
+  SetStatus(made.status());
+  return made.status();
 }
 
 void Communicator::OpenLater(std::function<Status()> open) {

@@ -41,10 +41,10 @@ class Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  // Meets the other ranks. Blocks.
-  Status Open();
   // Opens the communicator in the pool in which this rank has met the others.
   Status OpenIn(std::unique_ptr<Job> job);
+  // Frees what OpenIn made.
+  void Close();
   // Starts `open` on a thread of the communicator. Until it has ended, the
   // communicator is in progress.
   void OpenLater(std::function<Status()> open);
@@ -52,6 +52,13 @@ class Communicator {
   // OK, or why the communicator can no longer be used.
   Status status() const;
   bool in_progress() const { return opening_; }
+  // True once the program has aborted the communicator.
+  const std::atomic<bool>& aborted() const { return aborted_; }
+
+  // The real library's communicator, if the program has a handle of this one
+  // and its ranks could not use a pool; otherwise null.
+  void* real() const { return real_; }
+  void Become(void* real) { real_ = real; }
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -81,7 +88,6 @@ class Communicator {
   void StopWatching();
 
  private:
-  Status Open(Result<std::unique_ptr<Job>> met);
   void StartWatching();
   void Watch();
   void SetStatus(const Status& status);
@@ -102,6 +108,7 @@ class Communicator {
 
   std::atomic<bool> opening_{false};
   std::atomic<bool> aborted_{false};
+  std::atomic<void*> real_{nullptr};
   std::thread opener_;
 
   mutable std::mutex status_mutex_;

@@ -20,6 +20,7 @@
 #include "cc/nccl/communicator.h"
 #include "cc/nccl/interface/abi.h"
 #include "cc/nccl/interface/results.h"
+#include "cc/nccl/interface/settings.h"
 #include "cc/nccl/job.h"
 #include "cc/testing/nccl/model_device.h"
 
@@ -44,6 +45,14 @@ class LonelyDevice final : public ModelDevice {
   inline static std::atomic<bool> waits = false;
 };
 
+Status Open(Communicator* communicator) {
+  auto job = Job::Meet(communicator->token(), communicator->rank(),
+                       communicator->size(), communicator->ordinal(),
+                       TheSettings(), communicator->aborted());
+  CXL_RETURN_IF_ERROR(job.status());
+  return communicator->OpenIn(*std::move(job));
+}
+
 // Ranks of one communicator, all in this process.
 std::vector<std::unique_ptr<Communicator>> MakeRanks(
     int size, const MakeDevice& make_device = MakeModel) {
@@ -55,7 +64,7 @@ std::vector<std::unique_ptr<Communicator>> MakeRanks(
     ranks.push_back(std::make_unique<Communicator>(token, rank, size, 0, true,
                                                    make_device));
     EXPECT_TRUE(
-        group.AddOpening([raw = ranks.back().get()] { return raw->Open(); })
+        group.AddOpening([raw = ranks.back().get()] { return Open(raw); })
             .ok());
   }
   const Status status = group.End();
@@ -247,7 +256,7 @@ TEST(CommunicatorTest, WithoutBlocking) {
   Communicator zero(token, 0, 2, 0, false, MakeModel);
   Communicator one(token, 1, 2, 0, false, MakeModel);
   Group group;
-  zero.OpenLater([&] { return zero.Open(); });
+  zero.OpenLater([&] { return Open(&zero); });
   EXPECT_TRUE(zero.in_progress());
   float value = 1;
   EXPECT_EQ(group
@@ -255,7 +264,7 @@ TEST(CommunicatorTest, WithoutBlocking) {
                              kSum, 0, nullptr})
                 .code(),
             Code::kInvalidArgument);
-  one.OpenLater([&] { return one.Open(); });
+  one.OpenLater([&] { return Open(&one); });
   for (Communicator* rank : {&zero, &one}) {
     while (rank->in_progress())
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -279,7 +288,7 @@ TEST(CommunicatorTest, RanksThatRemainAgreeOnATokenWithoutTheOthers) {
 
 TEST(CommunicatorTest, AbortWhileTheRanksMeet) {
   Communicator zero(*RandomPoolToken(), 0, 2, 0, false, MakeModel);
-  zero.OpenLater([&] { return zero.Open(); });
+  zero.OpenLater([&] { return Open(&zero); });
   zero.Abort();
   EXPECT_EQ(zero.status().code(), Code::kFailedPrecondition);
 }

@@ -242,19 +242,23 @@ JAX_CXL_NCCL_API int ncclCommFinalize(void* communicator) {
 }
 
 JAX_CXL_NCCL_API int ncclCommDestroy(void* communicator) {
+  void* const given = communicator;
   if (Communicator* ours = Ours(communicator)) {
     Delete(ours);
     return kSuccess;
   }
+  if (given != communicator) delete static_cast<Communicator*>(given);
   return JAX_CXL_NCCL_FORWARD("ncclCommDestroy", communicator);
 }
 
 JAX_CXL_NCCL_API int ncclCommAbort(void* communicator) {
+  void* const given = communicator;
   if (Communicator* ours = Ours(communicator)) {
     ours->Abort();
     Delete(ours);
     return kSuccess;
   }
+  if (given != communicator) delete static_cast<Communicator*>(given);
   return JAX_CXL_NCCL_FORWARD("ncclCommAbort", communicator);
 }
 

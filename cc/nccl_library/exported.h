@@ -20,13 +20,16 @@ namespace jax_cxl::nccl {
 
 #define JAX_CXL_NCCL_API extern "C" __attribute__((visibility("default")))
 
-// Returns the communicator if it goes through the pool, and null if it is the
-// real library's.
-inline Communicator* Ours(void* communicator) {
-  return communicator != nullptr && *static_cast<const uint64_t*>(
-                                        communicator) == kCommunicatorMagic
-             ? static_cast<Communicator*>(communicator)
-             : nullptr;
+// Returns the communicator if it goes through the pool. Otherwise returns null,
+// and `communicator` is then the real library's.
+inline Communicator* Ours(void*& communicator) {
+  if (communicator == nullptr ||
+      *static_cast<const uint64_t*>(communicator) != kCommunicatorMagic)
+    return nullptr;
+  auto* ours = static_cast<Communicator*>(communicator);
+  if (ours->real() == nullptr) return ours;
+  communicator = ours->real();
+  return nullptr;
 }
 
 // If the thread is in a group, opens a group of the real library too. Call this

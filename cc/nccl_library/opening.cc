@@ -33,12 +33,6 @@ void Inform(const Opening& opening, const std::string& where,
                  PoolName(opening.token).c_str(), opening.size, where.c_str());
 }
 
-void InformOfPool(const Opening& opening, Communicator* communicator) {
-  Inform(opening, "through a pool, " +
-                      pool::FormatBytes(communicator->job()->rank_bytes()) +
-                      " a rank");
-}
-
 int FindCuda(dl_phdr_info* object, size_t, void* found) {
   const std::string_view name = object->dlpi_name;
   if (name.find("libcuda.so") != name.npos) *static_cast<bool*>(found) = true;
@@ -95,6 +89,47 @@ Status OpenReal(const Opening& opening, Met* met, const std::string& why,
   return StatusOfReal(result, "ncclCommInitRank");
 }
 
+// Opens the communicator in the pool in which its ranks meet, or makes it
+// become one of the real library.
+Status MeetAndOpen(const Opening& opening, Communicator* communicator) {
+  const Settings& settings = TheSettings();
+  std::unique_ptr<Bootstrap> bootstrap;
+  if (opening.token.bootstrap.port != 0) {
+    CXL_ASSIGN_OR_RETURN(
+        bootstrap,
+        Bootstrap::Join(opening.token, opening.rank, opening.size,
+                        settings.timeout_s, communicator->aborted()));
+  }
+  Result<std::unique_ptr<Job>> job =
+      Job::Meet(opening.token, opening.rank, opening.size, opening.ordinal,
+                settings, communicator->aborted(), bootstrap.get());
+  Status status = job.status();
+  void* real = nullptr;
+  Opening of_real = opening;
+  of_real.communicator = &real;
+  if (job.ok() && settings.hosts != Hosts::kAll && (*job)->on_one_host()) {
+    status = OpenReal(of_real, job->get(),
+                      "because its ranks are on one host (JAX_CXL_NCCL_HOSTS)");
+  } else {
+    if (job.ok()) {
+      status = communicator->OpenIn(*std::move(job));
+      if (bootstrap != nullptr) status = bootstrap->Agree(status);
+    }
+    if (status.ok()) {
+      Inform(opening, "through a pool, " +
+                          pool::FormatBytes(communicator->job()->rank_bytes()) +
+                          " a rank");
+    } else if (bootstrap != nullptr && bootstrap->agreed_to_fail()) {
+      communicator->Close();
+      status = OpenReal(of_real, bootstrap.get(),
+                        "because it cannot use a pool: " + status.message(),
+                        /*always=*/true);
+    }
+  }
+  communicator->Become(real);
+  return status;
+}
+
 }  // namespace
 
 Config ConfigForReal(const Config& config) {
@@ -146,52 +181,28 @@ void Announce(int rank) {
 
 Status Open(const Opening& opening) {
   const Settings& settings = TheSettings();
-  const auto& [token, rank, size, ordinal, config, made] = opening;
-  *made = nullptr;
-  if (size == 1 && settings.hosts != Hosts::kAll)
+  *opening.communicator = nullptr;
+  if (opening.size == 1 && settings.hosts != Hosts::kAll)
     return OpenReal<Job>(opening, nullptr, "because it has one rank");
   auto communicator = std::make_unique<Communicator>(
-      token, rank, size, ordinal, config.blocking(),
+      opening.token, opening.rank, opening.size, opening.ordinal,
+      opening.config.blocking(),
       [ordinal = opening.ordinal, &settings](Job* met,
                                              const std::atomic<bool>& cancel) {
         return CudaDevice::Make(met, ordinal, settings, cancel);
       });
   Communicator* const raw = communicator.get();
   if (settings.hosts == Hosts::kAll && !raw->blocking()) {
-    raw->OpenLater([raw, opening]() -> Status {
-      CXL_RETURN_IF_ERROR(raw->Open());
-      InformOfPool(opening, raw);
+    raw->OpenLater([raw, opening] { return MeetAndOpen(opening, raw); });
+  } else {
+    CXL_RETURN_IF_ERROR(MeetAndOpen(opening, raw));
+    if (raw->real() != nullptr) {
+      *opening.communicator = raw->real();
       return OkStatus();
-    });
-    *made = communicator.release();
-    return OkStatus();
+    }
   }
-  std::unique_ptr<Bootstrap> bootstrap;
-  if (token.bootstrap.port != 0) {
-    CXL_ASSIGN_OR_RETURN(
-        bootstrap, Bootstrap::Join(token, rank, size, settings.timeout_s));
-  }
-  static const std::atomic<bool> never = false;
-  Result<std::unique_ptr<Job>> job =
-      Job::Meet(token, rank, size, ordinal, settings, never, bootstrap.get());
-  Status status = job.status();
-  if (job.ok()) {
-    if (settings.hosts != Hosts::kAll && (*job)->on_one_host())
-      return OpenReal(opening, job->get(),
-                      "because its ranks are on one host (JAX_CXL_NCCL_HOSTS)");
-    status = raw->OpenIn(*std::move(job));
-    if (bootstrap != nullptr) status = bootstrap->Agree(status);
-  }
-  if (status.ok()) {
-    InformOfPool(opening, raw);
-    *made = communicator.release();
-    return OkStatus();
-  }
-  if (bootstrap == nullptr || !bootstrap->agreed_to_fail()) return status;
-  communicator.reset();
-  return OpenReal(opening, bootstrap.get(),
-                  "because it cannot use a pool: " + status.message(),
-                  /*always=*/true);
+  *opening.communicator = communicator.release();
+  return OkStatus();
 }
 
 }  // namespace jax_cxl::nccl

@@ -32,9 +32,8 @@ Config ConfigForReal(const Config& config);
 
 // Makes a communicator whose ranks meet in the pool. If all of them are on one
 // host, or if one of them cannot use the pool, makes a communicator of the real
-// library instead. Except for a nonblocking one with Hosts::kAll, it blocks
-// until the communicator is open, even if the program asks for one that never
-// blocks: which library makes it is known only when the ranks have met.
+// library instead. Except with Hosts::kAll, it blocks until the communicator is
+// open, even if the program asks for one that never blocks.
 Status Open(const Opening& opening);
 
 // Prints once where collectives go, and why.
