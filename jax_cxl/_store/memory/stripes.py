@@ -69,10 +69,10 @@ class Stripes:
         """Writes the parity of a row."""
         self.section.write(self.parity_device(row), self.offset(row), data)
 
-    def read(self, block: int) -> np.ndarray:
-        """Returns a private copy of a block, unchecked."""
+    def read(self, block: int, size: int = layout.BLOCK_BYTES) -> np.ndarray:
+        """Returns a private copy of the first bytes of a block, unchecked."""
         device, offset = self.place(block)
-        return self.section.devices.read(device, offset, layout.BLOCK_BYTES)
+        return self.section.devices.read(device, offset, size)
 
     def rebuild(self, block: int) -> np.ndarray:
         """Returns a block, computed from the other blocks of its row."""
@@ -122,14 +122,15 @@ class Stripes:
 
     def read_range(self, first: int, size: int, expected: int, what: str) -> np.ndarray:
         """Returns `size` bytes from the start of block `first`, if their checksum is `expected`."""
-        count = layout.blocks(size)
+        last, rest = divmod(size, layout.BLOCK_BYTES)
+        sizes = [layout.BLOCK_BYTES] * last + [rest] * (rest > 0)
         lost: list[int | None] = [None]
         if self.section.geometry.parity:
             lost += range(self.section.geometry.num_devices)
         for device in lost:
             parts = [
-                self.rebuild(block) if self.place(block)[0] == device else self.read(block)
-                for block in range(first, first + count)
+                self.rebuild(block) if self.place(block)[0] == device else self.read(block, part)
+                for block, part in enumerate(sizes, first)
             ]
             data = np.concatenate(parts)[:size] if parts else np.empty(0, np.uint8)
             if checksum.of(data) == expected:
