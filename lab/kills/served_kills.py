@@ -104,7 +104,7 @@ def _train(where: str, rng: random.Random, board: np.ndarray) -> None:
         weights = tree(version)
         board[_PUBLISHING] = 1
         store.publish(_NAME, weights, version=version)
-        if board[_PUBLISHED] == 0 or rng.random() < 0.3:
+        if board[_PUBLISHED] == 0 or rng.random() < 0.6:
             store.flush(_NAME)
             if board[_PUBLISHED] == 0 and die_in_a_write:
                 deaths = deadly.Deaths(rng.randrange(1, 60))
@@ -165,6 +165,7 @@ def _serve(where: str, rng: random.Random, board: np.ndarray, at_least: int) -> 
         check(last.version)
         board[_VERSION] = last.version
         board[_CHECKED] += 1
+        time.sleep(0.002)
         if store.wait(_NAME) > last.version:
             last = read(last if rng.random() < 0.5 else into)
 
@@ -205,7 +206,7 @@ def _sweep(where: str, rng: random.Random, board: np.ndarray) -> dict[str, int]:
         while counts["trainers"] + counts["servers"] < _KILLS.value:
             if rng.random() < 0.8:
                 _wait(board, lambda: board[_CHECKED] and board[_PUBLISHED], "nothing happens")
-            time.sleep(0.2 * rng.random())
+            time.sleep(0.4 * rng.random())
             if rng.random() < 0.5:
                 processes.kill(running.pop("trainer"))
                 counts["trainers"] += 1
