@@ -192,16 +192,20 @@ BootstrapAddress OwnBootstrap(const std::string& interfaces) {
 Result<std::unique_ptr<Bootstrap>> Bootstrap::Join(
     const PoolToken& token, int rank, int size, double timeout_s,
     const std::atomic<bool>& cancel) {
-  UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = token.bootstrap.ip;
   address.sin_port = static_cast<in_port_t>(token.bootstrap.port);
-  LimitWaits(fd.get(), kConnectTime);  // also of connect
   const Hello hello = {kMagic, token.high, token.low, rank, size};
-  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address),
-              sizeof(address)) != 0 ||
-      !Send(fd.get(), &hello, sizeof(hello))) {
+  UniqueFd fd;
+  bool connected = false;
+  do {  // A signal may interrupt connect, for example that of a profiler.
+    fd = UniqueFd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    LimitWaits(fd.get(), kConnectTime);  // also of connect
+    connected = connect(fd.get(), reinterpret_cast<sockaddr*>(&address),
+                        sizeof(address)) == 0;
+  } while (!connected && errno == EINTR);
+  if (!connected || !Send(fd.get(), &hello, sizeof(hello))) {
     const std::string why = std::generic_category().message(errno);
     char text[INET_ADDRSTRLEN] = {};
     inet_ntop(AF_INET, &address.sin_addr, text, sizeof(text));

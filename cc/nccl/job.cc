@@ -150,8 +150,8 @@ Status Job::OpenPool(const PoolToken& token, const Settings& settings,
     if (bootstrap != nullptr && pool.status().code() == Code::kNotFound)
       return Error(
           Code::kNotFound,
-          "its /dev/shm is not the one of rank 0. Containers can "
-          "share one (docker run --ipc=host, or --ipc=container:NAME)");
+          "its /dev/shm is not the one of rank 0. It runs on another machine, "
+          "or in another container (docker run --ipc=host shares the host's)");
     CXL_RETURN_IF_ERROR(pool.status());
     pool_ = *std::move(pool);
   }
