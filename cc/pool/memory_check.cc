@@ -120,14 +120,9 @@ uint64_t CheckWords(const Pool& pool) {
   return std::min(kCheckWords, pool.arena(0, 0).bytes / kInterferenceBytes - 2);
 }
 
-uint64_t* CheckWord(const Pool& pool, uint64_t index) {
+static uint64_t* CheckWord(const Pool& pool, uint64_t index) {
   return reinterpret_cast<uint64_t*>(ArenaOf(pool) +
                                      index * kInterferenceBytes);
-}
-
-void WriteBackCheckWord(const Pool& pool, uint64_t index) {
-  const Part part = {CheckWord(pool, index), sizeof(uint64_t)};
-  Coherence(CoherenceMode::kFlush).PublishDeviceParts({&part, 1});
 }
 
 void StoreCheckWord(const Pool& pool, uint64_t index, uint64_t value,

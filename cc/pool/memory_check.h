@@ -29,11 +29,6 @@ Result<MemorySpeed> MeasureMemory(const Pool& pool);
 // words, two hosts check what a store does without a write-back, and what a
 // load does without an invalidation.
 uint64_t CheckWords(const Pool& pool);
-// Returns the address of check word `index`. A device can write to the word's
-// cache line at this address.
-uint64_t* CheckWord(const Pool& pool, uint64_t index);
-// Writes back the cache line of a check word that a device has written.
-void WriteBackCheckWord(const Pool& pool, uint64_t index);
 void StoreCheckWord(const Pool& pool, uint64_t index, uint64_t value,
                     bool write_back);
 uint64_t LoadCheckWord(const Pool& pool, uint64_t index, bool drop);

@@ -132,14 +132,6 @@ void BindPool(nb::module_& m) {
           },
           "cc/pool/memory_check.h; for `python -m jax_cxl doctor`.")
       .def("check_words", OfPool(pool::CheckWords))
-      .def(
-          "check_word_address",
-          [](PyPool& self, uint64_t index) {
-            return reinterpret_cast<uintptr_t>(
-                pool::CheckWord(*self.get(), index));
-          },
-          "index"_a)
-      .def("write_back_check_word", OfPool(pool::WriteBackCheckWord), "index"_a)
       .def("store_check_word", OfPool(pool::StoreCheckWord), "index"_a,
            "value"_a, "write_back"_a)
       .def("load_check_word", OfPool(pool::LoadCheckWord), "index"_a, "drop"_a)

@@ -9,11 +9,11 @@ import json
 import socket
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from jax_cxl import _core, _text, errors
-from jax_cxl._commands.status import gpu_writer, memory_check
+from jax_cxl._commands.status import memory_check
 from jax_cxl._commands.status.finding import Finding, note, ok, problem
 from jax_cxl._job import process_identity
 from jax_cxl._job.pool import pool_uri
@@ -21,7 +21,7 @@ from jax_cxl._job.pool import pool_uri
 # How long a load is repeated before a store counts as lost.
 _ARRIVAL_SECONDS = 0.05
 _ROUNDS = 2000
-# How long this host waits for the other one. The start of JAX on GPUs can take a minute.
+# How long this host waits for the other one.
 _ANSWER_SECONDS = 180.0
 
 
@@ -49,23 +49,20 @@ class Observations:
 
     Attributes:
       words: how many stores of each kind each host made.
-      processors: arrivals of stores by the processors.
-      gpus: arrivals of writes by one GPU of each host that has GPUs, or a text that tells why no
-        GPU wrote.
+      stores: arrivals of the stores.
       round_trip_ns: median time of a doorbell to the other host and back.
       kernels: under how many Linux kernels the two processes run, 1 or 2.
     """
 
     words: int
-    processors: Arrivals
-    gpus: Arrivals | str
+    stores: Arrivals
     round_trip_ns: float
     kernels: int
 
 
 def recommend(seen: Observations) -> Iterator[Finding]:
-    """Concludes from the counts which `coherence=` and `gpu_writes=` the pool needs."""
-    stores, words = seen.processors, seen.words
+    """Concludes from the counts which `coherence=` the pool needs."""
+    stores, words = seen.stores, seen.words
     if stores.flushed < words:
         yield problem(
             f"memory: {words - stores.flushed} of {words} stores that were written back did"
@@ -92,24 +89,6 @@ def recommend(seen: Observations) -> Iterator[Finding]:
         )
     else:
         yield ok(f"coherence: {counts}: the caches are not coherent; use coherence=flush")
-    yield _of_gpus(seen.gpus, words)
-
-
-def _of_gpus(writes: Arrivals | str, words: int) -> Finding:
-    if isinstance(writes, str):
-        return note(f"writes of GPUs were not checked: {writes}")
-    if writes.flushed < words:
-        return problem(
-            f"GPUs: {words - writes.flushed} of {words} writes of a GPU did not arrive, although"
-            " the processor wrote the lines back: do not use this memory between GPUs"
-        )
-    counts = f"GPUs: {writes.dropped} of {words} writes of a GPU arrived without a write-back"
-    if writes.dropped == words:
-        return ok(
-            f"{counts}. If the settings of both machines say that writes of devices do not stay"
-            " in a cache, set gpu_writes=memory; without it the pool is always safe"
-        )
-    return ok(f"{counts}, and {words} with a write-back: do not set gpu_writes=memory")
 
 
 def check_between_hosts(uri: str, address: str) -> Iterator[Finding]:
@@ -208,68 +187,42 @@ def _check(spec: pool_uri.PoolSpec, partner: _Partner, first: bool) -> Observati
         for index in range(pool.check_words() + 2):  # Clear the doorbells too.
             pool.store_check_word(index, 0, True)
         partner.say(token=pool.token, arguments=arguments)
-    by_gpu, no_gpu = gpu_writer.open_writer(pool)
-    partner.say(boot_id=process_identity.boot_id(), no_gpu=no_gpu)
+    partner.say(boot_id=process_identity.boot_id())
     other = partner.hear()
-    writers = {"processor": pool.store_check_word, "GPU": by_gpu}
-    found = exchange(pool, partner, writers, {"processor": True, "GPU": not other["no_gpu"]}, first)
+    stores = exchange(pool, partner, first)
     mine = pool.pass_doorbell(first=first, rounds=_ROUNDS, timeout=_ANSWER_SECONDS)
     # Once both hosts have sent this message, the pools may be closed.
     partner.say(round_trip_ns=mine)
     theirs = partner.hear()["round_trip_ns"]
-    reasons = [no_gpu, other["no_gpu"]] if first else [other["no_gpu"], no_gpu]
     return Observations(
         pool.check_words(),
-        found["processor"],
-        found.get("GPU") or "; ".join(dict.fromkeys(filter(None, reasons))),
+        stores,
         round_trip_ns=mine if first else theirs,
         kernels=len({process_identity.boot_id(), other["boot_id"]}),
     )
 
 
-def exchange(
-    pool: "_core.Pool",
-    partner: _Partner,
-    writers: Mapping[str, gpu_writer.Writer | None],
-    theirs: Mapping[str, bool],
-    first: bool,
-) -> dict[str, Arrivals]:
-    """Lets each writer of each host write every word, while the other host reads the words.
+def exchange(pool: "_core.Pool", partner: _Partner, first: bool) -> Arrivals:
+    """Lets each host write every word, while the other host reads the words; `first` writes first.
 
-    Args:
-      writers: the writers of this host, by kind; None if this host has no writer of that kind.
-      theirs: for each kind of writer, whether the other host has one.
-      first: whether this host writes first.
-
-    Returns:
-      The arrivals for each kind of writer that at least one host has, the same on both hosts.
+    Both hosts return the same: the arrivals in the worse direction.
     """
-    found = {}
-    # Each writer of each host writes new values, so that no earlier value counts as an arrival.
-    value = 10
-    for kind, writer in writers.items():
-        seen = []
-        for of_first in (True, False):
-            if of_first != first and theirs[kind]:
-                seen.append(_watch_words(pool, partner, value))
-            elif of_first == first and writer is not None:
-                seen.append(_write_words(pool, partner, writer, value))
-            value += 10
-        if seen:
-            found[kind] = Arrivals(**{key: min(each[key] for each in seen) for key in seen[0]})
-    return found
+    seen = []
+    # Each host writes new values, so that no earlier value counts as an arrival.
+    for of_first, value in ((True, 10), (False, 20)):
+        step = _write_words if of_first == first else _watch_words
+        seen.append(step(pool, partner, value))
+    return Arrivals(**{key: min(each[key] for each in seen) for key in seen[0]})
 
 
-def _write_words(
-    pool: "_core.Pool", partner: _Partner, write: gpu_writer.Writer, value: int
-) -> dict[str, int]:
+def _write_words(pool: "_core.Pool", partner: _Partner, value: int) -> dict[str, int]:
     """Writes each word without a write-back, then with one. Returns the fields of `Arrivals`."""
     for index in range(pool.check_words()):
         partner.hear()  # The other host now has the word in its cache.
-        write(index, value, False)
+        pool.store_check_word(index, value, False)
         partner.say(written=index)
         partner.hear()
-        write(index, value + 1, True)
+        pool.store_check_word(index, value + 1, True)
         partner.say(written=index)
     return partner.hear()["seen"]
 

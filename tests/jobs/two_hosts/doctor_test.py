@@ -1,7 +1,6 @@
 """`doctor --device`, on one host and between two, and CXL memory that the kernel uses itself."""
 
 import concurrent.futures
-import ctypes
 import pathlib
 import queue
 import socket
@@ -16,7 +15,7 @@ import pytest
 import two_kernels
 from absl.testing import absltest, parameterized
 
-from jax_cxl._commands.status import doctor, gpu_writer, hardware, hosts_check, memory_check
+from jax_cxl._commands.status import doctor, hardware, hosts_check
 from jax_cxl._job.pool import pool_uri
 
 
@@ -138,10 +137,6 @@ class _Host:
             self._cache.pop(index, None)
         return self._cache.setdefault(index, self._memory.get(index, 0))
 
-    def write_to_memory(self, index: int, value: int, write_back: bool) -> None:
-        """Writes as a device does: to the memory, without leaving the value in a cache."""
-        self._memory[index] = value
-
 
 class _Connection:
     """An end of a connection between two threads."""
@@ -151,25 +146,19 @@ class _Connection:
         self.hear = lambda: out.get(timeout=60)
 
 
-def _exchange(hosts, writers) -> dict[str, hosts_check.Arrivals]:
-    """Runs the check of two hosts with these writers; returns what both found."""
+def _exchange(hosts) -> hosts_check.Arrivals:
+    """Runs the check of two hosts; returns what both found."""
     there, back = queue.Queue(), queue.Queue()
-    exist = [{kind: writer is not None for kind, writer in of.items()} for of in writers]
     with concurrent.futures.ThreadPoolExecutor() as threads:
         both = [
-            threads.submit(hosts_check.exchange, host, connection, of, of_other, first)
-            for host, connection, of, of_other, first in (
-                (hosts[0], _Connection(there, back), writers[0], exist[1], True),
-                (hosts[1], _Connection(back, there), writers[1], exist[0], False),
+            threads.submit(hosts_check.exchange, host, connection, first)
+            for host, connection, first in (
+                (hosts[0], _Connection(there, back), True),
+                (hosts[1], _Connection(back, there), False),
             )
         ]
     assert both[0].result() == both[1].result()
     return both[0].result()
-
-
-def _texts(processors, gpus) -> list[str]:
-    seen = hosts_check.Observations(4, processors, gpus, round_trip_ns=900, kernels=2)
-    return [finding.text for finding in hosts_check.recommend(seen)]
 
 
 class IncoherentTest(parameterized.TestCase):
@@ -180,87 +169,18 @@ class IncoherentTest(parameterized.TestCase):
     def test_is_seen(self, writes_through, expected, words):
         memory: dict[int, int] = {}
         hosts = [_Host(memory, writes_through) for _ in range(2)]
-        found = _exchange(hosts, [{"processor": host.store_check_word} for host in hosts])
-        self.assertEqual(found, {"processor": hosts_check.Arrivals(*expected)})
-        texts = _texts(found["processor"], "no GPU")
+        found = _exchange(hosts)
+        self.assertEqual(found, hosts_check.Arrivals(*expected))
+        seen = hosts_check.Observations(4, found, round_trip_ns=900, kernels=2)
+        texts = [finding.text for finding in hosts_check.recommend(seen)]
         self.assertIn("0.45 us each way", texts[1])
         self.assertIn(words, texts[2])
-        self.assertIn("writes of GPUs were not checked: no GPU", texts[3])
-
-    @parameterized.parameters(
-        (
-            "cache",
-            "cache",
-            (0, 0, 4),
-            "GPUs: 0 of 4 writes of a GPU arrived without a write-back",
-        ),
-        ("memory", "cache", (0, 0, 4), "do not set gpu_writes=memory"),
-        ("memory", "memory", (0, 4, 4), "set gpu_writes=memory; without it"),
-        ("memory", None, (0, 4, 4), "set gpu_writes=memory; without it"),
-        (None, "nowhere", (0, 0, 0), "4 of 4 writes of a GPU did not arrive"),
-    )
-    def test_writes_of_gpus(self, first, second, expected, words):
-        memory: dict[int, int] = {}
-        hosts = [_Host(memory, writes_through=False) for _ in range(2)]
-        writers = [
-            {
-                "cache": host.store_check_word,
-                "memory": host.write_to_memory,
-                "nowhere": lambda index, value, write_back: None,
-                None: None,
-            }[into]
-            for host, into in zip(hosts, (first, second), strict=True)
-        ]
-        found = _exchange(
-            hosts,
-            [
-                {"processor": host.store_check_word, "GPU": writer}
-                for host, writer in zip(hosts, writers, strict=True)
-            ],
-        )
-        self.assertEqual(found["GPU"], hosts_check.Arrivals(*expected))
-        self.assertIn(words, _texts(found["processor"], found["GPU"])[-1])
 
     def test_stores_that_do_not_arrive_are_a_problem(self):
         stores = hosts_check.Arrivals(plain=0, dropped=0, flushed=63)
-        seen = hosts_check.Observations(64, stores, "no GPU", round_trip_ns=1, kernels=2)
+        seen = hosts_check.Observations(64, stores, round_trip_ns=1, kernels=2)
         (finding,) = hosts_check.recommend(seen)
         self.assertEqual(finding.level, "problem")
-
-
-class _Copies:
-    """Takes the place of DeviceCopies. The processor does the copies."""
-
-    def start(self, device, copies):
-        ((source, target, size),) = copies
-        ctypes.memmove(target, source, size)
-        return device + 7
-
-    def wait(self, copy):
-        assert copy == 7
-
-
-class GpuWriterTest(absltest.TestCase):
-    def test_writes_a_line(self):
-        from jax_cxl import _core
-
-        folder = self.enter_context(tempfile.TemporaryDirectory())
-        spec = pool_uri.parse(f"file:{folder}/pool?size=16MiB")
-        pool = _core.Pool.create(memory_check.arguments(spec))
-        for index in range(pool.check_words() + 2):
-            pool.store_check_word(index, 0, True)
-        write = gpu_writer.writer(pool, _Copies(), 0, None)
-        last = pool.check_words() - 1
-        for value, write_back in ((1, False), (2, True), (1 << 40, True)):
-            write(last, value, write_back)
-            self.assertEqual(pool.load_check_word(last, True), value)
-        found = [pool.load_check_word(index, True) for index in range(last + 3)]
-        self.assertEqual(found, [0] * last + [1 << 40, 0, 0])
-
-    def test_no_gpu(self):
-        writer, reason = gpu_writer.open_writer(None)
-        self.assertIsNone(writer)
-        self.assertEqual(reason, "no GPU")
 
 
 class TakenMemoryTest(absltest.TestCase):
