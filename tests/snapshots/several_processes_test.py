@@ -16,7 +16,8 @@ from jax_cxl import errors
 from jax_cxl._store.memory import section
 from jax_cxl._store.reading import rebuilding
 from jax_cxl._store.trees import flatten
-from jax_cxl._store.writing import notes, problems
+from jax_cxl._store.writing import problems
+from jax_cxl._store.writing.save_agreement import read_note, write_note
 
 COUNT = 3
 
@@ -315,14 +316,14 @@ class NoteTest(Case):
     def test_it_is_read_as_it_was_written(self):
         (section,) = self.processes.run(lambda own: self.opened(own)._look(make=True).section)[:1]
         for text in ("a problem", "a\n\u202e" * 9999):
-            notes.write(section, 5, 7, text)
-            found = notes.read(section, 5, 7)
+            write_note(section, 5, 7, text)
+            found = read_note(section, 5, 7)
             self.assertTrue(found.isprintable())
             self.assertEqual(found[:3], "a  " if "\n" in text else text[:3])
-            self.assertEqual((notes.read(section, 5, 8), notes.read(section, 4, 7)), ("", ""))
+            self.assertEqual((read_note(section, 5, 8), read_note(section, 4, 7)), ("", ""))
         for device in section.geometry.mirrors:
             section.devices.write(device, section.geometry.note(5) + 20, b"x")
-        self.assertEqual(notes.read(section, 5, 7), "")
+        self.assertEqual(read_note(section, 5, 7), "")
 
 
 if __name__ == "__main__":

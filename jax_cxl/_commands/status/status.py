@@ -1,7 +1,6 @@
 """The command line of `python -m jax_cxl status`."""
 
 import dataclasses
-import importlib.util
 import json
 import sys
 from collections.abc import Sequence
@@ -117,20 +116,11 @@ def _print(name: str, job: analysis.Job) -> None:
         )
         for rank in job.ranks
     ]
-    if importlib.util.find_spec("rich") is None:
-        print(name)
-        widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
-        for row in (_COLUMNS, *rows):
-            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            print("  ".join(cells).rstrip())
-    else:
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(*_COLUMNS, title=name)
-        for row in rows:
-            table.add_row(*row)
-        Console().print(table)
+    print(name)
+    widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
+    for row in (_COLUMNS, *rows):
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())
     for rank in job.ranks:
         if rank.record["gave_up"]:
             print(f"{rank.name} gave up: {rank.record['gave_up']['reason']}")

@@ -6,7 +6,7 @@ section of each name (`catalog.py`). Sections take the rest.
 
 A section begins with the claims of the jobs that wrote to it (`Claim`), the numbers of the saves
 that they have begun, a word that a process sets before it deletes the section (`catalog.py`), and
-a note for each process that can write (`writing/notes.py`). The rest of the section is
+a note for each process that can write (`writing/save_agreement.py`). The rest of the section is
 divided into `keep + 1` equal areas: one for each version that is kept, and one for the next
 version. An area begins with a record for each process. Rows of blocks follow; `stripes.py` says
 which blocks a row has.

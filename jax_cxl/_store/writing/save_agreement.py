@@ -14,15 +14,17 @@ from typing import Any
 from jax_cxl import errors
 from jax_cxl._job import configuration
 from jax_cxl._store import agreement
-from jax_cxl._store.memory import checksum
+from jax_cxl._store.memory import checksum, layout
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.trees import flatten, leaves
 from jax_cxl._store.trees.description import Description, merge
-from jax_cxl._store.writing import notes
 
 _POLL_SECONDS = 0.0005
 _EXCHANGES = 2  # of each save
 _CAN, _CANNOT = b"\0", b"\1"
+# A note: one, so that the first word shows that the rest is there; token; bytes of text.
+_NOTE = struct.Struct("<QQH")
+_TEXT_BYTES = layout.NOTE_BYTES - _NOTE.size - 8
 
 
 class SaveAgreement:
@@ -88,7 +90,7 @@ class SaveAgreement:
         text = f"{type(error).__name__}: {error}"
         # If the memory is the reason, the note may fail too.
         with contextlib.suppress(errors.PoolError, errors.StoreError, ValueError):
-            notes.write(self._section, self.own, self.token, text)
+            write_note(self._section, self.own, self.token, text)
         for _ in range(_EXCHANGES):
             with contextlib.suppress(errors.CxlError):
                 self._exchange(text.encode(), _CANNOT, 0)
@@ -109,7 +111,7 @@ class SaveAgreement:
         end = time.monotonic() + seconds
         while processes := missing():
             for writer, process in enumerate(self.writers):
-                problem = notes.read(self._section, writer, self.token)
+                problem = read_note(self._section, writer, self.token)
                 if problem and writer != self.own:
                     raise _could_not_save(process, problem)
             if (lost := agreement.lost_rank(processes)) is not None and missing():
@@ -148,6 +150,26 @@ class SaveAgreement:
         return merge(
             [leaves.decode(data[8:])[0] for data in told], self.writers, flat.description.whole
         )
+
+
+def write_note(section: Section, writer: int, token: int, text: str) -> None:
+    """Writes the note of a process, which has a place of its own, the first word last."""
+    data = text.encode()[:_TEXT_BYTES]
+    note = checksum.seal(_NOTE.pack(1, token, len(data)) + data, layout.NOTE_BYTES)
+    for device in section.geometry.mirrors:
+        section.write_entry(device, section.geometry.note(writer), note)
+
+
+def read_note(section: Section, writer: int, token: int) -> str:
+    """Returns the text of a process's note; "" if there is none with this token."""
+    for device in section.geometry.mirrors[:2]:
+        data = section.devices.read_entry(device, section.geometry.note(writer), layout.NOTE_BYTES)
+        if data and checksum.is_sealed(data):
+            _, found, size = _NOTE.unpack_from(data)
+            text = data[_NOTE.size : _NOTE.size + size].decode(errors="replace")
+            if found == token:
+                return "".join(c if c.isprintable() else " " for c in text)
+    return ""
 
 
 def _could_not_save(process: int, problem: str) -> errors.StoreError:
