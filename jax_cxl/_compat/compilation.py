@@ -68,10 +68,8 @@ class Compilation:
     """A program that JAX compiles, or takes from its persistent cache.
 
     Attributes:
-      module: the program, in MLIR.
       devices: ids of its devices, in the program's order.
       platform: "cpu" or "gpu".
-      options: XLA's options.
     """
 
     module: Any

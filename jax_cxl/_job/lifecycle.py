@@ -83,8 +83,6 @@ class Runtime:
     Attributes:
       rank_of_device: rank of each JAX device that communicates, by the device's global id.
       platform: the platform of the devices.
-      pool_bytes: size of the pool.
-      spec: the pool, parsed from its URI.
       tuning: the tuning table on which all processes agreed.
       generation: how many times the job has started again, or continued after an error.
       attempt: number of the next attempt to regroup (regroup.py).

@@ -19,7 +19,6 @@ class Platform(NamedTuple):
     """A kind of device.
 
     Attributes:
-      name: its name in JAX's lowering rules.
       target_name: its name in XLA's registry of custom calls.
       module: name of the native module with the handlers.
       rank_bytes: bytes for each rank in a pool of automatic size.

@@ -27,7 +27,6 @@ class Names:
     """The memory of a store, and the publishers of this job by name. Thread-safe.
 
     Attributes:
-      where: URI of the memory.
       parity: 0 or 1; None for the parity of the memory.
     """
 

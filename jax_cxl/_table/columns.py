@@ -48,7 +48,6 @@ class Column:
     read.
 
     Attributes:
-      rows: how many rows there are.
       row_shape: shape of a row.
       dtype: dtype of the stored rows.
     """

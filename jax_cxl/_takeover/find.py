@@ -28,7 +28,6 @@ class Found(NamedTuple):
 
     Attributes:
       opcode: which collective, without "-start".
-      instruction: the instruction that describes it.
       computation: the computation in whose sequence it runs.
       outer: the instruction of this sequence that executes it: `instruction` itself, or the fusion
         or the start that wraps it.

@@ -16,10 +16,8 @@ class Spec:
     """An array.
 
     Attributes:
-      name: its name in the store.
       shape: its shape.
       dtype: its dtype.
-      sharding: its sharding.
       committed: whether JAX has to keep it on these devices.
       weak_type: whether JAX promotes it like a Python number.
     """

@@ -36,9 +36,6 @@ class Equation:
     """An operation.
 
     Attributes:
-      primitive: what it does.
-      params: the parameters of the primitive.
-      operands: what it reads.
       results: numbers of the variables that it defines.
     """
 
@@ -53,8 +50,6 @@ class Dataflow:
     """A function as a list of equations. The first variables are its inputs.
 
     Attributes:
-      num_inputs: how many inputs there are.
-      outputs: what it returns.
       equations: the equations, in an order in which they can run.
       avals: the abstract value of each variable.
     """
@@ -130,13 +125,7 @@ class _Inliner:
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """The equations that some outputs of a function need.
-
-    Attributes:
-      inputs: the variables that it takes.
-      outputs: what it returns.
-      equations: its equations, in order.
-    """
+    """The equations that some outputs of a function need."""
 
     inputs: tuple[int, ...]
     outputs: tuple[Operand, ...]

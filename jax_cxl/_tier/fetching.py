@@ -95,9 +95,7 @@ class _Group:
     """A group of arrays that is being fetched.
 
     Attributes:
-      specs: the arrays.
       sources: for each, what GPUs copy; None if the host reads it.
-      read: what the host has read.
     """
 
     specs: Sequence[Spec]

@@ -53,9 +53,6 @@ class _Version:
     """A version of a name in a store.
 
     Attributes:
-      store: the store.
-      name: the name.
-      version: the version.
       origin: the identity of the name's entry in the catalog, and the token of the save. A name
         that was deleted and used again has other versions of the same number, with another origin.
     """

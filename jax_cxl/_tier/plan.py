@@ -39,7 +39,6 @@ class Group:
     """Arrays that are updated together.
 
     Attributes:
-      params: numbers of the parameters.
       state: numbers of the leaves of the state.
       fetched: the values that are read from the store: first the parameters, if the store has them
         in another dtype (`Options.master`), then the state.
@@ -63,9 +62,7 @@ class _Program:
     """A compiled slice of an update.
 
     Attributes:
-      inputs: the variables that it takes.
       donated: positions of inputs whose memory it reuses.
-      run: the compiled function.
     """
 
     inputs: tuple[int, ...]
@@ -86,10 +83,7 @@ class Plan:
     Attributes:
       structure: structure of the tree of parameters.
       params: the parameters on the devices.
-      stored: the parameters in the store.
-      state: leaves of the state.
       shared: numbers of the leaves of the state that stay on the devices.
-      groups: the groups, in order.
     """
 
     def __init__(self, options: Options, params: Any, grad_dtypes: Sequence[Any] | None = None):

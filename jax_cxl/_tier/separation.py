@@ -45,7 +45,6 @@ class Separation:
     Attributes:
       update: the equations. The inputs are parameters, gradients and leaves of the state; the
         outputs are parameters and leaves of the state.
-      num_params: how many parameters there are.
       parts: the parts, in the order of their first parameters.
       shared: leaves of the state that all parts need.
       scalars: variables that are computed first.

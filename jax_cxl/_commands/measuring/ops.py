@@ -27,7 +27,6 @@ class Op:
     """An operation of the benchmark. Functions without listed arguments take the number of ranks.
 
     Attributes:
-      name: name of the function in jax_cxl.
       blocks_in: number of blocks in a rank's input.
       blocks_out: number of blocks in a rank's output.
       pool: a pair for each of the ranks that move the most data: the least number of blocks that

@@ -20,8 +20,6 @@ class World:
     """The processes of one benchmark, one rank each, on one machine.
 
     Attributes:
-      rank: rank of this process.
-      size: number of processes.
       windows: memory of each rank, which that rank writes and the others read.
     """
 

@@ -49,7 +49,6 @@ class Observations:
 
     Attributes:
       words: how many stores of each kind each host made.
-      stores: arrivals of the stores.
       round_trip_ns: median time of a doorbell to the other host and back.
       kernels: under how many Linux kernels the two processes run, 1 or 2.
     """

@@ -22,7 +22,6 @@ class Found:
     """A pool that can be read.
 
     Attributes:
-      name: its name in messages.
       path: the path to open. A pool without a name has the path of a process's descriptor.
       offset: offset of the pool in the file, in bytes.
     """

@@ -28,7 +28,6 @@ class Area:
       processes: how many processes have saved the version.
       bytes: bytes of all arrays of the version.
       leaves: how many leaves the version's tree has.
-      why: why the area has no valid version.
     """
 
     area: int

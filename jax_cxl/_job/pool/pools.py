@@ -23,7 +23,6 @@ class Meeting(NamedTuple):
 
     Attributes:
       pool: the pool in which all `members` have registered.
-      members: the ranks.
       generation: how many times the job has started again, or continued after an error.
     """
 

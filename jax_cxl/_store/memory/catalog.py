@@ -32,11 +32,9 @@ class Entry:
 
     Attributes:
       identity: a random number, different for each entry.
-      slot: its position in the catalog.
       generation: grows with each new entry of a slot, so that a path that was missing for a time
         does not bring back a deleted name.
       start: where the section begins on each device.
-      end: where it ends.
       keep: how many versions are kept; 0 for a table, which has one area and no versions.
       created: when it was made, in seconds since 1970.
       name: the name; "" if the slot is free again.

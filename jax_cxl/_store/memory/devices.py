@@ -25,8 +25,6 @@ class Devices:
     device give zeros, which no checksum fits. Writes to a lost device do nothing.
 
     Attributes:
-      where: its URI.
-      core: the mapping.
       parity: 1 if a path may be lost, else 0.
       coherent: whether the caches of hosts are kept coherent.
       blank: devices without a superblock, in memory with parity. They are lost, or were replaced.

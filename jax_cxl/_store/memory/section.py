@@ -27,8 +27,6 @@ class Section:
     """The memory of one name, open for reading, and for writing if this job has a claim.
 
     Attributes:
-      devices: the memory of the store.
-      entry: the name's entry in the catalog.
       what: what a version is called in messages: "version" or "snapshot".
       claim: the claim of this job; None while it has none.
     """

@@ -19,11 +19,8 @@ class Stripes:
     """The blocks of a process, numbered from 0.
 
     Attributes:
-      section: the memory of the name.
-      number: number of the save.
       writer: position of the process among those that save.
       first_row: the row of the area in which its blocks begin.
-      num_blocks: how many blocks it has.
     """
 
     section: Section

@@ -26,7 +26,6 @@ class Description:
     """The leaves of a tree, and what follows from them. It contains no Python values.
 
     Attributes:
-      leaves: the leaves.
       writers: indices of the processes that save.
       whole: whether shards stay whole (`place.py`).
     """

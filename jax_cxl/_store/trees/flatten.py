@@ -36,9 +36,7 @@ class _Known:
     """What a flattener keeps of the last tree, to split the next tree of the same form quickly.
 
     Attributes:
-      structure: its structure.
       writers: indices of the processes that save.
-      description: the description of its leaves.
       positions: the position of each leaf among those that `pytrees.flatten` returns; None for a
         node without leaves.
       others: numbers of the leaves that are not JAX arrays, or are typed keys.

@@ -56,7 +56,6 @@ class Leaf(NamedTuple):
       weak_type: whether JAX promotes the array like a Python number.
       local: whether each process has an array of its own, of this shape. Then the shards have an
         additional first dimension, whose index is the position of the process.
-      value: the Python value.
     """
 
     name: str

@@ -58,8 +58,6 @@ class Structure:
     Attributes:
       kind: type of the container; None for a leaf. The type of None has no children.
       keys: the keys of its children in the container.
-      children: the structures of its children.
-      default: the default of a defaultdict.
     """
 
     kind: Any

@@ -31,7 +31,6 @@ class SaveAgreement:
     """What the processes have agreed on since they exchanged a token.
 
     Attributes:
-      token: the token.
       writers: indices of the processes that save.
       own: position of this process among them.
     """

@@ -57,10 +57,6 @@ class Save:
     """One save: the part of a version that this process writes.
 
     Attributes:
-      section: the memory of the name.
-      number: number of the save.
-      token: token of the job.
-      version: the version that the user gave.
       description: leaves of the tree, and the processes that save.
       values: Python values of the tree, in the order of the leaves.
       writer: position of this process among those that save.
@@ -352,7 +348,6 @@ class _Chosen:
     """What a process writes of some leaves, and from which arrays.
 
     Attributes:
-      leaves: numbers of the leaves.
       shards: the arrays of single devices from which this process writes. Each is given by the
         number of the leaf and the position of the device.
       parts: the parts of leaves, each with the index of its array in `shards`.

@@ -44,7 +44,6 @@ class Described:
     """A column.
 
     Attributes:
-      name: its name.
       dtype: its dtype.
       row_shape: shape of the entry of a row.
     """
@@ -64,7 +63,6 @@ class Plan:
     """How the memory is divided.
 
     Attributes:
-      rows: how many rows there are.
       columns: first the column of the rows, then the columns of the state.
       step_rows: how many different rows a step may change.
     """
@@ -167,8 +165,6 @@ class Entry:
     """The entry of the journal. It says that the journal has all new rows of a step.
 
     Attributes:
-      step: its number.
-      count: how many rows it changes.
       owners: how many processes have written these rows.
       ids: checksum of the numbers of these rows.
     """
@@ -200,8 +196,6 @@ class Region:
     """The memory of an open table.
 
     Attributes:
-      section: the section of the table.
-      plan: how it is divided.
       start: where it begins on the device.
     """
 

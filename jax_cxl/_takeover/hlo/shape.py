@@ -52,7 +52,6 @@ class Shape(NamedTuple):
 
     Attributes:
       dtype: name of the element type; empty for a type that is not known here, such as a token.
-      dimensions: sizes of the dimensions.
       minor_to_major: order of the dimensions in memory, the fastest first.
       regular: whether the array is dense and of static size, in the usual memory.
     """

@@ -15,10 +15,7 @@ class Collective:
     """A collective that goes through the pool.
 
     Attributes:
-      start: the id of its start.
-      done: the id of its done.
       opcode: what it does, such as "all-gather".
-      ranks: number of ranks of a group.
     """
 
     start: int
@@ -28,12 +25,7 @@ class Collective:
 
 
 class Graph:
-    """A computation in XLA's order.
-
-    Attributes:
-      nodes: its instructions.
-      pairs: its collectives.
-    """
+    """A computation in XLA's order."""
 
     def __init__(
         self,

@@ -51,11 +51,7 @@ class Memory:
     """The memory of a computation. Instructions are named by their positions in XLA's order.
 
     Attributes:
-      module: the module.
-      computation: the computation.
-      instructions: its instructions.
       position: the position of each instruction by its id.
-      operands: the operands of each instruction.
       owners: for each instruction, the instructions whose memory its result may share.
       writers: instructions that may write into the memory of an operand.
       joined: instructions whose result may share memory with another result. Either an instruction

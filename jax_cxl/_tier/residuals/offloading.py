@@ -116,10 +116,7 @@ class _Offloaded:
     """A function whose values are offloaded, and their memory.
 
     Attributes:
-      f: the function.
-      store: the store.
       shardings: shardings of the values, by name.
-      calls: as for `offload_residuals`.
     """
 
     f: Callable[..., Any]

@@ -28,9 +28,7 @@ class Value:
     """A value of a function that is offloaded.
 
     Attributes:
-      name: its name.
       number: its number among the values of the function.
-      ring: the memory.
       sharding: its sharding in a program over several devices, None in a program for one device and
         under `jax.shard_map`.
     """
