@@ -75,12 +75,10 @@ def arrange(
     """Returns a part of an array, put together from pieces.
 
     Args:
-      plan: how to put the part together.
       places: a pair for each run: the device that holds the first block of the run's first row of
         blocks, and how many elements of the run's pieces come before the run. The plan is a static
         argument. The places are not part of it, so that arrays of the same shapes share a compiled
         program.
-      pieces: the pieces, arrays of one dimension.
     """
     rest, rest_places = iter(pieces), iter(places)
     out = None

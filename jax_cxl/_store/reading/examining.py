@@ -51,12 +51,7 @@ def blocks(reader: restoring.Reader, share: int = 0, shares: int = 1) -> Iterato
     """Examines the blocks of a version: data, tables, directory, and parity.
 
     Args:
-      reader: reader of the snapshot.
-      share: which part of the rows to read, from 0.
       shares: into how many parts the rows are divided. All blocks of a row are in the same part.
-
-    Raises:
-      StoreError: a table is damaged, so that its blocks cannot be checked.
     """
     for own, record in zip(reader.stripes, reader.records, strict=True):
         rows = [row for row in range(own.num_rows) if (own.first_row + row) % shares == share]

@@ -16,9 +16,6 @@ def overlaps(
     """Returns the shards that overlap a part of an array.
 
     An entry is the number of a shard, the shard, and its overlap with the part.
-
-    Raises:
-      StoreError: the shards do not cover the part.
     """
     found = []
     covered = 0
@@ -78,14 +75,7 @@ def all_blocks_of(part: place.Part) -> range:
 
 
 def blocks_of(part: place.Part, base: int, starts: np.ndarray, length: int) -> np.ndarray:
-    """Returns the blocks that hold those bytes of a part which lie in the given runs.
-
-    Args:
-      part: the part.
-      base: as for `Reader._copy`.
-      starts: where the runs begin in the shard.
-      length: length of each run.
-    """
+    """Returns the blocks that hold those bytes of a part which lie in the given runs."""
     begins = np.maximum(starts, part.start) + base
     ends = np.minimum(starts + length, part.end) + base
     some = begins < ends

@@ -99,11 +99,7 @@ class Copies:
             end.synchronize()
 
     def finish(self) -> None:
-        """Waits until the copies have ended, and checks them.
-
-        Raises:
-          StoreError: a block is damaged, or the version was overwritten meanwhile.
-        """
+        """Waits until the copies have ended, and checks them."""
         reader = self._reader
         if reader is None:
             return

@@ -63,10 +63,7 @@ class Building:
         """Returns an array, made from its parts on the devices of this process.
 
         Args:
-          leaf: the array.
-          to: where it goes.
           parts: the part of each device: a NumPy array, or what its GPU has copied.
-          weak_type, committed: as for `_compat.arrays.like`.
         """
         form = leaf.shape, leaf.dtype, to.sharding, weak_type
         aval = self._avals.get(form)
@@ -103,7 +100,6 @@ def _parts(
     """Returns the parts of the array for the devices of this process.
 
     Args:
-      to: where the array goes.
       copies: the list to which this adds the parts that GPUs copy. The result contains them
         too.
     """
@@ -134,11 +130,7 @@ def _unchanged(source: Source, like: Any) -> jax.Array | None:
 
 
 def _key_data(leaf: leaves.Leaf, like: Any) -> Any:
-    """Returns shape and dtype of the integers that make up the keys of `like`.
-
-    Raises:
-      StoreError: the saved keys have another PRNG implementation.
-    """
+    """Returns shape and dtype of the integers that make up the keys of `like`."""
     impl = str(jax.random.key_impl(like)) if isinstance(like, jax.Array) else None
     expected = jax.random.key(0, impl=leaf.key).dtype
     if like.dtype != expected or impl not in (None, leaf.key):

@@ -82,10 +82,7 @@ def find(
     caches of this host, so the host reads memory if caches are not coherent.
 
     Args:
-      reader: the version.
-      leaf: the array.
       index: start and end of the part along each dimension.
-      sharding: the device to which the part goes.
     """
     dtype = leaves.dtype_of(leaf.dtype)
     shape = tuple(end - start for start, end in index)
@@ -142,9 +139,6 @@ def run(copies: Sequence[Copy]) -> None:
 
     A block that is only partly in a piece is checked in the memory, after the copy. So a change of
     such a block before the copy raises an error, too.
-
-    Raises:
-      StoreError: a block is damaged.
     """
     started: tuple[list[Copy], list[list[jax.Array]]] | None = None
     for some in _groups(copies):
@@ -182,12 +176,7 @@ def check(reader: Reader, copies: Sequence[Copy], made: Sequence[Sequence[jax.Ar
     """Waits until pieces have been copied, and compares the checksums of all their blocks.
 
     Args:
-      reader: the version that was copied.
-      copies: what was copied.
       made: the pieces of each copy on its GPU. They have not been donated.
-
-    Raises:
-      StoreError: a block is damaged.
     """
     edges: dict[int, set[int]] = {}
     by_gpu: dict[int, tuple[list[pieces.Piece], list[np.ndarray]]] = {}

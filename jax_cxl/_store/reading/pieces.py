@@ -39,8 +39,6 @@ def find(
     Also returns the pair for these pieces that the argument `places` of `arranging.arrange` needs.
 
     Args:
-      reader: the version.
-      writer: the writer.
       start, end: the range, counted in bytes of the writer's blocks.
       dtype: dtype of the elements.
     """

@@ -30,11 +30,7 @@ class Wanted:
 
 @pytrees.collector_paused()
 def wanted(like: Any) -> Wanted:
-    """Splits a tree into its leaves.
-
-    Raises:
-      TypeError: a leaf cannot be in a snapshot.
-    """
+    """Splits a tree into its leaves."""
     asked, flat, structure = pytrees.flatten_with_names(like, lambda x: x is None)
     jax = frameworks.jax()
     for name, x in zip(asked, flat, strict=True):
@@ -54,16 +50,8 @@ def rebuild(
     """Returns a tree like `of`, with the saved leaves of the same names.
 
     Args:
-      of: the tree to build.
-      reader: the snapshot.
-      writers: indices of the processes that restore.
-      own: index of this process.
       previous: arrays of the version that `reader` knows. An array that has not changed since then
         is used again.
-
-    Raises:
-      StoreError: a leaf is missing in the version, or has another shape or dtype, or the processes
-        that saved it had different values.
     """
     saved = by_names(of.names, reader.leaves)
     building: Any = None

@@ -35,15 +35,9 @@ def repair(
 
     Args:
       devices: the memory, opened for a repair. It has no blank devices afterwards.
-      sections: the sections of all names.
       share: position of this process among those that repair.
-      shares: how many processes repair.
       gather: takes numbers of this process, waits until all processes have called it, and returns
         the numbers of all.
-
-    Raises:
-      StoreError: the memory has no parity, and nothing was damaged that can be repaired without
-        parity: a superblock, a session, or the number of a begun save.
     """
     damaged = superblocks.damaged(devices) if share == 0 else []
     for device in sorted({device for device, _ in damaged}):

@@ -67,14 +67,9 @@ class Reader:
         """Reads the directory, unless the structure is known.
 
         Args:
-          section: the section of the name.
-          records: the records of the version.
           known: an earlier version, whose arrays the caller still has. Then `is_unchanged` and
             `read` know which blocks have changed since.
           structure: that of another version of this name, by default that of `known`.
-
-        Raises:
-          StoreError: the directory is damaged.
         """
         self.records = records
         first = records[0]
@@ -119,11 +114,7 @@ class Reader:
         return Reader(self.stripes[0].section, records, structure=self.structure)
 
     def check_all(self, writer: int) -> None:
-        """Checks all data that one process has written.
-
-        Raises:
-          StoreError: a block is damaged, and parity cannot replace it.
-        """
+        """Checks all data that one process has written."""
         table, own = self.table(writer), self.stripes[writer]
 
         def check(blocks: range) -> None:
@@ -160,14 +151,10 @@ class Reader:
         """Returns a part of an array.
 
         Args:
-          leaf: the array.
           index: start and end of the part along each dimension.
           into: an array with the same part of the version that the caller knows. If nothing of
             `leaf` has changed, or the part is a whole shard, it is the result, and only the blocks
             that have changed are read into it. If not, it is not used.
-
-        Raises:
-          StoreError: bytes of the part are damaged.
         """
         shape = tuple(end - start for start, end in index)
         dtype = leaves.dtype_of(leaf.dtype)
@@ -194,9 +181,6 @@ class Reader:
 
         If the caller knows a version, `out` must have the part of that version. Then only what has
         changed is read.
-
-        Raises:
-          StoreError: as for `read_same`.
         """
         parts = self.contiguous(leaf, index) if out.flags.c_contiguous else None
         if parts is not None:
@@ -250,20 +234,12 @@ class Reader:
         return other
 
     def read_local(self, leaf: leaves.Leaf, index: leaves.Index, writer: int) -> np.ndarray:
-        """Returns a part of a local array (`Leaf.local`), as the saving process `writer` had it.
-
-        Raises:
-          StoreError: as for `read`.
-        """
+        """Returns a part of a local array (`Leaf.local`), as the saving process `writer` had it."""
         # The `...` makes the result an array even if it has no dimensions.
         return self.read(leaf, ((writer, writer + 1), *index))[0, ...]
 
     def read_same(self, leaf: leaves.Leaf, index: leaves.Index) -> np.ndarray:
-        """Returns a part of an array that must have been the same in all saving processes.
-
-        Raises:
-          StoreError: as for `read`, or the values of the processes differ.
-        """
+        """Returns a part of an array that must have been the same in all saving processes."""
         if not leaf.local:
             return self.read(leaf, index)
         first = self.read_local(leaf, index, 0)
@@ -287,9 +263,7 @@ class Reader:
     def check_blocks(self, writer: int, blocks: Sequence[int]) -> None:
         """Checks blocks that a view uses in place, and makes them visible to this host.
 
-        Raises:
-          StoreError: a block is damaged. Parity cannot help: a view uses the block in place, and
-            this function does not write to it.
+        Parity cannot help, because this function does not write to the blocks.
         """
         for _ in self.checks_of(writer, blocks):
             pass  # Raises the error of a thread.
@@ -374,9 +348,7 @@ class Reader:
 
         Args:
           out: the bytes of the shard.
-          part: the part.
           base: what to add to a position in the shard to get the position in the writer's blocks.
-          blocks: numbers of the blocks.
         """
         size = layout.BLOCK_BYTES
         begin = blocks.start * size - base

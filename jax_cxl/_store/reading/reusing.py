@@ -70,9 +70,6 @@ class Reusable:
         Args:
           tree: the tree that the program has, with these arrays.
           likes: the leaves of what to read, which may be the same arrays.
-
-        Raises:
-          ValueError: they have been given to another read.
         """
         self.check()
         previous = Previous(self._known.pop(), self._arrays, tree, likes)

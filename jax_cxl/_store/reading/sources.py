@@ -12,11 +12,7 @@ from jax_cxl._store.trees import leaves
 
 
 def check_fits(leaf: leaves.Leaf, like: Any) -> None:
-    """Checks shape and dtype of a leaf.
-
-    Raises:
-      StoreError: they differ from those of `like`.
-    """
+    """Checks shape and dtype of a leaf."""
     if like.shape != leaf.shape:
         raise MisfitError(
             f"{leaf.name} was saved with shape {leaf.shape}, and `like` has {like.shape}: change"
@@ -63,7 +59,6 @@ class Source:
         Args:
           index: start and end of the part along each dimension.
           for_this_process: whether the array is for this process alone.
-          into: as for `Reader.read`.
         """
         if not self.leaf.local:
             return self.reader.read(self.leaf, index, into)

@@ -23,11 +23,7 @@ class Structure:
 
     @pytrees.collector_paused()
     def __init__(self, directory: np.ndarray, records: Sequence[Record], blocks_per_row: int):
-        """Decodes a directory.
-
-        Raises:
-          StoreError: it is damaged, or does not fit the records.
-        """
+        """Decodes a directory."""
         self.directory = directory
         try:
             found, self.writers, whole = leaves.decode(directory.tobytes())

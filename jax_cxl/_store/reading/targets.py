@@ -56,11 +56,7 @@ class Places:
 
 
 def of(into: Mapping[Any, Any]) -> dict[str, Target]:
-    """Returns the targets by the paths of the leaves.
-
-    Raises:
-      TypeError, ValueError: a target is wrong.
-    """
+    """Returns the targets by the paths of the leaves."""
     return {path: _target(f"into[{path!r}]", given) for path, given in into.items()}
 
 
@@ -91,16 +87,10 @@ def start(
     """Reads leaves into the targets of the host, and starts copies to those on GPUs.
 
     Args:
-      targets: the targets, by path.
-      reader: the version.
       filled: the targets after an earlier read. If `reader` knows a version, it is that one.
 
     Returns:
       The targets, which hold the version when the copies to GPUs have ended; and these copies.
-
-    Raises:
-      StoreError: a leaf is missing, or has another shape or dtype, before anything is written; or
-        it is damaged.
     """
     places = _places(targets, reader, filled)
     on_host: list[tuple[into_gpus.Part, np.ndarray]] = []
