@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "cc/nccl/bootstrap.h"
 #include "cc/nccl/cuda/cuda_device.h"
 #include "cc/nccl/interface/settings.h"
+#include "cc/nccl/meeting.h"
 #include "cc/nccl_library/exported.h"
 #include "cc/pool/layout/geometry.h"
 
@@ -27,8 +27,8 @@ std::atomic<bool> called = false;  // to make a communicator
 
 // Says which library makes a communicator, once for all of its ranks.
 void Inform(const Opening& opening, const std::string& where,
-            bool always = false) {
-  if ((always || TheSettings().informs) && opening.rank == 0)
+            bool problem = false) {
+  if ((problem || TheSettings().informs) && opening.rank == 0)
     std::fprintf(stderr, "jax_cxl nccl: communicator %s of %d ranks goes %s\n",
                  PoolName(opening.token).c_str(), opening.size, where.c_str());
 }
@@ -63,71 +63,48 @@ Status StatusOfReal(NcclResult result, const char* function) {
   return Error(code, function, " of NCCL failed: ", ErrorString(result));
 }
 
-// The ranks have met, so they can agree on an id. `met`, a Job or a Bootstrap,
-// is null if there is only one rank.
-template <typename Met>
-Status OpenReal(const Opening& opening, Met* met, const std::string& why,
-                bool always = false) {
-  Inform(opening, "to NCCL, " + why, always);
-  NcclUniqueId id = {};
-  NcclResult result = kSuccess;
-  if (opening.rank == 0) result = JAX_CXL_NCCL_FORWARD("ncclGetUniqueId", &id);
-  if (met != nullptr) {
-    CXL_ASSIGN_OR_RETURN(const std::vector<std::byte> ids,
-                         met->AllGather(std::as_bytes(std::span(&id, 1))));
-    std::memcpy(&id, ids.data(), sizeof(id));
+// Makes a communicator of the real library. `gather` is null if there is only
+// one rank.
+Result<void*> OpenReal(const Opening& opening, const Gather& gather,
+                       const std::string& why, bool problem) {
+  Inform(opening, "to NCCL, " + why, problem);
+  struct Made {
+    NcclResult result = kSuccess;
+    NcclUniqueId id = {};
+  } made;
+  if (opening.rank == 0)
+    made.result = JAX_CXL_NCCL_FORWARD("ncclGetUniqueId", &made.id);
+  if (gather != nullptr) {
+    CXL_ASSIGN_OR_RETURN(const std::vector<std::byte> all,
+                         gather(std::as_bytes(std::span(&made, 1))));
+    std::memcpy(&made, all.data(), sizeof(made));
   }
-  CXL_RETURN_IF_ERROR(StatusOfReal(result, "ncclGetUniqueId"));
+  CXL_RETURN_IF_ERROR(StatusOfReal(made.result, "ncclGetUniqueId"));
   cudaSetDevice(opening.ordinal);  // openings of a group have threads
   const Config config = ConfigForReal(opening.config);
-  result =
+  void* real = nullptr;
+  const NcclResult result =
       config.get() == nullptr
-          ? JAX_CXL_NCCL_FORWARD("ncclCommInitRank", opening.communicator,
-                                 opening.size, id, opening.rank)
-          : JAX_CXL_NCCL_FORWARD("ncclCommInitRankConfig", opening.communicator,
-                                 opening.size, id, opening.rank, config.get());
-  return StatusOfReal(result, "ncclCommInitRank");
+          ? JAX_CXL_NCCL_FORWARD("ncclCommInitRank", &real, opening.size,
+                                 made.id, opening.rank)
+          : JAX_CXL_NCCL_FORWARD("ncclCommInitRankConfig", &real, opening.size,
+                                 made.id, opening.rank, config.get());
+  CXL_RETURN_IF_ERROR(StatusOfReal(result, "ncclCommInitRank"));
+  return real;
 }
 
-// Opens the communicator in the pool in which its ranks meet, or makes it
-// become one of the real library.
-Status MeetAndOpen(const Opening& opening, Communicator* communicator) {
-  const Settings& settings = TheSettings();
-  std::unique_ptr<Bootstrap> bootstrap;
-  if (opening.token.bootstrap.port != 0) {
-    CXL_ASSIGN_OR_RETURN(
-        bootstrap,
-        Bootstrap::Join(opening.token, opening.rank, opening.size,
-                        settings.timeout_s, communicator->aborted()));
-  }
-  Result<std::unique_ptr<Job>> job =
-      Job::Meet(opening.token, opening.rank, opening.size, opening.ordinal,
-                settings, communicator->aborted(), bootstrap.get());
-  Status status = job.status();
-  void* real = nullptr;
-  Opening of_real = opening;
-  of_real.communicator = &real;
-  if (job.ok() && settings.hosts != Hosts::kAll && (*job)->on_one_host()) {
-    status = OpenReal(of_real, job->get(),
-                      "because its ranks are on one host (JAX_CXL_NCCL_HOSTS)");
-  } else {
-    if (job.ok()) {
-      status = communicator->OpenIn(*std::move(job));
-      if (bootstrap != nullptr) status = bootstrap->Agree(status);
-    }
-    if (status.ok()) {
-      Inform(opening, "through a pool, " +
-                          pool::FormatBytes(communicator->job()->rank_bytes()) +
-                          " a rank");
-    } else if (bootstrap != nullptr && bootstrap->agreed_to_fail()) {
-      communicator->Close();
-      status = OpenReal(of_real, bootstrap.get(),
-                        "because it cannot use a pool: " + status.message(),
-                        /*always=*/true);
-    }
-  }
-  communicator->Become(real);
-  return status;
+// Opens the communicator, and says where it goes.
+Status OpenAndInform(const Opening& opening, Communicator* communicator) {
+  CXL_RETURN_IF_ERROR(MeetAndOpen(
+      communicator, TheSettings(),
+      [&](const Gather& gather, const std::string& why, bool problem) {
+        return OpenReal(opening, gather, why, problem);
+      }));
+  if (communicator->real() == nullptr)
+    Inform(opening, "through a pool, " +
+                        pool::FormatBytes(communicator->job()->rank_bytes()) +
+                        " a rank");
+  return OkStatus();
 }
 
 }  // namespace
@@ -182,8 +159,12 @@ void Announce(int rank) {
 Status Open(const Opening& opening) {
   const Settings& settings = TheSettings();
   *opening.communicator = nullptr;
-  if (opening.size == 1 && settings.hosts != Hosts::kAll)
-    return OpenReal<Job>(opening, nullptr, "because it has one rank");
+  if (opening.size == 1 && settings.hosts != Hosts::kAll) {
+    CXL_ASSIGN_OR_RETURN(
+        *opening.communicator,
+        OpenReal(opening, nullptr, "because it has one rank", false));
+    return OkStatus();
+  }
   auto communicator = std::make_unique<Communicator>(
       opening.token, opening.rank, opening.size, opening.ordinal,
       opening.config.blocking(),
@@ -193,9 +174,9 @@ Status Open(const Opening& opening) {
       });
   Communicator* const raw = communicator.get();
   if (settings.hosts == Hosts::kAll && !raw->blocking()) {
-    raw->OpenLater([raw, opening] { return MeetAndOpen(opening, raw); });
+    raw->OpenLater([raw, opening] { return OpenAndInform(opening, raw); });
   } else {
-    CXL_RETURN_IF_ERROR(MeetAndOpen(opening, raw));
+    CXL_RETURN_IF_ERROR(OpenAndInform(opening, raw));
     if (raw->real() != nullptr) {
       *opening.communicator = raw->real();
       return OkStatus();
