@@ -6,7 +6,7 @@ The trainer publishes versions of a Llama of random bf16 weights. The server, tr
 the same GPU, generates, and takes each version between two tokens. It never imports JAX. All bits
 are checked against a computation of their own in PyTorch, and the logits against a forward pass in
 JAX, those of small models also with both in float32. Every second version is read with
-`non_blocking`: then the computation of the next token is enqueued while the weights are copied.
+`non_blocking`, while a token is computed, and the next token is enqueued behind the copies.
 `pause` is for how long the GPU computes nothing because of a read. `link` is the bare copy of the
 same bytes from pinned memory, without checks, and `link_from_store` from the memory of the store.
 For comparison the weights also go through safetensors, and torch.save and torch.load, in /dev/shm.

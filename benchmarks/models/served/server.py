@@ -135,14 +135,19 @@ def _serve(board: Board, name: str, size: llama.Size, model, device: str) -> Non
         while store.wait("policy") <= have:
             generation.step()
         non_blocking = version % 2 == 1
-        before = generation.times[-1]
+        waited = time.monotonic() - generation.times[-1]
+        if non_blocking:
+            generation.launch()  # The copies begin when this token has been computed.
         begin = time.monotonic()
         phases.begin()
         into = state if last is None else last
         last = store.read("policy", into=into, non_blocking=non_blocking)
-        last.wait()
         phases.note("returned")
         end = time.monotonic()
+        if non_blocking:
+            generation.end()
+            phases.note("token")
+            last.wait()
         generation.launch()
         phases.note("launched")
         last.check()
@@ -169,7 +174,7 @@ def _serve(board: Board, name: str, size: llama.Size, model, device: str) -> Non
             publish_and_flush=published["flushed"] - published["begin"],
             publish_to_first_token=first - published["begin"],
             non_blocking=non_blocking,
-            waited=begin - before,
+            waited=waited,
             read=end - begin,
             copied=phases.copied(),
             phases={k: round(v, 5) for k, v in phases.seconds.items()},
