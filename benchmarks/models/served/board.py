@@ -49,7 +49,7 @@ class Board:
 
 
 def bytes_of_store(nbytes: int) -> int:
-    """Returns how large a store is for weights of so many bytes: three versions, and some room."""
+    """Returns how large a store is for three versions of weights of this size, and some room."""
     return ((3 * nbytes >> 20) + 64) << 20
 
 
