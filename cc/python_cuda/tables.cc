@@ -15,8 +15,8 @@
 #include "cc/ffi/cuda/store/device_cache.h"
 #include "cc/python/shared/caches.h"
 #include "cc/python/shared/errors.h"
+#include "cc/store/memory/registry.h"
 #include "cc/store/table/column.h"
-#include "cc/store/table/registry.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -59,13 +59,13 @@ class GpuTableColumn {
     column_->stalled = static_cast<uint32_t*>(stalled);
     *column_->stalled = 0;
     column_->taken = reinterpret_cast<std::atomic<uint64_t>*>(taken);
-    table::Registry::Get().Add(name_, column_);
+    pool::Registry<Column>::Get().Add(name_, column_);
   }
   // Waits until no kernel takes rows of the column. Afterwards the memory of
   // the rows may be unmapped.
   ~GpuTableColumn() {
     nb::gil_scoped_release release;
-    table::Registry::Get().Remove(name_, column_.get());
+    pool::Registry<Column>::Get().Remove(name_, column_);
     for (int device : devices_) {
       const cuda::CurrentDevice current(device);
       cudaDeviceSynchronize();
@@ -78,7 +78,7 @@ class GpuTableColumn {
   const Column& column() const { return *column_; }
 
  private:
-  const table::Registry::Name name_;
+  const pool::Registry<Column>::Name name_;
   std::shared_ptr<Column> column_;
   const std::vector<int> devices_;
 };

@@ -14,8 +14,8 @@
 #include "cc/ffi/errors/errors.h"
 #include "cc/ffi/store/chunks.h"
 #include "cc/ffi/store/handlers.h"
+#include "cc/store/memory/registry.h"
 #include "cc/store/ring/memory_ring.h"
-#include "cc/store/ring/registry.h"
 #include "cc/store/ring/ring.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -31,8 +31,8 @@ constexpr uint64_t kChunkBytes = tier::Layout::kBlockBytes;
 template <typename Run>
 xffi::Error OnOpenRing(int64_t ring, int32_t device,
                        const xffi::AnyBuffer& handle, const Run& run) {
-  return OnRing(tier::Registry::Get().Find({ring, device}), ring, device,
-                handle, [&](tier::MemoryRing& found) {
+  return OnRing(pool::Registry<tier::MemoryRing>::Get().Find({ring, device}),
+                ring, device, handle, [&](tier::MemoryRing& found) {
                   std::shared_lock in_use(found.in_use);
                   return found.closed ? NoRing(ring, device) : run(found);
                 });

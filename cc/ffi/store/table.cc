@@ -6,7 +6,7 @@
 #include "cc/engine/cpu/huge_pages.h"
 #include "cc/ffi/store/chunks.h"
 #include "cc/ffi/store/handlers.h"
-#include "cc/store/table/registry.h"
+#include "cc/store/memory/registry.h"
 
 namespace jax_cxl::ffi {
 namespace {
@@ -46,8 +46,8 @@ Result<TableCall> TableCall::Of(const TableAttributes& attributes,
                                 const xffi::AnyBuffer& ids,
                                 xffi::AnyBuffer& output) {
   TableCall call;
-  call.column =
-      table::Registry::Get().Find({attributes.table, attributes.column});
+  call.column = pool::Registry<table::Column>::Get().Find(
+      {attributes.table, attributes.column});
   if (call.column == nullptr)
     return Error(Code::kFailedPrecondition,
                  "take: this process has not opened the table of the program, "

@@ -3,8 +3,8 @@
 
 #include "cc/python/store/bindings.h"
 #include "cc/store/memory/persistent_memory.h"
+#include "cc/store/memory/registry.h"
 #include "cc/store/ring/memory_ring.h"
-#include "cc/store/ring/registry.h"
 #include "cc/store/ring/ring.h"
 
 namespace nb = nanobind;
@@ -14,6 +14,7 @@ namespace jax_cxl {
 namespace {
 
 using pool::PersistentMemory;
+using tier::MemoryRing;
 
 // A ring of residuals in a store. Programs may use the ring as long as this
 // object lives.
@@ -21,19 +22,21 @@ class ResidualRing {
  public:
   ResidualRing(const PersistentMemory& memory, uint32_t ring, int32_t device,
                uint64_t offset, uint64_t rows)
-      : name_(ring, device) {
-    tier::Registry::Get().Add(name_, std::make_shared<tier::MemoryRing>(
-                                         ring, device, memory, offset, rows));
+      : name_(ring, device),
+        ring_(
+            std::make_shared<MemoryRing>(ring, device, memory, offset, rows)) {
+    pool::Registry<MemoryRing>::Get().Add(name_, ring_);
   }
   ~ResidualRing() {
     nb::gil_scoped_release release;
-    tier::Registry::Get().Remove(name_);
+    pool::Registry<MemoryRing>::Get().Remove(name_, ring_);
   }
   ResidualRing(const ResidualRing&) = delete;
   ResidualRing& operator=(const ResidualRing&) = delete;
 
  private:
-  const tier::Registry::Name name_;
+  const pool::Registry<MemoryRing>::Name name_;
+  const std::shared_ptr<MemoryRing> ring_;
 };
 
 }  // namespace

@@ -9,9 +9,9 @@
 #include "cc/python/shared/errors.h"
 #include "cc/python/store/bindings.h"
 #include "cc/store/memory/persistent_memory.h"
+#include "cc/store/memory/registry.h"
 #include "cc/store/table/cache.h"
 #include "cc/store/table/column.h"
-#include "cc/store/table/registry.h"
 #include "cc/store/table/write.h"
 
 namespace nb = nanobind;
@@ -40,12 +40,12 @@ class TableColumn {
     column_->rows_of_part = rows_of_part;
     column_->coherence = memory.coherence();
     column_->timeout_s = timeout_s;
-    column_->taken = table::Registry::Get().Taken(table);
-    table::Registry::Get().Add(name_, column_);
+    column_->taken = table::RowsTaken(table);
+    pool::Registry<Column>::Get().Add(name_, column_);
   }
   ~TableColumn() {
     nb::gil_scoped_release release;
-    table::Registry::Get().Remove(name_, column_.get());
+    pool::Registry<Column>::Get().Remove(name_, column_);
   }
   TableColumn(const TableColumn&) = delete;
   TableColumn& operator=(const TableColumn&) = delete;
@@ -59,7 +59,7 @@ class TableColumn {
   }
 
  private:
-  const table::Registry::Name name_;
+  const pool::Registry<Column>::Name name_;
   std::shared_ptr<Column> column_;
 };
 

@@ -32,7 +32,7 @@ class MemoryRing : public Ring {
               std::span<std::byte> to) const;
 
   // A program holds this lock in shared mode while it uses the ring.
-  // Registry::Remove holds the lock exclusively.
+  // pool::Registry::Remove holds the lock exclusively.
   mutable std::shared_mutex in_use;
   bool closed = false;  // guarded by in_use
 

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "cc/store/ring/registry.h"
+#include "cc/store/memory/registry.h"
 #include "cc/testing/pool/memory_bytes.h"
 #include "cc/testing/pool/pool_specs.h"
 #include "cc/testing/pool/scratch.h"
@@ -145,14 +145,14 @@ TEST(RegistryTest, WaitsForUsers) {
   const auto memory = pool::Open(pool::FileSpec({dir / "a"}, 4 * kMiB));
   ASSERT_NE(memory, nullptr);
   const auto ring = std::make_shared<MemoryRing>(1, 0, *memory, 0, 1);
-  Registry& registry = Registry::Get();
+  auto& registry = pool::Registry<MemoryRing>::Get();
   registry.Add({1, 0}, ring);
   EXPECT_EQ(registry.Find({1, 0}), ring);
   EXPECT_EQ(registry.Find({1, 1}), nullptr);
   std::shared_lock use(ring->in_use);
   std::atomic<bool> removed = false;
   std::thread remover([&] {
-    registry.Remove({1, 0});
+    registry.Remove({1, 0}, ring);
     removed = true;
   });
   while (registry.Find({1, 0}) != nullptr) std::this_thread::yield();

@@ -47,7 +47,7 @@ struct Column {
   // timeout_s.
   uint32_t* stalled = nullptr;
 
-  // How many rows of the table this process has taken.
+  // How many rows of the table this process has taken: RowsTaken.
   std::atomic<uint64_t>* taken = nullptr;
 
   // A call holds this lock in shared mode while it takes rows. To change the
@@ -69,6 +69,10 @@ struct Column {
     return found == caches.end() ? CacheView() : found->second->View(count);
   }
 };
+
+// Returns the word that counts the rows that this process takes of the table
+// with this identity. The word is never destroyed.
+std::atomic<uint64_t>* RowsTaken(int64_t table);
 
 }  // namespace jax_cxl::table
 

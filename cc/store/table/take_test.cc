@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "cc/store/table/registry.h"
+#include "cc/store/memory/registry.h"
 #include "cc/store/table/write.h"
 
 namespace jax_cxl::table {
@@ -139,8 +139,8 @@ TEST(WriteTest, RowsOutsideAreRefused) {
 // Remove returns only after the last reader has released its lock. So the
 // memory of the column may be freed afterwards.
 TEST(RegistryTest, RemoveWaitsForReaders) {
-  Registry& registry = Registry::Get();
-  const Registry::Name name = {77, 1};
+  auto& registry = pool::Registry<Column>::Get();
+  const pool::Registry<Column>::Name name = {77, 1};
   for (int round = 0; round < 50; ++round) {
     auto rows = std::make_unique<std::vector<std::byte>>(Numbered(64));
     auto column = std::make_shared<Column>();
@@ -159,7 +159,7 @@ TEST(RegistryTest, RemoveWaitsForReaders) {
       EXPECT_TRUE(status.ok());
     });
     while (!started) std::this_thread::yield();
-    registry.Remove(name, column.get());
+    registry.Remove(name, column);
     rows.reset();
     reader.join();
     EXPECT_EQ(registry.Find(name), nullptr);
