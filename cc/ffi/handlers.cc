@@ -9,13 +9,11 @@
 
 #include "cc/comm/runtime.h"
 #include "cc/engine/cpu/huge_pages.h"
-#include "cc/engine/cpu/taken_rows.h"
 #include "cc/ffi/binding.h"
 #include "cc/ffi/call/call_site.h"
 #include "cc/ffi/errors/errors.h"
 #include "cc/ffi/row_buffers.h"
 #include "cc/plan/plan.h"
-#include "cc/plan/slices.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jax_cxl::ffi {
@@ -31,18 +29,6 @@ void PermuteAlone(const comm::Call& call) {
     std::memset(call.output, 0, bytes);
   else
     std::memcpy(call.output, call.input, bytes);
-}
-
-// Sets the members of `call` that only an operation that moves rows needs.
-void SetRows(const RowBuffers& buffers, comm::Call* call) {
-  if (call->request.op == plan::Op::kTakeRows) {
-    cpu::ZeroRows(call->request, buffers.indices, call->output);
-    call->rows = std::make_shared<cpu::TakenRows>(
-        cpu::TakenRows::Of(call->request, buffers.indices, buffers.published));
-  } else {
-    comm::SetSlices(
-        call, plan::WideSlices(buffers.slices, buffers.slice_entry_bytes));
-  }
 }
 
 // The platform of CPUs. binding.h explains the members.
@@ -82,7 +68,10 @@ struct Cpu {
         site->Identify(run_id.run_id, ordinal, call.get());
     if (!identified.ok()) return Finish(identified);
     cpu::PreferHugePages(call->output, plan::OutputBytes(call->request));
-    if (rows != nullptr) SetRows(*rows, call.get());
+    if (rows != nullptr) {
+      call->row_operands = rows->operands;
+      comm::SetRows(call.get());
+    }
 
     xffi::Promise promise;
     xffi::Future future(promise);

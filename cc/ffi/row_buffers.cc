@@ -27,11 +27,11 @@ bool SetIndices(const plan::Rows& rows, const xffi::RemainingArgs& arguments,
   if (!indices || arguments.size() > 3 ||
       !Holds(*indices, xffi::DataType::S32, rows.taken))
     return false;
-  buffers->indices = {DataOf<int32_t>(*indices), rows.taken};
+  buffers->operands.indices = DataOf<int32_t>(*indices);
   if (arguments.size() == 2) return true;
   auto published = arguments.get<xffi::AnyBuffer>(2);
   if (!published || published->size_bytes() != rows.table) return false;
-  buffers->published = {DataOf<uint8_t>(*published), rows.table};
+  buffers->operands.published = DataOf<uint8_t>(*published);
   return true;
 }
 
@@ -47,8 +47,8 @@ bool SetSlices(const plan::Request& request,
       !Holds(*slices, xffi::DataType::S64, entries))
     return false;
   buffers->before = DataOf<std::byte>(*before);
-  buffers->slices = {DataOf<std::byte>(*slices), slices->size_bytes()};
-  buffers->slice_entry_bytes =
+  buffers->operands.slices = slices->untyped_data();
+  buffers->operands.slice_entry_bytes =
       static_cast<uint32_t>(slices->size_bytes() / entries);
   return true;
 }
@@ -76,7 +76,7 @@ Result<RowBuffers> RowBuffers::Of(const CallSite& site,
   if (scratch_bytes == 0) return buffers;
   auto scratch = results.get<xffi::AnyBuffer>(1);
   if (!scratch || (*scratch)->size_bytes() < scratch_bytes) return wrong();
-  buffers.scratch = static_cast<std::byte*>((*scratch)->untyped_data());
+  buffers.operands.scratch = (*scratch)->untyped_data();
   return buffers;
 }
 

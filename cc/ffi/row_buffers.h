@@ -3,9 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "cc/base/status.h"
+#include "cc/comm/call/call.h"
 #include "cc/ffi/call/call_site.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -24,15 +24,8 @@ namespace jax_cxl::ffi {
 struct RowBuffers {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  // For a take_rows: the indices, and the flags (none: all rows are published).
-  std::span<const int32_t> indices;
-  std::span<const uint8_t> published;
-  // For a ragged_all_to_all: the output before the call, and the table of
-  // slices, which has 4- or 8-byte integers.
-  const std::byte* before = nullptr;
-  std::span<const std::byte> slices;
-  uint32_t slice_entry_bytes = 0;
-  std::byte* scratch = nullptr;
+  const std::byte* before = nullptr;  // for a ragged_all_to_all
+  comm::RowOperands operands;
 
   // Finds the buffers of a call of `site`. Fails with kInternal if their sizes
   // or types do not match the lowering of the call, or if the scratch memory

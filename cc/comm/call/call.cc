@@ -5,6 +5,8 @@
 #include <sstream>
 #include <utility>
 
+#include "cc/plan/slices.h"
+
 namespace jax_cxl::comm {
 namespace {
 
@@ -89,6 +91,25 @@ void SetSlices(Call* call, std::span<const int64_t> table) {
   call->request.rows.slice_bytes = table.size_bytes();
   call->rows = std::make_shared<cpu::TakenRows>(
       cpu::TakenRows::OfSlices(call->request, table));
+}
+
+void SetRows(Call* call) {
+  const plan::Request& request = call->request;
+  const RowOperands& operands = call->row_operands;
+  if (request.op == plan::Op::kTakeRows) {
+    const std::span indices(operands.indices, request.rows.taken);
+    cpu::ZeroRows(request, indices, call->output);
+    call->rows = std::make_shared<cpu::TakenRows>(cpu::TakenRows::Of(
+        request, indices,
+        {operands.published,
+         operands.published == nullptr ? 0 : request.rows.table}));
+  } else {
+    const auto* slices = static_cast<const std::byte*>(operands.slices);
+    const uint64_t bytes =
+        plan::SliceEntries(request) * operands.slice_entry_bytes;
+    SetSlices(call,
+              plan::WideSlices({slices, bytes}, operands.slice_entry_bytes));
+  }
 }
 
 std::string DescribeText(const Call& call) {

@@ -38,8 +38,8 @@ struct Group {
 // Returns a hash of a list of members. It is the same on every host.
 uint64_t HashGroup(const std::vector<int32_t>& members);
 
-// The operands, besides the input, of an operation that moves rows on a GPU.
-// They lie in the GPU's memory.
+// The operands, besides the input, of an operation that moves rows. On a GPU,
+// they lie in the GPU's memory.
 struct RowOperands {
   // take_rows: `indices` are the rows that this rank takes. `published` marks
   // the rows of this rank that others may take (null: all of them).
@@ -49,7 +49,7 @@ struct RowOperands {
   // integers have 4 or 8 bytes.
   const void* slices = nullptr;
   uint32_t slice_entry_bytes = 0;
-  void* scratch = nullptr;  // cuda::RowScratchBytes
+  void* scratch = nullptr;  // GPUs only: cuda::RowScratchBytes
 };
 
 // A collective call that one rank has started.
@@ -67,9 +67,10 @@ struct Call {
   // For a call with start and done: whether the program computes nothing
   // between the two.
   bool alone = false;
-  // For operations that move rows, on a CPU: the rows that this rank takes.
+  // For operations that move rows: their operands and, for the CPU engine, the
+  // rows that this rank takes.
+  RowOperands row_operands;
   std::shared_ptr<cpu::TakenRows> rows;
-  RowOperands row_operands;  // for the same operations, on a GPU
   // On a GPU: `stream` is the cudaStream_t whose earlier work must finish
   // before the call runs. `aside` is whether the call runs aside
   // (GpuCallFacts).
@@ -147,6 +148,12 @@ uint64_t HashDescriptor(const pool::CallDescriptor& descriptor,
 // Sets which rows a ragged_all_to_all sends and takes, for the CPU engine, from
 // `table`: this rank's table of slices (cc/plan/slices.h).
 void SetSlices(Call* call, std::span<const int64_t> table);
+
+// Sets which rows a call that moves rows publishes and takes, for the CPU
+// engine, from `call->row_operands`, which are in the host's memory. For a
+// take_rows, also fills the rows of the output whose index is out of range with
+// zeros.
+void SetRows(Call* call);
 
 // Returns a text like "psum: all_reduce sum of 1024 float32 at train.py:33
 // (step)".

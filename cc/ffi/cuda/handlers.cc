@@ -21,8 +21,11 @@ namespace {
 
 namespace xffi = xla::ffi;
 
-// The platform of GPUs. binding.h explains the members.
-struct Cuda {
+// The platform of GPUs. binding.h explains the members. `aside` is true for
+// calls that are split into a start and a done. They run on a stream of their
+// own.
+template <bool aside>
+struct OnGpu {
   using Bound = xffi::PlatformStream<cudaStream_t>;
   using Context = cudaStream_t;
   using Outcome = xffi::Error;
@@ -31,37 +34,22 @@ struct Cuda {
   static xffi::Error Finish(const Status& status) { return ToFfiError(status); }
 
   static xffi::Error Start(cudaStream_t stream, int32_t /*ordinal*/,
-                           const Device<Cuda>& device, CallSite* /*site*/,
+                           const Device<OnGpu>& device, CallSite* /*site*/,
                            CallSite::Execution execution,
                            const RowBuffers* rows) {
-    return StartOn(stream, /*aside=*/false, *device.runtime, *device.local,
-                   std::move(execution), rows);
-  }
-
-  static xffi::Error StartOn(cudaStream_t stream, bool aside,
-                             comm::DeviceRuntime& runtime,
-                             const comm::DeviceRuntime::Local& local,
-                             CallSite::Execution execution,
-                             const RowBuffers* rows) {
-    if (const Status failure = runtime.failure(); !failure.ok())
+    if (const Status failure = device.runtime->failure(); !failure.ok())
       return ToFfiError(failure);
     comm::Call& call = *execution.call;
     call.stream = stream;
     call.aside = aside;
-    if (rows != nullptr) {
-      call.row_operands.indices = rows->indices.data();
-      call.row_operands.published = rows->published.data();
-      call.row_operands.slices = rows->slices.data();
-      call.row_operands.slice_entry_bytes = rows->slice_entry_bytes;
-      call.row_operands.scratch = rows->scratch;
-    }
-    const Status enqueued = *local.endpoint->StartCall(
+    if (rows != nullptr) call.row_operands = rows->operands;
+    const Status enqueued = *device.local->endpoint->StartCall(
         *execution.members, std::move(execution.call));
     if (enqueued.ok()) return xffi::Error::Success();
     // The peers wait for the call, but it could not be enqueued. Abort tells
     // the peers, and ends all collectives of this process.
-    local.endpoint->Abort(enqueued);
-    return ToFfiError(runtime.failure());
+    device.local->endpoint->Abort(enqueued);
+    return ToFfiError(device.runtime->failure());
   }
 
   // The lowering asks XLA to place each result in the memory of its operand.
@@ -93,17 +81,8 @@ struct Cuda {
   }
 };
 
-// The platform of calls that are split into a start and a done. They run on a
-// stream of their own.
-struct CudaAside : Cuda {
-  static xffi::Error Start(cudaStream_t stream, int32_t /*ordinal*/,
-                           const Device<CudaAside>& device, CallSite* /*site*/,
-                           CallSite::Execution execution,
-                           const RowBuffers* rows) {
-    return StartOn(stream, /*aside=*/true, *device.runtime, *device.local,
-                   std::move(execution), rows);
-  }
-};
+using Cuda = OnGpu</*aside=*/false>;
+using CudaAside = OnGpu</*aside=*/true>;
 
 // The Instantiate stage, which XLA runs when it loads a program. It also
 // allocates the memory that the devices need for the call.

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <memory>
 #include <optional>
-#include <span>
 #include <utility>
 
 #include "cc/base/cuda/cuda_status.h"
@@ -45,10 +44,7 @@ struct HostPath::Job {
   HostPath* path;
   std::vector<int32_t> members;
   std::unique_ptr<Call> call;
-  const std::byte* row_operands;
   uint64_t number;  // number of the call, from 1
-
-  void SetRows();
 };
 
 HostPath::HostPath(Endpoint* endpoint, std::function<void(const Status&)> fail)
@@ -86,31 +82,12 @@ Status HostPath::ReserveBytes(uint64_t bytes) {
   return OkStatus();
 }
 
-void HostPath::Job::SetRows() {
-  const plan::Request& request = call->request;
-  if (request.count == 0) return;
-  const RowOperands& operands = call->row_operands;
-  if (request.op == plan::Op::kTakeRows) {
-    const std::span indices(reinterpret_cast<const int32_t*>(row_operands),
-                            request.rows.taken);
-    cpu::ZeroRows(request, indices, call->output);
-    const auto* published =
-        reinterpret_cast<const uint8_t*>(row_operands + IndexBytes(request));
-    call->rows = std::make_shared<cpu::TakenRows>(cpu::TakenRows::Of(
-        request, indices,
-        {published, operands.published == nullptr ? 0 : request.rows.table}));
-  } else if (request.op == plan::Op::kRaggedAllToAll) {
-    SetSlices(call.get(),
-              plan::WideSlices({row_operands, plan::SliceEntries(request) *
-                                                  operands.slice_entry_bytes},
-                               operands.slice_entry_bytes));
-  }
-}
-
 void HostPath::Run(void* argument) {
   std::unique_ptr<Job> job(static_cast<Job*>(argument));
   HostPath* path = job->path;
-  job->SetRows();
+  const plan::Request& request = job->call->request;
+  if (plan::MovesRows(request.op) && request.count > 0)
+    SetRows(job->call.get());
   auto done = [path, number = job->number](const Status& status) {
     if (!status.ok()) {
       path->fail_(status);
@@ -146,22 +123,28 @@ Status HostPath::Enqueue(const std::vector<int32_t>& members, const Call& call,
   job->call->identity = calls_of_group_[HashGroup(members)]++;
   job->call->input = input;
   job->call->output = output;
-  job->row_operands = row_operands;
   job->number = ++calls_;
 
   CXL_RETURN_IF_ERROR(CopyAsync(input, call.input, input_bytes, stream));
   const RowOperands& operands = call.row_operands;
-  if (operands.indices != nullptr)
+  RowOperands& copied = job->call->row_operands;
+  if (operands.indices != nullptr) {
+    copied.indices = reinterpret_cast<const int32_t*>(row_operands);
     CXL_RETURN_IF_ERROR(CopyAsync(row_operands, operands.indices,
                                   IndexBytes(call.request), stream));
-  if (operands.published != nullptr)
-    CXL_RETURN_IF_ERROR(CopyAsync(row_operands + IndexBytes(call.request),
-                                  operands.published, call.request.rows.table,
-                                  stream));
-  if (operands.slices != nullptr)
+  }
+  if (operands.published != nullptr) {
+    std::byte* published = row_operands + IndexBytes(call.request);
+    copied.published = reinterpret_cast<const uint8_t*>(published);
+    CXL_RETURN_IF_ERROR(CopyAsync(published, operands.published,
+                                  call.request.rows.table, stream));
+  }
+  if (operands.slices != nullptr) {
+    copied.slices = row_operands;
     CXL_RETURN_IF_ERROR(CopyAsync(
         row_operands, operands.slices,
         plan::SliceEntries(call.request) * operands.slice_entry_bytes, stream));
+  }
   // A collective may not write all of its output. So copy the output's old
   // contents to pinned memory too, because the whole output is copied back.
   CXL_RETURN_IF_ERROR(CopyAsync(output, call.output, output_bytes, stream));
