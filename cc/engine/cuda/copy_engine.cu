@@ -393,11 +393,8 @@ CopyEngine::~CopyEngine() {
 
 Status CopyEngine::Open() {
   CXL_RETURN_IF_ERROR(words_.Open());
-  cudaFuncAttributes attributes;
-  for (const void* kernel : {reinterpret_cast<const void*>(&Trap),
-                             reinterpret_cast<const void*>(&ReduceOnly)})
-    CXL_RETURN_IF_ERROR(CudaStatus(cudaFuncGetAttributes(&attributes, kernel),
-                                   "loading the kernels"));
+  CXL_RETURN_IF_ERROR(
+      CudaStatus(LoadKernels(Trap, ReduceOnly), "loading the kernels"));
   // High priority: waiting for a busy multiprocessor would leave the link idle.
   int least = 0, greatest = 0;
   cudaDeviceGetStreamPriorityRange(&least, &greatest);

@@ -83,23 +83,9 @@ cudaError_t LaunchCounted(const DeviceCall& call, const Shape& shape,
 }
 
 cudaError_t Preload() {
-  cudaFuncAttributes attributes;
-  if (cudaError_t error = cudaFuncGetAttributes(&attributes, ExecuteCounted);
-      error != cudaSuccess)
-    return error;
-  if (cudaError_t error =
-          cudaFuncGetAttributes(&attributes, Execute<CallKind::kCollective>);
-      error != cudaSuccess)
-    return error;
-  if (cudaError_t error =
-          cudaFuncGetAttributes(&attributes, Execute<CallKind::kRows>);
-      error != cudaSuccess)
-    return error;
   if (cudaError_t error = PreloadRows(); error != cudaSuccess) return error;
-  if (cudaError_t error = cudaFuncGetAttributes(&attributes, WaitForEnd);
-      error != cudaSuccess)
-    return error;
-  return cudaFuncGetAttributes(&attributes, Wait);
+  return LoadKernels(ExecuteCounted, Execute<CallKind::kCollective>,
+                     Execute<CallKind::kRows>, WaitForEnd, Wait);
 }
 
 cudaError_t LaunchWaitForEnd(const DeviceCall& call, cudaStream_t stream) {

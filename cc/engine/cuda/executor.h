@@ -3,9 +3,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <string_view>
-
-#include "cc/base/status.h"
 #include "cc/engine/cuda/device_call.h"
 #include "cc/engine/cuda/rows.h"
 
@@ -41,8 +38,20 @@ cudaError_t LaunchCounted(const DeviceCall& call, const Shape& shape,
 // cannot complete, it ends in a trap, as Launch describes.
 cudaError_t LaunchWaitForEnd(const DeviceCall& call, cudaStream_t stream);
 
-// Loads the kernels on the current device. Loading a kernel later would wait
-// for running kernels, which may wait for peers that are loading theirs.
+// Load kernels on the current device. Loading a kernel later would wait for
+// running kernels, which may wait for peers that are loading theirs. Preload
+// loads the kernels of this header.
+template <typename... Kernels>
+cudaError_t LoadKernels(Kernels*... kernels) {
+  cudaFuncAttributes attributes;
+  cudaError_t error = cudaSuccess;
+  ((error = error != cudaSuccess
+                ? error
+                : cudaFuncGetAttributes(
+                      &attributes, reinterpret_cast<const void*>(kernels))),
+   ...);
+  return error;
+}
 cudaError_t Preload();
 
 // Enqueues a wait until `*flag` (pinned memory of the host) is at least

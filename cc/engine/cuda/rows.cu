@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "cc/engine/cuda/block.cuh"
+#include "cc/engine/cuda/executor.h"
 #include "cc/engine/cuda/rows.h"
 #include "cc/plan/slices.h"
 
@@ -328,18 +329,8 @@ cudaError_t PrepareSlices(const plan::Request& request, uint32_t entry_bytes,
 }
 
 cudaError_t PreloadRows() {
-  cudaFuncAttributes attributes;
-  const void* const kernels[] = {
-      reinterpret_cast<const void*>(FindPlaces),
-      reinterpret_cast<const void*>(CheckAll<int32_t>),
-      reinterpret_cast<const void*>(CheckAll<int64_t>),
-      reinterpret_cast<const void*>(FindSlices<int32_t>),
-      reinterpret_cast<const void*>(FindSlices<int64_t>)};
-  for (const void* kernel : kernels)
-    if (cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
-        error != cudaSuccess)
-      return error;
-  return cudaSuccess;
+  return LoadKernels(FindPlaces, CheckAll<int32_t>, CheckAll<int64_t>,
+                     FindSlices<int32_t>, FindSlices<int64_t>);
 }
 
 }  // namespace jax_cxl::cuda

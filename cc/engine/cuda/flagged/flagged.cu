@@ -4,6 +4,7 @@
 #include "cc/engine/cuda/block.cuh"
 #include "cc/engine/cuda/counted.cuh"
 #include "cc/engine/cuda/device_memory.cuh"
+#include "cc/engine/cuda/executor.h"
 #include "cc/engine/cuda/flagged/flagged.h"
 #include "cc/engine/cuda/flagged/flagged_call.cuh"
 #include "cc/engine/cuda/flagged/flagged_units.cuh"
@@ -104,15 +105,6 @@ void LaunchWith(const DeviceCall& call, const FlaggedPlan& gpu_plan,
 }
 
 template <typename AnyLists>
-cudaError_t PreloadWith() {
-  cudaFuncAttributes attributes;
-  const cudaError_t error =
-      cudaFuncGetAttributes(&attributes, RunFlagged<AnyLists>);
-  if (error != cudaSuccess) return error;
-  return cudaFuncGetAttributes(&attributes, RunCountedFlagged<AnyLists>);
-}
-
-template <typename AnyLists>
 constexpr bool Fit(const DeviceCall& call) {
   return static_cast<size_t>(call.num_members) <=
              std::extent_v<decltype(AnyLists::rings)> &&
@@ -142,9 +134,9 @@ cudaError_t LaunchFlagged(const DeviceCall& call, const FlaggedPlan& gpu_plan,
 }
 
 cudaError_t PreloadFlagged() {
-  const cudaError_t error = flagged::PreloadWith<flagged::FewLists>();
-  if (error != cudaSuccess) return error;
-  return flagged::PreloadWith<flagged::AllLists>();
+  using namespace flagged;
+  return LoadKernels(RunFlagged<FewLists>, RunCountedFlagged<FewLists>,
+                     RunFlagged<AllLists>, RunCountedFlagged<AllLists>);
 }
 
 }  // namespace jax_cxl::cuda

@@ -1,4 +1,5 @@
 #include "cc/engine/cuda/counted.cuh"
+#include "cc/engine/cuda/executor.h"
 #include "cc/engine/cuda/premultiplied/premultiplied.h"
 #include "cc/engine/cuda/slot_call.cuh"
 
@@ -39,9 +40,6 @@ cudaError_t LaunchPremultiplied(const DeviceCall& call, const Shape& shape,
   return cudaGetLastError();
 }
 
-cudaError_t PreloadPremultiplied() {
-  cudaFuncAttributes attributes;
-  return cudaFuncGetAttributes(&attributes, ExecutePremultiplied);
-}
+cudaError_t PreloadPremultiplied() { return LoadKernels(ExecutePremultiplied); }
 
 }  // namespace jax_cxl::cuda

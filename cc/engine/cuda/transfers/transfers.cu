@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "cc/engine/cuda/counted.cuh"
+#include "cc/engine/cuda/executor.h"
 #include "cc/engine/cuda/flagged/flagged_call.cuh"
 #include "cc/engine/cuda/slot_call.cuh"
 #include "cc/engine/cuda/transfers/transfers.h"
@@ -101,13 +102,7 @@ cudaError_t LaunchTransfers(std::span<const DeviceTransfer> transfers,
 }
 
 cudaError_t PreloadTransfers() {
-  cudaFuncAttributes attributes;
-  cudaError_t error = cudaFuncGetAttributes(&attributes, Transfer<1>);
-  if (error == cudaSuccess)
-    error = cudaFuncGetAttributes(&attributes, Transfer<kFew>);
-  if (error == cudaSuccess)
-    error = cudaFuncGetAttributes(&attributes, Transfer<kMostTransfers>);
-  return error;
+  return LoadKernels(Transfer<1>, Transfer<kFew>, Transfer<kMostTransfers>);
 }
 
 }  // namespace jax_cxl::cuda
