@@ -1,5 +1,6 @@
 #include "cc/python_cuda/residuals.h"
 
+#include <cuda_runtime_api.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstddef>
@@ -8,14 +9,18 @@
 #include <utility>
 #include <vector>
 
+#include "cc/base/cuda/current_device.h"
 #include "cc/python/shared/errors.h"
 #include "cc/store/cuda/device_ring.h"
+#include "cc/store/memory/registry.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace jax_cxl {
 namespace {
+
+using Rings = pool::Registry<comm::DeviceRing>;
 
 // A ring of residuals in a store. Programs on a GPU may use the ring while this
 // object lives. The C++ class is not named ResidualRing, because jax_cxl._core
@@ -24,21 +29,26 @@ namespace {
 class GpuResidualRing {
  public:
   GpuResidualRing(uint32_t ring, int device,
-                  const std::vector<uintptr_t>& addresses, uint64_t rows) {
+                  const std::vector<uintptr_t>& addresses, uint64_t rows)
+      : name_(ring, device) {
     std::vector<std::byte*> parts;
     for (uintptr_t address : addresses)
       parts.push_back(reinterpret_cast<std::byte*>(address));
     ring_ = ValueOrRaise(
         comm::DeviceRing::Create(ring, device, std::move(parts), rows));
+    Rings::Get().Add(name_, ring_);
   }
   ~GpuResidualRing() {
     nb::gil_scoped_release release;
-    ring_->Close();
+    Rings::Get().Remove(name_, ring_);
+    const cuda::CurrentDevice current(name_.second);
+    cudaDeviceSynchronize();
   }
   GpuResidualRing(const GpuResidualRing&) = delete;
   GpuResidualRing& operator=(const GpuResidualRing&) = delete;
 
  private:
+  const Rings::Name name_;
   std::shared_ptr<comm::DeviceRing> ring_;
 };
 

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <shared_mutex>
 #include <span>
 
 #include "cc/base/status.h"
@@ -14,7 +13,6 @@
 #include "cc/ffi/errors/errors.h"
 #include "cc/ffi/store/chunks.h"
 #include "cc/ffi/store/handlers.h"
-#include "cc/store/memory/registry.h"
 #include "cc/store/ring/memory_ring.h"
 #include "cc/store/ring/ring.h"
 #include "xla/ffi/api/ffi.h"
@@ -26,50 +24,40 @@ namespace xffi = xla::ffi;
 
 constexpr uint64_t kChunkBytes = tier::Layout::kBlockBytes;
 
-// Finds the open ring of `device` with the number `ring`, checks the handle,
-// and calls `run` with the ring. The ring stays open while `run` uses it.
-template <typename Run>
-xffi::Error OnOpenRing(int64_t ring, int32_t device,
-                       const xffi::AnyBuffer& handle, const Run& run) {
-  return OnRing(pool::Registry<tier::MemoryRing>::Get().Find({ring, device}),
-                ring, device, handle, [&](tier::MemoryRing& found) {
-                  std::shared_lock in_use(found.in_use);
-                  return found.closed ? NoRing(ring, device) : run(found);
-                });
-}
-
 xffi::Error Put(xffi::ThreadPool pool, int32_t device, int64_t ring,
                 int32_t /*value*/, xffi::AnyBuffer value,
                 xffi::Result<xffi::AnyBuffer> handle) {
-  return OnOpenRing(ring, device, *handle, [&](tier::MemoryRing& on) -> Status {
-    const auto* from = static_cast<const std::byte*>(value.untyped_data());
-    const uint64_t bytes = value.size_bytes();
-    CXL_ASSIGN_OR_RETURN(const tier::Handle made, on.Take(bytes));
-    CXL_RETURN_IF_ERROR(
-        RunChunks(pool, bytes, kChunkBytes, [&](uint64_t begin, uint64_t end) {
-          return on.Write(made, begin, std::span(from + begin, from + end));
-        }));
-    std::memcpy(handle->untyped_data(), &made, sizeof(made));
-    return OkStatus();
-  });
+  return OnRing<tier::MemoryRing>(
+      ring, device, *handle, [&](tier::MemoryRing& on) -> Status {
+        const auto* from = static_cast<const std::byte*>(value.untyped_data());
+        const uint64_t bytes = value.size_bytes();
+        CXL_ASSIGN_OR_RETURN(const tier::Handle made, on.Take(bytes));
+        CXL_RETURN_IF_ERROR(RunChunks(
+            pool, bytes, kChunkBytes, [&](uint64_t begin, uint64_t end) {
+              return on.Write(made, begin, std::span(from + begin, from + end));
+            }));
+        std::memcpy(handle->untyped_data(), &made, sizeof(made));
+        return OkStatus();
+      });
 }
 
 xffi::Error Get(xffi::ThreadPool pool, int32_t device, int64_t ring,
                 int32_t /*value*/, xffi::AnyBuffer handle,
                 xffi::Result<xffi::AnyBuffer> value) {
-  return OnOpenRing(ring, device, handle, [&](tier::MemoryRing& on) -> Status {
-    tier::Handle of;
-    std::memcpy(&of, handle.untyped_data(), sizeof(of));
-    CXL_RETURN_IF_ERROR(on.Check(of));
-    auto* to = static_cast<std::byte*>(value->untyped_data());
-    const uint64_t bytes = value->size_bytes();
-    cpu::PreferHugePages(to, bytes);
-    CXL_RETURN_IF_ERROR(
-        RunChunks(pool, bytes, kChunkBytes, [&](uint64_t begin, uint64_t end) {
-          return on.Read(of, begin, std::span(to + begin, to + end));
-        }));
-    return on.Check(of);
-  });
+  return OnRing<tier::MemoryRing>(
+      ring, device, handle, [&](tier::MemoryRing& on) -> Status {
+        tier::Handle of;
+        std::memcpy(&of, handle.untyped_data(), sizeof(of));
+        CXL_RETURN_IF_ERROR(on.Check(of));
+        auto* to = static_cast<std::byte*>(value->untyped_data());
+        const uint64_t bytes = value->size_bytes();
+        cpu::PreferHugePages(to, bytes);
+        CXL_RETURN_IF_ERROR(RunChunks(
+            pool, bytes, kChunkBytes, [&](uint64_t begin, uint64_t end) {
+              return on.Read(of, begin, std::span(to + begin, to + end));
+            }));
+        return on.Check(of);
+      });
 }
 
 }  // namespace

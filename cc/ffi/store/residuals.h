@@ -2,11 +2,12 @@
 #define JAX_CXL_FFI_STORE_RESIDUALS_H_
 
 #include <cstdint>
-#include <memory>
+#include <shared_mutex>
 #include <utility>
 
 #include "cc/base/status.h"
 #include "cc/ffi/errors/errors.h"
+#include "cc/store/memory/registry.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jax_cxl::ffi {
@@ -17,17 +18,21 @@ Status NoRing(int64_t ring, int32_t device);
 // Fails with kInternal if the buffer does not have the size of a handle.
 Status CheckHandle(const xla::ffi::AnyBuffer& handle);
 
-// Checks that the buffer `handle` is a handle, and calls `run` with the ring
-// `found`. If `found` is null, this process does not have that ring, and the
-// result is the error NoRing(ring, device). Converts errors to those that
-// handlers return to XLA.
+// Checks that the buffer `handle` is a handle, and calls `run` with the open
+// ring of `device` with the number `ring`. The ring stays open while `run` uses
+// it. Fails with NoRing(ring, device) if this process does not have that ring.
+// Converts errors to those that handlers return to XLA.
 template <typename Ring, typename Run>
-xla::ffi::Error OnRing(const std::shared_ptr<Ring>& found, int64_t ring,
-                       int32_t device, const xla::ffi::AnyBuffer& handle,
-                       const Run& run) {
-  Status status = found == nullptr ? NoRing(ring, device) : CheckHandle(handle);
-  if (status.ok()) status = run(*found);
-  return ToFfiError(status);
+xla::ffi::Error OnRing(int64_t ring, int32_t device,
+                       const xla::ffi::AnyBuffer& handle, const Run& run) {
+  const auto on_open = [&]() -> Status {
+    const auto found = pool::Registry<Ring>::Get().Find({ring, device});
+    if (found == nullptr) return NoRing(ring, device);
+    CXL_RETURN_IF_ERROR(CheckHandle(handle));
+    std::shared_lock in_use(found->in_use);
+    return found->closed ? NoRing(ring, device) : run(*found);
+  };
+  return ToFfiError(on_open());
 }
 
 // Adds the attributes and buffers of a put or a get to `binding`, which has

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -19,18 +18,6 @@
 
 namespace jax_cxl::comm {
 namespace {
-
-// The rings of this process, by number and device.
-struct Rings {
-  std::mutex mutex;
-  std::map<std::pair<int64_t, int32_t>, std::weak_ptr<DeviceRing>> all;
-
-  static Rings& Get() {
-    // Never destroyed: XLA's threads may use rings while the process exits.
-    static auto& rings = *new Rings;
-    return rings;
-  }
-};
 
 Status StreamWait(cudaStream_t stream, cudaEvent_t event) {
   return cuda::CudaStatus(cudaStreamWaitEvent(stream, event, 0),
@@ -49,9 +36,6 @@ Result<std::shared_ptr<DeviceRing>> DeviceRing::Create(
   std::shared_ptr<DeviceRing> ring(
       new DeviceRing(number, device, std::move(parts), rows));
   CXL_RETURN_IF_ERROR(ring->Prepare());
-  Rings& rings = Rings::Get();
-  std::lock_guard lock(rings.mutex);
-  rings.all[{number, device}] = ring;
   return ring;
 }
 
@@ -78,18 +62,6 @@ Status DeviceRing::Prepare() {
       "make an event");
 }
 
-void DeviceRing::Close() {
-  Rings& rings = Rings::Get();
-  {
-    std::lock_guard lock(rings.mutex);
-    rings.all.erase({number_, device_});
-  }
-  const cuda::CurrentDevice current(device_);
-  std::lock_guard lock(mutex_);
-  closed_ = true;
-  cudaDeviceSynchronize();
-}
-
 DeviceRing::~DeviceRing() {
   const cuda::CurrentDevice current(device_);
   cudaDeviceSynchronize();
@@ -99,18 +71,11 @@ DeviceRing::~DeviceRing() {
   if (last_put_ != nullptr) cudaEventDestroy(last_put_);
 }
 
-std::shared_ptr<DeviceRing> DeviceRing::Find(int64_t number, int32_t device) {
-  Rings& rings = Rings::Get();
-  std::lock_guard lock(rings.mutex);
-  const auto found = rings.all.find({number, device});
-  return found == rings.all.end() ? nullptr : found->second.lock();
-}
-
 Status DeviceRing::Put(int32_t number, const std::byte* value, uint64_t bytes,
                        tier::DeviceHandle* handle, cudaStream_t stream) {
   const cuda::CurrentDevice current(device_);
   std::lock_guard lock(mutex_);
-  CXL_RETURN_IF_ERROR(CheckUsable());
+  CXL_RETURN_IF_ERROR(CheckEarlierGets());
   if (bytes == 0) return OkStatus();  // Nobody reads its handle.
   Staging& staging = staging_[number];
   CXL_RETURN_IF_ERROR(staging.Reserve(bytes));
@@ -149,7 +114,7 @@ Status DeviceRing::Get(int32_t number, const tier::DeviceHandle* handle,
                        std::byte* value, uint64_t bytes, cudaStream_t stream) {
   const cuda::CurrentDevice current(device_);
   std::lock_guard lock(mutex_);
-  CXL_RETURN_IF_ERROR(CheckUsable());
+  CXL_RETURN_IF_ERROR(CheckEarlierGets());
   if (bytes == 0) return OkStatus();
   Staging& staging = staging_[number];
   tier::DeviceGet get;
@@ -196,11 +161,7 @@ Status DeviceRing::StartFetch(const Staging::Fetch& fetch) {
   return Record(fetch.buffer->filled, in_);
 }
 
-Status DeviceRing::CheckUsable() {
-  if (closed_)
-    return Error(Code::kFailedPrecondition,
-                 "residuals: their ring was closed too early; please report "
-                 "this to jax_cxl");
+Status DeviceRing::CheckEarlierGets() {
   volatile uint64_t& since = error_[0].since;
   const uint64_t found = since;
   since = 0;

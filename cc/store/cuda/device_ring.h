@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <vector>
 
 #include "cc/base/cuda/device_memory.h"
@@ -26,22 +27,14 @@ namespace jax_cxl::comm {
 class DeviceRing {
  public:
   // The ring has one part on each device of the store. The parts begin at the
-  // addresses in `parts`. Each part has `rows` blocks (tier::Ring). Adds the
-  // ring to the rings of this process. Fails with kUnimplemented if the store
-  // has too many devices.
+  // addresses in `parts`. Each part has `rows` blocks (tier::Ring). Fails with
+  // kUnimplemented if the store has too many devices.
   static Result<std::shared_ptr<DeviceRing>> Create(
       uint32_t number, int device, std::vector<std::byte*> parts,
       uint64_t rows);
   ~DeviceRing();
   DeviceRing(const DeviceRing&) = delete;
   DeviceRing& operator=(const DeviceRing&) = delete;
-
-  // Returns null if this process has no such ring.
-  static std::shared_ptr<DeviceRing> Find(int64_t number, int32_t device);
-
-  // Waits until no program uses the ring. Its memory may be unmapped
-  // afterwards.
-  void Close();
 
   // Enqueue a put or a get on the stream of a program, and return. Put writes
   // the handle of the value to `handle`, and Get reads it there. `number` is
@@ -52,15 +45,19 @@ class DeviceRing {
   Status Get(int32_t number, const tier::DeviceHandle* handle, std::byte* value,
              uint64_t bytes, cudaStream_t stream);
 
+  // See pool::Registry. Once the ring is removed from it, nothing uses the ring
+  // but the work that the device still has.
+  mutable std::shared_mutex in_use;
+  bool closed = false;  // guarded by in_use
+
  private:
   DeviceRing(uint32_t number, int device, std::vector<std::byte*> parts,
              uint64_t rows);
 
   Status Prepare();
-  // Fails if the ring was closed. Also fails, once, if an earlier get has
-  // failed on the device: Get cannot report that, because it returns before the
-  // device executes the get.
-  Status CheckUsable();
+  // Fails, once, if an earlier get has failed on the device: Get cannot report
+  // that, because it returns before the device executes the get.
+  Status CheckEarlierGets();
   Status CopyOut(const tier::Handle& value, StagingBuffer& from,
                  uint64_t bytes);
   Status StartFetch(const Staging::Fetch& fetch);
@@ -75,7 +72,6 @@ class DeviceRing {
   cudaEvent_t last_put_ = nullptr;
 
   std::mutex mutex_;
-  bool closed_ = false;
   std::map<int32_t, Staging> staging_;  // by number of the value
 };
 

@@ -21,9 +21,8 @@ using tier::DeviceHandle;
 xffi::Error Put(cudaStream_t stream, int32_t device, int64_t ring,
                 int32_t number, xffi::AnyBuffer value,
                 xffi::Result<xffi::AnyBuffer> handle) {
-  return OnRing(
-      comm::DeviceRing::Find(ring, device), ring, device, *handle,
-      [&](comm::DeviceRing& on) {
+  return OnRing<comm::DeviceRing>(
+      ring, device, *handle, [&](comm::DeviceRing& on) {
         return on.Put(
             number, static_cast<const std::byte*>(value.untyped_data()),
             value.size_bytes(),
@@ -34,14 +33,13 @@ xffi::Error Put(cudaStream_t stream, int32_t device, int64_t ring,
 xffi::Error Get(cudaStream_t stream, int32_t device, int64_t ring,
                 int32_t number, xffi::AnyBuffer handle,
                 xffi::Result<xffi::AnyBuffer> value) {
-  return OnRing(comm::DeviceRing::Find(ring, device), ring, device, handle,
-                [&](comm::DeviceRing& on) {
-                  return on.Get(
-                      number,
+  return OnRing<comm::DeviceRing>(
+      ring, device, handle, [&](comm::DeviceRing& on) {
+        return on.Get(number,
                       static_cast<const DeviceHandle*>(handle.untyped_data()),
                       static_cast<std::byte*>(value->untyped_data()),
                       value->size_bytes(), stream);
-                });
+      });
 }
 
 }  // namespace
