@@ -114,6 +114,10 @@ NB_MODULE(_core, m) {
   BindResiduals(m);
   BindDispatchErrors(m);
   BindUncaughtExit(m);
+  // JOIN_HANDLER is not among the registrations that a job makes when it
+  // starts, because snapshots need no job. jax_cxl/_store registers it
+  // separately.
+  m.attr("JOIN_HANDLER") = HandlerCapsule(&jax_cxl_join);
   m.def(
       "program_sites",
       [] {

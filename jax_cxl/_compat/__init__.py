@@ -24,6 +24,7 @@ try:
         compilation as compilation,
         dispatch as dispatch,
         distributed as distributed,
+        programs as programs,
         tracing as tracing,
     )
 except (ImportError, AttributeError) as error:

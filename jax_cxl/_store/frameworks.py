@@ -3,7 +3,7 @@
 Only a program that has imported a framework has arrays of it. So a process that never imports JAX
 needs NumPy alone to read and to publish. Modules that need JAX are imported where an array of JAX,
 or a job of several processes, needs them: `_job.exchange`, `reading.on_devices`, `reading.on_gpus`,
-`writing.gpu_programs`.
+`writing.joining`, `writing.gpu_programs`.
 """
 
 import sys

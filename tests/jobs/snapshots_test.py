@@ -35,6 +35,19 @@ class SnapshotsTest(parameterized.TestCase):
                 saved = f"step {step} saved by {processes * devices} devices"
                 self.assertEqual(done.stdout.count(saved), processes)
 
+    @parameterized.parameters(1, 2)
+    def test_small_arrays_are_joined(self, devices):
+        with shared_folder.folder() as folder:
+            done = job.run(
+                "snapshots/joined.py",
+                f"--where=file:{folder}/joined?size=64MiB",
+                processes=2,
+                devices_per_process=devices,
+                modules=("jax_cxl",),
+            )
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(done.stdout.count("joined 600 arrays"), 2)
+
     def test_trees_of_every_kind(self):
         self.check_trees((2, 1), (1, 1))
 

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from jax_cxl import errors
+from jax_cxl._store import frameworks
 from jax_cxl._store.memory import checksum, layout, stripes
 from jax_cxl._store.memory.layout import Record
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.trees import flatten, leaves, place
 from jax_cxl._store.trees.description import Description
-from jax_cxl._store.writing import device_copies
+from jax_cxl._store.writing import device_copies, shard_bytes
 from jax_cxl._store.writing.shard_bytes import (
     DeviceBytes,
     DeviceSum,
@@ -28,6 +29,8 @@ from jax_cxl._store.writing.shard_bytes import (
 
 if TYPE_CHECKING:
     import jax
+
+    from jax_cxl._store.writing import joining
 
 
 class Bytes(Protocol):
@@ -302,6 +305,7 @@ class Selection:
             into: Any = self._parts if isinstance(what, place.Part) else self._copies
             into.setdefault(what.leaf, []).append((what, position))
         self._chosen: _Chosen | None = None  # by the last call of `hold`
+        self._joiner: joining.Joiner | None = None  # of arrays that were chosen twice
 
     def hold(self, arrays: Mapping[int, Any], copy: bool, owned: bool = False) -> Batch:
         """Returns a batch of some leaves. It keeps their bytes as they are until they are written.
@@ -310,8 +314,9 @@ class Selection:
           copy, owned: as for `shard_bytes.hold`.
         """
         numbers = sorted(arrays)
-        if self._chosen is None or self._chosen.leaves != numbers:
-            self._chosen = self._choose(numbers)
+        is_known = self._chosen is not None and self._chosen.leaves == numbers
+        if self._chosen is None or not is_known:
+            self._chosen, self._joiner = self._choose(numbers), None
         parts, copies = self._chosen.parts, self._chosen.copies
         if self.on_device:
             held = [_shard(arrays, *shard) for shard in self._chosen.shards]
@@ -321,13 +326,30 @@ class Selection:
                 list(zip((part for part, _ in parts), hold(ranges, copy, owned), strict=True)),
                 list(zip((of for of, _ in copies), sums, strict=True)),
             )
-        views = [view(_shard(arrays, *shard)) for shard in self._chosen.shards]
+        views = self._views(arrays)
+        many = len(self._chosen.shards) >= shard_bytes.FEWEST_JOINED
+        if is_known and many and self._joiner is None and frameworks.jax():
+            from jax_cxl._store.writing import joining
+
+            # This is the second save of arrays like these, so more will follow.
+            self._joiner = joining.Joiner(arrays, self._chosen.shards)
         # These are generators. So the objects, of which there may be many, are made by the thread
         # that writes the parts.
         return Batch(
             ((part, HostBytes(views[shard], part.start, part.end)) for part, shard in parts),
             ((of, HostBytes(views[shard], 0, views[shard].nbytes)) for of, shard in copies),
         )
+
+    def _views(self, arrays: Mapping[int, Any]) -> list[np.ndarray]:
+        """Returns views of the shards that have been chosen."""
+        assert self._chosen is not None
+        views: list[Any] = [None] * len(self._chosen.shards)
+        if self._joiner is not None:
+            self._joiner.join(arrays, views)
+        for number, shard in enumerate(self._chosen.shards):
+            if views[number] is None:
+                views[number] = view(_shard(arrays, *shard))
+        return views
 
     def _choose(self, numbers: list[int]) -> "_Chosen":
         shards: dict[tuple[int, int], int] = {}

@@ -12,6 +12,8 @@ from jax_cxl._store.memory import checksum
 if TYPE_CHECKING:
     import jax
 
+# Fewer small arrays are not worth the time to compile a program that joins them.
+FEWEST_JOINED = 250
 _HOST_MEMORY = ("pinned_host", "unpinned_host")
 
 
