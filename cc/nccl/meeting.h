@@ -18,8 +18,8 @@ using Gather = std::function<Result<std::vector<std::byte>>(
     std::span<const std::byte> block)>;
 
 // Makes this rank's communicator of the real library. The ranks agree on its id
-// by `gather`. `why` says why they take that library, and `problem` whether the
-// user has to know.
+// by `gather`. `why` is their reason to take that library, and `problem`
+// whether the user has to know.
 using MakeReal = std::function<Result<void*>(
     const Gather& gather, const std::string& why, bool problem)>;
 

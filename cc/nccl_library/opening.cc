@@ -93,7 +93,7 @@ Result<void*> OpenReal(const Opening& opening, const Gather& gather,
   return real;
 }
 
-// Opens the communicator, and says where it goes.
+// Opens the communicator, and names the library that serves it.
 Status OpenAndInform(const Opening& opening, Communicator* communicator) {
   CXL_RETURN_IF_ERROR(MeetAndOpen(
       communicator, TheSettings(),
