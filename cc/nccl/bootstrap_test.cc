@@ -22,11 +22,12 @@
 #include <vector>
 
 #include "cc/nccl/job.h"
+#include "cc/testing/pool/scratch.h"
 
 namespace jax_cxl::nccl {
 namespace {
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
+using pool::kMiB;
 constexpr double kTime = 60;
 std::atomic<bool> cancel = false;
 

@@ -29,10 +29,6 @@ namespace {
 
 constexpr int kFloat32 = 7, kInt32 = 2;
 
-Result<std::unique_ptr<Device>> MakeModel(Job* job, const std::atomic<bool>&) {
-  return std::unique_ptr<Device>(std::make_unique<ModelDevice>(job));
-}
-
 // A device whose peers never open the channels for sends.
 class LonelyDevice final : public ModelDevice {
  public:

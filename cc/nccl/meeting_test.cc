@@ -72,10 +72,6 @@ Outcome MeetAll(const Settings& settings, bool blocking,
   return outcome;
 }
 
-Result<std::unique_ptr<Device>> MakeModel(Job* job, const std::atomic<bool>&) {
-  return std::unique_ptr<Device>(std::make_unique<ModelDevice>(job));
-}
-
 Settings OfHosts(Hosts hosts) {
   Settings settings;
   settings.hosts = hosts;

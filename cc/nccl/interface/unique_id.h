@@ -24,7 +24,7 @@ struct BootstrapAddress {
 struct PoolToken {
   uint64_t high = 0;
   uint64_t low = 0;  // not 0
-  BootstrapAddress bootstrap;
+  BootstrapAddress bootstrap = {};
 
   bool operator==(const PoolToken&) const = default;
 };

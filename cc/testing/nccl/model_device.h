@@ -1,6 +1,7 @@
 #ifndef JAX_CXL_TESTING_NCCL_MODEL_DEVICE_H_
 #define JAX_CXL_TESTING_NCCL_MODEL_DEVICE_H_
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
@@ -166,6 +167,11 @@ class ModelDevice : public Device {
   Status status_;
   std::thread worker_;
 };
+
+inline Result<std::unique_ptr<Device>> MakeModel(Job* job,
+                                                 const std::atomic<bool>&) {
+  return std::unique_ptr<Device>(std::make_unique<ModelDevice>(job));
+}
 
 }  // namespace jax_cxl::nccl
 
