@@ -60,7 +60,7 @@ class UnknownVariablesTest(parameterized.TestCase):
 class EntryPointTest(absltest.TestCase):
     def test_the_import_says_that_the_variable_has_no_effect(self):
         # The package has no metadata of an installation, as if it were on PYTHONPATH. Bazel has
-        # metadata beside it, in a folder of PYTHONPATH.
+        # metadata beside it, in the current folder and on PYTHONPATH.
         folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         (folder / "jax_cxl").symlink_to(_ROOT / "jax_cxl")
         program = (
@@ -69,6 +69,7 @@ class EntryPointTest(absltest.TestCase):
         )
         ended = subprocess.run(
             [sys.executable, "-c", program],
+            cwd=folder,
             env=os.environ | {"JAX_CXL_REPLACE_COLLECTIVES": "1", "PYTHONPATH": ""},
             capture_output=True,
             text=True,
