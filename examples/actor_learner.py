@@ -7,7 +7,6 @@ publishes what it has seen. No job waits for the start of another, and any of th
 host that shares the memory. The game is to choose the one of four actions that fits a state best.
 """
 
-import os
 import subprocess
 import sys
 
@@ -15,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import app, flags
+from common import stores
 
 import jax_cxl
 
@@ -84,7 +84,7 @@ def main(_: list[str]) -> None:
     if _ROLE.value >= 0:
         act(_ROLE.value)
         return
-    _remove()
+    stores.remove(_WHERE.value)
     actors = [
         subprocess.Popen([sys.executable, __file__, *sys.argv[1:], f"--role={actor}"])
         for actor in range(_ACTORS.value)
@@ -96,18 +96,7 @@ def main(_: list[str]) -> None:
     finally:
         for actor in actors:
             actor.kill()
-        _remove()
-
-
-def _remove() -> None:
-    """Removes the store of an earlier run."""
-    with_name = _WHERE.value.partition("?")[0]
-    if with_name.startswith("shm:") and os.path.exists(f"/dev/shm/jax_cxl_store.{with_name[4:]}"):
-        subprocess.run(
-            [sys.executable, "-m", "jax_cxl", "store", "delete", with_name],
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
+        stores.remove(_WHERE.value)
 
 
 if __name__ == "__main__":

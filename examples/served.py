@@ -9,7 +9,6 @@ better. Start the server again with `--role=server` at any time, or several of t
 """
 
 import ast
-import os
 import pathlib
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from absl import app, flags
+from common import stores
 
 import jax_cxl
 
@@ -109,7 +109,7 @@ def main(_: list[str]) -> None:
     if _ROLE.value:
         {"trainer": train, "server": serve}[_ROLE.value]()
         return
-    _remove()
+    stores.remove(_WHERE.value)
     command = [sys.executable, *sys.argv]
     programs = [subprocess.Popen([*command, f"--role={role}"]) for role in ("server", "trainer")]
     try:
@@ -118,18 +118,7 @@ def main(_: list[str]) -> None:
     finally:
         for program in programs:
             program.kill()
-        _remove()
-
-
-def _remove() -> None:
-    """Removes the store of an earlier run."""
-    with_name = _WHERE.value.partition("?")[0]
-    if with_name.startswith("shm:") and os.path.exists(f"/dev/shm/jax_cxl_store.{with_name[4:]}"):
-        subprocess.run(
-            [sys.executable, "-m", "jax_cxl", "store", "delete", with_name],
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
+        stores.remove(_WHERE.value)
 
 
 if __name__ == "__main__":

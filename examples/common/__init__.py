@@ -1,1 +1,1 @@
-"""Code that the training programs share: model, data, loop, report."""
+"""Code that examples share: model, data, loop, report, store."""

@@ -21,14 +21,7 @@ gain most: NCCL itself goes through the host's memory there."""
 def main(arguments: Sequence[str]) -> int:
     """Runs the command; returns 1 if the library has not been built, else 0."""
     parser = option_types.command("nccl", _DESCRIPTION)
-    parser.add_argument(
-        "--hosts",
-        choices=library.HOSTS,
-        default=library.default_hosts(),
-        help="what counts as a host. Communicators whose ranks lie in several hosts go through"
-        " pools, and the others to NCCL. all: every GPU (default: machines if JAX_CXL_NCCL_POOL is"
-        " set, otherwise all)",
-    )
+    library.add_hosts_option(parser)
     options = parser.parse_args(arguments)
     try:
         variables = library.environment(options.hosts)

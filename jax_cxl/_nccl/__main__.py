@@ -23,13 +23,7 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--hosts",
-        choices=library.HOSTS,
-        default=library.default_hosts(),
-        help="communicators whose ranks lie in several hosts go through pools. all: every GPU is a"
-        " host (default: machines if JAX_CXL_NCCL_POOL is set, otherwise all)",
-    )
+    library.add_hosts_option(parser)
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     command, arguments = sys.argv[1:2], sys.argv[2:]
     options = parser.parse_args(arguments if command == ["run"] else ["--help"])

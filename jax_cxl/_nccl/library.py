@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import mmap
 import os
@@ -61,6 +62,18 @@ def default_hosts(base: Mapping[str, str] = os.environ) -> str:
     pools lie in /dev/shm and serve the GPUs of one machine, so each GPU counts as a host.
     """
     return "machines" if base.get("JAX_CXL_NCCL_POOL") else "all"
+
+
+def add_hosts_option(parser: argparse.ArgumentParser) -> None:
+    """Adds the option that chooses what counts as a host."""
+    parser.add_argument(
+        "--hosts",
+        choices=HOSTS,
+        default=default_hosts(),
+        help="what counts as a host. Communicators of NCCL whose ranks lie in several hosts go"
+        " through pools, and the others to NCCL. all: every GPU (default: machines if"
+        " JAX_CXL_NCCL_POOL is set, otherwise all)",
+    )
 
 
 def environment(

@@ -11,6 +11,7 @@ Table = list[Row]
 
 _HOSTS = (3, 6, 12)
 _LEVELS_HOSTS = (2, 8, 32)
+_WITH_NVLINK = [kind for kind in levels_study.KINDS if kind.inside == "nvlink"]
 _INSIDE = {"nvlink": "NVLink", "pcie": "PCIe, peer to peer", "none": "the host's memory"}
 _TABLE_SIZES = (
     c.KIB,
@@ -166,9 +167,7 @@ def levels_times(numbers: tuple[int, ...] = _LEVELS_HOSTS) -> Table:
     for op in levels.OPS:
         for hosts in numbers:
             cells = []
-            for kind in levels_study.KINDS:
-                if kind.inside != "nvlink":
-                    continue
+            for kind in _WITH_NVLINK:
                 setting = kind.setting(hosts)
                 for call in (levels.flat_seconds, levels.seconds):
                     cells.append(time_text(call(op, levels_study.SIZE_OF_BYTES, setting)))
@@ -221,9 +220,7 @@ def _levels_bytes(numbers: tuple[int, ...] = _LEVELS_HOSTS) -> Table:
     for op in levels.OPS:
         for hosts in numbers:
             cells = []
-            for kind in levels_study.KINDS:
-                if kind.inside != "nvlink":
-                    continue
+            for kind in _WITH_NVLINK:
                 found = levels_study.moved_bytes(op, kind.setting(hosts))
                 for what in ("link", "card"):
                     cells.append(", ".join(_messages(getattr(found[way], what)) for way in found))

@@ -66,7 +66,9 @@ class StoreTest(parameterized.TestCase):
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             self.assertIn('"wrong": 0', done.stdout)
 
-    @unittest.skipUnless(importlib.util.find_spec("torch"), "PyTorch is not installed")
+    @unittest.skipUnless(
+        importlib.util.find_spec("torch"), "PyTorch is not installed: pip install torch"
+    )
     def test_kills_of_a_trainer_and_a_server(self):
         kills = max(4, int(4 * job.SECONDS))
         done = job.run(_SERVED, f"--kills={kills}", processes=1, modules=(*_MODULES, "torch"))

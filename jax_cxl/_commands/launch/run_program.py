@@ -30,13 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     flag = functools.partial(parser.add_argument, action="store_true")
     flag("--nccl", help="move collectives that call NCCL, such as those of PyTorch, JAX and vLLM")
-    parser.add_argument(
-        "--hosts",
-        choices=library.HOSTS,
-        default=library.default_hosts(),
-        help="with --nccl, what counts as a host (default: machines if JAX_CXL_NCCL_POOL is set,"
-        " otherwise all, which is every GPU)",
-    )
+    library.add_hosts_option(parser)
     flag(
         "--replace-collectives",
         help="collectives that XLA inserts, or that the program calls in jax.lax",
