@@ -23,6 +23,8 @@ from jax_cxl._commands.measuring import results_file
 from lab.gpu import stages
 from lab.gpu.process import StageError, Suite
 
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+
 
 def main() -> int:
     """Runs the stages; returns 1 if one of them failed."""
@@ -53,20 +55,15 @@ def main() -> int:
         if name not in stages.ALL:
             parser.error(f"--stages: {name!r} is not one of {', '.join(names)}")
 
-    root = pathlib.Path(__file__).resolve().parents[2]
     gpus = _gpus()
     ranks = options.ranks or (4 if len(gpus) >= 4 else 2)
     kind = re.sub(r"^(NVIDIA|Tesla) ", "", gpus[0]).split()[0] if gpus else "none"
     date = datetime.date.today().isoformat()
     path = pathlib.Path(
-        options.output or root / "benchmarks/results/gpu" / f"cuda-{ranks}x{kind}-{date}.json"
+        options.output or _ROOT / "benchmarks/results/gpu" / f"cuda-{ranks}x{kind}-{date}.json"
     )
-    suite = Suite(root, root / options.build, ranks, options.platform, len(gpus))
-    found = {
-        "machine": _machine(gpus),
-        "command": results_file.command_line("python -m lab.gpu.gpu_suite", sys.argv[1:]),
-        "commit": _output("git", "-C", str(root), "rev-parse", "HEAD"),
-        "emulated": True,
+    suite = Suite(_ROOT, _ROOT / options.build, ranks, options.platform, len(gpus))
+    found = head("python -m lab.gpu.gpu_suite") | {
         "ranks": ranks,
         "ranks_share_one_gpu": suite.shares_gpu,
         "stages": {},
@@ -92,6 +89,16 @@ def main() -> int:
             print(json.dumps(record, indent=1)[-2000:], flush=True)
     print(f"[{time.monotonic() - started:5.0f} s] wrote {path}", flush=True)
     return int(any(record["status"] != "ok" for record in found["stages"].values()))
+
+
+def head(program: str) -> dict:
+    """Returns what a results file begins with: this machine, the command line, the commit."""
+    return {
+        "machine": _machine(_gpus()),
+        "command": results_file.command_line(program, sys.argv[1:]),
+        "commit": _output("git", "-C", str(_ROOT), "rev-parse", "HEAD"),
+        "emulated": True,
+    }
 
 
 def _output(*command: str) -> str:

@@ -6,9 +6,10 @@
 # all GPUs. If MPI names the folder of an MPI, each process has GPUS_PER_PROCESS GPUs (1), and counts as a host.
 # With THREADS=1 each GPU of a process has a thread.
 # SIZES is "-b 8 -e 1G -f 4" unless it is set, PROGRAMS names the programs, GRAPHS=1 also runs each program from graphs, and
-# ALL_TYPES=1 all types and reductions. WAYS is "pool nccl" and can have "sockets" (NCCL without
-# shared memory) and "hosts" (NCCL as if each process were a host: NVLink inside, sockets between). Prints for each run which library, the program and
-# its options, the largest number of wrong elements, and the table.
+# ALL_TYPES=1 all types and reductions. WAYS is "pool nccl copies" (NCCL by kernels, its default, and by copy engines) and can
+# have "sockets" (NCCL without shared memory) and "hosts" (NCCL as if each process were a host: NVLink inside, sockets
+# between). The ways take turns, ROUNDS times (1). Prints for each run which library, the program and its options, the largest
+# number of wrong elements, and the table. python -m lab.nccl.nccl_tests_table compares the ways in this output.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 library=${JAX_CXL_NCCL:-$here/../../jax_cxl/_nccl/libnccl.so.2}
@@ -38,6 +39,7 @@ run() {  # WAY PROGRAM OPTIONS
   local environment=(NCCL_P2P_DISABLE=1)
   case $name in
     pool) environment=("JAX_CXL_NCCL_HOSTS=$hosts" "LD_PRELOAD=$library") ;;
+    copies) environment+=(NCCL_SHM_USE_CUDA_MEMCPY=1 NCCL_SHM_MEMCPY_MODE=3) ;;
     sockets) environment+=(NCCL_SHM_DISABLE=1 NCCL_IB_DISABLE=1) ;;
     # shellcheck disable=SC2016
     hosts) environment=(NCCL_IB_DISABLE=1 bash -c 'NCCL_HOSTID=$PMI_RANK exec "$@"' bash) ;;
@@ -59,9 +61,11 @@ sizes=${SIZES:--b 8 -e 1G -f 4}
 for gpus in "${@:-2}"; do
   for program in ${PROGRAMS:-all_reduce all_gather reduce_scatter alltoall broadcast reduce gather scatter sendrecv}; do
     for options in "-n 5 -w 1" ${GRAPHS:+"-n 5 -w 1 -G 3"}; do
-      for way in ${WAYS:-pool nccl}; do
-        # shellcheck disable=SC2086
-        run "$way" "$program" $sizes $options
+      for ((round = 0; round < ${ROUNDS:-1}; round++)); do
+        for way in ${WAYS:-pool nccl copies}; do
+          # shellcheck disable=SC2086
+          run "$way" "$program" $sizes $options
+        done
       done
     done
   done
