@@ -71,12 +71,12 @@ if TYPE_CHECKING:
         StoreError as StoreError,
         StoreTimeoutError as StoreTimeoutError,
     )
-    from jax_cxl.ops import *
     from jax_cxl.ops.moe.handle import MoeHandle as MoeHandle
     from jax_cxl.ops.moe.placement import expert_placement as expert_placement
+    from jax_cxl.ops.public import *
 
 # The public names of each module. All other public names are `lax` and the operations in
-# `jax_cxl.ops`. The reductions are operations too. They are in this table because importing their
+# `ops/public.py`. The reductions are operations too. They are in this table because importing their
 # module alone takes less time than importing all operations.
 _NAMES = {
     "_commands.launch.run": ("run",),
@@ -113,13 +113,13 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("jax_cxl")
     if name == "__all__":
-        return sorted({*_MODULES, "lax", *importlib.import_module("jax_cxl.ops").__all__})
+        return sorted({*_MODULES, "lax", *importlib.import_module("jax_cxl.ops.public").__all__})
     if name == "lax":
         return importlib.import_module("jax_cxl.lax")
     if name in _MODULES:
         value = getattr(importlib.import_module(_MODULES[name]), name)
     elif not name.startswith("_") and _is_operation(name):
-        value = getattr(importlib.import_module("jax_cxl.ops"), name)
+        value = getattr(importlib.import_module("jax_cxl.ops.public"), name)
     else:
         raise AttributeError(f"module 'jax_cxl' has no attribute {name!r}")
     globals()[name] = value
@@ -131,7 +131,7 @@ def _is_operation(name: str) -> bool:
     # `jax_cxl.errors`. Such a name is a module, and not an operation.
     if importlib.util.find_spec(f"jax_cxl.{name}") is not None:
         return False
-    return name in importlib.import_module("jax_cxl.ops").__all__
+    return name in importlib.import_module("jax_cxl.ops.public").__all__
 
 
 def __dir__() -> list[str]:

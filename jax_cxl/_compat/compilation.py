@@ -11,8 +11,6 @@ from jax._src import cache_key as _cache_key, compiler as _compiler
 from jax._src.lib import xla_client as _xla_client
 from jax._src.lib.mlir import ir as _ir
 
-from jax_cxl import _text
-
 _cache_key.get, _xla_client.Client.deserialize_executable  # noqa: B018
 _compiler.compile_or_get_cached, _xla_client.LoadedExecutable.fingerprint  # noqa: B018
 
@@ -24,14 +22,9 @@ def register_compiler_hook(platform: str, hook: Callable[[bytes], bytes | None])
       platform: "cpu" or "gpu"; its backend must exist.
       hook: takes a serialized HloModuleProto. Returns another to use instead, or None to keep it.
     """
-    try:
-        # `jax.extend.xla` exports this module, but `jax.extend` imports Pallas.
-        from jax._src import xla_transform as xla
-    except ImportError as error:
-        raise ImportError(
-            f"jax_cxl needs a hook in XLA's compiler that jax {jax.__version__} does not have:"
-            f" {_text.clause(error)}. Install jax 0.10.2 or newer."
-        ) from error
+    # `jax.extend.xla` exports this module, but `jax.extend` imports Pallas.
+    from jax._src import xla_transform as xla
+
     # On CPUs the hook runs before the scheduler, because XLA would drop instructions that the hook
     # adds to a scheduled module. On GPUs it runs after the scheduler, which has placed starts and
     # dones so that collectives overlap with other work.

@@ -251,7 +251,6 @@ def _start(spec: pool_uri.PoolSpec, config: configuration.Config) -> Runtime:
     devices = jax.devices()
     platform = platforms.of(devices[0])
     handlers = platform.load()
-    name = meetings.name()
     tuning = tuning_table.load(config.tuning)
     meeting = meetings.come_together(spec, platform, tuning)
     register_handlers(platform)
@@ -259,7 +258,7 @@ def _start(spec: pool_uri.PoolSpec, config: configuration.Config) -> Runtime:
     if platform is platforms.CUDA:
         try:
             ordinals = [platform.ordinal(devices[rank]) for rank in pools.local_ranks()]
-            start_gpus.start(handlers, ordinals, config, tuning, name, spec.gpu_writes_memory)
+            start_gpus.start(handlers, ordinals, config, tuning, spec.gpu_writes_memory)
         except Exception as error:
             _core.stop(str(error), program_ends=False)
             raise

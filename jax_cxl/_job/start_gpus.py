@@ -10,7 +10,6 @@ import jax
 from jax_cxl import _core
 from jax_cxl._job import configuration
 from jax_cxl._job.ending import program_errors
-from jax_cxl._job.meeting import arrival
 
 
 def start(
@@ -18,7 +17,6 @@ def start(
     devices: list[int],
     config: configuration.Config,
     tuning: Any,
-    meeting: str,
     gpu_writes_memory: bool,
 ) -> None:
     """Starts this process's GPUs. All processes call it together, after `_core.start`.
@@ -28,7 +26,6 @@ def start(
 
     Args:
       devices: ordinals of the GPUs on this host, as XLA and CUDA count them.
-      meeting: prefix for keys of the coordination service, used for this start only.
       gpu_writes_memory: whether the pool's URI has `gpu_writes=memory`.
     """
     _explain_errors(cuda)
@@ -36,9 +33,9 @@ def start(
     runtime = core.runtime()
     obstacles = [cuda.register_pool(runtime, devices)]
     if jax.process_count() > 1:
-        everyone = range(jax.process_count())
-        what = "report whether its GPUs can access the pool"
-        obstacles = arrival.exchange(f"{meeting}/pool_obstacle", obstacles[0], everyone, what)
+        what = "report whether GPUs can access the pool"
+        told = _core.exchange("pool_obstacle", what, obstacles[0].encode())
+        obstacles = [obstacle.decode() for obstacle in told]
     direct = not any(obstacles)
     if not direct:
         logging.getLogger("jax_cxl").warning(

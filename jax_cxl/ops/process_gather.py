@@ -1,7 +1,6 @@
 """jax_cxl.process_gather.
 
-The processes exchange dtypes and shapes first. Then the data go through the pool in collectives, as
-bytes, in parts of equal size for all processes.
+The processes exchange dtypes and shapes first. Then they exchange the data, as bytes and in parts.
 """
 
 import json
@@ -15,9 +14,8 @@ import numpy as np
 
 from jax_cxl import errors
 from jax_cxl._job import exchange
-from jax_cxl.ops.rooted import gather
 
-# The most bytes that a process sends in one collective. This bounds the memory of the root.
+# The most bytes that a process sends in one exchange. This bounds the memory of the others.
 _PART_BYTES = 16 << 20
 
 
@@ -63,20 +61,26 @@ def process_gather(x: Any, *, root: int = 0, timeout: float | None = None) -> li
         "root": root,
         "leaves": [[array.dtype.name, array.shape] for array in arrays],
     }
-    told = exchange.all_gather(
-        "process_gather", "process_gather", json.dumps(mine).encode(), timeout
-    )
-    described = [json.loads(text) for text in told]
+    described = [json.loads(text) for text in _exchange(json.dumps(mine).encode(), timeout)]
     _check_alike(mine, described, processes)
-    data = np.frombuffer(b"".join(array.tobytes() for array in arrays), np.uint8)
+    data = b"".join(array.tobytes() for array in arrays)
     most = max(sum(map(_bytes_of, each["leaves"])) for each in described)
-    received = _gather_bytes(data, most, processes, root)
-    if received is None:
+    received = [bytearray() for _ in processes]
+    for start in range(0, most, _PART_BYTES):
+        parts = _exchange(data[start : start + _PART_BYTES], timeout)
+        if jax.process_index() == root:
+            for whole, part in zip(received, parts, strict=True):
+                whole += part
+    if jax.process_index() != root:
         return None
     return [
-        jax.tree.unflatten(structure, _arrays(each["leaves"], row))
-        for each, row in zip(described, received, strict=True)
+        jax.tree.unflatten(structure, _arrays(each["leaves"], whole))
+        for each, whole in zip(described, received, strict=True)
     ]
+
+
+def _exchange(data: bytes, timeout: float | None) -> list[bytes]:
+    return exchange.all_gather("process_gather", "process_gather", data, timeout)
 
 
 def _as_array(leaf: Any) -> np.ndarray:
@@ -119,48 +123,11 @@ def _bytes_of(leaf: Sequence[Any]) -> int:
     return math.prod(shape) * jnp.dtype(name).itemsize
 
 
-def _gather_bytes(
-    data: np.ndarray, most: int, processes: list[int], root: int
-) -> np.ndarray | None:
-    """On the root, returns the bytes of all processes: shape [processes, `most`], uint8.
-
-    `most` is the number of bytes of the process that has the most. Other processes get None.
-    """
-    if len(processes) == 1:
-        return data[None]
-    first = {d.process_index: d for d in reversed(jax.devices())}
-    mesh = jax.sharding.Mesh([first[process] for process in processes], ("process",))
-    sharding = jax.NamedSharding(mesh, jax.P("process"))
-    part = min(most, _PART_BYTES)
-    program = jax.jit(
-        jax.shard_map(
-            lambda x: gather(x, "process", root=processes.index(root), tiled=True),
-            mesh=mesh,
-            in_specs=jax.P("process"),
-            out_specs=jax.P("process"),
-        )
-    )
-    is_root = jax.process_index() == root
-    received = np.empty((len(processes), most), np.uint8) if is_root else None
-    for start in range(0, most, max(part, 1)):
-        mine = np.zeros(part, np.uint8)
-        piece = data[start : start + part]
-        mine[: len(piece)] = piece
-        shape = (len(processes) * part,)
-        parts = program(jax.make_array_from_process_local_data(sharding, mine, shape))
-        if received is not None:
-            rows = np.asarray(parts.addressable_shards[0].data).reshape(len(processes), part)
-            received[:, start : start + part] = rows[:, : most - start]
-        else:
-            parts.block_until_ready()
-    return received
-
-
-def _arrays(leaves: Sequence[Sequence[Any]], row: np.ndarray) -> list[np.ndarray]:
-    """Returns the arrays whose bytes follow each other in `row`."""
+def _arrays(leaves: Sequence[Sequence[Any]], data: bytearray) -> list[np.ndarray]:
+    """Returns the arrays whose bytes follow each other in `data`."""
     arrays, start = [], 0
     for name, shape in leaves:
         end = start + _bytes_of((name, shape))
-        arrays.append(np.frombuffer(row[start:end].tobytes(), jnp.dtype(name)).reshape(shape))
+        arrays.append(np.frombuffer(data[start:end], jnp.dtype(name)).reshape(shape))
         start = end
     return arrays

@@ -9,10 +9,11 @@ import jax
 import ops_harness as harness
 from absl.testing import absltest, parameterized
 
-from jax_cxl import errors, ops
+from jax_cxl import errors
 from jax_cxl._job import configuration, lifecycle, platforms, start_gpus, tuning_table
 from jax_cxl._job.ending import program_errors
 from jax_cxl._job.pool import pool_uri
+from jax_cxl.ops import public as ops
 
 
 def device(platform, version):
@@ -71,7 +72,7 @@ class PlatformTest(parameterized.TestCase):
         config = configuration.Config(slot_bytes=4096, num_slots=4)
         tuning = tuning_table.make({"flush_threads": 2, "flush_piece_bytes": 65536})
         with self.assertLogs("jax_cxl") if obstacle else self.assertNoLogs("jax_cxl"):
-            start_gpus.start(cuda, [3], config, tuning, "meeting", gpu_writes_memory=True)
+            start_gpus.start(cuda, [3], config, tuning, gpu_writes_memory=True)
         runtime = core.runtime.return_value
         cuda.register_pool.assert_called_once_with(runtime, [3])
         cuda.start.assert_called_once_with(
@@ -95,7 +96,7 @@ class PlatformTest(parameterized.TestCase):
         self.enterContext(mock.patch.object(start_gpus, "_core", mock.Mock()))
         config = configuration.Config()
         for _ in range(2):
-            start_gpus.start(cuda, [0], config, tuning_table.load(None), "meeting", False)
+            start_gpus.start(cuda, [0], config, tuning_table.load(None), False)
         self.assertLen(program_errors._sources, before + 1)
         text = "INTERNAL: CUDA error: CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure"
         self.assertNotIsInstance(jax.errors.JaxRuntimeError(text), errors.CxlError)

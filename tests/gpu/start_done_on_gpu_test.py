@@ -17,7 +17,7 @@ from absl.testing import absltest, parameterized
 from halves import ARGUMENTS, LINEAR, dtype_for, halves
 from lowered_calls import calls
 
-from jax_cxl import ops
+from jax_cxl.ops import public as ops
 
 
 def lower(function, *arguments, check_vma=True):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 import jax_cxl
-from jax_cxl import ops
+from jax_cxl.ops import public as ops
 
 ARGUMENTS = {
     "all_gather": {"axis": 1, "tiled": True},

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import ops_harness as harness
 
-from jax_cxl import ops
+from jax_cxl.ops import public as ops
 
 ROWS, INTO, BATCH = 40, 50, 3
 

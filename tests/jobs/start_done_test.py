@@ -12,7 +12,7 @@ from absl.testing import absltest, parameterized
 from halves import ARGUMENTS, dtype_for, halves
 
 import jax_cxl
-from jax_cxl import ops
+from jax_cxl.ops import public as ops
 
 
 class StartDoneTest(parameterized.TestCase):

@@ -7,7 +7,7 @@ import ops_harness as harness
 from absl.testing import absltest, parameterized
 
 import jax_cxl
-from jax_cxl import ops
+from jax_cxl.ops import public as ops
 
 X = jnp.ones((4, 4))
 IDS = jnp.zeros((4, 1), np.int32)

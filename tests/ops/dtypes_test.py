@@ -7,9 +7,9 @@ import ops_harness as harness
 import pytest
 from absl.testing import absltest, parameterized
 
-from jax_cxl import ops
 from jax_cxl._lowering.contract import DTYPES
 from jax_cxl._lowering.primitives import dtypes
+from jax_cxl.ops import public as ops
 
 WIDE = ("int64", "uint64", "float64", "complex128")
 PACKED = tuple(dtypes.PACKED_DTYPES)

@@ -11,8 +11,8 @@ import ops_harness as harness
 import pytest
 from absl.testing import absltest, parameterized
 
-from jax_cxl import ops
 from jax_cxl._lowering.primitives import indices as index_arrays
+from jax_cxl.ops import public as ops
 
 N = harness.RANKS
 NARROW = (ml_dtypes.int2, ml_dtypes.uint2, ml_dtypes.int4, ml_dtypes.uint4, np.int8, np.uint8)

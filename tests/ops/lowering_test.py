@@ -12,8 +12,8 @@ from absl.testing import absltest, parameterized
 from jax.sharding import AxisType
 
 import jax_cxl
-from jax_cxl import ops
 from jax_cxl._job import lifecycle, platforms
+from jax_cxl.ops import public as ops
 
 
 def lower(function, x, *, check_vma=True, on=None):

@@ -11,9 +11,10 @@ import numpy as np
 from absl.testing import absltest
 
 import jax_cxl
-from jax_cxl import _core, lax, ops
+from jax_cxl import _core, lax
 from jax_cxl._job.pool import pool_uri
 from jax_cxl._lowering import contract
+from jax_cxl.ops import public as ops
 
 _ROOT = pathlib.Path(__file__).parents[2]
 

@@ -13,7 +13,7 @@ from jax.interpreters import ad
 from ragged_slices import INTO, ROWS, exchange, oracle, routed, tables
 
 import jax_cxl
-from jax_cxl import ops
+from jax_cxl.ops import public as ops
 
 
 class RaggedAllToAllTest(parameterized.TestCase):

@@ -6,7 +6,7 @@ import ops_harness as harness
 import pytest
 from absl.testing import absltest, parameterized
 
-from jax_cxl import ops
+from jax_cxl.ops import public as ops
 
 
 def broadcast(root):

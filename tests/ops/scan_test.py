@@ -11,7 +11,7 @@ import pytest
 from absl.testing import absltest, parameterized
 
 import jax_cxl
-from jax_cxl import ops
+from jax_cxl.ops import public as ops
 
 FUNCTIONS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 BITWISE = {"and": np.bitwise_and, "or": np.bitwise_or}

@@ -9,7 +9,7 @@ import pytest
 from absl.testing import absltest, parameterized
 
 import jax_cxl
-from jax_cxl import ops
+from jax_cxl.ops import public as ops
 
 ROWS, TAKEN = 23, 31
 

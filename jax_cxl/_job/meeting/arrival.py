@@ -126,12 +126,12 @@ def give_up(reason: str) -> None:
     _ends = reason
 
 
-def wait_for(look: Callable[[], _T | None], timeout: float, problem: Callable[[], str] | str) -> _T:
+def wait_for(look: Callable[[], _T | None], timeout: float, problem: Callable[[], str]) -> _T:
     """Calls `look` until it returns something other than None, and returns that.
 
     Raises:
       NotInitializedError: another process has ended or failed, or this program ends (`give_up`).
-        After `timeout` seconds, the text of the error is `problem`.
+        After `timeout` seconds, `problem` gives the text of the error.
     """
     deadline = time.monotonic() + timeout
     pauses = _pauses()
@@ -150,48 +150,17 @@ def wait_for(look: Callable[[], _T | None], timeout: float, problem: Callable[[]
                 raise
             return found
         if time.monotonic() > deadline:
-            raise errors.NotInitializedError(problem if isinstance(problem, str) else problem())
+            raise errors.NotInitializedError(problem())
         time.sleep(next(pauses))
 
 
 def wait_for_value(key: str, problem: str) -> str:
     """Waits until a key has a value, and returns it. Raises the errors of `wait_for`."""
-    return wait_for(lambda: _soon(key), TIMEOUT_SECONDS, problem)
-
-
-def exchange(folder: str, value: str, processes: Sequence[int], what: str) -> list[str]:
-    """Publishes a value, waits until all of `processes` have done so, and returns their values.
-
-    Args:
-      folder: prefix of the keys, used for this exchange only.
-      what: what a process does when it publishes its value, for messages: "join the pool".
-
-    Raises the errors of `wait_for`.
-    """
-    _compat.distributed.client().key_value_set(f"{folder}/{jax.process_index()}", value)
-    found: dict[str, str] = {}
-
-    def missing() -> list[int]:
-        return [process for process in processes if str(process) not in found]
-
-    def look() -> list[str] | None:
-        found.update(_compat.distributed.entries(folder))
-        for process in missing():
-            if (text := _soon(f"{folder}/{process}")) is None:
-                return None
-            found[str(process)] = text
-        return list(found.values())
-
-    def problem() -> str:
-        return f"{_text.numbered('process', missing())} did not {what}"
-
-    return wait_for(look, TIMEOUT_SECONDS, problem)
-
-
-def _soon(key: str) -> str | None:
-    """Waits for the value of a key for the length of a pause. Returns it, or None."""
     # The service answers as soon as there is a value, sooner than a pause would end.
-    return _compat.distributed.key_value(key, round(_LONGEST_PAUSE * 1000))
+    pause = round(_LONGEST_PAUSE * 1000)
+    return wait_for(
+        lambda: _compat.distributed.key_value(key, pause), TIMEOUT_SECONDS, lambda: problem
+    )
 
 
 @contextlib.contextmanager

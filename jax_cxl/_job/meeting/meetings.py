@@ -185,8 +185,11 @@ def _meet(
     try:
         with arrival.telling_failures():  # The others learn of errors before the name is removed.
             pools.register(pool, pools.local_ranks())
-            if client is not None:
-                arrival.exchange(f"{key}/registered", "", processes, "join the pool")
+            arrival.wait_for(
+                lambda: not _missing(pool, members) or None,
+                arrival.TIMEOUT_SECONDS,
+                lambda: f"{_text.numbered('rank', _missing(pool, members))} did not join the pool",
+            )
             pools.check_hosts(pool, members, place)
     except Exception:
         # The process that created the pool may have ended, so this process removes the name.
@@ -195,3 +198,7 @@ def _meet(
     if first:
         pools.remove_name(pool, place, spec)
     return pool
+
+
+def _missing(pool: _core.Pool, members: Sequence[int]) -> list[int]:
+    return [rank for rank in members if not pool.registered(rank)]
