@@ -13,10 +13,7 @@ _pxla.batched_device_put  # noqa: B018
 def like(array: Any, weak_type: bool, committed: bool) -> jax.Array:
     """Returns an array that shares the buffers of `array`, with this `weak_type` and `committed`.
 
-    Args:
-      array: JAX array that does not hold PRNG keys.
-      weak_type: whether JAX promotes the result like a Python number.
-      committed: whether JAX keeps the result on its devices.
+    The array must not hold PRNG keys.
     """
     if (array.weak_type, array.committed) == (weak_type, committed):
         return array
@@ -50,10 +47,7 @@ def put(
 ) -> jax.Array:
     """Puts an array on devices. `jax.device_put` takes five times as long for a small array.
 
-    Args:
-      parts: the parts for the devices of this process, in a dtype that JAX has. They must not
-        change afterwards, because on CPUs the result may use their memory.
-      devices: the devices of this process, in the order of `parts`.
-      committed: whether JAX keeps the array on its devices.
+    `parts` are the parts for `devices`, the devices of this process. They must not change
+    afterwards, because on CPUs the result may use their memory.
     """
     return _pxla.batched_device_put(aval, sharding, parts, devices, committed)

@@ -17,12 +17,11 @@ def name_of(eqn: Any) -> str | None:
 def register_rule(primitive: Any, rule: Callable[..., Any]) -> None:
     """Sets how `jax.checkpoint` splits an equation into a forward and a backward pass.
 
-    Args:
-      rule: takes the policy, two lists of bools, and the equation. For each operand, the first list
-        tells whether the forward pass lacks the operand, and the second list whether the backward
-        pass has it. Returns the equations of the forward and of the backward pass (either may be
-        None), two such lists for the results, and the variables that the forward pass keeps for the
-        backward pass.
+    The rule takes the policy, two lists of bools, and the equation. For each operand, the first
+    list tells whether the forward pass lacks the operand, and the second list whether the backward
+    pass has it. It returns the equations of the forward and of the backward pass (either may be
+    None), two such lists for the results, and the variables that the forward pass keeps for the
+    backward pass.
     """
     _partial_eval.partial_eval_jaxpr_custom_rules[primitive] = rule
 

@@ -18,9 +18,8 @@ _compiler.compile_or_get_cached, _xla_client.LoadedExecutable.fingerprint  # noq
 def register_compiler_hook(platform: str, hook: Callable[[bytes], bytes | None]) -> None:
     """Lets XLA call a hook with each module that it compiles for a platform, after partitioning.
 
-    Args:
-      platform: "cpu" or "gpu"; its backend must exist.
-      hook: takes a serialized HloModuleProto. Returns another to use instead, or None to keep it.
+    The platform is "cpu" or "gpu", and its backend exists. The hook takes a serialized
+    HloModuleProto. It returns another to use instead, or None to keep it.
     """
     # `jax.extend.xla` exports this module, but `jax.extend` imports Pallas.
     from jax._src import xla_transform as xla
@@ -39,9 +38,8 @@ def register_compiler_hook(platform: str, hook: Callable[[bytes], bytes | None])
 def extend_cache_key(part: Callable[[list[int]], str]) -> None:
     """Extends the keys of the persistent compilation cache.
 
-    Args:
-      part: takes the ids of a program's devices, in the program's order. Returns the addition to
-        the program's key, "" for none. On GPUs, JAX's own key does not contain this order.
+    `part` takes the ids of a program's devices, in the program's order, which JAX's own key does
+    not contain on GPUs. It returns the addition to the key, "" for none.
     """
     other = _cache_key.get
 
@@ -60,9 +58,7 @@ def extend_cache_key(part: Callable[[list[int]], str]) -> None:
 class Compilation:
     """A program that JAX compiles, or takes from its persistent cache.
 
-    Attributes:
-      devices: ids of its devices, in the program's order.
-      platform: "cpu" or "gpu".
+    `devices` has the ids of its devices, in the program's order. `platform` is "cpu" or "gpu".
     """
 
     module: Any
@@ -95,9 +91,8 @@ def around_compilation(
 ) -> None:
     """Calls `compile_program` whenever JAX compiles a program or takes it from its cache.
 
-    Args:
-      compile_program: takes the program, and JAX's own function, bound to its arguments. Returns
-        the loaded program.
+    It takes the program, and JAX's own function, bound to its arguments. It returns the loaded
+    program.
     """
     compiler: Any = _compiler
     other = compiler.compile_or_get_cached
@@ -120,12 +115,9 @@ def around_loading(
 ) -> None:
     """Calls `load` whenever JAX loads a serialized program, in place of JAX's own function.
 
-    The program comes from a file or from the persistent compilation cache.
-
-    Args:
-      load: takes the serialized program, the ids of the devices for which it is loaded, and JAX's
-        own function, bound to these arguments. Returns the loaded program. The ids are in the
-        program's order; they are None if JAX does not give them.
+    The program comes from a file or from the persistent compilation cache. `load` takes it, the ids
+    of the devices for which it is loaded, and JAX's own function, bound to these arguments. It
+    returns the loaded program. The ids are None if JAX does not give them.
     """
     client: Any = _xla_client.Client
     other = client.deserialize_executable

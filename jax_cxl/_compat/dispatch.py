@@ -16,12 +16,8 @@ def make_runtime_errors(make: Callable[[str], BaseException | None]) -> None:
     XLA's errors become Python exceptions in native code, at many places: dispatch,
     `block_until_ready`, `np.asarray`, `jax.device_get`. All of these places instantiate
     JaxRuntimeError. This function replaces the `__new__` of the class, which may return an instance
-    of a subclass; Python then raises that instance. If `make` returns None, the class behaves as
-    before. docs/decisions/0005 explains the alternatives.
-
-    Args:
-      make: takes the error's text; returns an instance of a subclass of
-        `jax.errors.JaxRuntimeError`, or None for JAX's own.
+    of a subclass; Python then raises that instance. If `make` returns None for the error's text,
+    the class behaves as before. docs/decisions/0005 explains the alternatives.
     """
     base: Any = jax.errors.JaxRuntimeError
 

@@ -16,14 +16,10 @@ _xla_client.LoadedExecutable.execute_sharded  # noqa: B018
 
 
 def compile_for_each(text: str, devices: Sequence[jax.Device]) -> Any:
-    """Compiles a program for some devices of this process, each of which runs it for itself.
+    """Compiles a program in MLIR for some devices of this process. Each runs it for itself.
 
     With a thousand operands, an equal program of `jax.jit` or `jax.shard_map` takes several times
     as long to compile. For most of that time, no other thread can run Python.
-
-    Args:
-      text: the program, in MLIR.
-      devices: the devices.
     """
     options = _compiler.get_compile_options(
         num_replicas=len(devices),
@@ -38,15 +34,10 @@ def compile_for_each(text: str, devices: Sequence[jax.Device]) -> Any:
 
 
 def run(program: Any, operands: Sequence[jax.Array]) -> Sequence[jax.Array]:
-    """Runs a program of `compile_for_each` that has one result.
+    """Runs a program of `compile_for_each` with one result. Returns the result of each device.
 
-    Args:
-      program: the program.
-      operands: arrays whose parts are on the devices of the program, in the order of the program's
-        devices. The sizes of the parts in bytes must match the program. Nothing else is checked.
-
-    Returns:
-      The result of each device.
+    The parts of the operands are on the devices of the program, in the order of these devices.
+    Their sizes in bytes must match the program. Nothing else is checked.
     """
     (results,) = program.execute_sharded(operands).disassemble_into_single_device_arrays()
     return results

@@ -32,14 +32,10 @@ def ranks_of(processes: Sequence[int]) -> list[int]:
 def all_gather(topic: str, what: str, data: bytes, timeout: float | None = None) -> list[bytes]:
     """Returns the bytes of each process, in the order of `processes()`.
 
-    Every process calls it equally often for a topic.
-
-    Args:
-      topic: exchanges of different topics do not meet, and may be in different threads.
-      what: what the processes do, for messages. It is the same on all processes.
-      data: the bytes of this process.
-      timeout: for how many seconds to wait, by default `JAX_CXL_TIMEOUT`. With 0 the others get the
-        bytes of this process, and this process raises CollectiveTimeoutError.
+    Every process calls it equally often for a topic. Exchanges of different topics do not meet, and
+    may be in different threads. `what` tells what the processes do, for messages, and is the same
+    on all of them. With a timeout of 0 seconds the others get the bytes of this process, and this
+    process raises CollectiveTimeoutError.
 
     Raises:
       CollectiveTimeoutError: a process is late by more than `timeout` seconds.

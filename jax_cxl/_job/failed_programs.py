@@ -94,9 +94,7 @@ def _on_callback_failure(error: BaseException) -> None:
 def _wait(running: list[Any], ready: list[Any], reason: str, ended: threading.Event) -> None:
     """Waits until a result of the program has failed, or `look` has seen its error.
 
-    Args:
-      running: arrays that were results of running programs when the callback failed.
-      ready: arrays that were not, so that they are not of this program.
+    Arrays that were `ready` when the callback failed are not of this program.
     """
     before = {id(array) for array in ready}
     for _ in range(int(_SOON / _POLL_SECONDS)):

@@ -82,14 +82,10 @@ class Lateness:
 
 
 def of_ranks(records: Sequence[Mapping[str, Any]], since: float = 0.0) -> list[Lateness]:
-    """Compares the ranks of a job.
+    """Returns the lateness of each rank that shares calls with others, by rank.
 
-    Args:
-      records: record of each rank, from `_core.JobRecord.rank`.
-      since: seconds since 1970; calls that were submitted earlier are left out.
-
-    Returns:
-      The lateness of each rank that shares calls with others, by rank.
+    `records` come from `_core.JobRecord.rank`. Calls that were submitted before `since`, in seconds
+    since 1970, are left out.
     """
     import statistics  # Only now: a job that lasts less than a minute does not need it.
 

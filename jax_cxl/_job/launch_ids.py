@@ -17,11 +17,7 @@ _K2 = 0x9AE16A3B2F90404F
 
 
 def first(fingerprint: bytes | None) -> int:
-    """Returns the low 32 bits of the hash of a fingerprint.
-
-    Args:
-      fingerprint: of a loaded program, two decimal numbers of 64 bits, or None if it has none.
-    """
+    """Returns the low 32 bits of the hash of a program's fingerprint, 0 if it has none."""
     return 0 if not fingerprint else hash64(fingerprint) & 0xFFFFFFFF
 
 

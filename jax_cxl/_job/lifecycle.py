@@ -82,7 +82,6 @@ class Runtime:
 
     Attributes:
       rank_of_device: rank of each JAX device that communicates, by the device's global id.
-      platform: the platform of the devices.
       tuning: the tuning table on which all processes agreed.
       generation: how many times the job has started again, or continued after an error.
       attempt: number of the next attempt to regroup (regroup.py).

@@ -119,8 +119,7 @@ def is_loading() -> bool:
 def complete(program: str, text: str, executable: Any) -> None:
     """Tells the handlers that XLA has loaded a program.
 
-    Args:
-      text: tells programs apart, and is equal on all ranks that load this program.
+    `text` tells programs apart, and is equal on all ranks that load this program.
     """
     digest = hashlib.sha256(text.encode()).digest()
     first = launch_ids.first(executable.fingerprint)

@@ -33,11 +33,9 @@ def offer() -> None:
 
 
 def read(pid: int, seconds: float = 1.0) -> str:
-    """Returns the Python stacks of a process of this user; "" if it does not answer.
+    """Returns the Python stacks of a process of this user; "" if it does not answer in time.
 
-    Args:
-      pid: its process id. It gets no signal unless it has called `offer`.
-      seconds: how long to wait for the answer. A stopped process does not answer.
+    The process gets no signal unless it has called `offer`. A stopped process does not answer.
     """
     path = _file(pid)
     if path is None:

@@ -22,11 +22,8 @@ def start(
     """Starts this process's GPUs. All processes call it together, after `_core.start`.
 
     If CUDA cannot register the pool's memory in some process (as with files of some file systems),
-    all processes move the data through pinned memory of their hosts.
-
-    Args:
-      devices: ordinals of the GPUs on this host, as XLA and CUDA count them.
-      gpu_writes_memory: whether the pool's URI has `gpu_writes=memory`.
+    all processes move the data through pinned memory of their hosts. `devices` are ordinals of the
+    GPUs on this host, as XLA and CUDA count them.
     """
     _explain_errors(cuda)
     core: Any = _core

@@ -33,12 +33,6 @@ PUT_RESIDUAL_TARGET = "jax_cxl_put_residual"
 GET_RESIDUAL_TARGET = "jax_cxl_get_residual"
 # Each collective of a program is a call of one of these targets.
 CALL_TARGETS = (COLLECTIVE_TARGET, ROWS_TARGET, BARRIER_TARGET, START_TARGET, START_ROWS_TARGET)
-TABLE_TARGETS = (TABLE_TARGET, START_TABLE_TARGET, TABLE_DONE_TARGET)
-RESIDUAL_TARGETS = (PUT_RESIDUAL_TARGET, GET_RESIDUAL_TARGET)
-TARGETS = (
-    *(*CALL_TARGETS, DONE_TARGET, TIE_TARGET, CHECK_SLICES_TARGET),
-    *(*TABLE_TARGETS, *RESIDUAL_TARGETS),
-)
 
 # The position of a dtype in this tuple is its value in the native enumeration.
 DTYPES = _core.DTYPES
@@ -106,7 +100,7 @@ def attributes(
     generation: int,
     program: str,
 ) -> dict[str, Any]:
-    """Returns the attributes of a call.
+    """Returns the attributes of a call between `ranks`, whose shape is (groups, ranks of a group).
 
     In programs that it takes over, the compiler hook (jax_cxl/_takeover/hook.py) fills in `site`,
     the number of the call in its program. No attribute tells where the user's program calls the
@@ -114,24 +108,15 @@ def attributes(
     programs together (docs/decisions/0002).
 
     Args:
-      name: name of the public function, for messages.
-      op: which collective.
-      ranks: ranks in the pool's world, an array of shape (groups, ranks of a group).
-      reduce_op: reduction, if the collective has one.
-      dtype: index of the element type in `DTYPES`.
       count: elements of one rank's block.
-      root: rank in the group, for collectives with a root.
       sources: for permutations, the rank in the group from which each rank receives, or -1 if it
         receives nothing.
-      reverse: for scans, whether they start with the last rank.
       alone: for a start, whether the program computes nothing while the collective runs.
       rows: for `take_rows` and the ragged all-to-all, the numbers of rows of each rank's operand
         and of the output. For the ragged all-to-all, also the numbers of slices for each rank and
         of elements of the batch.
       grid: for a call in levels (cc/comm/level_calls.h), a row for each process: the places of its
-        ranks in their group. None for a call that is not in levels.
-      generation: how many times the job has started again, or continued after an error.
-      program: name of the program.
+        ranks in their group.
     """
     return {
         "name": name,

@@ -81,10 +81,8 @@ def environment(
 ) -> dict[str, str]:
     """Returns the variables that let a program call NCCL through the pool.
 
-    Args:
-      hosts: what counts as a host, one of `HOSTS`. Communicators over several hosts go through the
-        pool.
-      one_gpu: whether each process has one GPU.
+    Communicators over several `hosts` (one of `HOSTS`) go through the pool. `one_gpu` tells whether
+    each process has one GPU.
     """
     preloaded = [str(path()), *filter(None, base.get("LD_PRELOAD", "").split(":"))]
     variables = {
@@ -103,11 +101,7 @@ def environment(
 
 
 def describe(hosts: str, base: Mapping[str, str] = os.environ) -> str:
-    """Returns a sentence: which communicators of a program go through pools, or why none does.
-
-    Args:
-      base: the environment of the program before `environment` changes it.
-    """
+    """Returns a sentence: which communicators of a program go through pools, or why none does."""
     none = "no communicator of NCCL goes through a pool"
     pool = base.get("JAX_CXL_NCCL_POOL")
     if not _has_gpu():

@@ -85,10 +85,8 @@ class Builder:
     ) -> Value:
         """Appends a custom call, and returns its first result. The other results are not used.
 
-        Args:
-          aliases: number of the operand whose memory the first result takes; None if it has its
-            own.
-          side_effect: whether XLA must not merge it with an equal call.
+        The first result takes the memory of the operand number `aliases`. XLA does not merge a call
+        with a `side_effect` with an equal call.
         """
         first, *others = results
         whole = shapes.tuple_of(results) if others else first.encode()

@@ -52,11 +52,7 @@ class Early:
                     stack.append(before)
 
     def move(self, limit: int) -> None:
-        """Moves the starts, and the dones with them.
-
-        Args:
-          limit: how many bytes the memory of the program may grow by.
-        """
+        """Moves starts, and dones with them. The program's memory may grow by `limit` bytes."""
         for number in self._found:
             self._arrange(number, limit)
 

@@ -38,9 +38,8 @@ def keep(module: Module) -> None:
 def _lost(module: Module) -> list[tuple[str, Instruction, bytes]]:
     """Returns the arguments and the result for which the module and its entry computation differ.
 
-    Returns:
-      For each of them, "argument" or "result", the instruction of the entry computation as XLA gave
-      it, and the serialized ShapeProto that the module has for it.
+    For each of them, returns "argument" or "result", the instruction of the entry computation, and
+    the serialized ShapeProto that the module has for it.
     """
     arguments, result = module.program_shape
     found = [

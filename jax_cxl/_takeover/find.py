@@ -24,13 +24,11 @@ TEXTS = tuple(opcode.encode() for opcode in OPS)
 
 
 class Found(NamedTuple):
-    """A collective.
+    """A collective, which the instruction `outer` executes in the sequence of `computation`.
 
     Attributes:
       opcode: which collective, without "-start".
-      computation: the computation in whose sequence it runs.
-      outer: the instruction of this sequence that executes it: `instruction` itself, or the fusion
-        or the start that wraps it.
+      outer: `instruction` itself, or the fusion or the start that wraps it.
       inside: ids of the computations that `outer` wraps around it, the outermost first.
       alone: whether nothing else is wrapped with it.
     """

@@ -34,10 +34,9 @@ class Decisions:
     """The decisions about one program, for `jax_cxl.explain`.
 
     Attributes:
-      left: the reasons for which collectives that were candidates for the pool stay with XLA, by
-        the names of their instructions.
-      in_levels: the names of the instructions of collectives that were taken over and run in levels
-        (docs/levels.md).
+      left: why collectives that were candidates for the pool stay with XLA, by the names of their
+        instructions.
+      in_levels: the names of those that were taken over and run in levels (docs/levels.md).
     """
 
     left: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -55,11 +54,10 @@ def transform(
 
     Args:
       data: a serialized HloModuleProto, after partitioning.
-      world: returns the devices of the job. It is called only if the module has collectives.
+      world: called only if the module has collectives.
       strict: whether a collective that cannot be taken over is an error.
       decisions: receives the decision about each collective that is a candidate for the pool.
-      early_bytes: how many bytes of memory may be spent on starting collectives earlier than in
-        XLA's schedule. None: the schedule stays as it is.
+      early_bytes: as in `Setting`.
     """
     if not any(text in data for text in find.TEXTS):
         return None

@@ -48,11 +48,8 @@ def _on_module(data: bytes) -> bytes | None:
 def _cache_key(devices: list[int]) -> str:
     """Returns an addition to a key of JAX's persistent cache.
 
-    The addition contains what the hook's changes of a program depend on.
-
-    Args:
-      devices: ids of the program's devices, in the program's order. The changed program contains
-        the ranks of these devices.
+    The addition contains what the hook's changes of a program depend on, such as the ranks of its
+    `devices`, which are in the program's order.
     """
     wanted = setting.current()
     if wanted is None:

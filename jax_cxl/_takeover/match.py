@@ -39,13 +39,11 @@ class NotTakenError(Exception):
 
 
 class Collective(NamedTuple):
-    """A collective of XLA.
+    """A collective of XLA as the `op` of the pool that does the same.
 
     Attributes:
-      op: the collective of the pool that does the same.
-      groups: the devices that take part, a list for each group, in the order of ranks in the group.
-      reduce_op: how values are combined, if the collective reduces.
-      dimension: along which blocks are gathered, scattered or exchanged; None if it has none.
+      groups: the devices of each group, in the order of ranks in the group.
+      dimension: along which blocks are gathered, scattered or exchanged.
       sources: for a permutation, from which position in the group each device receives; -1: from
         none.
     """
@@ -60,10 +58,8 @@ class Collective(NamedTuple):
 def devices(module: Module, found: Found) -> Groups:
     """Returns the groups as device ids, whichever ids the instruction uses.
 
-    For a permutation, returns the source and target of each of its pairs.
-
-    Raises:
-      NotTakenError: the module does not name its devices.
+    For a permutation, returns the source and target of each of its pairs. Raises NotTakenError if
+    the module does not name its devices.
     """
     proto = found.instruction.proto
     assignment = _assignment(module)
@@ -89,11 +85,7 @@ def devices(module: Module, found: Found) -> Groups:
 
 
 def collective(module: Module, found: Found) -> Collective:
-    """Returns what a collective instruction does.
-
-    Raises:
-      NotTakenError: the pool has no collective that does the same.
-    """
+    """Returns what a collective does, or raises NotTakenError if no pool does the same."""
     op, proto = OPS[found.opcode], found.instruction.proto
     if not found.alone:
         raise NotTakenError("XLA has wrapped it together with other operations")

@@ -76,11 +76,7 @@ class _Context:
         return config.of(attributes)
 
     def _grid(self, num_bytes: int) -> np.ndarray | None:
-        """Returns how the ranks are spread over processes, None if the call runs without levels.
-
-        Args:
-          num_bytes: bytes of a rank's operand or of its result, whichever is larger.
-        """
+        """Returns how the ranks are spread over processes, None if the call runs without levels."""
         world, op = self.world, self.collective.op
         if op not in table.OPS or world.levels is False:
             return None
@@ -93,13 +89,10 @@ class _Context:
 
 
 def rewrite(module: Module, found: Found, collective: Collective, world: World) -> bool:
-    """Replaces a collective with calls of jax_cxl.
+    """Replaces a collective with calls of jax_cxl. Returns whether any of them runs in levels.
 
-    Returns:
-      Whether any of the calls runs in levels.
-
-    Raises:
-      NotTakenError: the pool has no collective that does the same. Nothing has been changed.
+    If it raises NotTakenError, because the pool has no collective that does the same, nothing has
+    been changed.
     """
     builder = (PairBuilder if found.starts else Builder)(found.computation, found.outer)
     context = _Context(builder, collective, world, module.name)

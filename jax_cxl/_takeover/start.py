@@ -92,11 +92,7 @@ def ensure_started() -> lifecycle.Runtime:
 
 
 def world(wanted: Setting) -> World:
-    """Returns the devices of the job, after the runtime has started.
-
-    Raises:
-      NotImplementedError: the setting demands levels on GPUs.
-    """
+    """Returns the devices of the job, after the runtime has started."""
     local, levels = wanted.local, wanted.levels
     if jax.default_backend() != "cpu":
         if levels:

@@ -99,12 +99,7 @@ def log(program: Program) -> None:
 
 
 def tell(data: bytes, world: World, how: setting.Setting | None, decisions: Decisions) -> None:
-    """Passes a program to the listeners.
-
-    Args:
-      data: the serialized module that XLA gave to the hook.
-      how: which of XLA's collectives are taken over, or None if none are.
-    """
+    """Passes a program, the serialized module that XLA gave to the hook, to the listeners."""
     program = of_module(data, world, how, decisions)
     for listener in listeners.copy():
         listener(program)

@@ -13,9 +13,7 @@ class World(NamedTuple):
       rank_of: global device id -> rank in the pool's world, for the devices that communicate.
       process_of: global device id -> index of the process that holds it.
       generation: how many times the job has started again, or continued after an error.
-      local: whether groups within one process are taken over too.
-      levels: whether collectives run in levels where their groups allow it; None leaves it to the
-        tuning table.
+      local, levels: as in `Setting`.
       gpus: whether the devices are GPUs, whose calls may need scratch memory.
     """
 

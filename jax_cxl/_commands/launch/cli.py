@@ -92,13 +92,9 @@ end:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the launcher. It takes over the process's signal handlers and orphaned descendants.
+    """Runs the launcher, and returns the status to exit with.
 
-    Args:
-      arguments: the command line without the program's name, by default that of the process.
-
-    Returns:
-      The status to exit with.
+    It takes over the process's signal handlers and orphaned descendants.
     """
     job = _parse(arguments)
     # A signal that is ignored, as under nohup, stays ignored.

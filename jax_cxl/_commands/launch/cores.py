@@ -7,11 +7,7 @@ _TOPOLOGY = pathlib.Path("/sys/devices/system/cpu")
 
 
 def share(available: Collection[int], rank: int, size: int) -> list[int]:
-    """Returns the processors of one rank: an equal share, on adjacent cores.
-
-    Args:
-      size: the number of ranks, at most the number of processors.
-    """
+    """Returns the processors of one rank: an equal share, at least one, on adjacent cores."""
     # Sort by core, so that the two threads of a core stay together: their numbers are far apart.
     neighbors = sorted(available, key=lambda processor: (_place(processor), processor))
     first, last = (len(neighbors) * r // size for r in (rank, rank + 1))

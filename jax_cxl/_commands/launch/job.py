@@ -37,15 +37,10 @@ class Job(argparse.Namespace):
         cores: Sequence[int] = (),
         columns: int | None = None,
     ) -> dict[str, str]:
-        """Returns the environment of one rank.
+        """Returns the environment of one rank: that of the launcher, `base`, with changes.
 
-        Args:
-          base: the launcher's environment; it is not changed.
-          port: the loopback port of the coordination service.
-          restarts: how many times the ranks have been restarted so far.
-          cores: the cores on which the rank stays; if empty, all cores.
-          columns: how many columns of a terminal the rank's unfinished line may use; None if no
-            terminal shows this line.
+        The rank stays on `cores`, if there are any. `columns` is None if no terminal shows the
+        rank's unfinished line.
         """
         environment = dict(base)
         address = f"127.0.0.1:{port}"

@@ -20,9 +20,7 @@ _COLORS = (36, 33, 32, 35, 34, 31)
 class Sink:
     """An output stream of the launcher. It keeps bytes until the stream's reader takes them.
 
-    Args:
-      fd: the file descriptor to write to; it stays open.
-      terminal: whether to use carriage returns and escape sequences.
+    It uses carriage returns and escape sequences if it is a terminal.
     """
 
     def __init__(self, fd: int, terminal: bool):
@@ -58,12 +56,10 @@ class Sink:
         self._pending += text
 
     def live(self, owner: object, text: bytes) -> None:
-        """Shows `text` as the unfinished last line of a terminal.
+        """Shows the text of an owner as the unfinished last line of a terminal; "" removes it.
 
-        Args:
-          owner: the owner of the text. If several owners have a text, the latest text is shown.
-            When the latest text is removed, the previous one appears again.
-          text: the text. An empty text removes the owner's text.
+        If several owners have a text, the latest text is shown. When it is removed, the previous
+        one appears again.
         """
         if text == self._unfinished.get(owner, b""):
             return
@@ -88,17 +84,11 @@ class Sink:
 
 
 class Source:
-    """One output stream of one rank.
+    """One output stream of one rank: the read end `fd` of its pipe, which this object closes.
 
     A line ends with a newline. Progress bars rewrite their line with carriage returns. A terminal
     shows the line of rank 0 as it changes, and the last state of the lines of other ranks. In a
     file each state becomes a line.
-
-    Args:
-      fd: the read end of the rank's pipe; this object closes it.
-      sink: where the lines go.
-      prefix: what to put before each line.
-      live: whether a terminal shows the unfinished line.
     """
 
     def __init__(self, fd: int, sink: Sink, prefix: bytes, live: bool):

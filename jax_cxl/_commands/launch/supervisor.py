@@ -27,13 +27,7 @@ _POLL_SECONDS = 0.05  # While ending, how often to look again for descendants.
 
 
 class Supervisor:
-    """The state of a running job.
-
-    Args:
-      job: what to run.
-      launcher: the process id of the launcher, the parent of this process. The job ends when the
-        launcher dies.
-    """
+    """The state of a running job. It ends when the launcher, the parent of this process, dies."""
 
     def __init__(self, job: Job, launcher: int):
         self._job = job
@@ -65,16 +59,10 @@ class Supervisor:
         self._board = board.Board.new(self._job.n)
 
     def run(self, signals: Iterable[signal.Signals]) -> int:
-        """Runs the job to its end.
+        """Runs the job to its end. Returns the status of the first rank that failed, or 0.
 
-        Call it in a process of its own without threads.
-
-        Args:
-          signals: the signals that end the job. The caller has blocked them.
-
-        Returns:
-          The status of the first rank that failed, or 0 if no rank failed. If a
-          signal ended that rank or the job, the status is 128 plus the signal's number.
+        Call it in a process of its own without threads, in which `signals`, which end the job, are
+        blocked. If a signal ended that rank or the job, the status is 128 plus the signal's number.
         """
         receiver, sender = socket.socketpair()
         receiver.setblocking(False)

@@ -30,10 +30,9 @@ def add_source(find: Callable[[str], Any]) -> None:
     An engine needs such a function if its errors do not reach XLA as a text. For example, a kernel
     that gives up causes a CUDA error without a reason, and the CUDA module has the reason.
 
-    Args:
-      find: takes the text of a `jax.errors.JaxRuntimeError`. It returns the failure, as the
-        arguments of `errors.from_code`, or None if the error is not one of jax_cxl's. It must not
-        raise, and runs in the thread that raises the error.
+    `find` takes the text of a `jax.errors.JaxRuntimeError`. It returns the arguments of
+    `errors.from_code`, or None if the error is not one of jax_cxl's. It must not raise, and runs in
+    the thread that raises the error.
     """
     _sources.append(find)
 

@@ -31,12 +31,7 @@ def is_hydra() -> bool:
 
 
 def clusters(base: Any) -> list[Any]:
-    """Returns the cluster environments.
-
-    Args:
-      base: JAX's `ClusterEnv`. JAX keeps a list of its subclasses, so the definition of a class
-        adds it to the list.
-    """
+    """Returns the cluster environments, subclasses of JAX's `ClusterEnv`, which lists them."""
 
     class OpenMpiCluster(base):
         """Processes of Open MPI 5 or newer."""

@@ -53,11 +53,7 @@ def _pauses() -> Iterator[float]:
 
 
 def await_ranks(timeout: float) -> None:
-    """Waits until all ranks of the launcher, if there is one, have begun to connect.
-
-    Raises:
-      NotInitializedError: a rank has ended before that, or has not begun within `timeout` seconds.
-    """
+    """Waits until all ranks of the launcher, if there is one, have begun to connect."""
     board = launch_environment.board
     if board is None:
         return
@@ -82,9 +78,8 @@ def await_ranks(timeout: float) -> None:
 def begin(awaited: Sequence[int], timeout: float) -> None:
     """Records that this process has arrived, and waits until all `awaited` processes have.
 
-    Raises:
-      NotInitializedError: a process has ended, has failed or has not arrived in time, or the
-        processes run different versions.
+    Raises NotInitializedError if a process has ended, has failed or has not arrived in time, or
+    runs other versions.
     """
     global _attempt, _expected
     _attempt += 1
@@ -167,9 +162,7 @@ def wait_for_value(key: str, problem: str) -> str:
 def telling_failures(begins: bool = False) -> Any:
     """Tells the other processes of an exception in the body of the `with` statement.
 
-    Args:
-      begins: whether the process has not called `begin` yet, so that this function has to count the
-        attempt.
+    `begins`: the process has not called `begin` yet, so this function has to count the attempt.
     """
     global _attempt
     try:
@@ -239,9 +232,7 @@ def _folder(attempt: int) -> str:
 def check_others() -> None:
     """Raises if a process that was expected to meet this one has ended or failed.
 
-    Raises:
-      NotInitializedError: a process has ended.
-      CxlError: a process has failed; the class is that of the process's own error.
+    The error of a process that has failed has the class of the process's own error.
     """
     if not _compat.distributed.connected():
         return

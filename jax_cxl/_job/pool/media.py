@@ -9,10 +9,9 @@ class Medium(NamedTuple):
     """A kind of memory.
 
     Attributes:
-      in_dev_shm: whether a path is the name of a file in /dev/shm. A job makes such a file, may
-        choose its name and its size, and removes it. Other paths are absolute.
-      is_device: whether a path is a device. Jobs do not make or remove devices, and each device
-        already has a size.
+      in_dev_shm: whether a path is the name of a file in /dev/shm, which a job makes and removes.
+        Other paths are absolute.
+      is_device: whether a path is a device, which exists and has a size.
     """
 
     in_dev_shm: bool = False

@@ -73,8 +73,7 @@ def automatic_bytes(
 ) -> int:
     """Returns the size of a pool of one path, if the URI gives no size.
 
-    The pool has 31 MiB (or `rank_bytes`) for each rank, and the control pages with the flight
-    recorders.
+    The pool has `rank_bytes` for each rank, and the control pages with the flight recorders.
     """
     return _core.automatic_path_bytes(
         world_size, num_paths=1, devices_per_path=devices, rank_bytes=rank_bytes
@@ -82,13 +81,6 @@ def automatic_bytes(
 
 
 def parse(uri: str | None) -> PoolSpec:
-    """Reads a pool URI.
-
-    Args:
-      uri: as in the module's docstring; None or "" means a pool in /dev/shm.
-
-    Returns:
-      The description of the pool. `PoolSpec.sized` adds the size that depends on the job.
-    """
+    """Reads a pool URI, as in the module's docstring. None or "" means a pool in /dev/shm."""
     uri = uri or "shm:"
     return PoolSpec(**_core.parse_pool_uri(uri), uri=uri)

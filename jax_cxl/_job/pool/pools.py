@@ -19,12 +19,7 @@ from jax_cxl._job.pool import media, pool_uri
 
 
 class Meeting(NamedTuple):
-    """The ranks that have met in a pool.
-
-    Attributes:
-      pool: the pool in which all `members` have registered.
-      generation: how many times the job has started again, or continued after an error.
-    """
+    """The `members` that have registered in a pool."""
 
     pool: _core.Pool
     members: Sequence[int]

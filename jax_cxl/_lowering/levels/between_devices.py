@@ -23,13 +23,9 @@ def moves(dtype: np.dtype) -> bool:
 
 
 class BetweenDevices:
-    """Runs collectives inside each process by `jax.lax`.
+    """Runs collectives inside each process by `jax.lax`, for each of the `groups` along `axes`.
 
-    Args:
-      axes: axis names over which the whole collective runs.
-      at: for each process, the places of its ranks in a group of the whole collective.
-      groups: axis index groups of the whole collective, or None for one group along `axes`.
-      reduce_op: reduction, if the collective has one.
+    `at` has, for each process, the places of its ranks in a group of the whole collective.
     """
 
     def __init__(

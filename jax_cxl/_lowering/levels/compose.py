@@ -31,14 +31,10 @@ from jax_cxl._lowering.levels.split import Split
 
 
 class _Steps(NamedTuple):
-    """The steps of a collective.
+    """The steps of a collective: what comes before the step across, and what comes after it.
 
-    Attributes:
-      before: function that takes the operand and runs the step before the step across.
-      root: the root of the step across, if that is a broadcast.
-      after: function that takes the result of the step across and runs the step after it.
-      arrange: function of (result of `after`, shape of the operand) that returns the result of the
-        collective. It only moves elements within a rank.
+    `arrange` only moves elements within a rank. It takes the result of `after` and the shape of the
+    operand, and returns the result of the collective.
     """
 
     before: Callable[[Any], Any] = lambda x: x
@@ -48,16 +44,14 @@ class _Steps(NamedTuple):
 
 
 class Levels(NamedTuple):
-    """Runs collectives in levels.
+    """Runs collectives in levels, for ranks that `split` spreads over processes.
 
     Attributes:
-      split: how the ranks are spread over processes.
       inside: has `reduce_scatter`, `all_gather`, `all_to_all` and `scatter` between the ranks of a
         process. The first dimension of their arrays counts these ranks.
-      across: has `run` and `start`, functions of (op, x, root) that run or start a collective
-        across. If the collective has blocks, the first dimension of its operand or result counts
-        the processes. `start` returns an object with `tie` and `done`, like a future, and `token`,
-        an array that the start computes.
+      across: has `run` and `start`, which run or start a collective across. The first dimension of
+        blocks counts the processes. `start` returns an object like a future, with a `token`, an
+        array that the start computes.
     """
 
     split: Split
@@ -119,11 +113,7 @@ class Levels(NamedTuple):
         raise NotImplementedError(f"{op} has no levels")
 
     def _in_parts(self, take_part: Callable[[Any], Any], root: int) -> _Steps:
-        """Returns steps for a collective that crosses between processes in parts.
-
-        Before the step across, `take_part` leaves a part of x on each rank of a process. After it,
-        the ranks of a process gather the parts of the result.
-        """
+        """Returns steps that cross in parts, of which `take_part` leaves one on each rank."""
         places = self.split.per_process
 
         def before(x):

@@ -35,18 +35,14 @@ def make(
     Over an axis of vmap, the primitive does not check the dtype of a reduction, so the public
     function has to check it.
 
-    The primitive has the parameter `axes`, and those of the following that the collective needs.
-    `groups`, `levels`, `root`, `sources`, `reverse` and `reduce_op` are those of
-    `choose.collective`. `operand_blocks` is the dimension of the operand that counts ranks. The
-    collective removes it, and then inserts the dimension `result_blocks`, which counts `size`
-    ranks. `invariant` is whether the result is equal on all ranks, so that it does not vary over
-    `axes`.
+    The primitive has the parameter `axes`, and those of `choose.collective` that the collective
+    needs. It removes the dimension `operand_blocks`, which counts ranks, and then inserts the
+    dimension `result_blocks`, which counts `size` ranks. An `invariant` result is equal on all
+    ranks, so that it does not vary over `axes`.
 
-    Args:
-      reduce_op: reduction, if the collective has one that is not a parameter.
-      over_vmapped: called as (x, d, **params) if `axes` is an axis of vmap. Dimension d of x has
-        the values of all ranks. Returns the result and its batch dimension. None takes the function
-        of `op` in `_MOVES`.
+    `over_vmapped(x, d, **params)` is called if `axes` is an axis of vmap. Dimension d of x has the
+    values of all ranks. It returns the result and its batch dimension. None takes the function of
+    `op` in `_MOVES`.
     """
     primitive: Any = _compat.tracing.Primitive(primitive_name or name)
 

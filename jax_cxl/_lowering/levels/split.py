@@ -9,11 +9,9 @@ import numpy as np
 class Split(NamedTuple):
     """Groups of ranks as a grid: a row for each process, with the same number of ranks in each row.
 
-    Attributes:
-      at: the places of the grid's ranks in their group, an array of shape (processes, ranks of a
-        process). It is the same in all groups.
-      inside: groups of ranks that share a process, one in each row.
-      across: groups of ranks, one of each process, that have the same place in their processes.
+    `at` has the places of the grid's ranks in their group, which are the same in all groups. Each
+    row of `inside` has ranks that share a process. Each row of `across` has a rank of each process,
+    with the same place in it.
     """
 
     at: np.ndarray
@@ -34,8 +32,8 @@ class Split(NamedTuple):
 def of(groups: np.ndarray, process_of: Mapping[int, int]) -> Split | None:
     """Returns how groups of ranks are spread over processes.
 
-    Returns None if the processes have different numbers of ranks of a group, if every process has
-    only one rank of a group, or if two groups are spread over processes in different ways.
+    Returns None if a process has another number of ranks of a group than the others, or only one,
+    or if two groups are spread in different ways.
     """
     grids = {_grid([process_of[rank] for rank in group]) for group in groups.tolist()}
     if len(grids) != 1 or None in grids:
@@ -47,8 +45,7 @@ def of(groups: np.ndarray, process_of: Mapping[int, int]) -> Split | None:
 def _grid(processes: list[int]) -> tuple[tuple[int, ...], ...] | None:
     """Returns a row for each process: the places of its ranks in a group, in increasing order.
 
-    `processes` has the process of each rank of the group. Returns None if the rows have different
-    lengths, or only one place each.
+    Returns None if the rows have different lengths, or only one place each.
     """
     places: dict[int, list[int]] = {}
     for place, process in enumerate(processes):

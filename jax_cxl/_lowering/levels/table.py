@@ -22,21 +22,15 @@ MOST_CHUNKS = 8
 
 
 def field(op: Op, on_gpus: bool) -> str:
-    """Returns the field of the tuning table (cc/comm/call/tuning.h) for a collective.
-
-    The field has the size in bytes from which the collective runs in levels if the program does not
-    choose.
-    """
+    """Returns the field of the tuning table that has the least bytes for levels."""
     return f"{'gpu_' if on_gpus else ''}levels_{op.name.lower()}_bytes"
 
 
 def chunks(op: Op, num_bytes: int, grid: tuple[int, int], chunk_bytes: int) -> int:
-    """Returns how many chunks a collective between GPUs is divided into.
+    """Returns how many chunks of at least `chunk_bytes` a collective between GPUs is divided into.
 
-    Args:
-      num_bytes: bytes of a rank's operand.
-      grid: how many processes the group has, and how many ranks in each process.
-      chunk_bytes: the fewest bytes of a chunk.
+    `num_bytes` are those of a rank's operand. `grid` has the numbers of processes and of ranks in
+    each process.
     """
     processes, per_process = grid
     across = num_bytes
@@ -56,12 +50,8 @@ def limits(
 ) -> dict[str, int]:
     """Returns the bytes from which a collective runs in levels, as a field of the tuning table.
 
-    Args:
-      flat: bytes -> time as one call.
-      in_levels: bytes -> time in levels, for the same sizes.
-      margin: one call has to take longer than levels by this fraction of the time in levels, at the
-        limit and at all larger sizes.
-      on_gpus: whether the devices are GPUs.
+    `flat` and `in_levels` have the times of one call and of levels, by bytes. At the limit and at
+    all larger sizes, one call takes longer by at least the fraction `margin` of the time in levels.
     """
     limit = NEVER
     for size in sorted(flat, reverse=True):
@@ -74,10 +64,7 @@ def limits(
 def pays(op: Op, num_bytes: int, found: Split | None, on_gpus: bool) -> bool:
     """Returns whether a collective is faster in levels.
 
-    Args:
-      num_bytes: bytes of a rank's operand or of its result, whichever is larger.
-      found: how the ranks are spread over processes, None if unevenly.
-      on_gpus: whether the ranks are GPUs.
+    `num_bytes` are those of a rank's operand or of its result, whichever is larger.
     """
     if op not in OPS or found is None or found.processes == 1:
         return False

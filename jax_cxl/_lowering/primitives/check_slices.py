@@ -27,9 +27,7 @@ def checked(tables: Any, *values: Any, rows: int, into: int, elements: int) -> l
     """Checks the tables of all ranks of a group. Returns the tables and `values`, unchanged.
 
     If the tables are wrong, the program fails at run time. The check runs only if a result is used.
-
-    Args:
-      *values: arrays. Values with a batch dimension, or with derivatives, are not supported.
+    Values with a batch dimension, or with derivatives, are not supported.
     """
     sizes = (rows, into, tables.shape[-1] // tables.shape[0], elements)
     return _check_slices_p.bind(tables, *values, rows=sizes)

@@ -41,12 +41,9 @@ _MESH = '  >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.A
 def documented(text: str | None = None, **words: str) -> Callable[[_Function], _Function]:
     """Returns a decorator that completes the docstring of a function.
 
-    It adds parameters that the docstring leaves out, errors, and the mesh of the example.
-
-    Args:
-      text: docstring that several functions share, with fields in braces. `{name}` is the name of
-        the function.
-      **words: the other fields. They may contain fields themselves.
+    It adds parameters that the docstring leaves out, errors, and the mesh of the example. Several
+    functions may share a `text` with fields in braces. `{name}` is the name of the function, and
+    `words` are the other fields, which may contain fields themselves.
     """
 
     def document(function):

@@ -75,12 +75,7 @@ def between(
     result is complete after `jax_cxl_done` (start_done/halves.py). A call that needs no
     communication, or that needs a carrier, completes at once, and has no token.
 
-    Args:
-      operand_blocks: dimension of the operand that counts the ranks' blocks, if any.
-      result_blocks: dimension of the result that counts the ranks' blocks, if any.
-
-    Returns:
-      The results of the lowering rule.
+    The dimensions `operand_blocks` and `result_blocks` count the ranks' blocks, if there are any.
     """
     aval_in: Any = ctx.avals_in[0]
     aval_out: Any = ctx.avals_out[0]

@@ -23,13 +23,7 @@ Groups = tuple[tuple[int, ...], ...] | None
 
 
 def axes_of(op: str, axis_name: Any) -> Axes:
-    """Returns `axis_name` as a tuple of bound axes.
-
-    Raises:
-      NameError: an axis is unbound, as outside `jax.shard_map`.
-      NotImplementedError: an axis belongs to the mesh but is not manual.
-      TypeError: an axis is an integer (a positional axis).
-    """
+    """Returns `axis_name` as a tuple of bound axes. Raises the errors of `check_bound`."""
     axes = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
     if len(set(axes)) != len(axes):
         raise ValueError(f"jax_cxl.{op}: axis_name={axes} names an axis twice. Name it once.")
@@ -196,11 +190,8 @@ def abstract_result(
 ) -> tuple:
     """Checks the operand of a collective. Returns the type of the result and the effects.
 
-    Args:
-      shape: shape of the result, by default the shape of the operand.
-      invariant: whether the result is equal on all ranks along `axes`, so that it does not vary
-        over them.
-      strong: whether the result is never weakly typed. Otherwise it is if the operand is.
+    The shape is by default that of the operand. An `invariant` result is equal on all ranks along
+    `axes`, so that it does not vary over them. A `strong` result is never weakly typed.
     """
     effects = {effect(op, axis) for axis in axes}
     dtypes.check_dtype(op, x.dtype)

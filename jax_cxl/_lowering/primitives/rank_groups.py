@@ -12,11 +12,7 @@ from jax_cxl._lowering.primitives import named_axis
 
 
 def of_groups(ctx: Any, name: str, axes: named_axis.Axes, groups: named_axis.Groups) -> np.ndarray:
-    """Returns the groups of a collective as ranks in the world, a group in each row.
-
-    Raises:
-      NotImplementedError, ValueError: collectives over this mesh are not supported.
-    """
+    """Returns the groups of a collective as ranks in the world, a group in each row."""
     axis_context = ctx.module_context.axis_context
     if not isinstance(axis_context, mlir.SPMDAxisContext):
         raise NotImplementedError(

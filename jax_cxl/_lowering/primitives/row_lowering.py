@@ -35,13 +35,10 @@ def ragged_all_to_all(
     elements: int,
     alone: Callable,
 ) -> Sequence:
-    """Lowers `ragged_all_to_all`, which writes to its second operand.
+    """Lowers `ragged_all_to_all`, which writes the rows that it receives to `output`.
 
-    Args:
-      output: the array to which received rows are written.
-      table: integers of shape (4, group size * slices), as cc/plan/slices.h describes them.
-      elements: number of exchanges in a batch, which share one call.
-      alone: function that computes the result in a group of one rank.
+    `table` has the shape (4, group size * slices), as cc/plan/slices.h describes it. A batch of
+    `elements` exchanges shares one call. `alone` computes the result in a group of one rank.
     """
     avals: Any = ctx.avals_in
     rows, into, entries = avals
@@ -87,10 +84,8 @@ def take_rows(
 ) -> Sequence:
     """Lowers `take_rows`, or a start of it, as `lowering.between` does.
 
-    Args:
-      indices: int32 vector of the rows that this rank takes.
-      *published: at most one boolean vector: which rows of `table` other ranks may take.
-      alone: function that computes the result in a group of one rank.
+    At most one boolean vector tells which rows of `table` other ranks may take. `alone` computes
+    the result in a group of one rank.
     """
     table_aval: Any = ctx.avals_in[0]
     aval_out: Any = ctx.avals_out[0]

@@ -6,11 +6,7 @@ import jax.numpy as jnp
 
 
 def check(name: str, axis: Any, axes: Any, groups: Any, *, others: bool = False) -> None:
-    """Checks that a collective over an axis of vmap has no groups, and other axes only if `others`.
-
-    Raises:
-      NotImplementedError: it has groups or other axes.
-    """
+    """Checks that a collective over an axis of vmap has no groups, and no unwanted other axes."""
     if groups is not None:
         raise NotImplementedError(
             f"jax_cxl.{name}: axis_index_groups do not work over the axis {axis!r} of jax.vmap."

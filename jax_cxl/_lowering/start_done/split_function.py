@@ -24,12 +24,9 @@ def start(
 ) -> tuple[list[Pending], list[Any], Rest]:
     """Starts the collectives of a function, and evaluates all equations that do not need them.
 
-    Args:
-      *args: arguments of `function`. Leaves that are not traced are constants.
-
-    Returns:
-      The collectives under way; other values that the rest of the function needs; and the rest
-      itself. The rest takes the results of the collectives and these other values.
+    Arguments that are not traced are constants. Returns the collectives under way; other values
+    that the rest of the function needs; and the rest, which takes the results of the collectives
+    and these other values.
     """
     leaves, structure = jax.tree.flatten((args, kwargs))
     traced = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.core.Tracer)]

@@ -311,10 +311,7 @@ class Module:
     ) -> str:
         """Returns the source line of an instruction as "file:line (function)", "" if not known.
 
-        Args:
-          instruction: the instruction.
-          skip: takes the name of a file, and returns whether to skip the frames in this file. Then
-            the line is the first one of the callers that is not skipped.
+        The line is the first one of the callers whose file is not skipped.
         """
         metadata = Message(instruction.proto.blob(Instruction.METADATA))
         files, functions, locations, frames = self._stack_frames

@@ -48,12 +48,10 @@ _NUMBERS = {name: number for number, name in DTYPES.items()}
 
 
 class Shape(NamedTuple):
-    """Shape of an array in memory.
+    """Shape of an array in memory. The first dimension of `minor_to_major` is the fastest.
 
-    Attributes:
-      dtype: name of the element type; empty for a type that is not known here, such as a token.
-      minor_to_major: order of the dimensions in memory, the fastest first.
-      regular: whether the array is dense and of static size, in the usual memory.
+    The dtype is empty for a type that is not known here, such as a token. An array is regular if it
+    is dense and of static size, in the usual memory.
     """
 
     dtype: str

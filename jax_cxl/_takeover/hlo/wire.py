@@ -119,11 +119,7 @@ class Message:
 
 
 def _fields(data: bytes) -> list[tuple[int, int, Value]]:
-    """Returns number, wire type and value of each field of a serialized message.
-
-    Raises:
-      MalformedError: the bytes are not a message.
-    """
+    """Returns number, wire type and value of each field of a serialized message."""
     # A hook reads megabytes of messages. So integers of one byte, which are the most frequent, are
     # decoded without a call.
     found: list[tuple[int, int, Value]] = []

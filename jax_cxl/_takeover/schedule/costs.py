@@ -42,12 +42,7 @@ def size(shape: Shape) -> int:
 
 
 def collective(opcode: str, operands: list[int], results: list[int], ranks: int) -> float:
-    """Returns the seconds of a collective of the pool.
-
-    Args:
-      operands: bytes of each operand of a rank.
-      results: bytes of each result of a rank.
-    """
+    """Returns the seconds of a collective of the pool, from the bytes of a rank's arrays."""
     others = max(ranks - 1, 1)
     if opcode == "all-gather":
         moved = [part * others for part in operands]

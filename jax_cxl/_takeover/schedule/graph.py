@@ -12,11 +12,7 @@ from jax_cxl._takeover.schedule.sizes import Sizes
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """A collective that goes through the pool.
-
-    Attributes:
-      opcode: what it does, such as "all-gather".
-    """
+    """A collective that goes through the pool, such as an "all-gather"."""
 
     start: int
     done: int
@@ -38,9 +34,8 @@ class Graph:
     ) -> None:
         """Reads a computation.
 
-        Args:
-          peaks: by the id of a called computation, the largest number of bytes that it uses: in
-            XLA's order, and in its present order.
+        `peaks` has, for each called computation, the most bytes that it uses: in XLA's order, and
+        in its present order.
         """
         self._memory = Memory(
             module, computation, sequence, {n for c in collectives for n in (c.start, c.done)}

@@ -68,8 +68,7 @@ class Memory:
     ) -> None:
         """Reads a computation.
 
-        Args:
-          collectives: ids of starts and dones of the pool, which never write into their operands.
+        Starts and dones of the pool, the ids in `collectives`, never write into their operands.
         """
         self.module, self.computation = module, computation
         self.instructions = [computation.instruction(number) for number in sequence]

@@ -18,7 +18,6 @@ class Node:
 
     Attributes:
       before: the instructions that must come first.
-      seconds: how long it takes, an estimate.
       size: bytes of its result, 0 if they belong to another instruction's result.
       movable: whether it may run earlier, because it writes only its own result, and waits for
         nothing.
@@ -48,14 +47,9 @@ class Node:
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A collective.
+    """A collective, from its start to the instruction that waits for it.
 
-    Attributes:
-      start: its start.
-      done: the instruction that waits for it.
-      seconds: how long it takes, an estimate.
-      held: bytes of operands that stay in memory until `done`.
-      movable: whether start and done may move.
+    `held` are the bytes of operands that stay in memory until `done`.
     """
 
     start: int

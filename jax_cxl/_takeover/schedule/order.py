@@ -31,8 +31,7 @@ def simulate(nodes: Sequence[Node], pairs: Sequence[Pair], order: Sequence[int])
 def early(nodes: Sequence[Node], pairs: Sequence[Pair], limit: int) -> Clock | None:
     """Returns an order that the model finds faster than XLA's, None if there is none.
 
-    Args:
-      limit: by how many bytes the peak memory may exceed the peak in XLA's order.
+    `limit` tells by how many bytes the peak memory may exceed the peak in XLA's order.
     """
     positions = range(len(nodes))
     before = simulate(nodes, pairs, positions)

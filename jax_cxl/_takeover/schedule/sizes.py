@@ -25,17 +25,11 @@ _IN_PLACE = {
 class Sizes:
     """The bytes of results. Instructions are named by their positions in XLA's order.
 
-    Attributes:
-      parts: for each instruction, the bytes that each part of its result takes.
+    `parts` has, for each instruction, the bytes that each part of its result takes.
     """
 
     def __init__(self, memory: Memory, starts: Mapping[int, int]) -> None:
-        """Reads a computation.
-
-        Args:
-          memory: the computation, and which of its results share memory.
-          starts: for each done of a collective of the pool, its start.
-        """
+        """Reads a computation. `starts` has the start of each done of a collective of the pool."""
         self._memory, self._starts = memory, starts
         self._dones = {start: done for done, start in starts.items()}
         # Results that need no memory of their own, because they lie in the memory of an argument,

@@ -74,10 +74,9 @@ class Usage:
         self._allowed = most_by_xla(nodes, pairs) + limit
 
     def take(self, moves: Sequence[int], now: int) -> bool:
-        """Adds the results of instructions that run earlier than in XLA's order, if there is room.
+        """Adds the results of instructions that run earlier than in XLA's order.
 
-        Returns:
-          Whether there is room. If not, nothing was added.
+        Returns False, and adds nothing, if there is no room.
         """
         more = np.zeros_like(self._used)
         for part in moves:

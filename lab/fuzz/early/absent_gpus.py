@@ -4,7 +4,6 @@ import jax
 from jax.experimental import topologies
 
 from jax_cxl import _core
-from jax_cxl._lowering import contract
 
 # The name of a custom call with a side effect, like the calls that jax.debug.callback makes.
 SIDE_EFFECT = "fuzz_side_effect"
@@ -48,5 +47,5 @@ def register_handlers() -> None:
     for name, stages in _core.registrations().items():
         jax.ffi.register_ffi_target(name, stages["execute"], platform="CUDA")
         handler = stages["execute"]
-    for name in (*{*contract.TARGETS} - {*_core.registrations()}, SIDE_EFFECT):
+    for name in (*{*_core.TARGETS} - {*_core.registrations()}, SIDE_EFFECT):
         jax.ffi.register_ffi_target(name, handler, platform="CUDA")
