@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <fstream>
 #include <string_view>
 
 namespace jax_cxl::nccl {
@@ -35,6 +36,19 @@ Result<int> LeastMultiprocessors(std::span<const Facts> ranks) {
     least = std::min(least, facts.multiprocessors);
   }
   return least;
+}
+
+// A link that rests is slower, so the speed that both ends can have counts.
+uint32_t LinkOf(const std::string& folder) {
+  constexpr double kMeasuredLanes = 32.0 * 16;  // GT/s of all lanes
+  double speed = 0, lanes = 0, port = 0;        // "32.0 GT/s PCIe", "16"
+  std::ifstream(folder + "/max_link_speed") >> speed;
+  std::ifstream(folder + "/current_link_width") >> lanes;
+  if (std::ifstream(folder + "/../max_link_speed") >> port)
+    speed = std::min(speed, port);
+  const double known = std::min(speed * lanes / kMeasuredLanes, 1.0);
+  return known > 0 ? static_cast<uint32_t>(known * kMeasuredLink)
+                   : kMeasuredLink;
 }
 
 }  // namespace jax_cxl::nccl

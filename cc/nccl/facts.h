@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "cc/base/status.h"
+#include "cc/comm/call/tuning.h"
 
 namespace jax_cxl::nccl {
 
@@ -17,12 +19,21 @@ struct Facts {
   uint64_t rank_bytes = 0;
   uint32_t coherence = 0;  // a pool::CoherenceMode
   uint32_t gpu_writes_memory = 0;
-  char problem[472] = {};  // zero-terminated; empty: none
+  uint32_t link_mb_per_s = 0;  // to the host
+  comm::Tuning tuning;         // the table of rank 0 counts
+  char problem[472] = {};      // zero-terminated; empty: none
 };
 
 // Returns the least number of multiprocessors, or why the ranks cannot make a
 // communicator. All ranks get the same result.
 Result<int> LeastMultiprocessors(std::span<const Facts> ranks);
+
+// PCIe 5.0 with 16 lanes, in MB/s.
+inline constexpr uint32_t kMeasuredLink = 55000;
+
+// Returns the speed of a GPU's link to the host in MB/s, or kMeasuredLink if it
+// is unknown. `folder` is the folder of the GPU in /sys.
+uint32_t LinkOf(const std::string& folder);
 
 }  // namespace jax_cxl::nccl
 

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -56,6 +58,25 @@ TEST(FactsTest, SettingsHaveToBeEqual) {
     const Status status = LeastMultiprocessors(ranks).status();
     EXPECT_EQ(status.code(), Code::kInvalidArgument) << status.message();
   }
+}
+
+TEST(FactsTest, TheSlowerEndOfALinkCounts) {
+  const std::string port = testing::TempDir() + "port", gpu = port + "/gpu";
+  std::filesystem::create_directories(gpu);
+  const auto write = [](const std::string& file, const char* text) {
+    std::ofstream(file) << text << "\n";
+  };
+  EXPECT_EQ(LinkOf(gpu), kMeasuredLink);  // unknown
+  write(gpu + "/max_link_speed", "32.0 GT/s PCIe");
+  write(gpu + "/current_link_width", "16");
+  EXPECT_EQ(LinkOf(gpu), kMeasuredLink);
+  write(port + "/max_link_speed", "8.0 GT/s PCIe");
+  EXPECT_EQ(LinkOf(gpu), kMeasuredLink / 4);
+  write(gpu + "/current_link_width", "4");
+  EXPECT_EQ(LinkOf(gpu), kMeasuredLink / 16);
+  write(gpu + "/max_link_speed", "Unknown");
+  EXPECT_EQ(LinkOf(gpu), kMeasuredLink);
+  std::filesystem::remove_all(port);
 }
 
 }  // namespace

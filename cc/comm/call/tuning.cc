@@ -1,6 +1,10 @@
 #include "cc/comm/call/tuning.h"
 
+#include <algorithm>
+#include <iomanip>
+#include <sstream>
 #include <string>
+#include <string_view>
 
 namespace jax_cxl::comm {
 
@@ -17,6 +21,34 @@ Status CheckTuning(const Tuning& tuning) {
                  field.most);
   }
   return OkStatus();
+}
+
+Result<Tuning> ParseTuning(const std::string& text) {
+  const std::string_view key = "\"tuning\"";
+  const size_t at = text.find(key);
+  std::istringstream in(at == text.npos ? "" : text.substr(at + key.size()));
+  Tuning tuning;
+  char colon = 0, mark = 0;
+  in >> colon >> mark >> std::ws;
+  bool right = colon == ':' && mark == '{';
+  if (right && in.peek() == '}') return tuning;
+  while (right && mark != '}') {
+    std::string name;
+    uint64_t value = 0;
+    in >> std::quoted(name) >> colon >> value >> mark;
+    const auto* const field =
+        std::ranges::find(kTuningFields, name, &TuningField::name);
+    right = in && colon == ':' && (mark == ',' || mark == '}');
+    if (right && field == kTuningFields.end())
+      return Error(Code::kInvalidArgument, "a tuning table has no '", name,
+                   "'");
+    if (right) tuning.*field->member = value;
+  }
+  if (!right)
+    return Error(Code::kInvalidArgument,
+                 "not a tuning table, which `python -m jax_cxl tune` writes");
+  CXL_RETURN_IF_ERROR(CheckTuning(tuning));
+  return tuning;
 }
 
 }  // namespace jax_cxl::comm

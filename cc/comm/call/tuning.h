@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 
 #include "cc/base/status.h"
 #include "cc/plan/plan.h"
@@ -68,6 +69,14 @@ struct Tuning {
   // times as long as handing a piece to a thread.
   uint64_t flush_threads = 0;
   uint64_t flush_piece_bytes = uint64_t{128} << 10;
+  // The next fields are for the library with NCCL's interface. If they are 0,
+  // they follow from the slowest link of the communicator's GPUs. Data of up to
+  // this many bytes for each peer carry flags (plan::FlaggedGeometry), and a
+  // smaller chunk is not worth a round. The last two fields are for sends.
+  uint64_t nccl_flagged_bytes = 0;
+  uint64_t nccl_chunk_bytes = 0;
+  uint64_t nccl_send_flagged_bytes = 0;
+  uint64_t nccl_send_chunk_bytes = 0;
 };
 
 // A field of Tuning. Its value must be a multiple of `unit` from `least` to
@@ -102,12 +111,19 @@ inline constexpr std::array kTuningFields = {
     FIELD(gpu_levels_broadcast_bytes),
     FIELD(flush_threads, 0, 16),
     FIELD(flush_piece_bytes, 4096, kMaxSlotBytes, plan::kSlotAlignment),
+    FIELD(nccl_flagged_bytes, 0, uint64_t{1} << 20, 4096),
+    FIELD(nccl_chunk_bytes, 0, kMaxSlotBytes),
+    FIELD(nccl_send_flagged_bytes, 0, uint64_t{1} << 20, 4096),
+    FIELD(nccl_send_chunk_bytes, 0, kMaxSlotBytes),
 #undef FIELD
 };
 
 // Checks that all fields are within their ranges. Otherwise fails with
 // kInvalidArgument, and the error names the first field that is out of range.
 Status CheckTuning(const Tuning& tuning);
+
+// Reads the text of a file that `python -m jax_cxl tune` wrote.
+Result<Tuning> ParseTuning(const std::string& text);
 
 // How long a rank waits for others before it warns, and before it gives up.
 struct WaitTimes {

@@ -26,5 +26,27 @@ TEST(TuningTest, NamesWhatIsOutOfRange) {
   expect_wrong({.inline_bytes = 1 << 20}, "inline_bytes");
 }
 
+TEST(TuningTest, ReadsTheTableOfAFile) {
+  const Result<Tuning> read = ParseTuning(
+      R"({"emulated": true,
+          "tuning": {"num_slots": 6, "nccl_chunk_bytes": 4096},
+          "measured": [{"num_slots": 8}]})");
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(read->num_slots, 6);
+  EXPECT_EQ(read->nccl_chunk_bytes, 4096);
+  EXPECT_EQ(read->slot_bytes, Tuning().slot_bytes);
+  EXPECT_TRUE(ParseTuning(R"({"tuning": {}})").ok());
+}
+
+TEST(TuningTest, RefusesWhatIsNoTable) {
+  for (const char* text :
+       {"", "{}", R"({"tuning": 3})", R"({"tuning": {"num_slots": 6)",
+        R"({"tuning": {"num_slots" 6}})", R"({"tuning": {"num_slots": "6"}})",
+        R"({"tuning": {"slots": 6}})", R"({"tuning": {"num_slots": 1}})",
+        R"({"tuning": {"num_slots": -6}})"})
+    EXPECT_EQ(ParseTuning(text).status().code(), Code::kInvalidArgument)
+        << text;
+}
+
 }  // namespace
 }  // namespace jax_cxl::comm

@@ -107,9 +107,11 @@ __device__ __forceinline__ uint32_t MoveSome(DataWarp& warp,
 // Adds the bytes of vectors that a warp has moved to `*bytes`, a sum over all
 // calls. All threads of the warp call it, each with the number of its vectors.
 __device__ __forceinline__ void AddMoved(uint64_t* bytes, uint32_t vectors) {
-  const uint32_t sum = __reduce_add_sync(0xffffffff, vectors);
-  if (LaneInWarp() == 0 && sum > 0)
-    atomicAdd(reinterpret_cast<unsigned long long*>(bytes), uint64_t{sum} * 16);
+  for (int distance = 16; distance > 0; distance /= 2)
+    vectors += __shfl_xor_sync(0xffffffff, vectors, distance);
+  if (LaneInWarp() == 0 && vectors > 0)
+    atomicAdd(reinterpret_cast<unsigned long long*>(bytes),
+              uint64_t{vectors} * 16);
 }
 
 // Puts those vectors of bytes [at, at + bytes) of this rank's block that belong

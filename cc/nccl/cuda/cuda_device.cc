@@ -4,10 +4,14 @@
 
 #include <algorithm>
 #include <bit>
+#include <cctype>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <numeric>
+#include <sstream>
 #include <string>
 #include <thread>
 
@@ -18,7 +22,6 @@
 #include "cc/engine/cuda/premultiplied/premultiplied.h"
 #include "cc/engine/cuda/transfers/transfers.h"
 #include "cc/gpu/cuda/channel/device_connection.h"
-#include "cc/nccl/facts.h"
 
 namespace jax_cxl::nccl {
 namespace {
@@ -41,12 +44,43 @@ constexpr uint64_t kPairSalt = 0x70616972;
 constexpr uint32_t kMostPairBlocks = 32;
 constexpr uint32_t kPairThreads = 256;  // in each direction
 
+constexpr uint64_t Or(uint64_t value, uint64_t otherwise) {
+  return value > 0 ? value : otherwise;
+}
+
+// Reads the table that JAX_CXL_TUNING names, if there is one.
+Result<comm::Tuning> ReadTable() {
+  const char* path = std::getenv("JAX_CXL_TUNING");
+  if (path == nullptr || *path == '\0') return comm::Tuning();
+  const std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  Result<comm::Tuning> table = comm::ParseTuning(text.str());
+  if (!table.ok())
+    return Error(table.status().code(), "JAX_CXL_TUNING=", path, ": ",
+                 table.status().message());
+  return table;
+}
+
+// Returns the folder of a GPU in /sys, or an empty text.
+std::string FolderOf(int ordinal) {
+  char bus[32] = {};
+  if (cudaDeviceGetPCIBusId(bus, sizeof(bus), ordinal) != cudaSuccess)
+    return "";
+  std::string folder = std::string("/sys/bus/pci/devices/") + bus;
+  std::ranges::transform(folder, folder.begin(),
+                         [](unsigned char c) { return std::tolower(c); });
+  return folder;
+}
+
 // Finds out what the other ranks have to know about a GPU.
 Status Describe(int ordinal, Facts* facts) {
   cudaDeviceProp properties;
   CXL_RETURN_IF_ERROR(CudaStatus(cudaGetDeviceProperties(&properties, ordinal),
                                  "cudaGetDeviceProperties"));
   facts->multiprocessors = properties.multiProcessorCount;
+  facts->link_mb_per_s = LinkOf(FolderOf(ordinal));
+  CXL_ASSIGN_OR_RETURN(facts->tuning, ReadTable());
   static_assert(sizeof(facts->gpu) == sizeof(properties.uuid));
   std::memcpy(facts->gpu, &properties.uuid, sizeof(facts->gpu));
   return OkStatus();
@@ -66,26 +100,10 @@ std::vector<cudaStream_t> StreamsOf(std::span<const Transfer> transfers) {
 
 CudaDevice::CudaDevice(Job* job, int ordinal, const Settings& settings)
     : job_(job), ordinal_(ordinal), settings_(settings) {
-  const uint64_t size = job->size();
   options_.timeout_s = settings.timeout_s;
   options_.warn_after_s = settings.warn_after_s;
   options_.gpu_writes_memory =
       settings.shared_memory && settings.shared_memory->gpu_writes_memory;
-  // Only kernels execute these calls.
-  options_.slot_bytes = comm::KernelSlotBytes(options_, static_cast<int>(size));
-  pair_options_ = options_;
-  pair_options_.channel_salt = kPairSalt;
-  pair_options_.num_slots = kPairSlots;
-  const uint64_t channels = std::max<uint64_t>(2 * (size - 1), 2);
-  const bool fits = channels * cuda::FlaggedRingBytes(kPairFlaggedBytes) <=
-                    job->rank_bytes() / 4;
-  pair_options_.flagged_slot_bytes =
-      fits ? kPairFlaggedBytes : plan::kFlaggedBytes;
-  pair_options_.slot_bytes =
-      std::clamp(std::bit_floor(job->rank_bytes() / 2 / channels / kPairSlots),
-                 kLeastSlotBytes, kMostPairSlotBytes);
-  pair_options_.shape.sending_threads = kPairThreads;
-  pair_options_.shape.receiving_threads = kPairThreads;
 }
 
 Result<std::unique_ptr<Device>> CudaDevice::Make(
@@ -133,6 +151,7 @@ Status CudaDevice::Agree() {
   std::vector<Facts> facts(job_->size());
   std::memcpy(facts.data(), blocks.data(), blocks.size());
   CXL_ASSIGN_OR_RETURN(const int least, LeastMultiprocessors(facts));
+  Choose(facts);
   // The blocks of all transfers that run side by side have to fit on the
   // device at the same time, with room for other kernels.
   const int budget = std::max(2, least * 3 / 4);
@@ -142,6 +161,44 @@ Status CudaDevice::Agree() {
   pair_options_.shape.blocks = std::bit_floor(std::min(
       static_cast<uint32_t>(budget / most_transfers_), kMostPairBlocks));
   return OkStatus();
+}
+
+// Chooses what depends on the speed of the links. All ranks choose the same.
+// The built-in numbers were measured on links of kMeasuredLink. A wait takes
+// about as long on other links, but a slower link moves fewer bytes in that
+// time.
+void CudaDevice::Choose(std::span<const Facts> ranks) {
+  const comm::Tuning& table = ranks[0].tuning;
+  const uint32_t link =
+      std::ranges::min_element(ranks, {}, &Facts::link_mb_per_s)->link_mb_per_s;
+  const auto scaled = [&](uint64_t bytes) {
+    return std::max(
+        kLeastSlotBytes,
+        std::bit_floor(bytes * std::min(link, kMeasuredLink) / kMeasuredLink));
+  };
+  const uint64_t size = job_->size();
+  // Only kernels execute these calls.
+  options_.slot_bytes = comm::KernelSlotBytes(options_, static_cast<int>(size));
+  options_.kernel_min_chunk_bytes =
+      Or(table.nccl_chunk_bytes, scaled(options_.kernel_min_chunk_bytes));
+  options_.flagged_slot_bytes =
+      Or(table.nccl_flagged_bytes, scaled(options_.flagged_slot_bytes));
+  pair_options_ = options_;
+  pair_options_.channel_salt = kPairSalt;
+  pair_options_.num_slots = kPairSlots;
+  const uint64_t channels = std::max<uint64_t>(2 * (size - 1), 2);
+  const uint64_t flagged =
+      Or(table.nccl_send_flagged_bytes, scaled(kPairFlaggedBytes));
+  const bool fits =
+      channels * cuda::FlaggedRingBytes(flagged) <= job_->rank_bytes() / 4;
+  pair_options_.flagged_slot_bytes = fits ? flagged : plan::kFlaggedBytes;
+  pair_options_.slot_bytes =
+      std::clamp(std::bit_floor(job_->rank_bytes() / 2 / channels / kPairSlots),
+                 kLeastSlotBytes, kMostPairSlotBytes);
+  pair_options_.kernel_min_chunk_bytes =
+      Or(table.nccl_send_chunk_bytes, options_.kernel_min_chunk_bytes);
+  pair_options_.shape.sending_threads = kPairThreads;
+  pair_options_.shape.receiving_threads = kPairThreads;
 }
 
 Status CudaDevice::Open(const std::atomic<bool>& cancel) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "cc/gpu/relay/relay.h"
 #include "cc/nccl/cuda/stream_order.h"
 #include "cc/nccl/device.h"
+#include "cc/nccl/facts.h"
 #include "cc/nccl/interface/settings.h"
 #include "cc/nccl/job.h"
 
@@ -48,6 +50,7 @@ class CudaDevice : public Device {
   CudaDevice(Job* job, int ordinal, const Settings& settings);
   Status Open(const std::atomic<bool>& cancel);
   Status Agree();
+  void Choose(std::span<const Facts> ranks);
   // Waits until the peers have all that this device has done.
   void AwaitRelay(
       comm::Clock::time_point deadline = comm::Clock::time_point::max());

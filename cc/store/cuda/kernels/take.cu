@@ -103,8 +103,10 @@ __device__ __forceinline__ int64_t LookUp(const CacheView& cache,
 
 __device__ __forceinline__ void AddCounts(const CacheView& cache,
                                           uint32_t wanted, uint32_t found) {
-  wanted = __reduce_add_sync(0xffffffffu, wanted);
-  found = __reduce_add_sync(0xffffffffu, found);
+  for (int distance = 16; distance > 0; distance /= 2) {
+    wanted += __shfl_xor_sync(0xffffffffu, wanted, distance);
+    found += __shfl_xor_sync(0xffffffffu, found, distance);
+  }
   if (threadIdx.x % 32 != 0 || wanted == 0) return;
   atomicAdd(&cache.counts[0], wanted);
   if (found != 0) atomicAdd(&cache.counts[1], found);
