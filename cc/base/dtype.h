@@ -35,6 +35,19 @@ enum class DType : uint8_t {
 };
 inline constexpr int kNumDTypes = 23;
 
+// Expands to V(name, type) for each dtype whose elements are a type of C++.
+#define JAX_CXL_NATIVE_DTYPES(V) \
+  V(Int8, int8_t)                \
+  V(Int16, int16_t)              \
+  V(Int32, int32_t)              \
+  V(Int64, int64_t)              \
+  V(Uint8, uint8_t)              \
+  V(Uint16, uint16_t)            \
+  V(Uint32, uint32_t)            \
+  V(Uint64, uint64_t)            \
+  V(Float32, float)              \
+  V(Float64, double)
+
 // Returns true for bool and the integers.
 constexpr bool IsIntegral(DType dtype) { return dtype <= DType::kUint64; }
 

@@ -17,8 +17,6 @@
 #include "cc/base/ticks.h"
 #include "cc/comm/call/backoff.h"
 #include "cc/comm/call/call.h"
-#include "cc/comm/call/stats.h"
-#include "cc/comm/communicator.h"
 #include "cc/comm/completions.h"
 #include "cc/comm/connect/arena.h"
 #include "cc/comm/health/peers.h"
@@ -36,27 +34,32 @@ namespace jax_cxl::comm {
 // The thread that starts a call tries to finish it. If the call is not finished
 // after a short time, a thread of the endpoint takes over. StartCall never
 // blocks for long, and may be called from any thread.
-class Endpoint final : public Communicator {
+class Endpoint {
  public:
   Endpoint(pool::Pool* pool, Peers* peers, Completions* completions,
            const Options& options, int rank);
   // Fails all calls that have not finished.
-  ~Endpoint() override;
+  ~Endpoint();
 
   // Tells the other ranks that this rank starts no more calls. `reason` and
   // `program_ends` are those of Peers::Leave. Calls that have not finished then
   // fail on all ranks.
   void Leave(const std::string& reason, bool program_ends = true);
 
+  // Starts a call with the ranks `members`. If nothing remains to be done by
+  // this process, returns the call's status, and `call->done` never runs.
+  // Otherwise returns nothing, and `done` runs later.
   std::optional<Status> StartCall(const std::vector<int32_t>& members,
-                                  std::unique_ptr<Call> call) override;
+                                  std::unique_ptr<Call> call);
 
   // Tells the stall detector about a call that has not reached this endpoint
   // yet, because it still waits for other ranks of the process (LevelCalls).
   void AddLocalWait(LocalWait wait);
 
-  void Abort(const Status& status) override;
-  Stats stats() override;
+  // Called when the rank's program has failed outside of its collectives. Ends
+  // all collectives of the rank with `status`, and tells the other ranks.
+  void Abort(const Status& status);
+  Stats stats();
   // Adds this rank's sums for each operation (calls, bytes, times) to the entry
   // of the operation in `total`.
   void AddOperations(std::map<std::string, RecordedOperation>* total);

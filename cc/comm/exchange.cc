@@ -1,7 +1,6 @@
 #include "cc/comm/exchange.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <utility>

@@ -10,7 +10,6 @@
 #include "cc/ffi/call/call_site.h"
 #include "cc/ffi/errors/errors.h"
 #include "cc/ffi/row_buffers.h"
-#include "cc/ffi/slice_check.h"
 #include "cc/plan/plan.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -102,7 +101,7 @@ class Handlers {
     return Execute(context, ordinal, site, nullptr, nullptr);
   }
 
-  // Checks the tables of slices in the first operand (slice_check.h). Any
+  // Checks the tables of slices in the first operand (row_buffers.h). Any
   // number of other operands may follow. Each operand is aliased to a result.
   static xla::ffi::Error CheckSlices(Context context, int32_t ordinal,
                                      xla::ffi::Span<const int64_t> rows,

@@ -1,4 +1,5 @@
-#include "cc/ffi/handlers.h"
+// XLA custom-call handlers of collectives for platform "cpu". All except
+// check_slices share one Instantiate stage, whose state is a CallSite.
 
 #include <cstring>
 #include <memory>

@@ -26,7 +26,7 @@ void JoinRealGroup() {
   JAX_CXL_NCCL_FORWARD("ncclGroupStart");
 }
 
-JAX_CXL_NCCL_API int ncclGroupStart() {
+JAX_CXL_NCCL_API(int, ncclGroupStart, ()) {
   Group::OfThisThread().Start();
   // Open a group of the real library here, because most calls of a trampoline
   // jump into that library without opening one.
@@ -34,7 +34,7 @@ JAX_CXL_NCCL_API int ncclGroupStart() {
   return kSuccess;
 }
 
-JAX_CXL_NCCL_API int ncclGroupEnd() {
+JAX_CXL_NCCL_API(int, ncclGroupEnd, ()) {
   NcclResult forwarded = kSuccess;
   if (real_group && Group::OfThisThread().outermost()) {
     forwarded = JAX_CXL_NCCL_FORWARD("ncclGroupEnd");
@@ -44,7 +44,7 @@ JAX_CXL_NCCL_API int ncclGroupEnd() {
   return result == kSuccess ? forwarded : result;
 }
 
-JAX_CXL_NCCL_API int ncclGroupSimulateEnd(void* info) {
+JAX_CXL_NCCL_API(int, ncclGroupSimulateEnd, (void* info)) {
   Group& group = Group::OfThisThread();
   const bool empty = group.Discard();
   if (!empty)
@@ -57,115 +57,90 @@ JAX_CXL_NCCL_API int ncclGroupSimulateEnd(void* info) {
   return result;
 }
 
-JAX_CXL_NCCL_API int ncclAllReduce(const void* input, void* output,
-                                   size_t count, int type, int reduction,
-                                   void* communicator, void* stream) {
-  if (Communicator* ours = Ours(communicator))
-    return Add(ours, {Verb::kAllReduce, input, output, count, type, reduction,
-                      0, stream});
-  return JAX_CXL_NCCL_FORWARD("ncclAllReduce", input, output, count, type,
-                              reduction, communicator, stream);
-}
+JAX_CXL_NCCL_FUNCTION(ncclAllReduce,
+                      (const void* input, void* output, size_t count, int type,
+                       int reduction, void* communicator, void* stream),
+                      (input, output, count, type, reduction, communicator,
+                       stream),
+                      return Add(ours, {Verb::kAllReduce, input, output, count,
+                                        type, reduction, 0, stream});)
 
-JAX_CXL_NCCL_API int ncclBroadcast(const void* input, void* output,
-                                   size_t count, int type, int root,
-                                   void* communicator, void* stream) {
-  if (Communicator* ours = Ours(communicator))
-    return Add(ours,
-               {Verb::kBroadcast, input, output, count, type, 0, root, stream});
-  return JAX_CXL_NCCL_FORWARD("ncclBroadcast", input, output, count, type, root,
-                              communicator, stream);
-}
+JAX_CXL_NCCL_FUNCTION(ncclBroadcast,
+                      (const void* input, void* output, size_t count, int type,
+                       int root, void* communicator, void* stream),
+                      (input, output, count, type, root, communicator, stream),
+                      return Add(ours, {Verb::kBroadcast, input, output, count,
+                                        type, 0, root, stream});)
 
-JAX_CXL_NCCL_API int ncclBcast(void* buffer, size_t count, int type, int root,
-                               void* communicator, void* stream) {
-  if (Communicator* ours = Ours(communicator))
-    return Add(
-        ours, {Verb::kBroadcast, buffer, buffer, count, type, 0, root, stream});
-  return JAX_CXL_NCCL_FORWARD("ncclBcast", buffer, count, type, root,
-                              communicator, stream);
-}
+JAX_CXL_NCCL_FUNCTION(ncclBcast,
+                      (void* buffer, size_t count, int type, int root,
+                       void* communicator, void* stream),
+                      (buffer, count, type, root, communicator, stream),
+                      return Add(ours, {Verb::kBroadcast, buffer, buffer, count,
+                                        type, 0, root, stream});)
 
-JAX_CXL_NCCL_API int ncclReduce(const void* input, void* output, size_t count,
-                                int type, int reduction, int root,
-                                void* communicator, void* stream) {
-  if (Communicator* ours = Ours(communicator))
-    return Add(ours, {Verb::kReduce, input, output, count, type, reduction,
-                      root, stream});
-  return JAX_CXL_NCCL_FORWARD("ncclReduce", input, output, count, type,
-                              reduction, root, communicator, stream);
-}
+JAX_CXL_NCCL_FUNCTION(ncclReduce,
+                      (const void* input, void* output, size_t count, int type,
+                       int reduction, int root, void* communicator,
+                       void* stream),
+                      (input, output, count, type, reduction, root,
+                       communicator, stream),
+                      return Add(ours, {Verb::kReduce, input, output, count,
+                                        type, reduction, root, stream});)
 
-JAX_CXL_NCCL_API int ncclAllGather(const void* input, void* output,
-                                   size_t count, int type, void* communicator,
-                                   void* stream) {
-  if (Communicator* ours = Ours(communicator))
-    return Add(ours,
-               {Verb::kAllGather, input, output, count, type, 0, 0, stream});
-  return JAX_CXL_NCCL_FORWARD("ncclAllGather", input, output, count, type,
-                              communicator, stream);
-}
+JAX_CXL_NCCL_FUNCTION(ncclAllGather,
+                      (const void* input, void* output, size_t count, int type,
+                       void* communicator, void* stream),
+                      (input, output, count, type, communicator, stream),
+                      return Add(ours, {Verb::kAllGather, input, output, count,
+                                        type, 0, 0, stream});)
 
-JAX_CXL_NCCL_API int ncclReduceScatter(const void* input, void* output,
-                                       size_t count, int type, int reduction,
-                                       void* communicator, void* stream) {
-  if (Communicator* ours = Ours(communicator))
-    return Add(ours, {Verb::kReduceScatter, input, output, count, type,
-                      reduction, 0, stream});
-  return JAX_CXL_NCCL_FORWARD("ncclReduceScatter", input, output, count, type,
-                              reduction, communicator, stream);
-}
+JAX_CXL_NCCL_FUNCTION(ncclReduceScatter,
+                      (const void* input, void* output, size_t count, int type,
+                       int reduction, void* communicator, void* stream),
+                      (input, output, count, type, reduction, communicator,
+                       stream),
+                      return Add(ours, {Verb::kReduceScatter, input, output,
+                                        count, type, reduction, 0, stream});)
 
-JAX_CXL_NCCL_API int ncclAlltoAll(const void* input, void* output, size_t count,
-                                  int type, void* communicator, void* stream) {
-  if (Communicator* ours = Ours(communicator))
-    return Add(ours,
-               {Verb::kAllToAll, input, output, count, type, 0, 0, stream});
-  return JAX_CXL_NCCL_FORWARD("ncclAlltoAll", input, output, count, type,
-                              communicator, stream);
-}
+JAX_CXL_NCCL_FUNCTION(ncclAlltoAll,
+                      (const void* input, void* output, size_t count, int type,
+                       void* communicator, void* stream),
+                      (input, output, count, type, communicator, stream),
+                      return Add(ours, {Verb::kAllToAll, input, output, count,
+                                        type, 0, 0, stream});)
 
-JAX_CXL_NCCL_API int ncclGather(const void* input, void* output, size_t count,
-                                int type, int root, void* communicator,
-                                void* stream) {
-  if (Communicator* ours = Ours(communicator))
-    return Add(ours,
-               {Verb::kGather, input, output, count, type, 0, root, stream});
-  return JAX_CXL_NCCL_FORWARD("ncclGather", input, output, count, type, root,
-                              communicator, stream);
-}
+JAX_CXL_NCCL_FUNCTION(ncclGather,
+                      (const void* input, void* output, size_t count, int type,
+                       int root, void* communicator, void* stream),
+                      (input, output, count, type, root, communicator, stream),
+                      return Add(ours, {Verb::kGather, input, output, count,
+                                        type, 0, root, stream});)
 
-JAX_CXL_NCCL_API int ncclScatter(const void* input, void* output, size_t count,
-                                 int type, int root, void* communicator,
-                                 void* stream) {
-  if (Communicator* ours = Ours(communicator))
-    return Add(ours,
-               {Verb::kScatter, input, output, count, type, 0, root, stream});
-  return JAX_CXL_NCCL_FORWARD("ncclScatter", input, output, count, type, root,
-                              communicator, stream);
-}
+JAX_CXL_NCCL_FUNCTION(ncclScatter,
+                      (const void* input, void* output, size_t count, int type,
+                       int root, void* communicator, void* stream),
+                      (input, output, count, type, root, communicator, stream),
+                      return Add(ours, {Verb::kScatter, input, output, count,
+                                        type, 0, root, stream});)
 
-JAX_CXL_NCCL_API int ncclSend(const void* input, size_t count, int type,
-                              int peer, void* communicator, void* stream) {
-  if (Communicator* ours = Ours(communicator))
-    return Add(ours,
-               {Verb::kSend, input, nullptr, count, type, 0, peer, stream});
-  return JAX_CXL_NCCL_FORWARD("ncclSend", input, count, type, peer,
-                              communicator, stream);
-}
+JAX_CXL_NCCL_FUNCTION(ncclSend,
+                      (const void* input, size_t count, int type, int peer,
+                       void* communicator, void* stream),
+                      (input, count, type, peer, communicator, stream),
+                      return Add(ours, {Verb::kSend, input, nullptr, count,
+                                        type, 0, peer, stream});)
 
-JAX_CXL_NCCL_API int ncclRecv(void* output, size_t count, int type, int peer,
-                              void* communicator, void* stream) {
-  if (Communicator* ours = Ours(communicator))
-    return Add(ours,
-               {Verb::kRecv, nullptr, output, count, type, 0, peer, stream});
-  return JAX_CXL_NCCL_FORWARD("ncclRecv", output, count, type, peer,
-                              communicator, stream);
-}
+JAX_CXL_NCCL_FUNCTION(ncclRecv,
+                      (void* output, size_t count, int type, int peer,
+                       void* communicator, void* stream),
+                      (output, count, type, peer, communicator, stream),
+                      return Add(ours, {Verb::kRecv, nullptr, output, count,
+                                        type, 0, peer, stream});)
 
-JAX_CXL_NCCL_API int ncclRedOpCreatePreMulSum(int* reduction, void* scalar,
-                                              int type, int residence,
-                                              void* communicator) {
+JAX_CXL_NCCL_API(int, ncclRedOpCreatePreMulSum,
+                 (int* reduction, void* scalar, int type, int residence,
+                  void* communicator)) {
   Communicator* ours = Ours(communicator);
   if (ours == nullptr)
     return JAX_CXL_NCCL_FORWARD("ncclRedOpCreatePreMulSum", reduction, scalar,
@@ -178,27 +153,8 @@ JAX_CXL_NCCL_API int ncclRedOpCreatePreMulSum(int* reduction, void* scalar,
   return Report(number.status());
 }
 
-JAX_CXL_NCCL_API int ncclRedOpDestroy(int reduction, void* communicator) {
-  if (Communicator* ours = Ours(communicator))
-    return Report(ours->reductions().Remove(reduction));
-  return JAX_CXL_NCCL_FORWARD("ncclRedOpDestroy", reduction, communicator);
-}
-
-JAX_CXL_NCCL_EXPORT(ncclGroupStart)
-JAX_CXL_NCCL_EXPORT(ncclGroupEnd)
-JAX_CXL_NCCL_EXPORT(ncclGroupSimulateEnd)
-JAX_CXL_NCCL_EXPORT(ncclAllReduce)
-JAX_CXL_NCCL_EXPORT(ncclBroadcast)
-JAX_CXL_NCCL_EXPORT(ncclBcast)
-JAX_CXL_NCCL_EXPORT(ncclReduce)
-JAX_CXL_NCCL_EXPORT(ncclAllGather)
-JAX_CXL_NCCL_EXPORT(ncclReduceScatter)
-JAX_CXL_NCCL_EXPORT(ncclAlltoAll)
-JAX_CXL_NCCL_EXPORT(ncclGather)
-JAX_CXL_NCCL_EXPORT(ncclScatter)
-JAX_CXL_NCCL_EXPORT(ncclSend)
-JAX_CXL_NCCL_EXPORT(ncclRecv)
-JAX_CXL_NCCL_EXPORT(ncclRedOpCreatePreMulSum)
-JAX_CXL_NCCL_EXPORT(ncclRedOpDestroy)
+JAX_CXL_NCCL_FUNCTION(ncclRedOpDestroy, (int reduction, void* communicator),
+                      (reduction, communicator),
+                      return Report(ours->reductions().Remove(reduction));)
 
 }  // namespace jax_cxl::nccl

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
@@ -119,7 +118,7 @@ void Delete(Communicator* communicator) {
 
 }  // namespace
 
-JAX_CXL_NCCL_API int ncclGetVersion(int* version) {
+JAX_CXL_NCCL_API(int, ncclGetVersion, (int* version)) {
   constexpr int kInterface = 22800;  // whose functions this library has
   if (version == nullptr) return kInvalidArgument;
   if (RealLibrary::Loaded().status().ok())
@@ -128,7 +127,7 @@ JAX_CXL_NCCL_API int ncclGetVersion(int* version) {
   return kSuccess;
 }
 
-JAX_CXL_NCCL_API int ncclGetUniqueId(NcclUniqueId* id) {
+JAX_CXL_NCCL_API(int, ncclGetUniqueId, (NcclUniqueId * id)) {
   if (id == nullptr) return kInvalidArgument;
   if (TheSettings().forwards_all())
     return JAX_CXL_NCCL_FORWARD("ncclGetUniqueId", id);
@@ -140,8 +139,8 @@ JAX_CXL_NCCL_API int ncclGetUniqueId(NcclUniqueId* id) {
   return kSuccess;
 }
 
-JAX_CXL_NCCL_API int ncclCommInitRank(void** communicator, int size,
-                                      NcclUniqueId id, int rank) {
+JAX_CXL_NCCL_API(int, ncclCommInitRank,
+                 (void** communicator, int size, NcclUniqueId id, int rank)) {
   if (TheSettings().forwards_all()) {
     Announce(rank);
     return JAX_CXL_NCCL_FORWARD("ncclCommInitRank", communicator, size, id,
@@ -150,9 +149,9 @@ JAX_CXL_NCCL_API int ncclCommInitRank(void** communicator, int size,
   return Report(Init(communicator, size, id, rank, Config(nullptr)));
 }
 
-JAX_CXL_NCCL_API int ncclCommInitRankConfig(void** communicator, int size,
-                                            NcclUniqueId id, int rank,
-                                            const NcclConfig* config) {
+JAX_CXL_NCCL_API(int, ncclCommInitRankConfig,
+                 (void** communicator, int size, NcclUniqueId id, int rank,
+                  const NcclConfig* config)) {
   if (TheSettings().forwards_all()) {
     Announce(rank);
     return JAX_CXL_NCCL_FORWARD("ncclCommInitRankConfig", communicator, size,
@@ -162,10 +161,9 @@ JAX_CXL_NCCL_API int ncclCommInitRankConfig(void** communicator, int size,
   return ReportOpened(Init(communicator, size, id, rank, copy), copy);
 }
 
-JAX_CXL_NCCL_API int ncclCommInitRankScalable(void** communicator, int size,
-                                              int rank, int ids_count,
-                                              const NcclUniqueId* ids,
-                                              const NcclConfig* config) {
+JAX_CXL_NCCL_API(int, ncclCommInitRankScalable,
+                 (void** communicator, int size, int rank, int ids_count,
+                  const NcclUniqueId* ids, const NcclConfig* config)) {
   if (TheSettings().forwards_all()) {
     Announce(rank);
     return JAX_CXL_NCCL_FORWARD("ncclCommInitRankScalable", communicator, size,
@@ -176,8 +174,8 @@ JAX_CXL_NCCL_API int ncclCommInitRankScalable(void** communicator, int size,
   return ReportOpened(Init(communicator, size, ids[0], rank, copy), copy);
 }
 
-JAX_CXL_NCCL_API int ncclCommInitAll(void** communicators, int count,
-                                     const int* devices) {
+JAX_CXL_NCCL_API(int, ncclCommInitAll,
+                 (void** communicators, int count, const int* devices)) {
   // All ranks are in this process.
   if (TheSettings().hosts != Hosts::kAll) {
     Announce(/*rank=*/0);
@@ -202,9 +200,9 @@ JAX_CXL_NCCL_API int ncclCommInitAll(void** communicators, int count,
   return Report(ended);
 }
 
-JAX_CXL_NCCL_API int ncclCommSplit(void* parent, int color, int key,
-                                   void** communicator,
-                                   const NcclConfig* config) {
+JAX_CXL_NCCL_API(int, ncclCommSplit,
+                 (void* parent, int color, int key, void** communicator,
+                  const NcclConfig* config)) {
   Communicator* ours = Ours(parent);
   if (ours == nullptr)
     return JAX_CXL_NCCL_FORWARD("ncclCommSplit", parent, color, key,
@@ -218,9 +216,9 @@ JAX_CXL_NCCL_API int ncclCommSplit(void* parent, int color, int key,
                       copy);
 }
 
-JAX_CXL_NCCL_API int ncclCommShrink(void* parent, int* excluded, int count,
-                                    void** communicator,
-                                    const NcclConfig* config, int flags) {
+JAX_CXL_NCCL_API(int, ncclCommShrink,
+                 (void* parent, int* excluded, int count, void** communicator,
+                  const NcclConfig* config, int flags)) {
   Communicator* ours = Ours(parent);
   if (ours == nullptr)
     return JAX_CXL_NCCL_FORWARD("ncclCommShrink", parent, excluded, count,
@@ -236,12 +234,10 @@ JAX_CXL_NCCL_API int ncclCommShrink(void* parent, int* excluded, int count,
                       copy);
 }
 
-JAX_CXL_NCCL_API int ncclCommFinalize(void* communicator) {
-  if (Communicator* ours = Ours(communicator)) return Report(ours->Finalize());
-  return JAX_CXL_NCCL_FORWARD("ncclCommFinalize", communicator);
-}
+JAX_CXL_NCCL_FUNCTION(ncclCommFinalize, (void* communicator), (communicator),
+                      return Report(ours->Finalize());)
 
-JAX_CXL_NCCL_API int ncclCommDestroy(void* communicator) {
+JAX_CXL_NCCL_API(int, ncclCommDestroy, (void* communicator)) {
   void* const given = communicator;
   if (Communicator* ours = Ours(communicator)) {
     Delete(ours);
@@ -251,7 +247,7 @@ JAX_CXL_NCCL_API int ncclCommDestroy(void* communicator) {
   return JAX_CXL_NCCL_FORWARD("ncclCommDestroy", communicator);
 }
 
-JAX_CXL_NCCL_API int ncclCommAbort(void* communicator) {
+JAX_CXL_NCCL_API(int, ncclCommAbort, (void* communicator)) {
   void* const given = communicator;
   if (Communicator* ours = Ours(communicator)) {
     ours->Abort();
@@ -262,16 +258,15 @@ JAX_CXL_NCCL_API int ncclCommAbort(void* communicator) {
   return JAX_CXL_NCCL_FORWARD("ncclCommAbort", communicator);
 }
 
-JAX_CXL_NCCL_API int ncclCommGetAsyncError(void* communicator, int* error) {
-  if (Communicator* ours = Ours(communicator)) {
-    if (error == nullptr) return kInvalidArgument;
-    *error = ours->in_progress() ? kInProgress : ResultOf(ours->status());
-    return kSuccess;
-  }
-  return JAX_CXL_NCCL_FORWARD("ncclCommGetAsyncError", communicator, error);
-}
+JAX_CXL_NCCL_FUNCTION(ncclCommGetAsyncError, (void* communicator, int* error),
+                      (communicator, error), {
+                        if (error == nullptr) return kInvalidArgument;
+                        *error = ours->in_progress() ? kInProgress
+                                                     : ResultOf(ours->status());
+                        return kSuccess;
+                      })
 
-JAX_CXL_NCCL_API const char* ncclGetLastError(void* communicator) {
+JAX_CXL_NCCL_API(const char*, ncclGetLastError, (void* communicator)) {
   thread_local std::string text;
   if (Communicator* ours = Ours(communicator)) {
     text = ours->status().ok() ? LastError() : ours->status().message();
@@ -284,37 +279,32 @@ JAX_CXL_NCCL_API const char* ncclGetLastError(void* communicator) {
   return function == nullptr ? "" : function(communicator);
 }
 
-JAX_CXL_NCCL_API const char* ncclGetErrorString(int result) {
+JAX_CXL_NCCL_API(const char*, ncclGetErrorString, (int result)) {
   return ErrorString(result);
 }
 
-JAX_CXL_NCCL_API int ncclCommCount(void* communicator, int* count) {
-  if (Communicator* ours = Ours(communicator)) {
-    *count = ours->size();
-    return kSuccess;
-  }
-  return JAX_CXL_NCCL_FORWARD("ncclCommCount", communicator, count);
-}
+JAX_CXL_NCCL_FUNCTION(ncclCommCount, (void* communicator, int* count),
+                      (communicator, count), {
+                        *count = ours->size();
+                        return kSuccess;
+                      })
 
-JAX_CXL_NCCL_API int ncclCommCuDevice(void* communicator, int* device) {
-  if (Communicator* ours = Ours(communicator)) {
-    *device = ours->ordinal();
-    return kSuccess;
-  }
-  return JAX_CXL_NCCL_FORWARD("ncclCommCuDevice", communicator, device);
-}
+JAX_CXL_NCCL_FUNCTION(ncclCommCuDevice, (void* communicator, int* device),
+                      (communicator, device), {
+                        *device = ours->ordinal();
+                        return kSuccess;
+                      })
 
-JAX_CXL_NCCL_API int ncclCommUserRank(void* communicator, int* rank) {
-  if (Communicator* ours = Ours(communicator)) {
-    *rank = ours->rank();
-    return kSuccess;
-  }
-  return JAX_CXL_NCCL_FORWARD("ncclCommUserRank", communicator, rank);
-}
+JAX_CXL_NCCL_FUNCTION(ncclCommUserRank, (void* communicator, int* rank),
+                      (communicator, rank), {
+                        *rank = ours->rank();
+                        return kSuccess;
+                      })
 
 // Kernels read and write any memory of their GPU. So nothing is registered.
-JAX_CXL_NCCL_API int ncclCommRegister(void* communicator, void* buffer,
-                                      size_t bytes, void** handle) {
+JAX_CXL_NCCL_API(int, ncclCommRegister,
+                 (void* communicator, void* buffer, size_t bytes,
+                  void** handle)) {
   if (Ours(communicator) != nullptr) {
     *handle = buffer;
     return kSuccess;
@@ -323,29 +313,9 @@ JAX_CXL_NCCL_API int ncclCommRegister(void* communicator, void* buffer,
                               handle);
 }
 
-JAX_CXL_NCCL_API int ncclCommDeregister(void* communicator, void* handle) {
+JAX_CXL_NCCL_API(int, ncclCommDeregister, (void* communicator, void* handle)) {
   if (Ours(communicator) != nullptr) return kSuccess;
   return JAX_CXL_NCCL_FORWARD("ncclCommDeregister", communicator, handle);
 }
-
-JAX_CXL_NCCL_EXPORT(ncclGetVersion)
-JAX_CXL_NCCL_EXPORT(ncclGetUniqueId)
-JAX_CXL_NCCL_EXPORT(ncclCommInitRank)
-JAX_CXL_NCCL_EXPORT(ncclCommInitRankConfig)
-JAX_CXL_NCCL_EXPORT(ncclCommInitRankScalable)
-JAX_CXL_NCCL_EXPORT(ncclCommInitAll)
-JAX_CXL_NCCL_EXPORT(ncclCommSplit)
-JAX_CXL_NCCL_EXPORT(ncclCommShrink)
-JAX_CXL_NCCL_EXPORT(ncclCommFinalize)
-JAX_CXL_NCCL_EXPORT(ncclCommDestroy)
-JAX_CXL_NCCL_EXPORT(ncclCommAbort)
-JAX_CXL_NCCL_EXPORT(ncclCommGetAsyncError)
-JAX_CXL_NCCL_EXPORT(ncclGetLastError)
-JAX_CXL_NCCL_EXPORT(ncclGetErrorString)
-JAX_CXL_NCCL_EXPORT(ncclCommCount)
-JAX_CXL_NCCL_EXPORT(ncclCommCuDevice)
-JAX_CXL_NCCL_EXPORT(ncclCommUserRank)
-JAX_CXL_NCCL_EXPORT(ncclCommRegister)
-JAX_CXL_NCCL_EXPORT(ncclCommDeregister)
 
 }  // namespace jax_cxl::nccl

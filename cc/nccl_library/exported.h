@@ -12,13 +12,23 @@
 // What the exported functions share.
 namespace jax_cxl::nccl {
 
-// Exports a function under its name and under the name that NVIDIA provides for
-// profilers.
-#define JAX_CXL_NCCL_EXPORT(name)                                          \
-  extern "C" __attribute__((visibility("default"))) decltype(name) p##name \
-      __attribute__((alias(#name)));
+// Begins the definition of a function that is exported under its name and under
+// the name that NVIDIA provides for profilers.
+#define JAX_CXL_NCCL_API(result, name, parameters)                          \
+  extern "C" __attribute__((visibility("default"))) result name parameters; \
+  extern "C" __attribute__((visibility("default"))) decltype(name) p##name  \
+      __attribute__((alias(#name)));                                        \
+  result name parameters
 
-#define JAX_CXL_NCCL_API extern "C" __attribute__((visibility("default")))
+// Defines such a function. If `communicator` goes through the pool, the
+// function does what the body says for `ours`. Otherwise the real library
+// executes it.
+#define JAX_CXL_NCCL_FUNCTION(name, parameters, arguments, ...) \
+  JAX_CXL_NCCL_API(int, name, parameters) {                     \
+    if (Communicator* ours = Ours(communicator)) __VA_ARGS__    \
+    static RealFunction function(#name);                        \
+    return function.Call arguments;                             \
+  }
 
 // Returns the communicator if it goes through the pool. Otherwise returns null,
 // and `communicator` is then the real library's.

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 
 #include "cc/base/status.h"
 #include "cc/nccl/interface/abi.h"

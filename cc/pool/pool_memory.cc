@@ -2,7 +2,6 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -15,8 +15,6 @@
 #include "cc/ffi/call/contract.h"
 #include "cc/ffi/call/program_sites.h"
 #include "cc/ffi/errors/failures.h"
-#include "cc/ffi/handlers.h"
-#include "cc/ffi/store/handlers.h"
 #include "cc/plan/operations.h"
 #include "cc/pool/media/medium.h"
 #include "cc/python/interpreter/bindings.h"
@@ -25,9 +23,21 @@
 #include "cc/python/shared/errors.h"
 #include "cc/python/shared/registrations.h"
 #include "cc/python/store/bindings.h"
+#include "xla/ffi/api/ffi.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
+
+// The handlers, which cc/ffi defines.
+XLA_FFI_DECLARE_HANDLER_SYMBOL(jax_cxl_instantiate);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(jax_cxl_collective);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(jax_cxl_rows);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(jax_cxl_barrier);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(jax_cxl_check_slices);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(jax_cxl_table);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(jax_cxl_put_residual);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(jax_cxl_get_residual);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(jax_cxl_join);
 
 namespace jax_cxl {
 namespace {
@@ -85,15 +95,54 @@ void BindContract(nb::module_& m) {
 nb::dict Registrations() {
   nb::dict targets;
   AddTargets(targets, &jax_cxl_instantiate,
-             {{ffi::kCollectiveTarget, &jax_cxl_collective},
-              {ffi::kRowsTarget, &jax_cxl_rows},
-              {ffi::kBarrierTarget, &jax_cxl_barrier}});
+             {{"jax_cxl_collective", &jax_cxl_collective},
+              {"jax_cxl_rows", &jax_cxl_rows},
+              {"jax_cxl_barrier", &jax_cxl_barrier}});
   AddTargets(targets, nullptr,
-             {{ffi::kCheckSlicesTarget, &jax_cxl_check_slices},
-              {ffi::kTableTarget, &jax_cxl_table},
-              {ffi::kPutResidualTarget, &jax_cxl_put_residual},
-              {ffi::kGetResidualTarget, &jax_cxl_get_residual}});
+             {{"jax_cxl_check_slices", &jax_cxl_check_slices},
+              {"jax_cxl_table", &jax_cxl_table},
+              {"jax_cxl_put_residual", &jax_cxl_put_residual},
+              {"jax_cxl_get_residual", &jax_cxl_get_residual}});
   return targets;
+}
+
+// Adds the programs that XLA loads, and the errors of handlers. jax_cxl._cuda
+// gets both objects, too.
+void BindPrograms(nb::module_& m) {
+  using ffi::Failures;
+  using ffi::ProgramSites;
+  nb::class_<ProgramSites>(m, "ProgramSites", "cc/ffi/call/program_sites.h")
+      .def("begin", &ProgramSites::Begin, "program"_a)
+      .def("has_sites", &ProgramSites::HasSites, "program"_a)
+      .def("complete", &ProgramSites::Complete, "program"_a, "hash"_a,
+           "run_ids_from"_a)
+      .def("note_numbered_line", &ProgramSites::NoteNumberedLine, "program"_a,
+           "number"_a, "line"_a)
+      .def(
+          "note_line",
+          [](ProgramSites& self, const std::string& program,
+             const std::string& name, int op, int reduce_op, int dtype,
+             int64_t count, const std::string& line) {
+            self.NoteLine(
+                program,
+                ffi::CallSite::LineKey(name, op, reduce_op, dtype, count),
+                line);
+          },
+          "program"_a, "name"_a, "op"_a, "reduce_op"_a, "dtype"_a, "count"_a,
+          "line"_a)
+      .def("forget_lines", &ProgramSites::ForgetLines, "program"_a);
+  nb::class_<Failures>(m, "Failures", "cc/ffi/errors/failures.h")
+      .def(
+          "find",
+          [](const Failures& self, const std::string& text) -> nb::object {
+            const std::optional<Status> status = self.Find(text);
+            return status ? FailureTuple(*status) : nb::none();
+          },
+          "Returns code, message and details of the handlers' error whose text "
+          "is part of `text`, or None.",
+          "text"_a);
+  m.attr("PROGRAMS") = nb::cast(&ProgramSites::Get(), nb::rv_policy::reference);
+  m.attr("FAILURES") = nb::cast(&Failures::Get(), nb::rv_policy::reference);
 }
 
 }  // namespace
@@ -118,76 +167,7 @@ NB_MODULE(_core, m) {
   // starts, because snapshots need no job. jax_cxl/_store registers it
   // separately.
   m.attr("JOIN_HANDLER") = HandlerCapsule(&jax_cxl_join);
-  m.def(
-      "program_sites",
-      [] {
-        return nb::capsule(&ffi::ProgramSites::Get(), "jax_cxl.ProgramSites");
-      },
-      "Returns a capsule with the call sites of this process, for "
-      "jax_cxl._cuda.");
-  m.def(
-      "complete_program",
-      [](const std::string& program, uint64_t hash, uint32_t run_ids_from) {
-        ffi::ProgramSites::Get().Complete(program, hash, run_ids_from);
-      },
-      "Call it when XLA has made all call sites of a program that it loads. "
-      "`hash` is equal on all ranks that load the program, and differs between "
-      "programs. `run_ids_from` is where XLA begins to count its launches.",
-      "program"_a, "hash"_a, "run_ids_from"_a);
-  m.def(
-      "begin_program",
-      [](const std::string& program) {
-        ffi::ProgramSites::Get().Begin(program);
-      },
-      "Call it before XLA makes the call sites of a program.", "program"_a);
-  m.def(
-      "has_sites",
-      [](const std::string& program) {
-        return ffi::ProgramSites::Get().HasSites(program);
-      },
-      "Returns whether XLA has made call sites of a program that is not "
-      "complete.",
-      "program"_a);
-  m.def(
-      "note_numbered_site",
-      [](const std::string& program, int64_t number, const std::string& line) {
-        ffi::ProgramSites::Get().NoteNumberedLine(program, number, line);
-      },
-      "Notes the source line of a call to which the compiler hook has given a "
-      "number. Call it before the program is complete.",
-      "program"_a, "number"_a, "line"_a);
-  m.def(
-      "failures",
-      [] { return nb::capsule(&ffi::Failures::Get(), "jax_cxl.Failures"); },
-      "Returns a capsule with the failures of this process, for "
-      "jax_cxl._cuda.");
-  m.def(
-      "find_failure",
-      [](const std::string& text) -> nb::object {
-        std::optional<Status> status = ffi::Failures::Get().Find(text);
-        if (!status) return nb::none();
-        return FailureTuple(*status);
-      },
-      "Returns code, message and details of the handlers' error whose text is "
-      "part of `text`, or None.",
-      "text"_a);
-  m.def(
-      "note_site",
-      [](const std::string& program, const std::string& name, int op,
-         int reduce_op, int dtype, int64_t count, const std::string& line) {
-        ffi::ProgramSites::Get().NoteLine(
-            program, ffi::CallSite::LineKey(name, op, reduce_op, dtype, count),
-            line);
-      },
-      "Notes where a program calls a collective with these attributes.",
-      "program"_a, "name"_a, "op"_a, "reduce_op"_a, "dtype"_a, "count"_a,
-      "line"_a);
-  m.def(
-      "forget_sites",
-      [](const std::string& program) {
-        ffi::ProgramSites::Get().ForgetLines(program);
-      },
-      "Forgets the notes about the program's calls.", "program"_a);
+  BindPrograms(m);
   m.def("registrations", &Registrations,
         "Custom-call targets: name -> stage -> capsule.");
   m.def(

@@ -13,27 +13,39 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "cc/base/status.h"
 #include "cc/comm/runtime.h"
-#include "cc/ffi/call/contract.h"
 #include "cc/ffi/call/program_sites.h"
-#include "cc/ffi/cuda/handlers.h"
-#include "cc/ffi/cuda/store/handlers.h"
 #include "cc/ffi/errors/failures.h"
 #include "cc/gpu/cuda/device_runtime.h"
 #include "cc/python/shared/errors.h"
 #include "cc/python/shared/registrations.h"
 #include "cc/python/shared/stats.h"
-#include "cc/python_cuda/residuals.h"
-#include "cc/python_cuda/tables.h"
+#include "cc/python_cuda/bindings.h"
 #include "cc/store/cuda/device_copies.h"
+#include "xla/ffi/api/ffi.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
+
+// The handlers, which cc/ffi/cuda defines.
+XLA_FFI_DECLARE_HANDLER_SYMBOL(jax_cxl_cuda_instantiate);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(jax_cxl_cuda_collective);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(jax_cxl_cuda_rows);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(jax_cxl_cuda_barrier);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(jax_cxl_cuda_start);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(jax_cxl_cuda_start_rows);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(jax_cxl_cuda_done);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(jax_cxl_cuda_tie);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(jax_cxl_cuda_check_slices);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(jax_cxl_cuda_table);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(jax_cxl_cuda_start_table);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(jax_cxl_cuda_table_done);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(jax_cxl_cuda_put_residual);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(jax_cxl_cuda_get_residual);
 
 namespace jax_cxl {
 namespace {
@@ -46,20 +58,20 @@ std::shared_ptr<comm::Runtime> RuntimeOf(const nb::capsule& capsule) {
 nb::dict Registrations() {
   nb::dict targets;
   AddTargets(targets, &jax_cxl_cuda_instantiate,
-             {{ffi::kCollectiveTarget, &jax_cxl_cuda_collective},
-              {ffi::kRowsTarget, &jax_cxl_cuda_rows},
-              {ffi::kBarrierTarget, &jax_cxl_cuda_barrier},
-              {ffi::kStartTarget, &jax_cxl_cuda_start},
-              {ffi::kStartRowsTarget, &jax_cxl_cuda_start_rows}});
+             {{"jax_cxl_collective", &jax_cxl_cuda_collective},
+              {"jax_cxl_rows", &jax_cxl_cuda_rows},
+              {"jax_cxl_barrier", &jax_cxl_cuda_barrier},
+              {"jax_cxl_start", &jax_cxl_cuda_start},
+              {"jax_cxl_start_rows", &jax_cxl_cuda_start_rows}});
   AddTargets(targets, nullptr,
-             {{ffi::kDoneTarget, &jax_cxl_cuda_done},
-              {ffi::kTieTarget, &jax_cxl_cuda_tie},
-              {ffi::kCheckSlicesTarget, &jax_cxl_cuda_check_slices},
-              {ffi::kTableTarget, &jax_cxl_cuda_table},
-              {ffi::kStartTableTarget, &jax_cxl_cuda_start_table},
-              {ffi::kTableDoneTarget, &jax_cxl_cuda_table_done},
-              {ffi::kPutResidualTarget, &jax_cxl_cuda_put_residual},
-              {ffi::kGetResidualTarget, &jax_cxl_cuda_get_residual}});
+             {{"jax_cxl_done", &jax_cxl_cuda_done},
+              {"jax_cxl_tie", &jax_cxl_cuda_tie},
+              {"jax_cxl_check_slices", &jax_cxl_cuda_check_slices},
+              {"jax_cxl_table", &jax_cxl_cuda_table},
+              {"jax_cxl_start_table", &jax_cxl_cuda_start_table},
+              {"jax_cxl_table_done", &jax_cxl_cuda_table_done},
+              {"jax_cxl_put_residual", &jax_cxl_cuda_put_residual},
+              {"jax_cxl_get_residual", &jax_cxl_cuda_get_residual}});
   return targets;
 }
 
@@ -102,14 +114,12 @@ NB_MODULE(_cuda, m) {
       "flush_piece_bytes"_a, "gpu_writes_memory"_a);
   m.def(
       "use_core",
-      [](const nb::capsule& sites, const nb::capsule& failures) {
-        ffi::ProgramSites::Use(static_cast<ffi::ProgramSites*>(
-            sites.data("jax_cxl.ProgramSites")));
-        ffi::Failures::Use(
-            static_cast<ffi::Failures*>(failures.data("jax_cxl.Failures")));
+      [](ffi::ProgramSites& programs, ffi::Failures& failures) {
+        ffi::ProgramSites::Use(&programs);
+        ffi::Failures::Use(&failures);
       },
-      "Shares the source lines of calls and the failures of jax_cxl._core.",
-      "sites"_a, "failures"_a);
+      "Shares the objects PROGRAMS and FAILURES of jax_cxl._core.",
+      "programs"_a, "failures"_a);
   m.def("stop", &comm::DeviceRuntime::Stop,
         nb::call_guard<nb::gil_scoped_release>());
   m.def(

@@ -58,10 +58,10 @@ def note_site(ctx: Any, attributes: dict[str, Any]) -> None:
     if _last.get(program) != module:
         # This is another program, or an edited one: the stored lines are not its lines.
         _last[program] = module
-        _core.forget_sites(program)
+        _core.PROGRAMS.forget_lines(program)
     names = ("op", "reduce_op", "dtype", "count")
     op, reduce_op, dtype, count = (int(attributes[name]) for name in names)
-    _core.note_site(program, attributes["name"], op, reduce_op, dtype, count, site)
+    _core.PROGRAMS.note_line(program, attributes["name"], op, reduce_op, dtype, count, site)
 
 
 def _site(ctx: Any) -> str | None:
@@ -123,7 +123,7 @@ def complete(program: str, text: str, executable: Any) -> None:
     """
     digest = hashlib.sha256(text.encode()).digest()
     first = launch_ids.first(executable.fingerprint)
-    _core.complete_program(program, int.from_bytes(digest[:8], "little"), first)
+    _core.PROGRAMS.complete(program, int.from_bytes(digest[:8], "little"), first)
 
 
 def _compile(program: _compat.compilation.Compilation, compile_program: Callable[[], Any]) -> Any:
@@ -134,9 +134,9 @@ def _compile(program: _compat.compilation.Compilation, compile_program: Callable
         program.count_equal_programs_together()
     name = program.name
     with loading(name):
-        _core.begin_program(name)
+        _core.PROGRAMS.begin(name)
         executable = compile_program()
-        if _core.has_sites(name):
+        if _core.PROGRAMS.has_sites(name):
             # The compiler hook changes the program after this text. What it makes of the program
             # depends on the devices and the setting. `strict` only decides whether it raises.
             wanted = setting.current()

@@ -36,7 +36,7 @@ class Platform(NamedTuple):
         except ImportError as error:
             raise errors.CxlError(_NO_CUDA.format(error=_text.clause(error))) from error
         if module is not _core:
-            module.use_core(_core.program_sites(), _core.failures())
+            module.use_core(_core.PROGRAMS, _core.FAILURES)
         return module
 
     def ordinal(self, device: Any) -> int:

@@ -82,17 +82,18 @@ class Column:
         self._cache_rows = cache_rows
         self._cached: list[Any] = []  # native columns with a cache
         self._on_gpus: Any = None
-        self._fields: dict[str, Any] = {
-            "table": self.identity,
-            "number": self.number,
-            "address": address,
-            "rows": self.rows,
-            "row_bytes": self.row_bytes,
-            "words": words[0],
-            "rows_of_part": words[1],
-            "timeout": configuration.from_environment().timeout,
-        }
-        self.native: _core.TableColumn | None = _core.TableColumn(devices.core, **self._fields)
+        self._trained = words != (0, 0)
+        self.native: _core.TableColumn | None = _core.TableColumn(
+            devices.core,
+            table=self.identity,
+            number=self.number,
+            address=address,
+            rows=self.rows,
+            row_bytes=self.row_bytes,
+            words=words[0],
+            rows_of_part=words[1],
+            timeout=configuration.from_environment().timeout,
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Column) and self._key == other._key
@@ -149,7 +150,7 @@ class Column:
                 self.native.make_cache(self._cache_rows)
                 self._cached.append(self.native)
         elif self._on_gpus is None:
-            if self._fields["words"] and self._devices.core.coherence == "flush":
+            if self._trained and self._devices.core.coherence == "flush":
                 raise errors.StoreError(
                     "GPUs cannot take rows of a trained table in memory with coherence=flush: their"
                     " host would have to drop cache lines before each read. Use coherent memory, or"
@@ -157,9 +158,7 @@ class Column:
                 )
             _ = self._devices.copies  # registers the memory
             self._on_gpus = platforms.CUDA.load().TableColumn(
-                **self._fields,
-                memory=self._devices.core.pointer,
-                taken=self.native.taken_address,
+                self.native,
                 cache_rows=self._cache_rows,
                 devices=[platforms.CUDA.ordinal(device) for device in jax.local_devices()],
             )

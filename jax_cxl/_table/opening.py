@@ -18,7 +18,7 @@ def publish_counts(section: Section, columns: dict[str, Column]) -> None:
     native = next(iter(columns.values())).native
     assert native is not None
     lease = catalog.lease_of(section.entry, creating.NUMBER)
-    section.devices.sessions.count(lease, native.taken_address)
+    section.devices.sessions.count(lease, native)
 
 
 def devices_of(store: Any, *, make: bool = False, seconds: float = 0) -> Devices:

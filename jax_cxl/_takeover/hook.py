@@ -145,7 +145,7 @@ def _number(module: Module) -> None:
         if config.is_new(attributes):
             line = module.source_line(call, lowered_programs.is_own_file)
             # The line is no attribute, because equal programs have to have equal attributes.
-            _core.note_numbered_site(module.name, site, line)
+            _core.PROGRAMS.note_numbered_line(module.name, site, line)
             attributes = config.numbered(attributes, site)
             call.proto.set(Instruction.BACKEND_CONFIG, attributes)
             computation.touch(call)

@@ -84,7 +84,7 @@ def _check(data: bytes, devices: Sequence[int] | None, running: Any) -> set[str]
         config = call.proto.text(Instruction.BACKEND_CONFIG)
         if number := re.search(r"\bsite = (\d+) ", config):
             line = module.source_line(call, lowered_programs.is_own_file)
-            _core.note_numbered_site(module.name, int(number[1]), line)
+            _core.PROGRAMS.note_numbered_line(module.name, int(number[1]), line)
         if (generation := _integers(config, "generation")) not in ([], [running.generation]):
             _refuse(
                 module.name,

@@ -15,6 +15,7 @@ from jax_cxl._commands.launch import cli as launch, run_program
 from jax_cxl._nccl import library
 
 _SOURCES = pathlib.Path(__file__).parents[2] / "cc/nccl_library"
+_EXPORTED = r"^JAX_CXL_NCCL_(?:API\([^,]*,|FUNCTION\()\s*(\w+)"
 
 
 def _is_built() -> bool:
@@ -259,7 +260,7 @@ def test_exports_what_the_sources_say():
     own = [
         name
         for file in _SOURCES.glob("*.cc")
-        for name in re.findall(r"^JAX_CXL_NCCL_EXPORT\((\w+)\)", file.read_text(), re.M)
+        for name in re.findall(_EXPORTED, file.read_text(), re.M)
     ]
     assert sorted(forwarded) == forwarded and not set(forwarded) & set(own)
     assert exported == {prefix + name for name in forwarded + own for prefix in ("", "p")}

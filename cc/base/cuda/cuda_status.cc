@@ -1,7 +1,5 @@
 #include "cc/base/cuda/cuda_status.h"
 
-#include <string>
-
 namespace jax_cxl::cuda {
 
 Status CudaStatus(cudaError_t error, std::string_view what) {

@@ -71,11 +71,6 @@ struct Call {
   // rows that this rank takes.
   RowOperands row_operands;
   std::shared_ptr<cpu::TakenRows> rows;
-  // On a GPU: `stream` is the cudaStream_t whose earlier work must finish
-  // before the call runs. `aside` is whether the call runs aside
-  // (GpuCallFacts).
-  void* stream = nullptr;
-  bool aside = false;
   bool in_levels = false;  // a collective in levels, or a part of one
   // For a part of a collective in levels: buffers that are used instead of
   // `input` and `output`.
@@ -96,6 +91,29 @@ struct Call {
   // block its thread for any length of time.
   std::function<void(const Status&)> done;
   uint64_t submitted = 0;  // when, in Ticks()
+};
+
+// The factor by which a rank multiplies its input in a premultiplied sum. It is
+// one element of the call's dtype.
+struct Factor {
+  uint64_t bits = 0;         // of the element, unless `at` is set
+  const void* at = nullptr;  // where the device reads it whenever the call runs
+};
+
+// Sums over all collectives since the start.
+struct Stats {
+  uint64_t calls = 0;
+  uint64_t bytes_published = 0;  // written to the pool
+  uint64_t bytes_retrieved = 0;  // read from the pool
+  double seconds = 0;            // while at least one call was under way
+
+  Stats& operator+=(const Stats& other) {
+    calls += other.calls;
+    bytes_published += other.bytes_published;
+    bytes_retrieved += other.bytes_retrieved;
+    seconds += other.seconds;
+    return *this;
+  }
 };
 
 // A call in levels that waits for other ranks of its process to start it.

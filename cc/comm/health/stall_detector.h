@@ -2,7 +2,6 @@
 #define JAX_CXL_COMM_HEALTH_STALL_DETECTOR_H_
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "cc/base/idle.h"

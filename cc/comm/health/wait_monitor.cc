@@ -1,6 +1,5 @@
 #include "cc/comm/health/wait_monitor.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <set>

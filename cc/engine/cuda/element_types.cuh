@@ -2,7 +2,6 @@
 #define JAX_CXL_ENGINE_CUDA_ELEMENT_TYPES_CUH_
 
 #include <cstdint>
-#include <type_traits>
 
 #include "cc/base/dtype.h"
 #include "cc/engine/kernels/float_formats.h"
@@ -29,12 +28,10 @@ __device__ __forceinline__ T Apply(ReduceOp op, T a, T b) {
   return cpu::WithReduction<T>(op, ApplyReduction(), a, b);
 }
 
+// What elements that are folded as `T` have in common.
 template <typename T>
-struct Integer {
-  using Storage = T;
+struct FoldedIn {
   using Wide = T;
-  __device__ static Wide Widen(Storage v) { return v; }
-  __device__ static Storage Narrow(Wide v) { return v; }
   __device__ static Wide Divide(Wide v, uint32_t by) {
     return v / static_cast<Wide>(by);
   }
@@ -43,34 +40,21 @@ struct Integer {
   }
 };
 
+// Integers, float32 and float64.
 template <typename T>
-struct Float {
+struct Native : FoldedIn<T> {
   using Storage = T;
-  using Wide = T;
-  __device__ static Wide Widen(Storage v) { return v; }
-  __device__ static Storage Narrow(Wide v) { return cpu::OneNan(v); }
-  __device__ static Wide Divide(Wide v, uint32_t by) {
-    return v / static_cast<Wide>(by);
-  }
-  __device__ static Wide Apply(ReduceOp op, Wide a, Wide b) {
-    return cuda::Apply(op, a, b);
-  }
+  __device__ static T Widen(T v) { return v; }
+  __device__ static T Narrow(T v) { return cpu::OneNan(v); }
 };
 
 // Elements that are folded in float32 and rounded once.
 template <typename Format>
-struct NarrowFloat {
+struct NarrowFloat : FoldedIn<float> {
   using Storage = typename Format::Storage;
-  using Wide = float;
-  __device__ static Wide Widen(Storage v) { return Format::Widen(v); }
-  __device__ static Storage Narrow(Wide v) {
+  __device__ static float Widen(Storage v) { return Format::Widen(v); }
+  __device__ static Storage Narrow(float v) {
     return Format::Narrow(cpu::OneNan(v));
-  }
-  __device__ static Wide Divide(Wide v, uint32_t by) {
-    return v / static_cast<Wide>(by);
-  }
-  __device__ static Wide Apply(ReduceOp op, Wide a, Wide b) {
-    return cuda::Apply(op, a, b);
   }
 };
 
@@ -117,48 +101,20 @@ __device__ __forceinline__ auto WithElementType(DType dtype,
   switch (dtype) {
     case DType::kBool:
       return visit.template operator()<Boolean>();
-    case DType::kInt8:
-      return visit.template operator()<Integer<int8_t>>();
-    case DType::kInt16:
-      return visit.template operator()<Integer<int16_t>>();
-    case DType::kInt32:
-      return visit.template operator()<Integer<int32_t>>();
-    case DType::kInt64:
-      return visit.template operator()<Integer<int64_t>>();
-    case DType::kUint8:
-      return visit.template operator()<Integer<uint8_t>>();
-    case DType::kUint16:
-      return visit.template operator()<Integer<uint16_t>>();
-    case DType::kUint32:
-      return visit.template operator()<Integer<uint32_t>>();
-    case DType::kUint64:
-      return visit.template operator()<Integer<uint64_t>>();
-    case DType::kFloat16:
-      return visit.template operator()<NarrowFloat<cpu::Float16>>();
-    case DType::kBfloat16:
-      return visit.template operator()<NarrowFloat<cpu::Bfloat16>>();
-    case DType::kFloat32:
-      return visit.template operator()<Float<float>>();
-    case DType::kFloat64:
-      return visit.template operator()<Float<double>>();
+#define JAX_CXL_CASE(name, type) \
+  case DType::k##name:           \
+    return visit.template operator()<Native<type>>();
+      JAX_CXL_NATIVE_DTYPES(JAX_CXL_CASE)
+#undef JAX_CXL_CASE
+#define JAX_CXL_CASE(format) \
+  case DType::k##format:     \
+    return visit.template operator()<NarrowFloat<cpu::format>>();
+      JAX_CXL_SMALL_FLOATS(JAX_CXL_CASE)
+#undef JAX_CXL_CASE
     case DType::kComplex64:
       return visit.template operator()<ComplexFloat<float>>();
     case DType::kComplex128:
       return visit.template operator()<ComplexFloat<double>>();
-    case DType::kFloat8E4M3Fn:
-      return visit.template operator()<NarrowFloat<cpu::Float8E4M3Fn>>();
-    case DType::kFloat8E5M2:
-      return visit.template operator()<NarrowFloat<cpu::Float8E5M2>>();
-    case DType::kFloat8E4M3B11Fnuz:
-      return visit.template operator()<NarrowFloat<cpu::Float8E4M3B11Fnuz>>();
-    case DType::kFloat8E4M3Fnuz:
-      return visit.template operator()<NarrowFloat<cpu::Float8E4M3Fnuz>>();
-    case DType::kFloat8E5M2Fnuz:
-      return visit.template operator()<NarrowFloat<cpu::Float8E5M2Fnuz>>();
-    case DType::kFloat8E4M3:
-      return visit.template operator()<NarrowFloat<cpu::Float8E4M3>>();
-    case DType::kFloat8E3M4:
-      return visit.template operator()<NarrowFloat<cpu::Float8E3M4>>();
     case DType::kFloat8E8M0Fnu:
       break;
   }

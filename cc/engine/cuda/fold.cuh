@@ -1,7 +1,6 @@
 #ifndef JAX_CXL_ENGINE_CUDA_FOLD_CUH_
 #define JAX_CXL_ENGINE_CUDA_FOLD_CUH_
 
-#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>

@@ -34,7 +34,7 @@ __device__ __noinline__ inline uint4 Multiply(const DeviceCall& call,
                                               uint4 elements) {
   switch (call.dtype) {
     case DType::kFloat32:
-      return MultiplyAs<Float<float>>(call, elements);
+      return MultiplyAs<Native<float>>(call, elements);
     case DType::kBfloat16:
       return MultiplyAs<NarrowFloat<cpu::Bfloat16>>(call, elements);
     case DType::kFloat16:

@@ -263,7 +263,7 @@ template <bool premultiplied = false>
 __device__ __forceinline__ void Reduce(const ReduceTask& task) {
   switch (task.call->dtype) {
     case DType::kFloat32:
-      return ReduceAs<Float<float>, premultiplied>(task);
+      return ReduceAs<Native<float>, premultiplied>(task);
     case DType::kBfloat16:
       return ReduceAs<NarrowFloat<cpu::Bfloat16>, premultiplied>(task);
     case DType::kFloat16:

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <bit>
 #include <type_traits>
 
 #include "cc/engine/cuda/block.cuh"

@@ -135,6 +135,18 @@ struct Bfloat16 {
   }
 };
 
+// Expands to V(format) for each format above. The dtype has the same name.
+#define JAX_CXL_SMALL_FLOATS(V) \
+  V(Float16)                    \
+  V(Bfloat16)                   \
+  V(Float8E5M2)                 \
+  V(Float8E4M3)                 \
+  V(Float8E3M4)                 \
+  V(Float8E4M3Fn)               \
+  V(Float8E4M3B11Fnuz)          \
+  V(Float8E4M3Fnuz)             \
+  V(Float8E5M2Fnuz)
+
 }  // namespace jax_cxl::cpu
 
 #endif  // JAX_CXL_ENGINE_KERNELS_FLOAT_FORMATS_H_

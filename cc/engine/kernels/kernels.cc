@@ -83,26 +83,11 @@ const FoldSet* DirectFoldSet(DType dtype, ReduceOp op) {
   switch (dtype) {
     case DType::kBool:
       return IsAny(op) ? &FoldSetOf<Bool, Or>() : &FoldSetOf<Bool, And>();
-    case DType::kInt8:
-      return &NativeFoldSet<int8_t>(op);
-    case DType::kInt16:
-      return &NativeFoldSet<int16_t>(op);
-    case DType::kInt32:
-      return &NativeFoldSet<int32_t>(op);
-    case DType::kInt64:
-      return &NativeFoldSet<int64_t>(op);
-    case DType::kUint8:
-      return &NativeFoldSet<uint8_t>(op);
-    case DType::kUint16:
-      return &NativeFoldSet<uint16_t>(op);
-    case DType::kUint32:
-      return &NativeFoldSet<uint32_t>(op);
-    case DType::kUint64:
-      return &NativeFoldSet<uint64_t>(op);
-    case DType::kFloat32:
-      return &NativeFoldSet<float>(op);
-    case DType::kFloat64:
-      return &NativeFoldSet<double>(op);
+#define JAX_CXL_CASE(name, type) \
+  case DType::k##name:           \
+    return &NativeFoldSet<type>(op);
+      JAX_CXL_NATIVE_DTYPES(JAX_CXL_CASE)
+#undef JAX_CXL_CASE
     case DType::kComplex64:
       return op == ReduceOp::kSum
                  ? &FoldSetOf<Native<float>, Sum>()
@@ -126,38 +111,23 @@ struct Conversion {
 
 template <typename Small>
 const Conversion& ConversionOf() {
+#if defined(__x86_64__)
+  static constexpr Conversion kF16c = {&WidenFloat16, &NarrowFloat16};
+  if (std::is_same_v<Small, Float16> && HasAvx2()) return kF16c;
+#endif
   static const Conversion conversion = {
       PickWidest<WidenLoop<Small>, const std::byte*, std::byte*, size_t>(),
       PickWidest<NarrowLoop<Small>, const std::byte*, std::byte*, size_t>()};
   return conversion;
 }
 
-const Conversion& Float16Conversion() {
-#if defined(__x86_64__)
-  static constexpr Conversion kF16c = {&WidenFloat16, &NarrowFloat16};
-  if (HasAvx2()) return kF16c;
-#endif
-  return ConversionOf<Float16>();
-}
-
 const Conversion& ConversionFor(DType dtype) {
   switch (dtype) {
-    case DType::kFloat16:
-      return Float16Conversion();
-    case DType::kFloat8E4M3Fn:
-      return ConversionOf<Float8E4M3Fn>();
-    case DType::kFloat8E5M2:
-      return ConversionOf<Float8E5M2>();
-    case DType::kFloat8E4M3B11Fnuz:
-      return ConversionOf<Float8E4M3B11Fnuz>();
-    case DType::kFloat8E4M3Fnuz:
-      return ConversionOf<Float8E4M3Fnuz>();
-    case DType::kFloat8E5M2Fnuz:
-      return ConversionOf<Float8E5M2Fnuz>();
-    case DType::kFloat8E4M3:
-      return ConversionOf<Float8E4M3>();
-    case DType::kFloat8E3M4:
-      return ConversionOf<Float8E3M4>();
+#define JAX_CXL_CASE(format) \
+  case DType::k##format:     \
+    return ConversionOf<format>();
+    JAX_CXL_SMALL_FLOATS(JAX_CXL_CASE)
+#undef JAX_CXL_CASE
     default:
       return ConversionOf<Bfloat16>();
   }

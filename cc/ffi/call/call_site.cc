@@ -6,7 +6,6 @@
 #include <sstream>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "cc/ffi/call/contract.h"
 #include "cc/ffi/call/program_sites.h"

@@ -15,35 +15,20 @@
 // tests/ops/names_test.py compares both files.
 namespace jax_cxl::ffi {
 
-inline constexpr char kCollectiveTarget[] = "jax_cxl_collective";
-inline constexpr char kRowsTarget[] = "jax_cxl_rows";
-inline constexpr char kBarrierTarget[] = "jax_cxl_barrier";
-// Checks the slices of a ragged_all_to_all. This target moves nothing through
-// the pool.
-inline constexpr char kCheckSlicesTarget[] = "jax_cxl_check_slices";
-// On GPUs, a call can be split into a start and a done. The start returns a
-// token, which the done of the same call takes.
-inline constexpr char kStartTarget[] = "jax_cxl_start";
-inline constexpr char kStartRowsTarget[] = "jax_cxl_start_rows";
-inline constexpr char kDoneTarget[] = "jax_cxl_done";
-inline constexpr char kTieTarget[] = "jax_cxl_tie";
-// Takes rows of a table in a store. This target has attributes of its own
-// (cc/ffi/store/table.h).
-inline constexpr char kTableTarget[] = "jax_cxl_table";
-// The start and the done of a call that takes rows of a table, for GPUs only.
-inline constexpr char kStartTableTarget[] = "jax_cxl_start_table";
-inline constexpr char kTableDoneTarget[] = "jax_cxl_table_done";
-
-// These two targets move residuals to a store and back. They have attributes of
-// their own (cc/ffi/store/residuals.h).
-inline constexpr char kPutResidualTarget[] = "jax_cxl_put_residual";
-inline constexpr char kGetResidualTarget[] = "jax_cxl_get_residual";
-
+// On CPUs, the function of a handler is named like its target. On GPUs, it is
+// named jax_cxl_cuda_collective and so on.
 inline constexpr std::array kTargets = {
-    kCollectiveTarget, kRowsTarget,       kBarrierTarget,   kStartTarget,
-    kStartRowsTarget,  kDoneTarget,       kTieTarget,       kCheckSlicesTarget,
-    kTableTarget,      kStartTableTarget, kTableDoneTarget, kPutResidualTarget,
-    kGetResidualTarget};
+    "jax_cxl_collective", "jax_cxl_rows", "jax_cxl_barrier",
+    // On GPUs, a call can be split into a start and a done. The start returns a
+    // token, which the done of the same call takes.
+    "jax_cxl_start", "jax_cxl_start_rows", "jax_cxl_done", "jax_cxl_tie",
+    // Checks the slices of a ragged_all_to_all. This target moves nothing
+    // through the pool.
+    "jax_cxl_check_slices",
+    // Take rows of a table in a store (cc/ffi/store/table.h).
+    "jax_cxl_table", "jax_cxl_start_table", "jax_cxl_table_done",
+    // Move residuals to a store and back (cc/ffi/store/residuals.h).
+    "jax_cxl_put_residual", "jax_cxl_get_residual"};
 
 using Int32s = xla::ffi::Span<const int32_t>;
 using Int64s = xla::ffi::Span<const int64_t>;

@@ -1,4 +1,10 @@
-#include "cc/ffi/cuda/handlers.h"
+// XLA custom-call handlers of collectives for platform "CUDA". They enqueue on
+// XLA's stream and return. All except done, tie and check_slices share one
+// Instantiate stage, whose state is a CallSite.
+//
+// No handler is marked as compatible with command buffers (CUDA graphs). A
+// call's number is an argument of its kernel, so a replay of the graph would
+// use the same number again.
 
 #include <cuda_runtime_api.h>
 
@@ -40,15 +46,15 @@ struct OnGpu {
     if (const Status failure = device.runtime->failure(); !failure.ok())
       return ToFfiError(failure);
     comm::Call& call = *execution.call;
-    call.stream = stream;
-    call.aside = aside;
     if (rows != nullptr) call.row_operands = rows->operands;
-    const Status enqueued = *device.local->endpoint->StartCall(
-        *execution.members, std::move(execution.call));
+    comm::DeviceEndpoint& endpoint = *device.local->endpoint;
+    const Status enqueued =
+        aside ? endpoint.EnqueueStart(*execution.members, call, stream)
+              : endpoint.Enqueue(*execution.members, call, stream);
     if (enqueued.ok()) return xffi::Error::Success();
     // The peers wait for the call, but it could not be enqueued. Abort tells
     // the peers, and ends all collectives of this process.
-    device.local->endpoint->Abort(enqueued);
+    endpoint.Abort(enqueued);
     return ToFfiError(device.runtime->failure());
   }
 
@@ -99,6 +105,9 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> Instantiate(
   return site;
 }
 
+// Starts a call that has one operand. The first result is the result of the
+// call, but its contents are not complete before the call ends. The second is a
+// token, which only orders later operations.
 xffi::Error Start(cudaStream_t stream, int32_t ordinal, CallSite* site,
                   xffi::AnyBuffer input, xffi::Result<xffi::AnyBuffer> output,
                   xffi::Result<xffi::AnyBuffer> /*token*/) {
@@ -119,6 +128,11 @@ Status EnqueueDone(cudaStream_t stream, int32_t ordinal,
                                              output.size_bytes(), stream);
 }
 
+// Ends a call. It takes the first operand of the start, the first result of the
+// start, and any number of other values. Some of these values are other buffers
+// of the start, which must stay alive until the call ends. Others are values
+// that must be computed before `done` runs. The result of `done` is aliased to
+// the first result of the start.
 xffi::Error Done(cudaStream_t stream, int32_t ordinal,
                  xffi::AnyBuffer /*input*/, xffi::AnyBuffer started,
                  xffi::RemainingArgs /*kept, after*/,
@@ -126,6 +140,9 @@ xffi::Error Done(cudaStream_t stream, int32_t ordinal,
   return Cuda::Finish(EnqueueDone(stream, ordinal, started, *output));
 }
 
+// Takes the token of a start and any number of values, each aliased to a
+// result. It does nothing at run time. It only makes XLA run the users of its
+// results after the start.
 xffi::Error Tie(cudaStream_t stream, xffi::AnyBuffer /*token*/,
                 xffi::RemainingArgs arguments, xffi::RemainingRets results) {
   return Cuda::Finish(Handlers<Cuda>::KeepAll(stream, arguments, results));

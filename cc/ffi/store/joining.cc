@@ -5,7 +5,6 @@
 
 #include "cc/base/status.h"
 #include "cc/ffi/errors/errors.h"
-#include "cc/ffi/store/handlers.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jax_cxl::ffi {

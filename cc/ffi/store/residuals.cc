@@ -12,7 +12,6 @@
 #include "cc/engine/cpu/huge_pages.h"
 #include "cc/ffi/errors/errors.h"
 #include "cc/ffi/store/chunks.h"
-#include "cc/ffi/store/handlers.h"
 #include "cc/store/ring/memory_ring.h"
 #include "cc/store/ring/ring.h"
 #include "xla/ffi/api/ffi.h"

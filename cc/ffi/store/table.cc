@@ -5,7 +5,6 @@
 
 #include "cc/engine/cpu/huge_pages.h"
 #include "cc/ffi/store/chunks.h"
-#include "cc/ffi/store/handlers.h"
 #include "cc/store/memory/registry.h"
 
 namespace jax_cxl::ffi {

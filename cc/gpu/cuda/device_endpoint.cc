@@ -207,13 +207,6 @@ Result<cudaStream_t> DeviceEndpoint::Route(const std::vector<int32_t>& members,
   }
 }
 
-std::optional<Status> DeviceEndpoint::StartCall(
-    const std::vector<int32_t>& members, std::unique_ptr<Call> call) {
-  auto* stream = static_cast<cudaStream_t>(call->stream);
-  return call->aside ? EnqueueStart(members, *call, stream)
-                     : Enqueue(members, *call, stream);
-}
-
 Status DeviceEndpoint::Enqueue(const std::vector<int32_t>& members,
                                const Call& call, cudaStream_t stream) {
   cuda::CurrentDevice current(device_);
@@ -252,8 +245,6 @@ Status DeviceEndpoint::Check(Clock::time_point now) {
     CXL_RETURN_IF_ERROR(channel->Check(now));
   return OkStatus();
 }
-
-void DeviceEndpoint::Abort(const Status& status) { fail_(status); }
 
 void DeviceEndpoint::EndWaits() {
   stopped_ = true;

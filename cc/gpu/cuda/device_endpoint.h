@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "cc/base/status.h"
-#include "cc/comm/communicator.h"
 #include "cc/comm/endpoint.h"
 #include "cc/comm/health/peers.h"
 #include "cc/gpu/cuda/channel/plan_store.h"
@@ -33,14 +32,14 @@ namespace jax_cxl::comm {
 // no memory left for a group, a call of this group takes the memory of the
 // least recently used group whose members have finished all calls, and blocks
 // until there is such a group.
-class DeviceEndpoint final : public Communicator {
+class DeviceEndpoint {
  public:
   // `direct` is true if the device itself reads and writes the pool. `fail`
   // ends the collectives of this process, and may run on any thread.
   DeviceEndpoint(pool::Pool* pool, Peers* peers, Endpoint* host,
                  const DeviceOptions& options, int device, bool direct,
                  std::function<void(const Status&)> fail);
-  ~DeviceEndpoint() override;
+  ~DeviceEndpoint();
 
   Status Open();
 
@@ -53,11 +52,6 @@ class DeviceEndpoint final : public Communicator {
   // If the host executes the calls of this rank (see HostPath), reserves memory
   // for a call with this request. Otherwise does nothing.
   Status Reserve(const plan::Request& request);
-
-  // Enqueues the call with Enqueue or, if the call runs aside (GpuCallFacts),
-  // with EnqueueStart.
-  std::optional<Status> StartCall(const std::vector<int32_t>& members,
-                                  std::unique_ptr<Call> call) override;
 
   // Enqueues a call after the earlier work of `stream`.
   Status Enqueue(const std::vector<int32_t>& members, const Call& call,
@@ -75,8 +69,9 @@ class DeviceEndpoint final : public Communicator {
   // Waits for all enqueued calls.
   void Drain();
 
-  void Abort(const Status& status) override;
-  Stats stats() override;
+  // See Endpoint::Abort.
+  void Abort(const Status& status) { fail_(status); }
+  Stats stats();
 
   // See StreamChannel::Check.
   Status Check(Clock::time_point now);

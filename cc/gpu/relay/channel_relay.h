@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "cc/engine/gpu_plan/channel_words.h"
-#include "cc/engine/gpu_plan/mirror_words.h"
 #include "cc/gpu/relay/device_journal.h"
 #include "cc/gpu/relay/flagged_relay.h"
 #include "cc/gpu/relay/line_workers.h"

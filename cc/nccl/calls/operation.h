@@ -7,7 +7,6 @@
 
 #include "cc/base/status.h"
 #include "cc/comm/call/call.h"
-#include "cc/comm/call/factor.h"
 #include "cc/nccl/calls/reductions.h"
 
 namespace jax_cxl::nccl {

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "cc/base/status.h"
-#include "cc/comm/call/factor.h"
+#include "cc/comm/call/call.h"
 
 namespace jax_cxl::nccl {
 

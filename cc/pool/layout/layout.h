@@ -1,7 +1,6 @@
 #ifndef JAX_CXL_POOL_LAYOUT_LAYOUT_H_
 #define JAX_CXL_POOL_LAYOUT_LAYOUT_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 

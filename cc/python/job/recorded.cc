@@ -3,8 +3,6 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
-#include <cstdint>
-#include <string>
 #include <vector>
 
 #include "cc/base/status.h"

@@ -3,7 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include "cc/comm/call/stats.h"
+#include "cc/comm/call/call.h"
 
 namespace jax_cxl {
 

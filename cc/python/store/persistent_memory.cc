@@ -7,7 +7,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -55,12 +54,6 @@ void BindPersistentMemory(nb::module_& m) {
            "Returns the path in which a device lies.", "device"_a)
       .def("check_intact", &PersistentMemory::CheckIntact, "device"_a)
       .def("check_files", &PersistentMemory::CheckFiles)
-      .def_prop_ro(
-          "pointer",
-          [](const PersistentMemory& self) {
-            return reinterpret_cast<uintptr_t>(&self);
-          },
-          "The address of this object, for the module _cuda.")
       .def_prop_ro("base",
                    [](const PersistentMemory& self) {
                      return reinterpret_cast<uintptr_t>(self.base());

@@ -1,9 +1,9 @@
 #include <cstdint>
 #include <memory>
 
+#include "cc/python/shared/registered.h"
 #include "cc/python/store/bindings.h"
 #include "cc/store/memory/persistent_memory.h"
-#include "cc/store/memory/registry.h"
 #include "cc/store/ring/memory_ring.h"
 #include "cc/store/ring/ring.h"
 
@@ -16,28 +16,7 @@ namespace {
 using pool::PersistentMemory;
 using tier::MemoryRing;
 
-// A ring of residuals in a store. Programs may use the ring as long as this
-// object lives.
-class ResidualRing {
- public:
-  ResidualRing(const PersistentMemory& memory, uint32_t ring, int32_t device,
-               uint64_t offset, uint64_t rows)
-      : name_(ring, device),
-        ring_(
-            std::make_shared<MemoryRing>(ring, device, memory, offset, rows)) {
-    pool::Registry<MemoryRing>::Get().Add(name_, ring_);
-  }
-  ~ResidualRing() {
-    nb::gil_scoped_release release;
-    pool::Registry<MemoryRing>::Get().Remove(name_, ring_);
-  }
-  ResidualRing(const ResidualRing&) = delete;
-  ResidualRing& operator=(const ResidualRing&) = delete;
-
- private:
-  const pool::Registry<MemoryRing>::Name name_;
-  const std::shared_ptr<MemoryRing> ring_;
-};
+using ResidualRing = Registered<MemoryRing>;
 
 }  // namespace
 
@@ -46,12 +25,18 @@ void BindResiduals(nb::module_& m) {
   nb::class_<ResidualRing>(
       m, "ResidualRing",
       "The memory of one device's residuals in a store (cc/store/ring/ring.h).")
-      .def(nb::init<const PersistentMemory&, uint32_t, int32_t, uint64_t,
-                    uint64_t>(),
-           "memory"_a, nb::kw_only(), "ring"_a, "device"_a, "offset"_a,
-           "rows"_a, nb::keep_alive<1, 2>(),
-           "`device` is an ordinal of XLA. The ring has `rows` blocks of each "
-           "device of the memory, from `offset` on.");
+      .def(
+          "__init__",
+          [](ResidualRing* self, const PersistentMemory& memory, uint32_t ring,
+             int32_t device, uint64_t offset, uint64_t rows) {
+            new (self) ResidualRing({ring, device},
+                                    std::make_shared<MemoryRing>(
+                                        ring, device, memory, offset, rows));
+          },
+          "memory"_a, nb::kw_only(), "ring"_a, "device"_a, "offset"_a, "rows"_a,
+          nb::keep_alive<1, 2>(),
+          "`device` is an ordinal of XLA. The ring has `rows` blocks of each "
+          "device of the memory, from `offset` on.");
 }
 
 }  // namespace jax_cxl

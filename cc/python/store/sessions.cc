@@ -5,16 +5,16 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <atomic>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cc/python/shared/errors.h"
+#include "cc/python/shared/registered.h"
 #include "cc/python/store/bindings.h"
 #include "cc/store/memory/persistent_memory.h"
+#include "cc/store/table/column.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -56,10 +56,11 @@ void BindSessions(nb::module_& m) {
           "Returns who leases `what`, and the count of each.")
       .def(
           "count",
-          [](Sessions& self, uint64_t what, uintptr_t address) {
-            self.Count(what, reinterpret_cast<std::atomic<uint64_t>*>(address));
+          [](Sessions& self, uint64_t what,
+             const Registered<table::Column>& column) {
+            self.Count(what, column->taken);
           },
-          "what"_a, "address"_a)
+          "what"_a, "column"_a)
       .def("living", &Sessions::Living, "slot"_a, "identity"_a)
       .def("lock", &Sessions::Lock, "timeout_s"_a, Unlocked())
       .def("unlock", &Sessions::Unlock)

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
-#include <utility>
 
 #include "cc/base/idle.h"
 #include "cc/pool/mapping/mapping_guard.h"

@@ -2,7 +2,6 @@
 #define JAX_CXL_STORE_RING_RING_H_
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 
 #include "cc/base/status.h"

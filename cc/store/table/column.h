@@ -29,8 +29,8 @@ struct alignas(128) PartWords {
 };
 static_assert(sizeof(PartWords) == 128);
 
-// One column of a table: rows of equal size in mapped memory.
-struct Column {
+// Where the rows of a column lie, which never changes.
+struct ColumnPlace {
   const std::byte* data = nullptr;
   // The memory that has the rows, on its only device. Null in tests.
   const pool::PersistentMemory* memory = nullptr;
@@ -43,12 +43,18 @@ struct Column {
   uint64_t rows_of_part = 0;
   pool::Coherence coherence{pool::CoherenceMode::kCoherent};
   double timeout_s = 0;  // how long a reader waits for a step to finish
+  // How many rows of the table this process has taken: RowsTaken.
+  std::atomic<uint64_t>* taken = nullptr;
+};
+
+// One column of a table: rows of equal size in mapped memory.
+struct Column : ColumnPlace {
+  Column() = default;
+  explicit Column(const ColumnPlace& place) : ColumnPlace(place) {}
+
   // GPUs only: a kernel sets this word to 1 if a step has not finished within
   // timeout_s.
   uint32_t* stalled = nullptr;
-
-  // How many rows of the table this process has taken: RowsTaken.
-  std::atomic<uint64_t>* taken = nullptr;
 
   // A call holds this lock in shared mode while it takes rows. To change the
   // column or its caches, hold the lock exclusively.

@@ -17,7 +17,7 @@ from jax_cxl._job import failed_programs
 
 
 def _of_handlers(text: str) -> Any:
-    return _core.find_failure(text) if "jax_cxl: " in text else None
+    return _core.FAILURES.find(text) if "jax_cxl: " in text else None
 
 
 # Each function gets the text of every JaxRuntimeError. The first that returns a failure decides.

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <type_traits>
 
 #include "cc/engine/cuda/block.cuh"
 #include "cc/engine/cuda/counted.cuh"

@@ -82,7 +82,7 @@ __device__ __forceinline__ bool PlainSum(const Task& task, Shared& shared,
     return false;
   const uint4 first = is_first ? own : data, second = is_first ? data : own;
   const uint4 sum = call.dtype == DType::kFloat32
-                        ? SumAs<Float<float>>(first, second)
+                        ? SumAs<Native<float>>(first, second)
                     : call.dtype == DType::kBfloat16
                         ? SumAs<NarrowFloat<cpu::Bfloat16>>(first, second)
                         : SumAs<NarrowFloat<cpu::Float16>>(first, second);

@@ -1,7 +1,6 @@
 #include "cc/ffi/cuda/store/device_cache.h"
 
 #include <cstddef>
-#include <utility>
 
 #include "cc/base/cuda/cuda_status.h"
 #include "cc/base/cuda/current_device.h"

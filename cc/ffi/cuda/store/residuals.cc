@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cc/ffi/cuda/store/handlers.h"
 #include "cc/store/cuda/device_ring.h"
 #include "cc/store/cuda/kernels/get.h"
 #include "xla/ffi/api/ffi.h"

@@ -1,4 +1,6 @@
-// Takes rows of a table on a GPU.
+// Takes rows of a table on a GPU. Like the handlers for residuals, these
+// enqueue on XLA's stream and return. They have no state, and work without a
+// job. None is marked as compatible with command buffers (CUDA graphs).
 
 #include "cc/ffi/store/table.h"
 
@@ -13,7 +15,6 @@
 #include <utility>
 
 #include "cc/base/cuda/cuda_status.h"
-#include "cc/ffi/cuda/store/handlers.h"
 #include "cc/ffi/errors/errors.h"
 #include "cc/gpu/cuda/started.h"
 #include "cc/store/cuda/kernels/take.h"
@@ -107,6 +108,8 @@ Status TakeOn(cudaStream_t stream, xffi::ScratchAllocator& scratch,
   return CheckInside(call, outside, stream);
 }
 
+// In mode "error", waits for the GPU, because it must fail if an id is outside
+// of the table.
 xffi::Error Take(cudaStream_t stream, xffi::ScratchAllocator scratch,
                  int64_t table, int32_t column, int32_t mode,
                  xffi::Span<const uint8_t> fill, xffi::AnyBuffer ids,

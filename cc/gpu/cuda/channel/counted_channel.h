@@ -10,7 +10,6 @@
 #include "cc/base/cuda/device_memory.h"
 #include "cc/base/status.h"
 #include "cc/comm/call/call.h"
-#include "cc/comm/call/factor.h"
 #include "cc/engine/cuda/device_call.h"
 #include "cc/engine/gpu_plan/channel_words.h"
 #include "cc/engine/gpu_plan/shape.h"

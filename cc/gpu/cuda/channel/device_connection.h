@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "cc/base/cuda/device_memory.h"
@@ -18,8 +17,8 @@
 #include "cc/comm/record/recorder.h"
 #include "cc/engine/cuda/device_call.h"
 #include "cc/engine/cuda/executor.h"
+#include "cc/engine/gpu_plan/channel_words.h"
 #include "cc/engine/gpu_plan/gpu_plan.h"
-#include "cc/engine/gpu_plan/mirror_words.h"
 #include "cc/plan/gpu_geometry.h"
 #include "cc/plan/plan.h"
 #include "cc/pool/pool.h"

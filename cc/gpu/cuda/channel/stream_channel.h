@@ -11,7 +11,6 @@
 #include "cc/base/status.h"
 #include "cc/comm/call/call.h"
 #include "cc/comm/call/gpu_path.h"
-#include "cc/comm/call/stats.h"
 #include "cc/comm/connect/taking_back.h"
 #include "cc/engine/cuda/copy_engine.h"
 #include "cc/gpu/cuda/channel/gpu_channel.h"

@@ -3,7 +3,6 @@
 // 2^32 rounds. It runs on the enqueuing side.
 
 #include <chrono>
-#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
