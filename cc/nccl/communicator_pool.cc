@@ -1,22 +1,23 @@
 #include "cc/nccl/communicator_pool.h"
 
-#include <sys/statvfs.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "cc/pool/layout/channel_layout.h"
 #include "cc/pool/layout/geometry.h"
 #include "cc/pool/layout/header.h"
 #include "cc/pool/layout/layout.h"
 #include "cc/pool/open/contents.h"
 #include "cc/pool/open/file.h"
+#include "cc/pool/open/shm_space.h"
 
 namespace jax_cxl::nccl {
 namespace {
@@ -26,19 +27,17 @@ uint64_t HashOf(const PoolToken& token) {
   return (token.high * 0x9e3779b97f4a7c15 ^ token.low) | 1;
 }
 
-// Returns how many bytes are free in /dev/shm.
-uint64_t FreeBytes() {
-  struct statvfs info;
-  // Without blocks, the file system has no limit.
-  if (statvfs("/dev/shm", &info) != 0 || info.f_blocks == 0) return UINT64_MAX;
-  return uint64_t{info.f_bavail} * info.f_frsize;
-}
+constexpr std::string_view kEnlarge =
+    "Enlarge it: docker run --shm-size=1g, or mount -o remount,size=1g "
+    "/dev/shm";
 
-// Returns how many bytes each rank of a new pool in /dev/shm gets. Leaves room
-// there for other communicators and for NCCL, which need some too.
-uint64_t FittingRankBytes(int size, uint64_t wanted) {
-  return std::clamp(pool::RoundDown(FreeBytes() / 2 / size, uint64_t{1} << 20),
-                    std::min(kLeastRankBytes, wanted), wanted);
+// Returns the size of a new pool in /dev/shm where `free` bytes are free.
+// Leaves room there for other communicators and for NCCL, which need some too.
+uint64_t FittingBytes(int size, uint64_t wanted, uint64_t free) {
+  return pool::AutomaticPathBytes(
+      size, 1, 1,
+      std::clamp(pool::RoundDown(free / 4 / size, uint64_t{1} << 20),
+                 std::min(kLeastRankBytes, wanted), wanted));
 }
 
 }  // namespace
@@ -47,6 +46,7 @@ Result<PoolPlaces> PoolPlaces::Of(const PoolToken& token, int size,
                                   const Settings& settings) {
   PoolPlaces places;
   places.size_ = size;
+  places.rank_bytes_ = settings.rank_bytes;
   places.in_shm_ = !settings.shared_memory;
   pool::PoolSpec spec;
   if (settings.shared_memory) spec = settings.shared_memory->spec;
@@ -57,10 +57,10 @@ Result<PoolPlaces> PoolPlaces::Of(const PoolToken& token, int size,
   if (!places.part_) {
     const std::string name = PoolName(token);
     spec.paths = {settings.shared_memory ? spec.paths[0] + "." + name : name};
-    spec.bytes = pool::AutomaticPathBytes(
-        size, 1, 1,
-        settings.shared_memory ? settings.rank_bytes
-                               : FittingRankBytes(size, settings.rank_bytes));
+    spec.bytes = pool::AutomaticPathBytes(size, 1, 1, settings.rank_bytes);
+    // The exchange between the hosts is the first that a rank allocates.
+    if (places.in_shm_)
+      spec.idle_arena_bytes = pool::ControlBytes(size, kMessageBytes);
     const std::filesystem::path folder =
         std::filesystem::path(spec.paths[0]).parent_path();
     std::error_code error;
@@ -90,19 +90,24 @@ Result<PoolPlaces> PoolPlaces::Of(const PoolToken& token, int size,
 
 Result<std::unique_ptr<pool::Pool>> PoolPlaces::Create() const {
   Status last;
-  for (const pool::PoolSpec& spec : specs_) {
+  std::optional<pool::ShmSpaceLock> lock;
+  if (in_shm_) lock.emplace();
+  for (pool::PoolSpec spec : specs_) {
+    if (in_shm_) {
+      const uint64_t free = pool::UnpromisedShmBytes();
+      spec.bytes = FittingBytes(size_, rank_bytes_, free);
+      if (free < spec.bytes)
+        return Error(Code::kResourceExhausted, size_, " ranks need ",
+                     pool::FormatBytes(spec.bytes), " in /dev/shm, where ",
+                     pool::FormatBytes(free),
+                     " are free and not promised to other communicators. ",
+                     kEnlarge);
+    }
     auto pool = pool::Pool::Create(spec, size_);
     last = pool.status();
     // Create fails with kDataLoss if the part overlaps a store.
     const bool taken = last.code() == Code::kAlreadyExists ||
                        (part_ && last.code() == Code::kDataLoss);
-    if (last.code() == Code::kResourceExhausted && in_shm_ &&
-        FreeBytes() < spec.bytes)
-      return Error(Code::kResourceExhausted, size_, " ranks need ",
-                   pool::FormatBytes(spec.bytes), " in /dev/shm, where ",
-                   pool::FormatBytes(FreeBytes()),
-                   " are free. Enlarge it: docker run --shm-size=1g, or mount "
-                   "-o remount,size=1g /dev/shm");
     if (!taken) return pool;
   }
   if (!part_) return last;
@@ -148,6 +153,19 @@ std::string MeetingAdvice(const Settings& settings) {
                "JAX_CXL_NCCL_POOL and JAX_CXL_NCCL_ variables"
              : "All ranks have to run on this machine, with the same "
                "JAX_CXL_NCCL_HOSTS, and share /dev/shm";
+}
+
+Status TakeMemory(pool::Pool& pool) {
+  if (pool.reserved()) return OkStatus();
+  const pool::ShmSpaceLock lock;
+  const Status reserved = pool.Reserve();
+  if (reserved.code() != Code::kResourceExhausted) return reserved;
+  return Error(Code::kResourceExhausted,
+               "at its first call, a communicator of ", pool.world_size(),
+               " ranks needs ", pool::FormatBytes(pool.total_bytes()),
+               " in /dev/shm, which were free when it was made. Now another "
+               "program has filled /dev/shm. ",
+               kEnlarge);
 }
 
 Result<uint64_t> RankBytes(const pool::Pool& pool, const Settings& settings) {

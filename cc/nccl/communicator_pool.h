@@ -21,17 +21,22 @@
 // a free one, and the other ranks look for the token in all of them.
 namespace jax_cxl::nccl {
 
+// The longest message of the ranks' hosts that goes through the pool in one
+// piece. They exchange few, and an idle pool has memory for them.
+inline constexpr uint64_t kMessageBytes = 512;
+
 // Where a communicator's pool may lie.
 class PoolPlaces {
  public:
   // Fails if no pool could lie there: for example, because the device is
-  // missing, or smaller than what a communicator takes. In /dev/shm, a pool
-  // takes at most half of what is free, unless that is too little.
+  // missing, or smaller than what a communicator takes.
   static Result<PoolPlaces> Of(const PoolToken& token, int size,
                                const Settings& settings);
 
   // Creates the pool; called by rank 0. Fails with kAlreadyExists if other
-  // communicators or jobs use all places.
+  // communicators or jobs use all places. In /dev/shm, a pool gets at most a
+  // quarter of what is free, unless that is too little. It takes this memory in
+  // TakeMemory, but is too large only if other programs fill /dev/shm before.
   Result<std::unique_ptr<pool::Pool>> Create() const;
 
   // Attaches the pool. Fails with kNotFound if it is not there yet.
@@ -43,6 +48,7 @@ class PoolPlaces {
   Result<std::optional<pool::PoolSpec>> FindPart() const;
 
   int size_ = 0;
+  uint64_t rank_bytes_ = 0;
   bool in_shm_ = false;
   // All ranks have the same places in the same order. Different communicators
   // begin at different places, so that they rarely try the same one.
@@ -53,6 +59,10 @@ class PoolPlaces {
 // Returns a text that tells the user where ranks can meet, for errors of ranks
 // that have waited in vain.
 std::string MeetingAdvice(const Settings& settings);
+
+// Takes the memory of a pool, except for what its ranks need to meet. Called by
+// each rank before its first call, and waits for no other rank.
+Status TakeMemory(pool::Pool& pool);
 
 // Returns how many bytes a rank may use: Settings::rank_bytes, or less in a
 // small part of a device. Fails with kResourceExhausted if they are too few.

@@ -22,7 +22,8 @@ class Device {
 
   // Called before this thread enqueues a group of calls: allocates memory that
   // the calls may need. Between them, an allocation could wait for a kernel
-  // that waits for the next of them.
+  // that waits for the next of them. The job has taken its memory before, and
+  // nothing else of the device uses it before the first MakeRoom.
   virtual Status MakeRoom() { return OkStatus(); }
 
   // Opens the channel from `source` to `destination`, one of which is this

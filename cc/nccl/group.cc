@@ -220,6 +220,7 @@ Status Group::Run() {
                      std::unique_lock(communicator->mutex())});
   }
   CXL_RETURN_IF_ERROR(ForAll(parts, [](const Running& part) {
+    CXL_RETURN_IF_ERROR(part.communicator->job()->TakeMemory());
     return part.communicator->device()->MakeRoom();
   }));
   CXL_RETURN_IF_ERROR(ForAll(parts, OpenPairs));

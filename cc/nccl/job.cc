@@ -114,6 +114,7 @@ Result<std::unique_ptr<Job>> Job::Meet(const PoolToken& token, int rank,
   job->pool_->Unlink();
   comm::Options options;
   options.slot_bytes = kSlotBytes;
+  options.tuning.inline_bytes = kMessageBytes;
   options.timeout_s = settings.timeout_s;
   options.warn_after_s = settings.warn_after_s;
   CXL_ASSIGN_OR_RETURN(job->peers_,
@@ -183,6 +184,8 @@ Status Job::AwaitRanks(const Settings& settings,
   }
   return OkStatus();
 }
+
+Status Job::TakeMemory() { return nccl::TakeMemory(*pool_); }
 
 Result<std::vector<std::byte>> Job::AllGather(
     std::span<const std::byte> block) {

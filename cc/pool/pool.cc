@@ -2,6 +2,7 @@
 
 #include "cc/pool/layout/header.h"
 #include "cc/pool/mapping/map.h"
+#include "cc/pool/open/reserve.h"
 
 namespace jax_cxl::pool {
 namespace {
@@ -111,8 +112,34 @@ Status Pool::ReserveFiles() {
   for (size_t i = 0; i < pieces_.size(); ++i)
     CXL_RETURN_IF_ERROR(
         files_[i].CheckMayTake(pieces_[i].offset, pieces_[i].bytes));
+  if (!reserved_ && CanFillHoles(fd())) return ReserveIdle();
+  reserved_ = true;
   for (size_t i = 0; i < pieces_.size(); ++i)
     CXL_RETURN_IF_ERROR(files_[i].Reserve(pieces_[i].offset, pieces_[i].bytes));
+  return OkStatus();
+}
+
+Status Pool::ReserveIdle() {
+  CXL_RETURN_IF_ERROR(files_[0].MakeHole(pieces_[0].bytes));
+  const auto reserve = [&](uint64_t offset, uint64_t bytes) {
+    return ReserveSpace(fd(), files_[0].path(), offset, bytes,
+                        /*restore_size=*/false);
+  };
+  CXL_RETURN_IF_ERROR(reserve(0, RecorderOffset(0, world_size_)));
+  for (int rank = 0; rank < world_size_; ++rank) {
+    CXL_RETURN_IF_ERROR(reserve(RecorderOffset(rank, world_size_),
+                                offsetof(Recorder, calls)));
+    CXL_RETURN_IF_ERROR(
+        reserve(arena(0, rank).offset, spec_.idle_arena_bytes));
+  }
+  return OkStatus();
+}
+
+Status Pool::Reserve() {
+  if (reserved_) return OkStatus();
+  CXL_RETURN_IF_ERROR(ReserveSpace(fd(), files_[0].path(), 0, total_bytes_,
+                                   /*restore_size=*/false));
+  reserved_ = true;
   return OkStatus();
 }
 

@@ -1,6 +1,7 @@
 #ifndef JAX_CXL_POOL_POOL_H_
 #define JAX_CXL_POOL_POOL_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -49,6 +50,10 @@ class Pool {
   // header. For Shm, and for paths of File that do not exist, creates files of
   // mode 0600.
   //
+  // With PoolSpec::idle_arena_bytes, the rest of the arenas and the recorded
+  // calls are zeros that nobody may access before Reserve: without space, an
+  // access raises SIGBUS.
+  //
   // Errors: kResourceExhausted (the message names how many bytes are needed and
   // how many are free), kNotFound, kPermissionDenied, kAlreadyExists (another
   // living job uses the pool; the message names one of its processes),
@@ -74,6 +79,12 @@ class Pool {
   // failure, so that `python -m jax_cxl status` finds the pool. Has no effect
   // after Unlink.
   void KeepNames();
+
+  // Reserves the space that Create has left out. Every process of the job calls
+  // it before it accesses that space, and waits for no other. Fails with kResourceExhausted. Idempotent.
+  Status Reserve();
+  // Returns true if this process knows that all space is reserved.
+  bool reserved() const { return reserved_; }
 
   std::byte* base() const { return base_; }
   uint64_t total_bytes() const { return total_bytes_; }
@@ -114,7 +125,10 @@ class Pool {
 
  private:
   Pool(const PoolSpec& spec, int world_size)
-      : spec_(spec), world_size_(world_size), coherence_(spec.coherence) {}
+      : spec_(spec),
+        world_size_(world_size),
+        reserved_(spec.idle_arena_bytes == 0),
+        coherence_(spec.coherence) {}
 
   static Result<std::unique_ptr<Pool>> TryCreate(const PoolSpec& spec,
                                                  int world_size, bool* swept);
@@ -127,6 +141,7 @@ class Pool {
   // Checks that the pool may take its part of each file, and reserves the
   // space.
   Status ReserveFiles();
+  Status ReserveIdle();
   Status Map();
   // Puts the interposer, if there is one, between the process and the mapping.
   Status Interpose();
@@ -145,6 +160,7 @@ class Pool {
 
   PoolSpec spec_;
   int world_size_ = 0;
+  std::atomic<bool> reserved_;
   uint64_t token_ = 0;
   uint64_t epoch_ = 0;
   Mapping mapped_;             // Destroyed after the members that use it.

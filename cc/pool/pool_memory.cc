@@ -101,6 +101,7 @@ void Pool::Format(uint64_t token) {
       page->keeper.released = 0;
       page->keeper.process = ThisProcess();
     }
+    if (!reserved_) continue;  // the file is new, and all zeros
     // Clear the header before the rest. Processes of an earlier job then notice
     // that they have lost the pool.
     page->header = {};

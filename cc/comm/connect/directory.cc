@@ -77,6 +77,8 @@ Result<pool::ChannelPlace> AllocateChannel(const pool::Pool& pool, Arena* arena,
   // of their job, but epochs repeat, so a peer could mistake them for words of
   // this job. So the owner clears the words that peers poll before it publishes
   // the place.
+  // Memory that is not reserved yet is new, and all zeros.
+  if (!pool.reserved()) return place;
   std::byte* control = pool.At(place.control, control_bytes);
   std::memset(control, 0, control_bytes);
   pool.coherence().PublishPayload(control, control_bytes);

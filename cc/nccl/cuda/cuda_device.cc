@@ -22,6 +22,7 @@
 #include "cc/engine/cuda/premultiplied/premultiplied.h"
 #include "cc/engine/cuda/transfers/transfers.h"
 #include "cc/gpu/cuda/channel/device_connection.h"
+#include "cc/pool/layout/geometry.h"
 
 namespace jax_cxl::nccl {
 namespace {
@@ -133,10 +134,11 @@ Status CudaDevice::Agree() {
   mine.rank_bytes = job_->rank_bytes();
   mine.coherence = static_cast<uint32_t>(job_->pool()->coherence().mode());
   mine.gpu_writes_memory = options_.gpu_writes_memory;
-  auto registered = comm::PoolRegistration::Create(
-      job_->pool()->base(), job_->pool()->total_bytes(), {ordinal_});
-  Status problem = registered.status();
-  if (registered.ok()) registration_ = *std::move(registered);
+  // Registered memory is memory that is taken. So if the pool takes it later,
+  // only find out whether this GPU can use the pool at all.
+  Status problem =
+      Register(job_->pool()->reserved() ? job_->pool()->total_bytes()
+                                        : pool::RecorderOffset(0, job_->size()));
   if (problem.ok()) problem = Describe(ordinal_, &mine);
   if (problem.ok()) problem = CudaStatus(cuda::Preload(), "loading kernels");
   if (problem.ok())
@@ -238,11 +240,24 @@ Result<std::unique_ptr<CountedChannel>> CudaDevice::MakeChannel(
   return channel;
 }
 
+Status CudaDevice::Register(uint64_t end) {
+  CXL_ASSIGN_OR_RETURN(
+      registrations_.emplace_back(),
+      comm::PoolRegistration::Create(job_->pool()->base() + registered_,
+                                     end - registered_, {ordinal_}));
+  registered_ = end;
+  return OkStatus();
+}
+
+// CUDA allows a registration to wait for kernels, as allocations may. No other
+// rank waits for this one meanwhile, except for its kernels.
 Status CudaDevice::MakeRoom() {
-  if (!plans_.lacks_room()) return OkStatus();
+  const uint64_t total = job_->pool()->total_bytes();
+  if (registered_ == total && !plans_.lacks_room()) return OkStatus();
   CurrentDevice current(ordinal_);
   RelaxedCapture relaxed;
-  return plans_.MakeRoom();
+  if (registered_ < total) CXL_RETURN_IF_ERROR(Register(total));
+  return plans_.lacks_room() ? plans_.MakeRoom() : OkStatus();
 }
 
 Status CudaDevice::OpenPair(int source, int destination) {
@@ -341,6 +356,8 @@ void CudaDevice::EndThreads() {
 }
 
 Status CudaDevice::Check(comm::Clock::time_point now) {
+  // Before the first call, the memory of the channels may not be there yet.
+  if (registered_ < job_->pool()->total_bytes()) return OkStatus();
   std::lock_guard lock(watched_mutex_);
   for (CountedChannel* channel : watched_)
     CXL_RETURN_IF_ERROR(channel->Check(now));

@@ -51,6 +51,8 @@ class CudaDevice : public Device {
   Status Open(const std::atomic<bool>& cancel);
   Status Agree();
   void Choose(std::span<const Facts> ranks);
+  // Registers what is left of the pool's memory, up to `end`.
+  Status Register(uint64_t end);
   // Waits until the peers have all that this device has done.
   void AwaitRelay(
       comm::Clock::time_point deadline = comm::Clock::time_point::max());
@@ -64,7 +66,8 @@ class CudaDevice : public Device {
   comm::DeviceOptions options_;       // of collectives
   comm::DeviceOptions pair_options_;  // of sends and receives
   int most_transfers_ = 2;
-  std::unique_ptr<comm::PoolRegistration> registration_;
+  std::vector<std::unique_ptr<comm::PoolRegistration>> registrations_;
+  std::atomic<uint64_t> registered_{0};  // bytes of the pool
   std::unique_ptr<comm::Relay> relay_;  // null if the pool is coherent
   comm::PlanStore plans_;
   StreamOrder order_;

@@ -104,6 +104,9 @@ struct PoolSpec {
   int devices_per_path = 1;  // files: equal extents in each path
   uint64_t offset = 0;       // where the pool starts in each path, in bytes
   CoherenceMode coherence = CoherenceMode::kCoherent;
+  // If this is not 0, Create reserves only the control pages and this many
+  // bytes of each arena, and Pool::Reserve the rest. Only Shm supports this.
+  uint64_t idle_arena_bytes = 0;
   // The token by which processes recognize the pool that they attach, if they
   // must know the token before the pool is created. 0: Create chooses a random
   // token.

@@ -229,6 +229,13 @@ Status PoolFile::Reserve(uint64_t offset, uint64_t bytes) {
   return OkStatus();
 }
 
+Status PoolFile::MakeHole(uint64_t bytes) {
+  if (ftruncate(fd(), 0) != 0 ||
+      ftruncate(fd(), static_cast<off_t>(bytes)) != 0)
+    return FileError(errno, "set the size of", path_);
+  return OkStatus();
+}
+
 Status PoolFile::ShareLock() {
   // On Linux, replacing the lock is not atomic: another process may take the
   // lock in between. Therefore the creator checks its header again afterwards.

@@ -76,6 +76,9 @@ class PoolFile {
   // destructor, unless KeepSize was called.
   Status Reserve(uint64_t offset, uint64_t bytes);
   void KeepSize() { size_before_.reset(); }
+  // Replaces the contents of a file that this process created, or took over
+  // with Ownership::kAlways, by one hole of `bytes` bytes.
+  Status MakeHole(uint64_t bytes);
 
   // Replaces the exclusive lock with a shared one, so that other processes can
   // attach.

@@ -14,10 +14,8 @@
 
 namespace jax_cxl::pool {
 
-std::string DescribeLockHolder(int fd, uint64_t offset) {
-  struct stat info = {};
-  fstat(fd, &info);
-  // /proc/locks shows only the processes of this pid namespace.
+std::vector<HeldLock> HeldLocks() {
+  std::vector<HeldLock> held;
   std::ifstream locks("/proc/locks");
   for (std::string line; std::getline(locks, line);) {
     int pid = 0;
@@ -26,10 +24,18 @@ std::string DescribeLockHolder(int fd, uint64_t offset) {
     // A line is like "1: FLOCK  ADVISORY  WRITE 708 00:1a:13 0 EOF".
     if (std::sscanf(line.c_str(), "%*d: FLOCK %*s %*s %d %x:%x:%llu", &pid,
                     &line_major, &line_minor, &inode) == 4 &&
-        pid > 0 && inode == info.st_ino && line_major == major(info.st_dev) &&
-        line_minor == minor(info.st_dev))
-      return DescribeProcess(pid);
+        pid > 0)
+      held.push_back({pid, makedev(line_major, line_minor), inode});
   }
+  return held;
+}
+
+std::string DescribeLockHolder(int fd, uint64_t offset) {
+  struct stat info = {};
+  fstat(fd, &info);
+  for (const HeldLock& lock : HeldLocks())
+    if (lock.device == info.st_dev && lock.inode == info.st_ino)
+      return DescribeProcess(lock.pid);
   return DescribeKeeper(fd, offset, 0);
 }
 

@@ -1,10 +1,23 @@
 #ifndef JAX_CXL_POOL_OPEN_LOCK_HOLDER_H_
 #define JAX_CXL_POOL_OPEN_LOCK_HOLDER_H_
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace jax_cxl::pool {
+
+// A lock that a process holds on a file (flock).
+struct HeldLock {
+  pid_t pid;
+  dev_t device;
+  ino_t inode;
+};
+
+// Returns the locks of all processes in this pid namespace.
+std::vector<HeldLock> HeldLocks();
 
 // Returns a text that names the process with a lock on an open file, if this
 // kernel shows the process. Otherwise returns DescribeKeeper's text for the

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -131,6 +132,23 @@ TEST_P(RefusingFileSystemTest, FileThatIsTooSmallNamesTheSizeItNeeds) {
   grows = true;
   EXPECT_EQ(CreateCode(spec_), Code::kOk);
   EXPECT_EQ(std::filesystem::file_size(path_), 8 * kMiB);
+}
+
+// Holes could not be filled later, so no space is left out.
+TEST_P(RefusingFileSystemTest, NoSpaceIsReservedLater) {
+  PoolSpec spec = ShmSpec(UniqueName("refusing"));
+  spec.idle_arena_bytes = kPageBytes;
+  for (const bool refuses : {false, true}) {
+    refusal = refuses ? GetParam() : 0;
+    grows = true;
+    auto pool = Pool::Create(spec, 2);
+    ASSERT_TRUE(pool.ok()) << pool.status().message();
+    EXPECT_EQ((*pool)->reserved(), refuses);
+    struct stat file;
+    ASSERT_EQ(fstat((*pool)->fd(), &file), 0);
+    EXPECT_EQ(file.st_blocks * 512 == file.st_size, refuses);
+    refusal = 0;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Errors, RefusingFileSystemTest,

@@ -1,8 +1,10 @@
 #include "cc/pool/open/reserve.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -102,6 +104,8 @@ Status CannotGrow(const std::string& path, uint64_t size, uint64_t needed) {
 
 Status ReserveSpace(int fd, const std::string& path, uint64_t offset,
                     uint64_t bytes, bool restore_size) {
+  // Before `present`: another rank may reserve the same space meanwhile.
+  const std::optional<uint64_t> free = FreeBytes(fd);
   struct stat before;
   if (fstat(fd, &before) != 0) return FileError(errno, "inspect", path);
   // Check the free space first. Otherwise this process would fill /dev/shm
@@ -109,11 +113,13 @@ Status ReserveSpace(int fd, const std::string& path, uint64_t offset,
   // meanwhile.
   const uint64_t present = static_cast<uint64_t>(before.st_blocks) * 512;
   const uint64_t missing = bytes > present ? bytes - present : 0;
-  // Some file systems count too few blocks for an existing file. So the check
-  // applies only to files that grow.
-  const bool grows = static_cast<uint64_t>(before.st_size) < offset + bytes;
-  const std::optional<uint64_t> free = FreeBytes(fd);
-  if (grows && free && missing > *free) return NoSpace(path, missing, *free);
+  // Some file systems, but not tmpfs, count too few blocks for an existing
+  // file. There, the check applies only to files that grow.
+  struct statfs system = {};
+  const bool counts =
+      static_cast<uint64_t>(before.st_size) < offset + bytes ||
+      (fstatfs(fd, &system) == 0 && system.f_type == TMPFS_MAGIC);
+  if (counts && free && missing > *free) return NoSpace(path, missing, *free);
   int error = Allocate(fd, offset, bytes);
   if (IsRefusal(error)) {
     const auto size = static_cast<uint64_t>(before.st_size);
@@ -130,6 +136,10 @@ Status ReserveSpace(int fd, const std::string& path, uint64_t offset,
     return NoSpace(path, missing, FreeBytes(fd).value_or(0));
   }
   return FileError(error, "reserve space in", path);
+}
+
+bool CanFillHoles(int fd) {
+  return fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, 1) == 0;
 }
 
 }  // namespace jax_cxl::pool

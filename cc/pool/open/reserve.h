@@ -16,6 +16,9 @@ namespace jax_cxl::pool {
 Status ReserveSpace(int fd, const std::string& path, uint64_t offset,
                     uint64_t bytes, bool restore_size);
 
+// Returns true if the file system can allocate space for holes of a file.
+bool CanFillHoles(int fd);
+
 }  // namespace jax_cxl::pool
 
 #endif  // JAX_CXL_POOL_OPEN_RESERVE_H_

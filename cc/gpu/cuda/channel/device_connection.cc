@@ -128,8 +128,9 @@ void DeviceConnection::Close(Arena* arena) {
 
 // Streams compare words as numbers that wrap around. So all words must start
 // with this job's epoch. Otherwise an old word could look like a word that is
-// far ahead.
+// far ahead. Streams do not use a pool whose memory is reserved later.
 void DeviceConnection::InitializeWords() {
+  if (!pool_->reserved()) return;
   auto* control = reinterpret_cast<cuda::DeviceControl*>(
       pool_->At(place_.control, sizeof(cuda::DeviceControl)));
   for (int index = 0; index < cuda::CopyEngine::kPipelines; ++index) {
