@@ -23,7 +23,7 @@ namespace jax_cxl::nccl {
 
 // The longest message of the ranks' hosts that goes through the pool in one
 // piece. They exchange few, and an idle pool has memory for them.
-inline constexpr uint64_t kMessageBytes = 512;
+inline constexpr uint64_t kMessageBytes = 256;
 
 // Where a communicator's pool may lie.
 class PoolPlaces {

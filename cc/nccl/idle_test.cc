@@ -9,16 +9,19 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "cc/nccl/communicator.h"
+#include "cc/nccl/communicator_pool.h"
 #include "cc/nccl/group.h"
 #include "cc/nccl/interface/abi.h"
 #include "cc/nccl/interface/results.h"
@@ -99,6 +102,22 @@ Status Sum(const Ranks& ranks) {
              : Error(Code::kInternal, "wrong sum");
 }
 
+// Gathers a message of several pieces between the hosts.
+Status GatherOnHosts(const Ranks& ranks) {
+  std::vector<Status> statuses(ranks.size());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < ranks.size(); ++rank)
+    threads.emplace_back([&, rank] {
+      Job* job = ranks[rank]->job();
+      statuses[rank] =
+          job->AllGather(std::vector<std::byte>(100 * kMessageBytes)).status();
+      if (statuses[rank].ok()) statuses[rank] = job->pool()->CheckIntact();
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (const Status& status : statuses) CXL_RETURN_IF_ERROR(status);
+  return OkStatus();
+}
+
 // As vLLM makes them: world, tensor, pipeline, data and expert parallel.
 TEST(IdleTest, FiveCommunicatorsOfTwoRanks) {
   const auto status = InContainer(CLONE_NEWNS, "size=300m", [] {
@@ -148,7 +167,8 @@ TEST(IdleTest, AnotherProgramHasTakenTheMemory) {
     const Ranks used = OpenRanks(2), idle = OpenRanks(2), late = OpenRanks(2);
     CHECK_THAT(!used.empty() && !idle.empty() && !late.empty());
     CHECK_THAT(Sum(used).ok());
-    std::ofstream("/dev/shm/other") << std::string(120 * kMiB, 'x');
+    std::ofstream("/dev/shm/other") << std::string(200 * kMiB, 'x');
+    CHECK_THAT(GatherOnHosts(late).ok());  // idle, but its ranks can still talk
     for (const auto& rank : idle) {
       float value = 1;
       const Status failed = Group::OfThisThread().Add(

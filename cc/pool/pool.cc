@@ -128,7 +128,7 @@ Status Pool::ReserveIdle() {
   CXL_RETURN_IF_ERROR(reserve(0, RecorderOffset(0, world_size_)));
   for (int rank = 0; rank < world_size_; ++rank) {
     CXL_RETURN_IF_ERROR(reserve(RecorderOffset(rank, world_size_),
-                                offsetof(Recorder, calls)));
+                                offsetof(Recorder, operations)));
     CXL_RETURN_IF_ERROR(
         reserve(arena(0, rank).offset, spec_.idle_arena_bytes));
   }

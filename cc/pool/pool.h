@@ -50,9 +50,9 @@ class Pool {
   // header. For Shm, and for paths of File that do not exist, creates files of
   // mode 0600.
   //
-  // With PoolSpec::idle_arena_bytes, the rest of the arenas and the recorded
-  // calls are zeros that nobody may access before Reserve: without space, an
-  // access raises SIGBUS.
+  // With PoolSpec::idle_arena_bytes, the rest of the arenas and of the recorders
+  // are zeros that nobody may access before Reserve: without space, an access
+  // raises SIGBUS. Channels may be opened, but not used.
   //
   // Errors: kResourceExhausted (the message names how many bytes are needed and
   // how many are free), kNotFound, kPermissionDenied, kAlreadyExists (another

@@ -62,7 +62,7 @@ Status DeviceEndpoint::Open() {
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(cuda::Preload(), "loading the kernels"));
   CXL_RETURN_IF_ERROR(
       cuda::CudaStatus(cuda::PreloadFlagged(), "loading the kernels"));
-  CXL_RETURN_IF_ERROR(plans_.Open());
+  CXL_RETURN_IF_ERROR(plans_.MakeRoom());
   CXL_RETURN_IF_ERROR(copy_engine_.Open());
   CXL_RETURN_IF_ERROR(host_path_.Open());
   if (direct_ && pool_->coherence().cache() != nullptr)

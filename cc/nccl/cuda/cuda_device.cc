@@ -210,7 +210,6 @@ Status CudaDevice::Open(const std::atomic<bool>& cancel) {
     relay_ = std::make_unique<comm::Relay>(
         coherence, comm::DefaultFlushThreads(/*gpus=*/1),
         options_.flush_piece_bytes);
-  CXL_RETURN_IF_ERROR(plans_.Open());
   CXL_RETURN_IF_ERROR(order_.Open());
   std::vector<int32_t> members(job_->size());
   std::iota(members.begin(), members.end(), 0);

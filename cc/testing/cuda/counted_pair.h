@@ -48,7 +48,7 @@ class CountedPair {
       OkOrDie(cuda::CudaStatus(cuda::PreloadFlagged(), "loading"));
       OkOrDie(cuda::CudaStatus(cuda::PreloadPremultiplied(), "loading"));
       OkOrDie(cuda::CudaStatus(cuda::PreloadTransfers(), "loading"));
-      OkOrDie(plans_[rank].Open());
+      OkOrDie(plans_[rank].MakeRoom());
       channels_[rank] = std::make_unique<CountedChannel>(
           &world_.pool(rank), &world_.peers(rank), options,
           OrDie(world_.endpoint(rank).GroupOf({0, 1})), &plans_[rank],

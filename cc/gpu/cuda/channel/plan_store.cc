@@ -20,14 +20,11 @@ PlanStore::~PlanStore() {
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
-Status PlanStore::Open() {
-  CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-      cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
-      "cudaStreamCreate"));
-  return Add(kChunkBytes);
-}
-
 Status PlanStore::Add(uint64_t bytes) {
+  if (stream_ == nullptr)
+    CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+        cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
+        "cudaStreamCreate"));
   void* memory = nullptr;
   CXL_RETURN_IF_ERROR(
       cuda::CudaStatus(cudaMalloc(&memory, bytes), "cudaMalloc"));

@@ -49,10 +49,9 @@ struct StoredPlan {
 //
 // The plans lie in chunks of memory. CUDA allows an allocation to wait for all
 // kernels of the device, and these may wait for kernels that this thread is
-// about to enqueue, for another GPU or for another rank on the same GPU. So the
-// first chunk is allocated at the start, and MakeRoom allocates the next one
-// before a group of calls begins. Nothing else waits for kernels: a plan is
-// copied on a stream of its own.
+// about to enqueue, for another GPU or for another rank on the same GPU. So
+// MakeRoom allocates a chunk before a group of calls begins. Nothing else waits
+// for kernels: a plan is copied on a stream of its own.
 //
 // Not thread-safe.
 class PlanStore {
@@ -65,12 +64,9 @@ class PlanStore {
   // The plans of 7 GiB of data in slots of 1 MiB fit into a chunk.
   static constexpr uint64_t kChunkBytes = uint64_t{4} << 20;
 
-  // Allocates the first chunk, on the current device.
-  Status Open();
-
-  // Returns true if little room is left. Then call MakeRoom, which allocates a
-  // chunk on the current device, as soon as this thread has enqueued all calls
-  // for which kernels wait.
+  // Returns true if little room is left, as at the start. Then call MakeRoom,
+  // which allocates a chunk on the current device, as soon as this thread has
+  // enqueued all calls for which kernels wait.
   bool lacks_room() const { return left_ < kRoomBytes; }
   Status MakeRoom() { return Add(kChunkBytes); }
 

@@ -40,7 +40,7 @@ void ExpectMark(const cuda::DeviceStep* steps, uint64_t count, uint8_t mark) {
 // The plans fill several chunks, and one plan is larger than a chunk.
 TEST_F(PlanStoreTest, PlansNeverMove) {
   PlanStore store;
-  OkOrDie(store.Open());
+  OkOrDie(store.MakeRoom());
   const uint64_t steps = PlanStore::kChunkBytes / sizeof(cuda::DeviceStep) / 5;
   std::vector<const StoredPlan*> plans;
   for (int n = 0; n < 20; ++n) {
