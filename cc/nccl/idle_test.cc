@@ -40,12 +40,12 @@ using Ranks = std::vector<std::unique_ptr<Communicator>>;
 constexpr int kFloats = 7;
 constexpr uint64_t kLeastOfTwo = 2 * kLeastRankBytes;
 
-#define CHECK_THAT(condition)                      \
-  do {                                             \
-    if (!(condition)) {                            \
+#define CHECK_THAT(condition)                        \
+  do {                                               \
+    if (!(condition)) {                              \
       std::printf("%d: %s\n", __LINE__, #condition); \
-      return false;                                \
-    }                                              \
+      return false;                                  \
+    }                                                \
   } while (false)
 
 // Makes the ranks of a communicator in this process. Returns nothing if they
@@ -56,11 +56,10 @@ Ranks OpenRanks(int size) {
   Group group;
   group.Start();
   for (int rank = 0; rank < size; ++rank) {
-    Communicator* raw =
-        ranks
-            .emplace_back(std::make_unique<Communicator>(token, rank, size, 0,
-                                                         true, MakeModel))
-            .get();
+    Communicator* raw = ranks
+                            .emplace_back(std::make_unique<Communicator>(
+                                token, rank, size, 0, true, MakeModel))
+                            .get();
     static_cast<void>(group.AddOpening([raw]() -> Status {
       Settings settings;
       settings.hosts = Hosts::kAll;
@@ -172,8 +171,8 @@ TEST(IdleTest, AnotherProgramHasTakenTheMemory) {
     for (const auto& rank : idle) {
       float value = 1;
       const Status failed = Group::OfThisThread().Add(
-          rank.get(), {Verb::kAllReduce, &value, &value, 1, kFloats, kSum, 0,
-                       nullptr});
+          rank.get(),
+          {Verb::kAllReduce, &value, &value, 1, kFloats, kSum, 0, nullptr});
       std::printf("%s\n", failed.message().c_str());
       CHECK_THAT(ResultOf(failed) == kSystemError);
       CHECK_THAT(failed.message().find("docker run --shm-size") !=

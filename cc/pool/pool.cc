@@ -129,8 +129,7 @@ Status Pool::ReserveIdle() {
   for (int rank = 0; rank < world_size_; ++rank) {
     CXL_RETURN_IF_ERROR(reserve(RecorderOffset(rank, world_size_),
                                 offsetof(Recorder, operations)));
-    CXL_RETURN_IF_ERROR(
-        reserve(arena(0, rank).offset, spec_.idle_arena_bytes));
+    CXL_RETURN_IF_ERROR(reserve(arena(0, rank).offset, spec_.idle_arena_bytes));
   }
   return OkStatus();
 }

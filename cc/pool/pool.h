@@ -50,9 +50,9 @@ class Pool {
   // header. For Shm, and for paths of File that do not exist, creates files of
   // mode 0600.
   //
-  // With PoolSpec::idle_arena_bytes, the rest of the arenas and of the recorders
-  // are zeros that nobody may access before Reserve: without space, an access
-  // raises SIGBUS. Channels may be opened, but not used.
+  // With PoolSpec::idle_arena_bytes, the rest of the arenas and of the
+  // recorders are zeros that nobody may access before Reserve: without space,
+  // an access raises SIGBUS. Channels may be opened, but not used.
   //
   // Errors: kResourceExhausted (the message names how many bytes are needed and
   // how many are free), kNotFound, kPermissionDenied, kAlreadyExists (another
@@ -81,7 +81,8 @@ class Pool {
   void KeepNames();
 
   // Reserves the space that Create has left out. Every process of the job calls
-  // it before it accesses that space, and waits for no other. Fails with kResourceExhausted. Idempotent.
+  // it before it accesses that space, and waits for no other. Fails with
+  // kResourceExhausted. Idempotent.
   Status Reserve();
   // Returns true if this process knows that all space is reserved.
   bool reserved() const { return reserved_; }

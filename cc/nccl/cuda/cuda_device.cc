@@ -136,9 +136,9 @@ Status CudaDevice::Agree() {
   mine.gpu_writes_memory = options_.gpu_writes_memory;
   // Registered memory is memory that is taken. So if the pool takes it later,
   // only find out whether this GPU can use the pool at all.
-  Status problem =
-      Register(job_->pool()->reserved() ? job_->pool()->total_bytes()
-                                        : pool::RecorderOffset(0, job_->size()));
+  Status problem = Register(job_->pool()->reserved()
+                                ? job_->pool()->total_bytes()
+                                : pool::RecorderOffset(0, job_->size()));
   if (problem.ok()) problem = Describe(ordinal_, &mine);
   if (problem.ok()) problem = CudaStatus(cuda::Preload(), "loading kernels");
   if (problem.ok())

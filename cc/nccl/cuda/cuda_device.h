@@ -68,7 +68,7 @@ class CudaDevice : public Device {
   int most_transfers_ = 2;
   std::vector<std::unique_ptr<comm::PoolRegistration>> registrations_;
   std::atomic<uint64_t> registered_{0};  // bytes of the pool
-  std::unique_ptr<comm::Relay> relay_;  // null if the pool is coherent
+  std::unique_ptr<comm::Relay> relay_;   // null if the pool is coherent
   comm::PlanStore plans_;
   StreamOrder order_;
   std::unique_ptr<comm::CountedChannel> channel_;

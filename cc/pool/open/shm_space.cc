@@ -45,8 +45,8 @@ uint64_t PromisedBytes() {
                .filename()
                .native()
                .starts_with(kShmPrefix) ||
-          stat(link.c_str(), &file) != 0 ||
-          file.st_dev != directory.st_dev || !seen.insert(file.st_ino).second)
+          stat(link.c_str(), &file) != 0 || file.st_dev != directory.st_dev ||
+          !seen.insert(file.st_ino).second)
         continue;
       const uint64_t taken = static_cast<uint64_t>(file.st_blocks) * 512;
       const auto size = static_cast<uint64_t>(file.st_size);
