@@ -2,11 +2,9 @@
 
 import collections
 import logging
-from collections.abc import Sequence
 
 from jax_cxl._takeover.hlo.module import Computation, Instruction, Module
-from jax_cxl._takeover.schedule import costs, graph, memory, order, usage
-from jax_cxl._takeover.schedule.model import Clock
+from jax_cxl._takeover.schedule import costs, graph, memory, order
 
 # Instructions that prepare the operand of a collective.
 _THROUGH = {"fusion", "convert", "copy", "transpose", "bitcast", "slice", "get-tuple-element"}
@@ -20,9 +18,8 @@ class Early:
         self._module = module
         self._found: dict[int, list[graph.Collective]] = collections.defaultdict(list)
         self._estimates = costs.Costs(module)
-        # For each computation, by its id: the most bytes that it uses, first in XLA's order, and
-        # then in the new order.
-        self._peaks: dict[int, tuple[int, int]] = {}
+        # For each computation, by its id: how many bytes more it may use than in XLA's order.
+        self._grown: dict[int, int] = {}
 
     def add(self, computation: Computation, start: Instruction, opcode: str, ranks: int) -> None:
         """Notes a collective."""
@@ -58,7 +55,7 @@ class Early:
 
     def _arrange(self, number: int, limit: int) -> None:
         """Moves the starts in the computations that a computation calls, then its own starts."""
-        if number in self._peaks:
+        if number in self._grown:
             return
         computation = self._module.computation(number)
         for instruction in computation.instructions():
@@ -68,26 +65,18 @@ class Early:
         sequence = self._module.sequence(computation)
         starting = self._found.get(number, [])
         found = graph.Graph(
-            self._module, computation, sequence, starting, self._estimates, self._peaks
+            self._module, computation, sequence, starting, self._estimates, self._grown
         )
-        most = usage.most_by_xla(found.nodes, found.pairs)
-        after = order.early(found.nodes, found.pairs, limit) if found.pairs else None
-        positions: Sequence[int] = range(len(sequence))
-        if after is not None:
-            self._tell(computation, found, after)
-            positions = after.positions
-            self._module.reorder(computation, [sequence[p] for p in positions])
-        now = int(usage.used(found.nodes, found.pairs, positions).max(initial=0))
-        self._peaks[number] = most, now
-
-    def _tell(self, computation: Computation, found: graph.Graph, after: Clock) -> None:
-        """Logs the times that the model expects."""
         nodes, pairs = found.nodes, found.pairs
+        self._grown[number] = max((node.grown for node in nodes), default=0)
+        if not pairs or (earlier := order.early(nodes, pairs, limit)) is None:
+            return
+        after, self._grown[number] = earlier
+        self._module.reorder(computation, [sequence[p] for p in after.positions])
         before = order.simulate(nodes, pairs, range(len(nodes)))
-        mib = [usage.used(nodes, pairs, o.positions).max() >> 20 for o in (before, after)]
         _log.info(
-            "%s, up to %s: %d collectives start early. Estimated: %.1f ms and %d MiB; as XLA has"
-            " them start, %.1f ms and %d MiB.",
-            *(self._module.name, computation.root.name, len(pairs)),
-            *(after.seconds * 1e3, mib[1], before.seconds * 1e3, mib[0]),
+            "%s, up to %s: %d collectives start early, with at most %d MiB more memory. Estimated:"
+            " %.1f ms; as XLA has them start, %.1f ms.",
+            *(self._module.name, computation.root.name, len(pairs), self._grown[number] >> 20),
+            *(after.seconds * 1e3, before.seconds * 1e3),
         )

@@ -37,7 +37,7 @@ from jax_cxl._job import setting
 from jax_cxl._takeover import find, hook, match
 from jax_cxl._takeover.early import Early
 from jax_cxl._takeover.hlo.module import Computation, Instruction, Module
-from jax_cxl._takeover.schedule import costs, graph, order, usage
+from jax_cxl._takeover.schedule import costs, graph, order
 from jax_cxl._takeover.world import World
 from lab.fuzz.early import absent_gpus
 
@@ -113,11 +113,9 @@ def estimate(data: bytes) -> dict[str, float]:
     found = graph.Graph(module, computation, sequence, collectives, early._estimates, {})
     positions = range(len(sequence))
     clock = order.simulate(found.nodes, found.pairs, positions)
-    bytes_used = usage.used(found.nodes, found.pairs, positions).max()
     return {
         "ms": round(clock.seconds * 1e3, 2),
         "waits_ms": round(clock.waits * 1e3, 2),
-        "mib": int(bytes_used) >> 20,
     }
 
 

@@ -178,8 +178,8 @@ def reordered(text):
         if start.opcode == "all-reduce-start":
             Early.bypass_barriers(entry, start)
             found.append(graph.Collective(start.id, entry.done_of(start).id, "all-reduce", 2))
-    read = graph.Graph(module, entry, sequence, found, costs.Costs(module))
-    positions = order.arrange(read.nodes, read.pairs, 1 << 30).positions
+    read = graph.Graph(module, entry, sequence, found, costs.Costs(module), {})
+    positions = order.arrange(read.nodes, read.pairs, 1 << 30)[0].positions
     after = listed(entry, [sequence[p] for p in positions])
     names = [i[0] for i in before]
     moved = sum(

@@ -1,5 +1,6 @@
 """The order in which collectives start early: random graphs, and estimated times."""
 
+import dataclasses
 import random
 
 import numpy as np
@@ -7,7 +8,6 @@ from absl.testing import absltest, parameterized
 
 from jax_cxl._takeover.schedule import order
 from jax_cxl._takeover.schedule.model import Node, Pair
-from jax_cxl._takeover.schedule.usage import most_by_xla, used
 
 MIB = 1 << 20
 
@@ -23,10 +23,23 @@ def violations(nodes, positions):
     ]
 
 
+def in_use(nodes, positions):
+    """Returns the bytes in use at each place of an order: results, until their last readers."""
+    last = {}
+    for place, position in enumerate(positions):
+        last |= dict.fromkeys((position, *nodes[position].reads), place)
+    change = np.zeros(len(nodes) + 1, np.int64)
+    for place, position in enumerate(positions):
+        change[place] += nodes[position].size
+        change[last[position] + 1] -= nodes[position].size
+    return np.cumsum(change)[:-1]
+
+
 def random_graph(seed, count=80):
     """Returns random instructions in a valid order, and random collectives among them."""
     draw = random.Random(seed)
     nodes, pairs, started = [], [], []
+    owners = []  # For each instruction, those whose memory its result has.
     while len(nodes) < count:
         here = len(nodes)
         before = {draw.randrange(here) for _ in range(draw.randint(0, 3)) if here}
@@ -36,24 +49,32 @@ def random_graph(seed, count=80):
             operand = draw.choice(sorted(before) or [0])
             if operand in {start for start, _ in started}:
                 continue
-            nodes.append(Node((operand,), size=draw.choice((1, 8)) * MIB))
-            started.append((here, nodes[operand].size))
+            reads = owners[operand]
+            nodes.append(Node((operand,), size=draw.choice((1, 8)) * MIB, reads=tuple(reads)))
+            started.append((here, reads))
+            owners.append({here})
         elif kind < 0.45 and started:
-            start, held = started.pop(draw.randrange(len(started)))
-            nodes.append(Node((start, *before), view=True))
+            start, reads = started.pop(draw.randrange(len(started)))
+            nodes.append(Node((start, *before), view=True, reads=(start, *reads)))
             seconds = draw.uniform(1e-5, 2e-3)
-            pairs.append(Pair(start, here, seconds, held, movable=draw.random() < 0.8))
+            pairs.append(Pair(start, here, seconds, movable=draw.random() < 0.8))
+            owners.append({start})
         else:
             view = draw.random() < 0.2 and bool(before)
             size = 0 if view else draw.randrange(3) * MIB
             movable = not view and draw.random() < 0.6
             late = movable and draw.random() < 0.3
             seconds = 0.0 if view else draw.uniform(0, 1e-3)
-            nodes.append(Node(tuple(sorted(before)), seconds, size, movable, view, late))
-    for start, held in started:
-        nodes.append(Node((start,), view=True))
-        pairs.append(Pair(start, len(nodes) - 1, 1e-3, held))
-    nodes.append(Node(tuple(range(len(nodes) - 5, len(nodes)))))
+            below = set().union(*(owners[b] for b in before))
+            reads = () if view else tuple(below)
+            nodes.append(Node(tuple(sorted(before)), seconds, size, movable, view, late, reads))
+            owners.append(below if view else {here})
+    for start, reads in started:
+        nodes.append(Node((start,), view=True, reads=(start, *reads)))
+        pairs.append(Pair(start, len(nodes) - 1, 1e-3))
+        owners.append({start})
+    last = range(len(nodes) - 5, len(nodes))
+    nodes.append(Node(tuple(last), reads=tuple(set().union(*(owners[i] for i in last)))))
     return nodes, pairs
 
 
@@ -69,15 +90,9 @@ class PlacedTest(absltest.TestCase):
             Node((1, 5)),
         ]
         for movable in (False, True):
-            pairs = [Pair(2, 3, 1e-4, MIB, movable=movable), Pair(4, 5, 1e-4, MIB)]
-            found = order.arrange(nodes, pairs, 100 * MIB).positions
+            pairs = [Pair(2, 3, 1e-4, movable=movable), Pair(4, 5, 1e-4)]
+            found = order.arrange(nodes, pairs, 100 * MIB)[0].positions
             self.assertEqual(found.index(2) < found.index(1), movable, found)
-
-    def test_bytes(self):
-        nodes = [Node(size=4), Node((0,), size=8), Node((1,), size=16, inside=100, grown=60)]
-        self.assertEqual(most_by_xla(nodes[:2], []), 12)
-        self.assertEqual(most_by_xla(nodes, []), 8 + 16 + 100 - 60)
-        self.assertEqual(used(nodes, [], range(3)).tolist(), [4, 12, 124])
 
 
 class RandomTest(parameterized.TestCase):
@@ -86,10 +101,10 @@ class RandomTest(parameterized.TestCase):
         nodes, pairs = random_graph(seed)
         self.assertEmpty(violations(nodes, range(len(nodes))))
         for limit in (0, 4 * MIB, 1 << 40):
-            found = order.arrange(nodes, pairs, limit)
+            found, _ = order.arrange(nodes, pairs, limit)
             self.assertCountEqual(found.positions, range(len(nodes)))
             self.assertEmpty(violations(nodes, found.positions))
-            self.assertEqual(found.positions, order.arrange(nodes, pairs, limit).positions)
+            self.assertEqual(found.positions, order.arrange(nodes, pairs, limit)[0].positions)
             # Instructions that must not move keep their order.
             ends = {i for pair in pairs for i in (pair.start, pair.done)}
             stay = [
@@ -103,17 +118,31 @@ class RandomTest(parameterized.TestCase):
     def test_memory(self, seed):
         nodes, pairs = random_graph(seed)
         before = order.simulate(nodes, pairs, range(len(nodes)))
-        most = used(nodes, pairs, range(len(nodes))).max()
+        most = in_use(nodes, range(len(nodes))).max()
         for limit in (0, 4 * MIB, 1 << 40):
-            found = order.early(nodes, pairs, limit)
-            if found is not None:
+            found, added = order.arrange(nodes, pairs, limit)
+            self.assertLessEqual(in_use(nodes, found.positions).max(), most + added)
+            if (earlier := order.early(nodes, pairs, limit)) is not None:
+                found, added = earlier
                 self.assertLess(found.seconds, before.seconds)
-                self.assertLessEqual(used(nodes, pairs, found.positions).max(), most + limit)
+                self.assertLessEqual(in_use(nodes, found.positions).max(), most + added)
+                self.assertLessEqual(added, limit)
+
+    def test_operands_and_delays_count(self):
+        """Without them, an order may take more bytes than it says."""
+        wrong = 0
+        for seed in range(60):
+            nodes, pairs = random_graph(seed)
+            blind = [dataclasses.replace(node, reads=()) for node in nodes]
+            found, added = order.arrange(blind, pairs, 4 * MIB)
+            most = in_use(nodes, range(len(nodes))).max()
+            wrong += in_use(nodes, found.positions).max() > most + added
+        self.assertGreater(wrong, 0)
 
     def test_a_start_before_its_operand_is_found(self):
         for seed in range(20):
             nodes, pairs = random_graph(seed)
-            positions = order.arrange(nodes, pairs, MIB).positions
+            positions = order.arrange(nodes, pairs, MIB)[0].positions
             start = pairs[0].start
             positions.remove(start)
             positions.insert(positions.index(nodes[start].before[0]), start)
@@ -125,7 +154,7 @@ class RandomTest(parameterized.TestCase):
             nodes, pairs = random_graph(seed)
             starts = {pair.start for pair in pairs}
             free = [Node(size=node.size) if i in starts else node for i, node in enumerate(nodes)]
-            wrong += bool(violations(nodes, order.arrange(free, pairs, 1 << 40).positions))
+            wrong += bool(violations(nodes, order.arrange(free, pairs, 1 << 40)[0].positions))
         self.assertGreater(wrong, 10)
 
 
@@ -156,7 +185,8 @@ class TimeTest(absltest.TestCase):
         nodes, pairs = layers(8, prefetched=False)
         before = order.simulate(nodes, pairs, range(len(nodes)))
         self.assertAlmostEqual(before.seconds, 8 * 2.1e-3)
-        after = order.early(nodes, pairs, 10 * MIB)
+        after, added = order.early(nodes, pairs, 10 * MIB)
+        self.assertEqual(added, 10 * MIB)
         self.assertAlmostEqual(after.seconds, 1e-3 + 8 * 1.1e-3)
         self.assertAlmostEqual(after.waits, 1e-3)
 
@@ -176,7 +206,7 @@ class TimeTest(absltest.TestCase):
         nodes += [Node((1,), view=True), Node((4, 5), 1e-3)]
         pairs = [Pair(1, 5, 1e-3), Pair(2, 3, 1e-3)]
         self.assertAlmostEqual(order.simulate(nodes, pairs, range(7)).seconds, 4e-3)
-        self.assertAlmostEqual(order.early(nodes, pairs, 0).seconds, 3e-3)
+        self.assertAlmostEqual(order.early(nodes, pairs, 0)[0].seconds, 3e-3)
 
     def test_a_light_instruction_does_not_make_others_wait(self):
         # A light instruction, such as the norm of a sum, waits for the collective. Only the last
@@ -185,12 +215,7 @@ class TimeTest(absltest.TestCase):
         nodes += [Node((2,), 1e-6, deferrable=True), Node((0,), 3e-3), Node((3, 4), 1e-6)]
         pairs = [Pair(1, 2, 1e-3)]
         self.assertAlmostEqual(order.simulate(nodes, pairs, range(6)).seconds, 4.002e-3)
-        self.assertAlmostEqual(order.early(nodes, pairs, 0).seconds, 3.002e-3)
-
-    def test_memory_of_an_operand_lasts_until_the_done(self):
-        nodes = [Node(size=5), Node((0,), size=7), Node(size=1), Node((1,), view=True), Node((3,))]
-        found = used(nodes, [Pair(1, 3, 1e-3)], range(5))
-        np.testing.assert_array_equal(found, [5, 12, 13, 12, 7])
+        self.assertAlmostEqual(order.early(nodes, pairs, 0)[0].seconds, 3.002e-3)
 
 
 if __name__ == "__main__":

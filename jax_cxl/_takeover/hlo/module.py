@@ -65,11 +65,6 @@ class Instruction:
         """The shapes of its result: of all parts, if it is a tuple."""
         return shapes.decode(Message(self.proto.blob(self.SHAPE)))
 
-    @functools.cached_property
-    def leaves(self) -> list[list[Shape]]:
-        """The shapes of all arrays in each part of its result."""
-        return shapes.leaves(Message(self.proto.blob(self.SHAPE)))
-
     @property
     def is_tuple(self) -> bool:
         """Whether its result is a tuple."""
@@ -217,12 +212,6 @@ class Module:
         """The serialized files, functions, locations and frames of the module's source."""
         proto = Message(self._proto.blob(_STACK_FRAMES))
         return [proto.blobs(number) for number in (1, 2, 3, 4)]
-
-    @property
-    def donated(self) -> list[tuple[int, ...]]:
-        """Which parts of the module's result use the memory of arguments."""
-        entries = Message(self._proto.blob(_ALIASES)).messages(1)
-        return [tuple(entry.integers(1)) for entry in entries]
 
     def forget_donations(self, arguments: set[int]) -> None:
         """Gives other memory to the results that would reuse the memory of these arguments."""

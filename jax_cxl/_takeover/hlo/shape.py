@@ -98,14 +98,6 @@ def decode(proto: Message) -> list[Shape]:
     return [_array(proto)]
 
 
-def leaves(proto: Message) -> list[list[Shape]]:
-    """Returns the arrays in each element of a tuple, including arrays in nested tuples."""
-    if proto.get(ELEMENT_TYPE) != TUPLE:
-        return [[_array(proto)]]
-    elements = map(leaves, proto.messages(_TUPLE_SHAPES))
-    return [[array for part in element for array in part] for element in elements]
-
-
 def tuple_of(shapes: "list[Shape]") -> Message:
     """Returns the ShapeProto of a tuple of arrays."""
     out = Message().set(ELEMENT_TYPE, TUPLE)

@@ -7,7 +7,6 @@ from jax_cxl._takeover.hlo.module import Computation, Instruction, Module
 from jax_cxl._takeover.schedule import costs
 from jax_cxl._takeover.schedule.memory import VIEWS, Memory
 from jax_cxl._takeover.schedule.model import Node, Pair
-from jax_cxl._takeover.schedule.sizes import Sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,18 +29,17 @@ class Graph:
         sequence: Sequence[int],
         collectives: Sequence[Collective],
         estimates: costs.Costs,
-        peaks: Mapping[int, tuple[int, int]] | None = None,
+        grown: Mapping[int, int],
     ) -> None:
         """Reads a computation.
 
-        `peaks` has, for each called computation, the most bytes that it uses: in XLA's order, and
-        in its present order.
+        `grown` tells by how many bytes called computations exceed what they use in XLA's order.
         """
         self._memory = Memory(
             module, computation, sequence, {n for c in collectives for n in (c.start, c.done)}
         )
         self._instructions, self._estimates = self._memory.instructions, estimates
-        self._peaks = peaks or {}
+        self._grown = grown
         position = self._memory.position
         self._before: list[list[int]] = []
         # Instructions that must stay: the root, and both ends of a control dependency.
@@ -58,49 +56,45 @@ class Graph:
         self._deferrable = self._find_deferrable()
         for pair in self.pairs:
             self._stay_readable(pair)
-        # The starts and dones of the collectives.
-        self._bounds = {i for pair in self.pairs for i in (pair.start, pair.done)}
-        self._dones = {pair.done: pair.start for pair in self.pairs}
-        self._sizes = Sizes(self._memory, self._dones)
+        self._done_of = {pair.start: pair.done for pair in self.pairs}
+        self._start_of = {pair.done: pair.start for pair in self.pairs}
         self.nodes = [self._node(i) for i in range(len(sequence))]
 
     def _pair(self, start: int, done: int, collective: Collective) -> Pair:
-        operands = self._memory.operands[start]
-        given = [sum(map(costs.size, self._instructions[i].shapes)) for i in operands]
+        given = [self._bytes(operand) for operand in self._memory.operands[start]]
         made = [costs.size(shape) for shape in self._instructions[done].shapes]
         seconds = costs.collective(collective.opcode, given, made, collective.ranks)
         kept = done in self._memory.joined or not self._kept.isdisjoint((start, done))
-        return Pair(start, done, seconds, sum(given), movable=not kept)
+        return Pair(start, done, seconds, movable=not kept)
 
     def _node(self, i: int) -> Node:
-        before, parts = tuple(self._before[i]), self._sizes.parts[i]
-        reads = tuple(self._memory.operands[i])
-        if i in self._bounds:
-            # The memory of the result is in use from the start on, and the done only names it.
-            is_done = i in self._dones
-            return Node(before, size=sum(parts), view=is_done, parts=parts, reads=reads)
-        instruction, memory = self._instructions[i], self._memory
-        # The bytes used by the computations that the instruction calls, in XLA's order and in the
-        # new one.
-        inside = after = 0
-        if instruction.opcode in costs.CALLERS:
-            called = instruction.proto.integers(Instruction.CALLED)
-            peaks = [self._peaks.get(number, (0, 0)) for number in called]
-            inside, after = (max(each) for each in zip(*peaks, strict=True))
+        before, memory, instruction = tuple(self._before[i]), self._memory, self._instructions[i]
+        # The memory of a collective's result is in use from the start on, and the done only names
+        # it. What the start reads stays in use until the done.
+        if i in self._done_of:
+            return Node(before, size=self._bytes(self._done_of[i]), reads=self._reads(i))
+        if i in self._start_of:
+            start = self._start_of[i]
+            return Node(before, view=True, reads=(start, *self._reads(start)))
+        given, view = instruction.opcode in ("parameter", "constant"), self._is_view(i)
         free = i not in self._kept and i not in memory.joined
+        called = instruction.proto.integers(Instruction.CALLED)
         return Node(
             before,
             self._estimates.seconds(memory.computation, instruction),
-            sum(parts),
-            instruction.opcode in ("parameter", "constant") or (free and memory.is_pure(i)),
-            self._is_view(i),
+            0 if given or instruction.opcode in VIEWS else self._bytes(i),
+            given or (free and memory.is_pure(i)),
+            view,
             i in self._deferrable,
-            parts,
-            self._sizes.named(i) if instruction.opcode in VIEWS else self._sizes.shared(i),
-            after,
-            after - inside,
-            reads,
+            () if view else self._reads(i),
+            max((self._grown.get(number, 0) for number in called), default=0),
         )
+
+    def _bytes(self, i: int) -> int:
+        return sum(map(costs.size, self._instructions[i].shapes))
+
+    def _reads(self, i: int) -> tuple[int, ...]:
+        return tuple(self._start_of.get(owner, owner) for owner in self._memory.read(i))
 
     def _is_view(self, i: int) -> bool:
         return self._instructions[i].opcode in VIEWS and i not in self._kept

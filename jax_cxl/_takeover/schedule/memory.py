@@ -24,14 +24,6 @@ _INSIDE = (*_IN_PLACE, b"fusion")
 VIEWS = ("bitcast", "get-tuple-element", "tuple", "opt-barrier")
 
 
-def tuple_of(computation: Computation, instruction: Instruction) -> Instruction:
-    """Returns the instruction that made the tuple of a get-tuple-element. Skips barriers."""
-    whole = computation.instruction(instruction.operands[0])
-    while whole.opcode == "opt-barrier":
-        whole = computation.instruction(whole.operands[0])
-    return whole
-
-
 def source(computation: Computation, number: int) -> Instruction:
     """Follows get-tuple-elements from an instruction to the instruction that computed the array.
 
@@ -39,7 +31,9 @@ def source(computation: Computation, number: int) -> Instruction:
     """
     instruction = computation.instruction(number)
     while instruction.opcode == "get-tuple-element":
-        whole = tuple_of(computation, instruction)
+        whole = computation.instruction(instruction.operands[0])
+        while whole.opcode == "opt-barrier":
+            whole = computation.instruction(whole.operands[0])
         if whole.opcode != "tuple":
             break
         part = whole.operands[instruction.proto.get(Instruction.TUPLE_INDEX)]

@@ -23,13 +23,8 @@ class Node:
         nothing.
       view: whether it only names memory. It may be anywhere before its users.
       deferrable: whether it may run later.
-      parts: bytes of each part of its result, if that is a tuple.
-      names: for a view, the instructions whose results it names, each with a part (None for all
-        parts); by default all of `reads`. For another instruction, the instructions whose memory
-        holds its result.
-      inside: bytes used by the computations that it calls, while they run.
-      grown: by how many bytes `inside` exceeds what these computations use in XLA's order.
-      reads: the instructions in `before` whose results it reads or names, None for all of them.
+      reads: the instructions whose results it reads.
+      grown: by how many bytes the computations that it calls exceed what they use in XLA's order.
     """
 
     before: tuple[int, ...] = ()
@@ -38,24 +33,17 @@ class Node:
     movable: bool = False
     view: bool = False
     deferrable: bool = False
-    parts: tuple[int, ...] = ()
-    names: tuple[tuple[int, int | None], ...] = ()
-    inside: int = 0
+    reads: tuple[int, ...] = ()
     grown: int = 0
-    reads: tuple[int, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A collective, from its start to the instruction that waits for it.
-
-    `held` are the bytes of operands that stay in memory until `done`.
-    """
+    """A collective, from its start to the instruction that waits for it."""
 
     start: int
     done: int
     seconds: float
-    held: int = 0
     movable: bool = True
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jax_cxl._takeover.schedule.model import MARGIN, Clock, Node, Pair
-from jax_cxl._takeover.schedule.usage import Usage, most_by_xla, used
+from jax_cxl._takeover.schedule.usage import Usage
 
 # Another collective starts if the earlier ones end less than this many seconds after the end of the
 # next instruction. With this reserve, a wrong estimate does not leave the pool idle.
@@ -28,31 +28,25 @@ def simulate(nodes: Sequence[Node], pairs: Sequence[Pair], order: Sequence[int])
     return clock
 
 
-def early(nodes: Sequence[Node], pairs: Sequence[Pair], limit: int) -> Clock | None:
+def early(nodes: Sequence[Node], pairs: Sequence[Pair], limit: int) -> tuple[Clock, int] | None:
     """Returns an order that the model finds faster than XLA's, None if there is none.
 
-    `limit` tells by how many bytes the peak memory may exceed the peak in XLA's order.
+    Also returns the bytes, at most `limit`, by which the memory in use may grow.
     """
-    positions = range(len(nodes))
-    before = simulate(nodes, pairs, positions)
-    allowed = most_by_xla(nodes, pairs) + limit
-    # Deferred instructions may take memory that `arrange` does not count. If an order takes too
-    # much memory, try again with a smaller limit, which leaves room for these instructions.
-    for part in (limit, limit // 2, 0):
-        after = arrange(nodes, pairs, part)
-        if after.seconds >= before.seconds:
-            continue
-        if used(nodes, pairs, after.positions).max() <= allowed:
-            return after
+    before = simulate(nodes, pairs, range(len(nodes)))
+    # What runs later takes memory that is not known when a collective starts. If an order takes too
+    # much memory, try again with a smaller limit, which leaves room for that.
+    for part in dict.fromkeys((limit, limit * 3 // 4, limit // 2)):
+        after, added = arrange(nodes, pairs, part)
+        if after.seconds < before.seconds and added <= limit:
+            return after, added
     return None
 
 
-def arrange(nodes: Sequence[Node], pairs: Sequence[Pair], limit: int) -> Clock:
-    """Returns an order in which collectives start early.
-
-    The early starts add at most `limit` bytes to the peak memory of XLA's order.
-    """
-    return _Arrangement(nodes, pairs, limit).order()
+def arrange(nodes: Sequence[Node], pairs: Sequence[Pair], limit: int) -> tuple[Clock, int]:
+    """Returns an order whose early starts add at most `limit` bytes, and all bytes that it adds."""
+    arrangement = _Arrangement(nodes, pairs, limit)
+    return arrangement.order(), int(arrangement.usage.added.max(initial=0))
 
 
 class _Arrangement:
@@ -71,7 +65,7 @@ class _Arrangement:
             p for p, node in enumerate(nodes) if p in kept or not (node.view or p in self._bounds)
         ]
         self._clock = Clock(nodes, pairs)
-        self._usage = Usage(nodes, pairs, limit)
+        self.usage = Usage(nodes, limit)
         self._need = self._needs()
         # The most urgent collective comes first. Equally urgent ones stay in XLA's order.
         self._waiting = sorted(movable, key=lambda pair: (self._need[pair.done], pair.start))
@@ -96,7 +90,7 @@ class _Arrangement:
 
     def _run(self, position: int, now: int) -> None:
         self._clock.run(position)
-        self._usage.ended(self._clock.positions, now)
+        self.usage.ended(self._clock.positions, now)
 
     def _end(self, now: int) -> None:
         """Runs the dones of finished collectives, and the instructions deferred for them."""
@@ -116,7 +110,7 @@ class _Arrangement:
         while clock.free < clock.seconds + self._nodes[now].seconds + _LEAD:
             for pair in self._waiting:
                 moves = self._moves(pair)
-                if moves is not None and self._usage.take(moves, now):
+                if moves is not None and self.usage.take(moves, now):
                     break
             else:
                 return

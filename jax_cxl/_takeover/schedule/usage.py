@@ -1,95 +1,51 @@
-"""How many bytes a computation uses at each position of an order."""
+"""How many bytes an order of a computation uses in addition to XLA's order."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from jax_cxl._takeover.schedule.model import Node, Pair
-
-# An instruction, and a part of its result.
-_Owner = tuple[int, int]
-
-
-def most_by_xla(nodes: Sequence[Node], pairs: Sequence[Pair]) -> int:
-    """Returns the peak number of bytes in use in XLA's order, including called computations."""
-    places = used(nodes, pairs, range(len(nodes)))
-    return int((places - [node.grown for node in nodes]).max(initial=0))
-
-
-def used(nodes: Sequence[Node], pairs: Sequence[Pair], positions: Sequence[int]) -> np.ndarray:
-    """Returns the bytes in use at each place of an order."""
-    starts = {pair.done: pair.start for pair in pairs}
-    # For each instruction, the memory that its result names: (instruction, part of its result).
-    owners: dict[int, frozenset[_Owner]] = {}
-    # The places between which the memory of a part of a result is in use.
-    first: dict[_Owner, int] = {}
-    last: dict[_Owner, int] = {}
-    for place, position in enumerate(positions):
-        node = nodes[position]
-        below = frozenset().union(*(owners[b] for b in _reads(node)))
-        if position in starts:
-            # What the start reads stays in use until the done.
-            below = below.union(*(owners[b] for b in _reads(nodes[starts[position]])))
-        named = frozenset().union(*(_named(owners, name) for name in node.names))
-        if node.view and not node.names:
-            named = below
-        own = frozenset((position, part) for part in range(len(node.parts or (node.size,))))
-        first |= dict.fromkeys(own, place)
-        for owner in own | (named if node.view else below | named):
-            last[owner] = place
-        if position in starts:
-            owners[position] = owners[starts[position]]
-        else:
-            owners[position] = named if node.view else own | named
-    change = np.zeros(len(nodes) + 1, np.int64)
-    for owner, place in first.items():
-        position, part = owner
-        num_bytes = (nodes[position].parts or (nodes[position].size,))[part]
-        change[place] += num_bytes
-        change[last[owner] + 1] -= num_bytes
-    inside = np.array([nodes[position].inside for position in positions], np.int64)
-    return np.cumsum(change)[:-1] + inside
-
-
-def _reads(node: Node) -> tuple[int, ...]:
-    return node.before if node.reads is None else node.reads
-
-
-def _named(owners: dict[int, frozenset[_Owner]], name: tuple[int, int | None]) -> frozenset[_Owner]:
-    """Returns the memory of an instruction's result, or of a part of it."""
-    position, part = name
-    if part is None:
-        return owners[position]
-    return frozenset(o for o in owners[position] if o[0] != position or o[1] == part)
+from jax_cxl._takeover.schedule.model import Node
 
 
 class Usage:
-    """Bytes in use at each place of XLA's order, while another order is built."""
+    """The bytes that an order adds at each place of XLA's order, while the order is built.
 
-    def __init__(self, nodes: Sequence[Node], pairs: Sequence[Pair], limit: int) -> None:
-        self._nodes = nodes
-        self._pairs = {pair.done: pair for pair in pairs}
+    It counts no memory that becomes free earlier than in XLA's order, so the program's memory grows
+    by no more than `added`.
+    """
+
+    def __init__(self, nodes: Sequence[Node], limit: int) -> None:
+        self._nodes, self._limit = nodes, limit
         self._seen = 0
-        self._used = used(nodes, pairs, range(len(nodes)))
-        self._allowed = most_by_xla(nodes, pairs) + limit
+        # Result -> the place until which it is in use.
+        self._until = {read: i for i, node in enumerate(nodes) for read in node.reads}
+        self.added = np.array([node.grown for node in nodes], np.int64)
 
     def take(self, moves: Sequence[int], now: int) -> bool:
         """Adds the results of instructions that run earlier than in XLA's order.
 
         Returns False, and adds nothing, if there is no room.
         """
-        more = np.zeros_like(self._used)
-        for part in moves:
-            more[now:part] += self._nodes[part].size  # adds nothing if XLA's order has it earlier
-        if more.any() and (self._used + more)[more > 0].max() > self._allowed:
+        earlier = [
+            (part, size) for part in moves if part > now and (size := self._nodes[part].size)
+        ]
+        if not earlier:
+            return True
+        if self.added[now] + sum(size for _, size in earlier) > self._limit:
             return False
-        self._used += more
+        more = np.zeros(max(earlier)[0] - now, np.int64)
+        for part, size in earlier:
+            more[: part - now] += size
+        added = self.added[now : now + len(more)]
+        if (added + more).max() > self._limit:
+            return False
+        added += more
         return True
 
     def ended(self, order: Sequence[int], now: int) -> None:
-        """Adds the operands of collectives that ended later than in XLA's order, for the delay."""
+        """Adds the results that are read later than in XLA's order, for the delay."""
         for position in order[self._seen :]:
-            pair = self._pairs.get(position)
-            if pair is not None and now > position:
-                self._used[position:now] += pair.held
+            for read in self._nodes[position].reads:
+                self.added[self._until[read] : now] += self._nodes[read].size
+                self._until[read] = max(self._until[read], now)
         self._seen = len(order)
