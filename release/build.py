@@ -194,8 +194,9 @@ def nccl_wheel(library: bytes, folder: pathlib.Path) -> pathlib.Path:
     """
     name, tag = "jax_cxl_nccl", "py3-none-linux_x86_64"
     digest = hashlib.sha256(library).hexdigest()
+    package = _ROOT / "jax_cxl/_nccl"
     files = {
-        **{f"{name}/{f.name}": f.read_bytes() for f in (_ROOT / "jax_cxl/_nccl").glob("*.py")},
+        **{f"{name}/{f.relative_to(package)}": f.read_bytes() for f in package.rglob("*.py")},
         f"{name}/libnccl.so.2": library,
         f"{name}/libnccl.so.2.sha256": f"{digest}  libnccl.so.2\n".encode(),
         **_metadata(

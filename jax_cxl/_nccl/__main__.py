@@ -5,17 +5,20 @@ import os
 import sys
 
 from . import library
+from .report import cli as report
 
 _DESCRIPTION = """\
 Runs a program whose collectives call NCCL, such as those of PyTorch, JAX and vLLM, through
 pools in /dev/shm. The program does not change, and this process becomes it.
 
     python -m jax_cxl_nccl run train.py
-    python -m jax_cxl_nccl run torchrun --nproc-per-node=2 train.py"""
+    python -m jax_cxl_nccl run torchrun --nproc-per-node=2 train.py
+
+python -m jax_cxl_nccl report measures the GPUs of this machine."""
 
 
 def main() -> None:
-    """Runs the command. It returns only if the program cannot be started."""
+    """Runs the command. It does not return."""
     parser = argparse.ArgumentParser(
         prog="python -m jax_cxl_nccl run",
         usage="%(prog)s [--hosts HOSTS] PROGRAM ...",
@@ -26,6 +29,8 @@ def main() -> None:
     library.add_hosts_option(parser)
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     command, arguments = sys.argv[1:2], sys.argv[2:]
+    if command == ["report"]:
+        sys.exit(report.main(arguments, "python -m jax_cxl_nccl report"))
     options = parser.parse_args(arguments if command == ["run"] else ["--help"])
     if not options.program:
         parser.error("PROGRAM is missing")

@@ -1,12 +1,12 @@
-"""Calls NCCL's functions by ctypes, for programs that use them without a framework."""
+"""Calls NCCL's functions by ctypes: those that only the programs here call."""
 
 import contextlib
 import ctypes
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-IN_PROGRESS = 7
+from jax_cxl._nccl.report import nccl
+
 SUMS = {"sum": 0, "prod": 1, "max": 2, "min": 3}
 TYPES = {
     "int8": 0,
@@ -19,12 +19,6 @@ TYPES = {
     "bfloat16": 9,
 }
 _UNDEFINED = -(2**31)
-
-
-class UniqueId(ctypes.Structure):
-    """ncclUniqueId."""
-
-    _fields_ = (("internal", ctypes.c_byte * 128),)
 
 
 class Config(ctypes.Structure):
@@ -49,43 +43,15 @@ def config(*, blocking: bool) -> Config:
     return Config(ctypes.sizeof(Config), 0xCAFEBEEF, 22100, int(blocking), *rest)
 
 
-class Library:
-    """The libnccl.so.2 that the process finds. An error of NCCL is raised as RuntimeError."""
-
-    def __init__(self) -> None:
-        self._library = ctypes.CDLL("libnccl.so.2")
-        self._library.ncclGetLastError.restype = ctypes.c_char_p
-        self._library.ncclGetLastError.argtypes = (ctypes.c_void_p,)
-
-    def call(self, name: str, *arguments: Any) -> int:
-        """Calls the function `name`; returns ncclSuccess or ncclInProgress."""
-        result = int(getattr(self._library, name)(*arguments))
-        if result not in (0, IN_PROGRESS):
-            raise RuntimeError(f"{name} returned {result}: {self.last_error(None)}")
-        return result
-
-    def last_error(self, comm: ctypes.c_void_p | None) -> str:
-        """Returns the text of ncclGetLastError."""
-        return (self._library.ncclGetLastError(comm) or b"").decode()
-
-    def async_error(self, comm: ctypes.c_void_p) -> int:
-        """Returns the result that ncclCommGetAsyncError gives for a communicator."""
-        error = ctypes.c_int()
-        self.call("ncclCommGetAsyncError", comm, ctypes.byref(error))
-        return error.value
+class Library(nccl.Library):
+    """The libnccl.so.2 that the process finds, with more of its functions."""
 
     def wait(self, comm: ctypes.c_void_p) -> None:
         """Waits until nothing is in progress on a communicator, which may be a nonblocking one."""
-        while (error := self.async_error(comm)) == IN_PROGRESS:
+        while (error := self.async_error(comm)) == nccl.IN_PROGRESS:
             time.sleep(1e-4)
         if error:
             raise RuntimeError(f"a communicator has error {error}: {self.last_error(comm)}")
-
-    def unique_id(self) -> bytes:
-        """Returns a new unique id."""
-        unique = UniqueId()
-        self.call("ncclGetUniqueId", ctypes.byref(unique))
-        return bytes(unique)
 
     def init_rank(
         self, size: int, unique: bytes, rank: int, *, blocking: bool = True
@@ -97,7 +63,7 @@ class Library:
             "ncclCommInitRankConfig",
             ctypes.byref(comm),
             size,
-            UniqueId.from_buffer_copy(unique),
+            nccl.UniqueId.from_buffer_copy(unique),
             rank,
             ctypes.byref(chosen),
         )

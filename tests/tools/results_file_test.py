@@ -12,7 +12,9 @@ _ROOT = pathlib.Path(__file__).parents[2]
 # The most lines of all files together. To stay below the limit, a new file replaces an older file
 # about the same question.
 _MOST_LINES = 6_200
-_RESULTS = sorted((_ROOT / "benchmarks" / "results").rglob("*.json"))
+_ALL = sorted((_ROOT / "benchmarks" / "results").rglob("*.json"))
+# Users write reports, and docs/reports.md shows all of them.
+_RESULTS = [path for path in _ALL if path.parent.name != "reports"]
 
 
 class ResultsFileTest(absltest.TestCase):
@@ -53,7 +55,7 @@ class KeptFilesTest(absltest.TestCase):
         self.assertEmpty([path.name for path in _RESULTS if path.name not in text])
 
     def test_files_stay_short(self):
-        lines = {path.name: len(path.read_text().splitlines()) for path in _RESULTS}
+        lines = {path.name: len(path.read_text().splitlines()) for path in _ALL}
         self.assertLess(sum(lines.values()), _MOST_LINES, lines)
 
     def test_files_are_as_they_are_written(self):

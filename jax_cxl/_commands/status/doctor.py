@@ -261,7 +261,7 @@ def _peer_access(cuda: ctypes.CDLL) -> Iterator[Finding]:
         return
     yield note(
         f"GPU: {without} of {len(pairs)} pairs of GPUs cannot access each other's memory, so NCCL"
-        " goes through host memory: python -m jax_cxl nccl prints the environment for a faster way"
+        " goes through host memory: python -m jax_cxl nccl report measures a faster way"
     )
 
 

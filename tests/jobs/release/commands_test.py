@@ -182,13 +182,17 @@ class SplitWheelTest(absltest.TestCase):
             archive.extractall(self.folder)
         inner = self.folder / "jax_cxl_nccl"
         files = {"__init__.py", "__main__.py", "library.py", "libnccl.so.2", "libnccl.so.2.sha256"}
-        self.assertEqual({path.name for path in inner.iterdir()}, files)
+        self.assertEqual({path.name for path in inner.iterdir() if path.is_file()}, files)
         command = ["sha256sum", "--check", "libnccl.so.2.sha256"]
         subprocess.run(command, cwd=inner, check=True, capture_output=True)
         # -S: without site-packages, so nothing else is imported.
         command = [sys.executable, "-S", "-m", "jax_cxl_nccl", "run", "printenv", "LD_PRELOAD"]
         ended = subprocess.run(command, cwd=self.folder, capture_output=True, text=True)
         self.assertEqual(ended.stdout, f"{inner / 'libnccl.so.2'}\n", ended.stderr)
+        ended = subprocess.run(
+            [*command[:4], "report", "--help"], cwd=self.folder, capture_output=True, text=True
+        )
+        self.assertIn("usage: python -m jax_cxl_nccl report", ended.stdout, ended.stderr)
 
     def check_record(self, archive, info):
         lines = archive.read(f"{info}/RECORD").decode().splitlines()

@@ -1,0 +1,1 @@
+"""The command `report`: measures NCCL and this package's library on the cards of a machine."""
