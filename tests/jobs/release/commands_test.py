@@ -264,7 +264,7 @@ class DocumentsTest(absltest.TestCase):
 
     def test_issue_forms_have_what_a_form_requires(self):
         forms = sorted((_ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
-        self.assertLen(forms, 3)
+        self.assertLen(forms, 4)
         for form in (f for f in forms if f.name != "config.yml"):
             content = yaml.safe_load(form.read_text())
             self.assertContainsSubset({"name", "description", "body"}, content)
