@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_cxl._store.trees import flatten
+from jax_cxl._store.trees import flatten, leaves
 from jax_cxl._store.trees.description import Description
 from jax_cxl._tier import arrays, copying, dataflow, separation
 from jax_cxl._tier.arrays import Spec
@@ -134,7 +134,7 @@ class Plan:
         if writers not in self._described:
             own = jax.process_index()
             found = [flatten.describe(spec.name, spec.struct, writers, own) for spec in specs]
-            found.append(flatten.value(STEP))
+            found.append(leaves.Leaf(STEP))
             self._described[writers] = Description(tuple(found), writers, whole=True)
         structs: list[Any] = [spec.stored_struct for spec in specs]
         return flatten.Flat(self._described[writers], [*structs, None], [step])

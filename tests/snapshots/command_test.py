@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
-import orbax.checkpoint
 import places
 import shared_folder
 from absl.testing import absltest, parameterized
@@ -89,7 +88,7 @@ class CommandTest(parameterized.TestCase):
                     r"^snapshots: \d+ bytes until it is deleted: room for 3 versions .keep=3. and",
                 )
                 self.assertRegex(
-                    lines[2], r"^  version 6: 20.*, 1 process, 9 leaves, 1200016 bytes"
+                    lines[2], r"^  version 6: 20.*, 1 process, 7 leaves, 1200016 bytes"
                 )
                 self.assertRegex(lines[3], "^  version 5: ")
                 self.assertEqual(lines[4:], ["  area 0: empty", "  area 3: empty"])
@@ -103,7 +102,7 @@ class CommandTest(parameterized.TestCase):
             self.assertEqual(states, [("valid", 6), ("valid", 5), ("empty", None), ("empty", None)])
             newest = named["areas"][0]
             self.assertEqual(
-                (newest["processes"], newest["bytes"], newest["leaves"]), (1, 1200016, 9)
+                (newest["processes"], newest["bytes"], newest["leaves"]), (1, 1200016, 7)
             )
             self.assertBetween(newest["time"], before, time.time())
             self.assertEqual(place.contents(), contents, "list changes nothing")
@@ -270,93 +269,54 @@ class CommandTest(parameterized.TestCase):
             self.refused("in use by a job", "format", place.where, "--yes")
             del snapshots
 
-    def test_export_is_what_orbax_restores(self):
-        tree = _tree(3)
-        with places.place(tree) as place, shared_folder.folder() as folder:
-            _save(place, 2, 3)
-            checkpoint = pathlib.Path(folder, "checkpoint")
-            out = self.done("export", place.where, "--version", 3, checkpoint)
-            self.assertEqual(out, f"wrote snapshots 3 to {checkpoint}\n")
-            mesh = jax.make_mesh((4,), ("x",), (jax.sharding.AxisType.Auto,))
-            like = {
-                **tree,
-                "params": {
-                    "w": jax.ShapeDtypeStruct(
-                        (300, 1000), jnp.float32, sharding=jax.NamedSharding(mesh, jax.P("x"))
-                    )
-                },
-            }
-            with orbax.checkpoint.StandardCheckpointer() as checkpointer:
-                found = checkpointer.restore(checkpoint, like)
-            places.assert_same(self, tree, found)
-            self.refused("already exists", "export", place.where, "--version", 3, checkpoint)
-            self.refused("no valid version 4", "export", place.where, "--version", 4, f"{folder}/b")
-
-    def test_export_of_keys_and_of_what_orbax_refuses(self):
-        trees = [
-            {"key": jax.random.key(7), "keys": jax.random.split(jax.random.key(1, impl="rbg"), 3)},
-            {"good": jnp.zeros(3), "empty": jnp.zeros((0, 3)), "text": ["a"]},
-            jnp.zeros(3),
-        ]
-        with places.place(trees[0], keep=3) as place, shared_folder.folder() as folder:
+    def test_export_and_import(self):
+        tree = {
+            "layers": [{"w": jnp.arange(6, dtype=jnp.bfloat16).reshape(2, 3)}, {"w": jnp.zeros(3)}],
+            "key": jax.random.key(7),
+        }
+        with places.place(tree, keep=3) as place, shared_folder.folder() as folder:
             with place.open(keep=3) as snapshots:
-                for step, tree in enumerate(trees):
-                    snapshots.save(step, tree)
+                snapshots.save(2, tree)
                 snapshots.wait()
-                del snapshots
-            out = self.done("export", place.where, "--version", 0, f"{folder}/0")
-            self.assertIn("['key']: typed PRNG keys, written as key data", out)
-            with orbax.checkpoint.StandardCheckpointer() as checkpointer:
-                found = checkpointer.restore(f"{folder}/0")
-            for name, key in trees[0].items():
-                np.testing.assert_array_equal(found[name], jax.random.key_data(key))
-            self.refused(
-                r"\['empty'\], \['text'\]\[0\]", "export", place.where, "--version=1", f"{folder}/1"
-            )
-            self.refused("single leaf", "export", place.where, "--version=2", f"{folder}/2")
-            self.assertEqual(os.listdir(folder), ["0"])
+            file = pathlib.Path(folder, "a.safetensors")
+            out = self.done("export", place.where, "--version=2", file)
+            written = f"wrote snapshots 2 to {file}\n"
+            self.assertEqual(out, f"{written}['key']: typed PRNG keys, written as key data\n")
+            self.refused("already exists", "export", place.where, file)
+            self.refused("no valid version 4", "export", place.where, "--version=4", f"{folder}/b")
+            where = f"file:{folder}/other?size=64MiB"
+            out = self.done("import", file, where, "--name=policy", "--version=5", "--keep=3")
+            self.assertEqual(out, f"published {file} as policy 5\n")
+            # Without --keep, the store keeps its own setting.
+            self.assertIn("policy 6", self.done("import", file, where, "--name=policy"))
+            again = ("import", file, where, "--name=policy", "--keep=2")
+            self.refused("made with keep=3", *again)
+            found = jax_cxl.Store(where).read("policy").tree
+        self.assertEqual({*found}, {"layers.0.w", "layers.1.w", "key"})
+        for number, layer in enumerate(tree["layers"]):
+            w = found[f"layers.{number}.w"]
+            self.assertEqual(w.dtype, layer["w"].dtype)
+            np.testing.assert_array_equal(w, layer["w"])
+        np.testing.assert_array_equal(found["key"], jax.random.key_data(tree["key"]))
 
-    def test_import(self):
-        tree = _tree(3)
-        mesh = jax.make_mesh((8,), ("x",), (jax.sharding.AxisType.Auto,))
-        wide = jax.device_put(jnp.arange(16.0), jax.NamedSharding(mesh, jax.P("x")))
-        tree["params"]["wide"] = wide
-        with places.place(tree, parity=1, paths=2) as place, shared_folder.folder() as folder:
-            with orbax.checkpoint.StandardCheckpointer() as checkpointer:
-                checkpointer.save(f"{folder}/checkpoint", tree)
-            with orbax.checkpoint.CheckpointManager(f"{folder}/manager") as manager:
-                manager.save(12, args=orbax.checkpoint.args.StandardSave(tree))
-            parity = ("--keep=2", "--parity=1")
-            self.done("import", f"{folder}/checkpoint", place.where, "--version=3", *parity)
-            # This import does not pass --keep, because the store exists and keeps its own setting.
-            self.done("import", f"{folder}/manager/12", place.where, "--version=12")
-            snapshots = place.open(parity=1)
-            for step in (3, 12):
-                places.assert_same(self, tree, snapshots.restore(step, tree))
-            del snapshots
-            self.refused(
-                "made with keep=2",
-                "import",
-                f"{folder}/checkpoint",
-                place.where,
-                "--version=4",
-                "--keep=3",
-            )
-            self.refused("not an orbax checkpoint", "import", folder, place.where, "--version=4")
-
-    def test_there_and_back(self):
-        tree = _tree(1)
-        with places.place(tree) as place, shared_folder.folder() as folder:
-            _save(place, 1)
-            self.done("export", place.where, "--version=1", f"{folder}/a")
-            self.done("import", f"{folder}/a", place.where, "--version=2")
-            places.assert_same(self, tree, place.open().restore(2, tree))
+    def test_what_safetensors_cannot_hold(self):
+        for refused, why in (
+            ({"a": "text"}, "cannot hold .'a'., only arrays"),
+            (jnp.zeros(3), "only arrays, each with its own name"),
+            ({"a": jnp.zeros(3, jnp.int4)}, "safetensors cannot write"),
+        ):
+            with places.place(refused) as place, shared_folder.folder() as folder:
+                with place.open() as snapshots:
+                    snapshots.save(0, refused)
+                self.refused(why, "export", place.where, f"{folder}/a.safetensors")
+                self.assertEmpty(os.listdir(folder))
+                self.refused("cannot read", "import", folder, place.where, "--name=a")
 
     def test_wrong_arguments(self):
         self.refused("usage", status=2)
         self.refused("invalid choice: 'lst'", "lst", "shm:a", status=2)
         self.refused("PATH", "export", "shm:a", status=2)
-        self.refused("at least 2, not 1", "import", "a", "shm:a", "--keep=1", status=2)
+        self.refused("at least 2, not 1", "import", "a", "shm:a", "--name=a", "--keep=1", status=2)
         self.refused("at least 0, not -1", "delete", "shm:a", "--version=-1", status=2)
         self.refused("'tcp'", "list", "tcp:a")
         for command in ("", "list", "check", "export", "import", "delete", "format", "repair"):
@@ -373,19 +333,19 @@ class NamesTest(parameterized.TestCase):
     def test_names_of_dicts_and_lists_are_read_again(self, tree):
         for path, _ in jax.tree_util.tree_leaves_with_path(tree):
             name = jax.tree_util.keystr(path)
-            keys = tuple(getattr(key, "key", getattr(key, "idx", None)) for key in path)
-            self.assertEqual(names.parse(name), keys, name)
+            keys = tuple(str(getattr(key, "key", getattr(key, "idx", None))) for key in path)
+            self.assertEqual(names.simple(name), keys, name)
 
     @parameterized.parameters(
         ("", ()),
         (".mu['w']", ("mu", "w")),
-        ("[3].count[<flat index 2>]", (3, "count", 2)),
+        ("[3].count[<flat index 2>]", ("3", "count", "2")),
         ("[(1, 'x')]['y']", ("(1, 'x')", "y")),
         ("[<Color.RED: 1>].a", ("<Color.RED: 1>", "a")),
-        ("[True][-1]", ("True", -1)),
+        ("[True][-1]", ("True", "-1")),
     )
     def test_other_names(self, name, keys):
-        self.assertEqual(names.parse(name), keys)
+        self.assertEqual(names.simple(name), keys)
 
 
 if __name__ == "__main__":

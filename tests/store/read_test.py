@@ -70,13 +70,11 @@ class ReadTest(harness.StoreTest):
             version, tree = store.read("a")
             expected = harness.tree(3)
             self.assertEqual(version, 3)
-            self.assertSameElements(
-                tree, ["w", "layers/0/b", "count", "key", "host", "step", "none"]
-            )
+            self.assertSameElements(tree, ["w", "layers/0/b", "count", "key", "host", "step"])
             self.assertEqual(tree["layers/0/b"].dtype, ml_dtypes.bfloat16)
             np.testing.assert_array_equal(tree["w"], expected["w"])
             np.testing.assert_array_equal(tree["key"], jax.random.key_data(expected["key"]))
-            self.assertEqual((tree["step"], tree["none"]), (3, None))
+            self.assertEqual(tree["step"], 3)
 
     def test_any_sharding(self):
         mesh = jax.make_mesh((8,), ("x",), (jax.sharding.AxisType.Auto,))

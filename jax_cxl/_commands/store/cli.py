@@ -1,19 +1,17 @@
 """The command line of `python -m jax_cxl store`."""
 
 import argparse
-import contextlib
 import fcntl
 import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from jax_cxl import _text, errors
 from jax_cxl._commands import option_types
-from jax_cxl._commands.store import listing, orbax_files, safetensors_files
+from jax_cxl._commands.store import listing, safetensors_files
 from jax_cxl._job.pool import pool_uri
-from jax_cxl._store import following, snapshots, store
+from jax_cxl._store import following, store
 from jax_cxl._store.memory import catalog, layout, opening, superblocks
 from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.layout import Records
@@ -73,29 +71,15 @@ def _parser() -> argparse.ArgumentParser:
     command = add(
         "export",
         _export,
-        "write a version as an orbax checkpoint, or as a safetensors file",
-        "orbax.checkpoint.StandardCheckpointer restores the checkpoint. Nodes of types other than"
-        " dict and list become dicts by the names of their fields, and typed PRNG keys become their"
-        " key data (jax.random.wrap_key_data makes keys of them). The tree must fit into the memory"
-        " of this host.",
+        "write a version as a safetensors file",
+        "The names of tensors have dots: layers.0.weight. Typed PRNG keys become their key data"
+        " (jax.random.wrap_key_data makes keys of them). The tree must fit into the memory of this"
+        " host.",
     )
     _add_version(command, "the newest")
-    command.add_argument(
-        "path",
-        metavar="PATH",
-        type=pathlib.Path,
-        help="what to write, which must not exist: NAME.safetensors, or a folder for orbax",
-    )
-    command = add(
-        "import",
-        _import,
-        "publish an orbax checkpoint, or a safetensors file",
-        "PATH is NAME.safetensors, or the folder of a checkpoint, or of a step of a"
-        " CheckpointManager. Leaves are found by their names: the leaf that orbax calls the key mu"
-        " is taken for the field mu of a node. Snapshots.restore finds it if the name is"
-        " 'snapshots', which is the default.",
-    )
-    _add_version(command, "one more than the newest, or 0")
+    command.add_argument("path", metavar="PATH", type=pathlib.Path, help="the file; a new one")
+    command = add("import", _import, "publish a safetensors file")
+    _add_version(command, "one more than the newest, or 0", named=True)
     command.add_argument(
         "--keep",
         type=option_types.whole_number(2),
@@ -130,8 +114,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_version(command: argparse.ArgumentParser, default: str) -> None:
-    command.add_argument("--name", help="the name (default: the only one)")
+def _add_version(command: argparse.ArgumentParser, default: str, named: bool = False) -> None:
+    what = "the name" if named else "the name (default: the only one)"
+    command.add_argument("--name", required=named, help=what)
     command.add_argument(
         "--version",
         type=option_types.whole_number(0),
@@ -221,7 +206,6 @@ def _damages(section: Section, records: Records) -> Iterator[str]:
 
 def _export(options: argparse.Namespace) -> int:
     devices = _open(options.where)
-    _only_on_the_host()
     section = _section(devices, options.name)
     if options.path.exists():
         raise errors.CxlError(f"{options.path} already exists; choose a new name")
@@ -231,7 +215,7 @@ def _export(options: argparse.Namespace) -> int:
         with following.leased(section, records) as there:
             if there:
                 reader = restoring.Reader(section, records)
-                _files(options.path).write(reader, options.path)
+                safetensors_files.write(reader, options.path)
         if not there and not catalog.is_current(devices, section.entry):
             raise errors.StoreError(f"{section.text} was deleted")
     print(f"wrote {_text.printable(section.entry.name)} {records[0].version} to {options.path}")
@@ -242,32 +226,12 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _import(options: argparse.Namespace) -> int:
-    _only_on_the_host()
-    tree = _files(options.path).read(options.path)
-    name = options.name or snapshots.NAME
-    if name == snapshots.NAME:
-        version = _import_snapshot(options, tree)
-    else:
-        with store.Store(options.where, parity=options.parity) as opened:
-            version = opened.publish(name, tree, version=options.version, keep=options.keep or 2)
-            opened.flush(name)
-    print(f"published {options.path} as {name} {version}")
+    tree = safetensors_files.read(options.path)
+    with store.Store(options.where, parity=options.parity) as opened:
+        version = opened.publish(options.name, tree, version=options.version, keep=options.keep)
+        opened.flush(options.name)
+    print(f"published {options.path} as {options.name} {version}")
     return 0
-
-
-def _import_snapshot(options: argparse.Namespace, tree: object) -> int:
-    keep, parity, version = options.keep, options.parity, options.version
-    with contextlib.suppress(opening.AbsentError):
-        devices = _open(options.where)
-        parity = devices.parity if parity is None else parity
-        if entry := catalog.find(devices, snapshots.NAME):
-            keep = keep or entry.keep
-    with snapshots.Snapshots(options.where, keep=keep or 2, parity=parity or 0) as opened:
-        latest = opened.latest()
-        version = (0 if latest is None else latest + 1) if version is None else version
-        opened.save(version, tree)
-        opened.wait()
-    return int(version)
 
 
 def _delete(options: argparse.Namespace) -> int:
@@ -359,11 +323,6 @@ def _of_version(section: Section, version: int | None) -> Records:
     raise errors.StoreError(f"{section.text} has {what}")
 
 
-def _files(path: pathlib.Path) -> Any:
-    """Returns the module that writes and reads files or folders with the suffix of `path`."""
-    return safetensors_files if path.suffix == ".safetensors" else orbax_files
-
-
 def _contents(where: str) -> str:
     """Describes what memory holds; returns "" if it is new or all zeros."""
     try:
@@ -387,10 +346,3 @@ def _refuse_if_in_use(where: str) -> None:
                 raise errors.PoolError(f"{path} is in use by a job: wait until it ends") from None
             except OSError:
                 return  # A file system without locks.
-
-
-def _only_on_the_host() -> None:
-    """Keeps JAX off the GPUs: the command needs none, and a job may use them."""
-    import jax
-
-    jax.config.update("jax_platforms", "cpu")

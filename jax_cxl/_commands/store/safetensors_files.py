@@ -21,12 +21,12 @@ def write(reader: restoring.Reader, path: pathlib.Path) -> None:
         if not leaf.dtype or key in tensors or not key:
             raise errors.CxlError(
                 f"a safetensors file cannot hold {name}, only arrays, each with its own name:"
-                " export to a folder instead, as an orbax checkpoint"
+                " read it with Store.read instead, and save it by a library of your choice"
             )
         tensors[key] = reader.read_same(leaf, tuple((0, n) for n in leaf.shape))
     try:
         _safetensors().save_file(tensors, path)
-    except (KeyError, ValueError, OSError) as error:
+    except Exception as error:  # The library raises a type of its own.
         raise errors.CxlError(f"safetensors cannot write {path}: {error}") from error
 
 

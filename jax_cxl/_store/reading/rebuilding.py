@@ -31,7 +31,7 @@ class Wanted:
 @pytrees.collector_paused()
 def wanted(like: Any) -> Wanted:
     """Splits a tree into its leaves."""
-    asked, flat, structure = pytrees.flatten_with_names(like, lambda x: x is None)
+    asked, flat, structure = pytrees.flatten_with_names(like)
     jax = frameworks.jax()
     for name, x in zip(asked, flat, strict=True):
         if not (jax and isinstance(x, jax.ShapeDtypeStruct)):
@@ -69,26 +69,14 @@ def rebuild(
 
 
 def by_names(asked: Sequence[str], saved: dict[str, leaves.Leaf]) -> list[leaves.Leaf]:
-    """Returns the leaves of the requested names.
-
-    Leaves that came from orbax have names with other brackets, such as `['mu']` for `.mu`. They are
-    found nevertheless.
-    """
-    if all(name in saved for name in asked):
-        return [saved[name] for name in asked]
-    by_keys: dict[tuple[str, ...], list[leaves.Leaf]] = {}
-    for name, leaf in saved.items():
-        by_keys.setdefault(names.alike(name), []).append(leaf)
-    found = []
+    """Returns the leaves of the requested names."""
     for name in asked:
-        same = [saved[name]] if name in saved else by_keys.get(names.alike(name), [])
-        if len(same) != 1:
+        if name not in saved:
             text = names.simple(name)
             other = next((of for of in saved if names.simple(of) == text), None)
             advice = f"it has {other}: use its key in `like`" if other else "leave it out of `like`"
             raise MisfitError(f"the version has no leaf {name or '(the whole tree)'}: {advice}")
-        found.append(same[0])
-    return found
+    return [saved[name] for name in asked]
 
 
 def _restored(like: Any, leaf: leaves.Leaf, source: Source, building: Any) -> Any:

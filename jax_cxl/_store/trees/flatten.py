@@ -37,15 +37,12 @@ class _Known:
 
     Attributes:
       writers: indices of the processes that save.
-      positions: the position of each leaf among those that `pytrees.flatten` returns; None for a
-        node without leaves.
       others: numbers of the leaves that are not JAX arrays, or are typed keys.
     """
 
     structure: Any
     writers: tuple[int, ...]
     description: Description
-    positions: Sequence[int | None]
     others: Sequence[int]
 
 
@@ -77,7 +74,7 @@ class Flattener:
         # Keep the newest forms. In each run, a program gives its results the very same aval and
         # sharding objects. So the next comparison is quick: it mostly compares pointers.
         self._forms = forms
-        arrays = [None if position is None else found[position] for position in known.positions]
+        arrays = list(found)
         values = []
         for number in known.others:
             leaf, x = known.description.leaves[number], arrays[number]
@@ -89,14 +86,19 @@ class Flattener:
     def _describe(
         self, tree: Any, found: Sequence[Any], structure: Any, writers: tuple[int, ...]
     ) -> _Known:
-        described, positions = _describe(tree, writers)
+        own = agreement.own()
+        described: dict[str, leaves.Leaf] = {}
+        for name, x in zip(*pytrees.flatten_with_names(tree)[:2], strict=True):
+            if name in described:
+                raise TypeError(f"a store cannot hold two leaves named {name}: rename one of them")
+            described[name] = _leaf(name, x, writers, own)
+        description = Description(tuple(described.values()), writers, self._whole)
         others = [
             number
-            for number, (leaf, position) in enumerate(zip(described, positions, strict=True))
-            if leaf.key or position is None or not leaves.is_array(found[position])
+            for number, (leaf, x) in enumerate(zip(description.leaves, found, strict=True))
+            if leaf.key or not leaves.is_array(x)
         ]
-        description = Description(described, writers, self._whole)
-        return _Known(structure, writers, description, positions, others)
+        return _Known(structure, writers, description, others)
 
 
 def _forms(found: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -126,45 +128,12 @@ def _data(leaf: leaves.Leaf, x: Any) -> Any:
     return x if leaves.is_array(x) else np.asarray(x)
 
 
-def _describe(
-    tree: Any, writers: tuple[int, ...]
-) -> tuple[tuple[leaves.Leaf, ...], list[int | None]]:
-    names, flat, _ = pytrees.flatten_with_names(tree, _is_empty)
-    own = agreement.own()
-    described: dict[str, leaves.Leaf] = {}
-    positions: list[int | None] = []
-    count = 0
-    for name, x in zip(names, flat, strict=True):
-        if name in described:
-            raise TypeError(f"a store cannot hold two leaves named {name}: rename one of them")
-        empty = _is_empty(x)
-        described[name] = leaves.Leaf(name) if empty else _leaf(name, x, writers, own)
-        positions.append(None if empty else count)
-        count += not empty
-    return tuple(described.values()), positions
-
-
-def _is_empty(x: Any) -> bool:
-    # States of optimizers contain nodes without leaves. Keep them like leaves, so that an orbax
-    # checkpoint that is made from the snapshot has them too.
-    if x is None:
-        return True
-    if not isinstance(x, tuple | list | dict) or x:
-        return False
-    return not pytrees.flatten(x)[0]
-
-
 def _leaf(name: str, x: Any, writers: tuple[int, ...], own: int) -> leaves.Leaf:
     """Describes a leaf as this process sees it."""
     if type(x) in leaves.VALUES:
         return leaves.Leaf(name)
     leaves.check_kind(name, x)
     return describe(name, x, writers, own)
-
-
-def value(name: str) -> leaves.Leaf:
-    """Describes a Python value."""
-    return leaves.Leaf(name)
 
 
 def describe(name: str, x: Any, writers: tuple[int, ...], own: int) -> leaves.Leaf:

@@ -10,26 +10,9 @@ _ATTRIBUTE = re.compile(r"\.(\w+)")
 _FLAT = re.compile(r"\[<flat index (\d+)>\]")
 
 
-def parse(name: str) -> tuple[str | int, ...]:
-    """Returns the keys of a leaf's path.
-
-    Positions in sequences, and keys of dicts that are ints, are numbers. All other keys become
-    text.
-    """
-    return tuple(key if type(key) is int else str(key) for key in _keys(name))
-
-
-def alike(name: str) -> tuple[str, ...]:
-    """Returns what is equal for names of the same leaf in two kinds of containers.
-
-    It is equal for `.mu` and `['mu']`, but not for `[1]` and `['1']`.
-    """
-    return tuple(map(repr, _keys(name)))
-
-
 def simple(name: str) -> tuple[str, ...]:
-    """Returns the keys of a path as text, as orbax writes them: `['mu']` for `.mu`."""
-    return tuple(map(str, parse(name)))
+    """Returns the keys of a leaf's path as text: `mu` for `.mu` and for `['mu']`."""
+    return tuple(map(str, _keys(name)))
 
 
 def paths(saved: Iterable[str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ import dataclasses
 import gc
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jax_cxl._store import frameworks
@@ -28,20 +28,14 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
     return leaves, structure
 
 
-def flatten_with_names(
-    tree: Any, is_leaf: Callable[[Any], bool] = lambda _: False
-) -> tuple[list[str], list[Any], Any]:
-    """Returns the names of the leaves, as `jax.tree_util.keystr` writes them, besides.
-
-    Args:
-      is_leaf: whether something is a leaf that would be a node otherwise.
-    """
+def flatten_with_names(tree: Any) -> tuple[list[str], list[Any], Any]:
+    """Returns the names of the leaves, as `jax.tree_util.keystr` writes them, besides."""
     if jax := frameworks.jax():
-        flat, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)
+        flat, structure = jax.tree_util.tree_flatten_with_path(tree)
         names = [jax.tree_util.keystr(path) for path, _ in flat]
         return names, [x for _, x in flat], structure
     found: list[tuple[str, Any]] = []
-    own = _take_apart(tree, "", is_leaf, found)
+    own = _take_apart(tree, "", found)
     return [name for name, _ in found], [x for _, x in found], own
 
 
@@ -91,18 +85,16 @@ class Structure:
 _LEAF = Structure(None)
 
 
-def _take_apart(
-    tree: Any, name: str, is_leaf: Callable[[Any], bool], found: list[tuple[str, Any]]
-) -> Structure:
+def _take_apart(tree: Any, name: str, found: list[tuple[str, Any]]) -> Structure:
     """Adds the leaves of a tree to a list, with their names; returns the tree's structure."""
-    children = None if is_leaf(tree) else _children(tree)
+    children = _children(tree)
     if children is None:
         found.append((name, tree))
         return _LEAF
     return Structure(
         type(tree),
         tuple(key for key, *_ in children),
-        tuple(_take_apart(x, name + text, is_leaf, found) for _, text, x in children),
+        tuple(_take_apart(x, name + text, found) for _, text, x in children),
         getattr(tree, "default_factory", None),
     )
 
