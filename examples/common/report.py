@@ -2,7 +2,6 @@
 
 import datetime
 import json
-import os
 import pathlib
 import time
 from typing import Any
@@ -26,16 +25,7 @@ class ProgressReport:
     """
 
     def __init__(self, first_step: int, steps: int, enabled: bool):
-        # Under the launcher of jax_cxl, stdout is not a terminal, but the launcher shows the bar of
-        # rank 0 on its own terminal. The variable has the width of the bar.
-        columns = os.environ.get("JAX_CXL_LAUNCH_COLUMNS")
-        self._console = Console(
-            quiet=not enabled,
-            highlight=False,
-            soft_wrap=True,
-            force_terminal=True if columns else None,
-            width=int(columns) if columns else None,
-        )
+        self._console = Console(quiet=not enabled, highlight=False, soft_wrap=True)
         self._first_step = first_step
         self._steps = steps
         self._bar = Progress(

@@ -17,9 +17,6 @@ SIZE = "JAX_CXL_LAUNCH_SIZE"
 RESTARTS = "JAX_CXL_LAUNCH_RESTARTS"
 # The cores of a rank, separated by commas; empty: all.
 CORES = "JAX_CXL_LAUNCH_CORES"
-# How many columns of a terminal the rank's unfinished line may use. Unset if no terminal shows this
-# line.
-COLUMNS = "JAX_CXL_LAUNCH_COLUMNS"
 # Set if the ranks continue without a rank that has failed.
 GO_ON = "JAX_CXL_LAUNCH_GO_ON"
 

@@ -119,7 +119,8 @@ class WithoutJaxTest(harness.StoreTest):
         self.assertEqual(
             names.splitlines(),
             [
-                """["['one']['z']", "['one']['a'][0].mu", "['one']['a'][2]", "['step']", "['two']"]""",
+                """["['one']['z']", "['one']['a'][0].mu", "['one']['a'][2]","""
+                """ "['step']", "['two']"]""",
                 """["['a'][0]", "['b']"] [2, 1] True""",
             ],
         )

@@ -69,7 +69,7 @@ output:
   Each line has its rank as a prefix and stays whole. Rank 0 reads the standard input,
   and other ranks read /dev/null. With -n 1 the rank has the launcher's own streams.
   On a terminal, a line that rank 0 rewrites by carriage returns, such as a progress bar,
-  stays one line. JAX_CXL_LAUNCH_COLUMNS then has the width that this line may have.
+  stays one line.
 
 end:
   When a rank fails, the others get SIGTERM, and after the grace period SIGKILL. Ctrl-C

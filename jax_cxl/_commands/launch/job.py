@@ -35,12 +35,10 @@ class Job(argparse.Namespace):
         port: int,
         restarts: int = 0,
         cores: Sequence[int] = (),
-        columns: int | None = None,
     ) -> dict[str, str]:
         """Returns the environment of one rank: that of the launcher, `base`, with changes.
 
-        The rank stays on `cores`, if there are any. `columns` is None if no terminal shows the
-        rank's unfinished line.
+        The rank stays on `cores`, if there are any.
         """
         environment = dict(base)
         address = f"127.0.0.1:{port}"
@@ -48,9 +46,6 @@ class Job(argparse.Namespace):
         environment[variables.SIZE] = str(self.n)
         environment[variables.RESTARTS] = str(restarts)
         environment[variables.CORES] = ",".join(map(str, cores))
-        environment.pop(variables.COLUMNS, None)  # An outer launcher may have set it.
-        if columns is not None:
-            environment[variables.COLUMNS] = str(columns)
         environment[variables.COORDINATOR] = address
         # JAX binds all interfaces by default; the ranks of one machine need loopback only.
         environment[variables.COORDINATOR_BIND] = address

@@ -29,7 +29,6 @@ class Sink:
         self.broken = False
         self._pending = bytearray()
         self._live = b""
-        self._unfinished: dict[object, bytes] = {}  # The latest comes last.
 
     @property
     def pending(self) -> bool:
@@ -55,21 +54,11 @@ class Sink:
             text = _ERASE + text + self._live
         self._pending += text
 
-    def live(self, owner: object, text: bytes) -> None:
-        """Shows the text of an owner as the unfinished last line of a terminal; "" removes it.
-
-        If several owners have a text, the latest text is shown. When it is removed, the previous
-        one appears again.
-        """
-        if text == self._unfinished.get(owner, b""):
-            return
-        self._unfinished.pop(owner, None)
-        if text:
-            self._unfinished[owner] = text
-        latest = next(reversed(self._unfinished.values()), b"")
-        if latest != self._live:
-            self._pending += _ERASE + latest
-            self._live = latest
+    def live(self, text: bytes) -> None:
+        """Shows `text` as the unfinished last line of a terminal, in place of the previous one."""
+        if text != self._live:
+            self._pending += _ERASE + text
+            self._live = text
 
     def write(self) -> None:
         """Writes some bytes; call it when poll() says that the descriptor is writable."""
@@ -97,6 +86,7 @@ class Source:
         self.closed = False
         self._prefix = prefix
         self._live = live and sink.terminal
+        self._shows = False  # whether the terminal shows the unfinished line
         self._text = bytearray()
 
     def read(self) -> None:
@@ -113,12 +103,12 @@ class Source:
         if len(self._text) > _MAX_LINE:
             lines.append(bytes(self._text) + b"\n")
             self._text.clear()
-        if self._live and lines:
-            self.sink.live(self, b"")
+        if lines:
+            self._show(b"")
         for line in lines:
             self.sink.line(self._prefix + self._shown(line))
         if self._live:
-            self.sink.live(self, self._unfinished())
+            self._show(self._unfinished())
 
     def close(self) -> None:
         """Passes on an unfinished last line and closes the pipe."""
@@ -126,11 +116,15 @@ class Source:
             return
         self.closed = True
         os.close(self.fd)
-        if self._live:
-            self.sink.live(self, b"")
+        self._show(b"")
         last = self._shown(bytes(self._text.rstrip(b"\r")))
         if last:
             self.sink.line(self._prefix + last + b"\n")
+
+    def _show(self, text: bytes) -> None:
+        if text or self._shows:
+            self.sink.live(text)
+        self._shows = bool(text)
 
     def _take_lines(self) -> list[bytes]:
         """Removes the finished lines from the text, and returns the lines to print.

@@ -135,7 +135,6 @@ class Supervisor:
         # A single rank uses the streams of the launcher, as its lines need no prefix.
         piped = job.n > 1
         marks = [b"" if job.no_prefix else output.prefix(number, sink) for sink in self._sinks]
-        shown = piped and number == 0 and self._sinks[0].terminal
         report, reporter = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         report.setblocking(False)
         parent, kind = os.getpid(), rank.MODULE if job.m else rank.SCRIPT
@@ -149,7 +148,6 @@ class Supervisor:
                     port=self._port,
                     restarts=self._restarts,
                     cores=bound,
-                    columns=self._sinks[0].room(marks[0]) if shown else None,
                 ),
                 stdin=None if number == 0 else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if piped else None,

@@ -65,16 +65,6 @@ class OutputTest(LaunchTestCase):
         shown = self._on_terminal("progress.py", extra=extra)
         self.assertIn(line, shown)
 
-    @parameterized.parameters(("xterm", 75), ("dumb", "no"))
-    def test_rank_0_knows_the_width_of_its_line(self, term, columns):
-        # JAX_CXL_LAUNCH_COLUMNS has the value of an outer launcher, which the launcher under test
-        # must not pass on.
-        extra = {"TERM": term, "NO_COLOR": "1", "JAX_CXL_LAUNCH_COLUMNS": "9"}
-        shown = self._on_terminal("-n", "2", "columns.py", extra=extra)
-        # An unfinished line may be shown first, and be erased when the whole line comes.
-        lines = [line.rsplit("\r\x1b[K")[-1] for line in shown.replace("\r\n", "\n").split("\n")]
-        self.assertEqual(sorted(filter(None, lines)), [f"[0] {columns} columns", "[1] no columns"])
-
     def test_a_dialogue_at_a_terminal(self):
         pid, terminal = pty.fork()
         if pid == 0:
@@ -164,31 +154,6 @@ class SourceTest(parameterized.TestCase):
         os.close(result_write)
         with os.fdopen(result_read, "rb") as result:
             self.assertEqual(result.read(), expected)
-
-    def test_a_progress_bar_survives_a_line_that_comes_in_two_pieces(self):
-        result_read, result_write = os.pipe()
-        sink = output.Sink(result_write, terminal=True)
-        pipes = [os.pipe() for _ in range(2)]
-        bar, lines = (output.Source(read, sink, b"> ", live=True) for read, _ in pipes)
-        for source, number, text in (
-            (bar, 0, b"\r10%"),
-            (lines, 1, b"a line"),
-            (lines, 1, b"\n"),
-            (bar, 0, b"\r20%"),
-        ):
-            os.write(pipes[number][1], text)
-            source.read()
-        while sink.pending:
-            sink.write()
-        for descriptor in (result_write, *(write for _, write in pipes)):
-            os.close(descriptor)
-        bar.close()
-        lines.close()
-        with os.fdopen(result_read, "rb") as result:
-            shown = result.read().split(b"\r\x1b[K")
-        self.assertEqual(
-            shown, [b"", b"> 10%", b"> a line", b"> 10%", b"> a line\n> 10%", b"> 20%"]
-        )
 
 
 if __name__ == "__main__":
