@@ -16,8 +16,6 @@ that only wait for the other ranks. On GPUs there is also a way through the pool
 starts (`early_bytes=None`). The ways take turns. In the same turns, the collectives of the step run
 alone, one after another, by XLA and through the pool. A row of the results has all times, the
 ratios of the turns, and the share of the time of the collectives that is hidden behind computation.
-On CPUs it also has the copy bound: the time for copying the bytes that go through the pool,
-measured in the same turns.
 
 On CPUs the script also measures compilation with the hook and without, in turn. It compiles the
 example's step, on all ranks at once, and a program without collectives. For a program without
@@ -51,7 +49,7 @@ from jit.programs import Program
 
 import jax_cxl
 from jax_cxl._commands.measuring import report, results_file
-from jax_cxl._commands.measuring.world import CopyBound, World
+from jax_cxl._commands.measuring.world import World
 from jax_cxl._takeover import hook
 
 # Sizes of data_parallel: layers, width of a layer, rows on each device.
@@ -158,14 +156,9 @@ def _train(world: World, program: Program, turns: int) -> dict[str, Any]:
     published = (after.bytes_published - before.bytes_published) // program.calls
     retrieved = (after.bytes_retrieved - before.bytes_retrieved) // program.calls
     alone = _Turns(world, _communication(program, before, after), (OWN, OURS))
-    copies = CopyBound(world, published) if on_cpus else None
-    bounds = []
     for turn in range(turns):
         steps.turn(turn)
         alone.turn(turn)
-        if copies:
-            write, read = copies.measure()
-            bounds.append((published / write + retrieved / read) * 1e3)
     losses = {mode: np.asarray(jax.tree.leaves(steps.first_losses[mode])) for mode in (OWN, *pools)}
     step, nothing = steps.times, steps.times[NOTHING]
     return {
@@ -191,7 +184,6 @@ def _train(world: World, program: Program, turns: int) -> dict[str, Any]:
             for mode in (OWN, *pools)
         },
         "bytes_written_and_read": [published, retrieved],
-        **({"copy_bound_ms": _spread(bounds)} if bounds else {}),
         "largest_relative_loss_difference": float(
             max(np.max(np.abs(losses[mode] / losses[OWN] - 1)) for mode in pools)
         ),
@@ -280,8 +272,6 @@ def _sentence(row: dict[str, Any]) -> str:
             more += f", only waiting {row[f'{WAITING}_ms']['median']:.2f} ms"
         if f"{IN_PLACE}_ms" in row:
             more += f", without early starts {row[f'{IN_PLACE}_ms']['median']:.2f} ms"
-        if "copy_bound_ms" in row:
-            more += f", copy bound {row['copy_bound_ms']['median']:.3f} ms"
     else:
         ratio = row["longer"]
         more = f"hook {row['hook_ms']['median']:.3f} ms of {row['module_bytes']:,} bytes"

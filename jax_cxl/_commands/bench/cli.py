@@ -39,9 +39,6 @@ columns:
   busbw    algbw times 2(n-1)/n for psum, 1 for broadcast, reduce and ppermute, else (n-1)/n
   #wrong   elements, on all ranks, that differ from NumPy's result in any bit. If jax_cxl has wrong
            elements, the exit status is 1
-  bound    bound time / median time. An operation has to write and read some bytes at least. The
-           bound time is how long all ranks take to copy these bytes to and from shared memory at
-           once. It is not measured between GPUs
   written  bytes that the rank that writes most writes to the pool in a call, counted by
            jax_cxl.stats()
 

@@ -12,7 +12,7 @@ import numpy as np
 import jax_cxl
 from jax_cxl._commands.measuring.backends import JaxBuffers, JaxRunner, calls_on_gpu, runner_of
 from jax_cxl._commands.measuring.ops import OPS, Shape
-from jax_cxl._commands.measuring.world import CopyBound, World
+from jax_cxl._commands.measuring.world import World
 
 _SAMPLE_SECONDS = 0.01
 _MAX_CALLS = 1000
@@ -77,14 +77,10 @@ def _measure_case(
         name: runner.calls or options.calls or enough(world, runner)
         for name, runner in runners.items()
     }
-    copies = CopyBound(world, shape.bytes) if options.platform == "cpu" else None
     times: dict[str, list[float]] = {name: [] for name in runners}
-    bounds = []
     for _ in range(options.repeats):
         for name, runner in runners.items():
             times[name].append(sample(world, runner, calls[name]) * 1e6)
-        if copies is not None:
-            bounds.append(shape.bound_seconds(*copies.measure()) * 1e6)
     for name, runner in runners.items():
         median = statistics.median(times[name])
         rate = shape.bytes / median / 1e3
@@ -102,9 +98,6 @@ def _measure_case(
         row["wrong"] = wrong[name] + _count_wrong(world, expected, runner)
         if written is not None:
             row["bytes_written"] = written
-        row["bound_share"] = None
-        if bounds and shape.op.sized:
-            row["bound_share"] = round(statistics.median(bounds) / median, 6)
         yield row
     buffers.release()
 

@@ -1,4 +1,4 @@
-"""The operations: their shapes, their results, and the bytes that they must at least move.
+"""The operations: their shapes and their results.
 
 The conventions are those of nccl-tests. A *block* is the data that one rank sends to, or gets from,
 one other rank. The size of an operation is the size of the larger of a rank's two buffers.
@@ -6,7 +6,7 @@ one other rank. The size of an operation is the size of the larger of a rank's t
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,6 @@ class Op:
     Attributes:
       blocks_in: number of blocks in a rank's input.
       blocks_out: number of blocks in a rank's output.
-      pool: a pair for each of the ranks that move the most data: the least number of blocks that
-        the rank has to write to the pool, and to read from it.
       result: function (ranks, rank, block elements, values) -> expected output, or None if the
         output is not defined on that rank. `values` is a function (rank, first element, elements)
         -> integers.
@@ -39,7 +37,6 @@ class Op:
     name: str
     blocks_in: Callable[[int], int]
     blocks_out: Callable[[int], int]
-    pool: Callable[[int], Sequence[tuple[float, float]]]
     result: Callable[[int, int, int, Any], np.ndarray | None]
 
     @property
@@ -92,12 +89,6 @@ class Shape:
         result = self.op.result(self.ranks, self.rank, self.count, values)
         return None if result is None else result.astype(self.dtype)
 
-    def bound_seconds(self, write: float, read: float) -> float:
-        """Returns the seconds that the busiest rank needs for its copies, at rates in bytes/s."""
-        moved = self.op.pool(self.ranks)
-        seconds = max(written / write + taken / read for written, taken in moved)
-        return self.count * self.dtype.itemsize * seconds
-
 
 def values(rank: int, first: int, count: int) -> np.ndarray:
     """Returns elements [first, first + count) of a rank's input."""
@@ -128,49 +119,18 @@ def _joined(ranks: int, first: int, count: int, of: Any) -> np.ndarray:
     return np.concatenate([of(rank, first, count) for rank in range(ranks)])
 
 
-# `pool` returns the same numbers of blocks as plan::LowerBound (cc/simulator/bounds.cc).
 _ALL = (
-    Op(
-        *("all_gather", _one, _each, lambda n: [(1, n - 1)]),
-        lambda n, r, count, of: _joined(n, 0, count, of),
-    ),
-    Op(
-        *("psum", _one, _one, lambda n: [(1, 2 * (n - 1) / n)]),
-        lambda n, r, count, of: _total(n, 0, count, of),
-    ),
-    Op(
-        *("psum_scatter", _each, _one, lambda n: [(n - 1, n - 1)]),
-        lambda n, r, count, of: _total(n, r * count, count, of),
-    ),
-    Op(
-        *("all_to_all", _each, _each, lambda n: [(n - 1, n - 1)]),
-        lambda n, r, count, of: _joined(n, r * count, count, of),
-    ),
-    Op(
-        *("broadcast", _one, _one, lambda n: [(1, 0), (0, 1)]),
-        lambda n, r, count, of: of(0, 0, count),
-    ),
-    Op(
-        *("reduce", _one, _one, lambda n: [(1, 0), (0, 1)] if n == 2 else [(1, 1)]),
-        lambda n, r, count, of: _total(n, 0, count, of) if r == 0 else None,
-    ),
-    Op(
-        *("gather", _one, _each, lambda n: [(1, 0), (0, n - 1)]),
-        lambda n, r, count, of: _joined(n, 0, count, of) if r == 0 else None,
-    ),
-    Op(
-        *("scatter", _each, _one, lambda n: [(n - 1, 0), (0, 1)]),
-        lambda n, r, count, of: of(0, r * count, count),
-    ),
-    Op(
-        *("ppermute", _one, _one, lambda n: [(1, 1)]),
-        lambda n, r, count, of: of((r - 1) % n, 0, count),
-    ),
-    Op(
-        *("pscan", _one, _one, lambda n: [(0, n - 1), (1, n - 2)]),
-        lambda n, r, count, of: _total(r + 1, 0, count, of),
-    ),
-    Op("barrier", _one, _one, lambda n: [(0, 0)], lambda n, r, count, of: of(r, 0, count)),
+    Op("all_gather", _one, _each, lambda n, r, count, of: _joined(n, 0, count, of)),
+    Op("psum", _one, _one, lambda n, r, count, of: _total(n, 0, count, of)),
+    Op("psum_scatter", _each, _one, lambda n, r, count, of: _total(n, r * count, count, of)),
+    Op("all_to_all", _each, _each, lambda n, r, count, of: _joined(n, r * count, count, of)),
+    Op("broadcast", _one, _one, lambda n, r, count, of: of(0, 0, count)),
+    Op("reduce", _one, _one, lambda n, r, count, of: _total(n, 0, count, of) if r == 0 else None),
+    Op("gather", _one, _each, lambda n, r, count, of: _joined(n, 0, count, of) if r == 0 else None),
+    Op("scatter", _each, _one, lambda n, r, count, of: of(0, r * count, count)),
+    Op("ppermute", _one, _one, lambda n, r, count, of: of((r - 1) % n, 0, count)),
+    Op("pscan", _one, _one, lambda n, r, count, of: _total(r + 1, 0, count, of)),
+    Op("barrier", _one, _one, lambda n, r, count, of: of(r, 0, count)),
 )
 
 

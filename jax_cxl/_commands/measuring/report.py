@@ -14,31 +14,31 @@ from jax_cxl._commands.measuring.ops import Shape
 from jax_cxl._commands.status import hardware
 
 _CASE = "{:>10} {:>10} {:>8} {:>5}  {:<12} {:<11} {:>10} {:>10} {:>10} "
-_RATES = "{:>8} {:>8} {:>6} {:>6} {:>10}"
+_RATES = "{:>8} {:>8} {:>6} {:>10}"
 
 
 def heading(ranks: int) -> str:
     """Returns the lines above the rows, whose columns are those of nccl-tests."""
     names = ("size", "count", "type", "redop", "op", "backend", "min", "median", "max")
-    rates = ("algbw", "busbw", "#wrong", "bound", "written")
+    rates = ("algbw", "busbw", "#wrong", "written")
     units = ("(B)", "(elements)", "", "", "", "", "(us)", "(us)", "(us)")
     return (
         f"# {ranks} ranks, emulated pool in shared memory of one machine\n"
         f"#{_CASE.format(*names)}{_RATES.format(*rates)}\n"
-        f"#{_CASE.format(*units)}{_RATES.format('(GB/s)', '(GB/s)', '', 'share', '(B)')}"
+        f"#{_CASE.format(*units)}{_RATES.format('(GB/s)', '(GB/s)', '', '(B)')}"
     )
 
 
 def row(shape: Shape, result: dict[str, Any]) -> str:
     """Returns the line of a result."""
-    op, share = shape.op, result["bound_share"]
+    op = shape.op
     case = _CASE.format(
         *(shape.bytes, shape.count, shape.dtype.name, "sum" if op.sums else "none", op.name),
         *(result["backend"], *(f"{time:.2f}" for time in result["time_us"].values())),
     )
     rates = _RATES.format(
         *(f"{result['algbw_gbps']:.3f}", f"{result['busbw_gbps']:.3f}", result["wrong"]),
-        *("-" if share is None else f"{share:.0%}", result.get("bytes_written", "-")),
+        result.get("bytes_written", "-"),
     )
     return f" {case}{rates}"
 
