@@ -4,21 +4,12 @@ from typing import Any
 
 from jax_cxl import errors
 from jax_cxl._store import views
-from jax_cxl._store.memory import catalog
 from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.store import Store, names_of
 from jax_cxl._table import creating
 from jax_cxl._table.columns import Column, identity_of
 from jax_cxl._table.trained import region
-
-
-def publish_counts(section: Section, columns: dict[str, Column]) -> None:
-    """Lets `python -m jax_cxl status` see how many rows this process takes."""
-    native = next(iter(columns.values())).native
-    assert native is not None
-    lease = catalog.lease_of(section.entry, creating.NUMBER)
-    section.devices.sessions.count(lease, native)
 
 
 def devices_of(store: Any, *, make: bool = False, seconds: float = 0) -> Devices:

@@ -147,13 +147,9 @@ class Table(Taking, Training):
                         f"{name!r} is a trained table, whose rows change: open it without"
                         " cache_rows"
                     )
-                columns, held, memory = opening.trained_columns(section, view)
-                opening.publish_counts(section, columns)
-                return cls(name, columns, held, memory)
+                return cls(name, *opening.trained_columns(section, view))
             if ROWS in view.tree:
-                columns = opening.constant_columns(section, view, cache_rows)
-                opening.publish_counts(section, columns)
-                return cls(name, columns, view)
+                return cls(name, opening.constant_columns(section, view, cache_rows), view)
         raise errors.StoreError(f"{name!r} of {devices.where!r} is not a table: use Store.read")
 
     def __enter__(self) -> Self:

@@ -11,10 +11,8 @@
 #include <vector>
 
 #include "cc/python/shared/errors.h"
-#include "cc/python/shared/registered.h"
 #include "cc/python/store/bindings.h"
 #include "cc/store/memory/persistent_memory.h"
-#include "cc/store/table/column.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -41,26 +39,7 @@ void BindSessions(nb::module_& m) {
       .def("add_lease", &Sessions::AddLease, "what"_a, Unlocked())
       .def("remove_lease", &Sessions::RemoveLease, "lease"_a)
       .def("holds", &Sessions::Holds, "lease"_a)
-      .def(
-          "holders_of",
-          [](Sessions& self, uint64_t what)
-              -> Result<std::vector<std::pair<std::string, uint64_t>>> {
-            CXL_ASSIGN_OR_RETURN(const std::vector<Sessions::Holder> found,
-                                 self.HoldersOf(what));
-            std::vector<std::pair<std::string, uint64_t>> holders;
-            for (const Sessions::Holder& holder : found)
-              holders.emplace_back(holder.who, holder.count);
-            return holders;
-          },
-          "what"_a, Unlocked(),
-          "Returns who leases `what`, and the count of each.")
-      .def(
-          "count",
-          [](Sessions& self, uint64_t what,
-             const Registered<table::Column>& column) {
-            self.Count(what, column->taken);
-          },
-          "what"_a, "column"_a)
+      .def("holders_of", &Sessions::HoldersOf, "what"_a, Unlocked())
       .def("living", &Sessions::Living, "slot"_a, "identity"_a)
       .def("lock", &Sessions::Lock, "timeout_s"_a, Unlocked())
       .def("unlock", &Sessions::Unlock)

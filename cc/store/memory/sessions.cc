@@ -84,11 +84,6 @@ uint64_t Sessions::OffsetOf(int slot, size_t word) const {
   return offset_ + slot * sizeof(SessionSlot) + word * sizeof(uint64_t);
 }
 
-uint64_t Sessions::CountOffset(int slot, int lease) const {
-  return offset_ + kMaxSessions * sizeof(SessionSlot) +
-         (static_cast<uint64_t>(slot) * kMaxLeases + lease) * sizeof(uint64_t);
-}
-
 Status Sessions::Store(int slot, size_t word, uint64_t value) const {
   Status status;
   bool stored = false;
@@ -179,13 +174,13 @@ Status Sessions::CheckDamage() const {
                "`python -m jax_cxl store repair`");
 }
 
-int Sessions::LeaseOf(int device, int slot, uint64_t what) const {
+bool Sessions::Leases(int device, int slot, uint64_t what) const {
   for (int i = 0; i < kMaxLeases; ++i) {
     const Result<uint64_t> word =
         memory_.LoadWord(device, OffsetOf(slot, kLeases + i));
-    if (word.ok() && *word == what) return i;
+    if (word.ok() && *word == what) return true;
   }
-  return -1;
+  return false;
 }
 
 bool Sessions::IsLiving(int slot, const SessionSlot& read) {
@@ -261,27 +256,10 @@ void Sessions::Beat() {
       slot_ = -1;
       return;
     }
-    StoreCounts();
     (void)Store(slot_, kHeartbeat, ++heartbeat_);
     last_beat_ = SinceBoot();
     beating_->stop.wait_for(lock, kBeat, [this] { return stopping_; });
   }
-}
-
-void Sessions::StoreCounts() {
-  for (int i = 0; i < kMaxLeases; ++i) {
-    if (leased_[i] == 0) continue;
-    const auto found = counters_.find(leased_[i]);
-    if (found == counters_.end()) continue;
-    const uint64_t count = found->second->load(std::memory_order_relaxed);
-    if (count != counts_[i]) StoreCount(i, count);
-  }
-}
-
-void Sessions::StoreCount(int lease, uint64_t count) {
-  counts_[lease] = count;
-  for (int device : devices_)
-    (void)memory_.StoreWord(device, CountOffset(slot_, lease), count);
 }
 
 void Sessions::StopBeating() {
@@ -308,7 +286,6 @@ Result<Sessions::Lease> Sessions::AddLease(uint64_t what) {
                  "needs, and drop their arrays");
   const int index = static_cast<int>(free - leased_.begin());
   if (StoodStill()) ++epoch_;
-  StoreCount(index, 0);
   CXL_RETURN_IF_ERROR(Store(slot_, kLeases + index, what));
   leased_[index] = what;
   numbers_[index] = ++leases_made;
@@ -323,11 +300,6 @@ void Sessions::RemoveLease(const Lease& lease) {
   leased_[lease.index] = numbers_[lease.index] = 0;
 }
 
-void Sessions::Count(uint64_t what, const std::atomic<uint64_t>* word) {
-  std::lock_guard lock(mutex_);
-  counters_[what] = word;
-}
-
 bool Sessions::Holds(const Lease& lease) {
   if (getpid() != creator_) return false;
   std::lock_guard lock(mutex_);
@@ -335,20 +307,16 @@ bool Sessions::Holds(const Lease& lease) {
          epoch_ == lease.epoch && !StoodStill();
 }
 
-Result<std::vector<Sessions::Holder>> Sessions::HoldersOf(uint64_t what) {
+Result<std::vector<std::string>> Sessions::HoldersOf(uint64_t what) {
   StoresBeforeLoads();
-  std::vector<Holder> holders;
+  std::vector<std::string> holders;
   for (int slot = 0; slot < kMaxSessions; ++slot) {
     if (LoadMax(slot, kIdentity) == 0) continue;
     for (int device : devices_) {
-      const int lease = LeaseOf(device, slot, what);
-      if (lease < 0) continue;
+      if (!Leases(device, slot, what)) continue;
       CXL_ASSIGN_OR_RETURN(const SessionSlot read, ReadSlot(slot));
-      const Result<uint64_t> count =
-          memory_.LoadWord(device, CountOffset(slot, lease));
       if (IsLiving(slot, read))
-        holders.push_back(
-            {DescribeProcess(read.process), count.ok() ? *count : 0});
+        holders.push_back(DescribeProcess(read.process));
       break;
     }
   }

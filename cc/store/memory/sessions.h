@@ -10,7 +10,6 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -58,20 +57,13 @@ class Sessions {
   using Clock = std::chrono::steady_clock;
   static constexpr auto kBeat = std::chrono::milliseconds(200);
   static constexpr auto kExpiry = std::chrono::seconds(10);
-  // The size of the table of sessions: all slots, and after them a word for
-  // each lease of each slot (see Count).
-  static constexpr uint64_t kBytes =
-      kMaxSessions * (sizeof(SessionSlot) + kMaxLeases * sizeof(uint64_t));
+  // The size of the table of sessions.
+  static constexpr uint64_t kBytes = kMaxSessions * sizeof(SessionSlot);
 
   struct Lease {
     int index;        // in the slot
     uint64_t epoch;   // how often this process had lost its leases
     uint64_t number;  // no other lease of this process has it
-  };
-
-  struct Holder {
-    std::string who;  // "process 12 (python3) on host a"
-    uint64_t count;   // see Count
   };
 
   // Uses the tables of sessions at `offset` of each of `devices`. These tables
@@ -99,19 +91,15 @@ class Sessions {
   // lease.
   Result<Lease> AddLease(uint64_t what);
   void RemoveLease(const Lease& lease);
-  // Publishes `*word` with each heartbeat while this process leases `what`. The
-  // word counts how much of `what` the process has read. `*word` must exist as
-  // long as the process.
-  void Count(uint64_t what, const std::atomic<uint64_t>* word);
 
   // Returns false if writers may have ignored the lease, because this process
   // was stopped for too long.
   bool Holds(const Lease& lease);
 
-  // Returns the sessions that lease `what` and are alive. The caller must have
-  // removed `what` from where readers find it, so that no other session can
-  // begin to lease it.
-  Result<std::vector<Holder>> HoldersOf(uint64_t what);
+  // Returns which living processes lease `what`, such as "process 12 (python3)
+  // on host a". The caller must have removed `what` from where readers find it,
+  // so that no other session can begin to lease it.
+  Result<std::vector<std::string>> HoldersOf(uint64_t what);
 
   // Returns a text that names the process of this session, or nothing if the
   // session has ended.
@@ -147,7 +135,6 @@ class Sessions {
   };
 
   uint64_t OffsetOf(int slot, size_t word) const;
-  uint64_t CountOffset(int slot, int lease) const;
   Status Store(int slot, size_t word, uint64_t value) const;
   // Returns the value of a slot's word on each device that can be read.
   std::vector<uint64_t> Load(int slot, size_t word) const;
@@ -155,11 +142,8 @@ class Sessions {
   Result<SessionSlot> ReadSlot(int slot) const;
   bool IsDamaged(int device, int slot) const;
   Status CheckDamage() const;  // kDataLoss if a slot is damaged
-  // Returns the index of the lease of a slot that is for `what`, or -1 if there
-  // is none.
-  int LeaseOf(int device, int slot, uint64_t what) const;
-  void StoreCounts();                          // requires mutex_
-  void StoreCount(int lease, uint64_t count);  // requires mutex_
+  // Returns whether a slot has a lease for `what`.
+  bool Leases(int device, int slot, uint64_t what) const;
   bool IsLiving(int slot, const SessionSlot& read);
   Result<bool> TryToTake(int slot, uint64_t identity);
   Status WaitFor(int slot, int own, uint64_t ticket,
@@ -187,8 +171,6 @@ class Sessions {
   uint64_t epoch_ = 0;
   std::array<uint64_t, kMaxLeases> leased_{};   // as in the slot
   std::array<uint64_t, kMaxLeases> numbers_{};  // of the leases
-  std::array<uint64_t, kMaxLeases> counts_{};   // as in the memory
-  std::map<uint64_t, const std::atomic<uint64_t>*> counters_;
 
   std::mutex lock_mutex_;  // held while this process has the lock
   std::atomic<std::thread::id> locking_{};

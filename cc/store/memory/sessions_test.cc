@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <bit>
 #include <chrono>
 #include <cstddef>
@@ -58,7 +57,7 @@ TEST_P(SessionsTest, OthersSeeALeaseWhileItIsHeld) {
   ASSERT_TRUE(lease.ok());
   EXPECT_TRUE(reader.Holds(*lease));
   ASSERT_EQ(writer.HoldersOf(7)->size(), 1u);
-  EXPECT_NE(writer.HoldersOf(7)->front().who.find(std::to_string(getpid())),
+  EXPECT_NE(writer.HoldersOf(7)->front().find(std::to_string(getpid())),
             std::string::npos);
   EXPECT_TRUE(writer.HoldersOf(8)->empty());
   reader.RemoveLease(*lease);
@@ -98,27 +97,6 @@ TEST_P(SessionsTest, AChildEndsNoSessionOfItsParent) {
   waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
   EXPECT_EQ(writer.HoldersOf(7)->size(), 1u);
-}
-
-TEST_P(SessionsTest, OthersSeeTheCountOfALease) {
-  const auto memory = Memory(), other = Memory();
-  Sessions reader(*memory, {0}, kTable), writer(*other, {0}, kTable);
-  std::atomic<uint64_t> count = 0;
-  reader.Count(7, &count);
-  const auto lease = reader.AddLease(7);
-  ASSERT_TRUE(lease.ok() && reader.AddLease(8).ok());
-  count = 12;
-  const auto deadline = Sessions::Clock::now() + 20s;
-  while (writer.HoldersOf(7)->front().count != 12) {
-    ASSERT_LT(Sessions::Clock::now(), deadline);
-    std::this_thread::sleep_for(10ms);
-  }
-  EXPECT_EQ(writer.HoldersOf(8)->front().count, 0u);
-  // The next lease reuses the place of the removed one, but must not inherit
-  // its count.
-  reader.RemoveLease(*lease);
-  ASSERT_TRUE(reader.AddLease(9).ok());
-  EXPECT_EQ(writer.HoldersOf(9)->front().count, 0u);
 }
 
 TEST_P(SessionsTest, ASessionEndsWithItsObject) {

@@ -225,7 +225,8 @@ def lease_of(entry: Entry, number: int) -> int:
 
 def holders(devices: Devices, entry: Entry, number: int) -> list[str]:
     """Returns which processes lease the area of save `number`."""
-    return [who for who, _ in devices.sessions.holders_of(lease_of(entry, number))]
+    found: list[str] = devices.sessions.holders_of(lease_of(entry, number))
+    return found
 
 
 def geometry_for(devices: Devices, keep: int) -> layout.Geometry:

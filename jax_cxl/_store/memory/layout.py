@@ -29,7 +29,7 @@ PAGE_BYTES = 4096
 SUPERBLOCK_OFFSETS = (0, 2 * PAGE_BYTES)  # As in cc/pool/layout/layout.h.
 SESSIONS_OFFSET = 3 * PAGE_BYTES
 SESSION_BYTES = 512
-SESSIONS_BYTES = 512 * (SESSION_BYTES + 40 * 8)  # As in cc/store/memory/sessions.h.
+SESSIONS_BYTES = 512 * SESSION_BYTES  # As in cc/store/memory/sessions.h.
 CATALOG_OFFSET = SESSIONS_OFFSET + SESSIONS_BYTES
 ENTRY_BYTES = 256
 MAX_SECTIONS = 512
@@ -50,7 +50,7 @@ _NOTES = 2 * PAGE_BYTES  # where notes begin in a section
 _AREAS = _NOTES + MAX_PROCESSES * NOTE_BYTES  # where areas begin
 
 MAGIC = b"JAX_CXLs"
-_VERSION = 6
+_VERSION = 7
 
 
 class DamagedError(ValueError):
