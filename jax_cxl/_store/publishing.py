@@ -57,12 +57,6 @@ class Names:
                 self._opened = opening.open_devices(self.where, self.parity)
             return self._opened
 
-    def repaired(self) -> Devices:
-        """Opens the memory again, for a repair: a lost path may be a new file by now."""
-        with self._opening:
-            self._opened = opening.open_devices(self.where, self.parity, repair=True)
-            return self._opened
-
     def known(self, name: str) -> "Publisher | None":
         """Returns the publisher of a name that this job has published."""
         return self._publishers.get(name)

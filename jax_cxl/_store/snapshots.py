@@ -9,7 +9,7 @@ from jax_cxl._store import agreement, arguments, following, publishing
 from jax_cxl._store.memory import catalog, layout, opening
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.publishing import Names
-from jax_cxl._store.reading import rebuilding, repair
+from jax_cxl._store.reading import rebuilding
 from jax_cxl._store.reading.version import Version
 from jax_cxl._store.trees import flatten
 from jax_cxl._store.writing.publisher import Publisher
@@ -196,40 +196,6 @@ class Snapshots:
             found = self._read("restore_latest", like)
             return (found.version, found.tree) if found else None
         return None
-
-    def repair(self) -> int:
-        """Restores lost paths and damaged blocks from parity.
-
-        Call it after a lost path has been replaced by an empty file or device. A file that was
-        removed is created again. After the repair, the memory can lose another path. The processes
-        of the job share the work. Nothing is written if nothing is damaged.
-
-        Returns:
-          How many blocks and records were written, by all processes.
-
-        Raises:
-          StoreError: there is no parity, or a snapshot is too damaged for parity. The other
-            snapshots have then been repaired.
-        """
-        publisher = self._look()
-        together = publisher.agree("repair")
-        problem: Exception | None = None
-        try:
-            self._names.repaired()
-            publisher.section = self._section()
-        except Exception as error:
-            problem = error
-        publisher.claim(together, problem)
-        publisher.replace_agreement(together)
-        section, own, count = publisher.section, together.own, len(together.writers)
-        done = repair.repair(section.devices, [section], own, count, agreement.gather)
-        if done.damaged:
-            raise errors.StoreError(
-                f"{self._names.where!r}: more is damaged than parity can mend:"
-                f" {', '.join(done.damaged)}. Restore an older snapshot or a checkpoint, and save"
-                " again"
-            )
-        return sum(written for (written,) in agreement.gather([done.written]))
 
     def close(self) -> None:
         """Waits until this process has written its part of the last save."""

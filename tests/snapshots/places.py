@@ -10,9 +10,10 @@ import numpy as np
 import shared_folder
 
 import jax_cxl
+from jax_cxl._commands.store import listing
 from jax_cxl._store.memory import layout, opening
 from jax_cxl._store.memory.section import Section
-from jax_cxl._store.reading import restoring
+from jax_cxl._store.reading import repair as mending, restoring
 
 
 class Place:
@@ -64,6 +65,12 @@ def place(tree, *, keep: int = 2, parity: int = 0, paths: int = 1) -> Iterator[P
     size = jax_cxl.Snapshots.bytes_needed(tree, keep=keep, parity=parity, paths=paths)
     with shared_folder.folder() as name:
         yield Place(name, size, paths)
+
+
+def repair(where: Place) -> mending.Repaired:
+    """Repairs the memory, as the command does."""
+    devices = opening.open_devices(where.where, None, repair=True)
+    return mending.repair(devices, listing.sections(devices))
 
 
 def section(where: Place) -> Section:

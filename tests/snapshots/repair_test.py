@@ -1,7 +1,6 @@
 """With parity a path may be lost; a repair makes it whole, and then another may be lost."""
 
 import os
-import threading
 
 import jax
 import jax.numpy as jnp
@@ -79,9 +78,9 @@ class RepairTest(parameterized.TestCase):
                 self.assertIn(str(place.paths[device]), logs.output[0])
                 with snapshots:  # Its heartbeat must not write to the next device that is lost.
                     self._assert_has(snapshots, 0, 1)
-                self.assertGreaterEqual(snapshots.repair(), 2 * 2)
-                self.assertEqual(snapshots.repair(), 0, "it has mended all")
                 del snapshots
+                self.assertGreaterEqual(places.repair(place).written, 2 * 2)
+                self.assertEqual(places.repair(place).written, 0, "it has mended all")
                 self.assertEqual(_damaged(place), [])
                 # Blocks that no snapshot has used need not be as before the loss, so only used
                 # parts are compared.
@@ -109,7 +108,7 @@ class RepairTest(parameterized.TestCase):
             place.lose(0)
             _save(place, 2)
             self._assert_has(place.open(parity=1), 1, 2)
-            place.open(parity=1).repair()
+            places.repair(place)
             place.lose(1)
             self._assert_has(place.open(parity=1), 1, 2)
 
@@ -125,7 +124,7 @@ class RepairTest(parameterized.TestCase):
             for kind, (device, offset) in kinds.items():
                 place.flip(device, offset)
                 self.assertNotEmpty(_damaged(place), kind)
-                self.assertEqual(place.open(parity=1).repair(), 1, kind)
+                self.assertEqual(places.repair(place), repair.Repaired(1, ()), kind)
                 self.assertEqual(_without_claims(place.contents()), _without_claims(whole), kind)
 
     def test_what_parity_cannot_tell_is_named_and_the_rest_mended(self):
@@ -136,14 +135,8 @@ class RepairTest(parameterized.TestCase):
             self.assertEqual(lost[2], other[2], "they are in one row")
             place.lose(lost[1])
             place.flip(other[1], other[2])
-            snapshots = place.open(parity=1)
-            with (
-                self.assertLogs("jax_cxl", "WARNING") as logs,
-                self.assertRaisesRegex(
-                    jax_cxl.StoreError, r"can mend: the snapshot of step 1\. Restore"
-                ),
-            ):
-                snapshots.repair()
+            with self.assertLogs("jax_cxl", "WARNING") as logs:
+                self.assertEqual(places.repair(place).damaged, ("version 1 of 'snapshots'",))
             self.assertIn("data of process 0", "".join(logs.output))
             # The remains of the snapshot of step 1 do not hide the previous snapshot.
             place.lose((lost[1] + 1) % 3)
@@ -160,63 +153,30 @@ class RepairTest(parameterized.TestCase):
             # The path may come back with an unreadable superblock.
             for begin in (b"", b"\0" * 4):
                 place.paths[0].write_bytes(begin + old[len(begin) :])
-                opened = place.open(parity=1)
-                self._assert_has(opened, 2, 3)
-                self.assertGreater(opened.repair(), 0)
-                self._assert_has(opened, 2, 3)
-                self.assertEqual(opened.repair(), 0)
+                self._assert_has(place.open(parity=1), 2, 3)
+                self.assertGreater(places.repair(place).written, 0)
+                self._assert_has(place.open(parity=1), 2, 3)
+                self.assertEqual(places.repair(place).written, 0)
             place.lose(1)
             self._assert_has(place.open(parity=1), 2, 3)
 
     def test_without_parity(self):
         refused = self.assertRaisesRegex(jax_cxl.StoreError, "no parity")
         with places.place(self.trees[0]) as place, refused:
-            snapshots = place.open()
-            snapshots._look(make=True)
-            snapshots.repair()
+            place.open()._look(make=True)
+            places.repair(place)
 
-    @parameterized.parameters(2, 3)
-    def test_processes_share_the_work(self, processes):
-        """Threads play the processes. Each thread has its own mapping of the memory."""
+    def test_the_superblocks_come_last(self):
         with places.place(self.trees[0], paths=3, parity=1) as place:
             _save(place, 0, 1)
             place.lose(1)
-            opened = [opening.open_devices(place.where, 1, repair=True) for _ in range(processes)]
-            sections = [Section.find(each, "snapshots") for each in opened]
-            cores = [_Writes(each.core) for each in opened]
-            for each, core in zip(opened, cores, strict=True):
-                each.core = core
-            gather = _Gather(processes)
-            results = [None] * processes
-
-            def run(own):
-                results[own] = repair.repair(
-                    opened[own],
-                    [sections[own]],
-                    own,
-                    processes,
-                    lambda values: gather(own, values),
-                )
-
-            threads = [threading.Thread(target=run, args=(own,)) for own in range(processes)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            self.assertEqual([done.damaged for done in results], [()] * processes)
-            self.assertEqual(_damaged(place), [])
-            blocks = [
-                {at for at in core.written if at[1] >= layout.SECTIONS_OFFSET and at[2] > 4096}
-                for core in cores
-            ]
-            for own in range(processes):
-                self.assertGreater(results[own].written, 0)
-                for other in range(own):
-                    self.assertEmpty(blocks[own] & blocks[other], "two writers of a block")
-            superblocks = [(1, at, layout.PAGE_BYTES) for at in layout.SUPERBLOCK_OFFSETS]
-            self.assertEqual(cores[0].written[-2:], superblocks, "they come last")
-            for core in cores[1:]:
-                self.assertNoCommonElements(superblocks, core.written)
+            opened = opening.open_devices(place.where, 1, repair=True)
+            opened.core = core = _Writes(opened.core)
+            done = repair.repair(opened, [Section.find(opened, "snapshots")])
+            self.assertEqual(done.damaged, ())
+            last = [(1, at, layout.PAGE_BYTES) for at in layout.SUPERBLOCK_OFFSETS]
+            self.assertEqual(core.written[-2:], last)
+            self.assertNoCommonElements(last, core.written[:-2])
 
 
 class LostPathTest(parameterized.TestCase):
@@ -253,11 +213,10 @@ class LostPathTest(parameterized.TestCase):
             self.assertIn(str(place.paths[lost]), logs.output[0])
             places.assert_same(self, (3, trees[3]), later.restore_latest(trees[0]))
             self.assertEqual(place.paths[lost].exists(), how == "cut")
-            del later
-            # The running job repairs the lost path, and then another path may be lost.
-            snapshots.repair()
-            snapshots.save(4, trees[4])
-            snapshots.wait()
+            del later, snapshots
+            # After a repair another path may be lost.
+            places.repair(place)
+            _save(place, 4)
             self.assertEqual(_damaged(place), [])
             place.lose((lost + 1) % paths)
             places.assert_same(self, (4, trees[4]), place.open(parity=1).restore_latest(trees[0]))
@@ -297,7 +256,7 @@ class SuperblockTest(parameterized.TestCase):
                     place.paths[device].write_bytes(content)
                 found = place.open(parity=parity).restore_latest(_tree(0))
                 places.assert_same(self, (0, _tree(0)), found)
-                self.assertEqual(place.open(parity=parity).repair(), 2)
+                self.assertEqual(places.repair(place).written, 2)
                 self.assertEqual(_damaged(place), [])
 
 
@@ -314,21 +273,6 @@ class _Writes:
 
     def __getattr__(self, name):
         return getattr(self._core, name)
-
-
-class _Gather:
-    """Does between threads what agreement.gather does between processes."""
-
-    def __init__(self, processes):
-        self._barrier = threading.Barrier(processes, timeout=60)
-        self._values = [()] * processes
-
-    def __call__(self, own, values):
-        self._values[own] = tuple(values)
-        self._barrier.wait()
-        told = list(self._values)
-        self._barrier.wait()
-        return told
 
 
 if __name__ == "__main__":

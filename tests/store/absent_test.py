@@ -23,7 +23,6 @@ _READS = {
     "open a table": lambda where: jax_cxl.Table.open(where, "a"),
     "wait for a table": lambda where: jax_cxl.Table.open(where, "a", timeout=0.05),
     "restore": lambda where: jax_cxl.Snapshots(where).restore(3, {"x": X}),
-    "repair": lambda where: jax_cxl.Snapshots(where).repair(),
 }
 
 

@@ -280,7 +280,7 @@ def _repair(options: argparse.Namespace) -> int:
     _refuse_if_in_use(options.where)
     blank = _open(options.where).blank
     devices = opening.open_devices(options.where, None, repair=True)
-    done = repair.repair(devices, listing.sections(devices), 0, 1, lambda values: [tuple(values)])
+    done = repair.repair(devices, listing.sections(devices))
     for device in blank:
         print(f"device {device} was lost")
     print(f"{done.written} blocks, records and superblocks were written")

@@ -47,17 +47,11 @@ def records(section: Section, of: list[Record]) -> Iterator[Block]:
             yield Block("record", record.writer, device, offset, intact, content)
 
 
-def blocks(reader: restoring.Reader, share: int = 0, shares: int = 1) -> Iterator[Block]:
-    """Examines the blocks of a version: data, tables, directory, and parity.
-
-    Args:
-      shares: into how many parts the rows are divided. All blocks of a row are in the same part.
-    """
+def blocks(reader: restoring.Reader) -> Iterator[Block]:
+    """Examines the blocks of a version: data, tables, directory, and parity."""
     for own, record in zip(reader.stripes, reader.records, strict=True):
-        rows = [row for row in range(own.num_rows) if (own.first_row + row) % shares == share]
-        if rows:
-            table, known = reader.table(own.writer), _known(reader, own.writer)
-        for row in rows:
+        table, known = reader.table(own.writer), _known(reader, own.writer)
+        for row in range(own.num_rows):
             yield from _row(own, record.data_blocks, table, known, row)
 
 

@@ -97,10 +97,6 @@ class Publisher:
             raise self._problem
         return self._section
 
-    @section.setter
-    def section(self, section: Section) -> None:
-        self._section, self._problem = section, None
-
     @property
     def is_absent(self) -> bool:
         """Whether there was no such name when this publisher was made."""
@@ -182,7 +178,7 @@ class Publisher:
             except Exception as error:
                 problem = error
             if section.claim is None:
-                self.claim(together, problem)
+                self._claim(together, problem)
             elif problem is not None:
                 raise problem
             assert version is not None
@@ -311,7 +307,7 @@ class Publisher:
         self._agreement = SaveAgreement(section, max(tokens), writers, own)
         return self._agreement
 
-    def claim(self, together: SaveAgreement, problem: Exception | None = None) -> None:
+    def _claim(self, together: SaveAgreement, problem: Exception | None) -> None:
         """Claims the section for this job, on all processes or on none.
 
         Args:
@@ -347,12 +343,6 @@ class Publisher:
         self._base = number
         self._newest = max(self._newest, number)
         self.last = self._agreed = max(self.last, number)
-
-    def replace_agreement(self, together: SaveAgreement) -> None:
-        """Keeps what the processes have agreed on, after the section was opened again."""
-        self._agreement = SaveAgreement(
-            self.section, together.token, together.writers, together.own
-        )
 
     def _begin(self, version: int) -> tuple[Any, int]:
         """Begins the next save: chooses its number, and erases the old version in its area.
