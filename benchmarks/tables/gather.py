@@ -137,7 +137,7 @@ def beside(bench: Bench, count: int, sharding: Any = None, devices: int = 1) -> 
         return jax.lax.fori_loop(0, times, product, x)
 
     def started(ids: Any, x: Any, times: int) -> Any:
-        future = bench.table.take_start(ids)
+        future = jax_cxl.start(bench.table.take, ids)
         x = products(future.tie(x), times)
         return future.done(after=x), x
 
@@ -154,7 +154,7 @@ def beside(bench: Bench, count: int, sharding: Any = None, devices: int = 1) -> 
     once = seconds(lambda x: products(x, 8), x) / 8
     times = max(1, round(alone / once))
     computing = seconds(lambda x: products(x, times), x)
-    for what, function in (("take, then products", in_turn), ("take_start beside", started)):
+    for what, function in (("take, then products", in_turn), ("started beside", started)):
         taken = seconds(lambda ids, x, function=function: function(ids, x, times), sets[0], x)
         of = {"take_us": round(alone * 1e6, 1), "products_us": round(computing * 1e6, 1)}
         bench.note(what, count, devices, taken, **of)

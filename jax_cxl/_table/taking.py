@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_cxl._lowering.start_done import future, split_function
+from jax_cxl._lowering.start_done import future
 from jax_cxl._table import gather, scaling
 from jax_cxl._table.open_table import ROWS, SCALES, OpenTable
 
@@ -14,6 +14,7 @@ from jax_cxl._table.open_table import ROWS, SCALES, OpenTable
 class Taking(OpenTable):
     """The part of `Table` that takes rows."""
 
+    @future.startable
     def take(
         self,
         ids: Any,
@@ -74,56 +75,6 @@ class Taking(OpenTable):
         if dtype is not None:
             taken = taken.astype(dtype)
         return taken if delta is None else _with_gradient(taken, jnp.asarray(delta))
-
-    def take_start(
-        self,
-        ids: Any,
-        *,
-        mode: str = "fill",
-        fill_value: Any = None,
-        dtype: Any = None,
-        delta: Any = None,
-    ) -> future.Future:
-        """Starts `take`, and returns a future of its result.
-
-        Use it inside of `jax.jit` or `jax.shard_map` to fetch the rows of the next batch while the
-        program computes with those of this batch. `jax_cxl.Future` says how to put the start before
-        a computation and the wait after it. Errors and derivatives are those of `take`.
-
-        On CPUs an early start changes nothing: `take` never blocks XLA, and only operations that
-        use its result wait for it. On GPUs a kernel on a stream of its own fetches the rows. The
-        program waits for the rows at once in mode "error", under `jax.vmap`, and outside of
-        `jax.jit`.
-
-        Args:
-          ids: as for `take`.
-          mode: as for `take`.
-          fill_value: as for `take`.
-          dtype: as for `take`.
-          delta: as for `take`.
-
-        Returns:
-          A `jax_cxl.Future`, a pytree. Its method `done` returns the rows.
-
-        Example:
-          >>> @jax.jit
-          ... def step(rows, next_ids):
-          ...   future = table.take_start(next_ids)
-          ...   rows = future.tie(rows)  # the computation comes after the start
-          ...   loss = jnp.sum(rows ** 2)
-          ...   return loss, future.done(after=loss)  # the rows of the next step
-          >>> loss, rows = step(table.take(jnp.array([1, 2])), jnp.array([3]))
-          >>> print(loss, rows)
-          17 [[9]]
-        """
-
-        def take(ids: Any, delta: Any) -> Any:
-            return self.take(ids, mode=mode, fill_value=fill_value, dtype=dtype, delta=delta)
-
-        name = "Table.take"
-        if jax.default_backend() == "cpu":
-            return future.Future(take(ids, delta), name)
-        return future.of(name, *split_function.start(take, ids, delta))
 
 
 @jax.custom_jvp

@@ -48,10 +48,12 @@ def start(operation: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future
     before a computation and the wait after it. The program waits for the collective at once under
     `jax.vmap`, in derivatives, with `levels=True`, for a `ragged_all_to_all`, and for a
     `moe_dispatch` with `float8_block`. Of `moe_dispatch` and `moe_combine` only the move of the
-    rows runs beside other work; the choices and the weights are gathered before.
+    rows runs beside other work; the choices and the weights are gathered before. The rows of a
+    table are fetched by a kernel; the program waits for them at once in mode "error".
 
     Args:
-      operation: an operation of jax_cxl that moves data, such as `jax_cxl.psum`.
+      operation: an operation of jax_cxl that moves data, such as `jax_cxl.psum`, or the method
+        `take` of a `jax_cxl.Table`.
       *args: arguments of the operation.
       **kwargs: further arguments of the operation.
 
@@ -71,11 +73,12 @@ def start(operation: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future
       >>> jax.jit(step)(jnp.arange(4), jnp.zeros(4))
       Array([6., 6., 6., 6.], dtype=float32)
     """
-    if not any(operation is each for each in _OPERATIONS):
+    function = getattr(operation, "__func__", operation)  # of a bound method
+    if not any(function is each for each in (*_OPERATIONS, *futures.METHODS)):
         names = ", ".join(each.__name__ for each in _OPERATIONS)
         raise TypeError(
-            f"jax_cxl.start cannot start {operation!r}: pass one of these functions of jax_cxl,"
-            f" then its arguments: {names}."
+            f"jax_cxl.start cannot start {operation!r}: pass one of these functions of jax_cxl, or"
+            f" Table.take, then its arguments: {names}."
         )
     name = operation.__name__
     # On CPUs a future holds the result itself. What counts is the default backend at the time of

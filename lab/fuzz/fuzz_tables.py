@@ -3,7 +3,7 @@
     python -m lab.fuzz.fuzz_tables [--steps=200]
 
 It checks all dtypes and modes, rows of 1 to 5,000 bytes, ids outside of the table, and errors that
-name an id. It also checks `take_start` beside a computation, caches of rows, and a trained table,
+name an id. It also checks a started `take` beside other work, caches of rows, and a trained table,
 whose rows change while devices take them. To run it with memcheck: `compute-sanitizer python
 -m lab.fuzz.fuzz_tables --steps=5`.
 """
@@ -56,7 +56,7 @@ def _check_dtypes(store: jax_cxl.Store) -> None:
 
 
 def _check_started(store: jax_cxl.Store) -> None:
-    """Checks take_start: two takes of the next batch run beside products of matrices."""
+    """Checks started takes: two takes of the next batch run beside products of matrices."""
     ids = _ids((20, 700)).clip(-_ROWS, _ROWS - 1)
     for dtype, width in (("float32", 1000), ("uint16", 3), ("int4", 16), ("uint8", 1)):
         rows = tables.random_rows((_ROWS, width), dtype)
@@ -64,7 +64,7 @@ def _check_started(store: jax_cxl.Store) -> None:
 
             def step(carry, ids, table=table):
                 x, before, last = carry
-                first, second = table.take_start(ids), table.take_start(ids[::-1])
+                first, second = jax_cxl.start(table.take, ids), jax_cxl.start(table.take, ids[::-1])
                 x = second.tie(first.tie(x))
                 x = jnp.tanh(x @ x.T @ x / 1000)
                 taken = second.done(after=x)

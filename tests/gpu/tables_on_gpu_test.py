@@ -19,6 +19,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tables"))
 
 from tables import StoreCase, expected_take, random_rows
 
+import jax_cxl
 from jax_cxl._job import lifecycle
 from jax_cxl._table.columns import Column
 
@@ -51,7 +52,7 @@ class TablesOnGpuTest(StoreCase):
         ids = np.random.default_rng(0).integers(-400, 400, (4, 5))
 
         def split(ids):
-            future = table.take_start(ids, mode=mode)
+            future = jax_cxl.start(table.take, ids, mode=mode)
             tied = future.tie(ids + 1)
             return future.done(after=tied)
 
@@ -64,7 +65,7 @@ class TablesOnGpuTest(StoreCase):
         self.assert_bits(jax.jit(spread)(ids), expected)
 
         def step(taken, ids):
-            future = table.take_start(ids, mode=mode)
+            future = jax_cxl.start(table.take, ids, mode=mode)
             return future.done(after=taken), taken
 
         last, taken = jax.jit(lambda ids: jax.lax.scan(step, table.take(ids[0]), ids))(
@@ -84,17 +85,17 @@ class TablesOnGpuTest(StoreCase):
 
         delta = jnp.zeros((3, 4))
         split = jax.jit(
-            jax.grad(lambda d: loss(lambda *a, **k: table.take_start(*a, **k).done(), d))
+            jax.grad(lambda d: loss(lambda *a, **k: jax_cxl.start(table.take, *a, **k).done(), d))
         )
         self.assert_bits(split(delta), jax.jit(jax.grad(lambda d: loss(table.take, d)))(delta))
-        found = self.lower(lambda ids: table.take_start(ids).done(), ids)
+        found = self.lower(lambda ids: jax_cxl.start(table.take, ids).done(), ids)
         self.assertEqual(sorted(found), 2 * ["start_table"] + 2 * ["table_done"])
 
     def test_calls_for_gpus(self):
         table = self.create(random_rows((_ROWS, 3), "float32"))
 
         def split(ids, x, mode="fill"):
-            future = table.take_start(ids, mode=mode)
+            future = jax_cxl.start(table.take, ids, mode=mode)
             x = future.tie(x)
             x = jnp.tanh(x @ x)
             return future.done(after=x), x
@@ -110,10 +111,10 @@ class TablesOnGpuTest(StoreCase):
 
         def step(future, ids):
             rows = future.done()
-            return table.take_start(ids), rows
+            return jax_cxl.start(table.take, ids), rows
 
         def loop(ids):
-            return jax.lax.scan(step, table.take_start(ids[0]), ids)[1]
+            return jax.lax.scan(step, jax_cxl.start(table.take, ids[0]), ids)[1]
 
         with self.assertRaisesRegex(NotImplementedError, "crosses the boundary of a loop"):
             self.lower(loop, jnp.zeros((4, 5), np.int32))
@@ -121,9 +122,9 @@ class TablesOnGpuTest(StoreCase):
     def test_wrong_arguments(self):
         table = self.create(random_rows((_ROWS, 3), "float32"))
         with self.assertRaisesRegex(TypeError, "ids must be integers"):
-            table.take_start([1.0])
+            jax_cxl.start(table.take, [1.0])
         with self.assertRaisesRegex(ValueError, "mode='wrap' must be"):
-            table.take_start([1], mode="wrap")
+            jax_cxl.start(table.take, [1], mode="wrap")
 
 
 if __name__ == "__main__":

@@ -174,7 +174,9 @@ class DisableJitTest(absltest.TestCase):
             "Table.take": lambda: jax.jit(table.take)(ids),
             "Table.take, outside of jit": lambda: table.take(ids),
             "Table.take with scales": lambda: jax.jit(scaled.take)(ids),
-            "Table.take_start": lambda: jax.jit(lambda i: table.take_start(i).done())(ids),
+            "start of Table.take": lambda: jax.jit(lambda i: jax_cxl.start(table.take, i).done())(
+                ids
+            ),
             "Table.take, vmap": lambda: jax.vmap(table.take)(ids),
             "gradient of Table.take": lambda: jax.grad(
                 lambda d: jnp.sum(table.take(ids, fill_value=0, delta=d) ** 2)

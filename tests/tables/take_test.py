@@ -49,10 +49,10 @@ class TakeTest(StoreCase):
     def test_two_halves(self, **how):
         table = self.create(random_rows((_ROWS, 5), "float32"))
         ids = _ids(300)
-        found = jax.jit(lambda ids: table.take_start(ids, **how).done())(ids)
+        found = jax.jit(lambda ids: jax_cxl.start(table.take, ids, **how).done())(ids)
         self.assert_bits(found, table.take(ids, **how))
         with self.assertRaisesRegex(TypeError, "'mod'"):
-            table.take_start(ids, mod="clip")
+            jax_cxl.start(table.take, ids, mod="clip")
 
     def test_transformations(self):
         rows = random_rows((_ROWS, 9), "int32")

@@ -2,19 +2,27 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
 from jax_cxl._lowering.start_done import halves, split_function
 
 _STATIC = {"static": True}
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+METHODS: list[Callable[..., Any]] = []  # that `jax_cxl.start` starts
+
+
+def startable(method: _Function) -> _Function:
+    """Lets `jax_cxl.start` start a method."""
+    METHODS.append(method)
+    return method
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Future:
-    """A started collective or read of table rows, from `jax_cxl.start` or `Table.take_start`.
+    """A started collective or read of table rows, from `jax_cxl.start`.
 
     A future is a pytree, and derivatives pass through it. On CPUs it can be carried through
     `jax.lax.scan`, `jax.checkpoint` or `jax.vmap`. On GPUs call `done` in the same function, or the

@@ -212,7 +212,7 @@ def rows_of_a_table(mesh):
 
     def step(carry, ids):
         x, rows = carry
-        future = table.take_start(ids)
+        future = jax_cxl.start(table.take, ids)
         x = future.tie(x)
         x = jnp.tanh(x @ rows.T @ rows)
         return (x, future.done(after=x)), None
