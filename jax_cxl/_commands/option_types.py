@@ -1,43 +1,18 @@
 """Parsers of commands, and types of their arguments. Error messages say what would be correct."""
 
 import argparse
-import difflib
 import math
 import os
 import pathlib
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser that suggests an option in place of an option that it does not know."""
-
-    def error(self, message: str) -> NoReturn:
-        """Prints the usage and the message, and ends the process with status 2."""
-        before, found, unknown = message.partition("unrecognized arguments: ")
-        if found and not before:
-            known = [option for option in self._options() if option.startswith("--")]
-            for word in unknown.split():
-                near = difflib.get_close_matches(word.partition("=")[0], known, n=1)
-                if word.startswith("-") and near:
-                    message += f"; did you mean {near[0]}?"
-        super().error(message)
-
-    def _options(self) -> list[str]:
-        """Returns the options of this parser, and of the parsers of its subcommands."""
-        found = [option for action in self._actions for option in action.option_strings]
-        for action in self._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                for parser in action.choices.values():
-                    found += parser._options()
-        return found
-
-
-def command(name: str, description: str, **options: Any) -> Parser:
+def command(name: str, description: str, **options: Any) -> argparse.ArgumentParser:
     """Returns a parser for `python -m jax_cxl NAME`. Its help keeps the texts' line breaks."""
-    return Parser(
+    return argparse.ArgumentParser(
         prog=f"python -m jax_cxl {name}",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,

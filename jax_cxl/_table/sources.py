@@ -154,41 +154,29 @@ def _rows_of_block(shape: tuple[int, ...], dtype: np.dtype) -> int:
 
 def _of_file(path: str, tensor: str | None, dtype: Any) -> Source:
     if path.endswith(".npy"):
-        offset, shape, found = _npy(path, dtype)
-    elif path.endswith(".safetensors"):
-        offset, shape, found = _safetensors(path, tensor)
-    else:
-        raise ValueError(f"{path} must be a .npy or .safetensors file: convert it")
-    return Source(shape, found, _file_blocks(path, offset, shape, found))
+        return _of_array(_npy(path, dtype))
+    if path.endswith(".safetensors"):
+        return _of_array(_safetensors(path, tensor))
+    raise ValueError(f"{path} must be a .npy or .safetensors file: convert it")
 
 
-def _npy(path: str, dtype: Any) -> tuple[int, tuple[int, ...], np.dtype]:
-    with open(path, "rb") as file:
-        try:
-            version = np.lib.format.read_magic(file)
-            read = {
-                (1, 0): np.lib.format.read_array_header_1_0,
-                (2, 0): np.lib.format.read_array_header_2_0,
-            }[version]
-            shape, by_columns, found = read(file)
-        except (ValueError, KeyError) as error:
-            raise ValueError(f"{path} cannot be read as a .npy file: {error}") from error
-        if by_columns and len(shape) > 1:
+def _npy(path: str, dtype: Any) -> np.ndarray:
+    try:
+        rows: np.ndarray = np.load(path, mmap_mode="r")
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"{path} cannot be read as a .npy file: {error}") from error
+    # NumPy saves dtypes of ml_dtypes as bytes without a name.
+    if rows.dtype.type is np.void and rows.dtype.names is None:
+        if dtype is None or np.dtype(dtype).itemsize != rows.dtype.itemsize:
             raise ValueError(
-                f"{path} is in Fortran order: save numpy.ascontiguousarray(array) instead"
+                f"{path} has elements of {rows.dtype.itemsize} bytes without a dtype: pass the"
+                " dtype, for example dtype=jnp.bfloat16"
             )
-        # NumPy saves dtypes of ml_dtypes as bytes without a name.
-        if found.type is np.void and found.names is None:
-            if dtype is None or np.dtype(dtype).itemsize != found.itemsize:
-                raise ValueError(
-                    f"{path} has elements of {found.itemsize} bytes without a dtype: pass the"
-                    " dtype, for example dtype=jnp.bfloat16"
-                )
-            found = np.dtype(dtype)
-        return file.tell(), tuple(shape), found
+        return rows.view(dtype)
+    return rows
 
 
-def _safetensors(path: str, tensor: str | None) -> tuple[int, tuple[int, ...], np.dtype]:
+def _safetensors(path: str, tensor: str | None) -> np.ndarray:
     with open(path, "rb") as file:
         try:
             (size,) = struct.unpack("<Q", file.read(8))
@@ -213,19 +201,7 @@ def _safetensors(path: str, tensor: str | None) -> tuple[int, tuple[int, ...], n
             raise ValueError(f"{path} cannot be read as safetensors: {error}") from error
     if found is None:
         raise ValueError(f"{path} has the tensors {sorted(tensors)}: name one of them with tensor=")
-    return 8 + size + start, shape, dtype
-
-
-def _file_blocks(
-    path: str, offset: int, shape: tuple[int, ...], dtype: np.dtype
-) -> Iterator[np.ndarray]:
-    step = _rows_of_block(shape, dtype)
-    row_bytes = math.prod(shape[1:]) * dtype.itemsize
-    with open(path, "rb") as file:
-        file.seek(offset)
-        for start in range(0, shape[0], step):
-            count = min(step, shape[0] - start)
-            block = np.empty(count * row_bytes, np.uint8)
-            if file.readinto(block.data) != block.size:
-                raise ValueError(f"{path} is shorter than its header says: write it again")
-            yield block.view(dtype).reshape(count, *shape[1:])
+    data = np.memmap(path, np.uint8, "r")[8 + size + start :][:size_of]
+    if len(data) != size_of:
+        raise ValueError(f"{path} is shorter than its header says: write it again")
+    return data.view(dtype).reshape(shape)

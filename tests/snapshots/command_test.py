@@ -2,11 +2,9 @@
 
 import contextlib
 import io
-import json
 import os
 import pathlib
 import re
-import time
 from typing import NamedTuple
 
 import jax
@@ -76,7 +74,6 @@ class CommandTest(parameterized.TestCase):
 
     def test_list(self):
         with places.place(_tree(0), keep=3, paths=2) as place:
-            before = time.time()
             _save(place, 5, 6, keep=3)
             without_size = place.where.partition("?")[0]
             contents = place.contents()
@@ -92,19 +89,6 @@ class CommandTest(parameterized.TestCase):
                 )
                 self.assertRegex(lines[3], "^  version 5: ")
                 self.assertEqual(lines[4:], ["  area 0: empty", "  area 3: empty"])
-            listed = json.loads(self.done("list", "--json", place.where))
-            (named,) = listed["names"]
-            self.assertEqual((named["name"], named["keep"]), ("snapshots", 3))
-            self.assertEqual(
-                (listed["parity"], listed["devices"], listed["lost_devices"]), (0, 2, [])
-            )
-            states = [(area["state"], area["version"]) for area in named["areas"]]
-            self.assertEqual(states, [("valid", 6), ("valid", 5), ("empty", None), ("empty", None)])
-            newest = named["areas"][0]
-            self.assertEqual(
-                (newest["processes"], newest["bytes"], newest["leaves"]), (1, 1200016, 7)
-            )
-            self.assertBetween(newest["time"], before, time.time())
             self.assertEqual(place.contents(), contents, "list changes nothing")
 
     def test_list_tells_what_is_torn(self):
@@ -208,9 +192,6 @@ class CommandTest(parameterized.TestCase):
             self.assertEqual(status, 1)
             self.assertIn("device 2 is lost", out)
             self.assertIn("device 2 is lost", self.done("list", place.where))
-            self.assertEqual(
-                json.loads(self.done("list", "--json", place.where))["lost_devices"], [2]
-            )
             self.done("repair", place.where)
             place.zero(0)
             found = place.open(parity=1).restore_latest(_tree(0))

@@ -41,6 +41,7 @@ class SourcesTest(StoreCase):
     def test_all_kinds_of_rows(self, dtype):
         rows = random_rows((1000, 7), dtype)
         np.save(self.folder / "rows.npy", rows)
+        np.save(self.folder / "columns.npy", np.asfortranarray(rows))
         _safetensors(self.folder / "one.safetensors", {"rows": rows})
         _safetensors(self.folder / "two.safetensors", {"other": rows[:3], "rows": rows})
         like = {"shape": rows.shape, "dtype": rows.dtype}
@@ -51,6 +52,7 @@ class SourcesTest(StoreCase):
                 (iter(np.array_split(rows, 9)), like),
                 (iter([rows[:0], rows[:999], rows[999:]]), like),
                 (str(self.folder / "rows.npy"), {"dtype": rows.dtype}),
+                (str(self.folder / "columns.npy"), {"dtype": rows.dtype}),
                 (self.folder / "one.safetensors", like),
                 (self.folder / "two.safetensors", {"tensor": "rows"}),
             ]
@@ -62,9 +64,11 @@ class SourcesTest(StoreCase):
     def test_wrong_rows_leave_no_table(self):
         self.store._names.made()
         rows = random_rows((100, 3), "float32")
-        np.save(self.folder / "columns.npy", np.asfortranarray(rows))
         np.save(self.folder / "narrow.npy", rows.astype(ml_dtypes.bfloat16))
         (self.folder / "empty.npy").touch()
+        np.save(self.folder / "whole.npy", rows)
+        whole = (self.folder / "whole.npy").read_bytes()
+        (self.folder / "short.npy").write_bytes(whole[:-4])
         _safetensors(self.folder / "two.safetensors", {"b": rows, "a": rows})
         whole = (self.folder / "two.safetensors").read_bytes()
         (self.folder / "short.safetensors").write_bytes(whole[:-4])
@@ -86,11 +90,11 @@ class SourcesTest(StoreCase):
             (rows.astype(">f4"), {}, TypeError, "byte order"),
             (jax.random.key(0)[None], {}, TypeError, "typed PRNG keys"),
             (7, {}, TypeError, "rows=int must be"),
-            ("columns.npy", {}, ValueError, "Fortran"),
             ("narrow.npy", {}, ValueError, "2 bytes without a dtype"),
             ("narrow.npy", {"dtype": np.int8}, ValueError, "2 bytes without a dtype"),
             ("narrow.npy", {"dtype": np.int32}, ValueError, "2 bytes without a dtype"),
             ("empty.npy", {}, ValueError, "cannot be read as a .npy file"),
+            ("short.npy", {}, ValueError, "cannot be read as a .npy file"),
             ("two.safetensors", {}, ValueError, r"the tensors \['a', 'b'\]: name one"),
             ("two.safetensors", {"tensor": "c"}, ValueError, r"the tensors \['a', 'b'\]"),
             ("short.safetensors", {"tensor": "a"}, ValueError, "shorter than its header says"),

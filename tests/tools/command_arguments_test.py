@@ -47,23 +47,9 @@ class ArgumentsTest(parameterized.TestCase):
     def test_is_refused(self, arguments, words):
         self.assertIn(words, _refused(*arguments))
 
-    @parameterized.parameters(
-        (("bench", "--rank", "2"), "--ranks"),
-        (("clean", "--hlep"), "--help"),
-        (("doctor", "--rnaks=3"), "--ranks"),
-        (("launch", "--replace-colectives", "train.py"), "--replace-collectives"),
-        (("nccl", "--host", "all"), "--hosts"),
-        (("run", "--ncll", "train.py"), "--nccl"),
-        (("status", "--jsno"), "--json"),
-        (("store", "list", "shm:a", "--jsno"), "--json"),
-        (("trace", "-o", "/tmp/a.json", "--cals=1"), "--calls"),
-        (("tune", "/tmp/a.json", "--rank", "2"), "--ranks"),
-    )
-    def test_an_unknown_option_has_a_suggestion(self, arguments, meant):
-        self.assertTrue(_refused(*arguments).endswith(f"did you mean {meant}?"), arguments)
-
-    def test_nothing_is_like_it(self):
+    def test_an_unknown_option(self):
         self.assertTrue(_refused("clean", "--xyz").endswith("unrecognized arguments: --xyz"))
+        self.assertIn("unrecognized arguments: --rank", _refused("doctor", "--rank", "2"))
 
     def test_an_unknown_command_has_a_suggestion(self):
         stderr = io.StringIO()

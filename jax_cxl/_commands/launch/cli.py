@@ -153,7 +153,7 @@ def _wait(child: int, signals: Sequence[signal.Signals]) -> int:
 
 def _parse(arguments: Sequence[str] | None) -> Job:
     """Returns the job that the command line describes."""
-    parser = option_types.Parser(
+    parser = argparse.ArgumentParser(
         prog="jax_cxl.launch",
         usage=_USAGE,
         description=_DESCRIPTION,

@@ -18,7 +18,6 @@ class DaxDevice:
       align: alignment of offsets and sizes in bytes; None if sysfs does not have it.
       driver: "device_dax" (mode devdax: /dev/dax0.0), "kmem" (mode system-ram), or "".
       node: the NUMA node of the memory, -1 if there is none.
-      region: the device to which the memory belongs, such as "region0" or "ndbus0/region0".
     """
 
     name: str
@@ -26,7 +25,6 @@ class DaxDevice:
     align: int | None
     driver: str
     node: int
-    region: str
 
 
 def cpuinfo() -> dict[str, str]:
@@ -56,20 +54,9 @@ def dax_devices(sysfs: pathlib.Path = _SYSFS) -> list[DaxDevice]:
             align=_number(folder / "align"),
             driver=(folder / "driver").resolve().name if (folder / "driver").exists() else "",
             node=_node(folder / "target_node"),
-            region=folder.resolve().parent.name,
         )
         for folder in sorted((sysfs / "bus/dax/devices").glob("dax*"))
     ]
-
-
-def distance(device: DaxDevice, sysfs: pathlib.Path = _SYSFS) -> str:
-    """Returns the NUMA distances from each node with processors to the device's memory, as text."""
-    texts = []
-    for node, processors, folder in _nodes(sysfs):
-        distances = _text(folder / "distance").split()
-        if processors and 0 <= device.node < len(distances):
-            texts.append(f"{distances[device.node]} from node{node}")
-    return ", ".join(texts) or "not known (the memory belongs to no online node)"
 
 
 def _nodes(sysfs: pathlib.Path) -> list[tuple[int, str, pathlib.Path]]:

@@ -60,8 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("where", metavar="WHERE")
         return command
 
-    command = add("list", _list, "show names and versions, and why areas have none")
-    command.add_argument("--json", action="store_true", help="print JSON")
+    add("list", _list, "show names and versions, and why areas have none")
     add(
         "check",
         _check,
@@ -132,11 +131,8 @@ def _add_parity(command: argparse.ArgumentParser, what: str) -> None:
 
 def _list(options: argparse.Namespace) -> int:
     devices = _open(options.where)
-    if options.json:
-        print(listing.as_json(devices))
-    else:
-        for line in listing.lines(devices):
-            print(line)
+    for line in listing.lines(devices):
+        print(line)
     return 0
 
 

@@ -2,9 +2,7 @@
 
 import dataclasses
 import datetime
-import json
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -87,28 +85,6 @@ def _size(entry: catalog.Entry) -> str:
     else:
         room = "a table"
     return f"{size} until it is deleted: {room}"
-
-
-def as_json(devices: Devices) -> str:
-    """Returns what `--json` prints."""
-    described: dict[str, Any] = {
-        "where": devices.where,
-        "parity": devices.parity,
-        "devices": devices.count,
-        "device_bytes": devices.core.device_bytes,
-        "free_bytes": catalog.free_bytes(devices),
-        "lost_devices": list(devices.blank),
-        "names": [
-            {
-                "name": section.entry.name,
-                "keep": section.entry.keep,
-                "bytes": section.entry.end - section.entry.start,
-                "areas": [dataclasses.asdict(area) for area in areas(section)],
-            }
-            for section in sections(devices)
-        ],
-    }
-    return json.dumps(described, indent=2)
 
 
 def sections(devices: Devices) -> list[Section]:
