@@ -41,13 +41,16 @@ def _stand_ins(tmp_path_factory):
     return folder
 
 
-def _report(folder, **variables):
+def _environment(folder, variables):
     path = os.pathsep.join([str(folder), *filter(None, sys.path)])
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(folder), "PYTHONPATH": path, **variables}
+    return {**os.environ, "LD_LIBRARY_PATH": str(folder), "PYTHONPATH": path, **variables}
+
+
+def _report(folder, **variables):
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM],
         cwd=folder,
-        env=environment,
+        env=_environment(folder, variables),
         capture_output=True,
         text=True,
         timeout=120,
@@ -90,3 +93,27 @@ def test_goes_on_without_a_way_that_fails(stand_ins):
     assert found["failed"]["pool"].startswith("check: a process ended.")
     assert {"nccl", "copies"} < found["results"][0].keys()
     assert "pool" not in found["results"][0]
+
+
+_DOCTOR = """
+from jax_cxl._commands.status import doctor
+from jax_cxl._nccl.report import cuda
+print(doctor._register().text)
+print(*(found.text for found in doctor._peer_access(cuda.count())))
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        ({}, ("can be registered", "6 of 6 pairs of GPUs cannot access")),
+        ({"STAND_IN_PEERS": "1"}, ("can be registered", "all 3 GPUs can access")),
+        ({"STAND_IN_LOCKED": "1"}, ("cannot be registered", "6 of 6 pairs")),
+    ],
+)
+def test_doctor_describes_the_cards(stand_ins, variables, says):
+    environment = _environment(stand_ins, {"STAND_IN_CARDS": "3", **variables})
+    command = [sys.executable, "-c", _DOCTOR]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    for line, expected in zip(done.stdout.splitlines(), says, strict=True):
+        assert expected in line, done.stderr

@@ -3,7 +3,6 @@
 import argparse
 import ctypes
 import importlib.metadata
-import itertools
 import mmap
 import os
 import pathlib
@@ -17,6 +16,7 @@ from jax_cxl._commands.status.finding import Finding, note, ok, problem
 from jax_cxl._job import configuration
 from jax_cxl._job.launched import entry_point
 from jax_cxl._job.pool import pool_uri
+from jax_cxl._nccl.report import cuda
 
 _DESCRIPTION = """\
 Checks whether this machine can run jax_cxl, and gives advice if it cannot. Ends with the text of a
@@ -238,59 +238,45 @@ def check_gpu() -> Iterator[Finding]:
         return
     yield ok(f"GPU: {version.read_text().splitlines()[0].strip()}")
     try:
-        cuda = ctypes.CDLL("libcuda.so.1")
+        cards = cuda.count()
+        yield _register()
+        yield from _peer_access(cards)
     except OSError:
         yield problem("GPU: libcuda.so.1 is missing: install the driver's libraries")
-        return
-    yield _register(cuda)
-    yield from _peer_access(cuda)
+    except RuntimeError as error:
+        yield problem(f"GPU: CUDA does not start ({error}): see nvidia-smi")
 
 
-def _peer_access(cuda: ctypes.CDLL) -> Iterator[Finding]:
-    """Whether the GPUs can access each other's memory. Call it after CUDA has started."""
-    count, can = ctypes.c_int(), ctypes.c_int()
-    if cuda.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value < 2:
-        return
-    pairs = list(itertools.permutations(range(count.value), 2))
-    without = 0
-    for a, b in pairs:
-        code = cuda.cuDeviceCanAccessPeer(ctypes.byref(can), ctypes.c_int(a), ctypes.c_int(b))
-        without += code != 0 or can.value == 0
-    if not without:
-        yield ok(f"GPU: all {count.value} GPUs can access each other's memory")
-        return
-    yield note(
-        f"GPU: {without} of {len(pairs)} pairs of GPUs cannot access each other's memory, so NCCL"
-        " goes through host memory: python -m jax_cxl nccl report measures a faster way"
-    )
+def _peer_access(cards: int) -> Iterator[Finding]:
+    """Whether the GPUs can access each other's memory."""
+    pairs = cards * (cards - 1)
+    without = pairs - sum(len(cuda.describe(card, cards)["peers"]) for card in range(cards))
+    if without:
+        yield note(
+            f"GPU: {without} of {pairs} pairs of GPUs cannot access each other's memory, so NCCL"
+            " goes through host memory: python -m jax_cxl nccl report measures a faster way"
+        )
+    elif pairs:
+        yield ok(f"GPU: all {cards} GPUs can access each other's memory")
 
 
-def _register(cuda: ctypes.CDLL) -> Finding:
+def _register() -> Finding:
     """Tries to pin a page of shared memory."""
-    device, context = ctypes.c_int(), ctypes.c_void_p()
-    for step in (
-        lambda: cuda.cuInit(0),
-        lambda: cuda.cuDeviceGet(ctypes.byref(device), 0),
-        lambda: cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device),
-        lambda: cuda.cuCtxSetCurrent(context),
-    ):
-        if (code := step()) != 0:
-            return problem(f"GPU: CUDA does not start (error {code}): see nvidia-smi")
-
+    cuda.Card(0)
     with mmap.mmap(-1, mmap.PAGESIZE) as memory:  # Shared, as files in /dev/shm are.
         view = (ctypes.c_char * mmap.PAGESIZE).from_buffer(memory)
         address = ctypes.c_void_p(ctypes.addressof(view))
-        code = cuda.cuMemHostRegister_v2(address, ctypes.c_size_t(mmap.PAGESIZE), 0)
-        if code == 0:
-            cuda.cuMemHostUnregister(address)
-        del view
-    cuda.cuDevicePrimaryCtxRelease_v2(device)
-    if code == 0:
-        return ok("GPU: shared memory can be registered with CUDA")
-    return problem(
-        f"GPU: shared memory cannot be registered with CUDA (error {code}): raise memlock"
-        " (ulimit -l unlimited)"
-    )
+        try:
+            cuda.call("cuMemHostRegister_v2", address, ctypes.c_size_t(mmap.PAGESIZE), 0)
+            cuda.call("cuMemHostUnregister", address)
+        except RuntimeError as error:
+            return problem(
+                f"GPU: shared memory cannot be registered with CUDA ({error}): raise memlock"
+                " (ulimit -l unlimited)"
+            )
+        finally:
+            del view
+    return ok("GPU: shared memory can be registered with CUDA")
 
 
 def check_processes(ranks: int) -> Iterator[Finding]:
