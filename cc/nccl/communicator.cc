@@ -32,6 +32,7 @@ void StopWatchingAll() {
   std::lock_guard lock(watched.mutex);
   for (Communicator* communicator : watched.communicators) {
     communicator->StopWatching();
+    communicator->SayCompared();
     communicator->device()->EndThreads();
   }
 }
@@ -62,6 +63,11 @@ void Communicator::Close() {
   }
   // After Abort, a thread that waits for other ranks soon gives up the mutex.
   std::lock_guard lock(mutex_);
+  if (comparison_ != nullptr && status().ok()) {
+    static_cast<void>(comparison_->Drain());
+    SayCompared();
+  }
+  comparison_.reset();
   device_.reset();
   job_.reset();
 }
@@ -120,14 +126,36 @@ void Communicator::StopWatching() {
 
 void Communicator::Watch() {
   for (;;) {
+    const Comparison* comparison = nullptr;
     {
       std::unique_lock lock(status_mutex_);
       if (stopped_.wait_for(lock, kWatchInterval, [this] { return stop_; }))
         return;
       if (!status_.ok()) continue;
+      comparison = comparison_.get();
     }
-    const Status status = device_->Check(job_->peers()->AwakeTime());
+    Status status = device_->Check(job_->peers()->AwakeTime());
+    if (status.ok() && comparison != nullptr) status = comparison->Check();
     if (!status.ok()) Fail(status);
+  }
+}
+
+void Communicator::Compare(std::unique_ptr<Comparison> comparison) {
+  std::lock_guard lock(status_mutex_);
+  comparison_ = std::move(comparison);
+}
+
+void Communicator::SayCompared() {
+  if (comparison_ == nullptr || !status().ok()) return;
+  const Status status = comparison_->Check();
+  if (!status.ok()) {
+    Fail(status);
+  } else if (rank_ == 0) {
+    std::fprintf(stderr,
+                 "jax_cxl nccl: communicator %s: %llu calls compared with "
+                 "NVIDIA's library on rank 0, no difference\n",
+                 PoolName(token_).c_str(),
+                 static_cast<unsigned long long>(comparison_->compared()));
   }
 }
 
@@ -152,19 +180,26 @@ Status Communicator::Finalize() {
   if (opener_.joinable()) opener_.join();
   CXL_RETURN_IF_ERROR(status());
   std::lock_guard lock(mutex_);
-  return device_->Drain();
+  CXL_RETURN_IF_ERROR(device_->Drain());
+  if (comparison_ == nullptr) return OkStatus();
+  const Status compared = comparison_->Drain();
+  if (!compared.ok()) Fail(compared);
+  return compared;
 }
 
 void Communicator::Abort() {
   aborted_ = true;
   if (opener_.joinable()) opener_.join();
   if (device_ == nullptr) return;
+  SayCompared();
   const Status status =
       Error(Code::kPeerLost, "rank ", rank_,
             " has aborted the communicator; look at the output of that rank");
   SetStatus(status);
   job_->Abort(status);
   device_->Abort();
+  // After the device, whose calls come before NVIDIA's in their streams.
+  if (comparison_ != nullptr) comparison_->Abort();
 }
 
 }  // namespace jax_cxl::nccl

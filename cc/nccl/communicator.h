@@ -15,6 +15,7 @@
 #include "cc/base/status.h"
 #include "cc/nccl/calls/operation.h"
 #include "cc/nccl/calls/reductions.h"
+#include "cc/nccl/compare/comparison.h"
 #include "cc/nccl/device.h"
 #include "cc/nccl/interface/abi.h"
 #include "cc/nccl/interface/unique_id.h"
@@ -70,6 +71,10 @@ class Communicator {
   Job* job() { return job_.get(); }
   // Null unless the communicator is open.
   Device* device() { return device_.get(); }
+  // Compares calls from now on.
+  void Compare(std::unique_ptr<Comparison> comparison);
+  // Null unless calls are compared.
+  Comparison* comparison() { return comparison_.get(); }
   // Held while the device is used.
   std::mutex& mutex() { return mutex_; }
   // Returns the token of the next communicator of some of the ranks, without
@@ -86,6 +91,8 @@ class Communicator {
   void Abort();
   // Stops watching the calls.
   void StopWatching();
+  // Says how many calls NVIDIA's library has repeated with the same results.
+  void SayCompared();
 
  private:
   void StartWatching();
@@ -104,6 +111,7 @@ class Communicator {
   std::mutex mutex_;
   std::unique_ptr<Job> job_;
   std::unique_ptr<Device> device_;
+  std::unique_ptr<Comparison> comparison_;         // set under status_mutex_
   std::map<std::vector<int>, uint64_t> children_;  // under mutex_
 
   std::atomic<bool> opening_{false};

@@ -66,19 +66,25 @@ Status ConnectPairs(const Running& running) {
   });
 }
 
-Status LaunchTransfers(const Running& running) {
+Status CopyLocally(const Running& running) {
   Device* device = running.communicator->device();
   for (const Transfer& transfer : running.batches.local)
     if (transfer.bytes > 0) CXL_RETURN_IF_ERROR(device->Copy(transfer));
-  for (const std::vector<Transfer>& batch : running.batches.batches)
-    CXL_RETURN_IF_ERROR(device->SendAndReceive(batch));
   return OkStatus();
 }
 
+Status Enqueue(Device* device, const std::pair<Collective, Stream>& call) {
+  return device->Enqueue(call.first, call.second);
+}
+Status Enqueue(Device* device, const std::vector<Transfer>& batch) {
+  return device->SendAndReceive(batch);
+}
+
+using Step = std::function<Status(const Running&)>;
+
 // Runs a step of all parts. A part that fails ends its communicator, so that
 // the other ranks do not wait for it.
-Status ForAll(std::span<Running> parts,
-              const std::function<Status(const Running&)>& step) {
+Status ForAll(std::span<Running> parts, const Step& step) {
   Status first;
   for (Running& part : parts) {
     Status status = part.communicator->status();
@@ -91,20 +97,67 @@ Status ForAll(std::span<Running> parts,
   return first;
 }
 
-// Launches the collectives of the ranks of one communicator that this thread
-// serves: the first ones of all ranks, then the second ones, and so on. CUDA
-// can make a launch wait for earlier kernels, which wait for other ranks.
-Status LaunchCollectives(std::span<Running> parts) {
+// Launches a collective or a batch of the ranks of one communicator that this
+// thread serves. `begin` begins its comparison.
+Status Launch(std::span<Running> parts, const Step& begin, const Step& launch) {
+  const auto comparison = [](const Running& part) {
+    return part.communicator->comparison();
+  };
+  if (comparison(parts[0]) == nullptr) return ForAll(parts, launch);
+  CXL_RETURN_IF_ERROR(ForAll(parts, begin));
+  CXL_RETURN_IF_ERROR(ForAll(parts, launch));
+  if (std::ranges::none_of(parts, [&](const Running& part) {
+        return comparison(part)->begun();
+      }))
+    return OkStatus();
+  // NVIDIA's library may wait for the device, whose calls now have all ranks.
+  CXL_RETURN_IF_ERROR(comparison(parts[0])->StartGroup());
+  const Status repeated = ForAll(
+      parts, [&](const Running& part) { return comparison(part)->Repeat(); });
+  const Status ended = comparison(parts[0])->EndGroup();
+  return ForAll(parts, [&](const Running& part) -> Status {
+    CXL_RETURN_IF_ERROR(repeated);
+    CXL_RETURN_IF_ERROR(ended);
+    return comparison(part)->End();
+  });
+}
+
+// Launches the collectives or the batches, which `calls_of` returns, of the
+// ranks of one communicator that this thread serves: the first ones of all
+// ranks, then the second ones, and so on. CUDA can make a launch wait for
+// earlier kernels, which wait for other ranks.
+template <typename CallsOf>
+Status LaunchAll(std::span<Running> parts, const CallsOf& calls_of) {
   size_t most = 0;
   for (const Running& part : parts)
-    most = std::max(most, part.collectives.size());
-  for (size_t index = 0; index < most; ++index)
-    CXL_RETURN_IF_ERROR(ForAll(parts, [&](const Running& part) -> Status {
-      if (index >= part.collectives.size()) return OkStatus();
-      const auto& [collective, stream] = part.collectives[index];
-      return part.communicator->device()->Enqueue(collective, stream);
-    }));
+    most = std::max(most, calls_of(part).size());
+  for (size_t index = 0; index < most; ++index) {
+    const auto for_call = [&](const auto& step) -> Step {
+      return [&, step](const Running& part) -> Status {
+        const auto& calls = calls_of(part);
+        return index < calls.size() ? step(part.communicator, calls[index])
+                                    : OkStatus();
+      };
+    };
+    CXL_RETURN_IF_ERROR(
+        Launch(parts, for_call([](Communicator* communicator, auto& call) {
+                 return communicator->comparison()->Begin(call);
+               }),
+               for_call([](Communicator* communicator, auto& call) {
+                 return Enqueue(communicator->device(), call);
+               })));
+  }
   return OkStatus();
+}
+
+Status LaunchCalls(std::span<Running> parts) {
+  CXL_RETURN_IF_ERROR(LaunchAll(parts, [](const Running& part) -> const auto& {
+    return part.collectives;
+  }));
+  CXL_RETURN_IF_ERROR(ForAll(parts, CopyLocally));
+  return LaunchAll(parts, [](const Running& part) -> const auto& {
+    return part.batches.batches;
+  });
 }
 
 }  // namespace
@@ -231,8 +284,7 @@ Status Group::Run() {
     while (end < parts.size() && parts[end].communicator->token() == token)
       ++end;
     const std::span ranks = std::span(parts).subspan(begin, end - begin);
-    Status status = LaunchCollectives(ranks);
-    if (status.ok()) status = ForAll(ranks, LaunchTransfers);
+    const Status status = LaunchCalls(ranks);
     if (first.ok()) first = status;
   }
   return first;

@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "cc/nccl/compare/comparison.h"
+#include "cc/nccl/compare/cuda/cuda_comparer.h"
 #include "cc/nccl/cuda/cuda_device.h"
 #include "cc/nccl/interface/settings.h"
 #include "cc/nccl/meeting.h"
@@ -52,21 +54,9 @@ __attribute__((destructor)) void SayIfUnused() {
         static_cast<int>(getpid()));
 }
 
-Status StatusOfReal(NcclResult result, const char* function) {
-  if (result == kSuccess || result == kInProgress) return OkStatus();
-  const Code code = result == kInvalidArgument ? Code::kInvalidArgument
-                    : result == kInvalidUsage  ? Code::kFailedPrecondition
-                    : result == kRemoteError   ? Code::kPeerLost
-                    : result == kInternalError ? Code::kInternal
-                                               : Code::kResourceExhausted;
-  return Error(code, function, " of NCCL failed: ", ErrorString(result));
-}
-
 // Makes a communicator of the real library. `gather` is null if there is only
 // one rank.
-Result<void*> OpenReal(const Opening& opening, const Gather& gather,
-                       const std::string& why, bool problem) {
-  Inform(opening, "to NCCL, " + why, problem);
+Result<void*> OpenReal(const Opening& opening, const Gather& gather) {
   struct Made {
     NcclResult result = kSuccess;
     NcclUniqueId id = {};
@@ -78,7 +68,7 @@ Result<void*> OpenReal(const Opening& opening, const Gather& gather,
                          gather(std::as_bytes(std::span(&made, 1))));
     std::memcpy(&made, all.data(), sizeof(made));
   }
-  CXL_RETURN_IF_ERROR(StatusOfReal(made.result, "ncclGetUniqueId"));
+  CXL_RETURN_IF_ERROR(StatusOf(made.result, "ncclGetUniqueId"));
   cudaSetDevice(opening.ordinal);  // openings of a group have threads
   const Config config = ConfigForReal(opening.config);
   void* real = nullptr;
@@ -88,21 +78,34 @@ Result<void*> OpenReal(const Opening& opening, const Gather& gather,
                                  made.id, opening.rank)
           : JAX_CXL_NCCL_FORWARD("ncclCommInitRankConfig", &real, opening.size,
                                  made.id, opening.rank, config.get());
-  CXL_RETURN_IF_ERROR(StatusOfReal(result, "ncclCommInitRank"));
+  CXL_RETURN_IF_ERROR(StatusOf(result, "ncclCommInitRank"));
   return real;
 }
 
-// Opens the communicator, and names the library that serves it.
+// Opens the communicator, and names the library that serves it. With
+// JAX_CXL_NCCL_COMPARE, also makes one of the real library, which repeats
+// calls.
 Status OpenAndInform(const Opening& opening, Communicator* communicator) {
   CXL_RETURN_IF_ERROR(MeetAndOpen(
       communicator, TheSettings(),
       [&](const Gather& gather, const std::string& why, bool problem) {
-        return OpenReal(opening, gather, why, problem);
+        Inform(opening, "to NCCL, " + why, problem);
+        return OpenReal(opening, gather);
       }));
-  if (communicator->real() == nullptr)
-    Inform(opening, "through a pool, " +
-                        pool::FormatBytes(communicator->job()->rank_bytes()) +
-                        " a rank");
+  if (communicator->real() != nullptr) return OkStatus();
+  Job* job = communicator->job();
+  Inform(opening,
+         "through a pool, " + pool::FormatBytes(job->rank_bytes()) + " a rank");
+  const uint64_t every = TheSettings().compare;
+  if (every == 0 || opening.size == 1) return OkStatus();
+  CXL_ASSIGN_OR_RETURN(void* const shadow, OpenReal(opening, [job](auto block) {
+                         return job->AllGather(block);
+                       }));
+  CXL_ASSIGN_OR_RETURN(std::unique_ptr<Comparer> comparer,
+                       MakeCudaComparer(opening.ordinal));
+  communicator->Compare(std::make_unique<Comparison>(
+      [](const char* name) { return RealLibrary::Loaded().Find(name); }, shadow,
+      std::move(comparer), opening.rank, opening.size, every));
   return OkStatus();
 }
 
@@ -159,9 +162,8 @@ Status Open(const Opening& opening) {
   const Settings& settings = TheSettings();
   *opening.communicator = nullptr;
   if (opening.size == 1 && settings.hosts != Hosts::kAll) {
-    CXL_ASSIGN_OR_RETURN(
-        *opening.communicator,
-        OpenReal(opening, nullptr, "because it has one rank", false));
+    Inform(opening, "to NCCL, because it has one rank");
+    CXL_ASSIGN_OR_RETURN(*opening.communicator, OpenReal(opening, nullptr));
     return OkStatus();
   }
   auto communicator = std::make_unique<Communicator>(

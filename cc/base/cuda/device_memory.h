@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "cc/base/cuda/cuda_status.h"
 #include "cc/base/status.h"
@@ -44,7 +45,7 @@ Result<DeviceMemory<T>> AllocateDevice(size_t count) {
   CXL_RETURN_IF_ERROR(
       cuda::CudaStatus(cudaMemset(memory, 0, count * sizeof(T)), "cudaMemset"));
   CXL_RETURN_IF_ERROR(WaitForCopies());
-  return owned;
+  return Result<DeviceMemory<T>>(std::move(owned));
 }
 
 // Copies `count` elements to the current device's memory.

@@ -35,8 +35,10 @@ TEST(SettingsTest, Reads) {
   const Settings settings = Read({{"JAX_CXL_NCCL_HOSTS", "processes"},
                                   {"JAX_CXL_TIMEOUT", "2.5"},
                                   {"JAX_CXL_NCCL_RANK_BYTES", "33554432"},
+                                  {"JAX_CXL_NCCL_COMPARE", "100"},
                                   {"NCCL_DEBUG", "INFO"}});
   EXPECT_TRUE(settings.status.ok()) << settings.status.message();
+  EXPECT_EQ(settings.compare, 100);
   EXPECT_EQ(settings.hosts, Hosts::kProcesses);
   EXPECT_EQ(settings.timeout_s, 2.5);
   EXPECT_EQ(settings.rank_bytes, 32 << 20);
@@ -51,6 +53,9 @@ TEST(SettingsTest, Refuses) {
   for (const char* wrong : {"0", "64MiB"})
     EXPECT_FALSE(
         Read({{"JAX_CXL_NCCL_COMMUNICATOR_BYTES", wrong}}).status.ok());
+  for (const char* wrong :
+       {"0", "-1", "1.5", "1e2", " 1", "+1", "all", "18446744073709551616"})
+    EXPECT_FALSE(Read({{"JAX_CXL_NCCL_COMPARE", wrong}}).status.ok()) << wrong;
   EXPECT_FALSE(Read({{"JAX_CXL_NCCL_POOL", "shm:a"}}).status.ok());
   // Between machines, the default of a file is not enough.
   EXPECT_FALSE(Read({{"JAX_CXL_NCCL_POOL", "file:/mnt/a"}}).status.ok());

@@ -41,6 +41,16 @@ NcclResult ResultOf(const Status& status) {
   }
 }
 
+Status StatusOf(int result, const char* function) {
+  if (result == kSuccess || result == kInProgress) return OkStatus();
+  const Code code = result == kInvalidArgument ? Code::kInvalidArgument
+                    : result == kInvalidUsage  ? Code::kFailedPrecondition
+                    : result == kRemoteError   ? Code::kPeerLost
+                    : result == kInternalError ? Code::kInternal
+                                               : Code::kResourceExhausted;
+  return Error(code, function, " of NCCL failed: ", ErrorString(result));
+}
+
 const char* ErrorString(int result) {
   switch (result) {
     case kSuccess:

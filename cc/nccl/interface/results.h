@@ -10,6 +10,10 @@ namespace jax_cxl::nccl {
 // some results and end after others.
 NcclResult ResultOf(const Status& status);
 
+// Returns the status that stands for a result of `function` of NVIDIA's
+// library.
+Status StatusOf(int result, const char* function);
+
 // Returns the text of ncclGetErrorString.
 const char* ErrorString(int result);
 

@@ -1,6 +1,8 @@
 #include "cc/nccl/interface/settings.h"
 
+#include <charconv>
 #include <cstdlib>
+#include <system_error>
 
 namespace jax_cxl::nccl {
 namespace {
@@ -28,6 +30,17 @@ Status ReadNumber(const char* name, const std::string& text, double least,
                  "'; write a number from ", least, " to ", most);
   *number = value;
   return OkStatus();
+}
+
+Status ReadCompare(const std::string& text, uint64_t* every) {
+  if (text.empty()) return OkStatus();
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, *every);
+  if (rest == end && error == std::errc() && *every > 0) return OkStatus();
+  return Error(
+      Code::kInvalidArgument, "JAX_CXL_NCCL_COMPARE is '", text,
+      "'; write a whole number from 1: with 100, every 100th call of a "
+      "communicator is compared with NVIDIA's library");
 }
 
 Status ReadPool(const std::string& uri, Settings* settings) {
@@ -69,6 +82,9 @@ Settings ReadSettings(const std::function<std::string(const char*)>& variable) {
   read("JAX_CXL_WARN_AFTER", 0.001, 1e9, &settings.warn_after_s);
   settings.rank_bytes = static_cast<uint64_t>(rank_bytes);
   settings.communicator_bytes = static_cast<uint64_t>(communicator_bytes);
+  if (settings.status.ok())
+    settings.status =
+        ReadCompare(variable("JAX_CXL_NCCL_COMPARE"), &settings.compare);
   if (settings.status.ok())
     settings.status = ReadPool(variable("JAX_CXL_NCCL_POOL"), &settings);
   return settings;

@@ -39,6 +39,9 @@ struct Settings {
   // make ranks wait for checkpoints, and watch NCCL themselves.
   double timeout_s = 1800;
   double warn_after_s = 10;  // JAX_CXL_WARN_AFTER
+  // JAX_CXL_NCCL_COMPARE: every n-th call of a communicator is compared with
+  // the real library's. 0: none is.
+  uint64_t compare = 0;
   // `warns` is true if NCCL_DEBUG is WARN, INFO or TRACE, and `informs` if it
   // is INFO or TRACE.
   bool warns = false;

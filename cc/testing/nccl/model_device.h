@@ -86,7 +86,10 @@ class ModelDevice : public Device {
     if (collective.factor) calls[0].second.input = Multiplied(collective);
     Push([this, calls, divisor = collective.divisor] {
       const Status status = Run(calls);
-      if (divisor > 0) Divide(calls[0].second, divisor);
+      const comm::Call& call = calls[0].second;
+      const bool reduced = call.request.op != plan::Op::kReduce ||
+                           call.request.rank == call.request.root;
+      if (divisor > 0 && reduced) Divide(call, divisor);
       return status;
     });
   }

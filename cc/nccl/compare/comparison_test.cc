@@ -1,0 +1,514 @@
+// Sanitizers: address
+
+// Communicators whose calls are compared, with modeled devices and a stand-in
+// for NVIDIA's library.
+
+#include "cc/nccl/compare/comparison.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cc/nccl/communicator.h"
+#include "cc/nccl/group.h"
+#include "cc/nccl/interface/abi.h"
+#include "cc/nccl/interface/results.h"
+#include "cc/nccl/interface/settings.h"
+#include "cc/nccl/job.h"
+#include "cc/testing/nccl/model_device.h"
+
+namespace jax_cxl::nccl {
+namespace {
+
+constexpr int kSize = 3;
+constexpr int kNcclUint8 = 1, kNcclInt32 = 2, kNcclFloat32 = 7;
+
+// Stands for NVIDIA's library: one communicator of kSize ranks of this thread.
+// Its calls run at the end of a group. Only sends have other types than those
+// of four bytes.
+class Nvidias {
+ public:
+  struct Call {
+    std::string name;
+    int rank;
+    const void* input;
+    void* output;
+    size_t count;
+    int type = 0, op = 0, root = 0;  // or the peer
+  };
+
+  static Nvidias& The() {
+    static auto& the = *new Nvidias;
+    return the;
+  }
+  static void* Shadow(int rank) {
+    static int ranks[kSize] = {0, 1, 2};
+    return &ranks[rank];
+  }
+  static void* Find(const char* name);
+
+  void Reset() { *this = Nvidias(); }
+  void Add(const Call& call) { calls_.push_back(call); }
+  void EndGroup();
+
+  // Called before the calls run: waits for the devices.
+  std::function<void()> wait = [] {};
+  // Has the call with this name have a wrong byte at `at` of its output.
+  std::string fault;
+  size_t at = 0;
+  std::map<std::string, int> counts;  // of calls of all ranks
+  int destroyed = 0, aborted = 0;
+  std::map<int, float> factors;  // of premultiplied sums, by rank
+
+ private:
+  void Collective(const std::vector<Call>& ranks);
+  void Done(const Call& call, size_t bytes);
+
+  std::deque<Call> calls_;
+};
+
+int RankOf(void* shadow) { return *static_cast<int*>(shadow); }
+
+int Start() { return 0; }
+int End() {
+  Nvidias::The().EndGroup();
+  return 0;
+}
+int AllReduce(const void* in, void* out, size_t count, int type, int op,
+              void* shadow, void*) {
+  Nvidias::The().Add(
+      {"ncclAllReduce", RankOf(shadow), in, out, count, type, op});
+  return 0;
+}
+int ReduceScatter(const void* in, void* out, size_t count, int type, int op,
+                  void* shadow, void*) {
+  Nvidias::The().Add(
+      {"ncclReduceScatter", RankOf(shadow), in, out, count, type, op});
+  return 0;
+}
+int Reduce(const void* in, void* out, size_t count, int type, int op, int root,
+           void* shadow, void*) {
+  Nvidias::The().Add(
+      {"ncclReduce", RankOf(shadow), in, out, count, type, op, root});
+  return 0;
+}
+int Broadcast(const void* in, void* out, size_t count, int type, int root,
+              void* shadow, void*) {
+  Nvidias::The().Add(
+      {"ncclBroadcast", RankOf(shadow), in, out, count, type, 0, root});
+  return 0;
+}
+int AllGather(const void* in, void* out, size_t count, int type, void* shadow,
+              void*) {
+  Nvidias::The().Add({"ncclAllGather", RankOf(shadow), in, out, count, type});
+  return 0;
+}
+int Send(const void* in, size_t count, int type, int peer, void* shadow,
+         void*) {
+  Nvidias::The().Add(
+      {"ncclSend", RankOf(shadow), in, nullptr, count, type, 0, peer});
+  return 0;
+}
+int Recv(void* out, size_t count, int type, int peer, void* shadow, void*) {
+  Nvidias::The().Add(
+      {"ncclRecv", RankOf(shadow), nullptr, out, count, type, 0, peer});
+  return 0;
+}
+constexpr int kMadeOp = 100;
+int MakeSum(int* op, void* scalar, int, int, void* shadow) {
+  std::memcpy(&Nvidias::The().factors[RankOf(shadow)], scalar, sizeof(float));
+  *op = kMadeOp;
+  return 0;
+}
+int DestroySum(int, void*) { return 0; }
+int Destroy(void*) {
+  ++Nvidias::The().destroyed;
+  return 0;
+}
+int Abort(void*) {
+  ++Nvidias::The().aborted;
+  return 0;
+}
+
+void* Nvidias::Find(const char* name) {
+  static const std::map<std::string, void*> functions = {
+      {"ncclGroupStart", reinterpret_cast<void*>(Start)},
+      {"ncclGroupEnd", reinterpret_cast<void*>(End)},
+      {"ncclAllReduce", reinterpret_cast<void*>(AllReduce)},
+      {"ncclReduceScatter", reinterpret_cast<void*>(ReduceScatter)},
+      {"ncclReduce", reinterpret_cast<void*>(Reduce)},
+      {"ncclBroadcast", reinterpret_cast<void*>(Broadcast)},
+      {"ncclAllGather", reinterpret_cast<void*>(AllGather)},
+      {"ncclSend", reinterpret_cast<void*>(Send)},
+      {"ncclRecv", reinterpret_cast<void*>(Recv)},
+      {"ncclRedOpCreatePreMulSum", reinterpret_cast<void*>(MakeSum)},
+      {"ncclRedOpDestroy", reinterpret_cast<void*>(DestroySum)},
+      {"ncclCommDestroy", reinterpret_cast<void*>(Destroy)},
+      {"ncclCommAbort", reinterpret_cast<void*>(Abort)}};
+  return functions.at(name);
+}
+
+void Nvidias::Done(const Call& call, size_t bytes) {
+  if (call.name == fault && at < bytes)
+    static_cast<unsigned char*>(call.output)[at] ^= 0x40;
+}
+
+template <typename T>
+void Reduced(const std::vector<Nvidias::Call>& ranks, size_t first,
+             size_t count, void* to, const std::map<int, float>& factors) {
+  for (size_t i = 0; i < count; ++i) {
+    std::optional<T> fold;
+    for (int rank = kSize - 1; rank >= 0; --rank) {  // an order of its own
+      T value = static_cast<const T*>(ranks[rank].input)[first + i];
+      if (ranks[rank].op == kMadeOp) value *= factors.at(rank);
+      if (!fold)
+        fold = value;
+      else if (ranks[rank].op == kMax)
+        fold = std::max(*fold, value);
+      else if (ranks[rank].op == kProd)
+        fold = *fold * value;
+      else
+        fold = *fold + value;
+    }
+    if (ranks[0].op == kAvg) *fold /= kSize;
+    static_cast<T*>(to)[i] = *fold;
+  }
+}
+
+void Nvidias::Collective(const std::vector<Call>& ranks) {
+  const std::string& name = ranks[0].name;
+  const size_t count = ranks[0].count, bytes = 4 * count;
+  std::vector<std::vector<std::byte>> outputs(kSize);
+  for (int rank = 0; rank < kSize; ++rank) {
+    std::vector<std::byte>& output = outputs[rank];
+    output.resize(bytes);
+    if (name == "ncclBroadcast") {
+      std::memcpy(output.data(), ranks[ranks[0].root].input, bytes);
+    } else if (name == "ncclAllGather") {
+      output.clear();
+      for (const Call& call : ranks) {
+        const auto* from = static_cast<const std::byte*>(call.input);
+        output.insert(output.end(), from, from + bytes);
+      }
+    } else {
+      const size_t first = name == "ncclReduceScatter" ? rank * count : 0;
+      if (ranks[0].type == kNcclFloat32)
+        Reduced<float>(ranks, first, count, output.data(), factors);
+      else
+        Reduced<int>(ranks, first, count, output.data(), factors);
+    }
+  }
+  for (int rank = 0; rank < kSize; ++rank) {
+    if (name == "ncclReduce" && rank != ranks[0].root) continue;
+    std::memcpy(ranks[rank].output, outputs[rank].data(), outputs[rank].size());
+    Done(ranks[rank], outputs[rank].size());
+  }
+}
+
+void Nvidias::EndGroup() {
+  wait();
+  std::vector<std::deque<Call>> collectives(kSize);
+  std::map<std::pair<int, int>, std::deque<Call>> sends;
+  for (const Call& call : calls_) {
+    ++counts[call.name];
+    if (call.name == "ncclSend")
+      sends[{call.rank, call.root}].push_back(call);
+    else if (call.name != "ncclRecv")
+      collectives[call.rank].push_back(call);
+  }
+  for (const Call& call : calls_) {
+    if (call.name != "ncclRecv") continue;
+    std::deque<Call>& from = sends.at({call.root, call.rank});
+    ASSERT_EQ(from.front().count, call.count);
+    const size_t bytes = call.count * (call.type == kNcclUint8 ? 1 : 4);
+    std::memcpy(call.output, from.front().input, bytes);
+    from.pop_front();
+    Done(call, bytes);
+  }
+  calls_.clear();
+  while (!collectives[0].empty()) {
+    std::vector<Call> ranks;
+    for (std::deque<Call>& of_rank : collectives) {
+      ASSERT_FALSE(of_rank.empty());
+      ranks.push_back(of_rank.front());
+      of_rank.pop_front();
+      ASSERT_EQ(ranks.back().name, ranks[0].name);
+    }
+    Collective(ranks);
+  }
+}
+
+// Compares in the host's memory, once the device has finished the calls.
+class HostComparer final : public Comparer {
+ public:
+  explicit HostComparer(Device* device) : device_(device) {}
+
+  Status Begin(std::span<const Stream>) override {
+    memory_.clear();
+    return device_->Drain();
+  }
+  Result<std::byte*> Take(uint64_t bytes) override {
+    return memory_.emplace_back(bytes, std::byte{0xee}).data();
+  }
+  Status Copy(void* to, const void* from, uint64_t bytes) override {
+    std::memcpy(to, from, bytes);
+    return OkStatus();
+  }
+  Status Weigh(const Rule& rule, const void* input, uint64_t count,
+               const std::optional<comm::Factor>& factor,
+               void* weights) override {
+    const double by = factor ? ValueOf(rule.dtype, factor->bits) : 1;
+    for (uint64_t i = 0; i < count; ++i)
+      static_cast<float*>(weights)[i] =
+          PartOfWeight(rule, ValueOf(rule.dtype, ElementBits(input, i, 4)), by);
+    return OkStatus();
+  }
+  Status Compare(const Results& results) override {
+    ++found_.compared;
+    for (uint64_t i = 0; i < results.count && found_.results.number == 0; ++i) {
+      const uint64_t ours = ElementBits(results.ours, i, results.element_bytes);
+      const uint64_t theirs =
+          ElementBits(results.theirs, i, results.element_bytes);
+      const double weight = results.weights == nullptr
+                                ? 0
+                                : static_cast<const float*>(results.weights)[i];
+      if (Differ(results.rule, ours, theirs, weight))
+        found_ = {found_.compared, results, i, ours, theirs};
+    }
+    return OkStatus();
+  }
+  Status End() override { return OkStatus(); }
+  Status Drain() override { return OkStatus(); }
+  Found found() const override { return found_; }
+
+ private:
+  Device* device_;
+  std::deque<std::vector<std::byte>> memory_;
+  Found found_;
+};
+
+class ComparisonTest : public testing::Test {
+ protected:
+  void SetUp() override { Nvidias::The().Reset(); }
+
+  void MakeRanks(uint64_t every) {
+    const PoolToken token = *RandomPoolToken();
+    group_.Start();
+    for (int rank = 0; rank < kSize; ++rank) {
+      ranks_.push_back(std::make_unique<Communicator>(token, rank, kSize, 0,
+                                                      true, MakeModel));
+      const Status added = group_.AddOpening([raw = ranks_.back().get(), rank,
+                                              every]() -> Status {
+        CXL_ASSIGN_OR_RETURN(std::unique_ptr<Job> job,
+                             Job::Meet(raw->token(), rank, kSize, 0,
+                                       TheSettings(), raw->aborted()));
+        CXL_RETURN_IF_ERROR(raw->OpenIn(std::move(job)));
+        raw->Compare(std::make_unique<Comparison>(
+            Nvidias::Find, Nvidias::Shadow(rank),
+            std::make_unique<HostComparer>(raw->device()), rank, kSize, every));
+        return OkStatus();
+      });
+      ASSERT_TRUE(added.ok()) << added.message();
+    }
+    const Status ended = group_.End();
+    ASSERT_TRUE(ended.ok()) << ended.message();
+    Nvidias::The().wait = [this] {
+      for (auto& rank : ranks_) EXPECT_TRUE(rank->device()->Drain().ok());
+    };
+  }
+
+  // Makes a call on all ranks, with inputs that are not small integers, in
+  // place where NCCL defines that.
+  void CallAll(Verb verb, int type, int op, bool in_place = false) {
+    constexpr size_t kCount = 5;
+    std::vector<std::vector<float>> floats(kSize);
+    in_.assign(kSize, std::vector<float>(kSize * kCount));
+    out_ = in_;
+    group_.Start();
+    for (int rank = 0; rank < kSize; ++rank) {
+      for (size_t i = 0; i < in_[rank].size(); ++i) {
+        const float value = 0.1f + 0.7f * rank + 1.3f * i;
+        if (type == kNcclFloat32)
+          in_[rank][i] = value;
+        else
+          in_[rank][i] = cpu::FromBits(static_cast<int>(10 * value));
+      }
+      const float* input = in_[rank].data();
+      float* output = in_place ? in_[rank].data() : out_[rank].data();
+      if (in_place && verb == Verb::kReduceScatter) output += rank * kCount;
+      if (in_place && verb == Verb::kAllGather) input += rank * kCount;
+      const Status added =
+          group_.Add(ranks_[rank].get(), {verb, input, output, kCount, type, op,
+                                          /*root=*/1, nullptr});
+      ASSERT_TRUE(added.ok()) << added.message();
+    }
+    const Status ended = group_.End();
+    ASSERT_TRUE(ended.ok()) << ended.message();
+  }
+
+  // Sends an int from each rank to the next one, and 3 bytes to the one before.
+  Status Exchange() {
+    static constexpr int kInts[kSize] = {1, 2, 3};
+    ints_.assign(kSize, 0);
+    bytes_.assign(kSize, std::vector<char>(3));
+    group_.Start();
+    for (int rank = 0; rank < kSize; ++rank) {
+      const int after = (rank + 1) % kSize, before = (rank + 2) % kSize;
+      for (const Operation& operation :
+           {Operation{Verb::kSend, &kInts[rank], nullptr, 1, kNcclInt32, 0,
+                      after, nullptr},
+            Operation{Verb::kRecv, nullptr, &ints_[rank], 1, kNcclInt32, 0,
+                      before, nullptr},
+            Operation{Verb::kSend, "abc", nullptr, 3, 0, 0, before, nullptr},
+            Operation{Verb::kRecv, nullptr, bytes_[rank].data(), 3, 0, 0, after,
+                      nullptr}}) {
+        const Status added = group_.Add(ranks_[rank].get(), operation);
+        EXPECT_TRUE(added.ok()) << added.message();
+      }
+    }
+    return group_.End();
+  }
+
+  // Expects this number of compared calls of each rank, without a difference.
+  void ExpectEqual(std::vector<uint64_t> compared) {
+    for (int rank = 0; rank < kSize; ++rank) {
+      const Status status = ranks_[rank]->Finalize();
+      EXPECT_TRUE(status.ok()) << status.message();
+      EXPECT_EQ(ranks_[rank]->comparison()->compared(), compared[rank]) << rank;
+    }
+  }
+
+  Group group_;
+  std::vector<std::unique_ptr<Communicator>> ranks_;
+  std::vector<std::vector<float>> in_, out_;
+  std::vector<int> ints_;
+  std::vector<std::vector<char>> bytes_;
+};
+
+TEST_F(ComparisonTest, AllCallsAreRepeatedAndEqual) {
+  MakeRanks(1);
+  for (const bool in_place : {false, true}) {
+    for (const Verb verb :
+         {Verb::kAllReduce, Verb::kReduceScatter, Verb::kReduce}) {
+      for (const int op : {kSum, kProd, kMax, kAvg})
+        CallAll(verb, kNcclFloat32, op, in_place);
+      CallAll(verb, kNcclInt32, kSum, in_place);
+    }
+    CallAll(Verb::kAllGather, kNcclFloat32, 0, in_place);
+    CallAll(Verb::kBroadcast, kNcclFloat32, 0, in_place);
+  }
+  for (const Verb verb : {Verb::kAllToAll, Verb::kGather, Verb::kScatter})
+    CallAll(verb, kNcclFloat32, 0);
+  EXPECT_TRUE(Exchange().ok());
+  // Two rounds of 10 sums that all ranks have, 5 at the root, 2 moves. Then 3
+  // moves, one of them at the root, and 2 receives.
+  ExpectEqual({28, 39, 28});
+  EXPECT_EQ(Nvidias::The().counts["ncclBroadcast"], 2 * kSize);
+  // Those of floats twice, because the weights are sums, too.
+  EXPECT_EQ(Nvidias::The().counts["ncclReduce"], 18 * kSize);
+  for (auto& rank : ranks_) rank.reset();
+  EXPECT_EQ(Nvidias::The().destroyed, kSize);
+  EXPECT_EQ(Nvidias::The().aborted, 0);
+}
+
+TEST_F(ComparisonTest, EveryThirdCallOfAllRanks) {
+  MakeRanks(3);
+  for (int call = 0; call < 8; ++call)
+    CallAll(Verb::kAllReduce, kNcclInt32, kSum);
+  for (int turn = 0; turn < 4; ++turn) EXPECT_TRUE(Exchange().ok());
+  ExpectEqual({4, 4, 4});
+  EXPECT_EQ(Nvidias::The().counts["ncclAllReduce"], 2 * kSize);
+  EXPECT_EQ(Nvidias::The().counts["ncclSend"], 2 * kSize);
+}
+
+TEST_F(ComparisonTest, PremultipliedSums) {
+  MakeRanks(1);
+  std::vector<float> values = {1.1f, 2.3f, 3.7f};
+  group_.Start();
+  for (int rank = 0; rank < kSize; ++rank) {
+    const float factor = 0.3f + rank;
+    const Result<int> number = ranks_[rank]->reductions().Add(
+        &factor, kNcclFloat32, kScalarHostImmediate);
+    ASSERT_TRUE(number.ok()) << number.status().message();
+    ASSERT_TRUE(group_
+                    .Add(ranks_[rank].get(),
+                         {Verb::kAllReduce, &values[rank], &values[rank], 1,
+                          kNcclFloat32, *number, 0, nullptr})
+                    .ok());
+  }
+  ASSERT_TRUE(group_.End().ok());
+  ExpectEqual({1, 1, 1});
+}
+
+// A wrong byte ends the communicator with the call and the element.
+TEST_F(ComparisonTest, FindsAPlantedFault) {
+  struct Case {
+    const char* function;
+    Verb verb;
+    int type;
+    const char* text;
+  };
+  for (const Case& each : {
+           Case{"ncclAllReduce", Verb::kAllReduce, kNcclFloat32,
+                "call 2, ncclAllReduce: all_reduce sum of 5 float32: element 3 "
+                "on rank "},
+           Case{"ncclReduceScatter", Verb::kReduceScatter, kNcclInt32,
+                "call 2, ncclReduceScatter: reduce_scatter sum of 5 int32: "
+                "element 3 on rank "},
+           Case{"ncclReduce", Verb::kReduce, kNcclInt32,
+                "reduce sum of 5 int32, root 1: element 3 on rank 1 is "},
+           Case{"ncclAllGather", Verb::kAllGather, kNcclFloat32,
+                "element 3 on"},
+           Case{"ncclBroadcast", Verb::kBroadcast, kNcclFloat32,
+                "element 3 on"},
+           Case{"ncclRecv", Verb::kAllToAll, kNcclInt32, "element 3 on"},
+       }) {
+    Nvidias& nvidias = Nvidias::The();
+    nvidias.Reset();
+    ranks_.clear();
+    MakeRanks(1);
+    CallAll(each.verb, each.type, kSum);
+    nvidias.fault = each.function;
+    nvidias.at = 15;
+    CallAll(each.verb, each.type, kSum);
+    for (int i = 0; i < 500 && ranks_[1]->status().ok(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    const Status status = ranks_[1]->status();
+    EXPECT_EQ(status.code(), Code::kDataLoss);
+    EXPECT_NE(status.message().find(each.text), std::string::npos)
+        << status.message();
+    EXPECT_NE(status.message().find("by NVIDIA's library"), std::string::npos);
+    EXPECT_NE(std::string(LastError()).find("by NVIDIA's library"),
+              std::string::npos);
+    for (auto& rank : ranks_) rank->Abort();
+    EXPECT_EQ(nvidias.aborted, kSize);
+    ranks_.clear();
+    EXPECT_EQ(nvidias.destroyed, 0);
+  }
+}
+
+TEST_F(ComparisonTest, FindsAPlantedFaultOfASend) {
+  MakeRanks(1);
+  Nvidias::The().fault = "ncclRecv";
+  Nvidias::The().at = 3;  // only of an int
+  // It may fail already: these are two batches.
+  static_cast<void>(Exchange());
+  const Status status = ranks_[0]->Finalize();
+  EXPECT_EQ(status.message(),
+            "call 1, ncclSend of 4 bytes from rank 2: element 3 on "
+            "rank 0 is 0 (0x0), but 64 (0x40) by NVIDIA's library "
+            "(JAX_CXL_NCCL_COMPARE)");
+  for (auto& rank : ranks_) rank->Abort();
+}
+
+}  // namespace
+}  // namespace jax_cxl::nccl
