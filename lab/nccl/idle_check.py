@@ -3,9 +3,9 @@
     unshare -m sh -c 'mount -t tmpfs -o size=300m shm /dev/shm
         exec python -m jax_cxl run --nccl torchrun --nproc-per-node=2 -m lab.nccl.idle_check'
 
-Needs PyTorch and root. The first calls are a sum, a send, two calls of a captured graph, and a call
-while a kernel of another communicator waits for a rank that is late. Prints lines of JSON, and ends
-with 1 if a value was wrong.
+Needs PyTorch and root. The first calls are a sum, a send, calls of a captured graph, and calls while
+a kernel of the first communicator waits for a rank that is late. Prints lines of JSON, and ends with
+1 if a value was wrong.
 """
 
 import json
@@ -80,7 +80,7 @@ def main() -> int:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         dist.all_reduce(total, group=groups[2])
-        dist.all_gather_into_tensor(gathered, total, group=groups[3])
+        dist.all_gather_into_tensor(gathered, total, group=groups[2])
     this.say("a capture")
     for turn in range(3):
         total.fill_(rank + turn)
@@ -88,20 +88,24 @@ def main() -> int:
         this.expect("graph", gathered, 1 + 2 * turn)
     this.say("a graph")
 
-    # Rank 0 waits in a kernel of the first communicator when it makes the first call of the last.
-    early, late = ones(rank + 1), ones(rank + 2)
-    this.meet()
-    if rank == 1:
-        time.sleep(_LATE_S)
-    first = dist.all_reduce(early, group=groups[0], async_op=True)
-    begin = time.perf_counter()
-    second = dist.all_reduce(late, group=groups[4], async_op=True)
-    seconds = round(time.perf_counter() - begin, 3)
-    first.wait()
-    second.wait()
-    this.expect("early", early, 3)
-    this.expect("late", late, 5)
-    this.say("a call beside a kernel that waits", seconds=seconds)
+    # Rank 0 waits in a kernel of the first communicator when it makes another one's first call. The
+    # late rank makes both calls in the same order, and in the other one.
+    for group, swapped in ((groups[3], False), (groups[4], True)):
+        values = [ones(rank + 1), ones(rank + 2)]
+        order = [(values[0], groups[0]), (values[1], group)]
+        this.meet()
+        if rank == 1:
+            time.sleep(_LATE_S)
+            order = order[::-1] if swapped else order
+        works = [dist.all_reduce(order[0][0], group=order[0][1], async_op=True)]
+        begin = time.perf_counter()
+        works.append(dist.all_reduce(order[1][0], group=order[1][1], async_op=True))
+        seconds = round(time.perf_counter() - begin, 3)
+        for work in works:
+            work.wait()
+        this.expect("a kernel that waited", values[0], 3)
+        this.expect("a first call beside it", values[1], 5)
+        this.say("a call beside a kernel that waits", swapped=swapped, seconds=seconds)
     dist.destroy_process_group()
     return 1 if this.wrong else 0
 

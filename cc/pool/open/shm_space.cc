@@ -79,4 +79,9 @@ ShmSpaceLock::ShmSpaceLock()
   }
 }
 
+ShmSpaceLock::~ShmSpaceLock() {
+  // A child of this process may have the same descriptor.
+  if (directory_.valid()) flock(directory_.get(), LOCK_UN);
+}
+
 }  // namespace jax_cxl::pool

@@ -20,6 +20,9 @@ uint64_t UnpromisedShmBytes();
 class ShmSpaceLock {
  public:
   ShmSpaceLock();
+  ~ShmSpaceLock();
+  ShmSpaceLock(const ShmSpaceLock&) = delete;
+  ShmSpaceLock& operator=(const ShmSpaceLock&) = delete;
 
  private:
   UniqueFd directory_;
