@@ -3,9 +3,9 @@
     unshare -m sh -c 'mount -t tmpfs -o size=300m shm /dev/shm
         exec python -m jax_cxl run --nccl torchrun --nproc-per-node=2 -m lab.nccl.idle_check'
 
-Needs PyTorch and root. The first calls are a sum, a send, calls of a captured graph, and calls while
-a kernel of the first communicator waits for a rank that is late. Prints lines of JSON, and ends with
-1 if a value was wrong.
+Needs PyTorch and root. The first calls are a sum, a send, calls of a captured graph, and calls
+while a kernel of the first communicator waits for a rank that is late. Prints lines of JSON, and
+ends with 1 if a value was wrong.
 """
 
 import json
