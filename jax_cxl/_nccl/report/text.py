@@ -75,17 +75,19 @@ def verdict(found: dict[str, Any]) -> str:
     failed, bad = found["failed"], wrong(found["results"])
     said = [f"{WAYS[way]} gave WRONG results: {', '.join(what)}." for way, what in bad.items()]
     said += [f"{WAYS[way]} could not be measured: {why}" for way, why in failed.items()]
-    if not bad:
-        said.append("Every element of every result was right.")
     calls, models = _compared(found["results"]), _compared(found.get("models", []))
-    judged = [judge(cell) for _, cell in calls]
-    faster, slower = judged.count("faster"), judged.count("slower")
+    if calls and not bad:
+        said.append("Every element of every result was right.")
+    gains: dict[str, list[tuple[float, str]]] = {"faster": [], "slower": [], "level": []}
+    for name, cell in calls:
+        gains[judge(cell)].append((gain(cell), name))
+    faster, slower = len(gains["faster"]), len(gains["slower"])
+    best, worst = _some(sorted(gains["faster"], reverse=True)), _some(sorted(gains["slower"]))
     if calls:
-        gains = [(gain(cell), name) for name, cell in calls]
         said.append(
             f"Compared with the better of NCCL's two ways, jax_cxl is faster in {faster} of"
-            f" {len(calls)} pairs of operation and size, slower in {slower} and level in the rest:"
-            " {:.2f} ({}) to {:.2f} ({}) times as fast.".format(*min(gains), *max(gains))
+            f" {len(calls)} pairs of operation and size{best}, slower in {slower}{worst}, and level"
+            " in the rest."
         )
     for name, cell in models:
         said.append(
@@ -109,7 +111,7 @@ def verdict(found: dict[str, Any]) -> str:
     elif faster > slower and "slower" not in kinds:
         advice = "Use jax_cxl on this machine"
     else:
-        advice = "Try jax_cxl with your program: it gains about as often as it loses"
+        advice = "Try jax_cxl with your program: it gains in some cases, and not in others"
     return " ".join([f"**{advice}.**", *said])
 
 
@@ -150,6 +152,10 @@ def _compared(rows: list[dict[str, Any]]) -> list[tuple[str, Cell]]:
         for i, size in enumerate(row["bytes"])
     )
     return [(name, cell) for name, cell in cells if "pool" in cell and len(cell) > 1]
+
+
+def _some(gains: list[tuple[float, str]]) -> str:
+    return f" ({', '.join(f'{name}: {times:.2f}' for times, name in gains[:3])})" if gains else ""
 
 
 def _cell(row: dict[str, Any], i: int) -> Cell:
