@@ -54,11 +54,7 @@ def own() -> int:
 
 
 def gather(values: Sequence[int]) -> list[tuple[int, ...]]:
-    """Exchanges values. Returns the values of each process, in the order of `processes()`.
-
-    Every process calls this function at the same place of its program. The values are unsigned and
-    have 64 bits.
-    """
+    """Exchanges unsigned 64-bit values. Returns those of each process, as `gather_bytes` does."""
     form = struct.Struct(f"<{len(values)}Q")
     return [form.unpack(data) for data in gather_bytes(form.pack(*values))]
 
@@ -97,12 +93,7 @@ def lost_rank(processes: Sequence[int]) -> int | None:
 def mismatch(
     processes: Sequence[int], sides: tuple[int, int], texts: Sequence[str], what: str
 ) -> errors.MismatchError:
-    """Returns the error for two processes that disagree.
-
-    Args:
-      sides: positions in `processes` of the two that disagree.
-      what: how they disagree: the words after "processes A and B" in the message.
-    """
+    """Returns the error for two processes, at positions `sides`, that disagree as `what` says."""
     first, other = (processes[side] for side in sides)
     error = errors.MismatchError(
         f"processes {first} and {other} {what}: process {first} has {texts[0]}, and process"

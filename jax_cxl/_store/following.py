@@ -32,16 +32,11 @@ class Wanted:
     """What to read.
 
     Attributes:
-      tree: the tree to build; None for all leaves.
-      version: number of the version; None for the newest.
-      newer_than: the version must be newer; None if any will do.
-      seconds: how long to wait for a version that is newer than `newer_than`.
       into: the result of an earlier read, whose leaves this read may use again; None for no such
         result.
       together: whether all processes of the job read the same version.
       arrays: the program's arrays to read into, by the paths of their leaves; None to make arrays.
       filled: these arrays after the read whose result is `into`; None if there is no such result.
-      non_blocking: whether to return before copies to GPUs have ended.
     """
 
     tree: rebuilding.Wanted | None
@@ -64,11 +59,7 @@ class Wanted:
         into: Version | Mapping[str, Any] | None,
         non_blocking: bool = False,
     ) -> Self:
-        """Returns what to read, from the arguments of `Store.read`, which this function checks.
-
-        Raises:
-          TypeError, ValueError: an argument is wrong.
-        """
+        """Returns what to read, from the arguments of `Store.read`, which this function checks."""
         if version is not None:
             version = arguments.whole("version", version)
             if newer_than is not None:
@@ -102,11 +93,7 @@ class Wanted:
 
 
 def seconds_of(timeout: float | None) -> float:
-    """Returns `timeout` in seconds, by default `JAX_CXL_TIMEOUT`.
-
-    Raises:
-      TypeError, ValueError: the timeout is wrong.
-    """
+    """Returns `timeout` in seconds, by default `JAX_CXL_TIMEOUT`, after checking it."""
     given = arguments.timeout(timeout)
     return configuration.from_environment().timeout if given is None else given
 
@@ -234,11 +221,7 @@ def _read_chosen(
 def wait(
     devices: Devices, name: str, newer_than: int, seconds: float
 ) -> tuple[Section, list[Records]]:
-    """Waits for a newer version. Returns all newer versions that are valid, the newest first.
-
-    Raises:
-      StoreTimeoutError: none came in time.
-    """
+    """Waits for newer versions. Returns those that are valid, the newest first."""
     end = time.monotonic() + seconds
     while True:
         section, found = Section.find_versions(devices, name) or (None, [])
@@ -413,7 +396,6 @@ def _all_leaves(reader: Reader, previous: Arrays) -> dict[str, Any]:
 
 
 def _by_paths(made: dict[str, Any]) -> dict[str, Any]:
-    """Returns leaves by their paths."""
     paths = names.paths(made)
     return {paths[name]: x for name, x in made.items()}
 

@@ -24,11 +24,7 @@ Describe = Callable[[tuple[int, ...]], "flatten.Flat"]
 
 
 class Names:
-    """The memory of a store, and the publishers of this job by name. Thread-safe.
-
-    Attributes:
-      parity: 0 or 1; None for the parity of the memory.
-    """
+    """The memory of a store, and the publishers of this job by name. Thread-safe."""
 
     def __init__(self, where: str, parity: int | None) -> None:
         """Opens nothing yet."""
@@ -39,12 +35,7 @@ class Names:
         self._making = threading.RLock()  # held by the thread that makes or deletes a name
 
     def devices(self, seconds: float = 0) -> Devices:
-        """Returns the memory. Waits `seconds` until a job has made the store.
-
-        Raises:
-          AbsentError: there is no store, and `seconds` is 0.
-          StoreTimeoutError: there was none within this time.
-        """
+        """Returns the memory. Waits `seconds` until a job has made it, or raises AbsentError."""
         with self._opening:
             if self._opened is None:
                 self._opened = opening.wait_for_devices(self.where, self.parity, seconds)
@@ -68,12 +59,7 @@ class Names:
         operation: str,
         problem: Exception | None = None,
     ) -> "Publisher":
-        """Returns the publisher of a name when all processes have agreed (`Publisher.agree`).
-
-        Raises:
-          AbsentError: no process has the name.
-          CxlError: as for `Publisher.agree`.
-        """
+        """Returns the publisher of a name when all processes have agreed (`Publisher.agree`)."""
         publisher = self.found(name, section)
         try:
             publisher.agree(operation, problem)
@@ -83,12 +69,7 @@ class Names:
         return publisher
 
     def section(self, name: str) -> Section:
-        """Returns the section of a name that has versions.
-
-        Raises:
-          AbsentError: there is no such name.
-          StoreError: it is a table.
-        """
+        """Returns the section of a name that has versions, or raises an error."""
         devices = self.devices()
         section = Section.find(devices, name)
         if section is None:
@@ -99,10 +80,8 @@ class Names:
     def found(self, name: str, section: Callable[[], Section]) -> "Publisher":
         """Returns the publisher of a name, without the other processes of the job.
 
-        If this process has no such name, `Publisher.agree` raises the error on all processes.
-
-        Args:
-          section: returns its section. It may raise an error.
+        If `section`, which returns its section, raises an error, `Publisher.agree` raises it on all
+        processes.
         """
         publisher = self._publishers.get(name)
         if publisher is None or publisher.is_absent:
@@ -127,12 +106,8 @@ class Names:
     ) -> "Publisher":
         """Returns the publisher of a name, and makes the name if it is new.
 
-        All processes of the job call it at the same place.
-
-        Args:
-          describe: takes the indices of the processes that publish, and returns the tree. A new
-            name gets memory for this tree.
-          more_blocks: how many blocks each version of a new name may take besides the tree.
+        All processes of the job call it at the same place. `describe` takes the indices of the
+        processes and returns the tree. Each version of a new name may take `more_blocks` besides.
         """
         if self._opened is not None:
             self._opened.check_opener()
@@ -246,16 +221,10 @@ def restore(
     read: Callable[[Section, Records], Result],
     version: int | None = None,
 ) -> Result | None:
-    """Reads a version on all processes, or raises on all. All processes call it.
+    """Reads a version, by default the newest undamaged one, on all processes, or raises on all.
 
     Later saves continue from this version: it is not overwritten until the next two are valid.
-
-    Args:
-      read: takes the section and the records of the version, and returns what this process needs.
-      version: the version; None for the newest one that is undamaged.
-
-    Returns:
-      What `read` has returned; None if there is no such version.
+    Returns what `read` has returned, or None if there is no such version.
     """
     section = publisher.section
 

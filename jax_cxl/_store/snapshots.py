@@ -227,7 +227,6 @@ class Snapshots:
         )
 
     def _agree(self, operation: str, problem: Exception | None = None) -> Publisher:
-        """Returns the publisher when all processes have agreed."""
         return self._names.agreed(NAME, self._section, operation, problem)
 
     def _section(self, make: bool = False) -> Section:

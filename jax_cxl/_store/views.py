@@ -177,7 +177,6 @@ class _Held:
         return dlpack.array(core, (device, offset), leaf.shape, dtype, gpu, self)
 
     def registered(self) -> None:
-        """Registers the memory with CUDA, once."""
         _ = self.devices.copies
 
     def _find(self, leaf: leaves.Leaf) -> tuple[int, int, int]:

@@ -46,10 +46,6 @@ class Column:
     Two columns are equal if they have the same number in the same table, even if the table was
     opened twice. A compiled program keeps its columns alive, and with them the memory that they
     read.
-
-    Attributes:
-      row_shape: shape of a row.
-      dtype: dtype of the stored rows.
     """
 
     def __init__(
@@ -66,13 +62,9 @@ class Column:
         """Makes rows known to programs of this process.
 
         Args:
-          name: identity of the table, and number of the column.
-          shape: shape of all rows.
-          dtype: their dtype.
           keeps: an object that keeps the rows as they are, and that lives as long as this column.
           words: address of the words of a trained table (`trained/region.py`), and how many rows
             share a word.
-          cache_rows: how many rows a cache has, on each device that takes rows; 0: no cache.
         """
         self.identity, self.number = name
         self.rows, self.row_shape, self.dtype = shape[0], shape[1:], dtype

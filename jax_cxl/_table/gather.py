@@ -40,12 +40,7 @@ def mode_of(name: Any) -> Mode:
 
 
 def take(column: Column, ids: Any, mode: Mode, fill_value: Any = None) -> Any:
-    """Returns rows of a column, in its dtype.
-
-    Args:
-      mode: which rows to return for ids outside of the table.
-      fill_value: value of each element in mode FILL; None for the value of `jnp.take`.
-    """
+    """Returns rows of a column, in its dtype, with `fill_value` in mode FILL."""
     dtype = column.dtype
     carrier = np.dtype(carriers.of(dtype, Op.TAKE_ROWS, ReduceOp.SUM))
     fill = np.asarray(_default_fill(dtype) if fill_value is None else fill_value).astype(dtype)

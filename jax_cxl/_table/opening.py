@@ -13,12 +13,7 @@ from jax_cxl._table.trained import region
 
 
 def devices_of(store: Any, *, make: bool = False, seconds: float = 0) -> Devices:
-    """Returns the memory of a store, which may be given by its URI.
-
-    Args:
-      make: whether to make the store if there is none.
-      seconds: how long to wait until another job has made it.
-    """
+    """Returns the memory of a store, given by itself or by its URI; may make it, or wait for it."""
     if isinstance(store, Devices):
         return store
     names = names_of(store if isinstance(store, Store) else Store(store))

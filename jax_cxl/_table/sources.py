@@ -30,13 +30,7 @@ _SAFETENSORS = {
 
 @dataclasses.dataclass
 class Source:
-    """Rows from which a table is made.
-
-    Attributes:
-      shape: shape of all rows together.
-      dtype: their dtype.
-      blocks: arrays of rows, one after another.
-    """
+    """Rows from which a table is made: arrays of rows, one after another."""
 
     shape: tuple[int, ...]
     dtype: np.dtype

@@ -16,8 +16,6 @@ class Spec:
     """An array.
 
     Attributes:
-      shape: its shape.
-      dtype: its dtype.
       committed: whether JAX has to keep it on these devices.
       weak_type: whether JAX promotes it like a Python number.
     """

@@ -20,12 +20,7 @@ from jax_cxl._tier.arrays import Spec
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """An array in a store, which GPUs can copy.
-
-    Attributes:
-      array: the array in `pinned_host` memory, which is the memory of the store itself.
-      copies: the part that each GPU of this process copies, in the order of the array's shards.
-    """
+    """An array in `pinned_host` memory, that of the store itself, and what GPUs copy of it."""
 
     array: jax.Array
     copies: Sequence[on_gpus.Copy]

@@ -33,11 +33,7 @@ Operand = int | Constant  # An int is the number of a variable.
 
 @dataclasses.dataclass(frozen=True)
 class Equation:
-    """An operation.
-
-    Attributes:
-      results: numbers of the variables that it defines.
-    """
+    """An operation, and the numbers of the variables that it defines."""
 
     primitive: Any
     params: dict[str, Any]
@@ -47,12 +43,7 @@ class Equation:
 
 @dataclasses.dataclass(frozen=True)
 class Dataflow:
-    """A function as a list of equations. The first variables are its inputs.
-
-    Attributes:
-      equations: the equations, in an order in which they can run.
-      avals: the abstract value of each variable.
-    """
+    """A function as equations that can run in this order. The first variables are its inputs."""
 
     num_inputs: int
     outputs: tuple[Operand, ...]
@@ -70,11 +61,9 @@ class Dataflow:
 
 
 def trace(function: Callable[..., Any], *arguments: Any) -> tuple[Dataflow, Any]:
-    """Traces a function of trees of `jax.ShapeDtypeStruct`.
+    """Traces a function of trees of `jax.ShapeDtypeStruct`; returns it, and its result likewise.
 
-    Returns:
-      The equations of the function, whose inputs are the leaves of all arguments; and the result of
-      the function, as a tree of `jax.ShapeDtypeStruct`.
+    The inputs of the equations are the leaves of all arguments.
     """
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
     if closed.effects:
@@ -184,11 +173,7 @@ def _identity(value: Any) -> Any:
 
 
 def slice_of(whole: Dataflow, outputs: Iterable[Operand], known: Iterable[int] = ()) -> Slice:
-    """Returns the slice that computes some outputs or variables.
-
-    Args:
-      known: variables that are inputs of the slice, besides the inputs of the function.
-    """
+    """Returns the slice that computes outputs or variables from inputs and `known` variables."""
     outputs = tuple(outputs)
     stop = set(known)
     needed: set[int] = set()

@@ -92,11 +92,7 @@ class Ahead:
 
 @dataclasses.dataclass(frozen=True)
 class _Group:
-    """A group of arrays that is being fetched.
-
-    Attributes:
-      sources: for each, what GPUs copy; None if the host reads it.
-    """
+    """A group of arrays that is being fetched. A source is None if the host reads the array."""
 
     specs: Sequence[Spec]
     sources: Sequence[copying.Source | None]

@@ -81,7 +81,6 @@ class _Version:
         return Reader(*self.found)
 
     def gone(self) -> errors.StoreError:
-        """Returns the error for a version that was overwritten."""
         return errors.StoreError(
             f"the arrays that were offloaded to {self.name!r}, version {self.version}, are gone:"
             " the name was deleted, or has newer trees, of which it keeps only the last two."

@@ -17,15 +17,7 @@ STEP = "['step']"  # name in the store
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Arguments of `jax_cxl.pooled` on which the programs depend.
-
-    Attributes:
-      optimizer: an object with `init(params)` and `update(gradients, state, params)`.
-      master: dtype of the parameters in the store; None: that of the parameters.
-      sharding: returns the sharding of an array in the store; None for the default.
-      group_bytes: bytes of state on each device that are updated together.
-      donate: whether a step takes the memory of parameters and gradients.
-    """
+    """Arguments of `jax_cxl.pooled` on which the programs depend."""
 
     optimizer: Any
     master: Any
@@ -39,7 +31,6 @@ class Group:
     """Arrays that are updated together.
 
     Attributes:
-      state: numbers of the leaves of the state.
       fetched: the values that are read from the store: first the parameters, if the store has them
         in another dtype (`Options.master`), then the state.
       first: number of its first leaf in the store. The group's parameters come first, then its
@@ -59,18 +50,13 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class _Program:
-    """A compiled slice of an update.
-
-    Attributes:
-      donated: positions of inputs whose memory it reuses.
-    """
+    """A compiled slice of an update, and the positions of inputs whose memory it reuses."""
 
     inputs: tuple[int, ...]
     donated: tuple[int, ...]
     run: Any
 
     def __call__(self, value: Callable[[int], Any]) -> list[Any]:
-        """Runs the program; `value` returns the value of a variable."""
         given = [value(self.inputs[n]) for n in self.donated]
         kept = [value(x) for n, x in enumerate(self.inputs) if n not in self.donated]
         found: list[Any] = self.run(given, kept)
@@ -80,19 +66,11 @@ class _Program:
 class Plan:
     """A plan for an optimizer, made from the descriptions of the parameters.
 
-    Attributes:
-      structure: structure of the tree of parameters.
-      params: the parameters on the devices.
-      shared: numbers of the leaves of the state that stay on the devices.
+    The leaves `shared` of the state stay on the devices.
     """
 
     def __init__(self, options: Options, params: Any, grad_dtypes: Sequence[Any] | None = None):
-        """Traces the optimizer.
-
-        Args:
-          params: tree of arrays, or of `jax.ShapeDtypeStruct`.
-          grad_dtypes: dtypes of the gradients, by default those of the parameters.
-        """
+        """Traces the optimizer. By default gradients have the dtypes of the parameters."""
         self._options = options
         self.structure = jax.tree.structure(params)
         self.params = [arrays.spec_of(name, x) for name, x in arrays.named("params", params)]
@@ -198,14 +176,9 @@ class Plan:
         shared: Sequence[Any],
         scalars: Any,
     ) -> tuple[list[Any], list[Any]]:
-        """Updates a group.
+        """Updates a group from what was `fetched`, whose memory the update reuses on CPUs.
 
-        Args:
-          fetched: what was read from the store. On CPUs the update reuses this memory.
-          shared: the leaves of the state that stay on the devices.
-
-        Returns:
-          The new parameters of the group on the devices, and its new leaves in the store.
+        Returns the new parameters on the devices, and the new leaves in the store.
         """
 
         def make() -> _Program:
@@ -233,12 +206,9 @@ class Plan:
         casts: Sequence[Spec] = (),
         donate: bool = True,
     ) -> "_Program":
-        """Returns the program of a slice of the update.
+        """Returns the program of a slice, whose first outputs are `specs`, and the others scalars.
 
-        Args:
-          specs: descriptions of its first outputs. Its other outputs are scalars.
-          casts: additional outputs: copies of the first outputs, cast to the dtypes on the devices.
-          donate: whether it may reuse memory of its inputs.
+        It also returns copies of its first outputs, cast as `casts` say.
         """
         donated = tuple(
             n for n, variable in enumerate(part.inputs) if donate and self._is_donated(variable)

@@ -261,12 +261,8 @@ class Pooled:
         """Writes a generation.
 
         Args:
-          plan: the plan.
-          step: its step.
           groups: takes a function that opens the previous generation, and yields the new leaves of
             each group in the store.
-          shared: returns the new leaves that stay on the devices.
-          number: number of the previous generation.
         """
         publisher = self._opened(plan)
         stream = publisher.stream(None, lambda writers: plan.describe(writers, step))
@@ -308,7 +304,6 @@ def _form(x: Any) -> Any:
 
 
 def _grad_dtypes(structure: Any, params: Sequence[Any], grads: Any) -> tuple[Any, ...]:
-    """Returns the dtypes of the gradients."""
     if jax.tree.structure(grads) != structure:
         raise ValueError(
             "the gradients must have the tree structure of the parameters, got"
@@ -336,7 +331,6 @@ def _check_names(reader: Reader, plan: Plan, text: str) -> None:
 
 
 def _check_distinct(plan: Plan, arrays: Sequence[Any]) -> None:
-    """Raises ValueError if two parameters or gradients are the same array."""
     names = [spec.name for spec in plan.params]
     names += [name.replace("params", "gradients", 1) for name in names]
     seen: dict[int, str] = {}

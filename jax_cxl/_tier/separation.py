@@ -28,10 +28,6 @@ class Part:
     """Parameters and leaves of the state that depend on each other.
 
     They depend on nothing else, except shared leaves and scalars.
-
-    Attributes:
-      params: numbers of the parameters, in order.
-      state: numbers of the leaves of the state.
     """
 
     params: tuple[int, ...]
@@ -45,10 +41,8 @@ class Separation:
     Attributes:
       update: the equations. The inputs are parameters, gradients and leaves of the state; the
         outputs are parameters and leaves of the state.
-      parts: the parts, in the order of their first parameters.
       shared: leaves of the state that all parts need.
       scalars: variables that are computed first.
-      uses: how often the whole update uses each variable.
     """
 
     update: Dataflow
@@ -60,12 +54,9 @@ class Separation:
 
 
 def separate(update: Dataflow, num_params: int, resident_params: bool) -> Separation:
-    """Separates an update.
+    """Separates an update from parameters, gradients and state to new parameters and state.
 
-    Args:
-      update: the equations of a function. Inputs: parameters, as many gradients, leaves of
-        the state. Outputs: the parameters and the leaves of the state.
-      resident_params: whether the parameters are in the devices' memory when the update begins.
+    The parameters may be `resident`: in the devices' memory when the update begins.
     """
     num_state = update.num_inputs - 2 * num_params
     small = [update.avals[2 * num_params + n] for n in range(num_state)]
@@ -111,11 +102,7 @@ def separate(update: Dataflow, num_params: int, resident_params: bool) -> Separa
 
 
 class _Dependencies:
-    """Which parameters and leaves of the state each variable depends on.
-
-    Attributes:
-      scalars: variables that are to be computed first.
-    """
+    """Which parameters and state each variable depends on; `scalars` are to be computed first."""
 
     def __init__(self, update: Dataflow, num_params: int, shared: set[int], resident_params: bool):
         self.scalars: set[int] = set()

@@ -192,8 +192,6 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _names(known: tuple[str, ...]) -> Any:
-    """Returns an argparse type: a list of known names."""
-
     def parse(text: str) -> list[str]:
         names = list(dict.fromkeys(text.split(",")))
         for name in names:

@@ -15,7 +15,6 @@ def share(available: Collection[int], rank: int, size: int) -> list[int]:
 
 
 def _place(processor: int) -> tuple[int, int]:
-    """Returns the package and the core of a processor, or zeros if Linux does not report both."""
     folder = _TOPOLOGY / f"cpu{processor}" / "topology"
     try:
         package, core = (

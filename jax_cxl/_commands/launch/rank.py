@@ -59,7 +59,6 @@ def main() -> None:
 
 
 def _run(kind: str, name: str) -> None:
-    """Runs the user's code."""
     if kind == MODULE:
         runpy.run_module(name, run_name="__main__", alter_sys=True)
         return

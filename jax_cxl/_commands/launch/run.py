@@ -86,7 +86,6 @@ def run(
 
 
 def _pickled(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
-    """Returns the function and its arguments as bytes."""
     pickler: Any = pickle
     name = getattr(function, "__qualname__", "")
     if getattr(function, "__module__", "__main__") == "__main__" or "<" in name:

@@ -118,7 +118,6 @@ class Supervisor:
             self._end(signal.SIGTERM, f"cannot start all ranks: {error}{remedy}")
 
     def _start_coordinator(self) -> None:
-        """Starts the coordination service in a process of its own."""
         arguments = map(str, (os.getpid(), self._port, self._job.n))
         child = subprocess.Popen(
             [sys.executable, "-m", "jax_cxl._commands.launch.coordinator", *arguments],
@@ -129,7 +128,6 @@ class Supervisor:
         child.returncode = 0
 
     def _start_rank(self, number: int) -> None:
-        """Starts a rank."""
         job = self._job
         bound = cores.share(os.sched_getaffinity(0), number, job.n) if job.bind_cores else ()
         # A single rank uses the streams of the launcher, as its lines need no prefix.

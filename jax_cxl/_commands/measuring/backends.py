@@ -19,9 +19,6 @@ class JaxBuffers:
 
     Each program takes both by donation and returns them, so that no program allocates memory. The
     first use of fresh memory costs more than a collective.
-
-    Attributes:
-      types: types of x and y, for programs that are compiled before the memory is allocated.
     """
 
     def __init__(self, shape: Shape):
@@ -152,12 +149,7 @@ def _prepare(backend: str, shape: Shape) -> Prepare | None:
 
 
 def runner_of(name: str, buffers: JaxBuffers, calls: int | None = None) -> JaxRunner | None:
-    """Returns a runner of the operation of `buffers`, or None if the backend does not have it.
-
-    Args:
-      buffers: the shape, and the input and output of runners that use JAX.
-      calls: number of calls of a program; None for any number.
-    """
+    """Returns a runner of the operation of `buffers`, or None if the backend does not have it."""
     prepare = _prepare(name, buffers.shape)
     return JaxRunner(prepare, buffers, calls) if prepare else None
 

@@ -44,12 +44,10 @@ def rows(
     sizes: Sequence[int],
     seconds: float,
 ) -> Iterator[dict[str, Any]]:
-    """Yields a row for each collective and size.
+    """Yields a row for each collective and size in bytes.
 
-    Args:
-      ways: takes a collective, the number of ranks and the elements of the operand. Returns a
-        function for each way to run the collective. One of the ways has the name "flat".
-      sizes: their sizes in bytes.
+    `ways` takes a collective, the number of ranks and the elements of the operand. It returns a
+    function for each way to run the collective. One of the ways has the name "flat".
     """
     world = World(jax.process_index(), jax.process_count())
     mesh = jax_cxl.make_mesh((world.size, jax.local_device_count()), AXES)

@@ -27,8 +27,6 @@ class Op:
     """An operation of the benchmark. Functions without listed arguments take the number of ranks.
 
     Attributes:
-      blocks_in: number of blocks in a rank's input.
-      blocks_out: number of blocks in a rank's output.
       result: function (ranks, rank, block elements, values) -> expected output, or None if the
         output is not defined on that rank. `values` is a function (rank, first element, elements)
         -> integers.

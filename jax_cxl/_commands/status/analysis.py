@@ -22,14 +22,10 @@ class Rank:
     """The state of a rank when the pool was read.
 
     Attributes:
-      record: its record from `_core.JobRecord.rank`.
       state: "running", "stopped", "gone", "ended" (the launcher ended it), or "unknown" (a process
         of another host that had no heartbeat while this process watched).
-      stuck: its oldest call that failed or has not finished; None if there is none.
-      waits_for: the ranks that the call `stuck` is known to wait for.
       silent: seconds from its last known heartbeat to the latest heartbeat of any rank on its host.
         Clocks of different hosts are never compared.
-      late: how late it joined calls, if it shares calls with other ranks.
     """
 
     record: dict[str, Any]
@@ -90,7 +86,6 @@ class Job:
     """A job, and the ranks that keep it from continuing.
 
     Attributes:
-      ranks: all ranks, by number.
       culprits: ranks that keep a job from continuing, with a text about each. Such a rank is gone,
         stopped or silent, or has made the job fail. Empty if nothing is wrong, or if the ranks wait
         for each other in a cycle.
@@ -129,12 +124,10 @@ def read(
     beaten: Mapping[int, int] | None = None,
     ended: Collection[int] = (),
 ) -> Job:
-    """Reads a job from a copy of its pool.
+    """Reads a job from a copy of its pool: the last `calls` of each rank.
 
-    Args:
-      calls: how many of the last calls of each rank to read.
-      beaten: for each rank on another host, its number of heartbeats within `_WATCH_SECONDS`.
-      ended: processes that the launcher has ended, by their process ids.
+    `beaten` has the heartbeats of ranks on other hosts within `_WATCH_SECONDS`, and `ended` the
+    process ids of the ranks that the launcher has ended.
     """
     records = [job_record.rank(rank, calls) for rank in range(job_record.world_size)]
     ranks = [Rank(record, process_state(record)) for record in records]

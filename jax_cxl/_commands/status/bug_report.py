@@ -17,11 +17,7 @@ _GIB = 1 << 30
 
 
 def lines(findings: Sequence[Finding], environment: Mapping[str, str]) -> Iterator[str]:
-    """Yields the lines of the report: versions, machine, results of the checks, and settings.
-
-    Args:
-      environment: the environment variables. The report contains only those that are settings.
-    """
+    """Yields the report: versions, machine, results of the checks, and settings."""
     yield f"versions: {', '.join(_versions())}"
     yield f"system: Python {platform.python_version()}, {platform.platform()}"
     model = hardware.cpuinfo().get("model name", platform.machine())

@@ -13,11 +13,7 @@ class DaxDevice:
     """A dax device.
 
     Attributes:
-      name: such as "dax0.0".
-      size: size in bytes, None if sysfs does not have it.
-      align: alignment of offsets and sizes in bytes; None if sysfs does not have it.
       driver: "device_dax" (mode devdax: /dev/dax0.0), "kmem" (mode system-ram), or "".
-      node: the NUMA node of the memory, -1 if there is none.
     """
 
     name: str

@@ -45,13 +45,7 @@ class Arrivals:
 
 @dataclasses.dataclass(frozen=True)
 class Observations:
-    """What two hosts saw of each other's stores. Arrivals are those of the worse direction.
-
-    Attributes:
-      words: how many stores of each kind each host made.
-      round_trip_ns: median time of a doorbell to the other host and back.
-      kernels: under how many Linux kernels the two processes run, 1 or 2.
-    """
+    """What two hosts saw of each other's stores. Arrivals are those of the worse direction."""
 
     words: int
     stores: Arrivals
@@ -148,8 +142,6 @@ def _server(port: int) -> socket.socket:
 
 
 class _Partner:
-    """The process on the other host."""
-
     def __init__(self, connection: socket.socket):
         connection.settimeout(_ANSWER_SECONDS)
         self._lines = connection.makefile("rw")

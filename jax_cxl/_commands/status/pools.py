@@ -19,12 +19,7 @@ _DELETED = " (deleted)"
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """A pool that can be read.
-
-    Attributes:
-      path: the path to open. A pool without a name has the path of a process's descriptor.
-      offset: offset of the pool in the file, in bytes.
-    """
+    """A pool that can be read. One without a name has the path of a process's descriptor."""
 
     name: str
     path: str

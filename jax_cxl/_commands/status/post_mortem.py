@@ -36,11 +36,9 @@ class HeldPool:
             _core.sweep_leftovers()
 
     def report(self, path: pathlib.Path | None, ended: Collection[int]) -> None:
-        """Prints to stderr which rank waited for which.
+        """Prints which rank waited for which, and may write a copy of the recorders to a file.
 
-        Args:
-          path: the file to which to write a copy of the ranks' recorders, or None.
-          ended: process ids of the ranks that the launcher has ended.
+        `ended` has the process ids of the ranks that the launcher has ended.
         """
         if self._fd is None:
             return

@@ -135,7 +135,6 @@ def _print(name: str, job: analysis.Job) -> None:
 
 
 def _print_stack(rank: analysis.Rank) -> None:
-    """Prints the Python stack of a rank, if its process runs on this machine."""
     if not process_identity.pid_means_the_same(rank.record):
         return
     stack = stacks.read(rank.record["pid"])

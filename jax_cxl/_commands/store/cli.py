@@ -305,7 +305,6 @@ def _section(devices: Devices, name: str | None) -> Section:
 
 
 def _of_version(section: Section, version: int | None) -> Records:
-    """Returns the records of a valid version: of `version`, or of the newest if that is None."""
     found = section.all_valid()
     for records in found:
         if version in (None, records[0].version):

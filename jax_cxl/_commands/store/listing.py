@@ -16,17 +16,7 @@ from jax_cxl._store.reading import restoring
 
 @dataclasses.dataclass(frozen=True)
 class Area:
-    """An area of a section, which has room for one version.
-
-    Attributes:
-      area: its number, from 0.
-      state: "valid", "damaged", "empty", or "being written or torn".
-      version: the version, or step; None if there is none.
-      time: when the version was complete, in seconds since 1970.
-      processes: how many processes have saved the version.
-      bytes: bytes of all arrays of the version.
-      leaves: how many leaves the version's tree has.
-    """
+    """An area of a section, which has room for one version."""
 
     area: int
     state: str

@@ -31,13 +31,9 @@ class Entry:
     """An entry of the catalog.
 
     Attributes:
-      identity: a random number, different for each entry.
       generation: grows with each new entry of a slot, so that a path that was missing for a time
         does not bring back a deleted name.
-      start: where the section begins on each device.
       keep: how many versions are kept; 0 for a table, which has one area and no versions.
-      created: when it was made, in seconds since 1970.
-      name: the name; "" if the slot is free again.
     """
 
     identity: int
@@ -143,12 +139,7 @@ def free_bytes(devices: Devices) -> int:
 
 
 def create(devices: Devices, name: str, keep: int, size: int) -> Entry:
-    """Returns the entry of a name. If there is none, makes the entry and its section.
-
-    Args:
-      keep: how many versions are kept; 0 for a table.
-      size: bytes of each device that the section takes.
-    """
+    """Returns the entry of a name. If there is none, makes it with `size` bytes of each device."""
     with locked(devices):
         slots = _newest(devices)
         for entry in slots.values():
@@ -176,9 +167,8 @@ def delete(
 ) -> None:
     """Removes an entry if nobody reads its section.
 
-    Args:
-      refused: returns another reason why the entry must stay, or None. It is called as soon as no
-        process can begin to read or to write.
+    `refused` may return another reason why the entry must stay. It is called as soon as no process
+    can begin to read or to write.
     """
     with locked(devices):
         if not is_current(devices, entry):

@@ -25,10 +25,7 @@ class Devices:
     device give zeros, which no checksum fits. Writes to a lost device do nothing.
 
     Attributes:
-      parity: 1 if a path may be lost, else 0.
-      coherent: whether the caches of hosts are kept coherent.
       blank: devices without a superblock, in memory with parity. They are lost, or were replaced.
-      lost: devices whose paths are lost.
     """
 
     where: str

@@ -48,12 +48,9 @@ def array(
     gpu: int | None,
     owner: object,
 ) -> Array:
-    """Returns an array over the memory.
+    """Returns an array over the memory that keeps `owner` alive.
 
-    Args:
-      dtype: its dtype, for which DLPack has a code.
-      gpu: ordinal of a GPU for which the memory is registered; None for an array of the CPU.
-      owner: an object that stays alive as long as the array.
+    The memory is registered for `gpu`; None is for an array of the CPU.
     """
     code, bits = code_of(dtype), 8 * dtype.itemsize
     assert code is not None

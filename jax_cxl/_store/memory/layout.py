@@ -59,14 +59,7 @@ class DamagedError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Superblock:
-    """A page that each device has twice. It says how the memory is divided.
-
-    Attributes:
-      parity: how many blocks of each row hold parity, 0 or 1.
-      num_devices: devices of the memory.
-      device: number of this device.
-      device_bytes: how many bytes each device has for the store.
-    """
+    """A page that each device has twice. It says how the memory is divided."""
 
     parity: int
     num_devices: int
@@ -83,12 +76,7 @@ class Superblock:
 
     @classmethod
     def from_bytes(cls, page: bytes) -> Self:
-        """Reads the page of a device.
-
-        Raises:
-          DamagedError: the page is damaged.
-          ValueError: the page is not a superblock, or was written by another version of jax_cxl.
-        """
+        """Reads the page of a device. Raises DamagedError, or ValueError if it is no superblock."""
         magic, version, parity, devices, device, block, size = cls._FORMAT.unpack_from(page)
         # Compute the checksum with the right magic, because the magic itself may be damaged.
         intact = checksum.is_sealed(MAGIC + page[8:])
@@ -110,13 +98,9 @@ class Claim:
 
     Attributes:
       incarnation: a number that grows by one from job to job, from 1 on.
-      token: token of the job.
       first: number of the job's first save. It is 0 in the entry that the job writes before it
         looks at what its predecessor has written. Afterwards the job writes a second entry.
       retired: the area that the job does not use, or `NOTHING`.
-      slot: position of the entry in the page.
-      session: slot of the session of the process that made the claim.
-      identity: identity of this session.
     """
 
     incarnation: int
@@ -156,15 +140,11 @@ class Record:
       token: random token of the job that saved, the same for all its processes.
       version: the version or step that the user gave.
       time: when the part was complete, in seconds since 1970.
-      writers: how many processes wrote the version.
       writer: which of them wrote this part.
-      first_row: the first row of this part's blocks.
-      data_blocks: how many blocks of data this part has.
       table_checksum: checksum of the table of the checksums of these blocks. The table lies in the
         blocks after the data.
       directory_bytes: size of the directory, which is in the blocks after the table; 0 unless
         `writer` is 0.
-      directory_checksum: checksum of the directory.
       tree: checksum of the structure of the directory, the same in the records of all processes.
       replicas: sums of the checksums of replicated arrays (`place.Sums`).
     """
@@ -215,15 +195,7 @@ Records = list[Record]  # of a version, one of each process
 
 @dataclasses.dataclass(frozen=True)
 class Geometry:
-    """Where the parts of a section begin on each device.
-
-    Attributes:
-      keep: how many versions are kept.
-      parity: 1 if each row has a block of parity, else 0.
-      num_devices: devices of the memory.
-      start: where the section begins on each device.
-      end: where it ends.
-    """
+    """Where the parts of a section begin on each device."""
 
     keep: int
     parity: int

@@ -44,17 +44,9 @@ def open_devices(
 ) -> Devices:
     """Maps the memory, and writes superblocks if all of it is new.
 
-    Processes of a job may call this at the same time, because they write the same bytes.
-
-    Args:
-      parity: 0 or 1; None takes the value in the superblock, and 0 in new memory.
-      existing: whether new memory is an error. Nothing is created then.
-      repair: whether to create lost paths again.
-
-    Raises:
-      PoolError: the memory cannot be mapped.
-      AbsentError: `existing`, and there is no store.
-      StoreError: the memory holds something else, or was made with other arguments.
+    Processes of a job may call this at the same time, because they write the same bytes. If the
+    store must be `existing`, nothing is created, and new memory raises an AbsentError. A `repair`
+    creates lost paths again.
     """
     spec = spec_of(where)
     _check_parity(where, spec, parity)
@@ -103,13 +95,7 @@ def open_devices(
 
 
 def wait_for_devices(where: str, parity: int | None, seconds: float) -> Devices:
-    """Maps the memory of a store. Waits until a job has made the store.
-
-    Raises:
-      AbsentError: there is no store, and `seconds` is 0.
-      StoreTimeoutError: there was none within this time.
-      PoolError: as for `open_devices`.
-    """
+    """Maps the memory of a store. Waits until a job has made it, or raises AbsentError."""
     start = time.monotonic()
     warn_after = configuration.from_environment().warn_after
     while True:

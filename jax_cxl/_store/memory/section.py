@@ -26,9 +26,7 @@ class DeletedError(OvertakenError):
 class Section:
     """The memory of one name, open for reading, and for writing if this job has a claim.
 
-    Attributes:
-      what: what a version is called in messages: "version" or "snapshot".
-      claim: the claim of this job; None while it has none.
+    Messages call a version of it `what`: "version" or "snapshot".
     """
 
     devices: Devices
@@ -87,20 +85,12 @@ class Section:
         self.store_word(device, offset, int.from_bytes(data[:8], "little"))
 
     def check_fence(self, device: int) -> None:
-        """Checks that no later job has claimed the section.
-
-        Raises:
-          OvertakenError: a later job has claimed it, or the name was deleted.
-        """
+        """Raises OvertakenError if a later job has claimed the section, or the name was deleted."""
         if self.claim is not None and device not in self.devices.lost:
             self.check_claim(self.claim, device)
 
     def check_claim(self, claim: Claim, device: int) -> None:
-        """Checks that no other job has claimed the section since this job made a claim.
-
-        Raises:
-          OvertakenError: another job has claimed it, or the name was deleted.
-        """
+        """Raises OvertakenError if another job has claimed the section since, or it was deleted."""
         if self.devices.is_inherited:
             raise OvertakenError(
                 f"the parent of this process saves to {self.text}: let the parent save, or give"

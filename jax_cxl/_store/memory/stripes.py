@@ -16,12 +16,7 @@ from jax_cxl._store.memory.section import Section
 
 @dataclasses.dataclass(frozen=True)
 class Stripes:
-    """The blocks of a process, numbered from 0.
-
-    Attributes:
-      writer: position of the process among those that save.
-      first_row: the row of the area in which its blocks begin.
-    """
+    """The blocks of a process, numbered from 0, from the row `first_row` of the area on."""
 
     section: Section
     number: int

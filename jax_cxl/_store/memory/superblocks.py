@@ -21,14 +21,10 @@ SETTLE_SECONDS = 0.1
 def read(
     core: _core.PersistentMemory,
 ) -> tuple[dict[int, layout.Superblock], dict[int, str], dict[int, str]]:
-    """Reads the superblocks of all devices.
+    """Reads superblocks by device; also returns errors of other data, and why devices are blank.
 
     Other processes of the job may write the superblocks of new memory at the same time. So if only
     some devices have a superblock, this reads again until nothing changes.
-
-    Returns:
-      Three dicts, by device: the superblocks; errors of devices that hold other data; and reasons
-      why devices count as blank.
     """
     before = None
     while True:

@@ -15,15 +15,10 @@ from jax_cxl._store.trees import leaves
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Consecutive elements of a saved shard.
+    """Consecutive elements of a saved shard. If `exact`, its pieces contain no other elements.
 
     If the memory has several devices, there is a piece for each device. It contains the device's
     blocks in all rows of blocks (`stripes.py`) that contain the elements.
-
-    Attributes:
-      pieces: how many pieces contain the elements.
-      count: how many elements there are.
-      exact: whether the pieces contain no other elements.
     """
 
     pieces: int
@@ -36,10 +31,7 @@ class Block:
     """Rows of a saved shard that overlap the part. A row is a slice along the first dimension.
 
     Attributes:
-      runs: the elements of the rows.
-      shape: shape of the rows.
       here: where the rows overlap the part: start and end in the rows, along each dimension.
-      there: start and end of the same overlap in the part of the array.
     """
 
     runs: tuple[Run, ...]
@@ -50,12 +42,7 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How a part is put together.
-
-    Attributes:
-      shape: shape of the part.
-      blocks: where its elements are, in the order of the pieces.
-    """
+    """How a part of an array is put together: its blocks, in the order of the pieces."""
 
     shape: tuple[int, ...]
     blocks: tuple[Block, ...]
@@ -74,11 +61,9 @@ def arrange(
 ) -> jax.Array:
     """Returns a part of an array, put together from pieces.
 
-    Args:
-      places: a pair for each run: the device that holds the first block of the run's first row of
-        blocks, and how many elements of the run's pieces come before the run. The plan is a static
-        argument. The places are not part of it, so that arrays of the same shapes share a compiled
-        program.
+    `places` has a pair for each run: the device that holds the first block of the run's first row
+    of blocks, and how many elements of the run's pieces come before the run. The places are not
+    part of the plan, a static argument, so that arrays of the same shapes share a compiled program.
     """
     rest, rest_places = iter(pieces), iter(places)
     out = None

@@ -18,9 +18,6 @@ class Block:
     Attributes:
       what: "data", "table of checksums", "directory", "parity" or "record".
       writer: the process that wrote it, as a position among the processes that saved.
-      device: the device on which it lies.
-      offset: its offset on this device.
-      intact: whether it has not changed since it was written.
       content: the original content, None if parity cannot restore it.
     """
 
@@ -56,7 +53,6 @@ def blocks(reader: restoring.Reader) -> Iterator[Block]:
 
 
 def _known(reader: restoring.Reader, writer: int) -> np.ndarray:
-    """Returns the blocks that follow the data: the table, and the directory."""
     kinds = [reader.table(writer).view(np.uint8)]
     if writer == 0:
         kinds.append(reader.structure.directory)

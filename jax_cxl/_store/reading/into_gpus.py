@@ -26,14 +26,7 @@ _GROUP_BYTES = 64 << 20
 
 
 class Part(NamedTuple):
-    """A part of an array that goes to a tensor.
-
-    Attributes:
-      reader: the version.
-      leaf: the array.
-      bounds: start and end of the part along each dimension.
-      tensor: the tensor, of the same shape and dtype.
-    """
+    """A part of an array that goes to a tensor of the same shape and dtype."""
 
     reader: Reader
     leaf: leaves.Leaf
@@ -42,12 +35,7 @@ class Part(NamedTuple):
 
 
 class _Group:
-    """Copies to a GPU that are checked together.
-
-    Attributes:
-      nbytes: their bytes.
-      end: an event after the copies.
-    """
+    """Copies to a GPU that are checked together, after the event `end`."""
 
     def __init__(self, gpu: Any):
         self._gpu, self.nbytes = gpu, 0
@@ -61,7 +49,6 @@ class _Group:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the GPU has nothing to check."""
         return not self._copied
 
     def of_gpu(self) -> tuple[int, list[int]]:
@@ -233,5 +220,4 @@ def _through_host(part: Part) -> None:
 
 @functools.cache
 def _stream(device: Any) -> Any:
-    """Returns the stream for copies to a GPU."""
     return frameworks.torch().cuda.Stream(device)

@@ -15,11 +15,7 @@ from jax_cxl._store.trees import leaves
 
 
 class Building:
-    """The data that the leaves of a tree share.
-
-    Attributes:
-      copies: the parts that GPUs copy.
-    """
+    """The data that the leaves of a tree share, and the parts that GPUs copy."""
 
     def __init__(self) -> None:
         self.copies: list[on_gpus.Copy] = []
@@ -60,11 +56,7 @@ class Building:
         weak_type: bool,
         committed: bool,
     ) -> jax.Array:
-        """Returns an array, made from its parts on the devices of this process.
-
-        Args:
-          parts: the part of each device: a NumPy array, or what its GPU has copied.
-        """
+        """Returns an array, made from its part for each device of this process."""
         form = leaf.shape, leaf.dtype, to.sharding, weak_type
         aval = self._avals.get(form)
         if aval is not None and not any(isinstance(part, on_gpus.Copy) for part in parts):
@@ -97,12 +89,7 @@ def _on_device(part: np.ndarray, where: jax.sharding.SingleDeviceSharding) -> ja
 def _parts(
     source: Source, to: "Place", copies: list[on_gpus.Copy]
 ) -> list[np.ndarray | on_gpus.Copy]:
-    """Returns the parts of the array for the devices of this process.
-
-    Args:
-      copies: the list to which this adds the parts that GPUs copy. The result contains them
-        too.
-    """
+    """Returns the parts for this process's devices; adds those of GPUs to `copies`, too."""
     found: dict[leaves.Index, np.ndarray] = {}
     parts: list[np.ndarray | on_gpus.Copy] = []
     for index, where in to.shards:
@@ -156,9 +143,7 @@ class Place:
     """Where an array goes.
 
     Attributes:
-      sharding: its sharding.
       shards: for each device of this process, the index of its part, and the device.
-      devices: the devices of this process.
       of_this_process: whether all devices of the array belong to this process.
     """
 

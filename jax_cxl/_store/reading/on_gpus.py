@@ -28,12 +28,7 @@ class Copy:
     """A part of an array that a GPU copies.
 
     Attributes:
-      reader: the version.
-      pieces: what is copied.
       plan: how the GPU puts the part together; None if its only piece is the part.
-      places: argument of `arranging.arrange`.
-      dtype: the dtype.
-      sharding: the GPU, as a sharding of one device.
       made: the part, after `run`.
     """
 
@@ -80,9 +75,6 @@ def find(
     From each shard that has bytes of the part, a GPU copies the rows with these bytes. A GPU cannot
     mend blocks by parity, so the host reads memory that has parity. A GPU also takes lines from the
     caches of this host, so the host reads memory if caches are not coherent.
-
-    Args:
-      index: start and end of the part along each dimension.
     """
     dtype = leaves.dtype_of(leaf.dtype)
     shape = tuple(end - start for start, end in index)
@@ -122,7 +114,6 @@ def find(
 
 
 def _can_copy(reader: Reader, leaf: leaves.Leaf, shape: tuple[int, ...], dtype: np.dtype) -> bool:
-    """Whether a GPU can copy a part of this shape."""
     section = reader.stripes[0].section
     geometry = section.geometry
     if geometry.parity or leaf.local or not section.devices.coherent:
@@ -164,7 +155,6 @@ def _groups(copies: Sequence[Copy]) -> Iterator[list[Copy]]:
 
 
 def _finish(copies: list[Copy], made: list[list[jax.Array]]) -> None:
-    """Checks the pieces of copies, and puts the parts together."""
     for copy, arrays in zip(copies, made, strict=True):
         copy.made = arrays[0]
         if copy.plan is not None:
@@ -173,11 +163,7 @@ def _finish(copies: list[Copy], made: list[list[jax.Array]]) -> None:
 
 
 def check(reader: Reader, copies: Sequence[Copy], made: Sequence[Sequence[jax.Array]]) -> None:
-    """Waits until pieces have been copied, and compares the checksums of all their blocks.
-
-    Args:
-      made: the pieces of each copy on its GPU. They have not been donated.
-    """
+    """Waits for pieces, `made` of each copy and not donated, and compares all their checksums."""
     edges: dict[int, set[int]] = {}
     by_gpu: dict[int, tuple[list[pieces.Piece], list[np.ndarray]]] = {}
     for copy, arrays in zip(copies, made, strict=True):

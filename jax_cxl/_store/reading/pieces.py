@@ -16,9 +16,6 @@ class Piece:
     """Elements that are contiguous in the memory.
 
     Attributes:
-      writer: the writer whose blocks contain the elements.
-      at: device of the memory, and offset.
-      shape: their shape.
       whole: an array with a row for each block that is entirely in the piece: the number of the
         block, and its offset in the piece in bytes.
       edges: blocks of which the piece contains only a part.
@@ -37,10 +34,6 @@ def find(
     """Returns the pieces with a range of a writer's bytes.
 
     Also returns the pair for these pieces that the argument `places` of `arranging.arrange` needs.
-
-    Args:
-      start, end: the range, counted in bytes of the writer's blocks.
-      dtype: dtype of the elements.
     """
     several = reader.stripes[writer].section.geometry.num_devices > 1
     return (_striped if several else _together)(reader, writer, start, end, dtype.itemsize)

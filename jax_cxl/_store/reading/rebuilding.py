@@ -15,13 +15,7 @@ from jax_cxl._store.trees import leaves, names, pytrees
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """A tree like the tree to build, split into leaves.
-
-    Attributes:
-      names: names of the leaves.
-      likes: the leaves: arrays, `jax.ShapeDtypeStruct`, or values.
-      structure: structure of the tree.
-    """
+    """A tree like the tree to build, split into leaves."""
 
     names: Sequence[str]
     likes: Sequence[Any]
@@ -49,9 +43,7 @@ def rebuild(
 ) -> Any:
     """Returns a tree like `of`, with the saved leaves of the same names.
 
-    Args:
-      previous: arrays of the version that `reader` knows. An array that has not changed since then
-        is used again.
+    Unchanged arrays of `previous`, the version that `reader` knows, are used again.
     """
     saved = by_names(of.names, reader.leaves)
     building: Any = None

@@ -13,12 +13,7 @@ from jax_cxl._store.reading import examining, restoring
 
 @dataclasses.dataclass(frozen=True)
 class Repaired:
-    """What a repair has done.
-
-    Attributes:
-      written: how many blocks, records and superblocks were written.
-      damaged: the names of the versions with damage that parity cannot repair, for messages.
-    """
+    """What a repair has written, and the versions with damage that it could not repair, by name."""
 
     written: int
     damaged: tuple[str, ...]
@@ -27,10 +22,7 @@ class Repaired:
 def repair(devices: Devices, sections: Sequence[Section]) -> Repaired:
     """Repairs the valid versions, and gives blank devices their catalog and superblocks.
 
-    No other process uses the memory.
-
-    Args:
-      devices: the memory, opened for a repair. It has no blank devices afterwards.
+    No other process uses the memory, which was opened for a repair.
     """
     damaged = superblocks.damaged(devices)
     for device in sorted({device for device, _ in damaged}):

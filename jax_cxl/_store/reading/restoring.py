@@ -33,13 +33,7 @@ class MisfitError(errors.StoreError):
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-    """What a process keeps of a version that it has read, to compare it with a later version.
-
-    Attributes:
-      structure: its leaves, and where their bytes are.
-      tree: checksum of the structure of the version's tree.
-      tables: for each writer, the checksums of its blocks.
-    """
+    """What a process keeps of a version that it has read, to compare it with a later version."""
 
     structure: Structure
     tree: int
@@ -47,15 +41,7 @@ class Known:
 
 
 class Reader:
-    """A valid version, open for reading. Thread-safe.
-
-    Attributes:
-      structure: what the directory of the version says.
-      leaves: leaves of the tree, by name.
-      writers: indices of the processes that saved the version.
-      records: records of these processes.
-      stripes: the blocks of these processes.
-    """
+    """A valid version, open for reading. Thread-safe."""
 
     def __init__(
         self,
@@ -64,12 +50,10 @@ class Reader:
         known: Known | None = None,
         structure: Structure | None = None,
     ):
-        """Reads the directory, unless the structure is known.
+        """Reads the directory, unless `structure` is that of another version of this name.
 
-        Args:
-          known: an earlier version, whose arrays the caller still has. Then `is_unchanged` and
-            `read` know which blocks have changed since.
-          structure: that of another version of this name, by default that of `known`.
+        `known` is an earlier version, whose arrays the caller still has. Then `is_unchanged` and
+        `read` know which blocks have changed since.
         """
         self.records = records
         first = records[0]
@@ -150,11 +134,9 @@ class Reader:
     ) -> np.ndarray:
         """Returns a part of an array.
 
-        Args:
-          index: start and end of the part along each dimension.
-          into: an array with the same part of the version that the caller knows. If nothing of
-            `leaf` has changed, or the part is a whole shard, it is the result, and only the blocks
-            that have changed are read into it. If not, it is not used.
+        `into` may have the same part of the version that the caller knows. If nothing of `leaf` has
+        changed, or the part is a whole shard, it is the result, and only the blocks that have
+        changed are read into it.
         """
         shape = tuple(end - start for start, end in index)
         dtype = leaves.dtype_of(leaf.dtype)
@@ -346,9 +328,7 @@ class Reader:
     def _copy(self, out: np.ndarray, part: place.Part, base: int, blocks: range) -> None:
         """Copies into a shard those bytes of its part that lie in some consecutive blocks.
 
-        Args:
-          out: the bytes of the shard.
-          base: what to add to a position in the shard to get the position in the writer's blocks.
+        `base` plus a position in the shard is the position in the writer's blocks.
         """
         size = layout.BLOCK_BYTES
         begin = blocks.start * size - base

@@ -21,22 +21,12 @@ from jax_cxl._store.trees import leaves, pytrees
 
 
 class Reusable:
-    """The arrays of a result, which one later read may use again.
-
-    Attributes:
-      filled: the arrays and tensors of the program that were read into; None if there are none.
-    """
+    """The arrays of a result, or the program's own that were read into, for one later read."""
 
     def __init__(
         self, known: Known | None, arrays: Mapping[str, Any], filled: Filled | None = None
     ):
-        """Notes what has been read.
-
-        Args:
-          known: the version that the arrays are of; None if their bytes are not known.
-          arrays: leaves by name. Those that are not arrays are ignored.
-          filled: the arrays and tensors of the program that were read into, in place of `arrays`.
-        """
+        """Notes what has been read. `known` is None if the bytes of the arrays are not known."""
         self.filled = filled
         # Empty while a read has the arrays, and afterwards. Threads may read at the same time, and
         # `pop` gives the arrays to one of them.
@@ -65,12 +55,7 @@ class Reusable:
 
     @contextmanager
     def taken(self, tree: Any, likes: Sequence[Any]) -> Iterator["Previous"]:
-        """Gives the arrays to a read.
-
-        Args:
-          tree: the tree that the program has, with these arrays.
-          likes: the leaves of what to read, which may be the same arrays.
-        """
+        """Gives the arrays to a read, whose `likes` may be the same arrays as in the tree."""
         self.check()
         previous = Previous(self._known.pop(), self._arrays, tree, likes)
         try:
@@ -81,11 +66,7 @@ class Reusable:
 
 
 class Previous:
-    """The arrays of an earlier result, for a read that has taken them.
-
-    Attributes:
-      known: the version that the arrays are of; None if their bytes are not known.
-    """
+    """The arrays of an earlier result, for a read that has taken them."""
 
     def __init__(
         self,

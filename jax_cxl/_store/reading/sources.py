@@ -26,16 +26,7 @@ def check_fits(leaf: leaves.Leaf, like: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Reads a leaf for this process.
-
-    Attributes:
-      reader: the snapshot.
-      leaf: the leaf.
-      writers: indices of the processes that restore.
-      own: index of this process.
-      name: name of the leaf in the tree to build.
-      previous: arrays of the version that the reader knows, or None.
-    """
+    """Reads a leaf for process `own`, one of the `writers`, for the tree that it builds."""
 
     reader: Reader
     leaf: leaves.Leaf
@@ -54,12 +45,7 @@ class Source:
     def part(
         self, index: leaves.Index, for_this_process: bool, into: np.ndarray | None = None
     ) -> np.ndarray:
-        """Returns a part of the array.
-
-        Args:
-          index: start and end of the part along each dimension.
-          for_this_process: whether the array is for this process alone.
-        """
+        """Returns a part of the array, which may be for this process alone."""
         if not self.leaf.local:
             return self.reader.read(self.leaf, index, into)
         saved_by = len(self.reader.writers)

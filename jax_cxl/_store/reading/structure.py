@@ -14,9 +14,6 @@ class Structure:
     """The content of a directory, which other versions of the same tree can share.
 
     Attributes:
-      directory: its bytes.
-      leaves: the leaves, by name.
-      writers: indices of the processes that saved.
       parts: where the bytes of a shard are, by the name of its leaf and its number.
       found: a cache for callers, for what they derive from the structure.
     """

@@ -17,10 +17,7 @@ class Target:
     """Where a leaf, or a part of it, goes.
 
     Attributes:
-      given: what the program gave: a NumPy array or a tensor.
       array: an array over its memory; None for a tensor on a GPU.
-      dtype: its dtype.
-      slices: the part of the leaf; () for all.
     """
 
     given: Any
@@ -44,12 +41,7 @@ class Filled:
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """Which part of which leaf goes to each target.
-
-    Attributes:
-      structure: of the version.
-      of: the leaf, the part, and the shape of the part, by path.
-    """
+    """Which part of which leaf goes to each target: leaf, part and shape by path."""
 
     structure: Structure
     of: Mapping[str, tuple[leaves.Leaf, leaves.Index, tuple[int, ...]]]
@@ -86,11 +78,7 @@ def start(
 ) -> tuple[Filled, into_gpus.Copies]:
     """Reads leaves into the targets of the host, and starts copies to those on GPUs.
 
-    Args:
-      filled: the targets after an earlier read. If `reader` knows a version, it is that one.
-
-    Returns:
-      The targets, which hold the version when the copies to GPUs have ended; and these copies.
+    The targets that it returns hold the version when the copies to GPUs have ended.
     """
     places = _places(targets, reader, filled)
     on_host: list[tuple[into_gpus.Part, np.ndarray]] = []

@@ -23,12 +23,7 @@ _SHORT_VALUES = 512
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Description:
-    """The leaves of a tree, and what follows from them. It contains no Python values.
-
-    Attributes:
-      writers: indices of the processes that save.
-      whole: whether shards stay whole (`place.py`).
-    """
+    """The leaves of a tree, and what follows from them. It contains no Python values."""
 
     leaves: tuple[Leaf, ...]
     writers: tuple[int, ...]
@@ -62,11 +57,7 @@ class Description:
         return {}
 
     def section_bytes(self, values: Sequence[Any], geometry: layout.Geometry) -> int:
-        """Returns how many bytes of each device a section needs for versions of this tree.
-
-        Args:
-          geometry: geometry of the section. Its start and end do not matter.
-        """
+        """Returns how many bytes of each device a section needs for versions of this tree."""
         directory_bytes = self.directory_bytes + _ROOM_FOR_VALUES
         if len(leaves.values_text(values)) > _SHORT_VALUES:
             directory_bytes = max(directory_bytes, len(self.directory(values)))
@@ -86,9 +77,6 @@ def merge(told: Sequence[Sequence[Leaf]], writers: tuple[int, ...], whole: bool)
 
     Descriptions of the same tree differ if all devices of an array belong to one process: that
     process describes the array as an array of its own, and the other processes do not.
-
-    Args:
-      told: for each process, the leaves and their Python values, as it describes them.
     """
     merged = []
     for row in itertools.zip_longest(*told):

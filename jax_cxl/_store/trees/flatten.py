@@ -18,13 +18,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Flat:
-    """A tree, split into leaves.
-
-    Attributes:
-      description: the leaves, as this process describes them.
-      arrays: the array of each leaf; None for a Python value.
-      values: the Python values, in the order of the leaves.
-    """
+    """A tree, split into leaves. `arrays` has None in place of a Python value."""
 
     description: Description
     arrays: "Sequence[jax.Array | np.ndarray | None]"
@@ -36,7 +30,6 @@ class _Known:
     """What a flattener keeps of the last tree, to split the next tree of the same form quickly.
 
     Attributes:
-      writers: indices of the processes that save.
       others: numbers of the leaves that are not JAX arrays, or are typed keys.
     """
 
@@ -56,11 +49,7 @@ class Flattener:
         self._forms: Any = None  # of the last tree
 
     def flatten(self, tree: Any, writers: tuple[int, ...]) -> Flat:
-        """Returns the leaves of a tree.
-
-        Args:
-          tree: tree of jax.Array, np.ndarray, torch.Tensor, and values that JSON can store.
-        """
+        """Returns the leaves of a tree of arrays, tensors, and values that JSON can store."""
         found, structure = pytrees.flatten(tree)
         if frameworks.torch() and any(map(tensors.is_tensor, found)):
             found = [tensors.to_save(x) if tensors.is_tensor(x) else x for x in found]
@@ -129,7 +118,6 @@ def _data(leaf: leaves.Leaf, x: Any) -> Any:
 
 
 def _leaf(name: str, x: Any, writers: tuple[int, ...], own: int) -> leaves.Leaf:
-    """Describes a leaf as this process sees it."""
     if type(x) in leaves.VALUES:
         return leaves.Leaf(name)
     leaves.check_kind(name, x)
@@ -162,11 +150,7 @@ def _form_of(
     writers: tuple[int, ...],
     own: int,
 ) -> leaves.Leaf:
-    """Describes arrays without their names; the dtype is "" if a store cannot hold it.
-
-    Args:
-      sharding: their sharding; None for NumPy arrays.
-    """
+    """Describes arrays without their names; the dtype is "" if a store cannot hold it."""
     key = ""
     shards: tuple[leaves.Shard, ...]
     if sharding is None:

@@ -27,13 +27,7 @@ _OF_NUMPY = (np.ndarray, np.memmap)
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """A part of an array that some devices hold.
-
-    Attributes:
-      index: start and end of the part along each dimension.
-      writers: an entry for each device that holds the part: the position of its process among the
-        processes that save.
-    """
+    """A part of an array, with an entry in `writers` for each device that holds it."""
 
     index: Index
     writers: tuple[int, ...]
@@ -50,10 +44,8 @@ class Leaf(NamedTuple):
     Attributes:
       name: its path in the tree, as `jax.tree_util.keystr` writes it.
       dtype: name of the dtype; "" for a Python value.
-      shape: shape of the whole array.
       shards: parts of the array, which cover it without overlap.
       key: the PRNG implementation if the leaf is the data of typed keys; else "".
-      weak_type: whether JAX promotes the array like a Python number.
       local: whether each process has an array of its own, of this shape. Then the shards have an
         additional first dimension, whose index is the position of the process.
     """
@@ -178,9 +170,6 @@ def shards_of(
 
     In a job of several processes a sharding is local if all of its devices belong to this process.
     All processes describe a local sharding alike, as if each process had an array of its own.
-
-    Args:
-      shape: shape of the array.
     """
     writer_of = {process: position for position, process in enumerate(writers)}
     holders: dict[Index, list[int]] = {}
@@ -207,21 +196,12 @@ def of_each_process(shards: Sequence[Shard], num_writers: int) -> tuple[Shard, .
 
 
 def encode(structure: str, values: Sequence[Any]) -> bytes:
-    """Returns the directory of a snapshot.
-
-    Args:
-      structure: the rest of the directory, which the function `structure` returns.
-      values: the Python values, in the order of the leaves.
-    """
+    """Returns the directory of a snapshot from its `structure` and its Python values."""
     return zlib.compress(f"[{structure},{values_text(values)}]".encode(), 1)
 
 
 def structure(leaves: Sequence[Leaf], writers: Sequence[int], whole: bool) -> str:
-    """Returns the content of a directory, except the Python values, as JSON.
-
-    Args:
-      whole: whether shards stay whole (`place.py`).
-    """
+    """Returns the content of a directory, except the Python values, as JSON."""
     shardings: dict[tuple[Shard, ...], int] = {}
     rows = [
         [

@@ -27,7 +27,6 @@ def paths(saved: Iterable[str]) -> dict[str, str]:
 
 
 def _keys(name: str) -> list[Any]:
-    """Returns the keys of a leaf's path."""
     keys: list[Any] = []
     at = 0
     while at < len(name):

@@ -30,12 +30,8 @@ class Part(NamedTuple):
     """Bytes of a shard that one process writes.
 
     Attributes:
-      leaf: number of the leaf.
-      shard: number of the shard among the shards of this leaf.
       holder: which of the devices that hold the shard writes the bytes.
       writer: the process of this device.
-      start: first byte, in the shard's bytes in row-major order.
-      end: byte after the last byte.
       offset: where the bytes begin in the writer's blocks, in bytes.
     """
 
@@ -50,13 +46,7 @@ class Part(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """Where the bytes of a tree go.
-
-    Attributes:
-      parts: all parts. The parts of a shard are in the order of its bytes.
-      data_bytes: bytes of data of each writer.
-      blocks_per_row: blocks of data in a row of the memory.
-    """
+    """Where the bytes of a tree go. The parts of a shard are in the order of its bytes."""
 
     parts: tuple[Part, ...]
     data_bytes: tuple[int, ...]
@@ -140,9 +130,6 @@ class Copy(NamedTuple):
     """A copy of a shard that several devices hold.
 
     Attributes:
-      leaf: number of the leaf.
-      shard: number of the shard among the shards of this leaf.
-      holder: number of the device among those that hold the shard.
       column: number of the sum to which its checksum contributes. Neighboring leaves share a sum if
         there are more leaves than sums.
       factor: what to multiply its checksum by.

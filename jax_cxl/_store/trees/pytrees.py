@@ -47,12 +47,7 @@ def ready(tree: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Structure:
-    """A tree without its leaves, in a program without JAX.
-
-    Attributes:
-      kind: type of the container; None for a leaf. The type of None has no children.
-      keys: the keys of its children in the container.
-    """
+    """A tree without its leaves, in a program without JAX. `kind` is None for a leaf."""
 
     kind: Any
     keys: tuple[Any, ...] = ()

@@ -27,12 +27,7 @@ Part = tuple[place.Part, HostBytes | DeviceBytes]
 
 
 def write_data(own: stripes.Stripes, batches: Iterable[Any], table: np.ndarray) -> None:
-    """Writes the blocks of data of this process, and puts their checksums into a table.
-
-    Args:
-      batches: the parts that this process writes, in order (`saving.Batch`).
-      table: array for the checksum of each block of data.
-    """
+    """Writes this process's batches of blocks, and their checksums into a table."""
     import jax
 
     rows = own.section.geometry.blocks_per_row
@@ -70,13 +65,9 @@ def _begin(own: stripes.Stripes, pieces: Sequence["_Piece"]) -> list[int]:
 
 @dataclasses.dataclass(frozen=True)
 class _Piece:
-    """Bytes that are contiguous on one device of the memory.
+    """Bytes that are contiguous on one device of the memory: those of `held` from `first` on.
 
-    Attributes:
-      start: their position among the bytes of this process.
-      end: the position after them.
-      held: the array that they come from; None if they are zeros.
-      first: the position of their first byte in `held`.
+    They are zeros if `held` is None. `start` and `end` count the bytes of this process.
     """
 
     start: int
@@ -97,7 +88,6 @@ class _Piece:
         return self.address(), target, self.end - self.start
 
     def write(self, own: stripes.Stripes) -> None:
-        """Writes the bytes from the host's memory, or zeros."""
         assert not isinstance(self.held, DeviceBytes)
         block, inside = divmod(self.start, layout.BLOCK_BYTES)
         device, offset = own.place(block)
@@ -210,13 +200,10 @@ def _publish(own: stripes.Stripes, table: np.ndarray, blocks: range, on_host: se
 def _checksums_on_gpus(
     own: stripes.Stripes, pieces: Sequence[_Piece], blocks: range, table: np.ndarray
 ) -> set[int]:
-    """Lets GPUs compute the checksum of each block whose bytes all come from one array on a GPU.
+    """Lets GPUs compute the checksums of blocks from one array on a GPU; returns the other blocks.
 
     The GPUs read the arrays, not the copies. A restore checks the copies against these checksums,
     so the restore also finds errors in copying.
-
-    Returns:
-      The other blocks.
     """
     found: dict[int, tuple[list[int], list[int]]] = {}
     for piece in pieces:

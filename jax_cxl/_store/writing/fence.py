@@ -64,12 +64,8 @@ def owner(section: Section) -> str | None:
 def take(section: Section, expected: int, token: int, last: int, base: int) -> Claim:
     """Claims the section for a job. One process does this while no process of the job writes.
 
-    Args:
-      expected: the last incarnation when the job looked for versions.
-      base: number of the version from which the job continues; 0: none.
-
-    Raises:
-      OvertakenError: another job has claimed the section since, or the name was deleted.
+    `expected` is the last incarnation, and `last` the last save, when the job looked for versions.
+    It continues from `base`. Raises OvertakenError if another job has claimed the section since.
     """
     before = section.claims()
     session, identity = section.devices.sessions.enter()
@@ -105,12 +101,7 @@ def take(section: Section, expected: int, token: int, last: int, base: int) -> C
 
 
 def take_alone(section: Section) -> None:
-    """Claims the section of a table, which has one area, if no other living process has a claim.
-
-    Raises:
-      OwnedError: another living process has a claim.
-      OvertakenError: the table was deleted.
-    """
+    """Claims the section of a table, which has one area, if no other living process has a claim."""
     with catalog.locked(section.devices):
         if who := owner(section):
             raise OwnedError(
@@ -144,13 +135,8 @@ def next_number(
 ) -> tuple[Record | None, int] | None:
     """Begins the next save: chooses its number, and erases the version that is in its area.
 
-    Args:
-      newest_valid: number of the newest valid version; 0: none.
-      base: number of a version that has to stay; 0: none.
-
-    Returns:
-      The record that the first process had in the area, and the number; None if processes are
-      reading the versions in all areas that may be used.
+    The versions `newest_valid` and `base` stay. Returns the first process's record of the erased
+    version, and the number; None if processes read the versions in all other areas.
     """
     claim = section.claim
     assert claim is not None

@@ -32,12 +32,10 @@ class Group:
     """Arrays that one program joins.
 
     Attributes:
-      leaves: numbers of their leaves.
       layouts: the layout that the program expects, by number of the leaf. Arrays that can have only
         one layout are left out.
       parts: for each device, a sequence with an entry for each array: the number of the array's
         shard on this device, and the size of the shard in bytes.
-      program: the program.
     """
 
     leaves: Sequence[int]
@@ -46,14 +44,7 @@ class Group:
     program: Any
 
     def start(self, arrays: Mapping[int, Any]) -> Sequence[jax.Array]:
-        """Starts the program.
-
-        Args:
-          arrays: arrays, by the numbers of their leaves.
-
-        Returns:
-          The joined arrays of each device; nothing if the program cannot join these arrays.
-        """
+        """Starts the program; returns the joined arrays of each device, () if it does not fit."""
         # XLA does not check that the arrays have the layouts for which the program was compiled.
         if any(_compat.arrays.layout_of(arrays[leaf]) != of for leaf, of in self.layouts.items()):
             return ()
@@ -72,11 +63,9 @@ class Joiner:
     """Joins the small arrays of trees that have the same description."""
 
     def __init__(self, arrays: Mapping[int, Any], shards: Sequence[tuple[int, int]]):
-        """Begins to compile the programs.
+        """Begins to compile the programs for arrays like these, by the numbers of their leaves.
 
-        Args:
-          arrays: arrays of one of these trees, by the numbers of their leaves.
-          shards: for each shard that is needed, its leaf and the position of its device.
+        `shards` has the leaf and the position of the device of each shard that is needed.
         """
         self._groups: concurrent.futures.Future[list[Group]] | None = None
         if platforms.only_cpus():

@@ -18,14 +18,9 @@ _KINDS = {kind.__name__: kind for kind in (OvertakenError, DeletedError)}
 def raise_first(
     writers: Sequence[int], problem: Exception | None, what: str, data: bytes = b""
 ) -> list[bytes]:
-    """Raises on all processes if one has a problem. All processes call it.
+    """Raises on all processes if one has a problem; returns the data of all. All call it.
 
-    Args:
-      what: what a process with a problem could not do.
-      data: what this process tells the others if it has no problem.
-
-    Returns:
-      The data of all processes.
+    `what` is what a process with a problem could not do.
     """
     own = json.dumps(in_words(problem)).encode() + b"\n" + data
     told = [each.split(b"\n", 1) for each in agreement.gather_bytes(own)]
@@ -40,12 +35,7 @@ def raise_first(
 
 
 def on_all(writers: Sequence[int], move: Callable[[], Result], what: str) -> Result:
-    """Makes a move, waits for the other processes, and returns what the move has returned.
-
-    Args:
-      writers: indices of the processes. All call this function.
-      what: what a process whose move fails could not do.
-    """
+    """Makes a move, waits until all processes have made theirs, and returns its result."""
     problem: Exception | None = None
     result: Result
     try:
@@ -66,8 +56,7 @@ def raise_disagreement(
 ) -> None:
     """Raises the problem of a process, or if none has one, an error that says how they disagree.
 
-    Args:
-      texts: for each process, its operation, its memory and its problem, as JSON.
+    `texts` has the operation, the memory and the problem of each process, as JSON.
     """
     told = [json.loads(text) for text in texts]
     absent = [text.startswith(opening.AbsentError.__name__) for *_, text in told]

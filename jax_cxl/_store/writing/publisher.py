@@ -39,25 +39,14 @@ def _one_thread(
 
 
 class Publisher:
-    """Saves versions of one name.
-
-    Attributes:
-      section: the section of the name. Reading this attribute raises an error if the section could
-        not be opened.
-      last: number of the last save that a process may have begun.
-    """
+    """Saves versions of one name. `last` is the last save that a process may have begun."""
 
     def __init__(
         self,
         section: Section | None,
         problem: Exception | None = None,
     ):
-        """Makes a publisher for a section.
-
-        Args:
-          section: the section; None if it could not be opened.
-          problem: why it could not be opened.
-        """
+        """Makes a publisher for a section, or notes the problem why it could not be opened."""
         self._section, self._problem = section, problem
         # Whether other jobs read the versions. If so, shards stay whole, so that other jobs can
         # view them, and it is an error if another living job saves under the name. If not, this job
@@ -126,9 +115,7 @@ class Publisher:
     ) -> streaming.Stream:
         """Begins to save a tree whose arrays come later, in the order of its leaves.
 
-        Args:
-          describe: takes the indices of the processes that save, and returns the tree. Each array
-            is replaced by its description, a `jax.ShapeDtypeStruct` with a sharding.
+        `describe` returns it with a `jax.ShapeDtypeStruct` with a sharding for each array.
         """
         made: list[streaming.Stream] = []
 
@@ -251,11 +238,8 @@ class Publisher:
     def agree(self, operation: str, problem: Exception | None = None) -> SaveAgreement:
         """All processes agree on a token and on the number of the last save, or all raise.
 
-        Afterwards no process writes until it calls `save` again.
-
-        Args:
-          operation: what this process does. It must be the same on all processes.
-          problem: why this process cannot do it.
+        Afterwards no process writes until it calls `save` again. `problem` is why this process
+        cannot do the operation, which is the same on all processes.
         """
         if operation != "save":
             self._overtaken = None
@@ -308,11 +292,7 @@ class Publisher:
         return self._agreement
 
     def _claim(self, together: SaveAgreement, problem: Exception | None) -> None:
-        """Claims the section for this job, on all processes or on none.
-
-        Args:
-          problem: why this process cannot use the section.
-        """
+        """Claims the section for this job, on all processes or on none."""
         problems.raise_first(together.writers, problem, "could not save")
         section = self.section
         fields = b""
@@ -385,13 +365,11 @@ class Publisher:
         self._newest = self.last
 
     def _names(self, columns: list[int]) -> str:
-        """Returns the names of the leaves whose copies differ."""
         assert self._selection is not None
         found = place.copied_leaves(self._selection[0].leaves, columns)
         return found[0] if len(found) == 1 else f"one of {', '.join(found[:8])}"
 
     def _not_written(self) -> Sequence[int]:
-        """Returns the processes that have not written their parts of the last save."""
         if self.section.complete(self.last):
             return []
         assert self._agreement is not None
@@ -417,12 +395,7 @@ class Publisher:
 
     @pytrees.collector_paused()
     def _select(self, flat: flatten.Flat, description: Description, own: int) -> saving.Selection:
-        """Returns what this process writes.
-
-        Args:
-          description: the description that the processes have agreed on.
-          own: position of this process among those that save.
-        """
+        """Returns what this process writes of a tree with the agreed description."""
         last = self._selection
         if last is None or last[0] is not description or last[1] is not flat.description:
             agreed = flatten.Flat(description, flat.arrays, flat.values)

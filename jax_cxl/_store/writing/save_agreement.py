@@ -28,12 +28,7 @@ _TEXT_BYTES = layout.NOTE_BYTES - _NOTE.size - 8
 
 
 class SaveAgreement:
-    """What the processes have agreed on since they exchanged a token.
-
-    Attributes:
-      writers: indices of the processes that save.
-      own: position of this process among them.
-    """
+    """What the processes have agreed on since they exchanged a token."""
 
     def __init__(self, section: Section, token: int, writers: tuple[int, ...], own: int):
         """Starts with a token that all processes know."""
@@ -44,17 +39,7 @@ class SaveAgreement:
         self._merged: tuple[tuple[int, ...], Description] | None = None
 
     def agree(self, flat: flatten.Flat, step: int) -> Description:
-        """Waits until all processes can save their trees; returns the common description.
-
-        Args:
-          flat: the tree of this process.
-          step: the step of the save.
-
-        Raises:
-          MismatchError: the processes save different trees.
-          StoreError: another process cannot save.
-          CollectiveTimeoutError, PeerLostError: another process does not save.
-        """
+        """Waits until all processes can save their trees; returns the common description."""
         description = flat.description
         if len(self.writers) == 1:
             return description
@@ -71,14 +56,7 @@ class SaveAgreement:
         return description
 
     def number(self, begin: Callable[[], tuple[Any, int]]) -> tuple[Any, int]:
-        """Returns what `begin` has returned on the first process: a record, and a number.
-
-        The other processes get the number alone.
-
-        Raises:
-          StoreError: the first process cannot save.
-          CollectiveTimeoutError, PeerLostError: it does not save.
-        """
+        """Returns what `begin` has returned on the first process; others get the number alone."""
         old, number = begin() if self.own == 0 else (None, 0)
         return old, struct.unpack("<Q", self._exchange(struct.pack("<Q", number))[0])[0]
 
@@ -95,17 +73,7 @@ class SaveAgreement:
                 self._exchange(text.encode(), _CANNOT, 0)
 
     def wait(self, missing: Callable[[], Sequence[int]], timeout: float | None, what: str) -> None:
-        """Waits until `missing` returns no process.
-
-        Args:
-          missing: returns the processes that have not done something yet.
-          timeout: seconds, by default `JAX_CXL_TIMEOUT`.
-          what: what they have not done.
-
-        Raises:
-          StoreError: a process cannot save.
-          CollectiveTimeoutError, PeerLostError: a process does not save.
-        """
+        """Waits until `missing` returns no process; `what` is what those have not done yet."""
         seconds = configuration.from_environment().timeout if timeout is None else timeout
         end = time.monotonic() + seconds
         while processes := missing():

@@ -60,9 +60,6 @@ class Save:
     """One save: the part of a version that this process writes.
 
     Attributes:
-      description: leaves of the tree, and the processes that save.
-      values: Python values of the tree, in the order of the leaves.
-      writer: position of this process among those that save.
       batches: the arrays, in the order of the leaves. The iterator may wait for arrays.
       on_device: whether parts may be in the memory of GPUs.
       old: for the first process, its record of the version that was in the area of this save, or
@@ -130,7 +127,6 @@ class Save:
         )
 
     def _write_data(self, output: "_Output", batches: Iterable[Batch], table: np.ndarray) -> None:
-        """Writes the blocks of data, and their checksums into the table."""
         block = np.zeros(layout.BLOCK_BYTES, np.uint8)
         filled = 0  # bytes of `block`
         number = 0
@@ -280,18 +276,10 @@ _ITSELF = -1  # Stands for the array itself in place of its part on a device.
 
 
 class Selection:
-    """What a process writes of a tree. It is the same for all trees with one description.
-
-    Attributes:
-      on_device: whether arrays may be in the memory of GPUs.
-    """
+    """What a process writes of a tree. It is the same for all trees with one description."""
 
     def __init__(self, flat: flatten.Flat, placement: place.Placement, writer: int):
-        """Finds the parts and copies.
-
-        Args:
-          writer: position of this process among those that save.
-        """
+        """Finds the parts and copies of `writer`, a position among the processes that save."""
         of_leaves = flat.description.leaves
         self.on_device = any(map(is_on_gpu, flat.arrays))
         # The parts of each leaf, each with the position of its device among this process's devices.
@@ -308,11 +296,7 @@ class Selection:
         self._joiner: joining.Joiner | None = None  # of arrays that were chosen twice
 
     def hold(self, arrays: Mapping[int, Any], copy: bool, owned: bool = False) -> Batch:
-        """Returns a batch of some leaves. It keeps their bytes as they are until they are written.
-
-        Args:
-          copy, owned: as for `shard_bytes.hold`.
-        """
+        """Returns a batch of some leaves, which keeps their bytes as `shard_bytes.hold` does."""
         numbers = sorted(arrays)
         is_known = self._chosen is not None and self._chosen.leaves == numbers
         if self._chosen is None or not is_known:
@@ -341,7 +325,6 @@ class Selection:
         )
 
     def _views(self, arrays: Mapping[int, Any]) -> list[np.ndarray]:
-        """Returns views of the shards that have been chosen."""
         assert self._chosen is not None
         views: list[Any] = [None] * len(self._chosen.shards)
         if self._joiner is not None:
@@ -367,13 +350,9 @@ class Selection:
 
 @dataclasses.dataclass(frozen=True)
 class _Chosen:
-    """What a process writes of some leaves, and from which arrays.
+    """What a process writes of some leaves: parts and copies, each with an index in `shards`.
 
-    Attributes:
-      shards: the arrays of single devices from which this process writes. Each is given by the
-        number of the leaf and the position of the device.
-      parts: the parts of leaves, each with the index of its array in `shards`.
-      copies: copies of replicated arrays, each with the index of its array in `shards`.
+    A shard is given by the number of its leaf and the position of its device.
     """
 
     leaves: list[int]

@@ -44,18 +44,12 @@ class HostBytes:
 
 
 class DeviceBytes:
-    """Bytes of an array in the memory of a GPU.
-
-    Attributes:
-      ordinal: ordinal of the GPU in this process.
-    """
+    """Bytes of an array in the memory of the GPU `ordinal` of this process."""
 
     def __init__(self, array: "jax.Array", start: int = 0, view: Any = None):
-        """Holds the bytes of an array on one GPU, in row-major order, from `start` on.
+        """Holds the bytes of an array, which may not be computed yet, from `start` on.
 
-        Args:
-          array: the array. Its values need not have been computed.
-          view: a view of the array. While it lives, a program to which the array is donated fails.
+        While `view` lives, a program to which the array is donated fails.
         """
         (device,) = array.devices()
         self.ordinal: int = device.local_hardware_id

@@ -17,11 +17,7 @@ class Stream:
     def __init__(
         self, selection: Selection, num_leaves: int, fail: Callable[[Exception], None]
     ) -> None:
-        """Begins with the first leaf.
-
-        Args:
-          fail: tells the other processes that this process gives up.
-        """
+        """Begins with the first leaf. `fail` tells the other processes that this one gives up."""
         self._selection, self._num_leaves, self._fail = selection, num_leaves, fail
         self._next = 0  # the next leaf
         self._changed = threading.Condition()
@@ -30,12 +26,9 @@ class Stream:
         self._problem: BaseException | None = None
 
     def write(self, arrays: Mapping[int, Any]) -> None:
-        """Writes the next leaves. Waits while earlier leaves still wait to be written.
+        """Writes the next leaves, by their numbers. Waits while earlier leaves still wait.
 
-        Args:
-          arrays: arrays by the numbers of their leaves. The first number follows the last one of
-            the previous call. The values need not have been computed. Nobody may donate them
-            afterwards.
+        The values need not have been computed. Nobody may donate the arrays afterwards.
         """
         numbers = sorted(arrays)
         expected = list(range(self._next, self._next + len(numbers)))

@@ -77,11 +77,6 @@ def merge(ids: np.ndarray, updates: np.ndarray, of_rows: Any) -> tuple[np.ndarra
 
     The updates of an id are added to zero one after another, as XLA's scatter does on CPUs. They
     are added in the dtype to which JAX promotes those of rows and updates, after `widened`.
-
-    Args:
-      ids: int64 vector of rows.
-      updates: array of shape (len(ids), ...).
-      of_rows: dtype of the rows.
     """
     wide = jnp.promote_types(widened(np.dtype(of_rows)), widened(updates.dtype))
     updates = updates.astype(wide)

@@ -41,12 +41,7 @@ _ENTRY_BYTES = 64
 
 @dataclasses.dataclass(frozen=True)
 class Described:
-    """A column.
-
-    Attributes:
-      dtype: its dtype.
-      row_shape: shape of the entry of a row.
-    """
+    """A column."""
 
     name: str
     dtype: np.dtype
@@ -60,12 +55,7 @@ class Described:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How the memory is divided.
-
-    Attributes:
-      columns: first the column of the rows, then the columns of the state.
-      step_rows: how many different rows a step may change.
-    """
+    """How the memory is divided. The column of the rows comes first, then those of the state."""
 
     rows: int
     columns: tuple[Described, ...]
@@ -109,11 +99,7 @@ class Plan:
         return self.column(len(self.columns))
 
     def new(self, number: int, first: int, owner: int) -> int:
-        """Where the new rows that an owner has written for a column begin.
-
-        Args:
-          first: how many new rows the owners before this one have written.
-        """
+        """Where the new rows of an owner begin in a column, after `first` rows of owners before."""
         before = _round_up(first * self.columns[number].row_bytes, _LINE) + owner * _LINE
         return self._offsets[2 + len(self.columns) + number] + before
 
@@ -162,12 +148,7 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """The entry of the journal. It says that the journal has all new rows of a step.
-
-    Attributes:
-      owners: how many processes have written these rows.
-      ids: checksum of the numbers of these rows.
-    """
+    """The entry of the journal: it has all new rows of a step, and the checksum of their ids."""
 
     step: int
     count: int
@@ -193,11 +174,7 @@ def _round_up(size: int, to: int) -> int:
 
 
 class Region:
-    """The memory of an open table.
-
-    Attributes:
-      start: where it begins on the device.
-    """
+    """The memory of an open table, from `start` on its device."""
 
     def __init__(self, section: Section, plan: Plan, start: int):
         """Finds the memory."""

@@ -58,9 +58,8 @@ class Steps:
     def take(self, prepare: Callable[[], tuple[np.ndarray, np.ndarray]], rule: Rule) -> int:
         """Takes a step; returns its number. All processes call it at the same place.
 
-        Args:
-          prepare: returns two arrays: the numbers of the rows that this process updates, as an
-            int64 vector (-1: no row), and an update of the shape of a row for each number.
+        `prepare` returns the numbers of the rows that this process updates, as an int64 vector (-1:
+        no row), and an update of the shape of a row for each number.
         """
         with agreement.topic(self._topic):
             return self._take(prepare, rule)

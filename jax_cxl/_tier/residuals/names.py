@@ -21,12 +21,7 @@ def named(jaxpr: Any, calls: int = 1) -> Iterator[tuple[str, Any, int]]:
 
 
 def replace(jaxpr: Any, replaced: Callable[[Any, str], Any]) -> Any:
-    """Returns a jaxpr with other equations in place of those that name values.
-
-    Args:
-      replaced: takes an equation that names a value, and the name, and returns the new equation. It
-        is called in the order in which `named` yields.
-    """
+    """Returns a jaxpr with other equations in place of those that name values."""
 
     def of(x: Any) -> Any:
         if isinstance(x, core.ClosedJaxpr) and not isinstance(x, core.Jaxpr):
@@ -49,7 +44,6 @@ def replace(jaxpr: Any, replaced: Callable[[Any, str], Any]) -> Any:
 
 
 def _inner(eqn: Any) -> Iterator[Any]:
-    """Yields the jaxprs in the parameters of an equation."""
     for x in eqn.params.values():
         for each in x if isinstance(x, tuple | list) else (x,):
             if _is_jaxpr(each):

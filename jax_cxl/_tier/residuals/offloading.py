@@ -113,11 +113,7 @@ def _shardings_of(names: Any) -> dict[str, jax.sharding.NamedSharding | None]:
 
 @dataclasses.dataclass
 class _Offloaded:
-    """A function whose values are offloaded, and their memory.
-
-    Attributes:
-      shardings: shardings of the values, by name.
-    """
+    """A function whose values are offloaded, their shardings by name, and their memory."""
 
     f: Callable[..., Any]
     store: Store
@@ -126,11 +122,7 @@ class _Offloaded:
     _rings: list[Ring] = dataclasses.field(default_factory=list)
 
     def prepared(self, f: Callable[..., Any], flat: Sequence[Any]) -> tuple[Any, Any]:
-        """Traces a function of arrays.
-
-        Returns:
-          A function that marks the named values, and the structure of its results.
-        """
+        """Returns a function that marks the named values, and the structure of its results."""
         closed, out = jax.make_jaxpr(f, return_shape=True)(*flat)
         found = [each for each in named_values.named(closed.jaxpr) if each[0] in self.shardings]
         if missing := self.shardings.keys() - {name for name, *_ in found}:
@@ -151,11 +143,7 @@ class _Offloaded:
         return core.jaxpr_as_fun(marked), jax.tree.structure(out)
 
     def _sharding_of(self, name: str, aval: Any) -> jax.sharding.NamedSharding | None:
-        """Returns the sharding of a value.
-
-        This is the sharding that the user gave. If there is none, it is that of the value's type,
-        which has a sharding if the mesh has explicit axes.
-        """
+        """Returns the sharding that the user gave, or that of the type if axes are explicit."""
         if self.shardings[name] is None and aval.sharding.mesh.explicit_axes:
             sharding: jax.sharding.NamedSharding = aval.sharding
             return sharding

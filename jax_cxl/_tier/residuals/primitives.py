@@ -27,10 +27,7 @@ _HANDLE = 4  # words of 32 bits: tier::Handle
 class Value:
     """A value of a function that is offloaded.
 
-    Attributes:
-      number: its number among the values of the function.
-      sharding: its sharding in a program over several devices, None in a program for one device and
-        under `jax.shard_map`.
+    The sharding is None in a program for one device and under `jax.shard_map`.
     """
 
     name: str

@@ -24,19 +24,10 @@ class Ring:
 
     The memory is taken when the first program that uses it is lowered, and given back when the last
     of these programs is gone.
-
-    Attributes:
-      number: the number by which programs name it.
-      bytes: bytes for each device.
     """
 
     def __init__(self, devices: Devices, needed: int, what: str):
-        """Describes a ring.
-
-        Args:
-          needed: bytes for each device.
-          what: what needs the bytes, for messages.
-        """
+        """Describes a ring of at least `needed` bytes for each device, and says for what."""
         row = devices.count * layout.BLOCK_BYTES
         self._rows = max(1, -(-needed // row))
         self.number = next(_numbers)
