@@ -63,11 +63,10 @@ def random_graph(seed, count=80):
             view = draw.random() < 0.2 and bool(before)
             size = 0 if view else draw.randrange(3) * MIB
             movable = not view and draw.random() < 0.6
-            late = movable and draw.random() < 0.3
             seconds = 0.0 if view else draw.uniform(0, 1e-3)
             below = set().union(*(owners[b] for b in before))
             reads = () if view else tuple(below)
-            nodes.append(Node(tuple(sorted(before)), seconds, size, movable, view, late, reads))
+            nodes.append(Node(tuple(sorted(before)), seconds, size, movable, view, reads))
             owners.append(below if view else {here})
     for start, reads in started:
         nodes.append(Node((start,), view=True, reads=(start, *reads)))
@@ -110,7 +109,7 @@ class RandomTest(parameterized.TestCase):
             stay = [
                 i
                 for i in found.positions
-                if i not in ends and not (nodes[i].view or nodes[i].movable or nodes[i].deferrable)
+                if i not in ends and not (nodes[i].view or nodes[i].movable)
             ]
             self.assertEqual(stay, sorted(stay))
 
@@ -207,15 +206,6 @@ class TimeTest(absltest.TestCase):
         pairs = [Pair(1, 5, 1e-3), Pair(2, 3, 1e-3)]
         self.assertAlmostEqual(order.simulate(nodes, pairs, range(7)).seconds, 4e-3)
         self.assertAlmostEqual(order.early(nodes, pairs, 0)[0].seconds, 3e-3)
-
-    def test_a_light_instruction_does_not_make_others_wait(self):
-        # A light instruction, such as the norm of a sum, waits for the collective. Only the last
-        # instruction needs the light one, so a long instruction can run before it.
-        nodes = [Node(), Node((0,)), Node((1,), view=True)]
-        nodes += [Node((2,), 1e-6, deferrable=True), Node((0,), 3e-3), Node((3, 4), 1e-6)]
-        pairs = [Pair(1, 2, 1e-3)]
-        self.assertAlmostEqual(order.simulate(nodes, pairs, range(6)).seconds, 4.002e-3)
-        self.assertAlmostEqual(order.early(nodes, pairs, 0)[0].seconds, 3.002e-3)
 
 
 if __name__ == "__main__":

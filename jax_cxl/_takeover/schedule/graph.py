@@ -53,7 +53,6 @@ class Graph:
         self.pairs = [
             self._pair(position[each.start], position[each.done], each) for each in collectives
         ]
-        self._deferrable = self._find_deferrable()
         for pair in self.pairs:
             self._stay_readable(pair)
         self._done_of = {pair.start: pair.done for pair in self.pairs}
@@ -85,7 +84,6 @@ class Graph:
             0 if given or instruction.opcode in VIEWS else self._bytes(i),
             given or (free and memory.is_pure(i)),
             view,
-            i in self._deferrable,
             () if view else self._reads(i),
             max((self._grown.get(number, 0) for number in called), default=0),
         )
@@ -102,42 +100,16 @@ class Graph:
     def _stay_readable(self, pair: Pair) -> None:
         """Makes writes that may overwrite a collective's operand wait for the collective's done."""
         read = self._memory.read(pair.start)
-        self._keep(pair.done, read)
+        for writer in self._memory.writers:
+            if writer > pair.done and not read.isdisjoint(self._memory.read(writer)):
+                self._before[writer].append(pair.done)
         if not all(map(self._memory.is_own, read)):
             # Other instructions may write into the operand's memory, but it is not known which. So
             # the done must come no later than in XLA's order: before the next instruction that does
-            # not move, and before each deferrable instruction between the done and that one.
+            # not move.
             moving = {i for p in self.pairs if p.movable for i in (p.start, p.done)}
             for i in range(pair.done + 1, len(self._instructions)):
                 given = self._instructions[i].opcode in ("parameter", "constant")
                 if i not in moving and not given and not self._is_view(i):
                     self._before[i].append(pair.done)
-                    if i not in self._deferrable:
-                        break
-
-    def _keep(self, reader: int, read: set[int]) -> None:
-        """Makes later writes that may overwrite a reader's input wait for the reader."""
-        for writer in self._memory.writers:
-            if writer > reader and not read.isdisjoint(self._memory.read(writer)):
-                self._before[writer].append(reader)
-
-    def _find_deferrable(self) -> set[int]:
-        """Returns instructions that wait for a collective and may run later than in XLA's order."""
-        dones = {pair.done for pair in self.pairs}
-        late, found = set(dones), set()
-        for i, instruction in enumerate(self._instructions):
-            if i in dones or i in self._kept or late.isdisjoint(self._before[i]):
-                continue
-            if self._is_view(i):
-                late.add(i)
-                continue
-            read = self._memory.read(i)
-            if (
-                self._memory.is_pure(i)
-                and not self._estimates.products(self._memory.computation, instruction)
-                and all(owner in dones or self._memory.is_own(owner) for owner in read)
-            ):
-                self._keep(i, read)
-                late.add(i)
-                found.add(i)
-        return found
+                    break

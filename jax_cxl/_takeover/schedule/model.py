@@ -22,7 +22,6 @@ class Node:
       movable: whether it may run earlier, because it writes only its own result, and waits for
         nothing.
       view: whether it only names memory. It may be anywhere before its users.
-      deferrable: whether it may run later.
       reads: the instructions whose results it reads.
       grown: by how many bytes the computations that it calls exceed what they use in XLA's order.
     """
@@ -32,7 +31,6 @@ class Node:
     size: int = 0
     movable: bool = False
     view: bool = False
-    deferrable: bool = False
     reads: tuple[int, ...] = ()
     grown: int = 0
 
@@ -96,28 +94,3 @@ class Clock:
             self.seconds += wait
         else:
             self.seconds += self._nodes[position].seconds
-
-    def blocked(self, position: int) -> float:
-        """Returns the time from which an instruction can run without waiting for a collective.
-
-        Returns 0 if the instruction waits for no collective. Also returns 0 if the instruction, or
-        another that has to run before it, cannot be deferred.
-        """
-        until = 0.0
-        seen, stack = set(), [position]
-        while stack:
-            here = stack.pop()
-            if here in seen or self.emitted[here]:
-                continue
-            seen.add(here)
-            if here in self.over:
-                until = max(until, self.over[here] + MARGIN)
-            elif here in self._of_done:
-                # The collective has not started. Assume that it starts next.
-                next_over = max(self.free, self.seconds) + self._of_done[here].seconds
-                until = max(until, next_over + MARGIN)
-            elif not (self._nodes[here].deferrable or self._nodes[here].view):
-                return 0.0
-            else:
-                stack.extend(self._nodes[here].before)
-        return until

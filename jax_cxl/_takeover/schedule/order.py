@@ -1,14 +1,10 @@
 """Decides when collectives of a scheduled computation start, and when the program waits for them.
 
-Other instructions keep their order, with two exceptions. The instructions that a start needs run
-earlier, together with the start. A light instruction, without a matrix product, runs later if it
-would wait for a collective. The decision depends on nothing but the arguments, so it is equal on
-all ranks.
+Other instructions keep their order, but those that a start needs run earlier, together with the
+start. The decision depends on nothing but the arguments, so it is equal on all ranks.
 """
 
 from collections.abc import Sequence
-
-import numpy as np
 
 from jax_cxl._takeover.schedule.model import MARGIN, Clock, Node, Pair
 from jax_cxl._takeover.schedule.usage import Usage
@@ -69,21 +65,17 @@ class _Arrangement:
         self._need = self._needs()
         # The most urgent collective comes first. Equally urgent ones stay in XLA's order.
         self._waiting = sorted(movable, key=lambda pair: (self._need[pair.done], pair.start))
-        self._deferred: list[int] = []
-        # Seconds until each instruction has ended, without waits.
-        self._spent = np.cumsum([node.seconds for node in nodes])
 
     def order(self) -> Clock:
         clock = self._clock
         for position in self._fixed:
             self._end(position)
             self._start(position)
-            if position == self._fixed[-1]:
-                self._finish(position)
-            elif clock.seconds < clock.blocked(position) <= clock.seconds + self._slack(position):
-                self._deferred.append(position)
-            else:
-                self._run(position, position)
+            if position == self._fixed[-1]:  # Usually the root. All others come before it.
+                for other, node in enumerate(self._nodes):
+                    if position not in node.before:
+                        self._run(other, position)
+            self._run(position, position)
         for position in range(len(self._nodes)):
             clock.run(position)
         return clock
@@ -93,15 +85,12 @@ class _Arrangement:
         self.usage.ended(self._clock.positions, now)
 
     def _end(self, now: int) -> None:
-        """Runs the dones of finished collectives, and the instructions deferred for them."""
+        """Runs the dones of finished collectives."""
         clock = self._clock
         for done in [d for d, over in clock.over.items() if over + MARGIN <= clock.seconds]:
             ready = all(clock.emitted[b] for b in self._nodes[done].before)
             if done in self._bounds and ready:
                 self._run(done, now)
-        for position in [d for d in self._deferred if clock.blocked(d) <= clock.seconds]:
-            self._deferred.remove(position)
-            self._run(position, now)
 
     def _start(self, now: int) -> None:
         """Starts collectives, so that the pool is busy until the next instruction has run."""
@@ -116,14 +105,6 @@ class _Arrangement:
                 return
             self._waiting.remove(pair)
             self._run(pair.start, now)
-
-    def _finish(self, last: int) -> None:
-        """Runs the last instruction, usually the root. All others come before it."""
-        for position in sorted(self._deferred, key=self._clock.blocked):
-            self._run(position, last)
-        for position in range(len(self._nodes)):
-            if last not in self._nodes[position].before:
-                self._run(position, last)
 
     def _moves(self, pair: Pair) -> list[int] | None:
         """Returns the instructions to run now to start a collective, None if it cannot start."""
@@ -145,11 +126,6 @@ class _Arrangement:
                 stack.append(before)
         return moves
 
-    def _slack(self, position: int) -> float:
-        """Returns how long other instructions take until one of them needs this one's result."""
-        until = min(self._need[position], len(self._nodes)) - 1
-        return float(self._spent[until] - self._spent[position])
-
     def _needs(self) -> list[int]:
         """Returns the position of the first instruction that needs each result.
 
@@ -158,7 +134,7 @@ class _Arrangement:
         need = [len(self._nodes)] * len(self._nodes)
         for position in reversed(range(len(self._nodes))):
             node = self._nodes[position]
-            lazy = position in self._bounds or node.view or node.deferrable
+            lazy = position in self._bounds or node.view
             here = need[position] if lazy else position
             for before in node.before:
                 need[before] = min(need[before], here)
