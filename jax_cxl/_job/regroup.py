@@ -196,7 +196,6 @@ class _Agreement:
         return False
 
     def _create(self) -> dict[str, Any]:
-        """Creates the new pool and returns its place."""
         try:
             self.created, place = pools.create(self.spec, self.running.platform, new_name=True)
         except errors.PoolInUseError as error:
@@ -232,7 +231,6 @@ def _read(text: str) -> dict[str, Any]:
 
 
 def _warn_of_jax(members: Sequence[int]) -> None:
-    """Warns if JAX is going to end this process."""
     config: Any = jax.config  # Options are attributes that type checkers do not know.
     if launch_environment.goes_on() or config.jax_enable_recoverability:
         return

@@ -28,7 +28,6 @@ def numbered(config: str, site: int) -> str:
 
 
 def _value(value: Any) -> str:
-    """Returns a value as MLIR writes it."""
     if isinstance(value, str):
         # Unprintable bytes become two hexadecimal digits.
         plain = (

@@ -1,6 +1,5 @@
 """Which rank and which process each device is."""
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from jax_cxl._takeover.hlo.groups import Groups
@@ -28,7 +27,6 @@ class World(NamedTuple):
         """Whether a collective over these groups of devices should be taken over."""
         if all(len(set(group)) < 2 for group in groups):
             return False
-        return self.local or any(self._spans(group) for group in groups)
-
-    def _spans(self, group: Iterable[int]) -> bool:
-        return len({self.process_of[device] for device in group}) > 1
+        return self.local or any(
+            len({self.process_of[device] for device in group}) > 1 for group in groups
+        )

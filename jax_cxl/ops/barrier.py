@@ -57,7 +57,11 @@ def barrier(
     if axis_name is None:
         if x is not None:
             raise TypeError("barrier: x needs an axis_name. Pass both, or neither of them")
-        return _wait_for_processes(name or "barrier", timeout)
+        what = f"barrier {name or 'barrier'!r}"
+        if timeout is not None and not timeout > 0:  # A comparison with nan is false.
+            raise ValueError(f"{what}: the timeout must be greater than 0 seconds, got {timeout}")
+        exchange.all_gather("barrier", what, b"", timeout)
+        return None
     if name is not None or timeout is not None:
         raise TypeError("barrier: name and timeout work only without axis_name. Leave them out")
     axes = named_axis.axes_of("barrier", axis_name)
@@ -65,14 +69,6 @@ def barrier(
     if not axes or not leaves:
         return x
     return jax.tree.unflatten(structure, barrier_p.bind(*leaves, axes=axes))
-
-
-def _wait_for_processes(name: str, timeout: float | None) -> None:
-    """Waits until all processes have reached the barrier of this name."""
-    what = f"barrier {name!r}"
-    if timeout is not None and not timeout > 0:  # A comparison with nan is false.
-        raise ValueError(f"{what}: the timeout must be greater than 0 seconds, got {timeout}")
-    exchange.all_gather("barrier", what, b"", timeout)
 
 
 barrier_p = _compat.tracing.Primitive("barrier")
@@ -100,11 +96,6 @@ def _lower(ctx, *xs, axes):
     return call(ctx, *xs, **lowering.attributes(ctx, "barrier", Op.BARRIER, ranks))
 
 
-def _jvp(primals, tangents, *, axes):
-    # Tangents bypass the barrier, so that its transpose is the identity.
-    return barrier_p.bind(*primals, axes=axes), list(tangents)
-
-
 def _batch(axis_data, xs, dims, *, axes):
     # One rank runs all elements of an axis of vmap, so it need not wait along that axis.
     axes = tuple(axis for axis in axes if axis != axis_data.name)
@@ -113,5 +104,9 @@ def _batch(axis_data, xs, dims, *, axes):
 
 barrier_p.def_effectful_abstract_eval(_abstract_eval)
 lowering.register(barrier_p, _lower)
-ad.primitive_jvps[barrier_p] = _jvp
+# Tangents bypass the barrier, so that its transpose is the identity.
+ad.primitive_jvps[barrier_p] = lambda primals, tangents, *, axes: (
+    barrier_p.bind(*primals, axes=axes),
+    list(tangents),
+)
 batching.fancy_primitive_batchers[barrier_p] = _batch

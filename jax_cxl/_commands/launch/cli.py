@@ -152,7 +152,6 @@ def _wait(child: int, signals: Sequence[signal.Signals]) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> Job:
-    """Returns the job that the command line describes."""
     parser = argparse.ArgumentParser(
         prog="jax_cxl.launch",
         usage=_USAGE,

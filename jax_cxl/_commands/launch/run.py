@@ -140,7 +140,6 @@ def _call(folder: pathlib.Path) -> None:
 
 
 def _as_numpy(result: Any) -> Any:
-    """Returns a pytree with NumPy arrays in place of JAX arrays."""
     import jax
     import numpy as np
 

@@ -44,7 +44,6 @@ class Supervisor:
         self._reset()
 
     def _reset(self) -> None:
-        """Prepares for a start of all ranks."""
         self._status = 0
         self._succeeded: int | None = None  # The first rank that has ended with status 0.
         self._killed = False  # Whether a signal has ended a rank.
@@ -85,7 +84,6 @@ class Supervisor:
         return self._status
 
     def _attempt(self) -> None:
-        """Starts all ranks and waits for their end."""
         # Reserve the port, so that no other process takes it before the coordination service
         # listens on it. The service shares the port by SO_REUSEPORT.
         with socket.socket() as reservation:
@@ -181,7 +179,6 @@ class Supervisor:
         return not self._sources and not any(sink.pending for sink in self._sinks)
 
     def _handle(self, timeout: float | None) -> None:
-        """Handles what happens within `timeout` milliseconds."""
         self._poll(timeout)
         with contextlib.suppress(BlockingIOError):
             for number in self._receiver.recv(4096):
@@ -238,7 +235,6 @@ class Supervisor:
             self._end(received, f"{received.name}: ending all ranks")
 
     def _reap(self) -> None:
-        """Handles the status of every child that has ended."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -325,7 +321,6 @@ class Supervisor:
         return time.monotonic() >= self._kill_at
 
     def _kill_when_due(self) -> None:
-        """Kills the remaining processes when the grace period is over."""
         if self._killing() and not self._childless:
             processes.send(processes.descendants(), signal.SIGKILL)
         now = time.monotonic()

@@ -66,7 +66,6 @@ def collective(
 
 
 def _is_one_call(ctx: Any) -> bool:
-    """Returns whether a collective in levels is one call, and not a composition."""
     return ctx.module_context.platforms == ("cpu",)
 
 

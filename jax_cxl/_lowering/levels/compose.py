@@ -145,7 +145,6 @@ def _of_one_process(op: Op, x: Any) -> Any:
 
 
 def _reordered(x: Any, order: np.ndarray) -> Any:
-    """Returns the rows of x in the order `order`."""
     n = len(order)
     # If the order is a transposition, write it as one: XLA copies that faster than single rows.
     for rows in (r for r in range(1, n) if n % r == 0):

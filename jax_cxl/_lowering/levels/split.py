@@ -10,12 +10,10 @@ class Split(NamedTuple):
     """Groups of ranks as a grid: a row for each process, with the same number of ranks in each row.
 
     `at` has the places of the grid's ranks in their group, which are the same in all groups. Each
-    row of `inside` has ranks that share a process. Each row of `across` has a rank of each process,
-    with the same place in it.
+    row of `across` has a rank of each process, with the same place in it.
     """
 
     at: np.ndarray
-    inside: np.ndarray
     across: np.ndarray
 
     @property
@@ -39,7 +37,7 @@ def of(groups: np.ndarray, process_of: Mapping[int, int]) -> Split | None:
     if len(grids) != 1 or None in grids:
         return None
     at = np.array(grids.pop())
-    return Split(at, *(groups[:, grid].reshape(-1, grid.shape[1]) for grid in (at, at.T)))
+    return Split(at, groups[:, at.T].reshape(-1, len(at)))
 
 
 def _grid(processes: list[int]) -> tuple[tuple[int, ...], ...] | None:

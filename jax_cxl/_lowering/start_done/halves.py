@@ -101,10 +101,6 @@ def _lower_start(ctx, *xs, collective, **params):
     return [y, *(token or [mlir.ir_constant(np.zeros(1, np.uint32))])]
 
 
-def _lower_start_cpu(ctx, *xs, **params):
-    return _lower_start(ctx.replace(avals_out=ctx.avals_out[:1]), *xs, **params)
-
-
 def _start_jvp(primals, tangents, *, collective, **params):
     outs = start_p.bind(*primals, collective=collective, **params)
     zeros = [ad.Zero(jax.typeof(out).to_tangent_aval()) for out in outs]
@@ -129,10 +125,6 @@ def _batch_start(axis_data, operands, dims, *, collective, **params):
     return [y, jnp.zeros(1, np.uint32)], [dim, None]
 
 
-def _done_abstract_eval(*values, operands):
-    return values[operands]
-
-
 def _lower_done(ctx, *values, operands):
     y, token, *after = values[operands:]
     start = _start_of(y)
@@ -145,12 +137,16 @@ def _lower_done(ctx, *values, operands):
     of_operands, of_results = (
         list(map(_layout, start.attributes[f"{side}_layouts"])) for side in ("operand", "result")
     )
+    scratch_avals = [
+        jax.core.ShapedArray(tuple(ir.RankedTensorType(value.type).shape), np.dtype(np.uint8))
+        for value in scratch
+    ]
     after_avals = ctx.avals_in[operands + 2 :]
     fenced = local_lowering.fence(ctx, after_avals, *after)
     row_major = [lowering.layout(aval.ndim, None) for aval in after_avals]
     kept: list[Any] = [
         *zip(start.operands, ctx.avals_in[:operands], of_operands, strict=True),
-        *zip(scratch, map(_scratch_aval, scratch), of_results[1:-1], strict=True),
+        *zip(scratch, scratch_avals, of_results[1:-1], strict=True),
         *zip(fenced, after_avals, row_major, strict=True),
     ]
     kept.insert(1, (y, ctx.avals_in[operands], of_results[0]))
@@ -168,14 +164,6 @@ def _lower_done(ctx, *values, operands):
     return local_lowering.fence(ctx, ctx.avals_out, *results)
 
 
-def _scratch_aval(value: Any) -> Any:
-    return jax.core.ShapedArray(tuple(ir.RankedTensorType(value.type).shape), np.dtype(np.uint8))
-
-
-def _done_jvp(primals, tangents, *, operands):
-    return done_p.bind(*primals, operands=operands), tangents[operands]
-
-
 def _batch_done(axis_data, values, dims, *, operands):
     y, token, *after = values[operands:]
     y_dim, token_dim = dims[operands : operands + 2]
@@ -189,10 +177,6 @@ def _batch_done(axis_data, values, dims, *, operands):
     return done_p.bind(*values[:operands], y, token, *after, operands=operands), None
 
 
-def _tie_abstract_eval(token, *h):
-    return list(h)
-
-
 def _lower_tie(ctx, token, *h):
     if _start_of(token) is None:
         _check_complete(token)
@@ -202,10 +186,6 @@ def _lower_tie(ctx, token, *h):
     )
     fenced = local_lowering.fence(ctx, ctx.avals_in[1:], *h)
     return local_lowering.fence(ctx, ctx.avals_out, *call(ctx, token, *fenced))
-
-
-def _tie_jvp(primals, tangents):
-    return tie_p.bind(*primals), list(tangents[1:])
 
 
 def _batch_tie(axis_data, operands, dims):
@@ -260,18 +240,27 @@ def _start_alone(*xs, collective, **params):
 
 
 start_p.def_effectful_abstract_eval(_start_abstract_eval)
-_register(start_p, _lower_start_cpu, _lower_start)
+_register(
+    start_p,
+    lambda ctx, *xs, **params: _lower_start(
+        ctx.replace(avals_out=ctx.avals_out[:1]), *xs, **params
+    ),
+    _lower_start,
+)
 ad.primitive_jvps[start_p] = _start_jvp
 batching.fancy_primitive_batchers[start_p] = _batch_start
 
 done_p.def_impl(lambda *values, operands: values[operands])
-done_p.def_abstract_eval(_done_abstract_eval)
+done_p.def_abstract_eval(lambda *values, operands: values[operands])
 _register(done_p, lambda ctx, *values, operands: [values[operands]], _lower_done)
-ad.primitive_jvps[done_p] = _done_jvp
+ad.primitive_jvps[done_p] = lambda primals, tangents, *, operands: (
+    done_p.bind(*primals, operands=operands),
+    tangents[operands],
+)
 batching.fancy_primitive_batchers[done_p] = _batch_done
 
 tie_p.def_impl(lambda token, *h: list(h))
-tie_p.def_abstract_eval(_tie_abstract_eval)
+tie_p.def_abstract_eval(lambda token, *h: list(h))
 _register(tie_p, lambda ctx, token, *h: list(h), _lower_tie)
-ad.primitive_jvps[tie_p] = _tie_jvp
+ad.primitive_jvps[tie_p] = lambda primals, tangents: (tie_p.bind(*primals), list(tangents[1:]))
 batching.fancy_primitive_batchers[tie_p] = _batch_tie

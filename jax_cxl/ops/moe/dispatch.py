@@ -142,7 +142,6 @@ def _send(x: Any, handle: MoeHandle, float8_block: int | None) -> Any:
 
 
 def _by_expert(rows: Any, handle: MoeHandle) -> Any:
-    """Gives rows the shape that `moe_dispatch` returns."""
     if handle.capacity is None:
         return rows
     return rows.reshape(-1, handle.capacity, rows.shape[1])
