@@ -20,9 +20,11 @@ from jax_cxl._job import (
     lateness,
     lowered_programs,
     platforms,
+    setting,
     stacks,
     start_gpus,
     tuning_table,
+    variables,
 )
 from jax_cxl._job.ending import ending, program_ending, program_errors
 from jax_cxl._job.launched import environment as launch_environment
@@ -150,10 +152,14 @@ def initialize(pool: str | None = None) -> None:
         connection.connect(config.connect_timeout)
         with arrival.telling_failures(begins=True):
             meetings.check_lost()
+            tuning = tuning_table.load(config.tuning)
+            early_bytes = setting.early_bytes()
+        early = {variables.EARLY_BYTES: "off" if early_bytes is None else early_bytes}
+        settings = tuning_table.table(tuning) | early
         meetings.begin()
-        arrival.begin(meetings.processes_left(), config.connect_timeout)
+        arrival.begin(meetings.processes_left(), config.connect_timeout, settings)
         with arrival.telling_failures():
-            _running = _start(pool_uri.parse(uri), config)
+            _running = _start(pool_uri.parse(uri), config, tuning)
 
 
 def shutdown() -> None:
@@ -246,12 +252,11 @@ def _stats(running: Runtime | None) -> Stats:
     )
 
 
-def _start(spec: pool_uri.PoolSpec, config: configuration.Config) -> Runtime:
+def _start(spec: pool_uri.PoolSpec, config: configuration.Config, tuning: _core.Tuning) -> Runtime:
     devices = jax.devices()
     platform = platforms.of(devices[0])
     handlers = platform.load()
-    tuning = tuning_table.load(config.tuning)
-    meeting = meetings.come_together(spec, platform, tuning)
+    meeting = meetings.come_together(spec, platform)
     register_handlers(platform)
     running = _run(meeting, spec, config, tuning)
     if platform is platforms.CUDA:

@@ -75,18 +75,18 @@ def await_ranks(timeout: float) -> None:
         time.sleep(next(pauses))
 
 
-def begin(awaited: Sequence[int], timeout: float) -> None:
+def begin(awaited: Sequence[int], timeout: float, settings: dict[str, Any]) -> None:
     """Records that this process has arrived, and waits until all `awaited` processes have.
 
     Raises NotInitializedError if a process has ended, has failed or has not arrived in time, or
-    runs other versions.
+    runs other versions, and MismatchError if it has other `settings`.
     """
     global _attempt, _expected
     _attempt += 1
     if not _compat.distributed.connected():
         return
     _expected = set(awaited)
-    _post(None)
+    _post(None, settings=settings)
 
     def missing() -> list[int]:
         # A process may have failed since `wait_for` checked. It counts as missing, and `wait_for`
@@ -113,6 +113,7 @@ def begin(awaited: Sequence[int], timeout: float) -> None:
             jax.devices()
         wait_for(lambda: not missing() or None, deadline - time.monotonic(), problem)
         _check_versions()
+        _check_settings(settings)
 
 
 def give_up(reason: str) -> None:
@@ -174,11 +175,12 @@ def telling_failures(begins: bool = False) -> Any:
         raise
 
 
-def _post(failure: str | None, code: str | None = None) -> None:
+def _post(failure: str | None, code: str | None = None, settings: Any = None) -> None:
     who: dict[str, Any] = {"pid": os.getpid(), "start": process_identity.start_of(os.getpid())}
     who |= {"host": socket.gethostname(), "boot_id": process_identity.boot_id()}
     who |= {"pid_namespace": process_identity.pid_namespace(), "failure": failure, "code": code}
     who |= {"versions": _versions(), "processes": _compat.distributed.process_count()}
+    who |= {"settings": settings}
     _compat.distributed.post(_folder(_attempt), json.dumps(who))
 
 
@@ -218,6 +220,22 @@ def _check_versions() -> None:
         raise errors.NotInitializedError(
             f"the processes run different versions ({found}). Install the same versions for all"
         )
+
+
+def _check_settings(mine: dict[str, Any]) -> None:
+    own = _compat.distributed.process_id()
+    for process, who in sorted(_arrivals(_attempt).items()):
+        theirs = who["settings"] or mine
+        differences = ", ".join(
+            f"{name} is {value} here and {theirs[name]} on process {process}"
+            for name, value in mine.items()
+            if theirs[name] != value
+        )
+        if differences:
+            raise errors.MismatchError(
+                f"process {own} has other settings than process {process}: {differences}. Set the"
+                " same values, and the same table (JAX_CXL_TUNING), in all processes."
+            )
 
 
 def _arrivals(attempt: int) -> dict[int, dict[str, Any]]:

@@ -8,12 +8,11 @@ removed.
 import dataclasses
 import json
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 
 from jax_cxl import _compat, _core, _text, errors
-from jax_cxl._job import platforms, setting, tuning_table, variables
+from jax_cxl._job import platforms
 from jax_cxl._job.meeting import arrival, connection
 from jax_cxl._job.pool import pool_uri, pools
 
@@ -75,10 +74,8 @@ def check_lost() -> None:
     )
 
 
-def come_together(
-    spec: pool_uri.PoolSpec, platform: platforms.Platform, tuning: _core.Tuning
-) -> pools.Meeting:
-    """Meets the other processes that are left. `tuning` is this process's tuning table."""
+def come_together(spec: pool_uri.PoolSpec, platform: platforms.Platform) -> pools.Meeting:
+    """Meets the other processes that are left."""
     key = name()
     before = _past.generation
     devices = jax.devices()
@@ -87,7 +84,6 @@ def come_together(
     processes = sorted({devices[rank].process_index for rank in members})
     if len(processes) > 1:
         connection.check_open_files(len(processes))
-        _check_settings(key, tuning, processes[0])
     generation = max(before, 0)
     if before >= 0 and len(processes) > 1:
         # The processes may have launched a program different numbers of times: before they shut
@@ -118,38 +114,6 @@ def note_end(lost: Sequence[int]) -> None:
 def somebody_was_lost() -> bool:
     """Returns whether this process has noticed that another process was lost."""
     return bool(_past.lost) or _past.members is not None
-
-
-def _check_settings(meeting: str, tuning: _core.Tuning, first: int) -> None:
-    """Checks that this process has the tuning table and JAX_CXL_EARLY_BYTES of process `first`."""
-    mine = tuning_table.table(tuning)
-    early_bytes = setting.early_bytes()
-    early = {variables.EARLY_BYTES: "off" if early_bytes is None else early_bytes}
-    key, process = f"{meeting}/settings", jax.process_index()
-    if process == first:
-        _compat.distributed.client().key_value_set(key, json.dumps([mine, early]))
-        return
-    problem = f"process {first} did not publish its tuning table"
-    theirs, theirs_early = json.loads(arrival.wait_for_value(key, problem))
-    if theirs != mine:
-        raise errors.MismatchError(
-            f"process {process} has a different tuning table from process {first}:"
-            f" {_difference(mine, theirs, first)}. Set JAX_CXL_TUNING to the same table in all"
-            " processes."
-        )
-    if theirs_early != early:
-        raise errors.MismatchError(
-            f"process {process} would start collectives in a different order from process {first}:"
-            f" {_difference(early, theirs_early, first)}. Set the same value in all processes."
-        )
-
-
-def _difference(mine: dict[str, Any], theirs: dict[str, Any], first: int) -> str:
-    return ", ".join(
-        f"{name} is {mine.get(name)} here and {theirs.get(name)} on process {first}"
-        for name in sorted(theirs.keys() | mine.keys())
-        if theirs.get(name) != mine.get(name)
-    )
 
 
 def _meet(
