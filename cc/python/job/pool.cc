@@ -176,6 +176,8 @@ void BindPool(nb::module_& m) {
         fields["gpu_writes_memory"] = parsed.gpu_writes_memory;
         fields["keep"] = parsed.keep;
         fields["coherence_given"] = parsed.coherence_given;
+        fields["in_dev_shm"] = !parsed.spec.medium->shared();
+        fields["is_device"] = !parsed.spec.medium->allocates();
         return fields;
       },
       "uri"_a);

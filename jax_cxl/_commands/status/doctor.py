@@ -114,7 +114,7 @@ def check_pool(ranks: int) -> Iterator[Finding]:
     except ValueError as error:
         yield problem(str(error))
         return
-    if spec.medium.in_dev_shm:
+    if spec.in_dev_shm:
         yield _space("/dev/shm", spec.offset + spec.bytes, name)
         return
     for path in spec.paths:
@@ -151,7 +151,7 @@ def _space(folder: str, needed: int, name: str) -> Finding:
 def _path(path: str, spec: pool_uri.PoolSpec, name: str, ranks: int) -> Finding:
     """Checks a path of a pool in a file or on a dax device."""
     folder = os.path.dirname(path)
-    if spec.medium.is_device and not os.path.exists(path):
+    if spec.is_device and not os.path.exists(path):
         return problem(f"{name}: there is no {path}; the dax devices are listed below")
     if not os.path.exists(path):
         if not os.path.isdir(folder):
@@ -162,7 +162,8 @@ def _path(path: str, spec: pool_uri.PoolSpec, name: str, ranks: int) -> Finding:
         return _space(folder, spec.offset + new, name)
     if not os.access(path, os.R_OK | os.W_OK):
         return problem(f"{name}: you cannot read and write {path}: ask for access")
-    size = spec.medium.path_bytes(path)
+    devices = {f"/dev/{device.name}": device.size for device in hardware.dax_devices()}
+    size = devices.get(path) if spec.is_device else os.stat(path).st_size
     if size is not None and size < spec.offset + spec.bytes:
         return problem(
             f"{name}: {path} has {size / _MIB:.0f} MiB, which is less than offset and size"

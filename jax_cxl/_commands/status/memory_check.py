@@ -40,8 +40,8 @@ def arguments(spec: pool_uri.PoolSpec) -> dict[str, Any]:
     While that pool exists, no job can use its memory.
     """
     fields = spec.sized(1).for_core() | {"coherence": "flush", "world_size": 1}
-    if spec.medium.in_dev_shm:
+    if spec.in_dev_shm:
         fields["paths"] = spec.paths or (f"doctor.{time.time_ns()}",)
-    elif not spec.medium.is_device and fields["bytes"] == 0:
+    elif not spec.is_device and fields["bytes"] == 0:
         fields["bytes"] = 0 if pathlib.Path(spec.paths[0]).exists() else _BYTES
     return fields

@@ -163,7 +163,7 @@ def named(target: str) -> list[Found]:
             )
         return [Found(target, str(pathlib.Path(target).absolute()))]
     spec = pool_uri.parse(target)
-    if not spec.medium.in_dev_shm:
+    if not spec.in_dev_shm:
         return [Found(target, spec.paths[0], spec.offset)]
     name = _SHM_PREFIX + (spec.paths[0] if spec.paths else "")
     if os.path.exists(name) and not os.access(name, os.R_OK):

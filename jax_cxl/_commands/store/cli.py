@@ -248,11 +248,11 @@ def _delete(options: argparse.Namespace) -> int:
     if options.name is not None:
         return 0
     spec = opening.spec_of(options.where)
-    if pool_uri.parse(options.where).medium.in_dev_shm:
+    if pool_uri.parse(options.where).in_dev_shm:
         for path in spec.paths:
             os.unlink(path)
             print(f"removed {path}")
-    if spec.medium.is_device:
+    if spec.is_device:
         for device in devices.usable:
             devices.write(device, 0, bytes(layout.SESSIONS_OFFSET))
         print(f"{options.where} may be used for a pool, or formatted for a store")
@@ -333,7 +333,7 @@ def _contents(where: str) -> str:
 def _refuse_if_in_use(where: str) -> None:
     """Raises an error if a process uses one of the store's files as memory."""
     spec = opening.spec_of(where)
-    for path in filter(os.path.exists, () if spec.medium.is_device else spec.paths):
+    for path in filter(os.path.exists, () if spec.is_device else spec.paths):
         with open(path, "r+b") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

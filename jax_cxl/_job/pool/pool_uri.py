@@ -17,7 +17,6 @@ import dataclasses
 from typing import Any
 
 from jax_cxl import _core
-from jax_cxl._job.pool import media
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,7 +24,7 @@ class PoolSpec:
     """Where a pool lies, and how it is used.
 
     Attributes:
-      kind: a key of `media.MEDIA`.
+      kind: the part of the URI before the colon.
       paths: one path for each pool device. For shm, one name, or none: then the runtime makes a
         name.
       bytes: size of each path. 0 means all of a dax device, all of an existing file, and
@@ -36,6 +35,9 @@ class PoolSpec:
       gpu_writes_memory: whether writes of GPUs reach the memory without a write-back.
       keep: whether the pool stays in /dev/shm when the job fails.
       coherence_given: whether the URI names the coherence.
+      in_dev_shm: whether a path is the name of a file in /dev/shm, which a job makes and removes.
+        Other paths are absolute.
+      is_device: whether a path is a device, which exists and has a size.
       uri: the URI as it was given, for messages. Pools with different URIs may be equal.
     """
 
@@ -48,16 +50,13 @@ class PoolSpec:
     gpu_writes_memory: bool = False
     keep: bool = False
     coherence_given: bool = False
+    in_dev_shm: bool = True
+    is_device: bool = False
     uri: str = dataclasses.field(default="shm:", compare=False)
-
-    @property
-    def medium(self) -> media.Medium:
-        """What kind of memory it is."""
-        return media.MEDIA[self.kind]
 
     def sized(self, world_size: int, rank_bytes: int = _core.AUTOMATIC_RANK_BYTES) -> "PoolSpec":
         """Returns the spec for this number of ranks: a pool in /dev/shm gets its automatic size."""
-        if not self.medium.in_dev_shm or self.bytes:
+        if not self.in_dev_shm or self.bytes:
             return self
         size = automatic_bytes(world_size, self.devices_per_path, rank_bytes)
         return dataclasses.replace(self, bytes=size)

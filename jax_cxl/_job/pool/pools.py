@@ -15,7 +15,7 @@ import jax
 
 from jax_cxl import _core, errors
 from jax_cxl._job import configuration, platforms
-from jax_cxl._job.pool import media, pool_uri
+from jax_cxl._job.pool import pool_uri
 
 
 class Meeting(NamedTuple):
@@ -55,7 +55,7 @@ def create(
     random_name = f"{os.getpid()}.{secrets.token_hex(4)}"
     if not spec.paths:
         place["paths"] = [random_name]
-    elif new_name and spec.medium.in_dev_shm:
+    elif new_name and spec.in_dev_shm:
         place["paths"] = [f"{spec.paths[0][:40]}.{random_name}"]
     dead_after = configuration.from_environment().heartbeat_timeout
     pool = _core.Pool.create(place, dead_after)
@@ -79,7 +79,7 @@ def remove_name(pool: _core.Pool, place: dict[str, Any], spec: pool_uri.PoolSpec
     if spec.keep:
         return
     pool.unlink()
-    if media.MEDIA[place["kind"]].in_dev_shm:
+    if spec.in_dev_shm:
         # Another process may have removed the name already.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"/dev/shm/jax_cxl.{place['paths'][0]}")

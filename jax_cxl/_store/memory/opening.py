@@ -25,7 +25,7 @@ def spec_of(where: str) -> pool_uri.PoolSpec:
     `shm:` therefore needs a name.
     """
     spec = pool_uri.parse(where)
-    if not spec.medium.in_dev_shm:
+    if not spec.in_dev_shm:
         return spec
     if not spec.paths:
         raise errors.InvalidPoolError(
