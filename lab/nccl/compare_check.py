@@ -86,6 +86,8 @@ def _rank(
         before = nccl.async_error(comm)
         for _ in range(3):
             graph.replay()
+        torch.cuda.synchronize()
+        del graph  # NVIDIA's communicators do not end before their graphs.
     if rank == 0:  # Learns of the error in its next call, which rank 1 does not make.
         time.sleep(0.5)
         _call(nccl, name, dtype, comm, rank, x)
