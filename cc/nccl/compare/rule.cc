@@ -1,37 +1,6 @@
 #include "cc/nccl/compare/rule.h"
 
-#include <cstdlib>
-#include <limits>
-
 namespace jax_cxl::nccl {
-namespace {
-
-// The binary format of a float.
-struct Format {
-  int mantissa;        // bits without the leading one
-  int least_exponent;  // of normal numbers
-};
-
-Format FormatOf(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat8E4M3Fn:
-      return {3, -6};
-    case DType::kFloat8E5M2:
-      return {2, -14};
-    case DType::kFloat16:
-      return {10, -14};
-    case DType::kBfloat16:
-      return {7, -126};
-    case DType::kFloat32:
-      return {23, -126};
-    case DType::kFloat64:
-      return {52, -1022};
-    default:
-      std::abort();
-  }
-}
-
-}  // namespace
 
 Rule RuleFor(DType dtype, std::optional<ReduceOp> op, int ranks,
              uint32_t divisor, bool multiplies) {
@@ -39,28 +8,33 @@ Rule RuleFor(DType dtype, std::optional<ReduceOp> op, int ranks,
   if (!op || IsIntegral(dtype)) return rule;
   if (*op == ReduceOp::kMin || *op == ReduceOp::kMax) {
     rule.likeness = Likeness::kValues;
-    rule.most_weight = std::numeric_limits<double>::infinity();
+    rule.most_weight = HUGE_VAL;
     return rule;
   }
-  const Format format = FormatOf(dtype);
-  const double step = std::ldexp(1, -format.mantissa);  // 2 u
+  // Up to twice the least normal number, numbers are multiples of the least
+  // one, and their bits count these.
+  const double least = ValueOf(dtype, 1);
+  uint64_t normal = 1;
+  while (ValueOf(dtype, 4 * normal) == 4 * normal * least) normal *= 2;
+  const double least_normal = normal * least;
+  const double step = 1.0 / normal;  // 2 u
   if (*op == ReduceOp::kProd) {
     rule.likeness = Likeness::kProduct;
     // Roundings can add at most `ranks * step` to the logarithm.
-    rule.most_weight = -format.least_exponent - 1 - ranks * step;
+    rule.most_weight = -log2(least_normal) - 1 - ranks * step;
     rule.slope = ranks * step;
     return rule;
   }
   rule.likeness = Likeness::kSum;
-  rule.most_weight = std::ldexp(1, -format.least_exponent);
+  rule.most_weight = 1 / least_normal;  // at most half of the largest number
   // Two results have 2 (n - 1) u. In means and premultiplied sums, factors,
   // products and quotients are rounded too. The rest is for types that NCCL
   // rounds twice, products of these roundings, and the rounding of the weight.
   const int roundings = divisor > 0 || multiplies ? ranks + 1 : ranks - 1;
   rule.slope = roundings * step * (1 + step) * (1 + step) *
                (1 + std::ldexp(ranks, -23)) / (divisor > 0 ? divisor : 1);
-  rule.slack =
-      (ranks + 1) * std::ldexp(1, format.least_exponent - format.mantissa);
+  // NVSwitches may take float32 numbers below the least normal one for 0.
+  rule.slack = (ranks + 1) * (dtype == DType::kFloat32 ? least_normal : least);
   return rule;
 }
 

@@ -65,7 +65,7 @@ JAX_CXL_INLINE uint64_t ElementBits(const void* data, uint64_t index,
   }
 }
 
-// Returns the value of an element of one of NCCL's types.
+// Returns the value of an element, which has one of NCCL's types.
 JAX_CXL_INLINE double ValueOf(DType dtype, uint64_t bits) {
   switch (dtype) {
     case DType::kInt8:
@@ -74,14 +74,11 @@ JAX_CXL_INLINE double ValueOf(DType dtype, uint64_t bits) {
       return static_cast<int32_t>(bits);
     case DType::kInt64:
       return static_cast<double>(static_cast<int64_t>(bits));
-    case DType::kFloat16:
-      return cpu::Float16::Widen(static_cast<uint16_t>(bits));
-    case DType::kBfloat16:
-      return cpu::Bfloat16::Widen(static_cast<uint16_t>(bits));
-    case DType::kFloat8E4M3Fn:
-      return cpu::Float8E4M3Fn::Widen(static_cast<uint8_t>(bits));
-    case DType::kFloat8E5M2:
-      return cpu::Float8E5M2::Widen(static_cast<uint8_t>(bits));
+#define JAX_CXL_NCCL_WIDEN(Format) \
+  case DType::k##Format:           \
+    return cpu::Format::Widen(static_cast<cpu::Format::Storage>(bits));
+      JAX_CXL_SMALL_FLOATS(JAX_CXL_NCCL_WIDEN)
+#undef JAX_CXL_NCCL_WIDEN
     case DType::kFloat32:
       return cpu::FromBits(static_cast<uint32_t>(bits));
     case DType::kFloat64:

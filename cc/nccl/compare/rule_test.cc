@@ -141,6 +141,20 @@ TEST(RuleTest, FindsAWrongBitOfAFloat32) {
         << bit;
 }
 
+TEST(RuleTest, ReadsTheFormat) {
+  const auto slope = [](DType dtype) {
+    return RuleFor(dtype, ReduceOp::kProd, 1).slope;
+  };
+  EXPECT_EQ(slope(DType::kFloat8E4M3Fn), 0x1p-3);
+  EXPECT_EQ(slope(DType::kFloat8E5M2), 0x1p-2);
+  EXPECT_EQ(slope(DType::kFloat16), 0x1p-10);
+  EXPECT_EQ(slope(DType::kBfloat16), 0x1p-7);
+  EXPECT_EQ(slope(DType::kFloat32), 0x1p-23);
+  EXPECT_EQ(slope(DType::kFloat64), 0x1p-52);
+  EXPECT_EQ(RuleFor(DType::kFloat16, ReduceOp::kSum, 2).most_weight, 0x1p14);
+  EXPECT_EQ(RuleFor(DType::kFloat64, ReduceOp::kSum, 2).most_weight, 0x1p1022);
+}
+
 TEST(RuleTest, MovesAndIntegersHaveTheSameBits) {
   for (const Rule& rule : {RuleFor(DType::kFloat32, std::nullopt, 2),
                            RuleFor(DType::kInt32, ReduceOp::kSum, 2, 2)}) {
