@@ -18,7 +18,7 @@ _PREFIX = "JAX_CXL_"
 _OF_A_CHECKOUT = ("CI_PYTHONS", "GPU_COMPILER", "MPI", "PYTHON", "WHEEL")
 # libnccl.so.2 reads these (cc/nccl/interface/settings.cc).
 _OF_NCCL = (
-    *("NCCL_COMMUNICATOR_BYTES", "NCCL_HOSTS", "NCCL_LIBRARY"),
+    *("NCCL_COMMUNICATOR_BYTES", "NCCL_COMPARE", "NCCL_HOSTS", "NCCL_LIBRARY"),
     *("NCCL_POOL", "NCCL_RANK_BYTES"),
 )
 
