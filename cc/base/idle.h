@@ -29,7 +29,6 @@ std::chrono::nanoseconds UsedByOwnThreads();
 // Not thread-safe.
 class Idle {
  public:
-  // Begins a measurement.
   void Start();
   // Returns true if the program's threads (all except the library's own) have
   // used hardly any processor time since Start, and none of them now runs or

@@ -20,7 +20,6 @@ struct ProcessIdentity {
 static_assert(sizeof(ProcessIdentity) == 128);
 static_assert(std::is_trivially_copyable_v<ProcessIdentity>);
 
-// Returns the identity of this process.
 ProcessIdentity ThisProcess();
 
 // Returns true if `process` runs under the same kernel as this process.

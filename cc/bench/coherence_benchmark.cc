@@ -129,12 +129,12 @@ int main(int argc, char** argv) {
       Measure(Coherence(mode), shared, &round, &samples[mode]);
     }
   }
+  constexpr const char* kNames[] = {"none", "clflush", "clflushopt", "clwb"};
   std::printf(
       "{\"write_back\": \"%s\", \"invalidate\": \"%s\", \"repeats\": %d, "
       "\"results\": [",
-      std::string(FlushInstructionName(WriteBackInstruction())).c_str(),
-      std::string(FlushInstructionName(InvalidateInstruction())).c_str(),
-      repeats);
+      kNames[static_cast<int>(WriteBackInstruction())],
+      kNames[static_cast<int>(InvalidateInstruction())], repeats);
   const char* separator = "";
   for (auto& [mode, of_mode] : samples) {
     for (auto& [what, times] : of_mode) {

@@ -89,7 +89,6 @@ class Endpoint {
   // If `status` is an error, fails all calls of this rank, including later
   // ones, and tells the other ranks. Otherwise does nothing.
   void Fail(const Status& status);
-  // Completes the calls in `finished_`.
   void Finish();
 
   pool::Pool* pool_;

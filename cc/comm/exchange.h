@@ -114,7 +114,6 @@ class Exchange {
                bool after_error) const;
   Status CheckTime(const Message& message, const Meeting& meeting,
                    double waited_s, double timeout_s, bool* warned) const;
-  // Returns the members for which this rank waits.
   std::vector<int> Missing(const Meeting& meeting) const;
   std::string Name(int member) const;
   // Tells the stall detector which ranks this rank waits for.

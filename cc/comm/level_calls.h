@@ -79,8 +79,6 @@ class LevelCalls {
                  int member, const std::vector<int32_t>& ranks);
   void Watch();
   void NoteWaits(Waiting* waiting);
-  // Returns why the call must not wait any longer, or OK while it may still
-  // wait.
   Status Expired(const Waiting& waiting, Clock::time_point now) const;
   void Fail(Waiting waiting, const Status& status);
 

@@ -1,7 +1,6 @@
 #include "cc/comm/runtime.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <map>
 #include <mutex>
@@ -46,8 +45,6 @@ Status Runtime::Start(std::vector<Host> hosts,
                       const Options& options) {
   std::shared_ptr<Runtime> runtime(new Runtime);
   runtime->generation_ = generation;
-  static std::atomic<uint64_t> started = 0;
-  runtime->number_ = ++started;
   runtime->hosts_ = std::move(hosts);
   std::unordered_map<int32_t, Endpoint*> endpoint_of;
   for (Host& host : runtime->hosts_) {

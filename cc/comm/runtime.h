@@ -77,8 +77,6 @@ class Runtime {
   // Number of times that the job has continued after an error. Programs made
   // for another generation do not run.
   int generation() const { return generation_; }
-  // Number of runtimes that this process has started, including this one.
-  uint64_t number() const { return number_; }
 
   // The pool and the peers of the first Host.
   pool::Pool* pool() const { return hosts_[0].pool.get(); }
@@ -87,7 +85,6 @@ class Runtime {
   // that mapping may write for the rank.
   pool::Pool* pool(int rank) const;
 
-  // Sums over this process's ranks.
   Stats stats() const;
   std::vector<RecordedOperation> operations() const;
 
@@ -100,7 +97,6 @@ class Runtime {
   Status failure() const;
 
   int generation_ = 0;
-  uint64_t number_ = 0;
   // Destroyed in reverse order, because endpoints use the other members.
   std::vector<Host> hosts_;
   Completions completions_;

@@ -63,7 +63,6 @@ class Handlers {
   using Outcome = typename Platform::Outcome;
 
  public:
-  // Executes a collective that has one operand and one result.
   static Outcome Collective(Context context, int32_t ordinal, CallSite* site,
                             AnyBuffer input,
                             xla::ffi::Result<AnyBuffer> output) {

@@ -18,7 +18,6 @@ struct Opening {
   void** communicator = nullptr;  // where the program wants it
 };
 
-// Returns the CUDA device of the calling thread. Fails if there is no GPU.
 Result<int> CurrentOrdinal();
 
 // Returns the config with which the real library makes a communicator. The

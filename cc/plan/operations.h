@@ -84,7 +84,6 @@ constexpr bool HasRoot(Op op) { return TraitsOf(op).root != Root::kNone; }
 constexpr bool Reduces(Op op) {
   return TraitsOf(op).combines == Combines::kYes;
 }
-// Returns true for take_rows and ragged_all_to_all.
 constexpr bool MovesRows(Op op) { return TraitsOf(op).output == Blocks::kRows; }
 
 }  // namespace jax_cxl::plan

@@ -2,8 +2,6 @@
 #define JAX_CXL_PLAN_PLAN_H_
 
 #include <cstdint>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "cc/plan/operations.h"
@@ -136,8 +134,6 @@ enum class StepKind : uint8_t {
   kRelease,       // released = round + 1
 };
 
-std::string_view StepKindName(StepKind kind);
-
 // The fields of a step determine what it waits for, so no plan can forget a
 // wait. kPut, kPutOutput and kReduceToSlot wait until their slot is free: every
 // peer has released round - num_slots, even peers that do not read it. kGet
@@ -166,11 +162,6 @@ struct Plan {
 
 uint64_t InputBytes(const Request& request);
 uint64_t OutputBytes(const Request& request);
-
-// Return a description of a step or a plan, for messages and tests. The
-// description of a plan has a line for each step.
-std::string DebugString(const Step& step);
-std::string DebugString(const Plan& plan);
 
 }  // namespace jax_cxl::plan
 

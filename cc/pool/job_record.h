@@ -30,7 +30,6 @@ class JobRecord {
   int world_size() const { return static_cast<int>(header().world_size); }
   const RankPage& rank_page(int rank) const;
   const Recorder& recorder(int rank) const;
-  // Returns doorbells that read the words of the copy.
   Doorbells doorbells() const;
 
   // The bytes of the copy. Saved to a file, they are valid input for Read.

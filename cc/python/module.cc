@@ -17,12 +17,9 @@
 #include "cc/ffi/errors/failures.h"
 #include "cc/plan/operations.h"
 #include "cc/pool/media/medium.h"
-#include "cc/python/interpreter/bindings.h"
-#include "cc/python/job/pool.h"
-#include "cc/python/job/runtime.h"
+#include "cc/python/shared/bindings.h"
 #include "cc/python/shared/errors.h"
 #include "cc/python/shared/registrations.h"
-#include "cc/python/store/bindings.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace nb = nanobind;

@@ -21,10 +21,10 @@
 #include "cc/ffi/call/program_sites.h"
 #include "cc/ffi/errors/failures.h"
 #include "cc/gpu/cuda/device_runtime.h"
+#include "cc/python/shared/bindings.h"
 #include "cc/python/shared/errors.h"
 #include "cc/python/shared/registrations.h"
 #include "cc/python/shared/stats.h"
-#include "cc/python_cuda/bindings.h"
 #include "cc/store/cuda/device_copies.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -85,8 +85,6 @@ NB_MODULE(_cuda, m) {
       [](const nb::capsule& runtime, const std::vector<int>& devices) {
         return comm::DeviceRuntime::Register(*RuntimeOf(runtime), devices);
       },
-      "Makes the pool accessible to the devices (local ordinals). Returns the "
-      "reason why that is impossible, or an empty text.",
       "runtime"_a, "devices"_a);
   m.def(
       "start",
@@ -105,10 +103,6 @@ NB_MODULE(_cuda, m) {
         RaiseIfError(comm::DeviceRuntime::Start(RuntimeOf(runtime), devices,
                                                 options, direct));
       },
-      "Starts an endpoint for each device (local ordinal). `direct` is true if "
-      "all processes of the job could register the pool; `gpu_writes_memory` "
-      "if writes of GPUs reach the pool's memory without a write-back. 0 "
-      "flush_threads means as many as suit the processor.",
       "runtime"_a, "devices"_a, nb::kw_only(), "direct"_a, "slot_bytes"_a,
       "num_slots"_a, "warn_after"_a, "timeout"_a, "flush_threads"_a,
       "flush_piece_bytes"_a, "gpu_writes_memory"_a);
@@ -164,8 +158,6 @@ NB_MODULE(_cuda, m) {
             nb::gil_scoped_acquire acquire;
             return ValueOrRaise(std::move(number));
           },
-          "Starts copies from a device, each from an address to an address "
-          "with a number of bytes; returns a number for wait.",
           "device"_a, "copies"_a)
       .def(
           "wait",
@@ -175,7 +167,7 @@ NB_MODULE(_cuda, m) {
             nb::gil_scoped_acquire acquire;
             RaiseIfError(status);
           },
-          "Waits for the copies of a start.", "number"_a)
+          "number"_a)
       .def(
           "checksums",
           [](comm::DeviceCopies& self,

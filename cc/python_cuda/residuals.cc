@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "cc/base/cuda/current_device.h"
+#include "cc/python/shared/bindings.h"
 #include "cc/python/shared/errors.h"
 #include "cc/python/shared/registered.h"
-#include "cc/python_cuda/bindings.h"
 #include "cc/store/cuda/device_ring.h"
 
 namespace nb = nanobind;

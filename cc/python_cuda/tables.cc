@@ -9,10 +9,10 @@
 #include "cc/base/cuda/cuda_status.h"
 #include "cc/base/cuda/current_device.h"
 #include "cc/ffi/cuda/store/device_cache.h"
+#include "cc/python/shared/bindings.h"
 #include "cc/python/shared/caches.h"
 #include "cc/python/shared/errors.h"
 #include "cc/python/shared/registered.h"
-#include "cc/python_cuda/bindings.h"
 #include "cc/store/table/column.h"
 
 namespace nb = nanobind;

@@ -6,6 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include "cc/testing/verify/debug_string.h"
+
 namespace jax_cxl::comm {
 namespace {
 

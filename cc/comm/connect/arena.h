@@ -22,7 +22,6 @@ class Arena {
   // to kInterferenceBytes. Fails with kResourceExhausted. The error reports how
   // many bytes are needed and how many are left.
   Result<uint64_t> Allocate(int extent, uint64_t bytes);
-  // Takes back a range that Allocate returned for the same number of bytes.
   void Free(int extent, uint64_t offset, uint64_t bytes);
 
  private:

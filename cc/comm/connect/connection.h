@@ -61,7 +61,6 @@ class Connection {
   // Connect.
   Status FollowMoves();
 
-  // Returns the members whose parts are not found yet.
   std::vector<int> Missing() const;
 
   // The channel's key: the same on all members, and different for any two

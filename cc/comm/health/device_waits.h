@@ -39,7 +39,6 @@ class DeviceWaits {
   // it, or -1 if there is none or it is unknown.
   static int WaitingFor(const DeviceWait& wait);
 
-  // See WaitMonitor::Check.
   Status Check(const DeviceWait& wait, Clock::time_point now);
 
   // Return the error of a call that the device itself has ended. Mismatch:

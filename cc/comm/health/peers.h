@@ -86,7 +86,6 @@ class Peers {
 
   // Returns a name like "rank 3 (pid 4711 on host a)".
   std::string Name(int rank) const;
-  // Returns rank, pid and host of the rank as details of an error.
   Details Identity(int rank) const;
 
  private:

@@ -39,10 +39,8 @@ Status DecideAttempt(pool::Pool* pool, int rank, uint64_t attempt,
 std::optional<Decision> DecidedAttempt(const pool::Pool& pool, int rank,
                                        uint64_t attempt);
 
-// Returns true if the rank has registered in the pool.
 bool Registered(const pool::Pool& pool, int rank);
 
-// Returns the boot id of the kernel under which a registered rank runs.
 std::string BootIdOf(const pool::Pool& pool, int rank);
 
 }  // namespace jax_cxl::comm

@@ -67,7 +67,6 @@ class StallDetector {
   };
 
   void Publish(const std::vector<UnmatchedCall>& calls, uint64_t started);
-  // Ends the time for which this rank has stalled.
   void Retract();
   // Returns this rank, and then all ranks that it waits for, directly or
   // indirectly. Empty unless all of them have stalled.

@@ -60,14 +60,10 @@ class WaitMonitor {
   // Returns a member that has not started the call, preferably a silent member.
   std::optional<BlockingRank> FindMissing(const Call& call, uint64_t key) const;
 
-  // Returns a text that describes a wait without progress for `waited` seconds,
-  // and the rank that blocks the call.
   BlockingRank DescribeWait(const Wait& wait, double waited) const;
-  // Fails if the member can no longer do its part of the call.
   Status CheckMember(const Wait& wait, int member, Clock::time_point now);
   // Fails if a program failed on `rank`, so that it will not start the call.
   Status CheckProgram(int rank, Clock::time_point now);
-  // Warns, and fails once the call has waited too long.
   Status CheckTime(const Wait& wait, double waited, Clock::time_point now);
 
   const pool::Pool* pool_;
@@ -85,7 +81,6 @@ class WaitMonitor {
   std::optional<Clock::time_point> failed_since_;
 };
 
-// Returns a text for messages about a call that waits for memory of its rank.
 std::string LacksMemory(uint64_t needed_pool_bytes);
 
 }  // namespace jax_cxl::comm

@@ -60,13 +60,11 @@ class Channel {
   void EndLaunch(uint64_t program, uint32_t launch, const Status& status,
                  std::vector<Finished>* finished);
 
-  // Finishes every call with `status`.
   void Fail(const Status& status, std::vector<Finished>* finished);
 
   const std::vector<int32_t>& members() const {
     return connection_.group().members;
   }
-  // A key of the channel, the same on all members.
   uint64_t key() const { return connection_.key(); }
   bool idle() const { return waiting_.empty() && !current_ && !pending(); }
   // When the channel last got a call. The owner counts the uses of its

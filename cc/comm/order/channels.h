@@ -30,7 +30,6 @@ class Channels {
   Channels(pool::Pool* pool, Peers* peers, Recorder* recorder, Arena* arena,
            const Options& options);
 
-  // Returns the channel of a group, or null if the group is new.
   Channel* Find(const std::vector<int32_t>& members) const;
   // Makes the channel of a new group, without memory. Fails with kInternal if
   // another group has the same key.
@@ -45,9 +44,7 @@ class Channels {
   // the memory is too small for any channel.
   Status OpenWaiting();
 
-  // The channels that have memory.
   const std::vector<Channel*>& open() const { return open_; }
-  // The channels that have calls but no memory.
   const std::deque<Channel*>& waiting() const { return waiting_; }
 
   template <typename Function>

@@ -23,7 +23,6 @@ namespace jax_cxl::comm {
 // One thread at a time may call Write, and another thread the other functions.
 class Journal {
  public:
-  // `controls[m]` is the control block of member m.
   Journal(pool::Pool* pool, const Group& group,
           std::vector<cuda::DeviceControl*> controls);
 
@@ -34,9 +33,7 @@ class Journal {
   // Fails with kMismatch.
   Status Compare(uint64_t written);
 
-  // Returns how many calls this object has compared between all members.
   uint64_t compared_by_all() const { return compared_by_all_; }
-  // Returns the other members that have not enqueued the call at `place`.
   std::vector<int> Missing(uint64_t place) const;
 
  private:

@@ -59,7 +59,6 @@ class Negotiation {
     return std::max(submissions_.most(), announcements_);
   }
 
-  // Queues the submission of a call that this rank has started.
   void Submit(StartedCall started);
 
   // Sends submissions, reads the submissions of the others, and executes eager
@@ -79,16 +78,12 @@ class Negotiation {
   // Next.
   size_t pending() const { return pending_; }
 
-  // Members that this rank's oldest pending call waits for.
   std::vector<int> WaitingFor() const;
-  // Returns the oldest pending call of this rank, or null if none is pending.
   const Call* oldest() const;
 
-  // See Channel::EndLaunch.
   void EndLaunch(uint64_t program, uint32_t launch, const Status& status,
                  std::vector<Finished>* finished);
 
-  // Finishes all pending calls with `status`.
   void Fail(const Status& status, std::vector<Finished>* finished);
 
  private:

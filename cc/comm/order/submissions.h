@@ -85,7 +85,6 @@ class Submissions {
   pool::Doorbell* ReadBy(int member) const {
     return pool::SubmissionsRead(blocks_[member].control, payload_bytes_);
   }
-  // Returns how many submissions of this member `member` has read.
   uint64_t ReadOfMine(int member) const {
     return blocks_[member].doorbells.Read(&ReadBy(member)[group_.self].word);
   }

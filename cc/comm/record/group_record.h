@@ -19,14 +19,12 @@ namespace jax_cxl::comm {
 // Not thread-safe.
 class GroupRecord {
  public:
-  // `group` is the key of the group's channel.
   GroupRecord(Recorder* recorder, uint64_t group)
       : recorder_(recorder), group_(group) {}
 
   // Records the next call, and sets its number and identity. The place
   // of a call that failed before it was enqueued is given to the next call.
   void Record(uint64_t place, Call* call);
-  // Records that the call waits for `rank`, or for an unknown rank if it is -1.
   void Wait(uint64_t place, int rank);
   void Fail(uint64_t place, const Status& status);
   // Records that every rank has started the calls before place `started`, and

@@ -50,7 +50,6 @@ struct RecordedOperation {
 std::vector<RecordedOperation> ReadOperations(const pool::Recorder& recorder,
                                               const pool::Coherence& coherence);
 
-// Returns the key of the group in which `rank` has recorded the call.
 uint64_t KeyOf(const pool::Pool& pool, int rank, const Call& call);
 
 // Returns the call with this identity and group, if the rank has started it and

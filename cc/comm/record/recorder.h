@@ -46,7 +46,6 @@ class Recorder {
   // Returns the sums over the calls of each operation, with times in ticks.
   std::vector<pool::OperationRecord> operations();
 
-  // How many calls the rank has submitted.
   uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
 
   // Publishes the recent records and the current time of the rank's clocks. The

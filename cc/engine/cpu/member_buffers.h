@@ -33,7 +33,6 @@ struct ProcessBuffers {
   std::vector<std::byte*> outputs;
 };
 
-// Returns true if the operation can run in levels.
 bool HasLevels(plan::Op op);
 
 // Presents a collective in levels as a collective between processes.

@@ -22,7 +22,6 @@ namespace jax_cxl::cpu {
 // Returns true if the plan has one round, and all puts come before all gets.
 bool IsOneRound(const plan::Plan& plan);
 
-// Returns the bytes of the payload that the plan puts.
 uint64_t PayloadBytes(const plan::Plan& plan);
 
 // Returns a rank whose payload the plan of `rank` reads but `payloads` lacks,

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cc/base/cuda/cuda_status.h"
+#include "cc/base/cuda/streams.h"
 #include "cc/engine/cuda/copy_engine.h"
 #include "cc/engine/cuda/reduce.cuh"
 
@@ -396,29 +397,17 @@ Status CopyEngine::Open() {
   CXL_RETURN_IF_ERROR(
       CudaStatus(LoadKernels(Trap, ReduceOnly), "loading the kernels"));
   // High priority: waiting for a busy multiprocessor would leave the link idle.
-  int least = 0, greatest = 0;
-  cudaDeviceGetStreamPriorityRange(&least, &greatest);
-  auto open_stream = [&](cudaStream_t* stream) {
-    return CudaStatus(
-        cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, greatest),
-        "cudaStreamCreate");
-  };
-  auto open_event = [](cudaEvent_t* event) {
-    return CudaStatus(cudaEventCreateWithFlags(event, cudaEventDisableTiming),
-                      "cudaEventCreate");
-  };
   for (Pipeline& pipeline : pipelines_) {
     for (cudaStream_t* stream :
          {&pipeline.publishing, &pipeline.retrieving, &pipeline.reducing})
-      CXL_RETURN_IF_ERROR(open_stream(stream));
+      CXL_RETURN_IF_ERROR(MakeUrgentStream(stream));
     for (auto* events :
          {&pipeline.staged, &pipeline.emptied, &pipeline.reduced})
-      for (cudaEvent_t& event : *events)
-        CXL_RETURN_IF_ERROR(open_event(&event));
+      for (cudaEvent_t& event : *events) CXL_RETURN_IF_ERROR(MakeEvent(&event));
   }
-  CXL_RETURN_IF_ERROR(open_stream(&end_));
-  CXL_RETURN_IF_ERROR(open_stream(&stopping_));
-  return open_event(&event_);
+  CXL_RETURN_IF_ERROR(MakeUrgentStream(&end_));
+  CXL_RETURN_IF_ERROR(MakeUrgentStream(&stopping_));
+  return MakeEvent(&event_);
 }
 
 cudaError_t CopyEngine::Enqueue(const DeviceCall& call,

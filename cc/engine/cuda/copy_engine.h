@@ -74,7 +74,6 @@ class CopyEngine {
 
   ~CopyEngine();
 
-  // Creates the streams and events on the current device.
   Status Open();
 
   // Enqueues a call after the earlier work of `stream`. The call waits for

@@ -29,12 +29,10 @@ struct ReduceTask {
   const std::byte* staging = nullptr;
 };
 
-// Bytes of one operand in staging memory.
 __host__ __device__ constexpr uint64_t StagedBytes(uint64_t bytes) {
   return (bytes + 127) / 128 * 128;
 }
 
-// Returns the start of a member's operands.
 __device__ __forceinline__ const std::byte* SourceOf(const ReduceTask& task,
                                                      int member) {
   const DeviceCall& call = *task.call;

@@ -71,7 +71,6 @@ cudaError_t PrepareSlices(const plan::Request& request, uint32_t entry_bytes,
                           DeviceStatus* status, DeviceRows* rows,
                           cudaStream_t stream);
 
-// Loads the kernels on the current device, as Preload does.
 cudaError_t PreloadRows();
 
 }  // namespace jax_cxl::cuda

@@ -94,8 +94,7 @@ class Splitter {
         reduce->to != step.from || reduce->bytes != step.bytes)
       return Error(Code::kUnimplemented,
                    "the CUDA engine can put an output into a slot only right "
-                   "after its reduction; please report this to jax_cxl: ",
-                   plan::DebugString(step));
+                   "after its reduction; please report this to jax_cxl");
     reduce->kind = DeviceStepKind::kReduceToBoth;
     return WriteSlot(step, step.round, *reduce);
   }

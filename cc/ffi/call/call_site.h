@@ -80,7 +80,6 @@ class CallSite {
   // levels (comm::LevelCalls). Otherwise the grid is empty.
   const cpu::Grid& grid() const { return grid_; }
 
-  // The generation of the runtime for which the call was lowered.
   int generation() const { return generation_; }
 
   // Sets the identity of `call`, the next execution of this site on device

@@ -9,7 +9,6 @@
 #include <cuda_runtime_api.h>
 
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "cc/base/cuda/cuda_status.h"

@@ -12,10 +12,8 @@
 
 namespace jax_cxl::ffi {
 
-// Returns the error for a ring that this process does not have.
 Status NoRing(int64_t ring, int32_t device);
 
-// Fails with kInternal if the buffer does not have the size of a handle.
 Status CheckHandle(const xla::ffi::AnyBuffer& handle);
 
 // Checks that the buffer `handle` is a handle, and calls `run` with the open

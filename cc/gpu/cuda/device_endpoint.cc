@@ -6,6 +6,7 @@
 
 #include "cc/base/cuda/cuda_status.h"
 #include "cc/base/cuda/current_device.h"
+#include "cc/base/cuda/streams.h"
 #include "cc/comm/call/backoff.h"
 #include "cc/engine/cuda/flagged/flagged.h"
 
@@ -75,13 +76,7 @@ Status DeviceEndpoint::Open() {
   if (relay_ != nullptr || !HasLargeArena(*pool_))
     options_.flagged_slot_bytes =
         std::min(options_.flagged_slot_bytes, plan::kFlaggedBytes);
-  // The stream has high priority, so that a collective gets its few blocks
-  // before computation gets them.
-  int least = 0, greatest = 0;
-  cudaDeviceGetStreamPriorityRange(&least, &greatest);
-  return cuda::CudaStatus(cudaStreamCreateWithPriority(
-                              &own_stream_, cudaStreamNonBlocking, greatest),
-                          "cudaStreamCreate");
+  return cuda::MakeUrgentStream(&own_stream_);
 }
 
 Result<StreamChannel*> DeviceEndpoint::ChannelFor(

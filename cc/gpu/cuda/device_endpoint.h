@@ -8,7 +8,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -66,20 +65,17 @@ class DeviceEndpoint {
   Status EnqueueDone(const void* output, void* result, uint64_t bytes,
                      cudaStream_t stream);
 
-  // Waits for all enqueued calls.
   void Drain();
 
   // See Endpoint::Abort.
   void Abort(const Status& status) { fail_(status); }
   Stats stats();
 
-  // See StreamChannel::Check.
   Status Check(Clock::time_point now);
   // Ends the waits of all calls, which stops the device.
   void EndWaits();
 
  private:
-  // Returns the channel of a group, and opens it if necessary.
   Result<StreamChannel*> ChannelFor(const std::vector<int32_t>& members);
   // Takes this rank's memory back from another group. Waits until a group can
   // give memory back, and fails with `full` if none can in time.

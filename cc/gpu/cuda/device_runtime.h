@@ -52,18 +52,14 @@ class DeviceRuntime {
     int rank;
     DeviceEndpoint* endpoint;
   };
-  // Null if the device is not one of this process's ranks.
   const Local* Find(int32_t device) const;
 
-  // Reserves memory on every device for calls with this request (see
-  // DeviceEndpoint::Reserve).
   Status Reserve(const plan::Request& request) const;
 
   // Ends this process's collectives with `status`, unless an earlier error has
   // ended them.
   void Fail(const Status& status);
 
-  // The generation of the runtime: see Runtime.
   int generation() const { return runtime_->generation(); }
 
   // Returns the error that ended this process's collectives, or OK.

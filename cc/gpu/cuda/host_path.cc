@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cc/base/cuda/cuda_status.h"
+#include "cc/base/cuda/streams.h"
 #include "cc/plan/slices.h"
 
 namespace jax_cxl::comm {
@@ -57,9 +58,7 @@ HostPath::~HostPath() {
 Status HostPath::Open() {
   CXL_ASSIGN_OR_RETURN(status_, AllocatePinned<cuda::DeviceStatus>(1));
   CXL_ASSIGN_OR_RETURN(finished_, AllocatePinned<uint64_t>(1));
-  return cuda::CudaStatus(
-      cudaEventCreateWithFlags(&last_done_, cudaEventDisableTiming),
-      "cudaEventCreate");
+  return cuda::MakeEvent(&last_done_);
 }
 
 Status HostPath::Reserve(const plan::Request& request) {
@@ -107,8 +106,7 @@ Status HostPath::Enqueue(const std::vector<int32_t>& members, const Call& call,
   const uint64_t input_bytes = plan::InputBytes(call.request);
   const uint64_t output_bytes = plan::OutputBytes(call.request);
   if (calls_ > 0 && stream != last_stream_)
-    CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-        cudaStreamWaitEvent(stream, last_done_), "cudaStreamWaitEvent"));
+    CXL_RETURN_IF_ERROR(cuda::StreamWait(stream, last_done_));
   CXL_RETURN_IF_ERROR(Reserve(call.request));
   std::byte* input = staging_.get();
   std::byte* output = input + Aligned(input_bytes);
@@ -157,8 +155,7 @@ Status HostPath::Enqueue(const std::vector<int32_t>& members, const Call& call,
       "waiting for the host"));
   CXL_RETURN_IF_ERROR(CopyAsync(call.output, output, output_bytes, stream));
   last_stream_ = stream;
-  return cuda::CudaStatus(cudaEventRecord(last_done_, stream),
-                          "cudaEventRecord");
+  return cuda::Record(last_done_, stream);
 }
 
 void HostPath::Abort() {

@@ -24,11 +24,9 @@ namespace jax_cxl::comm {
 // Not thread-safe.
 class HostPath {
  public:
-  // `fail` gets the error that ended a call, and may run on any thread.
   HostPath(Endpoint* endpoint, std::function<void(const Status&)> fail);
   ~HostPath();
 
-  // Creates its resources on the current device.
   Status Open();
 
   Status Enqueue(const std::vector<int32_t>& members, const Call& call,

@@ -1,6 +1,7 @@
 #include "cc/gpu/cuda/started.h"
 
 #include "cc/base/cuda/cuda_status.h"
+#include "cc/base/cuda/streams.h"
 
 namespace jax_cxl::comm {
 
@@ -16,9 +17,7 @@ Result<cudaEvent_t> Started::TakeEvent() {
     free_events_.pop_back();
     return event;
   }
-  CXL_RETURN_IF_ERROR(
-      cuda::CudaStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
-                       "cudaEventCreate"));
+  CXL_RETURN_IF_ERROR(cuda::MakeEvent(&event));
   return event;
 }
 
@@ -28,15 +27,12 @@ Status Started::Begin(const void* output, cudaStream_t stream,
   if (auto old = events_.find(output); old != events_.end())
     free_events_.push_back(old->second);  // XLA has dropped that result
   events_[output] = event;
-  CXL_RETURN_IF_ERROR(
-      cuda::CudaStatus(cudaEventRecord(event, stream), "cudaEventRecord"));
-  return cuda::CudaStatus(cudaStreamWaitEvent(own, event),
-                          "cudaStreamWaitEvent");
+  CXL_RETURN_IF_ERROR(cuda::Record(event, stream));
+  return cuda::StreamWait(own, event);
 }
 
 Status Started::End(const void* output, cudaStream_t own) {
-  return cuda::CudaStatus(cudaEventRecord(events_.at(output), own),
-                          "cudaEventRecord");
+  return cuda::Record(events_.at(output), own);
 }
 
 Status Started::Done(const void* output, void* result, uint64_t bytes,
@@ -50,8 +46,7 @@ Status Started::Done(const void* output, void* result, uint64_t bytes,
   const cudaEvent_t event = found->second;
   events_.erase(found);
   free_events_.push_back(event);
-  CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaStreamWaitEvent(stream, event),
-                                       "cudaStreamWaitEvent"));
+  CXL_RETURN_IF_ERROR(cuda::StreamWait(stream, event));
   if (output == result) return OkStatus();
   return cuda::CudaStatus(
       cudaMemcpyAsync(result, output, bytes, cudaMemcpyDeviceToDevice, stream),

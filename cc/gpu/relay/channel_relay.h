@@ -62,10 +62,8 @@ class ChannelRelay {
     return left_.load(std::memory_order_acquire) == 0 &&
            (journal_ == nullptr || stopped());
   }
-  // Returns how many calls this relay has ended.
   uint64_t ended() const { return ended_.load(std::memory_order_acquire); }
 
-  // Drops all calls, because they have failed.
   void Stop() { stopped_.store(true, std::memory_order_release); }
   bool stopped() const { return stopped_.load(std::memory_order_acquire); }
 

@@ -28,7 +28,6 @@ namespace jax_cxl::comm {
 // Not thread-safe.
 class FlaggedRelay {
  public:
-  // `write_back` is true if writes of devices may stay in this host's cache.
   FlaggedRelay(bool write_back, FlaggedRings rings)
       : write_back_(write_back), rings_(std::move(rings)) {}
 

@@ -43,8 +43,6 @@ class LineWorkers {
   // were dropped. Short work is done before Start returns.
   std::shared_ptr<LineWork> Start(std::span<const pool::Part> parts, bool drop);
 
-  // Does one piece of the work that was started. Returns false if no piece is
-  // left.
   bool Help();
 
   // Returns true if more pieces wait than there are helpers awake. In that case

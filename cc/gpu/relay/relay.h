@@ -31,7 +31,6 @@ class Relay {
   Relay(const pool::Coherence& coherence, int threads, size_t piece_bytes);
   ~Relay();
 
-  // Adds a channel, which must outlive this object.
   void Add(ChannelRelay* channel);
 
   // Call it after a call has been enqueued on a channel.

@@ -93,7 +93,6 @@ class Planner {
   // The i-th peer that this rank reads, 1 <= i < ranks. Each rank starts with
   // its successor, so that the ranks do not all read one pool device at once.
   int Peer(int i) const { return (rank() + i) % ranks(); }
-  // All peers, in the order of Peer.
   auto Peers() const {
     return std::views::iota(1, ranks()) |
            std::views::transform([this](int i) { return Peer(i); });
@@ -134,7 +133,6 @@ class Planner {
   void PublishNothing(uint64_t round) {
     steps_.push_back({.kind = StepKind::kPublish, .round = round});
   }
-  // Puts and publishes chunk `t` of this rank's block.
   void PublishChunk(const Chunks& chunks, uint64_t t) {
     Put(t, chunks.Begin(t), 0, chunks.Size(t));
     Publish(t);

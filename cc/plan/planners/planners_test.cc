@@ -10,6 +10,7 @@
 
 #include "cc/plan/planners/make_plan.h"
 #include "cc/testing/reference/plans.h"
+#include "cc/testing/verify/debug_string.h"
 
 namespace jax_cxl::plan {
 namespace {

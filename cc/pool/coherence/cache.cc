@@ -44,12 +44,6 @@ class Hardware final : public Cache {
 
 }  // namespace
 
-std::string_view FlushInstructionName(FlushInstruction instruction) {
-  constexpr std::string_view kNames[] = {"none", "clflush", "clflushopt",
-                                         "clwb"};
-  return kNames[static_cast<int>(instruction)];
-}
-
 bool FlushSupported() {
   return WriteBackInstruction() != FlushInstruction::kNone;
 }

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 namespace jax_cxl::pool {
 
@@ -11,8 +10,6 @@ namespace jax_cxl::pool {
 // than x86, the following functions do nothing, and `FlushSupported` returns
 // false.
 enum class FlushInstruction : uint8_t { kNone, kClflush, kClflushopt, kClwb };
-
-std::string_view FlushInstructionName(FlushInstruction instruction);
 
 bool FlushSupported();
 bool HasInstruction(FlushInstruction instruction);
@@ -53,9 +50,7 @@ class Cache {
   // Orders all earlier operations of this thread before all later ones.
   virtual void FullFence();
 
-  // Loads a flag, with acquire ordering.
   virtual uint64_t Load(const uint64_t* flag);
-  // Stores a flag, with release ordering.
   virtual void Store(uint64_t* flag, uint64_t value);
 };
 

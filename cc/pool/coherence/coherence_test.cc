@@ -53,7 +53,7 @@ TEST(FlushTest, KeepsDataForAnyRange) {
        {FlushInstruction::kNone, FlushInstruction::kClflush,
         FlushInstruction::kClflushopt, FlushInstruction::kClwb}) {
     if (!HasInstruction(instruction)) continue;
-    SCOPED_TRACE(std::string(FlushInstructionName(instruction)));
+    SCOPED_TRACE(static_cast<int>(instruction));
     for (size_t begin : {0, 1, 63, 64, 65}) {
       for (size_t bytes : {0, 1, 63, 64, 65, 200, 900}) {
         FlushLines(instruction, data.data() + begin, bytes);

@@ -30,7 +30,6 @@ uint64_t FilePageBytes();
 // Returns the number of bytes at the start of `extent` that belong to no arena.
 uint64_t ControlBytes(int extent, int world_size);
 
-// Returns the offset at which the recorder of `rank` starts.
 uint64_t RecorderOffset(int rank, int world_size);
 
 // Returns the size of each path for a pool whose size the user does not give.

@@ -17,7 +17,6 @@ namespace jax_cxl::pool {
 
 uint64_t HeaderChecksum(const PoolHeader& header);
 
-// Returns a random number that is not 0.
 Result<uint64_t> RandomToken();
 
 // Returns the header of extent 0, complete with its checksum.

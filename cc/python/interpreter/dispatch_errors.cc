@@ -1,5 +1,5 @@
-#include "cc/python/interpreter/bindings.h"
 #include "cc/python/interpreter/type_slots.h"
+#include "cc/python/shared/bindings.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -48,6 +48,14 @@ PyObject* Call(PyObject* callable, PyObject* args, PyObject* kwargs) {
 
 }  // namespace
 
+// Adds translate_dispatch_errors(type, translate) to the module.
+//
+// Functions returned by jax.jit call XLA without any Python code. They raise a
+// plain ValueError if the program fails before the call returns. The class
+// ValueError cannot be changed, but `type`, the type of jitted functions, can.
+// Afterwards, when a call of such a function raises ValueError, `translate`
+// gets its text. If `translate` returns an exception, the call raises that
+// exception instead (docs/decisions/0005).
 void BindDispatchErrors(nb::module_& m) {
   m.def(
       "translate_dispatch_errors",

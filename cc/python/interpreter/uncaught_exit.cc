@@ -1,5 +1,5 @@
-#include "cc/python/interpreter/bindings.h"
 #include "cc/python/interpreter/type_slots.h"
+#include "cc/python/shared/bindings.h"
 
 namespace nb = nanobind;
 
@@ -62,6 +62,15 @@ nb::object Uncaught() {
 
 }  // namespace
 
+// Adds watch_exit() and uncaught_exit() to the module.
+//
+// When a program ends, its exit handler must tell the peers whether the program
+// failed. Python keeps an uncaught exception in sys.last_value, but drops an
+// uncaught SystemExit before it calls exit handlers. Therefore this module
+// changes slots of the type SystemExit, to note the last SystemExit of the main
+// thread and when it is freed. If the exception is freed while a frame is
+// running, the program has caught it. If it is uncaught, it is freed when no
+// frame is left, or is still alive at exit.
 void BindUncaughtExit(nb::module_& m) {
   m.def("watch_exit", &Watch, "Starts to watch; uncaught_exit() requires it.");
   m.def("uncaught_exit", &Uncaught,

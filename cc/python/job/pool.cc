@@ -16,6 +16,7 @@
 #include "cc/pool/layout/layout.h"
 #include "cc/pool/media/uri.h"
 #include "cc/pool/memory_check.h"
+#include "cc/python/shared/bindings.h"
 #include "cc/python/shared/errors.h"
 
 namespace nb = nanobind;
@@ -112,9 +113,7 @@ void BindPool(nb::module_& m) {
       .def("register", &PyPool::Register, "rank"_a, "process_index"_a,
            "device_id"_a)
       .def("registered", OfPool(comm::Registered), "rank"_a)
-      .def("boot_id", OfPool(comm::BootIdOf),
-           "Boot id of the kernel under which a registered rank runs.",
-           "rank"_a)
+      .def("boot_id", OfPool(comm::BootIdOf), "rank"_a)
       .def(
           "measure_memory",
           [](PyPool& self) {
@@ -158,9 +157,7 @@ void BindPool(nb::module_& m) {
       "For tests: sets the interposer of the pools that this process opens "
       "from now on (cc/pool/coherence/interposer.h).",
       "make_interposer"_a);
-  m.def("sweep_leftovers", &pool::SweepLeftovers,
-        "Removes the pools that dead jobs of this user have left in /dev/shm. "
-        "Returns their paths.");
+  m.def("sweep_leftovers", &pool::SweepLeftovers);
   m.attr("AUTOMATIC_RANK_BYTES") = pool::kAutomaticRankBytes;
   m.def(
       "parse_pool_uri",
@@ -181,10 +178,8 @@ void BindPool(nb::module_& m) {
         return fields;
       },
       "uri"_a);
-  m.def("automatic_path_bytes", &pool::AutomaticPathBytes,
-        "Returns the size of a pool's path if the user gives none "
-        "(cc/pool/layout/geometry.h).",
-        "world_size"_a, "num_paths"_a, "devices_per_path"_a, "rank_bytes"_a);
+  m.def("automatic_path_bytes", &pool::AutomaticPathBytes, "world_size"_a,
+        "num_paths"_a, "devices_per_path"_a, "rank_bytes"_a);
   m.attr("POOL_MAGIC") = nb::bytes(pool::kMagic, sizeof(pool::kMagic));
 }
 

@@ -24,7 +24,6 @@ class PyPool {
 
   PyPool(PyPool&&) = default;
 
-  // Returns the mapping that this process made first.
   pool::Pool* get() const;
 
   // Writes the identity of a rank of this process into the pool. `device_id` is
@@ -38,9 +37,6 @@ class PyPool {
  private:
   std::vector<comm::Runtime::Host> hosts_;
 };
-
-// Adds Pool, and the functions about pools, to the module.
-void BindPool(nanobind::module_& m);
 
 }  // namespace jax_cxl
 

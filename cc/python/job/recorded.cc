@@ -10,7 +10,7 @@
 #include "cc/comm/record/recorded_calls.h"
 #include "cc/comm/runtime.h"
 #include "cc/pool/job_record.h"
-#include "cc/python/job/runtime.h"
+#include "cc/python/shared/bindings.h"
 #include "cc/python/shared/errors.h"
 
 namespace nb = nanobind;

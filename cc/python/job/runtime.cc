@@ -1,4 +1,4 @@
-#include "cc/python/job/runtime.h"
+#include "cc/comm/runtime.h"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -18,8 +18,8 @@
 #include "cc/comm/call/tuning.h"
 #include "cc/comm/health/peers.h"
 #include "cc/comm/health/regroup.h"
-#include "cc/comm/runtime.h"
 #include "cc/python/job/pool.h"
+#include "cc/python/shared/bindings.h"
 #include "cc/python/shared/errors.h"
 #include "cc/python/shared/stats.h"
 
@@ -46,15 +46,14 @@ void BindRegroup(nb::module_& m) {
   m.def(
       "rank_lost",
       [](int rank) { return !RunningRuntime()->peers()->Alive(rank).ok(); },
-      "Returns True if a rank's process is lost.", "rank"_a);
+      "rank"_a);
   m.def(
       "rank_left",
       [](int rank) { return !RunningRuntime()->peers()->Left(rank).ok(); },
-      "Returns True if a rank has left: it starts no more calls.", "rank"_a);
+      "rank"_a);
   m.def(
       "rank_name",
-      [](int rank) { return RunningRuntime()->peers()->Name(rank); },
-      "Returns a text like 'rank 3 (pid 4711 on host a)'.", "rank"_a);
+      [](int rank) { return RunningRuntime()->peers()->Name(rank); }, "rank"_a);
   m.def(
       "join_attempt",
       [](int rank, uint64_t attempt) {
@@ -83,7 +82,6 @@ void BindRegroup(nb::module_& m) {
         if (!decision) return nb::none();
         return nb::make_tuple(decision->members, decision->place);
       },
-      "Returns the members and the place that a rank has decided, or None.",
       "rank"_a, "attempt"_a);
 }
 
@@ -154,16 +152,13 @@ void BindRuntime(nb::module_& m) {
         "Releases the pool. `reason` is the status or exception with which the "
         "program ends, for the other ranks; empty if there was no error.",
         "reason"_a, "program_ends"_a, nb::call_guard<nb::gil_scoped_release>());
-  m.def("failed", &comm::Runtime::Failed,
-        "Returns True if a rank of this process has given up.");
+  m.def("failed", &comm::Runtime::Failed);
   m.def(
       "note_failed_program",
       [](const std::string& reason) {
         if (auto runtime = comm::Runtime::Current())
           runtime->NoteFailedProgram(reason);
       },
-      "Tells the other ranks that a program over several processes has failed "
-      "in this process, outside of its collectives.",
       "reason"_a);
   m.def(
       "note_failed_callbacks",
@@ -171,9 +166,6 @@ void BindRuntime(nb::module_& m) {
         if (auto runtime = comm::Runtime::Current())
           runtime->NoteFailedCallbacks(count);
       },
-      "Notes how many host callbacks have failed in this process whose "
-      "programs "
-      "have not ended yet.",
       "count"_a);
   m.def("stats", []() {
     auto runtime = comm::Runtime::Current();

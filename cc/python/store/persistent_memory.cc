@@ -15,8 +15,8 @@
 
 #include "cc/pool/coherence/coherence.h"
 #include "cc/python/job/pool.h"
+#include "cc/python/shared/bindings.h"
 #include "cc/python/shared/errors.h"
-#include "cc/python/store/bindings.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -50,8 +50,7 @@ void BindPersistentMemory(nb::module_& m) {
           "least_bytes"_a, "dead_after"_a)
       .def_prop_ro("num_devices", &PersistentMemory::num_devices)
       .def_prop_ro("device_bytes", &PersistentMemory::device_bytes)
-      .def("path", &PersistentMemory::path,
-           "Returns the path in which a device lies.", "device"_a)
+      .def("path", &PersistentMemory::path, "device"_a)
       .def("check_intact", &PersistentMemory::CheckIntact, "device"_a)
       .def("check_files", &PersistentMemory::CheckFiles)
       .def_prop_ro("base",

@@ -1,8 +1,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "cc/python/shared/bindings.h"
 #include "cc/python/shared/registered.h"
-#include "cc/python/store/bindings.h"
 #include "cc/store/memory/persistent_memory.h"
 #include "cc/store/ring/memory_ring.h"
 #include "cc/store/ring/ring.h"

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "cc/python/shared/bindings.h"
 #include "cc/python/shared/errors.h"
-#include "cc/python/store/bindings.h"
 #include "cc/store/memory/persistent_memory.h"
 
 namespace nb = nanobind;
@@ -52,8 +52,7 @@ void BindSessions(nb::module_& m) {
               found.emplace_back(device, offset);
             return found;
           },
-          Unlocked(),
-          "Returns the device and the offset of each damaged slot.");
+          Unlocked());
 }
 
 }  // namespace jax_cxl

@@ -5,10 +5,10 @@
 #include <span>
 #include <utility>
 
+#include "cc/python/shared/bindings.h"
 #include "cc/python/shared/caches.h"
 #include "cc/python/shared/errors.h"
 #include "cc/python/shared/registered.h"
-#include "cc/python/store/bindings.h"
 #include "cc/store/memory/persistent_memory.h"
 #include "cc/store/table/cache.h"
 #include "cc/store/table/column.h"

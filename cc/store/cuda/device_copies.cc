@@ -6,6 +6,7 @@
 
 #include "cc/base/cuda/cuda_status.h"
 #include "cc/base/cuda/current_device.h"
+#include "cc/base/cuda/streams.h"
 #include "cc/store/checksum/xxh3_lanes.h"
 #include "cc/store/cuda/kernels/block_checksums.h"
 
@@ -29,14 +30,10 @@ Result<std::unique_ptr<DeviceCopies>> DeviceCopies::Create(
   for (int device : devices) {
     const cuda::CurrentDevice current(device);
     CopyQueue& queue = made->queues_[device];
-    CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-        cudaEventCreateWithFlags(&queue.last, cudaEventDisableTiming),
-        "make an event"));
+    CXL_RETURN_IF_ERROR(cuda::MakeEvent(&queue.last));
     for (cudaStream_t* stream :
          {&queue.streams[0], &queue.streams[1], &queue.checksums})
-      CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-          cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking),
-          "make a stream for copies"));
+      CXL_RETURN_IF_ERROR(cuda::MakeStream(stream));
   }
   return made;
 }
@@ -76,8 +73,7 @@ Result<uint64_t> DeviceCopies::Start(int device,
   for (const Copy& copy : copies)
     CXL_RETURN_IF_ERROR(cuda::CudaStatus(Enqueue(queue->second, copy),
                                          "start a copy from a device"));
-  CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-      cudaEventRecord(end, queue->second.streams[0]), "record an event"));
+  CXL_RETURN_IF_ERROR(cuda::Record(end, queue->second.streams[0]));
   return next_++;
 }
 

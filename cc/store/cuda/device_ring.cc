@@ -12,23 +12,14 @@
 #include "cc/base/cuda/cuda_status.h"
 #include "cc/base/cuda/current_device.h"
 #include "cc/base/cuda/device_memory.h"
+#include "cc/base/cuda/streams.h"
 #include "cc/base/status.h"
 #include "cc/store/cuda/kernels/get.h"
 #include "cc/store/ring/ring.h"
 
 namespace jax_cxl::comm {
-namespace {
-
-Status StreamWait(cudaStream_t stream, cudaEvent_t event) {
-  return cuda::CudaStatus(cudaStreamWaitEvent(stream, event, 0),
-                          "wait for a residual");
-}
-
-Status Record(cudaEvent_t event, cudaStream_t stream) {
-  return cuda::CudaStatus(cudaEventRecord(event, stream), "record an event");
-}
-
-}  // namespace
+using cuda::Record;
+using cuda::StreamWait;
 
 Result<std::shared_ptr<DeviceRing>> DeviceRing::Create(
     uint32_t number, int device, std::vector<std::byte*> parts, uint64_t rows) {
@@ -54,12 +45,8 @@ Status DeviceRing::Prepare() {
                  ": use a store of fewer devices");
   CXL_ASSIGN_OR_RETURN(error_, AllocatePinned<tier::GetError>(1));
   for (cudaStream_t* stream : {&out_, &in_})
-    CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-        cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking),
-        "make a stream for residuals"));
-  return cuda::CudaStatus(
-      cudaEventCreateWithFlags(&last_put_, cudaEventDisableTiming),
-      "make an event");
+    CXL_RETURN_IF_ERROR(cuda::MakeStream(stream));
+  return cuda::MakeEvent(&last_put_);
 }
 
 DeviceRing::~DeviceRing() {

@@ -8,6 +8,7 @@
 
 #include "cc/base/cuda/cuda_status.h"
 #include "cc/base/cuda/device_memory.h"
+#include "cc/base/cuda/streams.h"
 #include "cc/base/status.h"
 
 namespace jax_cxl::comm {
@@ -37,10 +38,7 @@ Status Staging::Reserve(uint64_t bytes) {
                      memory.status().message(), ")");
       buffer.memory = std::move(*memory);
       for (cudaEvent_t* event : {&buffer.filled, &buffer.free})
-        if (*event == nullptr)
-          CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-              cudaEventCreateWithFlags(event, cudaEventDisableTiming),
-              "make an event"));
+        if (*event == nullptr) CXL_RETURN_IF_ERROR(cuda::MakeEvent(event));
     }
   bytes_ = bytes;
   return OkStatus();

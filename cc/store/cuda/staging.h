@@ -48,13 +48,11 @@ class Staging {
   // the device if it replaces smaller buffers.
   Status Reserve(uint64_t bytes);
 
-  // Returns the buffer for `value`, the next value that the program puts.
   StagingBuffer& NextOutgoing(const StoredValue& value);
 
   // Removes and returns the last value that was put and not got. The program is
   // probably getting this value now.
   std::optional<StoredValue> Expected();
-  // Returns the buffer that holds the value, or null if there is none.
   StagingBuffer* Find(const StoredValue& value);
   // A value that should be fetched now, and the buffer for it.
   struct Fetch {

@@ -72,7 +72,6 @@ class PersistentMemory {
   // The number of usable bytes of each device. It is the size of the smallest
   // device.
   uint64_t device_bytes() const { return device_bytes_; }
-  // Returns the path in which a device lies.
   const std::string& path(int device) const;
   // The address and the size of the whole mapping, for CUDA.
   std::byte* base() const { return base_; }
@@ -95,13 +94,11 @@ class PersistentMemory {
   // it with each heartbeat.
   void CheckFiles() const;
 
-  // Copies bytes into the memory, and publishes them.
   Status Write(int device, uint64_t offset,
                std::span<const std::byte> from) const;
   // Publishes data that a GPU of this host has written. Call it after the GPU
   // has reported that its writes are done.
   Status PublishDeviceWrites(int device, uint64_t offset, uint64_t bytes) const;
-  // Acquires bytes of the memory, and copies them to `to`.
   Status Read(int device, uint64_t offset, std::span<std::byte> to) const;
 
   // Stores or loads one word of 8 bytes at a multiple of 8. A stored word

@@ -73,7 +73,6 @@ std::vector<int64_t> ChooseRows(std::vector<int64_t> log, uint64_t buckets);
 // A cache for CPU devices, in the memory of this process.
 class HostCache final : public Cache {
  public:
-  // Has at least `rows` slots for rows of `row_bytes` bytes.
   HostCache(uint64_t rows, uint64_t row_bytes);
 
   Result<Counts> counts() override;

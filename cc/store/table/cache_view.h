@@ -33,7 +33,6 @@ constexpr uint64_t BucketOf(int64_t row, uint64_t buckets) {
   return hash * buckets >> 32;
 }
 
-// Returns the slot of the cache that has a row, or kOutside if no slot has it.
 constexpr int64_t SlotOf(int64_t row, uint64_t buckets, const int64_t* rows) {
   const uint64_t first = BucketOf(row, buckets) * CacheView::kSlotsOfBucket;
   for (uint64_t i = 0; i < CacheView::kSlotsOfBucket; ++i)

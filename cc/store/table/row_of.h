@@ -15,7 +15,6 @@ enum class Mode : int32_t {
 
 inline constexpr int64_t kOutside = -1;
 
-// Returns the row that an id names, or kOutside if it names no row.
 constexpr int64_t RowOf(int64_t id, int64_t rows, Mode mode) {
   if (mode == Mode::kClip) {
     if (id >= rows) return rows - 1;  // kOutside without rows

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cc/plan/planners/make_plan.h"
+#include "cc/testing/verify/debug_string.h"
 #include "cc/testing/verify/expected_output.h"
 #include "cc/testing/verify/extents.h"
 #include "cc/testing/verify/step_checks.h"

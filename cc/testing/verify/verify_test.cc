@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cc/testing/reference/plans.h"
+#include "cc/testing/verify/debug_string.h"
 #include "cc/testing/verify/extents.h"
 
 namespace jax_cxl::plan {

@@ -35,7 +35,6 @@ cudaError_t LaunchFlagged(const DeviceCall& call, const FlaggedPlan& gpu_plan,
 // to do.
 uint32_t FlaggedBlocks(const GpuPlan& gpu_plan);
 
-// See executor.h.
 cudaError_t PreloadFlagged();
 
 }  // namespace jax_cxl::cuda

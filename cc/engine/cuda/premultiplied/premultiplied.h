@@ -16,7 +16,6 @@ namespace jax_cxl::cuda {
 cudaError_t LaunchPremultiplied(const DeviceCall& call, const Shape& shape,
                                 cudaStream_t stream);
 
-// See Preload (executor.h).
 cudaError_t PreloadPremultiplied();
 
 }  // namespace jax_cxl::cuda

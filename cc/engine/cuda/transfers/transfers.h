@@ -35,7 +35,6 @@ inline constexpr size_t kMostTransfers = 14;
 cudaError_t LaunchTransfers(std::span<const DeviceTransfer> transfers,
                             const Shape& shape, cudaStream_t stream);
 
-// Loads the kernels on the current device (see Preload in executor.h).
 cudaError_t PreloadTransfers();
 
 }  // namespace jax_cxl::cuda

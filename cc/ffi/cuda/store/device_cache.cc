@@ -4,6 +4,7 @@
 
 #include "cc/base/cuda/cuda_status.h"
 #include "cc/base/cuda/current_device.h"
+#include "cc/base/cuda/streams.h"
 #include "cc/store/cuda/kernels/take.h"
 #include "cc/store/table/column.h"
 
@@ -26,8 +27,7 @@ Result<std::unique_ptr<DeviceCache>> DeviceCache::Make(int device,
 
 Status DeviceCache::Open(uint64_t row_bytes) {
   const cuda::CurrentDevice current(device_);
-  CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-      cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), kWhat));
+  CXL_RETURN_IF_ERROR(cuda::MakeStream(&stream_));
   const uint64_t data = RoundUp(slots() * row_bytes);
   const uint64_t rows = RoundUp(slots() * sizeof(int64_t));
   const uint64_t log = RoundUp(view_.log_size * sizeof(int64_t));

@@ -16,8 +16,6 @@ namespace jax_cxl::ffi {
 // A cache of rows in the memory of a GPU.
 class DeviceCache final : public table::Cache {
  public:
-  // Makes a cache with at least `rows` slots for rows of `row_bytes` bytes.
-  // Fails with kResourceExhausted if the GPU has no memory left.
   static Result<std::unique_ptr<DeviceCache>> Make(int device, uint64_t rows,
                                                    uint64_t row_bytes);
   ~DeviceCache() override;

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "cc/base/cuda/cuda_status.h"
+#include "cc/base/cuda/streams.h"
 #include "cc/ffi/errors/errors.h"
 #include "cc/gpu/cuda/started.h"
 #include "cc/store/cuda/kernels/take.h"
@@ -135,14 +136,7 @@ class Aside {
     std::unique_ptr<Aside>& aside = of_devices[device];
     if (aside == nullptr) {
       auto made = std::make_unique<Aside>();
-      // The stream has the highest priority, so that its few blocks start
-      // before those of the computation.
-      int least = 0, greatest = 0;
-      cudaDeviceGetStreamPriorityRange(&least, &greatest);
-      CXL_RETURN_IF_ERROR(
-          cuda::CudaStatus(cudaStreamCreateWithPriority(
-                               &made->own_, cudaStreamNonBlocking, greatest),
-                           "cudaStreamCreate"));
+      CXL_RETURN_IF_ERROR(cuda::MakeUrgentStream(&made->own_));
       aside = std::move(made);
     }
     return aside.get();

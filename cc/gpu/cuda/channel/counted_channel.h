@@ -54,7 +54,6 @@ class CountedChannel final : public GpuChannel {
   Result<CountedCall> Prepare(const Call& call, uint32_t divisor,
                               const std::optional<Factor>& factor = {});
 
-  // Enqueues a call that Prepare has returned.
   cudaError_t Launch(const CountedCall& call, cudaStream_t stream) const;
 
   const cuda::Shape& shape() const { return options_.shape; }

@@ -46,14 +46,12 @@ class DeviceConnection {
   // back.
   Status Open(Arena* arena, Recorder* recorder, uint64_t incarnation);
 
-  // Gives this member's part back to `arena`.
   void Close(Arena* arena);
 
   // Looks for the members that are not found yet in this incarnation. Returns
   // true when all are found. Errors: kMismatch (a member has other slots),
   // kDataLoss (a place outside the pool).
   Result<bool> Connect();
-  // Returns the members that are not found yet.
   std::vector<int> Missing() const;
 
   const Group& group() const { return group_; }
@@ -73,7 +71,6 @@ class DeviceConnection {
   const std::vector<cuda::DeviceControl*>& controls() const {
     return controls_;
   }
-  // Copies members() to memory of the current device.
   Status CopyMembersTo(cuda::MemberView* copy) const;
   // Returns each member's directory entry for this channel. Requires that all
   // members are connected.

@@ -88,13 +88,11 @@ class GpuChannel {
   // follows `device_journal`, if there is one.
   Status FinishConnecting(DeviceJournal* device_journal = nullptr);
 
-  // Returns the part of the key of a plan that both kinds of channels need.
   std::string PlanKey(const pool::CallDescriptor& descriptor) const;
   // Returns the plan of a short call, whose data carry flags. Returns no plan
   // if the call is too long for flags, or if it moves rows.
   Result<std::optional<cuda::GpuPlan>> MakeFlaggedPlan(
       const plan::Request& request) const;
-  // Returns the plan of a call whose data go through the slots.
   Result<cuda::GpuPlan> MakeSlotPlan(const plan::Request& request,
                                      SlotUse use) const;
   // Returns a call in the form in which the device executes it, without its

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cc/base/cuda/cuda_status.h"
+#include "cc/base/cuda/streams.h"
 #include "cc/comm/call/call.h"
 #include "cc/engine/cuda/flagged/flagged.h"
 #include "cc/engine/gpu_plan/flagged_ring.h"
@@ -21,10 +22,7 @@ PlanStore::~PlanStore() {
 }
 
 Status PlanStore::Add(uint64_t bytes) {
-  if (stream_ == nullptr)
-    CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-        cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
-        "cudaStreamCreate"));
+  if (stream_ == nullptr) CXL_RETURN_IF_ERROR(cuda::MakeStream(&stream_));
   void* memory = nullptr;
   CXL_RETURN_IF_ERROR(
       cuda::CudaStatus(cudaMalloc(&memory, bytes), "cudaMalloc"));

@@ -70,7 +70,6 @@ class PlanStore {
   bool lacks_room() const { return left_ < kRoomBytes; }
   Status MakeRoom() { return Add(kChunkBytes); }
 
-  // Returns null if there is no plan with this key.
   const StoredPlan* Find(const std::string& key) const;
 
   // Copies the plan to the device, and waits for the copy. All streams may use
@@ -87,7 +86,6 @@ class PlanStore {
   static constexpr uint64_t kRoomBytes = uint64_t{1} << 20;
 
   Status Add(uint64_t bytes);
-  // Returns where `bytes` bytes have been copied to.
   Result<std::byte*> Put(const void* data, uint64_t bytes);
 
   cudaStream_t stream_ = nullptr;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cc/base/cuda/cuda_status.h"
+#include "cc/base/cuda/streams.h"
 #include "cc/engine/cuda/executor.h"
 #include "cc/engine/cuda/flagged/flagged.h"
 #include "cc/engine/cuda/rows.h"
@@ -88,15 +89,13 @@ uint64_t StreamChannel::staging_bytes() const {
 Status StreamChannel::FollowLast(cudaStream_t stream) {
   if (calls_ == 0 || stream == last_stream_) return OkStatus();
   CXL_RETURN_IF_ERROR(RecordLast());
-  return cuda::CudaStatus(cudaStreamWaitEvent(stream, last_done_),
-                          "cudaStreamWaitEvent");
+  return cuda::StreamWait(stream, last_done_);
 }
 
 // Makes sure that the event `last_done_` is recorded after the last call.
 Status StreamChannel::RecordLast() {
   if (last_recorded_) return OkStatus();
-  CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-      cudaEventRecord(last_done_, last_stream_), "cudaEventRecord"));
+  CXL_RETURN_IF_ERROR(cuda::Record(last_done_, last_stream_));
   last_recorded_ = true;
   return OkStatus();
 }
@@ -328,12 +327,9 @@ Result<cudaStream_t> StreamChannel::Launch(const Call& call, bool aside,
     CXL_RETURN_IF_ERROR(LaunchKernel(call, device, shape, stream));
   }
   last_recorded_ = aside || path.copies();
-  if (last_recorded_)
-    CXL_RETURN_IF_ERROR(
-        cuda::CudaStatus(cudaEventRecord(last_done_, end), "cudaEventRecord"));
+  if (last_recorded_) CXL_RETURN_IF_ERROR(cuda::Record(last_done_, end));
   if (path.copies() && !aside)
-    CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-        cudaStreamWaitEvent(stream, last_done_), "cudaStreamWaitEvent"));
+    CXL_RETURN_IF_ERROR(cuda::StreamWait(stream, last_done_));
   last_stream_ = end;
   if (!gpu_plan->flagged) rounds_ += gpu_plan->rounds;
   if (plan::MovesRows(call.request.op)) return end;  // the device counts

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cc/base/cuda/cuda_status.h"
+#include "cc/base/cuda/streams.h"
 #include "cc/comm/call/backoff.h"
 #include "cc/engine/cuda/executor.h"
 #include "cc/gpu/cuda/channel/stream_channel.h"
@@ -20,9 +21,7 @@ Status StreamChannel::Open(Arena* arena, Recorder* recorder,
   CXL_RETURN_IF_ERROR(OpenPart(arena, recorder, incarnation));
   buffers_ = std::move(*spare);
   CXL_RETURN_IF_ERROR(Allocate(cuda::CopyEngine::kBuffers * staging_bytes()));
-  return cuda::CudaStatus(
-      cudaEventCreateWithFlags(&last_done_, cudaEventDisableTiming),
-      "cudaEventCreate");
+  return cuda::MakeEvent(&last_done_);
 }
 
 Status StreamChannel::Connect(const Call& call) {

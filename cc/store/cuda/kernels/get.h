@@ -56,7 +56,6 @@ struct DeviceGet {
 // become 0xff, which is NaN in all formats of floating point.
 cudaError_t LaunchGet(const DeviceGet& get, cudaStream_t stream);
 
-// Enqueues a kernel that stores `handle` in `*to`.
 cudaError_t LaunchWriteHandle(const DeviceHandle& handle, DeviceHandle* to,
                               cudaStream_t stream);
 

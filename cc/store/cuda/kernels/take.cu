@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "cc/base/cuda/processors.h"
+#include "cc/engine/cuda/device_memory.cuh"
 #include "cc/store/cuda/kernels/take.h"
 
 namespace jax_cxl::table {
@@ -31,30 +32,11 @@ __device__ __forceinline__ Vector Load(const Vector* from) {
 
 // Loads from memory that other processors may be changing.
 __device__ __forceinline__ uint4 LoadShared(const uint4* from) {
-  uint4 v;
-  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from));
-  return v;
+  return cuda::LoadSlot(reinterpret_cast<const std::byte*>(from));
 }
 template <typename Vector>
 __device__ __forceinline__ Vector LoadShared(const Vector* from) {
   return *static_cast<const volatile Vector*>(from);
-}
-
-__device__ __forceinline__ uint64_t LoadWord(const uint64_t* word) {
-  uint64_t value;
-  asm volatile("ld.acquire.sys.global.u64 %0, [%1];"
-               : "=l"(value)
-               : "l"(word)
-               : "memory");
-  return value;
-}
-
-__device__ __forceinline__ uint64_t Nanoseconds() {
-  uint64_t now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  return now;
 }
 
 // A group of `lanes` threads of a warp, which move a row together.
@@ -175,18 +157,19 @@ __device__ void CopyWhole(const DeviceTake& take, const Slice& slice,
                           uint64_t row, uint64_t vectors, Vector* to) {
   const auto* from = reinterpret_cast<const Vector*>(take.data) + row * vectors;
   const PartWords* part = take.parts + row / take.rows_of_part;
-  const uint64_t start = Nanoseconds();
+  const uint64_t start = cuda::NowNs();
   for (;;) {
-    const uint64_t finished = LoadWord(&part->finished);
-    const uint64_t begun = LoadWord(&part->begun);
+    const uint64_t finished = cuda::AcquireWord(&part->finished);
+    const uint64_t begun = cuda::AcquireWord(&part->begun);
     const uint64_t step = __shfl_sync(slice.mask, begun, 0, slice.lanes);
     if (__all_sync(slice.mask, finished == step && begun == step)) {
       for (uint64_t v = slice.lane; v < vectors; v += slice.lanes)
         to[v] = LoadShared(from + v);
       __threadfence_system();
-      if (__all_sync(slice.mask, LoadWord(&part->begun) == step)) return;
+      if (__all_sync(slice.mask, cuda::AcquireWord(&part->begun) == step))
+        return;
     }
-    const bool late = Nanoseconds() - start > take.timeout_ns;
+    const bool late = cuda::NowNs() - start > take.timeout_ns;
     if (__any_sync(slice.mask, late)) {
       *static_cast<volatile uint32_t*>(take.stalled) = 1;
       return;

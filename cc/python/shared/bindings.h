@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_PYTHON_STORE_BINDINGS_H_
-#define JAX_CXL_PYTHON_STORE_BINDINGS_H_
+#ifndef JAX_CXL_PYTHON_SHARED_BINDINGS_H_
+#define JAX_CXL_PYTHON_SHARED_BINDINGS_H_
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -16,13 +16,18 @@ using ConstBytes = nanobind::ndarray<const uint8_t, nanobind::shape<-1>,
 // A call guard: the bound function runs without Python's lock.
 using Unlocked = nanobind::call_guard<nanobind::gil_scoped_release>;
 
-// Each function adds a class to the module: PersistentMemory, Sessions,
-// TableColumn and ResidualRing.
+// Each function adds what the file of its name has to the module. jax_cxl._core
+// and jax_cxl._cuda each have tables and residuals of their own.
+void BindPool(nanobind::module_& m);
+void BindRuntime(nanobind::module_& m);
+void BindRecorded(nanobind::module_& m);
 void BindPersistentMemory(nanobind::module_& m);
 void BindSessions(nanobind::module_& m);
 void BindTables(nanobind::module_& m);
 void BindResiduals(nanobind::module_& m);
+void BindDispatchErrors(nanobind::module_& m);
+void BindUncaughtExit(nanobind::module_& m);
 
 }  // namespace jax_cxl
 
-#endif  // JAX_CXL_PYTHON_STORE_BINDINGS_H_
+#endif  // JAX_CXL_PYTHON_SHARED_BINDINGS_H_
