@@ -5,22 +5,10 @@ import operator
 from typing import Any
 
 
-def check_layout(where: Any, keep: Any, parity: Any) -> None:
-    """Raises an error if `where`, `keep` or `parity` is wrong."""
-    check_where(where)
-    check_numbers(keep, parity)
-
-
 def check_where(where: Any) -> None:
     """Raises TypeError if `where` is not a str."""
     if not isinstance(where, str):
         raise TypeError(f"where={where!r} must be a str, for example 'shm:my_run?size=1GiB'")
-
-
-def check_numbers(keep: Any, parity: Any) -> None:
-    """Raises an error if `keep` or `parity` is wrong."""
-    check_keep(keep)
-    check_parity(parity)
 
 
 def check_keep(keep: Any) -> None:

@@ -231,20 +231,15 @@ def wait(
         if time.monotonic() > end:
             text = section.text if section else f"{name!r} of {devices.where!r}"
             newest = f"its newest version is {found[0][0].version}" if found else "it has none"
-            who = publisher_of(section) if section else None
+            from jax_cxl._store.writing import fence
+
+            who = fence.owner(section) if section else None
             raise errors.StoreTimeoutError(
                 f"{text} got no version newer than {newer_than} within {seconds:g} s: {newest}, and"
                 f" {who or 'no living process'} publishes it."
                 " Wait longer (timeout=), or look at the job that should publish it"
             )
         time.sleep(_POLL_SECONDS)
-
-
-def publisher_of(section: Section) -> str | None:
-    """Returns which other living process publishes a name, None if there is none."""
-    from jax_cxl._store.writing import fence
-
-    return fence.owner(section)
 
 
 @contextmanager

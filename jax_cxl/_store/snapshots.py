@@ -83,7 +83,8 @@ class Snapshots:
         Raises:
           TypeError, ValueError: an argument is wrong, or a leaf of the tree, as for `save`.
         """
-        arguments.check_numbers(keep, parity)
+        arguments.check_keep(keep)
+        arguments.check_parity(parity)
         arguments.check_paths(parity, paths)
         geometry = layout.Geometry(keep, parity, paths, 0, 0)
         flat = flatten.Flattener(whole=False).flatten(tree, tuple(agreement.processes()))
@@ -232,7 +233,8 @@ class Snapshots:
     def _section(self, make: bool = False) -> Section:
         """Returns the section of the snapshots. If there is none, makes it or raises."""
         where, keep = self._names.where, self._keep
-        arguments.check_layout(where, keep, self._parity)
+        arguments.check_where(where)
+        arguments.check_keep(keep)
         devices = self._names.made() if make else self._names.devices()
         found = catalog.entries(devices)
         entry = next((entry for entry in found if entry.name == NAME), None)

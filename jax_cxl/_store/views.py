@@ -176,9 +176,6 @@ class _Held:
         core = self.devices.core
         return dlpack.array(core, (device, offset), leaf.shape, dtype, gpu, self)
 
-    def registered(self) -> None:
-        _ = self.devices.copies
-
     def _find(self, leaf: leaves.Leaf) -> tuple[int, int, int]:
         """Checks the data of an array, and returns its device, its offset and its size."""
         parts = self.reader.parts(leaf)
@@ -250,5 +247,5 @@ def _like(held: _Held, like: Any, leaf: leaves.Leaf) -> Any:
     if device.platform == "cpu":
         # Arrays in the store are aligned, so XLA uses their memory without a copy.
         return jax.device_put(held.array(leaf), device, may_alias=True)
-    held.registered()
+    _ = held.devices.copies  # registers the memory
     return jax.dlpack.from_dlpack(held.dlpack(leaf, gpu=platforms.CUDA.ordinal(device)))

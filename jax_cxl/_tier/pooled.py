@@ -292,9 +292,8 @@ class Pooled:
                 raise errors.StoreError(
                     f"the last state is gone from {section.text}: call restore_latest or init"
                 )
-            self._reader = (
-                self._reader.follow(records) if self._reader else Reader(section, records)
-            )
+            structure = self._reader.structure if self._reader else None
+            self._reader = Reader(section, records, structure=structure)
         return self._reader
 
 

@@ -92,7 +92,9 @@ def _valid(section: Section, records: Records) -> Area | None:
         if section.version(records[0].number) != records:
             return None
         return Area(area, "damaged", version, time, len(records), why=str(error))
-    return Area(area, "valid", version, time, len(records), reader.data_bytes, len(reader.leaves))
+    found = reader.leaves.values()
+    size = sum(leaf.stored_bytes for leaf in found if leaf.dtype)
+    return Area(area, "valid", version, time, len(records), size, len(found))
 
 
 def _other(section: Section, area: int) -> Area:

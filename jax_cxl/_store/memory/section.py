@@ -228,11 +228,6 @@ class Section:
         missing = sum(found[device] != newest for device in known)
         return newest if missing <= self.geometry.parity else None
 
-    def newest_record(self, number: int, writer: int) -> Record | None:
-        """Returns the newest copy of a record, even if a save ended before all devices had it."""
-        found = filter(None, self._records(number, writer).values())
-        return max(found, key=lambda record: record.number, default=None)
-
     def record_on(self, device: int, number: int, writer: int) -> Record | None:
         """Returns the record of a writer in the area of a save on one device, or None."""
         offset = self.geometry.record(number, writer)
@@ -297,14 +292,16 @@ class Section:
 
     def last_number(self) -> int:
         """Returns the greatest number that any process has given to a save; 0 if there is none."""
-        numbers = [0]
-        for area in range(self.geometry.areas):
-            numbers += [
+        return max(
+            (
                 record.number
+                for area in range(self.geometry.areas)
                 for writer in self.writers_with_records(area)
-                if (record := self.newest_record(area, writer)) is not None
-            ]
-        return max(numbers)
+                for record in self._records(area, writer).values()
+                if record is not None
+            ),
+            default=0,
+        )
 
     def writers_with_records(self, area: int) -> list[int]:
         """Returns the processes that have a record of any save in an area."""

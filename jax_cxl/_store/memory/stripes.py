@@ -57,10 +57,6 @@ class Stripes:
         device, offset = self.place(block)
         self.section.write(device, offset, data)
 
-    def write_parity(self, row: int, data: np.ndarray) -> None:
-        """Writes the parity of a row."""
-        self.section.write(self.parity_device(row), self.offset(row), data)
-
     def read(self, block: int, size: int = layout.BLOCK_BYTES) -> np.ndarray:
         """Returns a private copy of the first bytes of a block, unchecked."""
         device, offset = self.place(block)
@@ -76,12 +72,6 @@ class Stripes:
             if other != block:
                 np.bitwise_xor(out, self.read(other), out=out)
         return out
-
-    def read_checked(self, block: int, expected: int, out: np.ndarray) -> None:
-        """Copies a block into `out`, and checks that it has the expected checksum."""
-        device, offset = self.place(block)
-        self.section.devices.read_into(device, offset, out)
-        self._check(block, expected, out)
 
     def read_all_checked(self, blocks: range, expected: np.ndarray, out: np.ndarray) -> None:
         """Copies consecutive blocks into `out`, and checks their checksums."""

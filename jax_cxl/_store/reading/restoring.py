@@ -93,10 +93,6 @@ class Reader:
             now = [self.table(writer) for writer in range(len(records))]
             self._changed = [a != b for a, b in zip(now, known.tables, strict=True)]
 
-    def follow(self, records: list[Record]) -> "Reader":
-        """Returns a reader of another version of this name."""
-        return Reader(self.stripes[0].section, records, structure=self.structure)
-
     def check_all(self, writer: int) -> None:
         """Checks all data that one process has written."""
         table, own = self.table(writer), self.stripes[writer]
@@ -237,11 +233,6 @@ class Reader:
                 )
         return first
 
-    @property
-    def data_bytes(self) -> int:
-        """Bytes of all arrays."""
-        return sum(leaf.stored_bytes for leaf in self.leaves.values() if leaf.dtype)
-
     def check_blocks(self, writer: int, blocks: Sequence[int]) -> None:
         """Checks blocks that a view uses in place, and makes them visible to this host.
 
@@ -352,7 +343,8 @@ class Reader:
             if (writer, block) in self._blocks:
                 return self._blocks[writer, block]
         data = np.empty(layout.BLOCK_BYTES, np.uint8)
-        self.stripes[writer].read_checked(block, int(self.table(writer)[block]), data)
+        expected = self.table(writer)[block : block + 1]
+        self.stripes[writer].read_all_checked(range(block, block + 1), expected, data)
         with self._lock:
             self._blocks[writer, block] = data
             if len(self._blocks) > _KEPT_BLOCKS:

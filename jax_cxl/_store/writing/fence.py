@@ -86,7 +86,9 @@ def take(section: Section, expected: int, token: int, last: int, base: int) -> C
             last_begun = _begun(section, previous)
             # If the previous job has begun nothing, leave out the same area as that job, because
             # the job before it may still be writing there.
-            retired = last_begun % section.geometry.areas if last_begun else _retired_by(previous)
+            retired = layout.NOTHING if previous is None else previous.retired
+            if last_begun:
+                retired = last_begun % section.geometry.areas
             first = _first(section, retired, max(last, last_begun), base)
             slot = _free_slot([*before, intent], token)
             claim = dataclasses.replace(intent, first=first, retired=retired, slot=slot)
@@ -180,10 +182,6 @@ def _begun(section: Section, previous: Claim | None) -> int:
             " `python -m jax_cxl store repair`"
         )
     return max(numbers)
-
-
-def _retired_by(previous: Claim | None) -> int:
-    return layout.NOTHING if previous is None else previous.retired
 
 
 def _first(section: Section, retired: int, last: int, base: int) -> int:

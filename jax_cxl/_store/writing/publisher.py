@@ -373,16 +373,13 @@ class Publisher:
         if self.section.complete(self.last):
             return []
         assert self._agreement is not None
-        return [
-            process
-            for writer, process in enumerate(self._agreement.writers)
-            if not self._has_written(writer)
-        ]
-
-    def _has_written(self, writer: int) -> bool:
-        record = self.section.record(self.last, writer)
-        token = self._agreement.token if self._agreement else 0
-        return record is not None and (record.number, record.token) == (self.last, token)
+        written = self.last, self._agreement.token
+        missing = []
+        for writer, process in enumerate(self._agreement.writers):
+            record = self.section.record(self.last, writer)
+            if record is None or (record.number, record.token) != written:
+                missing.append(process)
+        return missing
 
     def _give_up(self, together: SaveAgreement, error: BaseException) -> None:
         """Tells the others why this process cannot save. All agree again before the next save."""

@@ -267,7 +267,8 @@ class _Output:
         if self._parity is not None:
             row = (self._next - 1) // self._own.section.geometry.blocks_per_row
             if self._changed:
-                self._own.write_parity(row, self._parity)
+                device, offset = self._own.parity_device(row), self._own.offset(row)
+                self._own.section.write(device, offset, self._parity)
             self._parity[:] = 0
         self._changed = False
 
