@@ -235,6 +235,7 @@ class Snapshots:
         where, keep = self._names.where, self._keep
         arguments.check_where(where)
         arguments.check_keep(keep)
+        arguments.check_parity(self._parity)
         devices = self._names.made() if make else self._names.devices()
         found = catalog.entries(devices)
         entry = next((entry for entry in found if entry.name == NAME), None)
