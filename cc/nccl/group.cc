@@ -80,10 +80,9 @@ Status Enqueue(Device* device, const std::vector<Transfer>& batch) {
   return device->SendAndReceive(batch);
 }
 
-using Step = std::function<Status(const Running&)>;
-
 // Runs a step of all parts. A part that fails ends its communicator, so that
 // the other ranks do not wait for it.
+template <typename Step>
 Status ForAll(std::span<Running> parts, const Step& step) {
   Status first;
   for (Running& part : parts) {
@@ -99,13 +98,15 @@ Status ForAll(std::span<Running> parts, const Step& step) {
 
 // Launches a collective or a batch of the ranks of one communicator that this
 // thread serves. `begin` begins its comparison.
-Status Launch(std::span<Running> parts, const Step& begin, const Step& launch) {
+template <typename BeginStep, typename EnqueueStep>
+Status Launch(std::span<Running> parts, const BeginStep& begin,
+              const EnqueueStep& enqueue) {
   const auto comparison = [](const Running& part) {
     return part.communicator->comparison();
   };
-  if (comparison(parts[0]) == nullptr) return ForAll(parts, launch);
+  if (comparison(parts[0]) == nullptr) return ForAll(parts, enqueue);
   CXL_RETURN_IF_ERROR(ForAll(parts, begin));
-  CXL_RETURN_IF_ERROR(ForAll(parts, launch));
+  CXL_RETURN_IF_ERROR(ForAll(parts, enqueue));
   if (std::ranges::none_of(parts, [&](const Running& part) {
         return comparison(part)->begun();
       }))
@@ -132,7 +133,7 @@ Status LaunchAll(std::span<Running> parts, const CallsOf& calls_of) {
   for (const Running& part : parts)
     most = std::max(most, calls_of(part).size());
   for (size_t index = 0; index < most; ++index) {
-    const auto for_call = [&](const auto& step) -> Step {
+    const auto for_call = [&](const auto& step) {
       return [&, step](const Running& part) -> Status {
         const auto& calls = calls_of(part);
         return index < calls.size() ? step(part.communicator, calls[index])
