@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cc/base/cuda/current_device.h"
 #include "cc/nccl/compare/comparison.h"
 #include "cc/nccl/compare/cuda/cuda_comparer.h"
 #include "cc/nccl/cuda/cuda_device.h"
@@ -69,7 +70,8 @@ Result<void*> OpenReal(const Opening& opening, const Gather& gather) {
     std::memcpy(&made, all.data(), sizeof(made));
   }
   CXL_RETURN_IF_ERROR(StatusOf(made.result, "ncclGetUniqueId"));
-  cudaSetDevice(opening.ordinal);  // openings of a group have threads
+  // Openings of a group have threads.
+  const cuda::CurrentDevice current(opening.ordinal);
   const Config config = ConfigForReal(opening.config);
   void* real = nullptr;
   const NcclResult result =
