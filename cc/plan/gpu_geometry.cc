@@ -46,6 +46,16 @@ Geometry GpuGeometry(int num_devices, int num_ranks, uint64_t slot_bytes) {
   return geometry;
 }
 
+uint64_t KernelMinChunkBytes(const Request& request, const Geometry& geometry) {
+  const uint64_t least = geometry.min_chunk_bytes;
+  const uint64_t block = request.count * request.element_bytes;
+  const bool exchange = request.op == Op::kAllGather ||
+                        request.op == Op::kAllToAll ||
+                        request.op == Op::kAllReduce;
+  const bool one_chunk = block >= least && block < 2 * least;
+  return request.num_ranks == 2 && exchange && one_chunk ? least / 2 : least;
+}
+
 Geometry FlaggedGeometry(int num_ranks, uint64_t slot_bytes) {
   // Blocks of up to all_read_bytes are so short that every rank should read all
   // inputs. With more than two ranks, it reads more bytes than if ranks shared

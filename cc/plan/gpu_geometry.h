@@ -46,6 +46,13 @@ inline constexpr uint64_t kGpuSlotBytes = uint64_t{2} << 20;
 Geometry GpuGeometry(int num_devices, int num_ranks,
                      uint64_t slot_bytes = kGpuSlotBytes);
 
+// Returns the smallest chunk that is worth a round for a kernel that executes
+// the request. It is geometry.min_chunk_bytes, or half of that if two GPUs
+// exchange blocks that would otherwise be one chunk. Each link would first
+// carry this chunk in one direction, and then the peer's in the other. With
+// two chunks it carries data in both at once.
+uint64_t KernelMinChunkBytes(const Request& request, const Geometry& geometry);
+
 // Short messages use a ring of their own, whose data carry flags
 // (cc/engine/cuda/flagged/flagged.h). Each short message takes one round of
 // that ring. A slot holds kFlaggedBytes of data, or up to kMostFlaggedBytes if

@@ -39,6 +39,25 @@ TEST(GpuGeometryTest, FlaggedCallsAreShort) {
   EXPECT_FALSE(IsFlagged(MakeRequest(Op::kAllToAll, 4, 126, 1), 1000));
 }
 
+TEST(GpuGeometryTest, TwoGpusExchangeABlockInTwoChunks) {
+  const auto rounds = [](Op op, int n, uint64_t kib) {
+    const Request request = MakeRequest(op, n, kib << 10, 1);
+    Geometry geometry = GpuGeometry(1, n);
+    geometry.min_chunk_bytes = uint64_t{512} << 10;
+    geometry.min_chunk_bytes = KernelMinChunkBytes(request, geometry);
+    return MakePlan(request, geometry)->rounds;
+  };
+  for (Op op : {Op::kAllGather, Op::kAllToAll, Op::kAllReduce}) {
+    EXPECT_EQ(rounds(op, 2, 511), 1u) << OpName(op);
+    EXPECT_EQ(rounds(op, 2, 512), 2u) << OpName(op);
+    EXPECT_EQ(rounds(op, 2, 1024), 2u) << OpName(op);
+    EXPECT_EQ(rounds(op, 2, 2048), 4u) << OpName(op);
+  }
+  EXPECT_EQ(rounds(Op::kBroadcast, 2, 512), 1u);
+  EXPECT_EQ(rounds(Op::kReduceScatter, 2, 512), 2u);  // a part for each rank
+  EXPECT_EQ(rounds(Op::kAllGather, 4, 512), 1u);
+}
+
 // If each of the 64 blocks uses the slot after the previous block's slot, a
 // round lies on all devices almost evenly. With one device, all blocks of a
 // round use the same slot.

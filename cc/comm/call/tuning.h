@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cc/base/status.h"
+#include "cc/plan/gpu_geometry.h"
 #include "cc/plan/plan.h"
 #include "cc/pool/layout/layout.h"
 
@@ -70,9 +71,11 @@ struct Tuning {
   uint64_t flush_threads = 0;
   uint64_t flush_piece_bytes = uint64_t{128} << 10;
   // The next fields are for the library with NCCL's interface. If they are 0,
-  // they follow from the slowest link of the communicator's GPUs. Data of up to
-  // this many bytes for each peer carry flags (plan::FlaggedGeometry), and a
-  // smaller chunk is not worth a round. The last two fields are for sends.
+  // it chooses (CudaDevice::Choose). They are the number of thread blocks of a
+  // collective, the bytes for each peer up to which data carry flags
+  // (plan::FlaggedGeometry), and the smallest chunk that is worth a round. The
+  // last two fields are for sends.
+  uint64_t nccl_blocks = 0;
   uint64_t nccl_flagged_bytes = 0;
   uint64_t nccl_chunk_bytes = 0;
   uint64_t nccl_send_flagged_bytes = 0;
@@ -111,6 +114,7 @@ inline constexpr std::array kTuningFields = {
     FIELD(gpu_levels_broadcast_bytes),
     FIELD(flush_threads, 0, 16),
     FIELD(flush_piece_bytes, 4096, kMaxSlotBytes, plan::kSlotAlignment),
+    FIELD(nccl_blocks, 0, plan::kGpuBlocks),
     FIELD(nccl_flagged_bytes, 0, uint64_t{1} << 20, 4096),
     FIELD(nccl_chunk_bytes, 0, kMaxSlotBytes),
     FIELD(nccl_send_flagged_bytes, 0, uint64_t{1} << 20, 4096),

@@ -292,14 +292,16 @@ class ControlWarp {
     uint64_t& seen = state_.published[member];
     if (seen >= rounds) return PollResult::kReady;
     const SendLine& line = call_.members[member].send[doorbell_index_];
+    const uint64_t expected = CallWord(call_.call, call_.hash);
     // The following two loads are in flight at the same time. The peer names
     // its call before it publishes any round of the call. So if `call` was
-    // loaded too early, load it again after the publication has been seen.
-    uint64_t call = LoadWord(&line.calls[call_.call % kCallWords]);
+    // loaded too early, load it again after the publication has been seen. Once
+    // a round of this call has been seen, the peer's call is known to be right.
+    uint64_t call =
+        seen > 0 ? expected : LoadWord(&line.calls[call_.call % kCallWords]);
     const uint64_t word = AcquireWord(&line.published);
     if ((word & ~kValueMask) != tag_ || (word & kValueMask) < rounds)
       return PollResult::kNotReady;
-    const uint64_t expected = CallWord(call_.call, call_.hash);
     if (call != expected) call = LoadWord(&line.calls[call_.call % kCallWords]);
     if (call != expected) {
       Report(call_.status, DeviceFault::kMismatch, member);

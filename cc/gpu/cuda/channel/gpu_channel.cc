@@ -126,8 +126,11 @@ Result<std::optional<cuda::GpuPlan>> GpuChannel::MakeFlaggedPlan(
 
 Result<cuda::GpuPlan> GpuChannel::MakeSlotPlan(const plan::Request& request,
                                                SlotUse use) const {
+  plan::Geometry geometry = connection_.geometry(use);
+  if (use == SlotUse::kKernels && geometry.num_devices == 1)
+    geometry.min_chunk_bytes = plan::KernelMinChunkBytes(request, geometry);
   CXL_ASSIGN_OR_RETURN(const plan::Plan plan,
-                       plan::MakePlan(request, connection_.geometry(use)));
+                       plan::MakePlan(request, geometry));
   return cuda::MakeGpuPlan(plan, request.rank, connection_.stripes());
 }
 
