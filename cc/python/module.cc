@@ -14,7 +14,7 @@
 #include "cc/ffi/call/call_site.h"
 #include "cc/ffi/call/contract.h"
 #include "cc/ffi/call/program_sites.h"
-#include "cc/ffi/errors/failures.h"
+#include "cc/ffi/errors/errors.h"
 #include "cc/plan/operations.h"
 #include "cc/pool/media/medium.h"
 #include "cc/python/shared/bindings.h"

@@ -19,12 +19,11 @@
 #include "cc/base/status.h"
 #include "cc/comm/runtime.h"
 #include "cc/ffi/call/program_sites.h"
-#include "cc/ffi/errors/failures.h"
+#include "cc/ffi/errors/errors.h"
 #include "cc/gpu/cuda/device_runtime.h"
 #include "cc/python/shared/bindings.h"
 #include "cc/python/shared/errors.h"
 #include "cc/python/shared/registrations.h"
-#include "cc/python/shared/stats.h"
 #include "cc/store/cuda/device_copies.h"
 #include "xla/ffi/api/ffi.h"
 

@@ -10,7 +10,10 @@
 namespace jax_cxl::cuda {
 
 // Returns "what: the CUDA error's text" as an error, or OK for cudaSuccess.
-Status CudaStatus(cudaError_t error, std::string_view what);
+inline Status CudaStatus(cudaError_t error, std::string_view what) {
+  if (error == cudaSuccess) return OkStatus();
+  return Error(Code::kInternal, what, ": ", cudaGetErrorString(error));
+}
 
 }  // namespace jax_cxl::cuda
 

@@ -3,8 +3,6 @@
 #include <ranges>
 #include <string>
 
-#include "cc/ffi/errors/failures.h"
-
 namespace jax_cxl::ffi {
 namespace {
 

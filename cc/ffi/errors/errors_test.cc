@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "cc/base/status.h"
-#include "cc/ffi/errors/failures.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jax_cxl::ffi {

@@ -1,6 +1,6 @@
-#include "cc/ffi/errors/failures.h"
-
 #include <gtest/gtest.h>
+
+#include "cc/ffi/errors/errors.h"
 
 namespace jax_cxl::ffi {
 namespace {

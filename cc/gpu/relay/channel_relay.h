@@ -13,7 +13,6 @@
 #include "cc/gpu/relay/flagged_relay.h"
 #include "cc/gpu/relay/line_workers.h"
 #include "cc/gpu/relay/relay_plan.h"
-#include "cc/gpu/relay/relayed_call.h"
 #include "cc/pool/coherence/doorbell.h"
 
 namespace jax_cxl::comm {

@@ -9,7 +9,6 @@
 
 #include "cc/engine/gpu_plan/channel_words.h"
 #include "cc/gpu/relay/relay_plan.h"
-#include "cc/gpu/relay/relayed_call.h"
 #include "cc/pool/coherence/doorbell.h"
 
 namespace jax_cxl::comm {

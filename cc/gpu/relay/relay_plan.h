@@ -2,9 +2,11 @@
 #define JAX_CXL_GPU_RELAY_RELAY_PLAN_H_
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "cc/engine/gpu_plan/channel_words.h"
 #include "cc/engine/gpu_plan/gpu_plan.h"
 
 namespace jax_cxl::comm {
@@ -39,6 +41,40 @@ struct RelayPlan {
 RelayPlan MakeRelayPlan(std::span<const cuda::DeviceStep> sending,
                         std::span<const cuda::DeviceStep> receiving,
                         uint64_t rounds, int num_members, int self);
+
+// A call whose data a device moves, and whose doorbells its host relays.
+struct RelayedCall {
+  std::shared_ptr<const RelayPlan> plan;
+  // True for a short call, whose data carry flags (see FlaggedRelay). Of the
+  // fields below, such a call uses only `base_round`, which then counts rounds
+  // of the rings for short calls.
+  bool flagged = false;
+  // The slots that the call uses, by member. They must outlive the call.
+  const cuda::MemberView* members = nullptr;
+  // How many words of the mirror the device uses: one per block of a kernel, or
+  // one per pipeline of the copy engines.
+  uint32_t num_words = 1;
+  // True if each round rings only the word of its slot (copy engines).
+  // False if each round rings all `num_words` words, one for each block
+  // (kernels).
+  bool words_take_turns = false;
+  uint32_t num_slots = 0;
+  // Where the stripes of the thread blocks lie in slots (see plan::Stripes). If
+  // slot_step is 0, all stripes of a round lie in one slot.
+  uint32_t unit_bytes = 0;
+  uint32_t blocks = 1;
+  uint32_t slot_step = 0;
+  uint64_t base_round = 0;  // rounds of all earlier calls
+  uint64_t call = 0;        // number of this call in the channel
+  uint64_t hash = 0;
+  // For this call, the device waits until the peers have ended this many rounds
+  // of earlier calls.
+  uint64_t awaited_end = 0;
+  // True if the device may begin this call before it ends the previous call,
+  // which uses the same words and slots. This happens in a series of the copy
+  // engines.
+  bool follows_on = false;
+};
 
 }  // namespace jax_cxl::comm
 

@@ -21,7 +21,6 @@
 #include "cc/python/job/pool.h"
 #include "cc/python/shared/bindings.h"
 #include "cc/python/shared/errors.h"
-#include "cc/python/shared/stats.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "cc/comm/call/call.h"
+
 namespace jax_cxl {
 
 using Bytes = nanobind::ndarray<uint8_t, nanobind::shape<-1>,
@@ -15,6 +17,17 @@ using ConstBytes = nanobind::ndarray<const uint8_t, nanobind::shape<-1>,
 
 // A call guard: the bound function runs without Python's lock.
 using Unlocked = nanobind::call_guard<nanobind::gil_scoped_release>;
+
+// Returns the counters of `stats` as a dict. jax_cxl.stats() adds up such
+// dicts.
+inline nanobind::dict StatsDict(const comm::Stats& stats) {
+  nanobind::dict values;
+  values["calls"] = stats.calls;
+  values["bytes_published"] = stats.bytes_published;
+  values["bytes_retrieved"] = stats.bytes_retrieved;
+  values["seconds"] = stats.seconds;
+  return values;
+}
 
 // Each function adds what the file of its name has to the module. jax_cxl._core
 // and jax_cxl._cuda each have tables and residuals of their own.
