@@ -71,7 +71,15 @@ class InvalidCollectiveError(CxlError, ValueError):
     """A collective got values that it cannot work with, such as sizes that do not fit."""
 
 
-class PeerLostError(CxlError):
+class _PeerError(CxlError):
+    rank: int | None = None
+    pid: int | None = None
+    host: str | None = None
+    last: str | None = None
+    call: str | None = None
+
+
+class PeerLostError(_PeerError):
     """The process of another rank ended.
 
     Attributes:
@@ -83,30 +91,16 @@ class PeerLostError(CxlError):
       call: the collective in which this rank waited for the rank that is gone.
     """
 
-    rank: int | None = None
-    pid: int | None = None
-    host: str | None = None
-    last: str | None = None
-    call: str | None = None
 
-
-class CollectiveTimeoutError(CxlError, TimeoutError):
+class CollectiveTimeoutError(_PeerError, TimeoutError):
     """Another rank lives, but did not join a collective in time.
 
+    Its other attributes are those of `PeerLostError`, for the rank that was waited for.
+
     Attributes:
-      rank: the rank that was waited for, an index into `jax.devices()`.
-      pid: its process id.
-      host: name of its host.
-      last: the rank's last recorded activity.
-      call: the collective that waited.
       waited_s: for how many seconds it waited.
     """
 
-    rank: int | None = None
-    pid: int | None = None
-    host: str | None = None
-    last: str | None = None
-    call: str | None = None
     waited_s: float | None = None
 
 

@@ -26,13 +26,6 @@ from jax_cxl._nccl import library as nccl
 _ANY_MACHINE = 64
 _PER_CORE = 8
 
-_USAGE = """\
-python -m jax_cxl.launch [-n N] [--devices-per-process K] [--no-prefix]
-                                [--grace SECONDS] [--restarts N]
-                                [--go-on] [--post-mortem FILE] [--replace-collectives]
-                                [--nccl] [--bind-cores | --oversubscribe]
-                                (SCRIPT | -m MODULE) [ARG ...]"""
-
 _DESCRIPTION = """\
 Runs SCRIPT as N processes (ranks) on this machine. Each runs `python SCRIPT ARG ...`.
 
@@ -51,19 +44,12 @@ devices:
   from r*K on. JAX_LOCAL_DEVICE_IDS overrides this, for example 0 to share one GPU.
   The launcher passes JAX_PLATFORMS, XLA_FLAGS and all other variables on unchanged.
 
-cores:
-  XLA starts a thread for each core, in each rank: ranks that share cores disturb each
-  other. With --bind-cores each rank has its share of the cores to itself.
-
 collectives:
   With --replace-collectives the ranks' collectives go through the shared memory pool,
   whatever made them: shardings under jax.jit, jax.lax, jax.pmap, a library. SCRIPT
   need not know of jax_cxl. The launcher sets JAX_CXL_REPLACE_COLLECTIVES=1 for the
   ranks, unless you have set it to "strict". Then a collective that XLA would have to
   execute itself is an error.
-
-  With --nccl a program on GPUs that calls NCCL (JAX, PyTorch and others) calls the
-  library of jax_cxl instead, which goes through the pool (python -m jax_cxl nccl).
 
 output:
   Each line has its rank as a prefix and stays whole. Rank 0 reads the standard input,
@@ -154,7 +140,7 @@ def _wait(child: int, signals: Sequence[signal.Signals]) -> int:
 def _parse(arguments: Sequence[str] | None) -> Job:
     parser = argparse.ArgumentParser(
         prog="jax_cxl.launch",
-        usage=_USAGE,
+        usage="%(prog)s [OPTION ...] (SCRIPT | -m MODULE) [ARG ...]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -33,27 +33,18 @@ def is_hydra() -> bool:
 def clusters(base: Any) -> list[Any]:
     """Returns the cluster environments, subclasses of JAX's `ClusterEnv`, which lists them."""
 
-    class OpenMpiCluster(base):
-        """Processes of Open MPI 5 or newer."""
+    def cluster(name, present, address, *variables):
+        functions = ("get_process_count", "get_process_id", "get_local_process_id")
+        members = {"name": name, "is_env_present": staticmethod(present)}
+        members |= {"get_coordinator_address": staticmethod(address)}
+        members |= zip(functions, map(number, variables), strict=True)
+        return type(name, (base,), members)
 
-        name = "open_mpi"
-        is_env_present = staticmethod(is_open_mpi)
-        get_coordinator_address = staticmethod(_address_of_open_mpi)
-        get_process_count = number("OMPI_COMM_WORLD_SIZE")
-        get_process_id = number("OMPI_COMM_WORLD_RANK")
-        get_local_process_id = number("OMPI_COMM_WORLD_LOCAL_RANK")
-
-    class HydraCluster(base):
-        """Processes of MPICH or Intel MPI."""
-
-        name = "hydra"
-        is_env_present = staticmethod(is_hydra)
-        get_coordinator_address = staticmethod(_address_of_hydra)
-        get_process_count = number("PMI_SIZE")
-        get_process_id = number("PMI_RANK")
-        get_local_process_id = number("MPI_LOCALRANKID")
-
-    return [OpenMpiCluster, HydraCluster]
+    of_open_mpi = [f"OMPI_COMM_WORLD_{each}" for each in ("SIZE", "RANK", "LOCAL_RANK")]
+    return [
+        cluster("open_mpi", is_open_mpi, _address_of_open_mpi, *of_open_mpi),
+        cluster("hydra", is_hydra, _address_of_hydra, "PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID"),
+    ]
 
 
 def number(variable: str) -> Any:
