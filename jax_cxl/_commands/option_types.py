@@ -35,6 +35,20 @@ def whole_number(least: int) -> Callable[[str], int]:
     return parse
 
 
+def add_number(
+    parser: argparse.ArgumentParser,
+    name: str,
+    least: int,
+    what: str,
+    default: int | None = None,
+    metavar: str = "N",
+) -> None:
+    """Adds an option for a whole number that is at least `least`."""
+    if default is not None:
+        what += f" (default: {default})"
+    parser.add_argument(name, type=whole_number(least), default=default, metavar=metavar, help=what)
+
+
 def seconds(text: str) -> float:
     """Parses a time in seconds, finite and not negative."""
     try:

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 from jax_cxl import _text, errors
 from jax_cxl._job import configuration
-from jax_cxl._store import agreement, arguments
+from jax_cxl._store import agreement, arguments, frameworks
 from jax_cxl._store.memory import catalog
 from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.layout import Record, Records
@@ -19,7 +19,7 @@ from jax_cxl._store.reading import rebuilding, targets
 from jax_cxl._store.reading.restoring import Reader
 from jax_cxl._store.reading.reusing import Arrays, Previous, Reusable
 from jax_cxl._store.reading.version import Pending, Version
-from jax_cxl._store.trees import names, pytrees
+from jax_cxl._store.trees import names
 from jax_cxl._store.writing.problems import in_words
 
 Result = TypeVar("Result")
@@ -305,7 +305,8 @@ def build(
         own = agreement.own() if with_jax or wanted.together else 0
         writers = agreement.processes() if wanted.together else [own]
         tree = rebuilding.rebuild(wanted.tree, reader, writers, own, arrays)
-        tree = pytrees.ready(tree) if with_jax else tree
+        if with_jax:
+            frameworks.jax().block_until_ready(tree)
         made = dict(zip(wanted.tree.names, wanted.tree.structure.flatten_up_to(tree), strict=True))
     return Version(records[0].version, tree, Reusable(reader.known(), made))
 

@@ -139,20 +139,8 @@ def _parse(arguments: list[str]) -> tuple[argparse.ArgumentParser, argparse.Name
         metavar="A,B",
         help="what else to measure: jax.lax over gloo (CPUs), or over nccl (GPUs; see below)",
     )
-    parser.add_argument(
-        "--repeats",
-        type=option_types.whole_number(1),
-        default=7,
-        metavar="R",
-        help="samples per row (default: 7)",
-    )
-    parser.add_argument(
-        "--calls",
-        type=option_types.whole_number(0),
-        default=0,
-        metavar="K",
-        help="collectives in a sample; see below",
-    )
+    option_types.add_number(parser, "--repeats", 1, "samples per row", 7, "R")
+    option_types.add_number(parser, "--calls", 0, "collectives in a sample; see below", None, "K")
     parser.add_argument(
         "--json", type=option_types.output_file, metavar="FILE", help="write the results"
     )

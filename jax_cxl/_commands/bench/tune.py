@@ -110,29 +110,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "table", type=option_types.output_file, metavar="FILE", help="where to write the table"
     )
-    parser.add_argument(
-        "--ranks",
-        type=option_types.whole_number(2),
-        default=2,
-        metavar="N",
-        help="number of ranks (default: 2)",
-    )
-    parser.add_argument(
-        "--turns",
-        type=option_types.whole_number(1),
-        default=3,
-        metavar="T",
-        help="how many times each candidate runs (default: 3)",
-    )
+    add_number = option_types.add_number
+    add_number(parser, "--ranks", 2, "number of ranks", 2)
+    add_number(parser, "--turns", 1, "how many times each candidate runs", 3, "T")
     parser.add_argument(
         "--platform", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)"
     )
-    parser.add_argument(
-        "--devices-per-process",
-        type=option_types.whole_number(2),
-        metavar="N",
-        help="devices of each process, for the levels (default: levels are not measured)",
-    )
+    what = "devices of each process, for the levels (default: levels are not measured)"
+    add_number(parser, "--devices-per-process", 2, what)
     parser.add_argument(
         "--only",
         metavar="NAME",

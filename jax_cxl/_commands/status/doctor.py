@@ -30,13 +30,7 @@ _MIB = 1 << 20
 def main(arguments: Sequence[str]) -> int:
     """Runs the command; returns 1 if there is a problem, else 0."""
     parser = option_types.command("doctor", _DESCRIPTION)
-    parser.add_argument(
-        "--ranks",
-        type=option_types.whole_number(1),
-        default=2,
-        metavar="N",
-        help="ranks on this machine (default: 2)",
-    )
+    option_types.add_number(parser, "--ranks", 1, "ranks on this machine", 2)
     parser.add_argument(
         "--device",
         metavar="URI",

@@ -54,13 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = option_types.command("status", _DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("pool", nargs="?", help="the job; see below")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    parser.add_argument(
-        "--calls",
-        type=option_types.whole_number(1),
-        default=64,
-        metavar="N",
-        help="calls of each rank in the JSON (default: 64)",
-    )
+    option_types.add_number(parser, "--calls", 1, "calls of each rank in the JSON", 64)
     options = parser.parse_args(arguments)
     try:
         found = pools.named(options.pool) if options.pool else pools.of_this_user()

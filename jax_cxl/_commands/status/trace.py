@@ -43,13 +43,8 @@ def main(arguments: Sequence[str]) -> int:
         metavar="FILE",
         help="where to write the timeline, such as trace.json",
     )
-    parser.add_argument(
-        "--calls",
-        type=option_types.whole_number(1),
-        default=analysis.ALL_CALLS,
-        metavar="N",
-        help="the last N calls of each rank (default: all calls in the recorder, at most 4096)",
-    )
+    what = "the last N calls of each rank in the recorder"
+    option_types.add_number(parser, "--calls", 1, what, analysis.ALL_CALLS)
     options = parser.parse_args(arguments)
     try:
         found = pools.named(options.pool) if options.pool else pools.of_this_user()

@@ -79,11 +79,8 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("path", metavar="PATH", type=pathlib.Path, help="the file; a new one")
     command = add("import", _import, "publish a safetensors file")
     _add_version(command, "one more than the newest, or 0", named=True)
-    command.add_argument(
-        "--keep",
-        type=option_types.whole_number(2),
-        help="how many versions to keep if the name is new (default: 2)",
-    )
+    what = "how many versions to keep if the name is new (default: 2)"
+    option_types.add_number(command, "--keep", 2, what)
     _add_parity(command, " in new memory")
     command = add(
         "delete",
@@ -116,11 +113,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_version(command: argparse.ArgumentParser, default: str, named: bool = False) -> None:
     what = "the name" if named else "the name (default: the only one)"
     command.add_argument("--name", required=named, help=what)
-    command.add_argument(
-        "--version",
-        type=option_types.whole_number(0),
-        help=f"version, or step (default: {default})",
-    )
+    option_types.add_number(command, "--version", 0, f"version, or step (default: {default})")
 
 
 def _add_parity(command: argparse.ArgumentParser, what: str) -> None:

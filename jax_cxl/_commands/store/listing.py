@@ -1,6 +1,5 @@
 """Lists the names of a store, their valid versions, and why other areas have no valid version."""
 
-import dataclasses
 import datetime
 from collections.abc import Iterator
 
@@ -13,43 +12,7 @@ from jax_cxl._store.memory.layout import Records
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import restoring
 
-
-@dataclasses.dataclass(frozen=True)
-class Area:
-    """An area of a section, which has room for one version."""
-
-    area: int
-    state: str
-    version: int | None = None
-    time: float | None = None
-    processes: int | None = None
-    bytes: int | None = None
-    leaves: int | None = None
-    why: str = ""
-
-    def line(self, entry: catalog.Entry) -> str:
-        """Returns the line that the command prints about this area of the name `entry`."""
-        if self.state == "valid" and self.time is not None:
-            moment = datetime.datetime.fromtimestamp(self.time).astimezone()
-            when = f"{moment:%Y-%m-%d %H:%M:%S%z}"
-            if not entry.keep:
-                return f"made {when}"  # The rows of a trained table are not bytes of a version.
-            processes = f"{self.processes} {'process' if self.processes == 1 else 'processes'}"
-            leaves = f"{self.leaves} {'leaf' if self.leaves == 1 else 'leaves'}"
-            return f"version {self.version}: {when}, {processes}, {leaves}, {self.bytes} bytes"
-        why = f" ({self.why})" if self.why else ""
-        of = "" if self.version is None else f" of version {self.version}"
-        return f"area {self.area}{of}: {self.state}{why}"
-
-
-def areas(section: Section) -> list[Area]:
-    """Returns all areas: valid versions, the newest first, then the others."""
-    described: list[Area] = []
-    while not described and (found := section.all_valid()):
-        described = [area for records in found if (area := _valid(section, records))]
-    taken = [of.area for of in described]
-    others = [area for area in range(section.geometry.areas) if area not in taken]
-    return described + [_other(section, area) for area in others]
+_TORN = "being written or torn"
 
 
 def lines(devices: Devices) -> Iterator[str]:
@@ -62,8 +25,13 @@ def lines(devices: Devices) -> Iterator[str]:
         yield f"device {device} is lost; repair rebuilds it"
     for section in sections(devices):
         yield f"{_text.printable(section.entry.name)}: {_size(section.entry)}"
-        for area in areas(section):
-            yield f"  {area.line(section.entry)}"
+        for line in _areas(section):
+            yield f"  {line}"
+
+
+def sections(devices: Devices) -> list[Section]:
+    """Returns the section of each name."""
+    return [Section(devices, entry) for entry in catalog.entries(devices)]
 
 
 def _size(entry: catalog.Entry) -> str:
@@ -77,29 +45,41 @@ def _size(entry: catalog.Entry) -> str:
     return f"{size} until it is deleted: {room}"
 
 
-def sections(devices: Devices) -> list[Section]:
-    """Returns the section of each name."""
-    return [Section(devices, entry) for entry in catalog.entries(devices)]
+def _areas(section: Section) -> list[str]:
+    """Describes all areas: valid versions, the newest first, then the others."""
+    count = section.geometry.areas
+    described: dict[int, str] = {}
+    while not described and (found := section.all_valid()):
+        texts = {records[0].number % count: _valid(section, records) for records in found}
+        described = {area: text for area, text in texts.items() if text}
+    others = (_other(section, area) for area in range(count) if area not in described)
+    return [*described.values(), *others]
 
 
-def _valid(section: Section, records: Records) -> Area | None:
+def _valid(section: Section, records: Records) -> str | None:
     """Describes a version; returns None if a job has overwritten it meanwhile."""
-    area = records[0].number % section.geometry.areas
-    version, time = records[0].version, max(record.time for record in records)
+    first = records[0]
     try:
-        reader = restoring.Reader(section, records)
+        found = restoring.Reader(section, records).leaves.values()
     except errors.StoreError as error:
-        if section.version(records[0].number) != records:
+        if section.version(first.number) != records:
             return None
-        return Area(area, "damaged", version, time, len(records), why=str(error))
-    found = reader.leaves.values()
+        area = first.number % section.geometry.areas
+        return f"area {area} of version {first.version}: damaged ({error})"
+    time = max(record.time for record in records)
+    moment = datetime.datetime.fromtimestamp(time).astimezone()
+    when = f"{moment:%Y-%m-%d %H:%M:%S%z}"
+    if not section.entry.keep:
+        return f"made {when}"  # The rows of a trained table are not bytes of a version.
+    processes = f"{len(records)} {'process' if len(records) == 1 else 'processes'}"
+    leaves = f"{len(found)} {'leaf' if len(found) == 1 else 'leaves'}"
     size = sum(leaf.stored_bytes for leaf in found if leaf.dtype)
-    return Area(area, "valid", version, time, len(records), size, len(found))
+    return f"version {first.version}: {when}, {processes}, {leaves}, {size} bytes"
 
 
-def _other(section: Section, area: int) -> Area:
+def _other(section: Section, area: int) -> str:
     if not np.any(section.words(area)):
-        return Area(area, "empty")
+        return f"area {area}: empty"
     first = section.record(area, 0)
     records = section.version(first.number) if first else None
     if records and (described := _valid(section, records)):
@@ -108,8 +88,8 @@ def _other(section: Section, area: int) -> Area:
     found = [section.record(area, writer) for writer in writers]
     newest = max((r for r in found if r is not None), key=lambda r: r.number, default=None)
     if newest is None:
-        return Area(area, "being written or torn")
+        return f"area {area}: {_TORN}"
     of_it = [r.writer for r in found if r and (r.number, r.token) == (newest.number, newest.token)]
     missing = [writer for writer in range(newest.writers) if writer not in of_it]
     why = f"without the parts of processes {missing} of {newest.writers}"
-    return Area(area, "being written or torn", newest.version, None, newest.writers, why=why)
+    return f"area {area} of version {newest.version}: {_TORN} ({why})"

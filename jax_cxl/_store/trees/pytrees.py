@@ -39,12 +39,6 @@ def flatten_with_names(tree: Any) -> tuple[list[str], list[Any], Any]:
     return [name for name, _ in found], [x for _, x in found], own
 
 
-def ready(tree: Any) -> Any:
-    """Waits until the arrays of JAX in a tree have been computed; returns the tree."""
-    jax = frameworks.jax()
-    return jax.block_until_ready(tree) if jax else tree
-
-
 @dataclasses.dataclass(frozen=True)
 class Structure:
     """A tree without its leaves, in a program without JAX. `kind` is None for a leaf."""
