@@ -27,10 +27,7 @@ def topic(what: str) -> Iterator[None]:
 
 
 def processes() -> list[int]:
-    """Returns the indices of the processes that are in the job, in order.
-
-    A process that has not imported JAX is in no job with others.
-    """
+    """Returns the indices of the job's processes, in order; a process without JAX is alone."""
     if not frameworks.jax():
         return [0]
     from jax_cxl._job import exchange

@@ -297,7 +297,8 @@ def build(
     tree: Any
     if wanted.tree is None:
         made = _all_leaves(reader, arrays)
-        tree = _by_paths(made)
+        paths = names.paths(made)
+        tree = {paths[name]: x for name, x in made.items()}
     else:
         # If only NumPy arrays are wanted, do not ask for the process index: JAX would make its
         # devices.
@@ -389,11 +390,6 @@ def _all_leaves(reader: Reader, previous: Arrays) -> dict[str, Any]:
         else:
             made[name] = reader.read(leaf, whole, previous.into(name, reader, leaf))
     return made
-
-
-def _by_paths(made: dict[str, Any]) -> dict[str, Any]:
-    paths = names.paths(made)
-    return {paths[name]: x for name, x in made.items()}
 
 
 def _is_over_processes(like: Any) -> bool:

@@ -118,10 +118,7 @@ class Column:
         return out.view(self.dtype).reshape(len(ids), *self.row_shape)
 
     def write(self, ids: np.ndarray, data: np.ndarray) -> None:
-        """Overwrites rows with bytes.
-
-        Before this, the caller must call `Region.begin` for the parts that contain the rows.
-        """
+        """Overwrites rows with bytes, after `Region.begin` for the parts that contain the rows."""
         self.check_open()
         native = self.native
         assert native is not None

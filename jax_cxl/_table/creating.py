@@ -68,10 +68,7 @@ def _new_section(
     values: Sequence[Any],
     more_bytes: int,
 ) -> Iterator[Section]:
-    """Makes the section of a table, and claims it while the caller writes the table.
-
-    If the table is not complete afterwards, the section is removed.
-    """
+    """Makes and claims a table's section; removes it if the table is not complete afterwards."""
     geometry = catalog.geometry_for(devices, 0)
     size = description.section_bytes(values, geometry) + more_bytes
     _remove_incomplete(devices, name)

@@ -236,10 +236,7 @@ def _run(
 
 
 def _choose(question: _Question, scores: list[float], best: dict[str, int]) -> dict[str, int]:
-    """Returns the fastest candidate, or the table's choice `best` if that is almost as fast.
-
-    The latter may take longer by at most the fraction `_MARGIN`.
-    """
+    """Returns the fastest candidate, or the present one if it takes at most `_MARGIN` longer."""
     fastest = min(scores)
     for candidate, score in zip(question.candidates, scores, strict=True):
         if candidate.items() <= best.items() and score <= fastest * (1 + _MARGIN):

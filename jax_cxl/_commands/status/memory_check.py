@@ -35,10 +35,7 @@ def check_device(uri: str) -> Iterator[Finding]:
 
 
 def arguments(spec: pool_uri.PoolSpec) -> dict[str, Any]:
-    """Returns the argument of `_core.Pool.create` for `doctor`'s own pool.
-
-    While that pool exists, no job can use its memory.
-    """
+    """Returns the argument of `_core.Pool.create` for `doctor`'s own pool, which excludes jobs."""
     fields = spec.sized(1).for_core() | {"coherence": "flush", "world_size": 1}
     if spec.in_dev_shm:
         fields["paths"] = spec.paths or (f"doctor.{time.time_ns()}",)

@@ -11,10 +11,7 @@ from jax_cxl._store.trees import names
 
 
 def write(reader: restoring.Reader, path: pathlib.Path) -> None:
-    """Writes a version to a new file. The names of tensors have dots: `layers.0.weight`.
-
-    Typed PRNG keys become their key data.
-    """
+    """Writes a version to a new file. The names of tensors have dots: `layers.0.weight`."""
     tensors: dict[str, np.ndarray] = {}
     for name, leaf in reader.leaves.items():
         key = ".".join(names.simple(name))

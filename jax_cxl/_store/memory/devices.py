@@ -100,11 +100,7 @@ class Devices:
             return self._copies
 
     def copies_for(self, gpus: frozenset[int]) -> Any | None:
-        """Registers the memory for GPUs that PyTorch uses.
-
-        Returns:
-          The object that computes checksums on these GPUs; None if there is no such object.
-        """
+        """Registers the memory for PyTorch's GPUs; returns what computes checksums, if any."""
         with self._creating_copies:
             if self._copies is None and self._registration is None:
                 try:

@@ -20,10 +20,7 @@ class AbsentError(errors.StoreError):
 
 
 def spec_of(where: str) -> pool_uri.PoolSpec:
-    """Reads the URI of a store. It is like a pool's URI, but `shm:` names a file that stays.
-
-    `shm:` therefore needs a name.
-    """
+    """Reads the URI of a store. Its `shm:` names a file that stays, and so needs a name."""
     spec = pool_uri.parse(where)
     if not spec.in_dev_shm:
         return spec

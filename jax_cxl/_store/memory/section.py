@@ -45,10 +45,7 @@ class Section:
 
     @classmethod
     def find_versions(cls, devices: Devices, name: str) -> tuple[Self, list[Records]] | None:
-        """Returns the section of a name, and its valid versions as `all_valid` does.
-
-        Returns None if the store does not have the name.
-        """
+        """Returns the section of a name and its valid versions, None if there is no such name."""
         while (section := cls.find(devices, name)) is not None:
             found = section.all_valid()
             # If the name was deleted meanwhile, another name may have this memory now.

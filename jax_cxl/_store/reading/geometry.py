@@ -49,10 +49,7 @@ def elements_before(shape: tuple[int, ...], here: leaves.Index) -> int | None:
 def byte_runs(
     shape: tuple[int, ...], itemsize: int, here: tuple[slice, ...]
 ) -> tuple[np.ndarray, int]:
-    """Splits the bytes of a part of an array, `here`, into contiguous runs of one length.
-
-    Returns where the runs begin in the array's bytes, and their length.
-    """
+    """Splits a part of an array, `here`, into runs of bytes: where they begin, and their length."""
     length, dim = itemsize, len(shape)
     while dim > 0:
         dim -= 1

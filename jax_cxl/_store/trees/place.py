@@ -65,10 +65,7 @@ class Placement:
         return -(-total // self.blocks_per_row)
 
     def first_row(self, writer: int) -> int:
-        """Returns the first row of a writer.
-
-        The rows of writer 0 come last, because they include the directory, which may have any size.
-        """
+        """Returns the first row of a writer. Those of writer 0, with the directory, come last."""
         later = len(self.data_bytes) if writer == 0 else writer
         return sum(self.rows(other, 0) for other in range(1, later))
 

@@ -76,15 +76,7 @@ class Joiner:
             self._groups = _thread().submit(_groups, forms, shards)
 
     def join(self, arrays: Mapping[int, Any], views: list[Any]) -> int:
-        """Joins arrays, if the programs have been compiled.
-
-        Args:
-          arrays: arrays, by the numbers of their leaves.
-          views: list for views of the shards, in the order of `shards`.
-
-        Returns:
-          How many arrays have been joined.
-        """
+        """Puts views of the shards into a list, once programs are compiled; returns how many."""
         groups = self._groups
         if groups is None or not groups.done() or groups.exception():
             return 0

@@ -55,11 +55,7 @@ def as_jax(x: np.ndarray) -> np.ndarray:
 
 
 def converted(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Converts an array as XLA does.
-
-    XLA converts NaN to the integer 0, and numbers that are too large to the largest integer. NumPy
-    leaves both undefined.
-    """
+    """Converts as XLA does: NaN to the integer 0, and numbers that are too large to the limits."""
     if np.issubdtype(x.dtype, np.complexfloating) and not jnp.issubdtype(dtype, np.complexfloating):
         x = (x != 0) if dtype == np.bool_ else x.real
     if not (jnp.issubdtype(x.dtype, np.floating) and jnp.issubdtype(dtype, np.integer)):

@@ -173,6 +173,19 @@ def _round_up(size: int, to: int) -> int:
     return -(-size // to) * to
 
 
+def _step_at(offset: int, doc: str) -> Any:
+    """Returns a property of `Region`: the number of a step in a word."""
+
+    def load(self: "Region") -> int:
+        return self._devices.load_word(0, self.start + offset)
+
+    def store(self: "Region", step: int) -> None:
+        self.section.check_fence(0)
+        self._store_word(offset, step)
+
+    return property(load, store, doc=doc)
+
+
 class Region:
     """The memory of an open table, from `start` on its device."""
 
@@ -200,25 +213,8 @@ class Region:
         """Returns a private copy of bytes."""
         return self._devices.read(0, self.start + offset, size)
 
-    @property
-    def committed(self) -> int:
-        """The last step that was committed."""
-        return self._devices.load_word(0, self.start + _COMMITTED)
-
-    @committed.setter
-    def committed(self, step: int) -> None:
-        self.section.check_fence(0)
-        self._store_word(_COMMITTED, step)
-
-    @property
-    def applied(self) -> int:
-        """The last step that all rows include."""
-        return self._devices.load_word(0, self.start + _APPLIED)
-
-    @applied.setter
-    def applied(self, step: int) -> None:
-        self.section.check_fence(0)
-        self._store_word(_APPLIED, step)
+    committed = _step_at(_COMMITTED, "The last step that was committed.")
+    applied = _step_at(_APPLIED, "The last step that all rows include.")
 
     @property
     def entry(self) -> Entry | None:
