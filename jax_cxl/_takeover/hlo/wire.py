@@ -15,6 +15,11 @@ _WORD = (1 << 64) - 1
 class MalformedError(ValueError):
     """The bytes are not a protocol buffer message."""
 
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"a program of XLA {what}; please report this, with the versions of jax and jaxlib"
+        )
+
 
 class Message:
     """A message: its fields in order, each a number, a wire type and a value.
@@ -144,23 +149,14 @@ def _fields(data: bytes) -> list[tuple[int, int, Value]]:
                     found.append((tag >> 3, kind, length))
                     continue
             else:
-                raise MalformedError(
-                    f"a program of XLA has the unknown wire type {kind} at byte {position};"
-                    " please report this, with the versions of jax and jaxlib"
-                )
+                raise MalformedError(f"has the unknown wire type {kind} at byte {position}")
             value = data[position : position + length]
             if len(value) != length:
-                raise MalformedError(
-                    f"a program of XLA ends within a field of {length} bytes at byte {position};"
-                    " please report this, with the versions of jax and jaxlib"
-                )
+                raise MalformedError(f"ends within a field of {length} bytes at byte {position}")
             position += length
             found.append((tag >> 3, kind, value))
     except IndexError:
-        raise MalformedError(
-            "a program of XLA ends within an integer;"
-            " please report this, with the versions of jax and jaxlib"
-        ) from None
+        raise MalformedError("ends within an integer") from None
     return found
 
 
