@@ -4,6 +4,8 @@
 #include <cpuid.h>
 #endif
 
+#include <initializer_list>
+
 namespace jax_cxl::pool {
 namespace {
 
