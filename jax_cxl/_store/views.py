@@ -8,7 +8,7 @@ import numpy as np
 
 from jax_cxl import _core, errors
 from jax_cxl._job import platforms
-from jax_cxl._store import arguments, following
+from jax_cxl._store import following
 from jax_cxl._store.memory import catalog, dlpack, layout
 from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.layout import Records
@@ -83,8 +83,6 @@ class View:
 
 def view(devices: Devices, name: str, like: Any, version: int | None) -> View:
     """Returns a view; see `Store.view`."""
-    if version is not None:
-        version = arguments.whole("version", version)
     wanted = following.Wanted.of(like, version, None, None, None)
     while True:
         section, found = following.candidates(devices, name, wanted)
@@ -145,11 +143,7 @@ class _Held:
             )
 
     def leaf(self, path: str) -> leaves.Leaf:
-        """Returns the leaf with a path.
-
-        Raises:
-          KeyError: there is none.
-        """
+        """Returns the leaf with a path, or raises KeyError."""
         found = self.reader.leaves
         name_of = {path: name for name, path in names.paths(found).items()}
         leaf = found.get(name_of.get(path, path))

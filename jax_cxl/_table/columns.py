@@ -106,10 +106,7 @@ class Column:
             raise errors.StoreError("the table was closed: open it again")
 
     def read(self, ids: np.ndarray) -> np.ndarray:
-        """Returns the rows with the numbers `ids`, an int64 vector.
-
-        Nobody may change these rows meanwhile.
-        """
+        """Returns the rows with the numbers `ids`, an int64 vector. Nobody may change them now."""
         self.check_open()
         native = self.native
         assert native is not None

@@ -268,10 +268,7 @@ class Plan:
         specs: Sequence[Spec | None],
         donated: tuple[int, ...] = (),
     ) -> Any:
-        """Returns a compiled function of two lists: donated arguments, and the other arguments.
-
-        The function is compiled once for each key.
-        """
+        """Compiles, once for each key, a function of donated and of other arguments, two lists."""
         if (key, donated) not in self._compilations:
 
             def program(given: list[Any], kept: list[Any]) -> list[Any]:

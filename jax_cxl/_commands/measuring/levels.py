@@ -23,10 +23,7 @@ AXES = ("host", "gpu")
 
 
 def collective(module: Any, name: str, ranks: int, **options: Any) -> Callable[[Any], Any]:
-    """Returns a function that runs collective `name` of `module` on a vector.
-
-    `module` is jax_cxl or jax.lax. The collective gets `options` as keyword arguments.
-    """
+    """Returns a function that runs a collective of jax_cxl or jax.lax on a vector."""
     blocks = (ranks, -1) if name in ("psum_scatter", "all_to_all") else (-1,)
     arguments = (0, 0) if name == "all_to_all" else ()
     return lambda x: getattr(module, name)(x.reshape(blocks), AXES, *arguments, **options)

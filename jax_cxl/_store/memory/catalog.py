@@ -110,10 +110,7 @@ def has(devices: Devices, entry: Entry) -> bool:
 
 
 def stays(devices: Devices, entry: Entry) -> bool:
-    """Returns whether a section stays: it exists, and no process is deleting it.
-
-    This process must have leased or claimed the section.
-    """
+    """Returns whether a section that this process has leased or claimed exists, and stays."""
     ending = geometry_of(devices, entry).ending
     if not any(devices.load_word(device, ending) for device in devices.mirrors):
         return is_current(devices, entry)

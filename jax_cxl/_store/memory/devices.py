@@ -178,10 +178,7 @@ class Devices:
             self.access(device, functools.partial(self.core.check_intact, device))
 
     def access(self, device: int, run: Callable[[], None]) -> bool:
-        """Calls `run`, which uses a device. Returns whether that succeeded.
-
-        If it did not, the device counts as lost.
-        """
+        """Calls `run`, which uses a device; returns False if that fails: the device is lost."""
         if device in self.lost:
             return False
         try:

@@ -59,9 +59,7 @@ class _Group:
         """Compares checksums of all blocks with those of a version."""
         found = np.array(values, np.uint64)
         for writer, blocks, _ in self._copied:
-            wrong = blocks[found[: len(blocks)] != reader.table(writer)[blocks]]
-            if len(wrong):
-                raise reader.stripes[writer].damaged(int(wrong[0]))
+            reader.compare(writer, blocks, found[: len(blocks)])
             found = found[len(blocks) :]
 
 

@@ -180,9 +180,7 @@ def check(reader: Reader, copies: Sequence[Copy], made: Sequence[Sequence[jax.Ar
         found = np.array(values, np.uint64)
         for piece in of_gpu:
             blocks = piece.whole[:, 0]
-            wrong = blocks[found[: len(blocks)] != reader.table(piece.writer)[blocks]]
-            if len(wrong):
-                raise reader.stripes[piece.writer].damaged(int(wrong[0]))
+            reader.compare(piece.writer, blocks, found[: len(blocks)])
             found = found[len(blocks) :]
     for writer, some in edges.items():
         reader.check_blocks(writer, sorted(some))

@@ -233,6 +233,12 @@ class Reader:
                 )
         return first
 
+    def compare(self, writer: int, blocks: np.ndarray, values: np.ndarray) -> None:
+        """Compares checksums of blocks, which GPUs have computed, with those of the version."""
+        wrong = blocks[values != self.table(writer)[blocks]]
+        if len(wrong):
+            raise self.stripes[writer].damaged(int(wrong[0]))
+
     def check_blocks(self, writer: int, blocks: Sequence[int]) -> None:
         """Checks blocks that a view uses in place, and makes them visible to this host.
 

@@ -18,10 +18,7 @@ _KINDS = {kind.__name__: kind for kind in (OvertakenError, DeletedError)}
 def raise_first(
     writers: Sequence[int], problem: Exception | None, what: str, data: bytes = b""
 ) -> list[bytes]:
-    """Raises on all processes if one has a problem; returns the data of all. All call it.
-
-    `what` is what a process with a problem could not do.
-    """
+    """Raises on all processes if one has a problem, and could not do `what`. Returns all data."""
     own = json.dumps(in_words(problem)).encode() + b"\n" + data
     told = [each.split(b"\n", 1) for each in agreement.gather_bytes(own)]
     if problem is not None:

@@ -218,11 +218,7 @@ class Publisher:
 
     @_one_thread
     def close(self) -> None:
-        """Waits until this process has written its part of the last save.
-
-        Another job may save under the name afterwards, if the other processes have written their
-        parts too.
-        """
+        """Waits until this process has written its part of the last save; gives up its claim."""
         if self._section is not None and self._section.devices.is_inherited:
             return  # The parent saves.
         self._closed = True

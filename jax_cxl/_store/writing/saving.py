@@ -225,10 +225,7 @@ class _Output:
         self._parity = np.zeros(layout.BLOCK_BYTES, np.uint8) if with_parity else None
 
     def write(self, block: np.ndarray, sum_: int | None = None) -> None:
-        """Writes a block, unless the area already has a block with the checksum `sum_` there.
-
-        If `sum_` is None, the block is always written.
-        """
+        """Writes a block, unless the area has a block with the checksum `sum_` there already."""
         if sum_ is None or self._next >= len(self._known) or self._known[self._next] != sum_:
             self._changed = True
             self._own.write(self._next, block)

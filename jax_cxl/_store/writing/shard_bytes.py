@@ -103,8 +103,7 @@ def hold(ranges: Sequence[Range], copy: bool, owned: bool = False) -> list[HostB
         if not is_on_gpu(array):
             held.append(HostBytes(view(array), start, end))
         elif copy or not _is_row_major(array):
-            (device,) = array.devices()
-            to_copy.setdefault(device, []).append(number)
+            to_copy.setdefault(frozenset(array.devices()), []).append(number)
             held.append(None)
         else:
             held.append(DeviceBytes(array, start, None if owned else array.__dlpack__()))
@@ -132,8 +131,7 @@ def hold_sums(arrays: "Sequence[jax.Array]") -> list[HostBytes | DeviceSum]:
     on_gpu: dict[Any, list[int]] = {}
     for number, array in enumerate(arrays):
         if is_on_gpu(array):
-            (device,) = array.devices()
-            on_gpu.setdefault(device, []).append(number)
+            on_gpu.setdefault(frozenset(array.devices()), []).append(number)
             held.append(None)
         else:
             held.append(HostBytes(array, 0, array.size * array.dtype.itemsize))
