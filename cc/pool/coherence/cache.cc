@@ -1,5 +1,7 @@
 #include "cc/pool/coherence/cache.h"
 
+#include <initializer_list>
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif

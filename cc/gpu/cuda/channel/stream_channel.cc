@@ -100,15 +100,6 @@ Status StreamChannel::RecordLast() {
   return OkStatus();
 }
 
-// Returns true if a kernel of this shape divides the slots differently from the
-// previous call. Two kernels divide the slots differently if they have
-// different numbers of blocks. This matters only without a relay, because a
-// relay waits for the words of all blocks itself.
-bool StreamChannel::StartsNewLayout(const cuda::Shape& shape) const {
-  return last_by_copy_engine_ || (relay_ == nullptr && last_blocks_ > 0 &&
-                                  last_blocks_ != shape.blocks);
-}
-
 GpuCallFacts StreamChannel::FactsOf(const Call& call, bool aside) const {
   GpuCallFacts facts;
   facts.op = call.request.op;
@@ -291,7 +282,12 @@ Status StreamChannel::LaunchKernel(const Call& call,
                                    const cuda::Shape& shape,
                                    cudaStream_t stream) {
   cudaError_t error = cudaSuccess;
-  if (StartsNewLayout(shape)) error = cuda::LaunchWaitForEnd(device, stream);
+  // A kernel with another number of blocks than the previous one divides the
+  // slots differently. This matters only without a relay, because a relay waits
+  // for the words of all blocks itself.
+  if (last_by_copy_engine_ ||
+      (relay_ == nullptr && last_blocks_ > 0 && last_blocks_ != shape.blocks))
+    error = cuda::LaunchWaitForEnd(device, stream);
   last_by_copy_engine_ = false;
   last_blocks_ = shape.blocks;
   if (error == cudaSuccess)

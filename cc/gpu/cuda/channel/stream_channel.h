@@ -107,7 +107,6 @@ class StreamChannel final : public GpuChannel {
   // Otherwise makes `stream` wait for the earlier calls, and ends the series.
   Result<bool> FollowEarlierCalls(const GpuCallFacts& facts, GpuPath path,
                                   cudaStream_t stream);
-  bool StartsNewLayout(const cuda::Shape& shape) const;
   cuda::DeviceCall Prepare(const Call& call, const StoredPlan& gpu_plan,
                            const pool::CallDescriptor& descriptor, SlotUse use);
   void TellRelay(const cuda::DeviceCall& call, const StoredPlan& gpu_plan,
