@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 
-from . import library
+from . import library, tune
 from .report import cli as report
 
 _DESCRIPTION = """\
@@ -14,7 +14,8 @@ pools in /dev/shm. The program does not change, and this process becomes it.
     python -m jax_cxl_nccl run train.py
     python -m jax_cxl_nccl run torchrun --nproc-per-node=2 train.py
 
-python -m jax_cxl_nccl report measures the GPUs of this machine."""
+python -m jax_cxl_nccl report measures the GPUs of this machine, and
+python -m jax_cxl_nccl tune finds the tuning table that is fastest on them."""
 
 
 def main() -> None:
@@ -31,6 +32,8 @@ def main() -> None:
     command, arguments = sys.argv[1:2], sys.argv[2:]
     if command == ["report"]:
         sys.exit(report.main(arguments, "python -m jax_cxl_nccl report"))
+    if command == ["tune"]:
+        sys.exit(tune.main(arguments, "python -m jax_cxl_nccl tune"))
     options = parser.parse_args(arguments if command == ["run"] else ["--help"])
     if not options.program:
         parser.error("PROGRAM is missing")

@@ -1,4 +1,4 @@
-"""The report of NCCL and of jax_cxl on the cards of a machine, with stand-ins for all of them."""
+"""The commands that measure the cards of a machine, with stand-ins for cards and libraries."""
 
 import json
 import os
@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from jax_cxl._job import tuning_table
+from jax_cxl._nccl import tune
 from jax_cxl._nccl.report import cli, text
 
 _STAND_IN = pathlib.Path(__file__).parents[1] / "helpers/stand_in_gpus.c"
@@ -16,13 +18,15 @@ _STAND_IN = pathlib.Path(__file__).parents[1] / "helpers/stand_in_gpus.c"
 _PROGRAM = """
 import pathlib, sys
 from jax_cxl._commands import nccl
-from jax_cxl._nccl import library
+from jax_cxl._nccl import library, tune
 from jax_cxl._nccl.report import cli
 folder = pathlib.Path.cwd()
 library.path = lambda: folder / "preloaded/libnccl.so.2"
 library.real_path = lambda: folder / "libnccl.so.2"
 cli.SIZES, cli.ROUNDS = (64 << 10, 1 << 20), 2
-sys.exit(nccl.main(["report"]))
+tune.SIZES = (64 << 10,)
+del tune._VALUES["nccl_flagged_bytes"], tune._VALUES["nccl_send_flagged_bytes"]
+sys.exit(nccl.main(sys.argv[1:]))
 """
 
 
@@ -46,15 +50,19 @@ def _environment(folder, variables):
     return {**os.environ, "LD_LIBRARY_PATH": str(folder), "PYTHONPATH": path, **variables}
 
 
-def _report(folder, **variables):
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM],
+def _run(folder, *arguments, **variables):
+    return subprocess.run(
+        [sys.executable, "-c", _PROGRAM, *arguments],
         cwd=folder,
         env=_environment(folder, variables),
         capture_output=True,
         text=True,
         timeout=120,
     )
+
+
+def _report(folder, **variables):
+    done = _run(folder, "report", **variables)
     assert (folder / "nccl-report.md").read_text() + "\n" == done.stdout, done.stderr
     found = json.loads((folder / "nccl-report.json").read_text())
     assert text.text(found) + "\n" == done.stdout
@@ -93,6 +101,46 @@ def test_goes_on_without_a_way_that_fails(stand_ins):
     assert found["failed"]["pool"].startswith("check: a process ended.")
     assert {"nccl", "copies"} < found["results"][0].keys()
     assert "pool" not in found["results"][0]
+
+
+def test_tune_chooses_the_fastest_table(stand_ins):
+    before = stand_ins / "before.json"
+    before.write_text(json.dumps({"tuning": {"num_slots": 6}}))
+    fast = '"nccl_chunk_bytes": 262144'
+    variables = {"STAND_IN_FAST": fast, "JAX_CXL_TUNING": str(before)}
+    done = _run(stand_ins, "tune", "table.json", "--turns", "3", **variables)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((stand_ins / "table.json").read_text())
+    assert found["tuning"].items() >= {"num_slots": 6, "nccl_chunk_bytes": 262144}.items()
+    assert "nccl_chunk_bytes 262144" in done.stdout.splitlines()[-1]
+    for table in found["measured"]:
+        assert len(table["microseconds"]) in (1, 4)
+    # JAX programs and the library read the table, too.
+    assert tuning_table.load(str(stand_ins / "table.json")).nccl_chunk_bytes == 262144
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        ({"STAND_IN_WRONG": "1"}, "WRONG results of all_reduce of 65536 bytes with"),
+        ({"STAND_IN_DIES": "1"}, "a process ended"),
+        ({"STAND_IN_GOES": "to NCCL, because"}, "a communicator goes to NCCL, because"),
+        ({"JAX_CXL_TUNING": "none.json"}, "none.json"),
+    ],
+)
+def test_tune_writes_no_table_if_it_cannot_measure(stand_ins, variables, says):
+    done = _run(stand_ins, "tune", "none.json", "--turns", "1", **variables)
+    assert done.returncode == 1
+    assert says in done.stderr
+    assert not (stand_ins / "none.json").exists()
+
+
+def test_a_table_wins_if_no_time_is_much_longer():
+    assert tune.choose([[100, 100], [90, 104], [97, 99]], present=0) == 2
+    assert tune.choose([[100, 100], [99.5, 99.5]], present=0) == 0
+    # The second table is the best so far, and may be too slow in this measurement.
+    assert tune.choose([[100, 100], [90, 90], [89.5, 89.5]], present=1) == 1
+    assert tune.choose([[100, 100], [90, 104], [95, 100]], present=1) == 2
 
 
 _DOCTOR = """

@@ -93,7 +93,11 @@ def measure(cards: int) -> dict[str, Any]:
     found: dict[str, Any] = {"rounds": ROUNDS, "remarks": []}
     # At least 2 calls, so that one follows another, and about 64 MiB.
     cases = [(op, size, max(2, min(200, (64 << 20) // size))) for op in OPS for size in SIZES]
-    with contextlib.closing(ways.Ways(cards)) as every:
+    started = {
+        name: Way(variables, cards, ways.PRELOADED if name == "pool" else ways.nccl())
+        for name, variables in ways.environments(os.environ).items()
+    }
+    with contextlib.closing(ways.Ways(started)) as every:
         _say("measures links")
         found["links"] = _links(every.ways["nccl"], cards)
         _say("makes communicators, and compares results")

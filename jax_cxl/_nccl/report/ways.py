@@ -15,13 +15,13 @@ from typing import Any
 from .. import library
 
 _COPIES = {"NCCL_SHM_USE_CUDA_MEMCPY": "1", "NCCL_SHM_MEMCPY_MODE": "3"}
-_NAME = "libnccl.so.2"  # The loader finds the library that is preloaded.
+PRELOADED = "libnccl.so.2"  # The loader finds the library that is preloaded.
 _SECONDS = 180  # The longest time of a request.
 
 
 def nccl() -> str:
     """Returns the path of NVIDIA's library, or its name if the loader has to find it."""
-    return os.environ.get("JAX_CXL_NCCL_LIBRARY") or str(library.real_path() or _NAME)
+    return os.environ.get("JAX_CXL_NCCL_LIBRARY") or str(library.real_path() or PRELOADED)
 
 
 def environments(base: Mapping[str, str]) -> dict[str, dict[str, str]]:
@@ -102,19 +102,16 @@ class Way:
 
 
 class Ways:
-    """All ways. A way that fails is not asked again.
+    """Ways that take turns. A way that fails is not asked again.
 
     Attributes:
       ways: those that have not failed.
       failed: for each way that has failed, the reason.
     """
 
-    def __init__(self, cards: int) -> None:
+    def __init__(self, every: Mapping[str, Way]) -> None:
         self.failed: dict[str, str] = {}
-        self.ways = {
-            name: Way(variables, cards, _NAME if name == "pool" else nccl())
-            for name, variables in environments(os.environ).items()
-        }
+        self.ways = {**every}
 
     def each(self, method: Callable[..., list[Any]], *arguments: Any) -> dict[str, list[Any]]:
         """Returns what a method of each way returns."""

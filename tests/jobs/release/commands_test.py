@@ -181,7 +181,8 @@ class SplitWheelTest(absltest.TestCase):
             self.assertNotIn("Requires-Dist", archive.read(f"{info}/METADATA").decode())
             archive.extractall(self.folder)
         inner = self.folder / "jax_cxl_nccl"
-        files = {"__init__.py", "__main__.py", "library.py", "libnccl.so.2", "libnccl.so.2.sha256"}
+        modules = {"__init__.py", "__main__.py", "library.py", "tune.py"}
+        files = modules | {"libnccl.so.2", "libnccl.so.2.sha256"}
         self.assertEqual({path.name for path in inner.iterdir() if path.is_file()}, files)
         command = ["sha256sum", "--check", "libnccl.so.2.sha256"]
         subprocess.run(command, cwd=inner, check=True, capture_output=True)
@@ -189,10 +190,10 @@ class SplitWheelTest(absltest.TestCase):
         command = [sys.executable, "-S", "-m", "jax_cxl_nccl", "run", "printenv", "LD_PRELOAD"]
         ended = subprocess.run(command, cwd=self.folder, capture_output=True, text=True)
         self.assertEqual(ended.stdout, f"{inner / 'libnccl.so.2'}\n", ended.stderr)
-        ended = subprocess.run(
-            [*command[:4], "report", "--help"], cwd=self.folder, capture_output=True, text=True
-        )
-        self.assertIn("usage: python -m jax_cxl_nccl report", ended.stdout, ended.stderr)
+        for name in ("report", "tune"):
+            help_of = [*command[:4], name, "--help"]
+            ended = subprocess.run(help_of, cwd=self.folder, capture_output=True, text=True)
+            self.assertIn(f"usage: python -m jax_cxl_nccl {name}", ended.stdout, ended.stderr)
 
     def check_record(self, archive, info):
         lines = archive.read(f"{info}/RECORD").decode().splitlines()
