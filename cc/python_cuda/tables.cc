@@ -10,7 +10,6 @@
 #include "cc/base/cuda/current_device.h"
 #include "cc/ffi/cuda/store/device_cache.h"
 #include "cc/python/shared/bindings.h"
-#include "cc/python/shared/caches.h"
 #include "cc/python/shared/errors.h"
 #include "cc/python/shared/registered.h"
 #include "cc/store/table/column.h"

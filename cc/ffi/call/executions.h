@@ -1,6 +1,7 @@
 #ifndef JAX_CXL_FFI_CALL_EXECUTIONS_H_
 #define JAX_CXL_FFI_CALL_EXECUTIONS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <mutex>
@@ -18,7 +19,21 @@ class Executions {
  public:
   // Returns how often the launch with XLA's id `run_id` has executed the call
   // on this device before.
-  uint64_t Next(int32_t device, int64_t run_id);
+  uint64_t Next(int32_t device, int64_t run_id) {
+    std::lock_guard lock(mutex_);
+    std::deque<Launch>& launches = launches_[device];
+    const auto found = std::find_if(
+        launches.rbegin(), launches.rend(),
+        [run_id](const Launch& launch) { return launch.run_id == run_id; });
+    if (found == launches.rend()) {
+      launches.push_back({run_id, 1});
+      if (launches.size() > kRemembered) launches.pop_front();
+      return 0;
+    }
+    // Move the launch to the end, so that it is not forgotten while it loops.
+    std::rotate(launches.rbegin(), found, found + 1);
+    return launches.back().executions++;
+  }
 
  private:
   struct Launch {

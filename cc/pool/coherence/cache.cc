@@ -6,8 +6,6 @@
 #include <cpuid.h>
 #endif
 
-#include <initializer_list>
-
 namespace jax_cxl::pool {
 namespace {
 

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "cc/python/shared/bindings.h"
-#include "cc/python/shared/caches.h"
 #include "cc/python/shared/errors.h"
 #include "cc/python/shared/registered.h"
 #include "cc/store/memory/persistent_memory.h"
