@@ -38,7 +38,7 @@ ChannelRelay::ChannelRelay(const pool::Doorbells& doorbells, bool write_back,
     if (member != self)
       peers_.push_back({member, in_pool[member], mirror[member]});
     // Streams compare words as numbers that wrap around, so the words need a
-    // start value: see DeviceConnection::InitializeWords.
+    // start value: see DeviceConnection::Open.
     cuda::MirrorWords& words = *mirror[member];
     for (int index = 0; index < cuda::kMaxBlocks; ++index) {
       RingInMirror(&words.send[index].published, 0);

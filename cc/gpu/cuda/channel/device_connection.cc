@@ -108,7 +108,16 @@ Status DeviceConnection::Open(Arena* arena, Recorder* recorder,
   CXL_ASSIGN_OR_RETURN(place_, AllocateChannel(*pool_, arena, group_, key_,
                                                slots, control_bytes_));
   place_.first = incarnation;
-  InitializeWords();
+  // Streams compare words as numbers that wrap around. So all words must start
+  // with this job's epoch. Otherwise an old word could look like a word that is
+  // far ahead.
+  auto* control = reinterpret_cast<cuda::DeviceControl*>(
+      pool_->At(place_.control, sizeof(cuda::DeviceControl)));
+  for (int index = 0; index < cuda::CopyEngine::kPipelines; ++index) {
+    doorbells_.Ring(&control->send[index].published, 0);
+    doorbells_.Ring(&control->released[index].word, 0);
+  }
+  doorbells_.Ring(&control->ended.word, 0);
   const int rank = group_.members[group_.self];
   const Result<int> entry = EnterChannel(pool_, doorbells_, rank, place_);
   if (!entry.ok()) {
@@ -124,20 +133,6 @@ void DeviceConnection::Close(Arena* arena) {
   const int rank = group_.members[group_.self];
   CloseChannel(pool_, doorbells_, rank, entry_);
   FreeChannel(*pool_, arena, rank, place_, control_bytes_);
-}
-
-// Streams compare words as numbers that wrap around. So all words must start
-// with this job's epoch. Otherwise an old word could look like a word that is
-// far ahead. Streams do not use a pool whose memory is reserved later.
-void DeviceConnection::InitializeWords() {
-  if (!pool_->reserved()) return;
-  auto* control = reinterpret_cast<cuda::DeviceControl*>(
-      pool_->At(place_.control, sizeof(cuda::DeviceControl)));
-  for (int index = 0; index < cuda::CopyEngine::kPipelines; ++index) {
-    doorbells_.Ring(&control->send[index].published, 0);
-    doorbells_.Ring(&control->released[index].word, 0);
-  }
-  doorbells_.Ring(&control->ended.word, 0);
 }
 
 Result<bool> DeviceConnection::Connect() {

@@ -87,8 +87,6 @@ class DeviceConnection {
   void Mirror(cuda::MirrorWords* mirror);
 
  private:
-  void InitializeWords();
-
   pool::Pool* pool_;
   const Peers* peers_;
   Group group_;
