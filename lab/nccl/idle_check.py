@@ -59,7 +59,7 @@ def main() -> int:
         this.say("a group", seconds=round(time.perf_counter() - begin, 3))
 
     def ones(factor: float = 1) -> torch.Tensor:
-        return torch.full((_COUNT,), factor, device="cuda")
+        return torch.full((_COUNT,), float(factor), device="cuda")
 
     value = ones(rank + 1)
     begin = time.perf_counter()
