@@ -328,10 +328,10 @@ Status CudaDevice::SendAndReceive(std::span<const Transfer> transfers) {
 Status CudaDevice::Copy(const Transfer& transfer) {
   if (transfer.input == transfer.output) return OkStatus();
   CurrentDevice current(ordinal_);
-  return CudaStatus(cudaMemcpyAsync(transfer.output, transfer.input,
-                                    transfer.bytes, cudaMemcpyDeviceToDevice,
-                                    static_cast<cudaStream_t>(transfer.stream)),
-                    "copying a send to the rank itself");
+  return CudaStatus(
+      cuda::CopyOnDevice(transfer.output, transfer.input, transfer.bytes,
+                         static_cast<cudaStream_t>(transfer.stream)),
+      "copying a send to the rank itself");
 }
 
 Status CudaDevice::Drain() {

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 
 #include "cc/engine/cuda/counted.cuh"
 #include "cc/engine/cuda/executor.h"
@@ -89,7 +91,38 @@ cudaError_t LaunchMost(std::span<const DeviceTransfer> transfers,
   return cudaGetLastError();
 }
 
+constexpr uint32_t kCopyThreads = 512;
+constexpr uint64_t kCopyBlocks = 64;
+
+// Threads take turns with vectors, or with bytes if an address or the end is
+// not that of a vector.
+__global__ void Copy(std::byte* to, const std::byte* from, uint64_t bytes) {
+  const uint64_t first = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const uint64_t threads = uint64_t{gridDim.x} * blockDim.x;
+  const bool whole =
+      (reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) %
+          sizeof(uint4) ==
+      0;
+  const uint64_t vectors = whole ? bytes / sizeof(uint4) : 0;
+  for (uint64_t i = first; i < vectors; i += threads)
+    reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(from)[i];
+  for (uint64_t i = vectors * sizeof(uint4) + first; i < bytes; i += threads)
+    to[i] = from[i];
+}
+
 }  // namespace
+
+cudaError_t CopyOnDevice(void* to, const void* from, uint64_t bytes,
+                         cudaStream_t stream) {
+  if (bytes > kMostCopiedByKernel)
+    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+  const uint64_t threads = bytes / sizeof(uint4) + 1;
+  const uint64_t blocks =
+      std::min(kCopyBlocks, (threads + kCopyThreads - 1) / kCopyThreads);
+  Copy<<<static_cast<uint32_t>(blocks), kCopyThreads, 0, stream>>>(
+      static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
+  return cudaGetLastError();
+}
 
 cudaError_t LaunchTransfers(std::span<const DeviceTransfer> transfers,
                             const Shape& shape, cudaStream_t stream) {
@@ -102,7 +135,8 @@ cudaError_t LaunchTransfers(std::span<const DeviceTransfer> transfers,
 }
 
 cudaError_t PreloadTransfers() {
-  return LoadKernels(Transfer<1>, Transfer<kFew>, Transfer<kMostTransfers>);
+  return LoadKernels(Copy, Transfer<1>, Transfer<kFew>,
+                     Transfer<kMostTransfers>);
 }
 
 }  // namespace jax_cxl::cuda

@@ -35,6 +35,13 @@ inline constexpr size_t kMostTransfers = 14;
 cudaError_t LaunchTransfers(std::span<const DeviceTransfer> transfers,
                             const Shape& shape, cudaStream_t stream);
 
+// Copies memory of the device. Up to this size a kernel copies: it starts
+// sooner than a copy engine, for which the stream's kernels have to wait.
+inline constexpr uint64_t kMostCopiedByKernel = 4 << 20;
+cudaError_t CopyOnDevice(void* to, const void* from, uint64_t bytes,
+                         cudaStream_t stream);
+
+// Loads the kernels of both.
 cudaError_t PreloadTransfers();
 
 }  // namespace jax_cxl::cuda
