@@ -90,7 +90,9 @@ def _rank(
         del graph  # NVIDIA's communicators do not end before their graphs.
     if rank == 0:  # Learns of the error in its next call, which rank 1 does not make.
         time.sleep(0.5)
-        _call(nccl, name, dtype, comm, rank, x)
+        # In a reduce, only the root waits.
+        waiting = "ncclAllReduce" if name == "ncclReduce" else name
+        _call(nccl, waiting, dtype, comm, rank, x)
     began, error = time.time(), before
     while error == 0 and time.time() - began < 10:
         error = nccl.async_error(comm)
