@@ -128,7 +128,7 @@ void BindPrograms(nb::module_& m) {
           "program"_a, "name"_a, "op"_a, "reduce_op"_a, "dtype"_a, "count"_a,
           "line"_a)
       .def("forget_lines", &ProgramSites::ForgetLines, "program"_a);
-  nb::class_<Failures>(m, "Failures", "cc/ffi/errors/failures.h")
+  nb::class_<Failures>(m, "Failures", "cc/ffi/errors/errors.h")
       .def(
           "find",
           [](const Failures& self, const std::string& text) -> nb::object {

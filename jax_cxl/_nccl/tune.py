@@ -28,6 +28,7 @@ if the geometric mean of its times is smaller by more than 1%, and if no operati
 slower by more than 3% than at the beginning."""
 
 _GAIN, _SLOWER = 0.01, 0.03
+_SIZE = r"goes through a pool, (.*) a rank"  # in a line of NCCL_DEBUG=INFO
 _KIB = 1 << 10
 SIZES = tuple(kib * _KIB for kib in (64, 128, 256, 512, 1024, 4096, 16384, 65536))
 _VALUES = {
@@ -53,8 +54,11 @@ def main(arguments: Sequence[str], program: str) -> int:
     parser.add_argument("table", type=pathlib.Path, metavar="FILE", help="where to write the table")
     parser.add_argument("--turns", type=int, default=25, metavar="T", help="(default: 25)")
     options = parser.parse_args(arguments)
-    if options.turns < 1 or not options.table.parent.is_dir():
-        parser.error("--turns must be at least 1" if options.turns < 1 else "FILE has no folder")
+    if options.turns < 1:
+        parser.error("--turns must be at least 1")
+    place = options.table if options.table.exists() else options.table.parent
+    if options.table.is_dir() or not os.access(place, os.W_OK):
+        parser.error(f"{options.table} cannot be written: name a file in a folder of yours")
     lacks = [*cli.missing()]
     for lack in lacks:
         print(f"{program}: {lack}", file=sys.stderr)
@@ -134,8 +138,14 @@ def _started(tables: Sequence[Table]) -> Iterator[ways.Ways]:
         with contextlib.closing(ways.Ways(every)) as made:
             with futures.ThreadPoolExecutor() as threads:
                 list(threads.map(lambda way: way.start(max(SIZES)), every.values()))
-            for way in every.values():
-                if goes := re.search(r"communicator .* goes to (.*)", way.said()):
+            said = [way.said() for way in every.values()]
+            if len({match[1] for each in said if (match := re.search(_SIZE, each))}) > 1:
+                raise ways.WayError(
+                    f"/dev/shm has no room for {len(tables)} communicators of one size: enlarge it,"
+                    " in Docker by --shm-size=4g"
+                )
+            for each in said:
+                if goes := re.search(r"communicator .* goes to (.*)", each):
                     raise ways.WayError(f"a communicator goes to {goes[1]}")
             yield made
 

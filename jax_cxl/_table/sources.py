@@ -156,7 +156,7 @@ def _of_file(path: str, tensor: str | None, dtype: Any) -> Source:
 
 def _npy(path: str, dtype: Any) -> np.ndarray:
     try:
-        rows: np.ndarray = np.load(path, mmap_mode="r")
+        rows: np.ndarray = np.lib.format.open_memmap(path, mode="r")
     except (ValueError, EOFError) as error:
         raise ValueError(f"{path} cannot be read as a .npy file: {error}") from error
     # NumPy saves dtypes of ml_dtypes as bytes without a name.

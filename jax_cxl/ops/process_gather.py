@@ -15,8 +15,8 @@ import numpy as np
 from jax_cxl import errors
 from jax_cxl._job import exchange
 
-# The most bytes that a process sends in one exchange. This bounds the memory of the others.
-_PART_BYTES = 16 << 20
+# The most bytes that all processes send in one exchange. This bounds the memory of each.
+_EXCHANGE_BYTES = 64 << 20
 
 
 def process_gather(x: Any, *, root: int = 0, timeout: float | None = None) -> list[Any] | None:
@@ -66,8 +66,11 @@ def process_gather(x: Any, *, root: int = 0, timeout: float | None = None) -> li
     data = b"".join(array.tobytes() for array in arrays)
     most = max(sum(map(_bytes_of, each["leaves"])) for each in described)
     received = [bytearray() for _ in processes]
-    for start in range(0, most, _PART_BYTES):
-        parts = _exchange(data[start : start + _PART_BYTES], timeout)
+    size = max(1, _EXCHANGE_BYTES // len(processes))
+    for start in range(0, most, size):
+        # The text differs, so that a process that calls again after a timeout gets a MismatchError
+        # from one that is still here.
+        parts = _exchange(data[start : start + size], timeout, f"process_gather, byte {start}")
         if jax.process_index() == root:
             for whole, part in zip(received, parts, strict=True):
                 whole += part
@@ -79,8 +82,8 @@ def process_gather(x: Any, *, root: int = 0, timeout: float | None = None) -> li
     ]
 
 
-def _exchange(data: bytes, timeout: float | None) -> list[bytes]:
-    return exchange.all_gather("process_gather", "process_gather", data, timeout)
+def _exchange(data: bytes, timeout: float | None, what: str = "process_gather") -> list[bytes]:
+    return exchange.all_gather("process_gather", what, data, timeout)
 
 
 def _as_array(leaf: Any) -> np.ndarray:

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str], program: str) -> int:
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in found.items())
     pathlib.Path("nccl-report.json").write_text(f"{{{lines}}}\n")
     pathlib.Path("nccl-report.md").write_text(report)
-    return int(bool(found["failed"] or text.wrong(found["results"])))
+    return int(bool(found["failed"] or found["without"] or text.wrong(found["results"])))
 
 
 def missing() -> Iterator[str]:
@@ -79,6 +79,8 @@ def missing() -> Iterator[str]:
         ctypes.CDLL(ways.nccl())
     except OSError as error:
         yield f"there is no NCCL ({error}): pip install nvidia-nccl-cu13, or -cu12"
+    if not os.access(".", os.W_OK):
+        yield "files cannot be written in this folder: change to one of yours"
     space = os.statvfs("/dev/shm")
     free = space.f_bavail * space.f_frsize
     if free < _SHM_BYTES:
@@ -130,7 +132,8 @@ def measure(cards: int) -> dict[str, Any]:
             found["remarks"].append(_ABOUT_MODELS.replace("\n", " "))
         else:
             found["remarks"].append("Without PyTorch there is no decode step and no prefill.")
-        for way in every.failed.keys() - found["failed"].keys():
+        found["without"] = sorted(every.failed.keys() - found["failed"].keys())
+        for way in found["without"]:
             found["remarks"].append(f"No decode step of {text.WAYS[way]}: {every.failed[way]}")
     return found
 

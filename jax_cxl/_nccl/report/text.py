@@ -108,7 +108,7 @@ def verdict(found: dict[str, Any]) -> str:
         )
     elif slower > faster or kinds == {"slower"}:
         advice = "Do not use jax_cxl on this machine"
-    elif faster > slower and "slower" not in kinds:
+    elif faster > slower and "slower" not in kinds and "pool" not in found.get("without", []):
         advice = "Use jax_cxl on this machine"
     else:
         advice = "Try jax_cxl with your program: it gains in some cases, and not in others"

@@ -27,7 +27,8 @@ def nccl() -> str:
 def environments(base: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Returns the environment of each way."""
     ours = str(library.path())
-    plain = {name: value for name, value in base.items() if name not in _COPIES}
+    dropped = {*_COPIES, "JAX_CXL_NCCL_COMPARE"}  # Comparisons take time.
+    plain = {name: value for name, value in base.items() if name not in dropped}
     plain["NCCL_P2P_DISABLE"] = "1"
     preloaded = plain.get("LD_PRELOAD", "").split(":")
     plain["LD_PRELOAD"] = ":".join(each for each in preloaded if each not in ("", ours))
@@ -43,7 +44,8 @@ class Way:
     """The processes of a way, one for each card."""
 
     def __init__(self, variables: Mapping[str, str], cards: int, path: str) -> None:
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        # The processes append, wherever this one reads.
+        self._log = tempfile.TemporaryFile("a+", errors="replace")  # noqa: SIM115
         self._pipes, self._processes = [], []
         for rank in range(cards):
             here, there = multiprocessing.Pipe()
