@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -13,6 +14,9 @@ namespace jax_cxl::nccl {
 namespace {
 
 constexpr auto kWatchInterval = std::chrono::milliseconds(10);
+// How long a comparison may go on without a rank. That rank may have ended its
+// part, and then the program.
+constexpr auto kLastSteps = std::chrono::seconds(1);
 
 // The communicators whose calls threads watch. When the process exits, CUDA
 // frees memory that these threads read, even if the program has not destroyed
@@ -32,7 +36,7 @@ void StopWatchingAll() {
   std::lock_guard lock(watched.mutex);
   for (Communicator* communicator : watched.communicators) {
     communicator->StopWatching();
-    communicator->SayCompared();
+    communicator->SayCompared(/*so_far=*/true);
     communicator->device()->EndThreads();
   }
 }
@@ -65,7 +69,7 @@ void Communicator::Close() {
   std::lock_guard lock(mutex_);
   if (comparison_ != nullptr && status().ok()) {
     static_cast<void>(comparison_->Drain());
-    SayCompared();
+    SayCompared(/*so_far=*/false);
   }
   comparison_.reset();
   device_.reset();
@@ -124,7 +128,18 @@ void Communicator::StopWatching() {
   if (watcher_.joinable()) watcher_.join();
 }
 
+Status Communicator::FindLost() const {
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank == rank_) continue;
+    CXL_RETURN_IF_ERROR(job_->peers()->GaveUp(rank));
+    CXL_RETURN_IF_ERROR(job_->peers()->Alive(rank));
+  }
+  return OkStatus();
+}
+
 void Communicator::Watch() {
+  // When a comparison was first without a rank.
+  std::optional<comm::Clock::time_point> lost_since;
   for (;;) {
     const Comparison* comparison = nullptr;
     {
@@ -134,8 +149,19 @@ void Communicator::Watch() {
       if (!status_.ok()) continue;
       comparison = comparison_.get();
     }
-    Status status = device_->Check(job_->peers()->AwakeTime());
+    const comm::Clock::time_point now = job_->peers()->AwakeTime();
+    Status status = device_->Check(now);
     if (status.ok() && comparison != nullptr) status = comparison->Check();
+    // NVIDIA's library does not notice that a rank is lost.
+    const Status lost = comparison != nullptr && comparison->under_way()
+                            ? FindLost()
+                            : OkStatus();
+    if (lost.ok())
+      lost_since.reset();
+    else if (!lost_since)
+      lost_since = now;
+    else if (status.ok() && now - *lost_since > kLastSteps)
+      status = lost;
     if (!status.ok()) Fail(status);
   }
 }
@@ -145,17 +171,18 @@ void Communicator::Compare(std::unique_ptr<Comparison> comparison) {
   comparison_ = std::move(comparison);
 }
 
-void Communicator::SayCompared() {
+void Communicator::SayCompared(bool so_far) {
   if (comparison_ == nullptr || !status().ok()) return;
   const Status status = comparison_->Check();
+  const auto compared =
+      static_cast<unsigned long long>(comparison_->compared());
   if (!status.ok()) {
     Fail(status);
-  } else if (rank_ == 0) {
+  } else if (rank_ == 0 && compared > 0) {
     std::fprintf(stderr,
                  "jax_cxl nccl: communicator %s: %llu calls compared with "
-                 "NVIDIA's library on rank 0, no difference\n",
-                 PoolName(token_).c_str(),
-                 static_cast<unsigned long long>(comparison_->compared()));
+                 "NVIDIA's library on rank 0, no difference%s\n",
+                 PoolName(token_).c_str(), compared, so_far ? " so far" : "");
   }
 }
 
@@ -191,7 +218,7 @@ void Communicator::Abort() {
   aborted_ = true;
   if (opener_.joinable()) opener_.join();
   if (device_ == nullptr) return;
-  SayCompared();
+  SayCompared(/*so_far=*/true);
   const Status status =
       Error(Code::kPeerLost, "rank ", rank_,
             " has aborted the communicator; look at the output of that rank");

@@ -92,11 +92,14 @@ class Communicator {
   // Stops watching the calls.
   void StopWatching();
   // Says how many calls NVIDIA's library has repeated with the same results.
-  void SayCompared();
+  // `so_far` is true if comparisons may be under way.
+  void SayCompared(bool so_far);
 
  private:
   void StartWatching();
   void Watch();
+  // Returns why another rank will make no more calls, or OK.
+  Status FindLost() const;
   void SetStatus(const Status& status);
 
   [[maybe_unused]] const uint64_t magic_ = kCommunicatorMagic;  // stays first

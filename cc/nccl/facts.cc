@@ -26,6 +26,13 @@ Result<int> LeastMultiprocessors(std::span<const Facts> ranks) {
                    " have different settings of the pool; give all processes "
                    "the same JAX_CXL_NCCL_RANK_BYTES, coherence= and "
                    "gpu_writes=");
+    // A comparison is a call of NVIDIA's library, which waits for all ranks.
+    if (facts.compare != ranks[0].compare)
+      return Error(Code::kInvalidArgument, "JAX_CXL_NCCL_COMPARE is ",
+                   ranks[0].compare, " on rank 0, but ", facts.compare,
+                   " on rank ", rank,
+                   " (0: not set); give it the same value "
+                   "in all processes");
     for (size_t other = 0; other < rank; ++other)
       if (std::ranges::equal(ranks[other].gpu, facts.gpu))
         return Error(Code::kFailedPrecondition, "ranks ", other, " and ", rank,

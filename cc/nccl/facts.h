@@ -7,6 +7,7 @@
 
 #include "cc/base/status.h"
 #include "cc/comm/call/tuning.h"
+#include "cc/nccl/interface/settings.h"
 
 namespace jax_cxl::nccl {
 
@@ -19,6 +20,7 @@ struct Facts {
   uint64_t rank_bytes = 0;
   uint32_t coherence = 0;  // a pool::CoherenceMode
   uint32_t gpu_writes_memory = 0;
+  uint64_t compare = TheSettings().compare;
   uint32_t link_mb_per_s = 0;  // to the host
   comm::Tuning tuning;         // the table of rank 0 counts
   char problem[472] = {};      // zero-terminated; empty: none

@@ -60,6 +60,20 @@ TEST(FactsTest, SettingsHaveToBeEqual) {
   }
 }
 
+TEST(FactsTest, RanksThatCompareOtherCallsAreNamed) {
+  std::vector<Facts> ranks = {FactsOf(132, 1), FactsOf(132, 2),
+                              FactsOf(132, 3)};
+  for (Facts& facts : ranks) facts.compare = 100;
+  EXPECT_TRUE(LeastMultiprocessors(ranks).ok());
+  ranks[2].compare = 0;
+  const Status status = LeastMultiprocessors(ranks).status();
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_NE(status.message().find("JAX_CXL_NCCL_COMPARE is 100 on rank 0, but "
+                                  "0 on rank 2"),
+            std::string::npos)
+      << status.message();
+}
+
 TEST(FactsTest, TheSlowerEndOfALinkCounts) {
   const std::string port = testing::TempDir() + "port", gpu = port + "/gpu";
   std::filesystem::create_directories(gpu);

@@ -84,9 +84,23 @@ Result<void*> OpenReal(const Opening& opening, const Gather& gather) {
   return real;
 }
 
-// Opens the communicator, and names the library that serves it. With
-// JAX_CXL_NCCL_COMPARE, also makes one of the real library, which repeats
-// calls.
+// Makes a communicator of the real library that repeats every n-th call. It
+// comes last, because only a Comparison ends it.
+Status StartComparing(const Opening& opening, uint64_t every,
+                      Communicator* communicator) {
+  CXL_ASSIGN_OR_RETURN(std::unique_ptr<Comparer> comparer,
+                       MakeCudaComparer(opening.ordinal));
+  const auto gather = [job = communicator->job()](auto block) {
+    return job->AllGather(block);
+  };
+  CXL_ASSIGN_OR_RETURN(void* const shadow, OpenReal(opening, gather));
+  communicator->Compare(std::make_unique<Comparison>(
+      [](const char* name) { return RealLibrary::Loaded().Find(name); }, shadow,
+      std::move(comparer), opening.rank, opening.size, every));
+  return OkStatus();
+}
+
+// Opens the communicator, and names the library that serves it.
 Status OpenAndInform(const Opening& opening, Communicator* communicator) {
   CXL_RETURN_IF_ERROR(MeetAndOpen(
       communicator, TheSettings(),
@@ -95,20 +109,14 @@ Status OpenAndInform(const Opening& opening, Communicator* communicator) {
         return OpenReal(opening, gather);
       }));
   if (communicator->real() != nullptr) return OkStatus();
-  Job* job = communicator->job();
-  Inform(opening,
-         "through a pool, " + pool::FormatBytes(job->rank_bytes()) + " a rank");
+  Inform(opening, "through a pool, " +
+                      pool::FormatBytes(communicator->job()->rank_bytes()) +
+                      " a rank");
   const uint64_t every = TheSettings().compare;
   if (every == 0 || opening.size == 1) return OkStatus();
-  CXL_ASSIGN_OR_RETURN(void* const shadow, OpenReal(opening, [job](auto block) {
-                         return job->AllGather(block);
-                       }));
-  CXL_ASSIGN_OR_RETURN(std::unique_ptr<Comparer> comparer,
-                       MakeCudaComparer(opening.ordinal));
-  communicator->Compare(std::make_unique<Comparison>(
-      [](const char* name) { return RealLibrary::Loaded().Find(name); }, shadow,
-      std::move(comparer), opening.rank, opening.size, every));
-  return OkStatus();
+  const Status status = StartComparing(opening, every, communicator);
+  if (!status.ok()) communicator->Fail(status);
+  return status;
 }
 
 }  // namespace

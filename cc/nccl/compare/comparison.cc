@@ -62,13 +62,22 @@ Comparison::~Comparison() {
   static_cast<void>(Call("ncclCommDestroy", shadow));
 }
 
+// A comparison that failed may have left its steps.
+Status Comparison::BeginOn(std::span<const Stream> streams) {
+  repeats_.clear();
+  results_.clear();
+  stream_ = streams[0];
+  begun_ = true;
+  return comparer_->Begin(streams);
+}
+
 Status Comparison::Begin(const std::pair<Collective, Stream>& call_on_stream) {
+  begun_ = false;
   if (++collectives_ % every_ != 0) return OkStatus();
   const Collective& collective = call_on_stream.first;
   const comm::Call& call = collective.call;
   const plan::Request& request = call.request;
-  stream_ = call_on_stream.second;
-  CXL_RETURN_IF_ERROR(comparer_->Begin({&stream_, 1}));
+  CXL_RETURN_IF_ERROR(BeginOn({&call_on_stream.second, 1}));
   const bool is_root = rank_ == request.root;
   const bool reads =
       (request.op != Op::kBroadcast && request.op != Op::kScatter) || is_root;
@@ -120,6 +129,7 @@ Status Comparison::Begin(const std::pair<Collective, Stream>& call_on_stream) {
 }
 
 Status Comparison::Begin(std::span<const Transfer> batch) {
+  begun_ = false;
   std::vector<Stream> streams;
   std::vector<const Transfer*> chosen;
   for (const Transfer& transfer : batch) {
@@ -129,8 +139,7 @@ Status Comparison::Begin(std::span<const Transfer> batch) {
     if (++number % every_ == 0) chosen.push_back(&transfer);
   }
   if (chosen.empty()) return OkStatus();
-  stream_ = streams[0];
-  CXL_RETURN_IF_ERROR(comparer_->Begin(streams));
+  CXL_RETURN_IF_ERROR(BeginOn(streams));
   for (const Transfer* each : chosen) {
     const Transfer& transfer = *each;
     const size_t bytes = transfer.bytes;
@@ -163,7 +172,8 @@ Status Comparison::Begin(std::span<const Transfer> batch) {
 }
 
 Status Comparison::Repeat() {
-  if (begun() && shadow_ == nullptr)
+  if (!begun()) return OkStatus();
+  if (shadow_ == nullptr)
     return Error(Code::kPeerLost, "the communicator was aborted");
   for (const auto& repeat : repeats_) CXL_RETURN_IF_ERROR(repeat());
   return OkStatus();
@@ -232,10 +242,11 @@ Status Comparison::Move(const comm::Call& call, const std::byte* from,
 
 Status Comparison::End() {
   if (!begun()) return OkStatus();
-  for (const Results& results : std::exchange(results_, {}))
+  for (const Results& results : results_)
     CXL_RETURN_IF_ERROR(comparer_->Compare(results));
-  repeats_.clear();
-  return comparer_->End();
+  CXL_RETURN_IF_ERROR(comparer_->End());
+  begun_ = false;
+  return OkStatus();
 }
 
 Status Comparison::Check() const {

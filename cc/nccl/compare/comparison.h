@@ -35,7 +35,9 @@ struct Results {
 
 // What comparisons have found.
 struct Found {
-  uint64_t compared = 0;  // results; each replay of a graph counts
+  // Each replay of a graph counts.
+  uint64_t compared = 0;          // results
+  uint64_t begun = 0, ended = 0;  // comparisons
   // The first call with a difference (number 0: none), and its first element
   // that differs.
   Results results;
@@ -73,14 +75,16 @@ class Comparer {
 };
 
 // Has every n-th call of a communicator repeated by NVIDIA's library, and
-// compares the results on the device. All ranks number their calls alike:
-// collectives in their order, and sends in the order of each pair of ranks.
+// compares the results on the device. The ranks have the same n (Facts), and
+// number their calls alike: collectives in their order, and sends in the order
+// of each pair of ranks.
 //
 // A call has these steps: Begin before the call is enqueued, then Repeat, which
 // is inside of a group of NVIDIA's library, and End. A captured call is
 // compared each time that its graph runs.
 //
-// One thread at a time calls the functions, except Check, compared and Abort.
+// One thread at a time calls the functions, except Check, compared, under_way
+// and Abort.
 class Comparison {
  public:
   // Returns a function of NVIDIA's library, or null.
@@ -99,7 +103,7 @@ class Comparison {
   // begun, and the other steps do nothing.
   Status Begin(const std::pair<Collective, Stream>& call);
   Status Begin(std::span<const Transfer> batch);
-  bool begun() const { return !repeats_.empty(); }
+  bool begun() const { return begun_; }
   Status Repeat();
   Status End();
 
@@ -115,8 +119,14 @@ class Comparison {
   void Abort();
   // How many results have been compared.
   uint64_t compared() const { return comparer_->found().compared; }
+  // Returns true while this rank may wait for others in NVIDIA's library.
+  bool under_way() const {
+    const Found found = comparer_->found();
+    return begun_ || found.begun != found.ended;
+  }
 
  private:
+  Status BeginOn(std::span<const Stream> streams);
   // These functions repeat a call.
   Status Reduce(const Collective& collective, const void* from, void* to);
   Status Reduce(const plan::Request& request, const void* from, void* to,
@@ -145,6 +155,7 @@ class Comparison {
   std::set<std::string> texts_;
 
   // From Begin to End.
+  std::atomic<bool> begun_ = false;
   Stream stream_ = nullptr;
   std::vector<std::function<Status()>> repeats_;
   std::vector<Results> results_;

@@ -6,6 +6,8 @@
 #include "cc/nccl/compare/comparison.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -58,10 +60,11 @@ class Nvidias {
 
   void Reset() { *this = Nvidias(); }
   void Add(const Call& call) { calls_.push_back(call); }
-  void EndGroup();
+  bool EndGroup();
 
-  // Called before the calls run: waits for the devices.
-  std::function<void()> wait = [] {};
+  // Called before the calls run: waits for the devices. Returns false if the
+  // calls cannot run.
+  std::function<bool()> wait;
   // Has the call with this name have a wrong byte at `at` of its output.
   std::string fault;
   size_t at = 0;
@@ -70,6 +73,7 @@ class Nvidias {
   std::map<int, float> factors;  // of premultiplied sums, by rank
 
  private:
+  void Run();
   void Collective(const std::vector<Call>& ranks);
   void Done(const Call& call, size_t bytes);
 
@@ -80,8 +84,7 @@ int RankOf(void* shadow) { return *static_cast<int*>(shadow); }
 
 int Start() { return 0; }
 int End() {
-  Nvidias::The().EndGroup();
-  return 0;
+  return Nvidias::The().EndGroup() ? 0 : 6;  // ncclRemoteError
 }
 int AllReduce(const void* in, void* out, size_t count, int type, int op,
               void* shadow, void*) {
@@ -214,8 +217,14 @@ void Nvidias::Collective(const std::vector<Call>& ranks) {
   }
 }
 
-void Nvidias::EndGroup() {
-  wait();
+bool Nvidias::EndGroup() {
+  const bool runs = wait();
+  if (runs) Run();
+  calls_.clear();
+  return runs;
+}
+
+void Nvidias::Run() {
   std::vector<std::deque<Call>> collectives(kSize);
   std::map<std::pair<int, int>, std::deque<Call>> sends;
   for (const Call& call : calls_) {
@@ -234,7 +243,6 @@ void Nvidias::EndGroup() {
     from.pop_front();
     Done(call, bytes);
   }
-  calls_.clear();
   while (!collectives[0].empty()) {
     std::vector<Call> ranks;
     for (std::deque<Call>& of_rank : collectives) {
@@ -254,6 +262,7 @@ class HostComparer final : public Comparer {
 
   Status Begin(std::span<const Stream>) override {
     memory_.clear();
+    ++found_.begun;
     return device_->Drain();
   }
   Result<std::byte*> Take(uint64_t bytes) override {
@@ -282,11 +291,15 @@ class HostComparer final : public Comparer {
                                 ? 0
                                 : static_cast<const float*>(results.weights)[i];
       if (Differ(results.rule, ours, theirs, weight))
-        found_ = {found_.compared, results, i, ours, theirs};
+        found_ = {found_.compared, found_.begun, found_.ended, results, i, ours,
+                  theirs};
     }
     return OkStatus();
   }
-  Status End() override { return OkStatus(); }
+  Status End() override {
+    ++found_.ended;
+    return OkStatus();
+  }
   Status Drain() override { return OkStatus(); }
   Found found() const override { return found_; }
 
@@ -301,9 +314,11 @@ class ComparisonTest : public testing::Test {
   void SetUp() override { Nvidias::The().Reset(); }
 
   void MakeRanks(uint64_t every) {
-    const PoolToken token = *RandomPoolToken();
+    MakeRanks(every, *RandomPoolToken(), 0, kSize);
+  }
+  void MakeRanks(uint64_t every, const PoolToken& token, int first, int end) {
     group_.Start();
-    for (int rank = 0; rank < kSize; ++rank) {
+    for (int rank = first; rank < end; ++rank) {
       ranks_.push_back(std::make_unique<Communicator>(token, rank, kSize, 0,
                                                       true, MakeModel));
       const Status added = group_.AddOpening([raw = ranks_.back().get(), rank,
@@ -322,19 +337,35 @@ class ComparisonTest : public testing::Test {
     const Status ended = group_.End();
     ASSERT_TRUE(ended.ok()) << ended.message();
     Nvidias::The().wait = [this] {
-      for (auto& rank : ranks_) EXPECT_TRUE(rank->device()->Drain().ok());
+      DrainDevices();
+      return true;
     };
+  }
+
+  void DrainDevices() {
+    for (auto& rank : ranks_) EXPECT_TRUE(rank->device()->Drain().ok());
+  }
+
+  // Waits until a rank has an error.
+  static void AwaitError(const Communicator& rank) {
+    for (int i = 0; i < 500 && rank.status().ok(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 
   // Makes a call on all ranks, with inputs that are not small integers, in
   // place where NCCL defines that.
   void CallAll(Verb verb, int type, int op, bool in_place = false) {
+    const Status status = TryCallAll(verb, type, op, in_place);
+    ASSERT_TRUE(status.ok()) << status.message();
+  }
+  Status TryCallAll(Verb verb, int type, int op, bool in_place = false) {
     constexpr size_t kCount = 5;
     std::vector<std::vector<float>> floats(kSize);
     in_.assign(kSize, std::vector<float>(kSize * kCount));
     out_ = in_;
     group_.Start();
-    for (int rank = 0; rank < kSize; ++rank) {
+    for (auto& communicator : ranks_) {
+      const int rank = communicator->rank();
       for (size_t i = 0; i < in_[rank].size(); ++i) {
         const float value = 0.1f + 0.7f * rank + 1.3f * i;
         if (type == kNcclFloat32)
@@ -347,12 +378,11 @@ class ComparisonTest : public testing::Test {
       if (in_place && verb == Verb::kReduceScatter) output += rank * kCount;
       if (in_place && verb == Verb::kAllGather) input += rank * kCount;
       const Status added =
-          group_.Add(ranks_[rank].get(), {verb, input, output, kCount, type, op,
+          group_.Add(communicator.get(), {verb, input, output, kCount, type, op,
                                           /*root=*/1, nullptr});
-      ASSERT_TRUE(added.ok()) << added.message();
+      EXPECT_TRUE(added.ok()) << added.message();
     }
-    const Status ended = group_.End();
-    ASSERT_TRUE(ended.ok()) << ended.message();
+    return group_.End();
   }
 
   // Sends an int from each rank to the next one, and 3 bytes to the one before.
@@ -480,8 +510,7 @@ TEST_F(ComparisonTest, FindsAPlantedFault) {
     nvidias.fault = each.function;
     nvidias.at = 15;
     CallAll(each.verb, each.type, kSum);
-    for (int i = 0; i < 500 && ranks_[1]->status().ok(); ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    AwaitError(*ranks_[1]);
     const Status status = ranks_[1]->status();
     EXPECT_EQ(status.code(), Code::kDataLoss);
     EXPECT_NE(status.message().find(each.text), std::string::npos)
@@ -494,6 +523,62 @@ TEST_F(ComparisonTest, FindsAPlantedFault) {
     ranks_.clear();
     EXPECT_EQ(nvidias.destroyed, 0);
   }
+}
+
+// The pool's calls have ended, so only the comparison shows that ranks wait.
+TEST_F(ComparisonTest, ARankThatFailsDuringACallEndsTheOthers) {
+  MakeRanks(1);
+  Nvidias::The().wait = [this] {
+    DrainDevices();
+    ranks_[1]->Fail(Error(Code::kInternal, "no memory"));
+    AwaitError(*ranks_[0]);
+    AwaitError(*ranks_[2]);
+    return false;
+  };
+  EXPECT_FALSE(TryCallAll(Verb::kAllReduce, kNcclInt32, kSum).ok());
+  for (const int rank : {0, 2})
+    EXPECT_NE(ranks_[rank]->status().message().find("gave up: no memory"),
+              std::string::npos)
+        << ranks_[rank]->status().message();
+  for (auto& rank : ranks_) rank->Abort();
+}
+
+TEST_F(ComparisonTest, ARankThatDiesDuringACallEndsTheOthers) {
+  const PoolToken token = *RandomPoolToken();
+  const pid_t child = fork();
+  MakeRanks(1, token, child == 0 ? 2 : 0, child == 0 ? 3 : 2);
+  Nvidias::The().wait = [&] {
+    DrainDevices();
+    if (child == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      _exit(3);
+    }
+    AwaitError(*ranks_[0]);
+    AwaitError(*ranks_[1]);
+    return false;
+  };
+  const Status called = TryCallAll(Verb::kAllReduce, kNcclInt32, kSum);
+  if (child == 0) _exit(1);
+  EXPECT_FALSE(called.ok());
+  for (auto& rank : ranks_) {
+    EXPECT_EQ(rank->status().code(), Code::kPeerLost);
+    EXPECT_NE(rank->status().message().find("its process ended"),
+              std::string::npos)
+        << rank->status().message();
+    rank->Abort();
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 3);
+}
+
+TEST_F(ComparisonTest, ARankMayEndAfterItsLastCall) {
+  MakeRanks(1);
+  CallAll(Verb::kAllReduce, kNcclInt32, kSum);
+  ranks_[1]->Abort();
+  std::this_thread::sleep_for(std::chrono::milliseconds(1300));
+  EXPECT_TRUE(ranks_[0]->status().ok()) << ranks_[0]->status().message();
+  EXPECT_TRUE(ranks_[2]->Finalize().ok());
 }
 
 TEST_F(ComparisonTest, FindsAPlantedFaultOfASend) {

@@ -92,6 +92,8 @@ __global__ void CompareElements(const __grid_constant__ Results results,
   *static_cast<volatile uint64_t*>(&found->results.number) = results.number;
 }
 
+__global__ void Count(uint64_t* comparisons) { ++*comparisons; }
+
 class CudaComparer final : public Comparer {
  public:
   explicit CudaComparer(int ordinal) : ordinal_(ordinal) {}
@@ -107,8 +109,9 @@ class CudaComparer final : public Comparer {
   Status Open() {
     CurrentDevice current(ordinal_);
     RelaxedCapture relaxed;
-    CXL_RETURN_IF_ERROR(CudaStatus(
-        cuda::LoadKernels(WeighElements, CompareElements), "loading kernels"));
+    CXL_RETURN_IF_ERROR(
+        CudaStatus(cuda::LoadKernels(WeighElements, CompareElements, Count),
+                   "loading kernels"));
     CXL_RETURN_IF_ERROR(order_.Open());
     CXL_ASSIGN_OR_RETURN(found_, comm::AllocatePinned<Found>(1));
     CXL_ASSIGN_OR_RETURN(progress_, comm::AllocateDevice<Progress>(1));
@@ -123,7 +126,8 @@ class CudaComparer final : public Comparer {
     streams_.clear();
     for (Stream stream : streams)
       streams_.push_back(static_cast<cudaStream_t>(stream));
-    return order_.Before(streams_);
+    CXL_RETURN_IF_ERROR(order_.Before(streams_));
+    return CountOne(&found_[0].begun);
   }
 
   Result<std::byte*> Take(uint64_t bytes) override {
@@ -175,6 +179,7 @@ class CudaComparer final : public Comparer {
 
   Status End() override {
     CurrentDevice current(ordinal_);
+    CXL_RETURN_IF_ERROR(CountOne(&found_[0].ended));
     return order_.After(streams_);
   }
 
@@ -192,6 +197,11 @@ class CudaComparer final : public Comparer {
   }
 
  private:
+  Status CountOne(uint64_t* comparisons) {
+    Count<<<1, 1, 0, streams_[0]>>>(comparisons);
+    return CudaStatus(cudaGetLastError(), "counting comparisons");
+  }
+
   const int ordinal_;
   StreamOrder order_;
   std::vector<cudaStream_t> streams_;
