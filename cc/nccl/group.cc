@@ -273,13 +273,14 @@ Status Group::Run() {
                      std::move(batches),
                      std::unique_lock(communicator->mutex())});
   }
-  CXL_RETURN_IF_ERROR(ForAll(parts, [](const Running& part) {
+  // If a communicator fails, the peers of the others still get their calls.
+  Status first = ForAll(parts, [](const Running& part) {
     CXL_RETURN_IF_ERROR(part.communicator->job()->TakeMemory());
     return part.communicator->device()->MakeRoom();
-  }));
-  CXL_RETURN_IF_ERROR(ForAll(parts, OpenPairs));
-  CXL_RETURN_IF_ERROR(ForAll(parts, ConnectPairs));
-  Status first;
+  });
+  for (const Status& status :
+       {ForAll(parts, OpenPairs), ForAll(parts, ConnectPairs)})
+    if (first.ok()) first = status;
   for (size_t begin = 0, end = 0; begin < parts.size(); begin = end) {
     const PoolToken& token = parts[begin].communicator->token();
     while (end < parts.size() && parts[end].communicator->token() == token)

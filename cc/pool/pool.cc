@@ -145,11 +145,15 @@ Status Pool::ReserveIdle() {
 }
 
 Status Pool::Reserve() {
-  if (reserved_) return OkStatus();
-  CXL_RETURN_IF_ERROR(ReserveSpace(fd(), files_[0].path(), 0, total_bytes_,
-                                   /*restore_size=*/false));
+  CXL_RETURN_IF_ERROR(Reserve(0, total_bytes_));
   reserved_ = true;
   return OkStatus();
+}
+
+Status Pool::Reserve(uint64_t offset, uint64_t bytes) {
+  if (reserved_) return OkStatus();
+  return ReserveSpace(fd(), files_[0].path(), offset, bytes,
+                      /*restore_size=*/false);
 }
 
 Status Pool::Measure(bool creating) {

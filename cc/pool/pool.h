@@ -52,7 +52,8 @@ class Pool {
   //
   // With PoolSpec::idle_arena_bytes, the rest of the arenas and of the
   // recorders are zeros that nobody may access before Reserve: without space,
-  // an access raises SIGBUS. Channels may be opened, but not used.
+  // an access raises SIGBUS. Channels may be opened, but not used: what
+  // DeviceConnection::Open writes, it reserves.
   //
   // Errors: kResourceExhausted (the message names how many bytes are needed and
   // how many are free), kNotFound, kPermissionDenied, kAlreadyExists (another
@@ -84,6 +85,8 @@ class Pool {
   // it before it accesses that space, and waits for no other. Fails with
   // kResourceExhausted. Idempotent.
   Status Reserve();
+  // Reserves a part of that space.
+  Status Reserve(uint64_t offset, uint64_t bytes);
   // Returns true if this process knows that all space is reserved.
   bool reserved() const { return reserved_; }
 

@@ -46,7 +46,8 @@ Result<Tuning> ParseTuning(const std::string& text) {
   }
   if (!right)
     return Error(Code::kInvalidArgument,
-                 "not a tuning table, which `python -m jax_cxl tune` writes");
+                 "not a tuning table, which `python -m jax_cxl tune` and `nccl "
+                 "tune` write");
   CXL_RETURN_IF_ERROR(CheckTuning(tuning));
   return tuning;
 }

@@ -19,7 +19,8 @@ namespace jax_cxl::comm {
 //
 // The defaults were measured on two cores with 1 MiB of second-level cache each
 // (cc/bench/engine_benchmark.cc, docs/benchmarking.md). `python -m jax_cxl
-// tune` finds values for another machine.
+// tune` finds values for another machine. Of the fields that begin with nccl_
+// those of rank 0 count.
 struct Tuning {
   // The largest size of a slot, and the smallest number of slots, unless
   // Options sets them. A rank copies data from its input to a slot, and later
@@ -126,7 +127,7 @@ inline constexpr std::array kTuningFields = {
 // kInvalidArgument, and the error names the first field that is out of range.
 Status CheckTuning(const Tuning& tuning);
 
-// Reads the text of a file that `python -m jax_cxl tune` wrote.
+// Reads the text of a file that `python -m jax_cxl tune` or `nccl tune` wrote.
 Result<Tuning> ParseTuning(const std::string& text);
 
 // How long a rank waits for others before it warns, and before it gives up.

@@ -53,11 +53,15 @@ constexpr uint64_t Or(uint64_t value, uint64_t otherwise) {
   return value > 0 ? value : otherwise;
 }
 
-// Reads the table that JAX_CXL_TUNING names, if there is one.
+// Reads the table that JAX_CXL_TUNING names, if there is one. That of rank 0
+// counts.
 Result<comm::Tuning> ReadTable() {
   const char* path = std::getenv("JAX_CXL_TUNING");
   if (path == nullptr || *path == '\0') return comm::Tuning();
   const std::ifstream file(path);
+  if (!file)
+    return Error(Code::kNotFound, "cannot read JAX_CXL_TUNING=", path,
+                 " on rank 0; correct the path, or unset the variable");
   std::ostringstream text;
   text << file.rdbuf();
   Result<comm::Tuning> table = comm::ParseTuning(text.str());
@@ -79,13 +83,15 @@ std::string FolderOf(int ordinal) {
 }
 
 // Finds out what the other ranks have to know about a GPU.
-Status Describe(int ordinal, Facts* facts) {
+Status Describe(int ordinal, int rank, Facts* facts) {
   cudaDeviceProp properties;
   CXL_RETURN_IF_ERROR(CudaStatus(cudaGetDeviceProperties(&properties, ordinal),
                                  "cudaGetDeviceProperties"));
   facts->multiprocessors = properties.multiProcessorCount;
   facts->link_mb_per_s = LinkOf(FolderOf(ordinal));
-  CXL_ASSIGN_OR_RETURN(facts->tuning, ReadTable());
+  if (rank == 0) {
+    CXL_ASSIGN_OR_RETURN(facts->tuning, ReadTable());
+  }
   static_assert(sizeof(facts->gpu) == sizeof(properties.uuid));
   std::memcpy(facts->gpu, &properties.uuid, sizeof(facts->gpu));
   return OkStatus();
@@ -143,7 +149,7 @@ Status CudaDevice::Agree() {
   Status problem = Register(job_->pool()->reserved()
                                 ? job_->pool()->total_bytes()
                                 : pool::RecorderOffset(0, job_->size()));
-  if (problem.ok()) problem = Describe(ordinal_, &mine);
+  if (problem.ok()) problem = Describe(ordinal_, job_->rank(), &mine);
   if (problem.ok()) problem = CudaStatus(cuda::Preload(), "loading kernels");
   if (problem.ok())
     problem = CudaStatus(cuda::PreloadFlagged(), "loading kernels");

@@ -11,7 +11,7 @@ namespace jax_cxl::pool {
 
 // Returns how many bytes are free and not promised to pools. Returns UINT64_MAX
 // if there is no limit. Does not know pools of processes in other pid
-// namespaces.
+// namespaces, or of other users.
 uint64_t UnpromisedShmBytes();
 
 // Keeps other processes from making and reserving pools between a look at the

@@ -195,7 +195,8 @@ void CountedChannel::RecordStarted(uint64_t finished) {
 }
 
 Status CountedChannel::Check(Clock::time_point now) {
-  if (!connected_) return OkStatus();
+  // Without memory there was no call, and the journal may be a hole.
+  if (!connected_ || !pool_->reserved()) return OkStatus();
   const uint64_t finished = Read(status().finished);
   RecordStarted(finished);
   const Status problem = CheckCalls(now, finished);

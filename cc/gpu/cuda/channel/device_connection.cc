@@ -108,6 +108,13 @@ Status DeviceConnection::Open(Arena* arena, Recorder* recorder,
   CXL_ASSIGN_OR_RETURN(place_, AllocateChannel(*pool_, arena, group_, key_,
                                                slots, control_bytes_));
   place_.first = incarnation;
+  const int rank = group_.members[group_.self];
+  const Status reserved =
+      pool_->Reserve(place_.control, offsetof(cuda::DeviceControl, journal));
+  if (!reserved.ok()) {
+    FreeChannel(*pool_, arena, rank, place_, control_bytes_);
+    return reserved;
+  }
   // Streams compare words as numbers that wrap around. So all words must start
   // with this job's epoch. Otherwise an old word could look like a word that is
   // far ahead.
@@ -118,7 +125,6 @@ Status DeviceConnection::Open(Arena* arena, Recorder* recorder,
     doorbells_.Ring(&control->released[index].word, 0);
   }
   doorbells_.Ring(&control->ended.word, 0);
-  const int rank = group_.members[group_.self];
   const Result<int> entry = EnterChannel(pool_, doorbells_, rank, place_);
   if (!entry.ok()) {
     FreeChannel(*pool_, arena, rank, place_, control_bytes_);
