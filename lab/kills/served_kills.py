@@ -207,7 +207,8 @@ def _sweep(where: str, rng: random.Random, board: np.ndarray) -> dict[str, int]:
             if rng.random() < 0.8:
                 _wait(board, lambda: board[_CHECKED] and board[_PUBLISHED], "nothing happens")
             time.sleep(0.4 * rng.random())
-            if rng.random() < 0.5:
+            # With --break only servers are killed: without a trainer no tensor is torn.
+            if rng.random() < 0.5 and not _BREAK.value:
                 processes.kill(running.pop("trainer"))
                 counts["trainers"] += 1
                 counts["in publish"] += int(board[_PUBLISHING])
