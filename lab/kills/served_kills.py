@@ -159,7 +159,9 @@ def _serve(where: str, rng: random.Random, board: np.ndarray, at_least: int) -> 
     if _BREAK.value:
         threading.Thread(target=lambda: [read(into) for _ in iter(int, 1)], daemon=True).start()
         while True:
-            check(int(weights["version"]))
+            version = int(weights["version"])
+            check(version)
+            board[_VERSION] = version
             board[_CHECKED] += 1
     while True:
         check(last.version)
@@ -207,8 +209,7 @@ def _sweep(where: str, rng: random.Random, board: np.ndarray) -> dict[str, int]:
             if rng.random() < 0.8:
                 _wait(board, lambda: board[_CHECKED] and board[_PUBLISHED], "nothing happens")
             time.sleep(0.4 * rng.random())
-            # With --break only servers are killed: without a trainer no tensor is torn.
-            if rng.random() < 0.5 and not _BREAK.value:
+            if rng.random() < 0.5:
                 processes.kill(running.pop("trainer"))
                 counts["trainers"] += 1
                 counts["in publish"] += int(board[_PUBLISHING])
