@@ -59,10 +59,7 @@ def main(arguments: Sequence[str], program: str) -> int:
     place = options.table if options.table.exists() else options.table.parent
     if options.table.is_dir() or not os.access(place, os.W_OK):
         parser.error(f"{options.table} cannot be written: name a file in a folder of yours")
-    lacks = [*cli.missing()]
-    for lack in lacks:
-        print(f"{program}: {lack}", file=sys.stderr)
-    if lacks:
+    if cli.lacks(program):
         return 2
     try:
         path = os.environ.get("JAX_CXL_TUNING")

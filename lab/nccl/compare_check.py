@@ -65,12 +65,7 @@ def _rank(
 
     torch.cuda.set_device(rank)
     nccl = Library()
-    if rank == 0:
-        unique = nccl.unique_id()
-        others.send_bytes(unique)
-    else:
-        unique = others.recv_bytes()
-    comm = nccl.init_rank(2, unique, rank)
+    comm = nccl.meet(rank, others)
     kind = getattr(torch, dtype)
     # Input and output. NVIDIA's wrong byte is not that of any of these numbers.
     x = [torch.arange(2 * _COUNT, device="cuda").remainder(100).to(kind) for _ in range(2)]

@@ -24,12 +24,7 @@ def _rank(rank: int, fault: str, others: Connection, say: Connection) -> None:
     torch.cuda.set_device(rank)
     nccl = Library()
     x = torch.ones(1 << 20, device="cuda")
-    if rank == 0:
-        unique = nccl.unique_id()
-        others.send_bytes(unique)
-    else:
-        unique = others.recv_bytes()
-    comm = nccl.init_rank(2, unique, rank)
+    comm = nccl.meet(rank, others)
 
     def all_reduce(count: int) -> None:
         pointer = ctypes.c_void_p(x.data_ptr())

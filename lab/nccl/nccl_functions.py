@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import time
 from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
 
 from jax_cxl._nccl.report import nccl
 
@@ -69,6 +70,13 @@ class Library(nccl.Library):
         )
         self.wait(comm)
         return comm
+
+    def meet(self, rank: int, other: Connection) -> ctypes.c_void_p:
+        """Makes the communicator of two ranks, which a pipe connects."""
+        unique = self.unique_id() if rank == 0 else other.recv_bytes()
+        if rank == 0:
+            other.send_bytes(unique)
+        return self.init_rank(2, unique, rank)
 
     def split(
         self, comm: ctypes.c_void_p, color: int, key: int, *, blocking: bool

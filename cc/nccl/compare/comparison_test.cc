@@ -13,7 +13,6 @@
 #include <chrono>
 #include <cstring>
 #include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,233 +26,10 @@
 #include "cc/nccl/interface/settings.h"
 #include "cc/nccl/job.h"
 #include "cc/testing/nccl/model_device.h"
+#include "cc/testing/nccl/stand_in_nccl.h"
 
 namespace jax_cxl::nccl {
 namespace {
-
-constexpr int kSize = 3;
-constexpr int kNcclUint8 = 1, kNcclInt32 = 2, kNcclFloat32 = 7;
-
-// Stands for NVIDIA's library: one communicator of kSize ranks of this thread.
-// Its calls run at the end of a group. Only sends have other types than those
-// of four bytes.
-class Nvidias {
- public:
-  struct Call {
-    std::string name;
-    int rank;
-    const void* input;
-    void* output;
-    size_t count;
-    int type = 0, op = 0, root = 0;  // or the peer
-  };
-
-  static Nvidias& The() {
-    static auto& the = *new Nvidias;
-    return the;
-  }
-  static void* Shadow(int rank) {
-    static int ranks[kSize] = {0, 1, 2};
-    return &ranks[rank];
-  }
-  static void* Find(const char* name);
-
-  void Reset() { *this = Nvidias(); }
-  void Add(const Call& call) { calls_.push_back(call); }
-  bool EndGroup();
-
-  // Called before the calls run: waits for the devices. Returns false if the
-  // calls cannot run.
-  std::function<bool()> wait;
-  // Has the call with this name have a wrong byte at `at` of its output.
-  std::string fault;
-  size_t at = 0;
-  std::map<std::string, int> counts;  // of calls of all ranks
-  int destroyed = 0, aborted = 0;
-  std::map<int, float> factors;  // of premultiplied sums, by rank
-
- private:
-  void Run();
-  void Collective(const std::vector<Call>& ranks);
-  void Done(const Call& call, size_t bytes);
-
-  std::deque<Call> calls_;
-};
-
-int RankOf(void* shadow) { return *static_cast<int*>(shadow); }
-
-int Start() { return 0; }
-int End() {
-  return Nvidias::The().EndGroup() ? 0 : 6;  // ncclRemoteError
-}
-int AllReduce(const void* in, void* out, size_t count, int type, int op,
-              void* shadow, void*) {
-  Nvidias::The().Add(
-      {"ncclAllReduce", RankOf(shadow), in, out, count, type, op});
-  return 0;
-}
-int ReduceScatter(const void* in, void* out, size_t count, int type, int op,
-                  void* shadow, void*) {
-  Nvidias::The().Add(
-      {"ncclReduceScatter", RankOf(shadow), in, out, count, type, op});
-  return 0;
-}
-int Reduce(const void* in, void* out, size_t count, int type, int op, int root,
-           void* shadow, void*) {
-  Nvidias::The().Add(
-      {"ncclReduce", RankOf(shadow), in, out, count, type, op, root});
-  return 0;
-}
-int Broadcast(const void* in, void* out, size_t count, int type, int root,
-              void* shadow, void*) {
-  Nvidias::The().Add(
-      {"ncclBroadcast", RankOf(shadow), in, out, count, type, 0, root});
-  return 0;
-}
-int AllGather(const void* in, void* out, size_t count, int type, void* shadow,
-              void*) {
-  Nvidias::The().Add({"ncclAllGather", RankOf(shadow), in, out, count, type});
-  return 0;
-}
-int Send(const void* in, size_t count, int type, int peer, void* shadow,
-         void*) {
-  Nvidias::The().Add(
-      {"ncclSend", RankOf(shadow), in, nullptr, count, type, 0, peer});
-  return 0;
-}
-int Recv(void* out, size_t count, int type, int peer, void* shadow, void*) {
-  Nvidias::The().Add(
-      {"ncclRecv", RankOf(shadow), nullptr, out, count, type, 0, peer});
-  return 0;
-}
-constexpr int kMadeOp = 100;
-int MakeSum(int* op, void* scalar, int, int, void* shadow) {
-  std::memcpy(&Nvidias::The().factors[RankOf(shadow)], scalar, sizeof(float));
-  *op = kMadeOp;
-  return 0;
-}
-int DestroySum(int, void*) { return 0; }
-int Destroy(void*) {
-  ++Nvidias::The().destroyed;
-  return 0;
-}
-int Abort(void*) {
-  ++Nvidias::The().aborted;
-  return 0;
-}
-
-void* Nvidias::Find(const char* name) {
-  static const std::map<std::string, void*> functions = {
-      {"ncclGroupStart", reinterpret_cast<void*>(Start)},
-      {"ncclGroupEnd", reinterpret_cast<void*>(End)},
-      {"ncclAllReduce", reinterpret_cast<void*>(AllReduce)},
-      {"ncclReduceScatter", reinterpret_cast<void*>(ReduceScatter)},
-      {"ncclReduce", reinterpret_cast<void*>(Reduce)},
-      {"ncclBroadcast", reinterpret_cast<void*>(Broadcast)},
-      {"ncclAllGather", reinterpret_cast<void*>(AllGather)},
-      {"ncclSend", reinterpret_cast<void*>(Send)},
-      {"ncclRecv", reinterpret_cast<void*>(Recv)},
-      {"ncclRedOpCreatePreMulSum", reinterpret_cast<void*>(MakeSum)},
-      {"ncclRedOpDestroy", reinterpret_cast<void*>(DestroySum)},
-      {"ncclCommDestroy", reinterpret_cast<void*>(Destroy)},
-      {"ncclCommAbort", reinterpret_cast<void*>(Abort)}};
-  return functions.at(name);
-}
-
-void Nvidias::Done(const Call& call, size_t bytes) {
-  if (call.name == fault && at < bytes)
-    static_cast<unsigned char*>(call.output)[at] ^= 0x40;
-}
-
-template <typename T>
-void Reduced(const std::vector<Nvidias::Call>& ranks, size_t first,
-             size_t count, void* to, const std::map<int, float>& factors) {
-  for (size_t i = 0; i < count; ++i) {
-    std::optional<T> fold;
-    for (int rank = kSize - 1; rank >= 0; --rank) {  // an order of its own
-      T value = static_cast<const T*>(ranks[rank].input)[first + i];
-      if (ranks[rank].op == kMadeOp) value *= factors.at(rank);
-      if (!fold)
-        fold = value;
-      else if (ranks[rank].op == kMax)
-        fold = std::max(*fold, value);
-      else if (ranks[rank].op == kProd)
-        fold = *fold * value;
-      else
-        fold = *fold + value;
-    }
-    if (ranks[0].op == kAvg) *fold /= kSize;
-    static_cast<T*>(to)[i] = *fold;
-  }
-}
-
-void Nvidias::Collective(const std::vector<Call>& ranks) {
-  const std::string& name = ranks[0].name;
-  const size_t count = ranks[0].count, bytes = 4 * count;
-  std::vector<std::vector<std::byte>> outputs(kSize);
-  for (int rank = 0; rank < kSize; ++rank) {
-    std::vector<std::byte>& output = outputs[rank];
-    output.resize(bytes);
-    if (name == "ncclBroadcast") {
-      std::memcpy(output.data(), ranks[ranks[0].root].input, bytes);
-    } else if (name == "ncclAllGather") {
-      output.clear();
-      for (const Call& call : ranks) {
-        const auto* from = static_cast<const std::byte*>(call.input);
-        output.insert(output.end(), from, from + bytes);
-      }
-    } else {
-      const size_t first = name == "ncclReduceScatter" ? rank * count : 0;
-      if (ranks[0].type == kNcclFloat32)
-        Reduced<float>(ranks, first, count, output.data(), factors);
-      else
-        Reduced<int>(ranks, first, count, output.data(), factors);
-    }
-  }
-  for (int rank = 0; rank < kSize; ++rank) {
-    if (name == "ncclReduce" && rank != ranks[0].root) continue;
-    std::memcpy(ranks[rank].output, outputs[rank].data(), outputs[rank].size());
-    Done(ranks[rank], outputs[rank].size());
-  }
-}
-
-bool Nvidias::EndGroup() {
-  const bool runs = wait();
-  if (runs) Run();
-  calls_.clear();
-  return runs;
-}
-
-void Nvidias::Run() {
-  std::vector<std::deque<Call>> collectives(kSize);
-  std::map<std::pair<int, int>, std::deque<Call>> sends;
-  for (const Call& call : calls_) {
-    ++counts[call.name];
-    if (call.name == "ncclSend")
-      sends[{call.rank, call.root}].push_back(call);
-    else if (call.name != "ncclRecv")
-      collectives[call.rank].push_back(call);
-  }
-  for (const Call& call : calls_) {
-    if (call.name != "ncclRecv") continue;
-    std::deque<Call>& from = sends.at({call.root, call.rank});
-    ASSERT_EQ(from.front().count, call.count);
-    const size_t bytes = call.count * (call.type == kNcclUint8 ? 1 : 4);
-    std::memcpy(call.output, from.front().input, bytes);
-    from.pop_front();
-    Done(call, bytes);
-  }
-  while (!collectives[0].empty()) {
-    std::vector<Call> ranks;
-    for (std::deque<Call>& of_rank : collectives) {
-      ASSERT_FALSE(of_rank.empty());
-      ranks.push_back(of_rank.front());
-      of_rank.pop_front();
-      ASSERT_EQ(ranks.back().name, ranks[0].name);
-    }
-    Collective(ranks);
-  }
-}
 
 // Compares in the host's memory, once the device has finished the calls.
 class HostComparer final : public Comparer {
@@ -311,7 +87,7 @@ class HostComparer final : public Comparer {
 
 class ComparisonTest : public testing::Test {
  protected:
-  void SetUp() override { Nvidias::The().Reset(); }
+  void SetUp() override { StandInNccl::The().Reset(); }
 
   void MakeRanks(uint64_t every) {
     MakeRanks(every, *RandomPoolToken(), 0, kSize);
@@ -328,7 +104,7 @@ class ComparisonTest : public testing::Test {
                                        TheSettings(), raw->aborted()));
         CXL_RETURN_IF_ERROR(raw->OpenIn(std::move(job)));
         raw->Compare(std::make_unique<Comparison>(
-            Nvidias::Find, Nvidias::Shadow(rank),
+            StandInNccl::Find, StandInNccl::Shadow(rank),
             std::make_unique<HostComparer>(raw->device()), rank, kSize, every));
         return OkStatus();
       });
@@ -336,7 +112,7 @@ class ComparisonTest : public testing::Test {
     }
     const Status ended = group_.End();
     ASSERT_TRUE(ended.ok()) << ended.message();
-    Nvidias::The().wait = [this] {
+    StandInNccl::The().wait = [this] {
       DrainDevices();
       return true;
     };
@@ -442,12 +218,12 @@ TEST_F(ComparisonTest, AllCallsAreRepeatedAndEqual) {
   // Two rounds of 10 sums that all ranks have, 5 at the root, 2 moves. Then 3
   // moves, one of them at the root, and 2 receives.
   ExpectEqual({28, 39, 28});
-  EXPECT_EQ(Nvidias::The().counts["ncclBroadcast"], 2 * kSize);
+  EXPECT_EQ(StandInNccl::The().counts["ncclBroadcast"], 2 * kSize);
   // Those of floats twice, because the weights are sums, too.
-  EXPECT_EQ(Nvidias::The().counts["ncclReduce"], 18 * kSize);
+  EXPECT_EQ(StandInNccl::The().counts["ncclReduce"], 18 * kSize);
   for (auto& rank : ranks_) rank.reset();
-  EXPECT_EQ(Nvidias::The().destroyed, kSize);
-  EXPECT_EQ(Nvidias::The().aborted, 0);
+  EXPECT_EQ(StandInNccl::The().destroyed, kSize);
+  EXPECT_EQ(StandInNccl::The().aborted, 0);
 }
 
 TEST_F(ComparisonTest, EveryThirdCallOfAllRanks) {
@@ -456,8 +232,8 @@ TEST_F(ComparisonTest, EveryThirdCallOfAllRanks) {
     CallAll(Verb::kAllReduce, kNcclInt32, kSum);
   for (int turn = 0; turn < 4; ++turn) EXPECT_TRUE(Exchange().ok());
   ExpectEqual({4, 4, 4});
-  EXPECT_EQ(Nvidias::The().counts["ncclAllReduce"], 2 * kSize);
-  EXPECT_EQ(Nvidias::The().counts["ncclSend"], 2 * kSize);
+  EXPECT_EQ(StandInNccl::The().counts["ncclAllReduce"], 2 * kSize);
+  EXPECT_EQ(StandInNccl::The().counts["ncclSend"], 2 * kSize);
 }
 
 TEST_F(ComparisonTest, PremultipliedSums) {
@@ -502,7 +278,7 @@ TEST_F(ComparisonTest, FindsAPlantedFault) {
                 "element 3 on"},
            Case{"ncclRecv", Verb::kAllToAll, kNcclInt32, "element 3 on"},
        }) {
-    Nvidias& nvidias = Nvidias::The();
+    StandInNccl& nvidias = StandInNccl::The();
     nvidias.Reset();
     ranks_.clear();
     MakeRanks(1);
@@ -528,7 +304,7 @@ TEST_F(ComparisonTest, FindsAPlantedFault) {
 // The pool's calls have ended, so only the comparison shows that ranks wait.
 TEST_F(ComparisonTest, ARankThatFailsDuringACallEndsTheOthers) {
   MakeRanks(1);
-  Nvidias::The().wait = [this] {
+  StandInNccl::The().wait = [this] {
     DrainDevices();
     ranks_[1]->Fail(Error(Code::kInternal, "no memory"));
     AwaitError(*ranks_[0]);
@@ -547,7 +323,7 @@ TEST_F(ComparisonTest, ARankThatDiesDuringACallEndsTheOthers) {
   const PoolToken token = *RandomPoolToken();
   const pid_t child = fork();
   MakeRanks(1, token, child == 0 ? 2 : 0, child == 0 ? 3 : 2);
-  Nvidias::The().wait = [&] {
+  StandInNccl::The().wait = [&] {
     DrainDevices();
     if (child == 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(300));
@@ -583,8 +359,8 @@ TEST_F(ComparisonTest, ARankMayEndAfterItsLastCall) {
 
 TEST_F(ComparisonTest, FindsAPlantedFaultOfASend) {
   MakeRanks(1);
-  Nvidias::The().fault = "ncclRecv";
-  Nvidias::The().at = 3;  // only of an int
+  StandInNccl::The().fault = "ncclRecv";
+  StandInNccl::The().at = 3;  // only of an int
   // It may fail already: these are two batches.
   static_cast<void>(Exchange());
   const Status status = ranks_[0]->Finalize();

@@ -45,10 +45,7 @@ def main(arguments: Sequence[str], program: str) -> int:
         allow_abbrev=False,
     )
     parser.parse_args(arguments)
-    lacks = [*missing()]
-    for lack in lacks:
-        print(f"{program}: {lack}", file=sys.stderr)
-    if lacks:
+    if lacks(program):
         return 2
     cards = cuda.count()
     try:
@@ -62,6 +59,13 @@ def main(arguments: Sequence[str], program: str) -> int:
     pathlib.Path("nccl-report.json").write_text(f"{{{lines}}}\n")
     pathlib.Path("nccl-report.md").write_text(report)
     return int(bool(found["failed"] or found["without"] or text.wrong(found["results"])))
+
+
+def lacks(program: str) -> bool:
+    """Prints what the command needs and this machine lacks; returns whether that is something."""
+    lines = [f"{program}: {lack}\n" for lack in missing()]
+    sys.stderr.writelines(lines)
+    return bool(lines)
 
 
 def missing() -> Iterator[str]:
