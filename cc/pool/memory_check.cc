@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <thread>
 #include <vector>
 
 #include "cc/pool/coherence/coherence.h"
@@ -23,8 +22,6 @@ constexpr int kSamples = 1001;
 // The largest number of check words. The two doorbells of PassDoorbell follow
 // them.
 constexpr uint64_t kCheckWords = 64;
-// These loads take longer than an answer.
-constexpr int kLoadsBeforeYield = 1000;
 
 double Nanoseconds(Clock::duration duration) {
   return std::chrono::duration<double, std::nano>(duration).count();
@@ -151,9 +148,7 @@ Result<double> PassDoorbell(const Pool& pool, bool first, int rounds,
   for (uint64_t round = 1; round <= static_cast<uint64_t>(rounds); ++round) {
     const auto began = Clock::now();
     if (first) flush.StoreFlag(mine, round);
-    for (int loads = 1; flush.LoadFlag(theirs) < round; ++loads) {
-      // On a busy machine the other process may need this core.
-      if (loads % kLoadsBeforeYield == 0) std::this_thread::yield();
+    while (flush.LoadFlag(theirs) < round) {
       if (Nanoseconds(Clock::now() - began) > 1e9 * timeout_s)
         return Error(
             Code::kDeadlineExceeded,

@@ -200,15 +200,16 @@ class Guest:
         """Cuts the network link, or restores it."""
         with socket.socket(socket.AF_UNIX) as control:
             control.connect(str(self._control))
-            lines = control.makefile("rw")
-            lines.readline()
+            # Two files: a write to one that is also read drops the lines that it has read ahead.
+            answers, commands = control.makefile("r"), control.makefile("w")
+            answers.readline()
             for command in (
                 {"execute": "qmp_capabilities"},
                 {"execute": "set_link", "arguments": {"name": "link", "up": up}},
             ):
-                lines.write(json.dumps(command) + "\n")
-                lines.flush()
-                lines.readline()
+                commands.write(json.dumps(command) + "\n")
+                commands.flush()
+                answers.readline()
 
     def kill(self) -> None:
         """Cuts the power."""

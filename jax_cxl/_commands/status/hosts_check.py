@@ -144,14 +144,15 @@ def _server(port: int) -> socket.socket:
 class _Partner:
     def __init__(self, connection: socket.socket):
         connection.settimeout(_ANSWER_SECONDS)
-        self._lines = connection.makefile("rw")
+        # Two files: a write to one that is also read drops the lines that it has read ahead.
+        self._from, self._to = connection.makefile("r"), connection.makefile("w")
 
     def say(self, **message: Any) -> None:
-        self._lines.write(json.dumps(message) + "\n")
-        self._lines.flush()
+        self._to.write(json.dumps(message) + "\n")
+        self._to.flush()
 
     def hear(self) -> dict[str, Any]:
-        line = self._lines.readline()
+        line = self._from.readline()
         if not line:
             raise ConnectionError("the process on the other host has ended: see what it printed")
         message = json.loads(line)

@@ -59,6 +59,16 @@ class DeviceTest(parameterized.TestCase):
         self.assertIn("us each way", outputs[0])
         self.assertIn("run under one kernel", outputs[0])
 
+    def test_lines_that_arrive_together(self):
+        one, other = socket.socketpair()
+        with one, other:
+            partner = hosts_check._Partner(one)
+            other.sendall(b'{"number": 1}\n{"number": 2}\n')
+            self.assertEqual(partner.hear(), {"number": 1})
+            partner.say(number=3)
+            other.shutdown(socket.SHUT_WR)
+            self.assertEqual(partner.hear(), {"number": 2})
+
     @parameterized.parameters("127.0.0.1", "localhost")
     def test_a_connection_to_itself_is_not_the_other_host(self, host):
         port = two_kernels.free_port()
