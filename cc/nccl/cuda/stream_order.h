@@ -47,6 +47,8 @@ class StreamOrder {
   Status Drain();
 
  private:
+  Status RecordInGraph(cudaStream_t stream);
+
   // An event that the last call records when it ends. A call in a graph also
   // records it, each time that the graph runs.
   cudaEvent_t done_ = nullptr;
@@ -54,8 +56,9 @@ class StreamOrder {
   // that capture can wait for it.
   cudaEvent_t captured_ = nullptr;
   cudaEvent_t fork_ = nullptr;
-  bool capturing_ = false;          // the current call
-  unsigned long long capture_ = 0;  // the last capture; 0: there was none
+  bool capturing_ = false;              // the current call
+  unsigned long long capture_ = 0;      // the last capture; 0: there was none
+  cudaGraphNode_t recorded_ = nullptr;  // of the last call of this capture
   // The id of the last call's stream. No other stream ever gets this id.
   std::optional<unsigned long long> last_;
 };
