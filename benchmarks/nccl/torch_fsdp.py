@@ -3,10 +3,10 @@
     python benchmarks/nccl/torch_fsdp.py --json FILE
 
 The model is like Llama's: RMSNorm, rotary positions, SwiGLU. Each layer is a unit of FSDP, in
-bfloat16, with sums of gradients in float32. The script trains in two ways, which take turns: `nccl`
-is NCCL with NCCL_P2P_DISABLE=1, and `pool` is the libnccl.so.2 of this package with
-JAX_CXL_NCCL_HOSTS=all. Rows of JSON have the time of a step, tokens per second, the peak memory,
-and the losses.
+bfloat16, with sums of gradients in float32. The script trains in three ways, which take turns:
+`nccl` is NCCL with NCCL_P2P_DISABLE=1, `copies` is the same by copy engines, and `pool` is the
+libnccl.so.2 of this package with JAX_CXL_NCCL_HOSTS=all. Rows of JSON have the time of a step,
+tokens per second, the peak memory, and the losses.
 
 Needs PyTorch.
 """
@@ -23,6 +23,15 @@ import time
 from typing import Any
 
 _LIBRARY = pathlib.Path(__file__).resolve().parents[2] / "jax_cxl" / "_nccl" / "libnccl.so.2"
+_WAYS = {
+    "nccl": {"NCCL_P2P_DISABLE": "1"},
+    "copies": {
+        "NCCL_P2P_DISABLE": "1",
+        "NCCL_SHM_USE_CUDA_MEMCPY": "1",
+        "NCCL_SHM_MEMCPY_MODE": "3",
+    },
+    "pool": {"JAX_CXL_NCCL_HOSTS": "all", "LD_PRELOAD": str(_LIBRARY)},
+}
 _VOCABULARY = 32000
 
 
@@ -135,14 +144,9 @@ def _train(rank: int, place: str, options: argparse.Namespace) -> None:
 
 
 def _run(way: str, options: argparse.Namespace) -> dict[str, Any]:
-    environment = os.environ | (
-        {"NCCL_P2P_DISABLE": "1"}
-        if way == "nccl"
-        else {"JAX_CXL_NCCL_HOSTS": "all", "LD_PRELOAD": str(_LIBRARY)}
-    )
     done = subprocess.run(
         [sys.executable, __file__, *sys.argv[1:], "--one"],
-        env=environment | {"CUDA_MODULE_LOADING": "EAGER"},
+        env=os.environ | _WAYS[way] | {"CUDA_MODULE_LOADING": "EAGER"},
         capture_output=True,
         text=True,
         check=False,
@@ -154,7 +158,7 @@ def _run(way: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Runs both ways in turn, several times."""
+    """Runs the ways in turn, several times."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--width", type=int, default=2048)
@@ -175,7 +179,7 @@ def main() -> None:
         return
     rows = []
     for _ in range(options.turns):
-        for way in ("nccl", "pool"):
+        for way in _WAYS:
             rows.append(_run(way, options))
             print(json.dumps(rows[-1]), flush=True)
             if options.json:

@@ -37,11 +37,10 @@ class Device {
   virtual int most_transfers() const = 0;
 
   // These functions enqueue work after the earlier work of their streams.
-  // SendAndReceive executes the transfers side by side; their channels differ,
-  // and are connected.
+  // SendAndReceive executes the transfers side by side. Between ranks their
+  // channels differ, and are connected. A local transfer is a copy.
   virtual Status Enqueue(const Collective& collective, Stream stream) = 0;
   virtual Status SendAndReceive(std::span<const Transfer> transfers) = 0;
-  virtual Status Copy(const Transfer& transfer) = 0;
 
   // Waits for the calls that are enqueued.
   virtual Status Drain() = 0;

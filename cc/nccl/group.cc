@@ -28,9 +28,10 @@ struct Running {
 
 template <typename Visit>
 Status ForEachPair(const Running& running, const Visit& visit) {
-  for (const std::vector<Transfer>& batch : running.batches.batches)
+  for (const std::vector<Transfer>& batch : running.batches)
     for (const Transfer& transfer : batch)
-      CXL_RETURN_IF_ERROR(visit(transfer.source, transfer.destination));
+      if (!transfer.local())
+        CXL_RETURN_IF_ERROR(visit(transfer.source, transfer.destination));
   return OkStatus();
 }
 
@@ -64,13 +65,6 @@ Status ConnectPairs(const Running& running) {
       std::this_thread::sleep_for(kPollInterval);
     }
   });
-}
-
-Status CopyLocally(const Running& running) {
-  Device* device = running.communicator->device();
-  for (const Transfer& transfer : running.batches.local)
-    if (transfer.bytes > 0) CXL_RETURN_IF_ERROR(device->Copy(transfer));
-  return OkStatus();
 }
 
 Status Enqueue(Device* device, const std::pair<Collective, Stream>& call) {
@@ -155,10 +149,8 @@ Status LaunchCalls(std::span<Running> parts) {
   CXL_RETURN_IF_ERROR(LaunchAll(parts, [](const Running& part) -> const auto& {
     return part.collectives;
   }));
-  CXL_RETURN_IF_ERROR(ForAll(parts, CopyLocally));
-  return LaunchAll(parts, [](const Running& part) -> const auto& {
-    return part.batches.batches;
-  });
+  return LaunchAll(
+      parts, [](const Running& part) -> const auto& { return part.batches; });
 }
 
 }  // namespace

@@ -7,12 +7,13 @@
 namespace jax_cxl::nccl {
 namespace {
 
-// Pairs the sends of a rank to itself with its receives from itself.
+// Pairs the sends of a rank to itself with its receives from itself. Omits
+// those that move nothing.
 Result<std::vector<Transfer>> MatchLocal(
     const std::vector<Transfer>& transfers) {
   std::vector<Transfer> sends, receives;
   for (const Transfer& transfer : transfers) {
-    if (transfer.source != transfer.destination) continue;
+    if (!transfer.local()) continue;
     (transfer.output == nullptr ? sends : receives).push_back(transfer);
   }
   if (sends.size() != receives.size())
@@ -28,6 +29,9 @@ Result<std::vector<Transfer>> MatchLocal(
                    ": give ncclSend and ncclRecv the same count and type");
     receives[i].input = sends[i].input;
   }
+  std::erase_if(receives, [](const Transfer& transfer) {
+    return transfer.bytes == 0 || transfer.input == transfer.output;
+  });
   return receives;
 }
 
@@ -39,13 +43,13 @@ Result<std::vector<Transfer>> MatchLocal(
 Result<Batches> MakeBatches(const std::vector<Transfer>& transfers, int rank,
                             int size, int most) {
   const int distances = std::max(1, most / 2);
-  Batches result;
-  CXL_ASSIGN_OR_RETURN(result.local, MatchLocal(transfers));
+  CXL_ASSIGN_OR_RETURN(const std::vector<Transfer> local,
+                       MatchLocal(transfers));
   std::map<std::pair<int, int>, int> count;  // by channel
   std::map<std::pair<int, int>, std::vector<Transfer>> batches;
   for (const Transfer& transfer : transfers) {
     const int source = transfer.source, destination = transfer.destination;
-    if (source == destination || transfer.bytes == 0) continue;
+    if (transfer.local() || transfer.bytes == 0) continue;
     if (source != rank && destination != rank)
       return Error(Code::kInternal, "rank ", rank,
                    " was given the transfer of rank ", source, " to rank ",
@@ -54,8 +58,11 @@ Result<Batches> MakeBatches(const std::vector<Transfer>& transfers, int rank,
     const int distance = (destination - source + size) % size;
     batches[{k, (distance - 1) / distances}].push_back(transfer);
   }
-  for (auto& [number, batch] : batches)
-    result.batches.push_back(std::move(batch));
+  Batches result;
+  for (auto& [number, batch] : batches) result.push_back(std::move(batch));
+  if (result.empty() && !local.empty()) result.emplace_back();
+  if (!local.empty())
+    result[0].insert(result[0].end(), local.begin(), local.end());
   return result;
 }
 

@@ -8,19 +8,17 @@
 
 namespace jax_cxl::nccl {
 
-// The transfers of a rank in one group of calls.
-struct Batches {
-  std::vector<Transfer> local;  // from the rank to itself
-  // The transfers of a batch run side by side. Batches run one after another.
-  std::vector<std::vector<Transfer>> batches;
-};
+// The transfers of a rank in one group of calls. The transfers of a batch run
+// side by side. Batches run one after another.
+using Batches = std::vector<std::vector<Transfer>>;
 
 // Divides the transfers of `rank` into batches of at most `most` transfers;
 // `most` is at least 2. Both ranks of a transfer put it into the batch with the
 // same number, and no batch has two transfers of one channel. So the batches of
 // all ranks never wait for each other in a circle, whatever a rank sends and
-// receives. Fails with kInvalidArgument if sends and receives of the rank with
-// itself do not match.
+// receives. The first batch also has the transfers from the rank to itself,
+// beyond `most`. Fails with kInvalidArgument if sends and receives of the rank
+// with itself do not match.
 Result<Batches> MakeBatches(const std::vector<Transfer>& transfers, int rank,
                             int size, int most);
 

@@ -13,16 +13,16 @@
 namespace jax_cxl::nccl {
 namespace {
 
-std::byte memory[1];
+std::byte from[1], to[1];
 
 Transfer Make(int source, int destination, bool sends, uint64_t bytes = 8) {
   Transfer transfer;
   transfer.source = source;
   transfer.destination = destination;
   if (sends)
-    transfer.input = memory;
+    transfer.input = from;
   else
-    transfer.output = memory;
+    transfer.output = to;
   transfer.bytes = bytes;
   return transfer;
 }
@@ -35,8 +35,8 @@ bool AllEnd(const std::vector<Batches>& ranks) {
   const auto in = [&](int rank, int source, int destination, size_t k) {
     size_t found = 0;
     for (size_t batch = 0; batch <= at[rank]; ++batch) {
-      if (batch == ranks[rank].batches.size()) break;
-      for (const Transfer& transfer : ranks[rank].batches[batch])
+      if (batch == ranks[rank].size()) break;
+      for (const Transfer& transfer : ranks[rank][batch])
         found +=
             transfer.source == source && transfer.destination == destination;
     }
@@ -45,12 +45,13 @@ bool AllEnd(const std::vector<Batches>& ranks) {
   for (bool moved = true; moved;) {
     moved = false;
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
-      if (at[rank] == ranks[rank].batches.size()) continue;
+      if (at[rank] == ranks[rank].size()) continue;
       bool ends = true;
-      for (const Transfer& t : ranks[rank].batches[at[rank]]) {
+      for (const Transfer& t : ranks[rank][at[rank]]) {
+        if (t.local()) continue;
         size_t k = 0;
         for (size_t batch = 0; batch < at[rank]; ++batch)
-          for (const Transfer& before : ranks[rank].batches[batch])
+          for (const Transfer& before : ranks[rank][batch])
             k += before.source == t.source &&
                  before.destination == t.destination;
         const int other =
@@ -63,7 +64,7 @@ bool AllEnd(const std::vector<Batches>& ranks) {
     }
   }
   for (size_t rank = 0; rank < ranks.size(); ++rank)
-    if (at[rank] != ranks[rank].batches.size()) return false;
+    if (at[rank] != ranks[rank].size()) return false;
   return true;
 }
 
@@ -86,13 +87,16 @@ TEST(BatchesTest, NeverWaitInACircle) {
       std::ranges::shuffle(calls[rank], random);
       auto made = MakeBatches(calls[rank], rank, size, most);
       ASSERT_TRUE(made.ok()) << made.status().message();
-      size_t transfers = 2 * made->local.size();
-      for (const auto& batch : made->batches) {
-        transfers += batch.size();
-        EXPECT_LE(batch.size(), static_cast<size_t>(most));
+      size_t transfers = 0;
+      for (const auto& batch : *made) {
+        const size_t local = std::ranges::count_if(batch, &Transfer::local);
+        EXPECT_TRUE(local == 0 || &batch == &made->front());
+        transfers += batch.size() + local;
+        EXPECT_LE(batch.size() - local, static_cast<size_t>(most));
         std::set<std::pair<int, int>> channels;
         for (const Transfer& transfer : batch)
           EXPECT_TRUE(
+              transfer.local() ||
               channels.insert({transfer.source, transfer.destination}).second);
       }
       EXPECT_EQ(transfers, calls[rank].size());
@@ -105,10 +109,10 @@ TEST(BatchesTest, NeverWaitInACircle) {
 TEST(BatchesTest, MatchesSendsOfARankToItself) {
   auto made = MakeBatches({Make(1, 1, true), Make(1, 1, false)}, 1, 4, 2);
   ASSERT_TRUE(made.ok()) << made.status().message();
-  ASSERT_EQ(made->local.size(), 1);
-  EXPECT_EQ(made->local[0].input, memory);
-  EXPECT_EQ(made->local[0].output, memory);
-  EXPECT_TRUE(made->batches.empty());
+  ASSERT_EQ(made->size(), 1);
+  ASSERT_EQ((*made)[0].size(), 1);
+  EXPECT_EQ((*made)[0][0].input, from);
+  EXPECT_EQ((*made)[0][0].output, to);
   EXPECT_EQ(MakeBatches({Make(1, 1, true)}, 1, 4, 2).status().code(),
             Code::kInvalidArgument);
   EXPECT_EQ(MakeBatches({Make(1, 1, true), Make(1, 1, false, 4)}, 1, 4, 2)

@@ -62,6 +62,8 @@ struct Transfer {
   void* output = nullptr;       // at the destination
   uint64_t bytes = 0;
   Stream stream = nullptr;
+
+  bool local() const { return source == destination; }  // of a rank to itself
 };
 
 // Returns the transfer of a kSend or kRecv. Fails as MakeCollective does.

@@ -133,6 +133,7 @@ Status Comparison::Begin(std::span<const Transfer> batch) {
   std::vector<Stream> streams;
   std::vector<const Transfer*> chosen;
   for (const Transfer& transfer : batch) {
+    if (transfer.local()) continue;
     if (std::ranges::find(streams, transfer.stream) == streams.end())
       streams.push_back(transfer.stream);
     uint64_t& number = transfers_[{transfer.source, transfer.destination}];

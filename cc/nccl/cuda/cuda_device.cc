@@ -311,7 +311,17 @@ Status CudaDevice::SendAndReceive(std::span<const Transfer> transfers) {
   CurrentDevice current(ordinal_);
   RelaxedCapture relaxed;
   std::vector<cuda::DeviceTransfer> calls;
+  std::vector<const Transfer*> copies;  // that are not among the calls
   for (const Transfer& transfer : transfers) {
+    const auto bytes = static_cast<uint32_t>(transfer.bytes);
+    if (transfer.local()) {
+      if (calls.size() < cuda::kMostTransfers &&
+          transfer.bytes <= cuda::kMostCopiedByKernel)
+        calls.push_back(cuda::MakeCopy(transfer.output, transfer.input, bytes));
+      else
+        copies.push_back(&transfer);
+      continue;
+    }
     CountedChannel& channel = *pairs_[{transfer.source, transfer.destination}];
     comm::Call call = CallOf(transfer, job_->rank());
     // At the source, the output is the input buffer, which the call does not
@@ -319,25 +329,23 @@ Status CudaDevice::SendAndReceive(std::span<const Transfer> transfers) {
     if (call.output == nullptr)
       call.output = const_cast<std::byte*>(call.input);
     CXL_ASSIGN_OR_RETURN(const CountedCall counted, channel.Prepare(call, 0));
-    calls.push_back({counted.device, counted.plan->flagged
-                                         ? static_cast<uint32_t>(transfer.bytes)
-                                         : 0});
+    if (counted.plan->flagged)
+      calls.push_back({counted.device, cuda::Way::kFlagged, bytes});
+    else
+      calls.push_back({counted.device, cuda::Way::kSlots});
   }
   const std::vector<cudaStream_t> streams = StreamsOf(transfers);
   CXL_RETURN_IF_ERROR(order_.Before(streams));
-  CXL_RETURN_IF_ERROR(
-      CudaStatus(cuda::LaunchTransfers(calls, pair_options_.shape, streams[0]),
-                 "launching sends and receives"));
+  for (const Transfer* copy : copies)
+    CXL_RETURN_IF_ERROR(
+        CudaStatus(cudaMemcpyAsync(copy->output, copy->input, copy->bytes,
+                                   cudaMemcpyDeviceToDevice, streams[0]),
+                   "copying a send to the rank itself"));
+  if (!calls.empty())
+    CXL_RETURN_IF_ERROR(CudaStatus(
+        cuda::LaunchTransfers(calls, pair_options_.shape, streams[0]),
+        "launching sends and receives"));
   return order_.After(streams);
-}
-
-Status CudaDevice::Copy(const Transfer& transfer) {
-  if (transfer.input == transfer.output) return OkStatus();
-  CurrentDevice current(ordinal_);
-  return CudaStatus(
-      cuda::CopyOnDevice(transfer.output, transfer.input, transfer.bytes,
-                         static_cast<cudaStream_t>(transfer.stream)),
-      "copying a send to the rank itself");
 }
 
 Status CudaDevice::Drain() {

@@ -40,7 +40,6 @@ class CudaDevice : public Device {
   int most_transfers() const override { return most_transfers_; }
   Status Enqueue(const Collective& collective, Stream stream) override;
   Status SendAndReceive(std::span<const Transfer> transfers) override;
-  Status Copy(const Transfer& transfer) override;
   Status Drain() override;
   void EndThreads() override;
   Status Check(comm::Clock::time_point now) override;

@@ -102,10 +102,10 @@ class CountedPair {
         MakeCall(plan::Op::kBroadcast, rank, DType::kInt32, data, count);
     Use(rank);
     const CountedCall counted = OrDie(channels_[rank]->Prepare(call, 0));
-    const bool flagged = counted.plan->flagged;
     const cuda::DeviceTransfer transfer = {
         counted.device,
-        flagged ? static_cast<uint32_t>(count * sizeof(int32_t)) : 0};
+        counted.plan->flagged ? cuda::Way::kFlagged : cuda::Way::kSlots,
+        static_cast<uint32_t>(count * sizeof(int32_t))};
     OkOrDie(cuda::LaunchTransfers({&transfer, 1}, channels_[rank]->shape(),
                                   streams_[rank]));
   }

@@ -38,7 +38,7 @@ __device__ void RunShort(const DeviceTransfer& given, DeviceCall* call) {
       .from = 0,
       .input_from = 0,
       .to = 0,
-      .bytes = given.flagged_bytes};
+      .bytes = given.bytes};
   const flagged::Task task = {.call = *call,
                               .rings = rings,
                               .sending = &step,
@@ -52,6 +52,22 @@ __device__ void RunShort(const DeviceTransfer& given, DeviceCall* call) {
   flagged::RunCounted(task, shared, call, puts);
 }
 
+// Threads take turns with vectors, or with bytes if an address or the end is
+// not that of a vector.
+__device__ void Copy(std::byte* to, const std::byte* from, uint32_t bytes) {
+  const uint32_t first = blockIdx.x * blockDim.x + threadIdx.x;
+  const uint32_t threads = gridDim.x * blockDim.x;
+  const bool whole =
+      (reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) %
+          sizeof(uint4) ==
+      0;
+  const uint32_t vectors = whole ? bytes / sizeof(uint4) : 0;
+  for (uint32_t i = first; i < vectors; i += threads)
+    reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(from)[i];
+  for (uint32_t i = vectors * sizeof(uint4) + first; i < bytes; i += threads)
+    to[i] = from[i];
+}
+
 // Block (x, y) of the kernel is block x of transfer y.
 template <size_t most>
 __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
@@ -59,22 +75,24 @@ __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
              const __grid_constant__ Shape shape) {
   __shared__ DeviceCall call;
   const DeviceTransfer& transfer = given.transfers[most == 1 ? 0 : blockIdx.y];
-  if (transfer.flagged_bytes > 0) return RunShort(transfer, &call);
+  if (transfer.way == Way::kCopy)
+    return Copy(transfer.call.output, transfer.call.input, transfer.bytes);
+  if (transfer.way == Way::kFlagged) return RunShort(transfer, &call);
   __shared__ BlockState state;
   state.Reset(transfer.call.scratch->released[blockIdx.x]);
   if (!TakePosition(transfer.call, /*flagged=*/false, &call)) return;
   RunCounted<CallKind::kTransfer>(call, shape, state);
 }
 
-// Returns the number of blocks of each transfer. If all transfers are short
-// messages, returns only the number that the longest of them needs, because a
+// Returns the number of blocks of each transfer. If no transfer goes through
+// slots, returns only the number that the longest of them needs, because a
 // kernel with fewer blocks ends sooner.
 uint32_t BlocksFor(std::span<const DeviceTransfer> transfers,
                    const Shape& shape) {
   uint64_t most_bytes = 0;
   for (const DeviceTransfer& transfer : transfers) {
-    if (transfer.flagged_bytes == 0) return shape.blocks;
-    most_bytes = std::max<uint64_t>(most_bytes, transfer.flagged_bytes);
+    if (transfer.way == Way::kSlots) return shape.blocks;
+    most_bytes = std::max<uint64_t>(most_bytes, transfer.bytes);
   }
   return std::min(shape.blocks,
                   flagged::BlocksFor(flagged::NumUnits(most_bytes)));
@@ -91,37 +109,13 @@ cudaError_t LaunchMost(std::span<const DeviceTransfer> transfers,
   return cudaGetLastError();
 }
 
-constexpr uint32_t kCopyThreads = 512;
-constexpr uint64_t kCopyBlocks = 64;
-
-// Threads take turns with vectors, or with bytes if an address or the end is
-// not that of a vector.
-__global__ void Copy(std::byte* to, const std::byte* from, uint64_t bytes) {
-  const uint64_t first = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  const uint64_t threads = uint64_t{gridDim.x} * blockDim.x;
-  const bool whole =
-      (reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) %
-          sizeof(uint4) ==
-      0;
-  const uint64_t vectors = whole ? bytes / sizeof(uint4) : 0;
-  for (uint64_t i = first; i < vectors; i += threads)
-    reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(from)[i];
-  for (uint64_t i = vectors * sizeof(uint4) + first; i < bytes; i += threads)
-    to[i] = from[i];
-}
-
 }  // namespace
 
-cudaError_t CopyOnDevice(void* to, const void* from, uint64_t bytes,
-                         cudaStream_t stream) {
-  if (bytes > kMostCopiedByKernel)
-    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
-  const uint64_t threads = bytes / sizeof(uint4) + 1;
-  const uint64_t blocks =
-      std::min(kCopyBlocks, (threads + kCopyThreads - 1) / kCopyThreads);
-  Copy<<<static_cast<uint32_t>(blocks), kCopyThreads, 0, stream>>>(
-      static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
-  return cudaGetLastError();
+DeviceTransfer MakeCopy(void* to, const void* from, uint32_t bytes) {
+  DeviceTransfer transfer{.way = Way::kCopy, .bytes = bytes};
+  transfer.call.input = static_cast<const std::byte*>(from);
+  transfer.call.output = static_cast<std::byte*>(to);
+  return transfer;
 }
 
 cudaError_t LaunchTransfers(std::span<const DeviceTransfer> transfers,
@@ -135,8 +129,7 @@ cudaError_t LaunchTransfers(std::span<const DeviceTransfer> transfers,
 }
 
 cudaError_t PreloadTransfers() {
-  return LoadKernels(Copy, Transfer<1>, Transfer<kFew>,
-                     Transfer<kMostTransfers>);
+  return LoadKernels(Transfer<1>, Transfer<kFew>, Transfer<kMostTransfers>);
 }
 
 }  // namespace jax_cxl::cuda

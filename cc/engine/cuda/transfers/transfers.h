@@ -11,14 +11,22 @@
 
 namespace jax_cxl::cuda {
 
+// How a transfer moves its data: through slots, as a short message
+// (flagged/flagged.h), or within the device.
+enum class Way : uint32_t { kSlots, kFlagged, kCopy };
+
 // A transfer from one rank of a pair to the other. It runs as a call of the
 // pair's channel, namely as a broadcast from member 0, the sender.
 struct DeviceTransfer {
-  DeviceCall call;
-  // The number of bytes, if the transfer is a short message
-  // (flagged/flagged.h). 0 if it goes through the slots.
-  uint32_t flagged_bytes = 0;
+  DeviceCall call;  // kCopy: only its input and output
+  Way way = Way::kSlots;
+  uint32_t bytes = 0;  // unless it goes through slots
 };
+
+// Returns a transfer of a rank to itself. Beside other transfers it takes no
+// time of its own. A copy engine would make the stream's kernels wait.
+inline constexpr uint64_t kMostCopiedByKernel = 4 << 20;
+DeviceTransfer MakeCopy(void* to, const void* from, uint32_t bytes);
 
 // Enqueues at most kMostTransfers transfers, each on a channel of its own. The
 // transfers run side by side in one kernel, with `shape.blocks` blocks each.
@@ -35,13 +43,7 @@ inline constexpr size_t kMostTransfers = 14;
 cudaError_t LaunchTransfers(std::span<const DeviceTransfer> transfers,
                             const Shape& shape, cudaStream_t stream);
 
-// Copies memory of the device. Up to this size a kernel copies: it starts
-// sooner than a copy engine, for which the stream's kernels have to wait.
-inline constexpr uint64_t kMostCopiedByKernel = 4 << 20;
-cudaError_t CopyOnDevice(void* to, const void* from, uint64_t bytes,
-                         cudaStream_t stream);
-
-// Loads the kernels of both.
+// Loads the kernels.
 cudaError_t PreloadTransfers();
 
 }  // namespace jax_cxl::cuda
