@@ -12,7 +12,8 @@ from typing import Any
 
 import jax
 
-from jax_cxl import _compat
+from jax_cxl._compat.tracing import Literal, Var
+from jax_cxl._lowering.start_done import split_function
 
 # Calls that are replaced by their equations: the primitive -> its parameter that holds them.
 _CALLS = {
@@ -21,43 +22,51 @@ _CALLS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Constant:
-    """A value that does not depend on an input."""
-
-    value: Any
-
-
-Operand = int | Constant  # An int is the number of a variable.
-
-
-@dataclasses.dataclass(frozen=True)
-class Equation:
-    """An operation, and the numbers of the variables that it defines."""
-
-    primitive: Any
-    params: dict[str, Any]
-    operands: tuple[Operand, ...]
-    results: tuple[int, ...]
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Dataflow:
-    """A function as equations that can run in this order. The first variables are its inputs."""
+    """A function as equations of JAX that can run in this order. None of them is a call."""
 
-    num_inputs: int
-    outputs: tuple[Operand, ...]
-    equations: tuple[Equation, ...]
-    avals: tuple[Any, ...]
+    inputs: tuple[Var, ...]
+    outputs: tuple[Var | Literal, ...]
+    equations: tuple[Any, ...]
 
     @functools.cached_property
-    def producers(self) -> dict[int, int]:
+    def producers(self) -> dict[Var, int]:
         """The position of the equation that defines each variable."""
         return {
             result: position
             for position, each in enumerate(self.equations)
-            for result in each.results
+            for result in each.outvars
         }
+
+    def __call__(self, *values: Any) -> list[Any]:
+        """Computes the outputs from the values of the inputs."""
+        found = dict(zip(self.inputs, values, strict=True))
+        for each in self.equations:
+            split_function.evaluate(found, each)
+        return [split_function.read(found, output) for output in self.outputs]
+
+    def key(self) -> Any:
+        """Returns a key that functions share if they compute the same from their inputs."""
+        numbers = {variable: n for n, variable in enumerate(self.inputs)}
+        for each in self.equations:
+            for result in each.outvars:
+                numbers[result] = len(numbers)
+
+        def of(operand: Var | Literal) -> Any:
+            if isinstance(operand, Var):
+                return numbers[operand]
+            return "constant", _identity(operand.val)
+
+        equations = tuple(
+            (
+                each.primitive.name,
+                tuple((name, _identity(value)) for name, value in sorted(each.params.items())),
+                tuple(map(of, each.invars)),
+            )
+            for each in self.equations
+        )
+        return equations, tuple(map(of, self.outputs)), len(self.inputs)
 
 
 def trace(function: Callable[..., Any], *arguments: Any) -> tuple[Dataflow, Any]:
@@ -71,90 +80,36 @@ def trace(function: Callable[..., Any], *arguments: Any) -> tuple[Dataflow, Any]
             f"the optimizer has side effects ({', '.join(map(str, closed.effects))}), such as those"
             " of jax.debug.print. Remove them: they would be repeated for each group of parameters"
         )
-    tracer = _Inliner()
-    inputs = [tracer.variable(var.aval) for var in closed.jaxpr.invars]
-    outputs = tracer.inline(closed.jaxpr, closed.consts, inputs)
-    made = Dataflow(len(inputs), tuple(outputs), tuple(tracer.equations), tuple(tracer.avals))
-    return made, shapes
+    equations: list[Any] = []
+    inputs = closed.jaxpr.invars
+    outputs = _inline(closed.jaxpr, closed.consts, inputs, equations)
+    return Dataflow(tuple(inputs), tuple(outputs), tuple(equations)), shapes
 
 
-class _Inliner:
-    """Collects equations, and puts those of called functions in place of the calls."""
+def _inline(
+    jaxpr: Any, constants: Sequence[Any], inputs: Sequence[Any], equations: list[Any]
+) -> list[Any]:
+    """Adds equations, with those of called functions in place of the calls; returns the outputs."""
+    known = dict(zip(jaxpr.invars, inputs, strict=True))
+    known |= {
+        var: Literal(value, var.aval) for var, value in zip(jaxpr.constvars, constants, strict=True)
+    }
 
-    def __init__(self) -> None:
-        self.equations: list[Equation] = []
-        self.avals: list[Any] = []
+    def operand(atom: Any) -> Any:
+        return atom if isinstance(atom, Literal) else known[atom]
 
-    def variable(self, aval: Any) -> int:
-        self.avals.append(aval)
-        return len(self.avals) - 1
-
-    def inline(
-        self, jaxpr: Any, constants: Sequence[Any], inputs: Sequence[Operand]
-    ) -> list[Operand]:
-        known: dict[Any, Operand] = dict(zip(jaxpr.invars, inputs, strict=True))
-        known |= zip(jaxpr.constvars, map(Constant, constants), strict=True)
-
-        def operand(atom: Any) -> Operand:
-            return Constant(atom.val) if isinstance(atom, _compat.tracing.Literal) else known[atom]
-
-        for each in jaxpr.eqns:
-            operands = tuple(map(operand, each.invars))
-            called = each.params.get(_CALLS.get(each.primitive.name, ""))
-            if called is not None:
-                inner = getattr(called, "jaxpr", called)
-                results = self.inline(inner, getattr(called, "consts", ()), operands)
-            else:
-                results = [self.variable(var.aval) for var in each.outvars]
-                made = tuple(result for result in results if isinstance(result, int))
-                self.equations.append(Equation(each.primitive, each.params, operands, made))
-            known |= zip(each.outvars, results, strict=True)
-        return [operand(atom) for atom in jaxpr.outvars]
-
-
-@dataclasses.dataclass(frozen=True)
-class Slice:
-    """The equations that some outputs of a function need."""
-
-    inputs: tuple[int, ...]
-    outputs: tuple[Operand, ...]
-    equations: tuple[Equation, ...]
-
-    def __call__(self, *values: Any) -> list[Any]:
-        """Computes the outputs from the values of the inputs."""
-        found = dict(zip(self.inputs, values, strict=True))
-
-        def read(operand: Operand) -> Any:
-            return operand.value if isinstance(operand, Constant) else found[operand]
-
-        for each in self.equations:
-            params = each.primitive.get_bind_params(each.params)
-            result = each.primitive.bind(*map(read, each.operands), **params)
-            results = result if each.primitive.multiple_results else [result]
-            found |= zip(each.results, results, strict=True)
-        return [read(operand) for operand in self.outputs]
-
-    def key(self) -> Any:
-        """Returns a key that slices share if they compute the same from their inputs."""
-        numbers = {variable: n for n, variable in enumerate(self.inputs)}
-        for each in self.equations:
-            for result in each.results:
-                numbers[result] = len(numbers)
-
-        def of(operand: Operand) -> Any:
-            if isinstance(operand, int):
-                return numbers[operand]
-            return "constant", _identity(operand.value)
-
-        equations = tuple(
-            (
-                each.primitive.name,
-                tuple((name, _identity(value)) for name, value in sorted(each.params.items())),
-                tuple(map(of, each.operands)),
-            )
-            for each in self.equations
-        )
-        return equations, tuple(map(of, self.outputs)), len(self.inputs)
+    for each in jaxpr.eqns:
+        operands = list(map(operand, each.invars))
+        called = each.params.get(_CALLS.get(each.primitive.name, ""))
+        if called is not None:
+            inner = getattr(called, "jaxpr", called)
+            results = _inline(inner, getattr(called, "consts", ()), operands, equations)
+        else:
+            # A function may be called twice, so each call needs variables of its own.
+            results = [Var(var.aval) for var in each.outvars]
+            equations.append(each.replace(invars=operands, outvars=results))
+        known |= zip(each.outvars, results, strict=True)
+    return [operand(atom) for atom in jaxpr.outvars]
 
 
 def _identity(value: Any) -> Any:
@@ -172,23 +127,26 @@ def _identity(value: Any) -> Any:
     return value
 
 
-def slice_of(whole: Dataflow, outputs: Iterable[Operand], known: Iterable[int] = ()) -> Slice:
+def slice_of(
+    whole: Dataflow, outputs: Iterable[Var | Literal], known: Sequence[Var] = ()
+) -> Dataflow:
     """Returns the slice that computes outputs or variables from inputs and `known` variables."""
     outputs = tuple(outputs)
-    stop = set(known)
+    given = dict.fromkeys((*whole.inputs, *known))
     needed: set[int] = set()
-    inputs: set[int] = set()
-    left = list(_variables(outputs))
+    inputs: set[Var] = set()
+    left = list(variables(outputs))
     while left:
         variable = left.pop()
-        if variable in stop or variable < whole.num_inputs:
+        if variable in given:
             inputs.add(variable)
         elif (position := whole.producers[variable]) not in needed:
             needed.add(position)
-            left += _variables(whole.equations[position].operands)
+            left += variables(whole.equations[position].invars)
     kept = tuple(whole.equations[position] for position in sorted(needed))
-    return Slice(tuple(sorted(inputs)), outputs, kept)
+    return Dataflow(tuple(each for each in given if each in inputs), outputs, kept)
 
 
-def _variables(operands: Iterable[Operand]) -> Iterator[int]:
-    return (operand for operand in operands if isinstance(operand, int))
+def variables(operands: Iterable[Var | Literal]) -> Iterator[Var]:
+    """Yields the operands that are variables."""
+    return (operand for operand in operands if isinstance(operand, Var))

@@ -1,18 +1,21 @@
 """How an optimizer updates parameters in groups: which arrays a group has, and its programs."""
 
+import collections
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from jax_cxl._compat.tracing import Var
 from jax_cxl._store.trees import flatten, leaves
 from jax_cxl._store.trees.description import Description
 from jax_cxl._tier import arrays, copying, dataflow, separation
 from jax_cxl._tier.arrays import Spec
 
 STEP = "['step']"  # name in the store
+_Program = Callable[[Mapping[Var, Any]], list[Any]]  # of the values of variables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +35,8 @@ class Group:
 
     Attributes:
       fetched: the values that are read from the store: first the parameters, if the store has them
-        in another dtype (`Options.master`), then the state.
+        in another dtype (`Options.master`), then the state. The group `Plan.shared` has none.
+      variables: the variables of the update that have these values, or the state of the group.
       first: number of its first leaf in the store. The group's parameters come first, then its
         state.
     """
@@ -40,6 +44,7 @@ class Group:
     params: tuple[int, ...]
     state: tuple[int, ...]
     fetched: tuple[Spec, ...]
+    variables: tuple[Var, ...]
     first: int
 
     @property
@@ -48,25 +53,11 @@ class Group:
         return len(self.params) + len(self.state)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Program:
-    """A compiled slice of an update, and the positions of inputs whose memory it reuses."""
-
-    inputs: tuple[int, ...]
-    donated: tuple[int, ...]
-    run: Any
-
-    def __call__(self, value: Callable[[int], Any]) -> list[Any]:
-        given = [value(self.inputs[n]) for n in self.donated]
-        kept = [value(x) for n, x in enumerate(self.inputs) if n not in self.donated]
-        found: list[Any] = self.run(given, kept)
-        return found
-
-
 class Plan:
     """A plan for an optimizer, made from the descriptions of the parameters.
 
-    The leaves `shared` of the state stay on the devices.
+    The leaves of the state that all parts need stay on the devices. They are the group `shared`,
+    which comes after all others in the store.
     """
 
     def __init__(self, options: Options, params: Any, grad_dtypes: Sequence[Any] | None = None):
@@ -92,23 +83,33 @@ class Plan:
         _check_same(state, after)
         count = len(self.params)
         found = separation.separate(update, count, options.master is None)
-        self._separation, self.shared = found, found.shared
+        self._separation = found
+        # The inputs of the update: parameters, gradients, state.
+        self._params, self._state = update.inputs[:count], update.inputs[2 * count :]
         params_of = {n: part.params for part in found.parts for n in part.state}
         self.state = [
             self._state_spec(name, x, params_of.get(number, ()))
             for number, (name, x) in enumerate(arrays.named("state", state))
         ]
         self.groups = self._grouped()
+        end = sum(group.num_leaves for group in self.groups)
+        variables = tuple(self._state[n] for n in found.shared)
+        self.shared = Group((), found.shared, (), variables, end)
+        donated: set[Var] = set()
+        if options.donate and options.master is None:
+            donated.update(self._params)
         # GPUs check what they fetch while programs use it, so these programs must not overwrite it.
-        self._donates_fetched = not copying.may_copy(self.stored[0].sharding)
+        if not copying.may_copy(self.stored[0].sharding):
+            donated.update(variable for group in self.groups for variable in group.variables)
+        self._donated = donated
         self._compilations: dict[Any, Any] = {}  # by everything that they depend on
-        self._made_programs: dict[Any, _Program] = {}
+        self._programs: dict[Any, _Program] = {}  # by the first leaves of their groups
         self._described: dict[tuple[int, ...], Description] = {}
 
     def describe(self, writers: tuple[int, ...], step: int) -> flatten.Flat:
         """Describes the tree that processes write into the store after a step."""
-        specs = [spec for group in self.groups for spec in self.leaves_of(group)]
-        specs += [self.state[n] for n in self.shared]
+        groups = *self.groups, self.shared
+        specs = [spec for group in groups for spec in self.leaves_of(group)]
         if writers not in self._described:
             own = jax.process_index()
             found = [flatten.describe(spec.name, spec.struct, writers, own) for spec in specs]
@@ -117,149 +118,79 @@ class Plan:
         structs: list[Any] = [spec.stored_struct for spec in specs]
         return flatten.Flat(self._described[writers], [*structs, None], [step])
 
-    def leaves_of(self, group: Group) -> list[Spec]:
-        """Returns the leaves of a group in the store."""
+    def leaves_of(self, group: Group | separation.Part) -> list[Spec]:
+        """Returns the leaves of a group or a part in the store."""
         return [self.stored[n] for n in group.params] + [self.state[n] for n in group.state]
 
     def start(self, group: Group, params: Sequence[Any]) -> list[Any]:
         """Returns the leaves of a group in the store before the first step."""
         wanted = [*group.params, *(len(self.params) + n for n in group.state)]
-        return self._begin(wanted, self.leaves_of(group), params)
-
-    def start_shared(self, params: Sequence[Any]) -> list[Any]:
-        """Returns the leaves of the state that stay on the devices, before the first step."""
-        wanted = [len(self.params) + n for n in self.shared]
-        return self._begin(wanted, [self.state[n] for n in self.shared], params)
+        part = dataflow.slice_of(self._init, [self._init.outputs[n] for n in wanted])
+        program = self._program(part, self.leaves_of(group), donate=False)
+        return program(dict(zip(self._init.inputs, params, strict=True)))
 
     def cast(self, group: Group, stored: Sequence[Any]) -> list[Any]:
         """Returns the parameters of a group for the devices, cast from those in the store."""
         specs = [self.params[n] for n in group.params]
-        if not specs:
-            return []
-        program = self._compiled(("cast", _form(specs)), _cast(specs), specs)
-        found: list[Any] = program([], list(stored))
+        found: list[Any] = self._compiled(("cast", _form(specs)), _cast(specs), specs)(*stored)
         return found
 
-    def scalars(self, params: Sequence[Any], grads: Sequence[Any], shared: Sequence[Any]) -> Any:
-        """Computes the scalars that several groups need. Returns their values, by variable."""
-        scalars = self._separation.scalars
-        if not scalars:
-            return {}
+    def values(
+        self, params: Sequence[Any], grads: Sequence[Any], shared: Sequence[Any]
+    ) -> dict[Var, Any]:
+        """Returns the values of variables of the update that all groups may need.
 
-        def make() -> _Program:
-            part = dataflow.slice_of(self._separation.update, scalars)
-            # Parameters and gradients are needed later, so their memory must not be reused.
-            return self._program(part, [], donate=False)
-
-        made = self._made("scalars", make)
-        found = made(self._values(params, grads, {}, shared, {}))
-        return dict(zip(scalars, found, strict=True))
-
-    def next_shared(self, shared: Sequence[Any], scalars: Any) -> list[Any]:
-        """Returns the leaves of the state that stay on the devices, after a step."""
-        if not self.shared:
-            return []
-
-        def make() -> _Program:
-            part = separation.slice_part(self._separation, (), self.shared)
-            return self._program(part, [self.state[n] for n in self.shared])
-
-        made = self._made("shared", make)
-        return made(self._values((), (), {}, shared, scalars))[: len(self.shared)]
+        Computes the scalars that several groups need.
+        """
+        values = dict(zip(self._separation.update.inputs, [*params, *grads], strict=False))
+        values |= zip(self.shared.variables, shared, strict=True)
+        if scalars := self._separation.scalars:
+            if "scalars" not in self._programs:
+                part = dataflow.slice_of(self._separation.update, scalars)
+                # Parameters and gradients are needed later, so their memory must not be reused.
+                self._programs["scalars"] = self._program(part, [], donate=False)
+            values |= zip(scalars, self._programs["scalars"](values), strict=True)
+        return values
 
     def update(
-        self,
-        group: Group,
-        params: Sequence[Any],
-        grads: Sequence[Any],
-        fetched: Sequence[Any],
-        shared: Sequence[Any],
-        scalars: Any,
+        self, group: Group, values: dict[Var, Any], fetched: Sequence[Any]
     ) -> tuple[list[Any], list[Any]]:
         """Updates a group from what was `fetched`, whose memory the update reuses on CPUs.
 
         Returns the new parameters on the devices, and the new leaves in the store.
         """
-
-        def make() -> _Program:
+        if group.first not in self._programs:
             part = separation.slice_part(self._separation, group.params, group.state)
             on_devices = [self.params[n] for n in group.params]
-            return self._program(part, self.leaves_of(group), on_devices)
-
-        masters = self._options.master is not None
-        count = len(group.params) if masters else 0
-        stored = dict(zip(group.params, fetched[:count], strict=False)) if masters else {}
-        of_state = dict(zip(group.state, fetched[count:], strict=True))
-        made = self._made(group.first, make)
-        found = made(self._values(params, grads, of_state, shared, scalars, stored))
+            self._programs[group.first] = self._program(part, self.leaves_of(group), on_devices)
+        of_group = dict(zip(group.variables, fetched, strict=True))
+        found = self._programs[group.first](collections.ChainMap(of_group, values))
         return found[len(found) - len(group.params) :], found[: group.num_leaves]
-
-    def _made(self, what: Any, make: Callable[[], "_Program"]) -> "_Program":
-        if what not in self._made_programs:
-            self._made_programs[what] = make()
-        return self._made_programs[what]
 
     def _program(
         self,
-        part: dataflow.Slice,
+        part: dataflow.Dataflow,
         specs: Sequence[Spec],
         casts: Sequence[Spec] = (),
         donate: bool = True,
-    ) -> "_Program":
+    ) -> _Program:
         """Returns the program of a slice, whose first outputs are `specs`, and the others scalars.
 
         It also returns copies of its first outputs, cast as `casts` say.
         """
         donated = tuple(
-            n for n, variable in enumerate(part.inputs) if donate and self._is_donated(variable)
+            n for n, variable in enumerate(part.inputs) if donate and variable in self._donated
         )
         outputs: list[Spec | None] = [*specs]
         outputs += [None] * (len(part.outputs) - len(specs))
-        run = _and_cast(part, casts) if casts else part
+
+        def run(*values: Any) -> list[Any]:
+            new = part(*values)
+            return [*new, *_cast(casts)(*new[: len(casts)])]
+
         key = part.key(), _form(outputs), _form(casts)
-        return _Program(part.inputs, donated, self._compiled(key, run, [*outputs, *casts], donated))
-
-    def _is_donated(self, variable: int) -> bool:
-        count = len(self.params)
-        if variable < count and self._options.master is None:
-            return self._options.donate
-        state = variable - 2 * count
-        fetched = variable < count or (0 <= state < len(self.state) and state not in self.shared)
-        return fetched and self._donates_fetched
-
-    def _values(
-        self,
-        params: Sequence[Any],
-        grads: Sequence[Any],
-        state: dict[int, Any],
-        shared: Sequence[Any],
-        scalars: Any,
-        stored: dict[int, Any] | None = None,
-    ) -> Callable[[int], Any]:
-        """Returns a function that returns the value of a variable of the update."""
-        count = len(self.params)
-        of_state = state | dict(zip(self.shared, shared, strict=True))
-
-        def value(variable: int) -> Any:
-            if variable < count:
-                return stored[variable] if stored else params[variable]
-            if variable < 2 * count:
-                return grads[variable - count]
-            if variable < 2 * count + len(self.state):
-                return of_state[variable - 2 * count]
-            return scalars[variable]
-
-        return value
-
-    def _begin(
-        self, wanted: Sequence[int], specs: Sequence[Spec], params: Sequence[Any]
-    ) -> list[Any]:
-        if not wanted:
-            return []
-        made = dataflow.slice_of(self._init, [self._init.outputs[n] for n in wanted])
-        program = self._compiled(("begin", made.key(), _form(specs)), made, specs)
-        found: list[Any] = program([], [params[variable] for variable in made.inputs])
-        return found
+        compiled = self._compiled(key, run, [*outputs, *casts], donated)
+        return lambda values: compiled(*(values[variable] for variable in part.inputs))
 
     def _compiled(
         self,
@@ -268,17 +199,11 @@ class Plan:
         specs: Sequence[Spec | None],
         donated: tuple[int, ...] = (),
     ) -> Any:
-        """Compiles, once for each key, a function of donated and of other arguments, two lists."""
+        """Compiles a function, once for each key."""
         if (key, donated) not in self._compilations:
-
-            def program(given: list[Any], kept: list[Any]) -> list[Any]:
-                left, more = iter(kept), iter(given)
-                count = len(given) + len(kept)
-                return list(run(*(next(more if n in donated else left) for n in range(count))))
-
             shardings = [spec and spec.wanted_sharding for spec in specs]
             self._compilations[key, donated] = jax.jit(
-                program, donate_argnums=0, out_shardings=shardings
+                run, donate_argnums=donated, out_shardings=shardings
             )
         return self._compilations[key, donated]
 
@@ -319,31 +244,26 @@ class Plan:
         return dataclasses.replace(spec, sharding=chosen, committed=True)
 
     def _grouped(self) -> tuple[Group, ...]:
-        groups: list[Group] = []
-        parts: list[separation.Part] = []
+        found: list[list[separation.Part]] = []
         size = 0
-        for part in (*self._separation.parts, None):
-            of_part = self._bytes_of(part) if part else 0
-            if parts and (part is None or size + of_part > self._options.group_bytes):
-                groups.append(self._group(parts, groups))
-                parts, size = [], 0
-            if part is not None:
-                self._check_part(part, of_part)
-                parts.append(part)
-                size += of_part
+        for part in self._separation.parts:
+            of_part = sum(spec.bytes_per_device for spec in self.leaves_of(part))
+            self._check_part(part, of_part)
+            if not found or size + of_part > self._options.group_bytes:
+                found.append([])
+                size = 0
+            found[-1].append(part)
+            size += of_part
+        groups: list[Group] = []
+        for parts in found:
+            params = tuple(n for part in parts for n in part.params)
+            state = tuple(n for part in parts for n in part.state)
+            masters = params if self._options.master is not None else ()
+            fetched = *(self.stored[n] for n in masters), *(self.state[n] for n in state)
+            variables = *(self._params[n] for n in masters), *(self._state[n] for n in state)
+            first = groups[-1].first + groups[-1].num_leaves if groups else 0
+            groups.append(Group(params, state, fetched, variables, first))
         return tuple(groups)
-
-    def _group(self, parts: Sequence[separation.Part], groups: Sequence[Group]) -> Group:
-        params = tuple(n for part in parts for n in part.params)
-        state = tuple(n for part in parts for n in part.state)
-        fetched = [self.stored[n] for n in params] if self._options.master is not None else []
-        fetched += [self.state[n] for n in state]
-        first = sum(group.num_leaves for group in groups)
-        return Group(params, state, tuple(fetched), first)
-
-    def _bytes_of(self, part: separation.Part) -> int:
-        specs = [self.stored[n] for n in part.params] + [self.state[n] for n in part.state]
-        return sum(spec.bytes_per_device for spec in specs)
 
     def _check_part(self, part: separation.Part, size: int) -> None:
         if len(part.params) > 1 and size > self._options.group_bytes:
@@ -392,13 +312,3 @@ def _cast(specs: Sequence[Spec]) -> Callable[..., list[Any]]:
     arrays later, and programs may take the memory of the parameters before that.
     """
     return lambda *values: [jnp.array(x, s.dtype) for x, s in zip(values, specs, strict=True)]
-
-
-def _and_cast(update: Callable[..., list[Any]], specs: Sequence[Spec]) -> Callable[..., list[Any]]:
-    """Returns an update that also returns the new parameters, cast to the dtypes on the devices."""
-
-    def run(*values: Any) -> list[Any]:
-        new = update(*values)
-        return [*new, *_cast(specs)(*new[: len(specs)])]
-
-    return run

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -20,7 +20,7 @@ from jax_cxl._store.store import Store, names_of
 from jax_cxl._store.trees import leaves
 from jax_cxl._store.writing.publisher import Publisher
 from jax_cxl._tier import fetching
-from jax_cxl._tier.plan import STEP, Options, Plan
+from jax_cxl._tier.plan import STEP, Group, Options, Plan
 
 _GROUP_BYTES = 64 << 20
 # A generation is the state after one step. It may take this many blocks more than the first job
@@ -86,10 +86,12 @@ class Pooled:
                 f"{publisher.section.text} already has a state: continue from it with"
                 " restore_latest(params), or delete it with store.delete"
             )
-        shared = plan.start_shared(flat)
-        return self._write(
-            plan, 0, lambda _: (plan.start(group, flat) for group in plan.groups), lambda: shared
-        )
+        with self._writing(plan, 0) as write:
+            for group in plan.groups:
+                write(group, plan.start(group, flat))
+            shared = plan.start(plan.shared, flat)
+            write(plan.shared, shared)
+        return self._wrote(0, shared)
 
     def step(self, params: Any, grads: Any, state: PooledState) -> tuple[Any, PooledState]:
         """Updates parameters.
@@ -135,28 +137,20 @@ class Pooled:
             _check_distinct(plan, [*old, *gradients])
         new: list[Any] = [None] * len(old)
         self._newest = None
-        scalars: Any = None
-
-        def update(reader: Callable[[], Reader]) -> Any:
-            nonlocal scalars
-            scalars = plan.scalars(old, gradients, state.shared)
-            ahead = fetching.Ahead(reader(), [group.fetched for group in plan.groups])
+        with self._writing(plan, state.step + 1) as write:
+            values = plan.values(old, gradients, state.shared)
+            reader = self._opened_reader(state.number)
+            ahead = fetching.ahead(reader, [group.fetched for group in plan.groups])
             for group, fetched in zip(plan.groups, ahead, strict=True):
-                changed, stored = plan.update(group, old, gradients, fetched, state.shared, scalars)
+                changed, stored = plan.update(group, values, fetched)
                 for n, x in zip(group.params, changed, strict=True):
                     new[n] = x
                 if self._options.donate:
                     _delete([each[n] for n in group.params for each in (old, gradients)])
-                yield stored
-
-        after = self._write(
-            plan,
-            state.step + 1,
-            update,
-            lambda: plan.next_shared(state.shared, scalars),
-            state.number,
-        )
-        return jax.tree.unflatten(plan.structure, new), after
+                write(group, stored)
+            _, shared = plan.update(plan.shared, values, state.shared)
+            write(plan.shared, shared)
+        return jax.tree.unflatten(plan.structure, new), self._wrote(state.step + 1, shared)
 
     def restore_latest(self, params: Any) -> tuple[Any, PooledState] | None:
         """Returns the parameters and the state of the newest whole step.
@@ -199,7 +193,7 @@ class Pooled:
                 fetched = fetching.fetch(reader, stored, writers)
                 for n, x in zip(group.params, plan.cast(group, fetched), strict=True):
                     made[n] = x
-            shared = fetching.fetch(reader, [plan.state[n] for n in plan.shared], writers)
+            shared = fetching.fetch(reader, plan.leaves_of(plan.shared), writers)
             step = reader.leaves[STEP].value
             state = PooledState(int(step), tuple(shared), reader.records[0].number)
             self._reader = reader
@@ -250,36 +244,27 @@ class Pooled:
             )
         return self._publisher
 
-    def _write(
-        self,
-        plan: Plan,
-        step: int,
-        groups: Callable[[Callable[[], Reader]], Any],
-        shared: Callable[[], Sequence[Any]],
-        number: int = 0,
-    ) -> PooledState:
-        """Writes a generation.
-
-        Args:
-          groups: takes a function that opens the previous generation, and yields the new leaves of
-            each group in the store.
-        """
+    @contextlib.contextmanager
+    def _writing(self, plan: Plan, step: int) -> Iterator[Callable[[Group, Sequence[Any]], None]]:
+        """Writes a generation: yields a function that writes the leaves of the next group."""
         publisher = self._opened(plan)
         stream = publisher.stream(None, lambda writers: plan.describe(writers, step))
+
+        def write(group: Group, new: Sequence[Any]) -> None:
+            of_store = [jax.random.key_data(x) if leaves.is_key(x) else x for x in new]
+            stream.write(dict(enumerate(of_store, group.first)))
+
         try:
-            for group, new in zip(
-                plan.groups, groups(lambda: self._opened_reader(number)), strict=True
-            ):
-                stream.write(dict(enumerate(new, group.first)))
-            rest = list(shared())
-            of_store = [jax.random.key_data(x) if leaves.is_key(x) else x for x in rest]
-            first = sum(group.num_leaves for group in plan.groups)
-            stream.write(dict(enumerate([*of_store, None], first)))
+            yield write
+            stream.write({plan.shared.first + plan.shared.num_leaves: None})  # the step
             stream.close()
         except BaseException as error:
             stream.abort(error)
             raise
-        self._newest = PooledState(step, tuple(rest), publisher.last)
+
+    def _wrote(self, step: int, shared: Sequence[Any]) -> PooledState:
+        assert self._publisher is not None
+        self._newest = PooledState(step, tuple(shared), self._publisher.last)
         return self._newest
 
     def _opened_reader(self, number: int) -> Reader:

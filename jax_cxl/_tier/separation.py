@@ -17,8 +17,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jax_cxl._compat.tracing import Literal, Var
 from jax_cxl._tier import dataflow
-from jax_cxl._tier.dataflow import Constant, Dataflow, Operand
+from jax_cxl._tier.dataflow import Dataflow
 
 _SMALL = 1024  # The most elements of a leaf that stays in the devices' memory.
 
@@ -49,8 +50,8 @@ class Separation:
     num_params: int
     parts: tuple[Part, ...]
     shared: tuple[int, ...]
-    scalars: tuple[int, ...]
-    uses: Mapping[int, int]
+    scalars: tuple[Var, ...]
+    uses: Mapping[Var, int]
 
 
 def separate(update: Dataflow, num_params: int, resident_params: bool) -> Separation:
@@ -58,18 +59,16 @@ def separate(update: Dataflow, num_params: int, resident_params: bool) -> Separa
 
     The parameters may be `resident`: in the devices' memory when the update begins.
     """
-    num_state = update.num_inputs - 2 * num_params
-    small = [update.avals[2 * num_params + n] for n in range(num_state)]
-    shared = {n for n, aval in enumerate(small) if math.prod(aval.shape) <= _SMALL}
+    state: Sequence[Any] = update.inputs[2 * num_params :]
+    shared = {n for n, leaf in enumerate(state) if math.prod(leaf.aval.shape) <= _SMALL}
     while True:
-        found = _Dependencies(update, num_params, shared, resident_params)
-        of_outputs = [found.of_output(output) for output in update.outputs]
+        of_outputs, scalars = _dependencies(update, num_params, shared, resident_params)
         depending = {n for n in shared if of_outputs[num_params + n]}
         if not depending:
             break
         shared -= depending
     # Nodes are parameters, and then leaves of the state.
-    leader = list(range(num_params + num_state))
+    leader = list(range(num_params + len(state)))
 
     def lead(node: int) -> int:
         while leader[node] != node:
@@ -81,7 +80,7 @@ def separate(update: Dataflow, num_params: int, resident_params: bool) -> Separa
             a, b = sorted((lead(node), lead(other)))
             leader[b] = a
     members: dict[int, list[int]] = {}
-    for node in range(num_params + num_state):
+    for node in range(len(leader)):
         if node - num_params not in shared:
             members.setdefault(lead(node), []).append(node)
     parts = tuple(
@@ -92,62 +91,58 @@ def separate(update: Dataflow, num_params: int, resident_params: bool) -> Separa
         for _, nodes in sorted(members.items())
     )
     uses = collections.Counter(
-        operand
-        for operands in (*(each.operands for each in update.equations), update.outputs)
-        for operand in operands
-        if isinstance(operand, int)
+        variable
+        for operands in (*(each.invars for each in update.equations), update.outputs)
+        for variable in dataflow.variables(operands)
     )
-    scalars = tuple(sorted(found.scalars))
     return Separation(update, num_params, parts, tuple(sorted(shared)), scalars, uses)
 
 
-class _Dependencies:
-    """Which parameters and state each variable depends on; `scalars` are to be computed first."""
+def _dependencies(
+    update: Dataflow, num_params: int, shared: set[int], resident_params: bool
+) -> tuple[list[frozenset[int]], tuple[Var, ...]]:
+    """Returns which parameters and state each output depends on, and the scalars to compute first.
 
-    def __init__(self, update: Dataflow, num_params: int, shared: set[int], resident_params: bool):
-        self.scalars: set[int] = set()
-        self._update = update
-        self._of: list[frozenset[int]] = [frozenset()] * len(update.avals)
-        self._resident = [True] * len(update.avals)
-        for n in range(update.num_inputs):
-            state = n - 2 * num_params
-            if state in shared:
-                continue
-            node = n % num_params if state < 0 else num_params + state
-            self._of[n] = frozenset((node,))
-            self._resident[n] = state < 0 and (resident_params or n >= num_params)
-        for each in update.equations:
-            operands = [operand for operand in each.operands if isinstance(operand, int)]
-            resident = all(self._resident[operand] for operand in operands)
-            scalar = all(_is_scalar(update.avals[result]) for result in each.results)
-            if resident and scalar:
-                nodes = frozenset().union(*(self._of[operand] for operand in operands))
-            else:
-                nodes = frozenset().union(*map(self.of_output, operands))
-            for result in each.results:
-                self._of[result], self._resident[result] = nodes, resident
+    Such a scalar counts as independent, because each part gets it as an input.
+    """
+    nodes_of: dict[Var, frozenset[int]] = {}
+    is_resident: dict[Var, bool] = {}
+    scalars: dict[Var, None] = {}  # in an order that is the same on all processes
 
-    def of_output(self, operand: Operand) -> frozenset[int]:
-        """Returns what a value depends on.
-
-        If the value is a scalar that can be computed first, it is added to `scalars`. It then
-        counts as independent, because each part gets it as an input.
-        """
-        if isinstance(operand, Constant):
+    def outside(operand: Var | Literal) -> frozenset[int]:
+        """Returns what a value depends on, and notes it if it is a scalar to compute first."""
+        if isinstance(operand, Literal):
             return frozenset()
-        nodes = self._of[operand]
-        computed = operand >= self._update.num_inputs and self._resident[operand]
-        if computed and len(nodes) != 1 and _is_scalar(self._update.avals[operand]):
-            self.scalars.add(operand)
+        nodes = nodes_of[operand]
+        computed = operand in update.producers and is_resident[operand]
+        if computed and len(nodes) != 1 and _is_scalar(operand):
+            scalars[operand] = None
             return frozenset()
         return nodes
 
+    for n, variable in enumerate(update.inputs):
+        state = n - 2 * num_params
+        node = n % num_params if state < 0 else num_params + state
+        nodes_of[variable] = frozenset() if state in shared else frozenset((node,))
+        is_resident[variable] = (
+            state in shared if state >= 0 else resident_params or n >= num_params
+        )
+    for each in update.equations:
+        operands = list(dataflow.variables(each.invars))
+        resident = all(is_resident[operand] for operand in operands)
+        scalar = all(map(_is_scalar, each.outvars))
+        of = nodes_of.__getitem__ if resident and scalar else outside
+        nodes = frozenset[int]().union(*map(of, operands))
+        for result in each.outvars:
+            nodes_of[result], is_resident[result] = nodes, resident
+    return [outside(output) for output in update.outputs], tuple(scalars)
 
-def _is_scalar(aval: Any) -> bool:
-    return math.prod(getattr(aval, "shape", (2,))) == 1
+
+def _is_scalar(variable: Any) -> bool:
+    return math.prod(getattr(variable.aval, "shape", (2,))) == 1
 
 
-def slice_part(of: Separation, params: Sequence[int], state: Sequence[int]) -> dataflow.Slice:
+def slice_part(of: Separation, params: Sequence[int], state: Sequence[int]) -> Dataflow:
     """Returns the program for some parameters and leaves of the state.
 
     The program returns these parameters and leaves. After them it returns scalars that it uses, so

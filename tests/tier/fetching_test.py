@@ -14,7 +14,7 @@ class AheadTest(absltest.TestCase):
         self.enter_context(mock.patch.object(copying, "find", find))
         fetch = lambda _, specs, writers: specs  # noqa: E731
         self.enter_context(mock.patch.object(fetching, "fetch", fetch))
-        ahead = fetching.Ahead(None, [[n] for n in range(5)])
+        ahead = fetching.ahead(None, [[n] for n in range(5)])
         found = [(group, len(begun)) for group in ahead]
         # When the caller gets a group, two more have begun: devices have room for three.
         self.assertEqual(found, [([0], 3), ([1], 4), ([2], 5), ([3], 5), ([4], 5)])

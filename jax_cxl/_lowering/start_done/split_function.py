@@ -54,13 +54,13 @@ def start(
             late.update(equation.outvars)
             rest.append(equation)
         elif halves.startable(equation):
-            xs = tuple(_read(known, v) for v in equation.invars)
+            xs = tuple(read(known, v) for v in equation.invars)
             y, token = halves.start_p.bind(*xs, collective=equation.primitive, **equation.params)
             pending.append((xs, y, token))
             awaited.append(equation.outvars[0])
             late.add(equation.outvars[0])
         else:
-            _evaluate(known, equation)
+            evaluate(known, equation)
 
     needed = [v for equation in rest for v in equation.invars] + list(jaxpr.outvars)
     others = list(
@@ -71,18 +71,20 @@ def start(
         environment = dict(zip(awaited, results, strict=True))
         environment |= zip(others, values, strict=True)
         for equation in rest:
-            _evaluate(environment, equation)
-        return jax.tree.unflatten(tree, [_read(environment, v) for v in jaxpr.outvars])
+            evaluate(environment, equation)
+        return jax.tree.unflatten(tree, [read(environment, v) for v in jaxpr.outvars])
 
     return pending, [known[v] for v in others], finish
 
 
-def _read(environment: dict[Any, Any], variable: Any) -> Any:
+def read(environment: dict[Any, Any], variable: Any) -> Any:
+    """Returns the value of an operand of an equation."""
     return variable.val if isinstance(variable, _compat.tracing.Literal) else environment[variable]
 
 
-def _evaluate(environment: dict[Any, Any], equation: Any) -> None:
-    operands = [_read(environment, v) for v in equation.invars]
+def evaluate(environment: dict[Any, Any], equation: Any) -> None:
+    """Evaluates an equation, and adds the values of its results to the environment."""
+    operands = [read(environment, v) for v in equation.invars]
     primitive = equation.primitive
     out = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
     results = out if primitive.multiple_results else [out]
