@@ -9,8 +9,8 @@ into a fresh array, and `jnp.take` of a resident array, for which the machine ne
 of the table.
 
 On GPUs and CPUs, the benchmark also takes the rows of the next batch while products of matrices
-run. And it takes rows whose random ids follow Zipf's law, without a cache and with a cache of 1/32
-of the rows.
+run. On GPUs it takes rows whose random ids follow Zipf's law, without a cache and with a cache of
+1/32 of the rows.
 """
 
 import argparse
@@ -160,9 +160,7 @@ def beside(bench: Bench, count: int, sharding: Any = None, devices: int = 1) -> 
         bench.note(what, count, devices, taken, **of)
 
 
-def cached(
-    bench: Bench, store: jax_cxl.Store, count: int, sharding: Any = None, devices: int = 1
-) -> None:
+def cached(bench: Bench, store: jax_cxl.Store, count: int, sharding: Any, devices: int) -> None:
     """Measures takes of ids by Zipf's law, without a cache and with one."""
     sets = [jax.device_put(ids, sharding) for ids in bench.skewed_ids(count, devices)]
 
@@ -212,7 +210,7 @@ def _seconds(run: Callable[[], Any], repeats: int) -> float:
     return statistics.median(times)
 
 
-def on_cpu(bench: Bench, store: jax_cxl.Store, counts: Sequence[int]) -> None:
+def on_cpu(bench: Bench, counts: Sequence[int]) -> None:
     """Runs all measurements on a CPU."""
     rows = np.array(bench.rows)
     resident = jax.block_until_ready(jnp.asarray(rows))
@@ -236,7 +234,6 @@ def on_cpu(bench: Bench, store: jax_cxl.Store, counts: Sequence[int]) -> None:
         measure("np.take, a fresh array", lambda i, s=sets: np.take(rows, s[i], axis=0))
         measure("jnp.take, resident", lambda i, s=device_sets: resident_take(resident, s[i]))
         beside(bench, count)
-        cached(bench, store, count)
 
 
 def on_gpus(bench: Bench, store: jax_cxl.Store, counts: Sequence[int], plain: ctypes.CDLL) -> None:
@@ -392,7 +389,7 @@ def main() -> None:
             if plain is not None:
                 on_gpus(bench, store, options.ids, plain)
             else:
-                on_cpu(bench, store, options.ids)
+                on_cpu(bench, options.ids)
             found += bench.results
             del bench, view
             table.close()

@@ -57,6 +57,26 @@ void AwaitKernels(uint32_t* stalled, const std::vector<int>& devices) {
   cudaFreeHost(stalled);
 }
 
+void RefreshCaches(const GpuTableColumn& column) {
+  for (const auto& [device, cache] : column->caches)
+    RaiseIfError([&] {
+      nb::gil_scoped_release release;
+      return cache->Refresh(*column.get());
+    }());
+}
+
+// Returns two sums over all caches of the column: how many rows were looked up,
+// and how many of these rows were found.
+nb::tuple CacheCounts(const GpuTableColumn& column) {
+  table::Cache::Counts all;
+  for (const auto& [device, cache] : column->caches) {
+    const table::Cache::Counts counts = ValueOrRaise(cache->counts());
+    all.wanted += counts.wanted;
+    all.found += counts.found;
+  }
+  return nb::make_tuple(all.wanted, all.found);
+}
+
 }  // namespace
 
 void BindTables(nb::module_& m) {
@@ -76,10 +96,8 @@ void BindTables(nb::module_& m) {
           nb::keep_alive<1, 2>(),
           "`on_host` is the column of jax_cxl._core, whose memory is "
           "registered. Without `cache_rows` there is no cache.")
-      .def("refresh_cache",
-           [](const GpuTableColumn& self) { RefreshCaches(*self.get()); })
-      .def("cache_counts",
-           [](const GpuTableColumn& self) { return CacheCounts(*self.get()); });
+      .def("refresh_cache", &RefreshCaches)
+      .def("cache_counts", &CacheCounts);
 }
 
 }  // namespace jax_cxl

@@ -40,6 +40,12 @@ class View:
         self.close()
 
     @property
+    def section(self) -> Section:
+        """The section of the name; only of an open view."""
+        assert self._held is not None
+        return self._held.section
+
+    @property
     def tree(self) -> Any:
         """The arrays; None if the view is closed.
 
@@ -96,7 +102,7 @@ class _Held:
     """A version that this process has leased. The arrays over it keep this object alive."""
 
     def __init__(self, section: Section, records: Records, lease: _core.Lease):
-        self._section, self.devices = section, section.devices
+        self.section, self.devices = section, section.devices
         # Keep the sessions to which the lease belongs. In a forked child, `devices.sessions` are
         # other sessions.
         self._sessions, self._lease = section.devices.sessions, lease
@@ -184,7 +190,7 @@ class _Held:
         first, inside = divmod(part.offset, layout.BLOCK_BYTES)
         last = (part.offset + size - 1) // layout.BLOCK_BYTES
         own = self.reader.stripes[part.writer]
-        if last > first and self._section.geometry.num_devices > 1:
+        if last > first and self.section.geometry.num_devices > 1:
             raise errors.StoreError(
                 f"{leaf.name} of {self.what} cannot be viewed: its bytes are spread over the paths"
                 " of the store. Read it, or use a store of one path"

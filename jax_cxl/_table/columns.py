@@ -19,9 +19,8 @@ class TableStats:
     """What this process has taken from a table so far.
 
     Attributes:
-      rows_taken: rows that programs took, including those outside of the table. Rows of a table
-        with scales count twice, because each has a scale.
-      cache_rows: how many rows the cache of each device may have; 0: there is no cache.
+      rows_taken: rows that programs took, including those outside of the table.
+      cache_rows: how many rows the cache of each GPU may have; 0: there is no cache.
       cache_wanted: rows that were looked for in caches.
       cache_found: rows that were found there.
     """
@@ -72,7 +71,6 @@ class Column:
         self._devices = devices
         self._keeps = keeps
         self._cache_rows = cache_rows
-        self._cached: list[Any] = []  # native columns with a cache
         self._on_gpus: Any = None
         self._trained = words != (0, 0)
         self.native: _core.TableColumn | None = _core.TableColumn(
@@ -100,42 +98,33 @@ class Column:
     def _key(self) -> Any:
         return self.identity, self.number, self.rows, self.row_shape, self.dtype
 
-    def check_open(self) -> None:
-        """Raises StoreError if the column was closed."""
+    def check_open(self) -> _core.TableColumn:
+        """Returns the column of C++. Raises StoreError if the column was closed."""
         if self.native is None:
             raise errors.StoreError("the table was closed: open it again")
+        return self.native
 
     def read(self, ids: np.ndarray) -> np.ndarray:
         """Returns the rows with the numbers `ids`, an int64 vector. Nobody may change them now."""
-        self.check_open()
-        native = self.native
-        assert native is not None
+        native = self.check_open()
         out = np.empty(len(ids) * self.row_bytes, np.uint8)
         self._devices.access(0, lambda: native.read(ids, out))
         return out.view(self.dtype).reshape(len(ids), *self.row_shape)
 
     def write(self, ids: np.ndarray, data: np.ndarray) -> None:
         """Overwrites rows with bytes, after `Region.begin` for the parts that contain the rows."""
-        self.check_open()
-        native = self.native
-        assert native is not None
+        native = self.check_open()
         self._devices.access(0, lambda: native.write(ids, data))
 
     def close(self) -> None:
         """Waits until no program takes rows. Afterwards others may overwrite the rows."""
-        self._cached.clear()
         self._on_gpus = self.native = None
         self._keeps = None
 
     def use(self, platform: platforms.Platform) -> None:
         """Makes the rows known to programs on this process's devices of a platform."""
-        self.check_open()
-        assert self.native is not None
-        if platform is platforms.CPU:
-            if self._cache_rows and self.native not in self._cached:
-                self.native.make_cache(self._cache_rows)
-                self._cached.append(self.native)
-        elif self._on_gpus is None:
+        native = self.check_open()
+        if platform is platforms.CUDA and self._on_gpus is None:
             if self._trained and self._devices.core.coherence == "flush":
                 raise errors.StoreError(
                     "GPUs cannot take rows of a trained table in memory with coherence=flush: their"
@@ -144,35 +133,27 @@ class Column:
                 )
             _ = self._devices.copies  # registers the memory
             self._on_gpus = platforms.CUDA.load().TableColumn(
-                self.native,
+                native,
                 cache_rows=self._cache_rows,
                 devices=[platforms.CUDA.ordinal(device) for device in jax.local_devices()],
             )
-            if self._cache_rows:
-                self._cached.append(self._on_gpus)
 
     @property
     def has_cache(self) -> bool:
-        """Whether devices that take rows have a cache."""
+        """Whether GPUs that take rows have a cache."""
         return self._cache_rows > 0
 
     def refresh_cache(self) -> None:
         """Fills the caches with the rows that were taken most often lately."""
         self.check_open()
-        for native in self._cached:
-            native.refresh_cache()
+        if self._on_gpus is not None:
+            self._on_gpus.refresh_cache()
 
     def stats(self) -> TableStats:
         """Returns counts of the rows that were taken."""
-        self.check_open()
-        assert self.native is not None
-        counts = [native.cache_counts() for native in self._cached]
-        return TableStats(
-            rows_taken=self.native.taken,
-            cache_rows=self._cache_rows,
-            cache_wanted=sum(wanted for wanted, _ in counts),
-            cache_found=sum(found for _, found in counts),
-        )
+        taken = self.check_open().taken
+        wanted, found = self._on_gpus.cache_counts() if self._on_gpus is not None else (0, 0)
+        return TableStats(taken, self._cache_rows, wanted, found)
 
 
 def identity_of(identity: int) -> int:

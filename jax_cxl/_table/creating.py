@@ -16,6 +16,7 @@ from jax_cxl._store.memory.section import Section
 from jax_cxl._store.trees import leaves, place
 from jax_cxl._store.trees.description import Description
 from jax_cxl._store.writing import fence, saving
+from jax_cxl._table.open_table import ROWS
 from jax_cxl._table.sources import Source
 from jax_cxl._table.trained.region import Plan, Region
 
@@ -23,13 +24,13 @@ NUMBER = 1  # of the only save of a table
 DESCRIPTION = "table"  # the value in the tree of a trained table
 
 
-def write_arrays(devices: Devices, name: str, sources: dict[str, Source]) -> None:
-    """Writes a table whose rows never change: a tree with an array for each column."""
-    description = Description(
-        tuple(_leaf(column, source) for column, source in sources.items()), (0,), True
-    )
-    streams = [_Stream(source) for source in sources.values()]
-    parts = [(part, streams[part.leaf]) for part in description.placement(1).parts]
+def write_constant(devices: Devices, name: str, rows: Source) -> None:
+    """Writes a table whose rows never change: a tree with one array."""
+    shard = leaves.Shard(tuple((0, n) for n in rows.shape), (0,))
+    leaf = leaves.Leaf(f"['{ROWS}']", rows.dtype.name, rows.shape, (shard,))
+    description = Description((leaf,), (0,), True)
+    stream = _Stream(rows)
+    parts = [(part, stream) for part in description.placement(1).parts]
     with _new_section(devices, name, description, [], 0) as section:
         _save(section, description, [], parts)
 
@@ -53,11 +54,6 @@ def write_trained(devices: Devices, name: str, plan: Plan, sources: Sequence[Sou
 def region_start(section: Section) -> int:
     """Returns where the memory of a trained table begins: after the block of its tree."""
     return section.geometry.row(NUMBER, 1)
-
-
-def _leaf(column: str, source: Source) -> leaves.Leaf:
-    shard = leaves.Shard(tuple((0, n) for n in source.shape), (0,))
-    return leaves.Leaf(f"['{column}']", source.dtype.name, source.shape, (shard,))
 
 
 @contextmanager

@@ -1,33 +1,35 @@
-"""An open table: what it is, and what a process reads from it."""
+"""An open table: what it is, the rows that programs take, and what a process reads."""
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jax_cxl import errors
+from jax_cxl._lowering.start_done import future
 from jax_cxl._store import views
-from jax_cxl._table import sources
+from jax_cxl._table import gather, sources
 from jax_cxl._table.columns import Column, TableStats
 from jax_cxl._table.trained import region
 
-ROWS, SCALES = "rows", "scales"  # names of columns
+ROWS = "rows"  # name of the first column
 
 
 class OpenTable:
-    """The part of `Table` that needs no program: it describes, reads and checks a table."""
+    """The part of `Table` that changes no rows."""
 
     def __init__(
         self,
         name: str,
-        columns: dict[str, Column],
         held: views.View,
+        columns: dict[str, Column],
         memory: region.Region | None = None,
     ) -> None:
         """Private: use `Table.create` or `Table.open`."""
         self.name = name
-        self._columns = columns
         self._held = held
+        self._columns = columns
         self._memory = memory
         rows = columns[ROWS]
         self.shape: tuple[int, ...] = (rows.rows, *rows.row_shape)
@@ -36,12 +38,69 @@ class OpenTable:
     def __repr__(self) -> str:
         return f"Table({self.name!r}, {self._columns[ROWS]!r})"
 
+    @future.startable
+    def take(
+        self,
+        ids: Any,
+        *,
+        mode: str = "fill",
+        fill_value: Any = None,
+        dtype: Any = None,
+        delta: Any = None,
+    ) -> Any:
+        """Takes rows, as `jnp.take(rows, ids, axis=0, mode=mode)` does.
+
+        It works outside and inside of `jax.jit`, `jax.shard_map`, `jax.vmap`, `jax.lax.scan` and so
+        on. Each device takes the rows of its own ids. No other process takes part.
+
+        Args:
+          ids: integers of any shape and integer dtype.
+          mode: what a row outside of the table becomes. "fill": `fill_value`; ids from -R to -1
+            count from the end. "clip": the first or the last row. "error": the call fails, and the
+            error names the id; ids from -R to -1 count from the end. In this mode, a program on
+            GPUs waits for the call.
+          fill_value: a number; by default that of `jnp.take`: NaN, the least number of a signed
+            dtype, the greatest of an unsigned one, or True.
+          dtype: dtype of the result, by default that of the table.
+          delta: None, or an array of the shape of the result, of any float dtype. Its values are
+            not used. Its gradient is the gradient of the rows: docs/tables.md has an example.
+
+        Returns:
+          An array of shape (*ids.shape, ...): a row for each id.
+
+        Raises:
+          TypeError: ids are not integers, or JAX does not have the dtype of the rows.
+          ValueError: an argument is wrong.
+          StoreError: the table was closed.
+          InvalidCollectiveError: from the program, in mode "error": an id is outside of the table.
+          PoolCorruptError: from the program: the table's file was cut short, deleted or replaced,
+            or its memory failed.
+
+        Example:
+          >>> table = jax_cxl.Table.open("shm:tables", "squares")
+          >>> table.take(jnp.array([2, 10]), mode="clip")
+          Array([[ 4],
+                 [81]], dtype=int32)
+        """
+        how = gather.mode_of(mode)
+        rows = self._columns[ROWS]
+        rows.check_open()
+        if fill_value is not None and (how is not gather.Mode.FILL or np.ndim(fill_value)):
+            raise ValueError(f"fill_value={fill_value!r} must be a number, and mode must be 'fill'")
+        ids = gather.checked_ids(rows, ids)
+        if how is gather.Mode.CLIP and not rows.rows and ids.size:
+            raise ValueError("mode='clip' needs a table that has rows")
+        taken = gather.take(rows, ids, how, fill_value)
+        if dtype is not None:
+            taken = taken.astype(dtype)
+        return taken if delta is None else _with_gradient(taken, jnp.asarray(delta))
+
     def refresh_cache(self) -> None:
-        """Fills the cache of each device with the rows that it took most often lately.
+        """Fills the cache of each GPU with the rows that it took most often lately.
 
         The cache is empty before the first call, and stays as it is between two calls. Call it
         after some steps of the program, and again when other rows are wanted. It waits for the
-        programs that run on the device. Programs that start meanwhile take all rows from the pool.
+        programs that run on the GPU. Programs that start meanwhile take all rows from the pool.
 
         Raises:
           StoreError: the table was closed, or was opened without cache_rows.
@@ -59,8 +118,7 @@ class OpenTable:
             raise errors.StoreError(
                 f"{self.name!r} was opened without cache_rows: pass it to Table.open"
             )
-        for column in self._columns.values():
-            column.refresh_cache()
+        self._columns[ROWS].refresh_cache()
 
     def stats(self) -> TableStats:
         """Returns how many rows this process has taken so far, and how often a cache had them.
@@ -90,7 +148,7 @@ class OpenTable:
         return rows
 
     def read(self, ids: Any = None) -> dict[str, np.ndarray]:
-        """Returns rows, with their scales or their state, as NumPy arrays.
+        """Returns rows, with their state, as NumPy arrays.
 
         If the table is trained, call it while no step is under way.
 
@@ -98,7 +156,7 @@ class OpenTable:
           ids: vector of rows from 0 to R - 1; None for all.
 
         Returns:
-          A dict with "rows", and with "scales" or the arrays of the state.
+          A dict with "rows", and with the arrays of the state of a trained table.
         """
         rows = self.shape[0]
         sources.check_no_mask(ids)
@@ -117,3 +175,18 @@ class OpenTable:
             everything that was computed from it.
         """
         self._held.check()
+
+
+@jax.custom_jvp
+def _with_gradient(rows: Any, delta: Any) -> Any:
+    if delta.shape != rows.shape or not jnp.issubdtype(delta.dtype, np.inexact):
+        raise ValueError(
+            f"delta must be an array of floats of the shape {rows.shape}, got"
+            f" {delta.dtype}{list(delta.shape)}"
+        )
+    return rows.astype(delta.dtype)
+
+
+@_with_gradient.defjvp
+def _with_gradient_jvp(primals: Any, tangents: Any) -> Any:
+    return _with_gradient(*primals), tangents[1]

@@ -5,10 +5,10 @@ from typing import Any
 from jax_cxl import errors
 from jax_cxl._store import views
 from jax_cxl._store.memory.devices import Devices
-from jax_cxl._store.memory.section import Section
 from jax_cxl._store.store import Store, names_of
 from jax_cxl._table import creating
 from jax_cxl._table.columns import Column, identity_of
+from jax_cxl._table.open_table import ROWS
 from jax_cxl._table.trained import region
 
 
@@ -26,39 +26,24 @@ def devices_of(store: Any, *, make: bool = False, seconds: float = 0) -> Devices
     return devices
 
 
-def view(devices: Devices, name: str) -> tuple[Section, views.View]:
-    """Returns the section of a name, and a view of its version. The view leases the version."""
-    while True:
-        before = Section.find(devices, name)
-        found = views.view(devices, name, None, None)
-        section = Section.find(devices, name)
-        # If the entries differ, the name was deleted and made again meanwhile, and the view may be
-        # of the old table. Then try again.
-        if before and section and before.entry == section.entry:
-            return section, found
+def constant_columns(held: views.View, cache_rows: int) -> dict[str, Column]:
+    """Returns the only column of a table that does not change."""
+    rows = held.tree[ROWS]
+    column = Column(
+        held.section.devices,
+        (identity_of(held.section.entry.identity), 0),
+        rows.ctypes.data if rows.size else 0,
+        rows.shape,
+        rows.dtype,
+        rows,
+        cache_rows=min(cache_rows, len(rows)),
+    )
+    return {ROWS: column}
 
 
-def constant_columns(section: Section, held: views.View, cache_rows: int) -> dict[str, Column]:
-    """Returns the columns of a table that does not change."""
-    identity = identity_of(section.entry.identity)
-    return {
-        name: Column(
-            section.devices,
-            (identity, number),
-            array.ctypes.data if array.size else 0,
-            array.shape,
-            array.dtype,
-            array,
-            cache_rows=min(cache_rows, len(array)),
-        )
-        for number, (name, array) in enumerate(held.tree.items())
-    }
-
-
-def trained_columns(
-    section: Section, held: views.View
-) -> tuple[dict[str, Column], views.View, region.Region]:
-    """Returns the columns of a trained table, the view that leases the table, and its memory."""
+def trained_columns(held: views.View) -> tuple[dict[str, Column], region.Region]:
+    """Returns the columns of a trained table, and its memory."""
+    section = held.section
     try:
         plan = region.Plan.from_text(held.tree[creating.DESCRIPTION])
     except ValueError as error:
@@ -80,4 +65,4 @@ def trained_columns(
         )
         for number, of in enumerate(plan.columns)
     }
-    return columns, held, memory
+    return columns, memory

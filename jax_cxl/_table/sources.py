@@ -1,11 +1,8 @@
-"""Rows from which a table is made: arrays, iterators of blocks, and files, a block at a time."""
+"""Rows from which a table is made: arrays and iterators of blocks, a block at a time."""
 
 import dataclasses
-import json
 import math
 import operator
-import os
-import struct
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -15,17 +12,6 @@ import numpy as np
 from jax_cxl._store.trees import leaves
 
 _BLOCK_BYTES = 16 << 20
-# The dtypes of safetensors.
-_SAFETENSORS = {
-    "BOOL": "bool",
-    "BF16": "bfloat16",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E8M0": "float8_e8m0fnu",
-    **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
-    **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
-    **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
-}
 
 
 @dataclasses.dataclass
@@ -57,21 +43,19 @@ class Source:
             )
 
 
-def of(rows: Any, shape: Any = None, dtype: Any = None, tensor: str | None = None) -> Source:
+def of(rows: Any, shape: Any = None, dtype: Any = None) -> Source:
     """Returns rows as `Table.create` takes them."""
-    if isinstance(rows, str | os.PathLike):
-        source = _of_file(os.fspath(rows), tensor, dtype)
-    elif isinstance(rows, np.ndarray | jax.Array):
+    if isinstance(rows, np.ndarray | jax.Array):
         source = _of_array(rows)
-    elif isinstance(rows, Iterable):
+    elif isinstance(rows, Iterable) and not isinstance(rows, str):
         if shape is None or dtype is None:
             raise ValueError("an iterator of blocks of rows needs shape and dtype: pass both")
         shape = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
         source = Source(shape, np.dtype(dtype), map(_block, rows))
     else:
         raise TypeError(
-            f"rows={type(rows).__name__} must be an array, an iterator of blocks, or the path of a"
-            " .npy or .safetensors file"
+            f"rows={type(rows).__name__} must be an array or an iterator of blocks. np.load(path,"
+            " mmap_mode='r') gives the array of a .npy file"
         )
     _check(source, shape, dtype)
     return source
@@ -144,58 +128,3 @@ def _of_array(array: Any) -> Source:
 def _rows_of_block(shape: tuple[int, ...], dtype: np.dtype) -> int:
     row_bytes = math.prod(shape[1:]) * dtype.itemsize
     return max(1, _BLOCK_BYTES // max(1, row_bytes))
-
-
-def _of_file(path: str, tensor: str | None, dtype: Any) -> Source:
-    if path.endswith(".npy"):
-        return _of_array(_npy(path, dtype))
-    if path.endswith(".safetensors"):
-        return _of_array(_safetensors(path, tensor))
-    raise ValueError(f"{path} must be a .npy or .safetensors file: convert it")
-
-
-def _npy(path: str, dtype: Any) -> np.ndarray:
-    try:
-        rows: np.ndarray = np.lib.format.open_memmap(path, mode="r")
-    except (ValueError, EOFError) as error:
-        raise ValueError(f"{path} cannot be read as a .npy file: {error}") from error
-    # NumPy saves dtypes of ml_dtypes as bytes without a name.
-    if rows.dtype.type is np.void and rows.dtype.names is None:
-        if dtype is None or np.dtype(dtype).itemsize != rows.dtype.itemsize:
-            raise ValueError(
-                f"{path} has elements of {rows.dtype.itemsize} bytes without a dtype: pass the"
-                " dtype, for example dtype=jnp.bfloat16"
-            )
-        return rows.view(dtype)
-    return rows
-
-
-def _safetensors(path: str, tensor: str | None) -> np.ndarray:
-    with open(path, "rb") as file:
-        try:
-            (size,) = struct.unpack("<Q", file.read(8))
-            if size > os.path.getsize(path) - 8:
-                raise ValueError("its header is longer than the file; write it again")
-            header = json.loads(file.read(size))
-            tensors = {name: of for name, of in header.items() if name != "__metadata__"}
-            if tensor is None and len(tensors) == 1:
-                (tensor,) = tensors
-            found = tensors.get(tensor)
-            if found is not None:
-                shape = tuple(map(int, found["shape"]))
-                dtype = leaves.dtype_of(_SAFETENSORS[found["dtype"]])
-                start, end = map(int, found["data_offsets"])
-                size_of = math.prod(shape) * dtype.itemsize
-                if end - start != size_of:
-                    raise ValueError(
-                        f"{tensor} has {end - start} bytes, and its shape and dtype need {size_of};"
-                        " write it again"
-                    )
-        except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path} cannot be read as safetensors: {error}") from error
-    if found is None:
-        raise ValueError(f"{path} has the tensors {sorted(tensors)}: name one of them with tensor=")
-    data = np.memmap(path, np.uint8, "r")[8 + size + start :][:size_of]
-    if len(data) != size_of:
-        raise ValueError(f"{path} is shorter than its header says: write it again")
-    return data.view(dtype).reshape(shape)

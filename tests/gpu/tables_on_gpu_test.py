@@ -74,10 +74,8 @@ class TablesOnGpuTest(StoreCase):
         self.assert_bits(taken, expected_take(rows, np.clip(ids, 0, 299)[[0, 0, 1, 2]], mode))
         self.assert_bits(last, expected_take(rows, np.clip(ids, 0, 299)[3], mode))
 
-    def test_scales_and_gradients(self):
-        rows = np.random.default_rng(0).integers(-6, 7, (_ROWS, 4)).astype(np.int8)
-        scales = np.random.default_rng(1).random(_ROWS, np.float32)
-        table = self.create(rows, scales=scales)
+    def test_gradients(self):
+        table = self.create(np.random.default_rng(0).random((_ROWS, 4), np.float32))
         ids = jnp.array([5, 7, 5])
 
         def loss(take, delta):
@@ -88,8 +86,6 @@ class TablesOnGpuTest(StoreCase):
             jax.grad(lambda d: loss(lambda *a, **k: jax_cxl.start(table.take, *a, **k).done(), d))
         )
         self.assert_bits(split(delta), jax.jit(jax.grad(lambda d: loss(table.take, d)))(delta))
-        found = self.lower(lambda ids: jax_cxl.start(table.take, ids).done(), ids)
-        self.assertEqual(sorted(found), 2 * ["start_table"] + 2 * ["table_done"])
 
     def test_calls_for_gpus(self):
         table = self.create(random_rows((_ROWS, 3), "float32"))

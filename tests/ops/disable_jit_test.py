@@ -118,8 +118,6 @@ class DisableJitTest(absltest.TestCase):
         store = self.store
         tree = {"w": jnp.arange(6.0), "b": np.arange(3)}
         table = jax_cxl.Table.create(store, "table", harness.values(5, ranks=9), trained=True)
-        rows, scales = np.ones((9, 4), np.float32), np.arange(9, dtype=np.float32)
-        scaled = jax_cxl.Table.create(store, "scaled", rows, scales=scales)
         ids = jnp.array([3, -1, 12])
         ones = jnp.ones((3, 5))
 
@@ -173,7 +171,6 @@ class DisableJitTest(absltest.TestCase):
         return {
             "Table.take": lambda: jax.jit(table.take)(ids),
             "Table.take, outside of jit": lambda: table.take(ids),
-            "Table.take with scales": lambda: jax.jit(scaled.take)(ids),
             "start of Table.take": lambda: jax.jit(lambda i: jax_cxl.start(table.take, i).done())(
                 ids
             ),

@@ -133,23 +133,6 @@ class TakeTest(StoreCase):
             expected_take(rows, ids, "fill", -7).astype(np.float32),
         )
 
-    @parameterized.product(dtype=("float8_e4m3fn", "int8", "int4"), groups=(None, 1, 4))
-    def test_scales(self, dtype, groups):
-        rows = np.random.default_rng(0).integers(-6, 7, (_ROWS, 12)).astype(np.float32)
-        rows = rows.astype(getattr(jnp, dtype))
-        shape = (_ROWS,) if groups is None else (_ROWS, groups)
-        scales = np.random.default_rng(1).random(shape, np.float32)
-        table = self.create(rows, scales=scales)
-        by = scales[:, None] if groups is None else np.repeat(scales, 12 // groups, axis=1)
-        wide = rows.astype(np.float32) * by
-        ids = _ids((4, 20))
-        self.assert_bits(jax.jit(table.take)(ids), expected_take(wide, ids, "fill"))
-        self.assert_bits(
-            table.take(ids, mode="clip", dtype=jnp.bfloat16),
-            expected_take(wide, ids, "clip").astype(jnp.bfloat16),
-        )
-        self.assert_bits(table.take(ids, fill_value=0), expected_take(wide, ids, "fill", 0))
-
     def test_gradients_are_those_of_the_rows(self):
         rows = random_rows((_ROWS, 6), "bfloat16")
         rows = np.where(np.isfinite(rows.astype(np.float32)), rows, 1).astype(rows.dtype)

@@ -356,7 +356,6 @@ class RefusedTest(StoreCase):
         self.store._names.made()
         rows = random_rows((8, 2), "float32")
         for options, message in (
-            ({"trained": True, "scales": np.ones(8, np.float32)}, "cannot have scales"),
             ({"state": {}}, "pass trained=True"),
             ({"trained": True, "state": {"rows": rows}}, "identifier other than 'rows'"),
             ({"trained": True, "state": {"m": rows[:3]}}, "m has 3 rows, and the table 8"),

@@ -69,14 +69,6 @@ Status NoRing(int64_t ring, int32_t device) {
                "that has lowered it: lower and compile it again in this one");
 }
 
-Status CheckHandle(const xffi::AnyBuffer& handle) {
-  if (handle.size_bytes() == sizeof(tier::Handle)) return OkStatus();
-  return Error(Code::kInternal, "the handle of a residual has ",
-               handle.size_bytes(),
-               " bytes; please report this, with the versions of jax and "
-               "jaxlib");
-}
-
 }  // namespace jax_cxl::ffi
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(

@@ -8,13 +8,12 @@
 #include "cc/base/status.h"
 #include "cc/ffi/errors/errors.h"
 #include "cc/store/memory/registry.h"
+#include "cc/store/ring/ring.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jax_cxl::ffi {
 
 Status NoRing(int64_t ring, int32_t device);
-
-Status CheckHandle(const xla::ffi::AnyBuffer& handle);
 
 // Checks that the buffer `handle` is a handle, and calls `run` with the open
 // ring of `device` with the number `ring`. The ring stays open while `run` uses
@@ -26,7 +25,8 @@ xla::ffi::Error OnRing(int64_t ring, int32_t device,
   const auto on_open = [&]() -> Status {
     const auto found = pool::Registry<Ring>::Get().Find({ring, device});
     if (found == nullptr) return NoRing(ring, device);
-    CXL_RETURN_IF_ERROR(CheckHandle(handle));
+    if (handle.size_bytes() != sizeof(tier::Handle))
+      return NotLowered("a residual");
     std::shared_lock in_use(found->in_use);
     return found->closed ? NoRing(ring, device) : run(*found);
   };

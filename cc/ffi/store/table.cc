@@ -23,8 +23,7 @@ Status TakeAll(xffi::ThreadPool& pool, const TableCall& call) {
   column.taken->fetch_add(count);
   cpu::PreferHugePages(call.request.output, count * column.row_bytes);
   const auto take = [&](uint64_t begin, uint64_t end) {
-    return table::TakeRows(column, call.request, begin, end,
-                           column.CacheFor(0, end - begin));
+    return table::TakeRows(column, call.request, begin, end);
   };
   const Status taken =
       RunChunks(pool, count, table::IdsOfChunk(column), std::move(take));

@@ -7,9 +7,7 @@
 #include <memory>
 #include <utility>
 
-#include "cc/python/shared/errors.h"
 #include "cc/store/memory/registry.h"
-#include "cc/store/table/column.h"
 
 namespace jax_cxl {
 
@@ -43,28 +41,6 @@ class Registered {
   const std::shared_ptr<T> object_;
   const std::function<void()> last_;
 };
-
-// --- the caches of a column ---
-
-inline void RefreshCaches(const table::Column& column) {
-  for (const auto& [device, cache] : column.caches)
-    RaiseIfError([&] {
-      nanobind::gil_scoped_release release;
-      return cache->Refresh(column);
-    }());
-}
-
-// Returns two sums over all caches of the column: how many rows were looked up,
-// and how many of these rows were found.
-inline nanobind::tuple CacheCounts(const table::Column& column) {
-  table::Cache::Counts all;
-  for (const auto& [device, cache] : column.caches) {
-    const table::Cache::Counts counts = ValueOrRaise(cache->counts());
-    all.wanted += counts.wanted;
-    all.found += counts.found;
-  }
-  return nanobind::make_tuple(all.wanted, all.found);
-}
 
 }  // namespace jax_cxl
 

@@ -1,7 +1,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <utility>
 
@@ -9,7 +8,6 @@
 #include "cc/python/shared/errors.h"
 #include "cc/python/shared/registered.h"
 #include "cc/store/memory/persistent_memory.h"
-#include "cc/store/table/cache.h"
 #include "cc/store/table/column.h"
 #include "cc/store/table/write.h"
 
@@ -77,19 +75,6 @@ void BindTables(nb::module_& m) {
                 std::as_writable_bytes(std::span(out.data(), out.size())));
           },
           "rows"_a, "out"_a, Unlocked())
-      .def(
-          "make_cache",
-          [](const TableColumn& self, uint64_t rows) {
-            auto cache =
-                std::make_unique<table::HostCache>(rows, self->row_bytes);
-            std::lock_guard lock(self->in_use);
-            self->caches[0] = std::move(cache);
-          },
-          "rows"_a, Unlocked(), "Makes a cache, which is empty. Call it once.")
-      .def("refresh_cache",
-           [](const TableColumn& self) { RefreshCaches(*self.get()); })
-      .def("cache_counts",
-           [](const TableColumn& self) { return CacheCounts(*self.get()); })
       .def_prop_ro("taken",
                    [](const TableColumn& self) { return self->taken->load(); });
 }

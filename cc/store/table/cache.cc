@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <mutex>
 #include <utility>
 
@@ -72,36 +71,6 @@ Status Cache::Refresh(const Column& column) {
   CXL_ASSIGN_OR_RETURN(std::vector<int64_t> log, ReadLog());
   CXL_RETURN_IF_ERROR(Fill(column, ChooseRows(std::move(log), view_.buckets)));
   SetUsed(column, true);
-  return OkStatus();
-}
-
-HostCache::HostCache(uint64_t rows, uint64_t row_bytes)
-    : Cache(rows),
-      rows_(slots(), kOutside),
-      data_(slots() * row_bytes),
-      log_(view_.log_size, kOutside) {
-  view_.rows = rows_.data();
-  view_.data = data_.data();
-  view_.log = log_.data();
-  view_.counts = counts_;
-}
-
-Result<Cache::Counts> HostCache::counts() {
-  const auto load = [](unsigned long long& count) {
-    return std::atomic_ref(count).load(std::memory_order_relaxed);
-  };
-  return Counts{load(counts_[0]), load(counts_[1])};
-}
-
-Result<std::vector<int64_t>> HostCache::ReadLog() { return log_; }
-
-Status HostCache::Fill(const Column& column, std::span<const int64_t> rows) {
-  std::ranges::copy(rows, rows_.begin());
-  for (uint64_t slot = 0; slot < rows.size(); ++slot)
-    if (rows[slot] != kOutside)
-      std::memcpy(data_.data() + slot * column.row_bytes,
-                  column.data + rows[slot] * column.row_bytes,
-                  column.row_bytes);
   return OkStatus();
 }
 

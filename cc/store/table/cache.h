@@ -2,7 +2,6 @@
 #define JAX_CXL_STORE_TABLE_CACHE_H_
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <span>
@@ -15,9 +14,8 @@ namespace jax_cxl::table {
 
 struct Column;
 
-// Holds copies of the table rows that were recently taken most often. The
-// copies are in the memory of the device that takes the rows. The rows of the
-// table never change.
+// Holds copies of the table rows that a GPU recently took most often. The
+// copies are in the memory of this GPU. The rows of the table never change.
 //
 // The cache is empty until the first call of Refresh. A call that takes rows
 // never changes the copies. It only notes in a log which rows it took.
@@ -69,23 +67,6 @@ class Cache {
 // Chooses the row of each slot. A bucket keeps those of its rows that occur
 // most often in the log. A slot that stays empty gets kOutside.
 std::vector<int64_t> ChooseRows(std::vector<int64_t> log, uint64_t buckets);
-
-// A cache for CPU devices, in the memory of this process.
-class HostCache final : public Cache {
- public:
-  HostCache(uint64_t rows, uint64_t row_bytes);
-
-  Result<Counts> counts() override;
-
- private:
-  Result<std::vector<int64_t>> ReadLog() override;
-  Status Fill(const Column& column, std::span<const int64_t> rows) override;
-
-  std::vector<int64_t> rows_;
-  std::vector<std::byte> data_;
-  std::vector<int64_t> log_;
-  unsigned long long counts_[2] = {};
-};
 
 }  // namespace jax_cxl::table
 

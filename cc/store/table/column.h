@@ -60,7 +60,7 @@ struct Column : ColumnPlace {
   // column or its caches, hold the lock exclusively.
   mutable std::shared_mutex in_use;
   bool closed = false;  // guarded by in_use
-  // The caches by device. All CPU devices count as device 0. Guarded by in_use.
+  // The caches by GPU. Guarded by in_use.
   std::map<int, std::unique_ptr<Cache>> caches;
 
   // Fails with kDataLoss if the file of the table was cut short, deleted or
@@ -68,8 +68,8 @@ struct Column : ColumnPlace {
   // it knows that these rows are not zeros in place of lost ones.
   Status CheckIntact() const;
 
-  // Returns the cache of a device for a call that takes `count` rows. The
-  // caller holds `in_use`.
+  // Returns the cache of a GPU for a call that takes `count` rows. The caller
+  // holds `in_use`.
   CacheView CacheFor(int device, uint64_t count) const {
     const auto found = caches.find(device);
     return found == caches.end() ? CacheView() : found->second->View(count);

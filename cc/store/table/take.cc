@@ -80,48 +80,11 @@ void Fill(const Column& column, const std::array<std::byte, 16>& elements,
                 std::min<uint64_t>(elements.size(), column.row_bytes - at));
 }
 
-// Looks up the rows of a call in a cache. Counts how many it looked up and how
-// many it found.
-class Cached {
- public:
-  explicit Cached(const CacheView& cache) : cache_(cache) {}
-  ~Cached() {
-    Add(0, wanted_);
-    Add(1, found_);
-  }
-
-  // Returns where a row lies: in the cache, or else at `from`. `i` counts the
-  // rows that this object looks up, from 0.
-  const std::byte* Find(int64_t row, uint64_t i, uint64_t row_bytes,
-                        const std::byte* from) {
-    std::atomic_ref(cache_.log[(cache_.log_at + i) % cache_.log_size])
-        .store(row, std::memory_order_relaxed);
-    if (row == kOutside) return from;
-    ++wanted_;
-    const int64_t slot = SlotOf(row, cache_.buckets, cache_.rows);
-    if (slot == kOutside) return from;
-    ++found_;
-    return cache_.data + slot * row_bytes;
-  }
-
- private:
-  void Add(int which, uint64_t count) {
-    if (count > 0)
-      std::atomic_ref(cache_.counts[which])
-          .fetch_add(count, std::memory_order_relaxed);
-  }
-
-  const CacheView& cache_;
-  uint64_t wanted_ = 0;
-  uint64_t found_ = 0;
-};
-
 template <typename Id>
 Status Take(const Column& column, const Request& request, uint64_t begin,
-            uint64_t end, const CacheView& cache) {
+            uint64_t end) {
   const auto* ids = static_cast<const Id*>(request.ids.data);
   const uint64_t bytes = column.row_bytes;
-  Cached cached(cache);
   int64_t rows[kBatch];
   const std::byte* from[kBatch];
   for (uint64_t start = begin; start < end; start += kBatch) {
@@ -132,8 +95,6 @@ Status Take(const Column& column, const Request& request, uint64_t begin,
       if (rows[i] == kOutside && request.mode == Mode::kError)
         return OutsideError(column, std::to_string(ids[start + i]), start + i);
       from[i] = column.data + (rows[i] == kOutside ? 0 : rows[i] * bytes);
-      if (cache.buckets > 0)
-        from[i] = cached.Find(rows[i], start - begin + i, bytes, from[i]);
     }
     const auto prefetch = [&](uint64_t i) {
       if (i < count) __builtin_prefetch(from[i]);
@@ -156,9 +117,9 @@ Status Take(const Column& column, const Request& request, uint64_t begin,
 }  // namespace
 
 Status TakeRows(const Column& column, const Request& request, uint64_t begin,
-                uint64_t end, const CacheView& cache) {
-  return request.ids.wide ? Take<int64_t>(column, request, begin, end, cache)
-                          : Take<int32_t>(column, request, begin, end, cache);
+                uint64_t end) {
+  return request.ids.wide ? Take<int64_t>(column, request, begin, end)
+                          : Take<int32_t>(column, request, begin, end);
 }
 
 uint64_t IdsOfChunk(const Column& column) {

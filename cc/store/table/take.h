@@ -7,7 +7,6 @@
 #include <string>
 
 #include "cc/base/status.h"
-#include "cc/store/table/cache_view.h"
 #include "cc/store/table/column.h"
 #include "cc/store/table/row_of.h"
 
@@ -28,14 +27,14 @@ struct Request {
   std::byte* output = nullptr;
 };
 
-// Copies the rows of ids [begin, end) of the request to the output. Takes a row
-// from the cache if the cache has it. The caller holds `column.in_use`.
+// Copies the rows of ids [begin, end) of the request to the output. The caller
+// holds `column.in_use`.
 //
 // In mode kError, fails with kInvalidArgument if an id is outside of the table.
 // Fails with kDeadlineExceeded if a row of a trained table is being changed by
 // a step that does not finish in time.
 Status TakeRows(const Column& column, const Request& request, uint64_t begin,
-                uint64_t end, const CacheView& cache = {});
+                uint64_t end);
 
 // Returns how many ids a thread takes at a time.
 uint64_t IdsOfChunk(const Column& column);
